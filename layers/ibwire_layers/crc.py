@@ -1,0 +1,69 @@
+"""ICRC, VCRC and LPCRC, and which bits the ICRC leaves out.
+
+The ICRC is the CRC-32 of Ethernet and zlib over a copy of the packet in which
+the fields that may change on the way are all ones (IBA 7.8.1; RoCEv2: annex
+A17.3.3). VCRC and LPCRC are a 16-bit CRC over the real bytes (IBA 7.8.2, 7.9.4).
+All are sent least significant byte first.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from ibwire_layers.schema import Bytes
+
+ICRC_SEED = zlib.crc32(b"\xff" * 8)
+"""CRC after the eight one-bytes that stand for the LRH when there is none to cover."""
+
+# Offset in a header, and bits that are set to one before the CRC is taken.
+LRH_MASK = ((0, 0xF0),)  # VL
+GRH_MASK = ((0, 0x0F), (1, 0xFF), (2, 0xFF), (3, 0xFF), (7, 0xFF))  # class, label, hop limit
+IPV6_MASK = GRH_MASK
+IPV4_MASK = ((1, 0xFF), (8, 0xFF), (10, 0xFF), (11, 0xFF))  # DSCP and ECN, TTL, checksum
+UDP_MASK = ((6, 0xFF), (7, 0xFF))  # checksum
+BTH_MASK = ((4, 0xFF),)  # FECN, BECN, Resv6a; never Resv7
+
+Mask = tuple[tuple[int, int], ...]
+
+
+def icrc(packet: Bytes, masks: tuple[tuple[int, Mask], ...], seed: int = ICRC_SEED) -> bytes:
+    """The four ICRC bytes as sent.
+
+    packet: from the first covered header to the last pad byte, without the ICRC.
+    masks: offset of each header in `packet`, with its mask.
+    seed: `ICRC_SEED`, or 0 for a native packet without GRH, where the LRH is covered.
+    """
+    masked = bytearray(packet)
+    for start, mask in masks:
+        for offset, ones in mask:
+            masked[start + offset] |= ones
+    return zlib.crc32(masked, seed).to_bytes(4, "little")
+
+
+def vcrc(packet: Bytes) -> bytes:
+    """The two VCRC bytes as sent, over everything from the LRH to the ICRC."""
+    return _crc16(packet).to_bytes(2, "little")
+
+
+def lpcrc(packet: Bytes) -> bytes:
+    """The two LPCRC bytes as sent, over the first four bytes of a flow-control packet."""
+    return _crc16(packet).to_bytes(2, "little")
+
+
+def _crc16(data: Bytes) -> int:
+    register = 0xFFFF
+    for byte in data:
+        register = register >> 8 ^ _CRC16_TABLE[(register ^ byte) & 0xFF]
+    return register ^ 0xFFFF
+
+
+def _crc16_table(reflected: int) -> tuple[int, ...]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (reflected if value & 1 else 0)
+        table.append(value)
+    return tuple(table)
+
+
+_CRC16_TABLE = _crc16_table(0xD008)  # 0x100B with its bits reversed

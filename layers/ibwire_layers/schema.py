@@ -1,0 +1,398 @@
+"""How a header is described: once, as an annotated class.
+
+    @header("Base Transport Header", key="bth", section="IBA 9.2")
+    class BTH(Header):
+        opcode: int = bits(8, "OpCode")
+        psn: int = bits(24, "PSN", default=0, wireshark="infiniband.bth.psn")
+
+The class is a frozen, slotted dataclass to editors and type checkers, and a
+table (`FIELDS`, `SIZE`) with `pack` and `unpack` to programs. The Construct,
+Scapy and NumPy readers and the field reference are derived from that table.
+
+A field is a number (`bits`), opaque bytes (`octets`) or a row of equal numbers
+(`array`). Everything is big-endian, first field first, as on the wire.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+
+from ibwire_layers.errors import DecodeError, EncodeError, Fault
+
+Bytes = bytes | bytearray | memoryview
+"""What can be read from."""
+
+WIRESHARK_PREFIX = "infiniband."
+
+
+class Show(Enum):
+    """How a person reads a value; it changes no byte."""
+
+    DEC = "decimal"
+    HEX = "hex"
+    FLAG = "flag"
+    MAC = "MAC address"
+    IPV4 = "IPv4 address"
+    IPV6 = "IPv6 address or GID"
+    BYTES = "bytes"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a header, as every reader sees it."""
+
+    name: str
+    """Attribute name."""
+    label: str
+    """The specification's spelling."""
+    offset: int
+    """Bits from the start of the header to the field's first bit."""
+    width: int
+    """Bits of one element."""
+    count: int
+    """Elements: 1 for a number or for opaque bytes, more for an array."""
+    show: Show
+    default: Any
+    key: str
+    """Column name: Wireshark's without `infiniband.`, or ours where it has none."""
+    wireshark: str | None
+    """Wireshark's name of the same field, if it has one."""
+    names: type[Enum] | None
+    """Enumeration that gives values a name."""
+    doc: str
+
+    @property
+    def size(self) -> int:
+        """Bits of the whole field."""
+        return self.width * self.count
+
+    @property
+    def is_octets(self) -> bool:
+        """Whether the value is `bytes`."""
+        return self.show is Show.BYTES
+
+    @property
+    def is_array(self) -> bool:
+        """Whether the value is a tuple of numbers."""
+        return self.count > 1
+
+
+def bits(
+    width: int,
+    label: str,
+    *,
+    default: int = dataclasses.MISSING,  # type: ignore[assignment]
+    show: Show | None = None,
+    wireshark: str | None = None,
+    key: str | None = None,
+    names: type[Enum] | None = None,
+    doc: str = "",
+) -> Any:
+    """An unsigned number of `width` bits."""
+    return _field(width, 1, label, default, show, wireshark, key, names, doc)
+
+
+def octets(
+    count: int,
+    label: str,
+    *,
+    default: bytes,
+    wireshark: str | None = None,
+    key: str | None = None,
+    doc: str = "",
+) -> Any:
+    """Exactly `count` opaque bytes; the default `b""` stands for zeros."""
+    value = default or bytes(count)
+    return _field(8 * count, 1, label, value, Show.BYTES, wireshark, key, None, doc)
+
+
+def array(
+    count: int,
+    width: int,
+    label: str,
+    *,
+    default: tuple[int, ...],
+    show: Show | None = None,
+    wireshark: str | None = None,
+    key: str | None = None,
+    doc: str = "",
+) -> Any:
+    """A tuple of `count` unsigned numbers of `width` bits; the default `()` stands for zeros."""
+    value = default or (0,) * count
+    return _field(width, count, label, value, show, wireshark, key, None, doc)
+
+
+class Header:
+    """Base of all described headers."""
+
+    __slots__ = ()
+
+    FIELDS: ClassVar[tuple[Field, ...]] = ()
+    SIZE: ClassVar[int] = 0
+    """Bytes."""
+    TITLE: ClassVar[str] = ""
+    KEY: ClassVar[str] = ""
+    """First part of the column names."""
+    SECTION: ClassVar[str] = ""
+    """Where the layout is defined."""
+
+    @classmethod
+    def unpack(cls, data: Bytes, offset: int = 0) -> Self:
+        """The header that starts at byte `offset`; `DecodeError` if `data` ends inside it."""
+        raise NotImplementedError
+
+    def pack(self) -> bytes:
+        """The `SIZE` bytes of the header; `EncodeError` for a value that does not fit."""
+        raise NotImplementedError
+
+    def items(self) -> Iterator[tuple[Field, Any]]:
+        """Every field with its value, in wire order."""
+        for entry in self.FIELDS:
+            yield entry, getattr(self, entry.name)
+
+
+H = TypeVar("H", bound=Header)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(bits, octets, array))
+def header(title: str, *, key: str, section: str) -> Callable[[type[H]], type[H]]:
+    """Make a described header of an annotated class.
+
+    title: its full name. key: first part of its column names. section: its source.
+    """
+
+    def decorate(cls: type[H]) -> type[H]:
+        made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+        table = _lay_out(made, key)
+        total = sum(entry.size for entry in table)
+        assert total % 8 == 0, f"{cls.__name__} has {total} bits"
+        made.FIELDS, made.SIZE = table, total // 8
+        made.TITLE, made.KEY, made.SECTION = title, key, section
+        _compile(made)
+        return made
+
+    return decorate
+
+
+def _field(
+    width: int,
+    count: int,
+    label: str,
+    default: Any,
+    show: Show | None,
+    wireshark: str | None,
+    key: str | None,
+    names: type[Enum] | None,
+    doc: str,
+) -> Any:
+    if show is None:
+        show = Show.FLAG if width == 1 else Show.DEC
+    facts = {
+        "width": width,
+        "count": count,
+        "label": label,
+        "show": show,
+        "wireshark": wireshark,
+        "key": key,
+        "names": names,
+        "doc": doc,
+    }
+    return dataclasses.field(default=default, metadata=facts)
+
+
+def _lay_out(cls: type[Header], prefix: str) -> tuple[Field, ...]:
+    table: list[Field] = []
+    offset = 0
+    for described in dataclasses.fields(cls):  # type: ignore[arg-type]
+        facts = dict(described.metadata)
+        wireshark = facts["wireshark"]
+        if facts["key"] is None:
+            named = wireshark.removeprefix(WIRESHARK_PREFIX) if wireshark else None
+            facts["key"] = named or f"{prefix}.{described.name}"
+        default = None if described.default is dataclasses.MISSING else described.default
+        table.append(Field(name=described.name, offset=offset, default=default, **facts))
+        offset += table[-1].size
+    return tuple(table)
+
+
+# Compiling. A header is cut at byte boundaries into the words that `struct`
+# reads in one call; fields inside a word are shifted and masked.
+
+_CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+@dataclasses.dataclass(slots=True)
+class _Word:
+    size: int
+    """Bytes."""
+    fields: list[Field]
+
+    @property
+    def is_number(self) -> bool:
+        """Whether `struct` has a code for it; otherwise it is read as bytes."""
+        return self.size in _CODES and not self.fields[0].is_octets
+
+
+def _words(table: tuple[Field, ...]) -> list[_Word]:
+    """Cut the fields into words: a lone field of its own where it fits, else 4 bytes, else more."""
+    runs: list[_Word] = []
+    gathered: list[Field] = []
+    for entry in table:
+        gathered.append(entry)
+        width = sum(part.size for part in gathered)
+        if width % 8 == 0:
+            runs.append(_Word(width // 8, gathered))
+            gathered = []
+    words: list[_Word] = []
+    while runs:
+        taken = _join(runs)
+        words.append(
+            _Word(
+                sum(run.size for run in runs[:taken]),
+                [entry for run in runs[:taken] for entry in run.fields],
+            )
+        )
+        del runs[:taken]
+    return words
+
+
+def _join(runs: list[_Word]) -> int:
+    """How many of the first runs make one word."""
+    if runs[0].is_number and len(runs[0].fields) == 1:
+        return 1
+    for target in (4, 8, 2, 1):
+        size = 0
+        for taken, run in enumerate(runs, 1):
+            if any(entry.is_octets or entry.is_array for entry in run.fields):
+                break
+            size += run.size
+            if size == target:
+                return taken
+            if size > target:
+                break
+    return 1
+
+
+def _compile(cls: type[Header]) -> None:
+    """Give `cls` its `unpack` and `pack`, written out as straight-line code."""
+    words = _words(cls.FIELDS)
+    layout = struct.Struct(
+        ">" + "".join(_CODES[w.size] if w.is_number else f"{w.size}s" for w in words)
+    )
+    names = [f"w{i}" for i in range(len(words))]
+    take, put, check = [], [], []
+    for name, word in zip(names, words, strict=True):
+        take += [_taking(name, word, entry) for entry in word.fields]
+        put.append(_putting(word))
+        check += [f"self.{e.name} >> {e.width}" for e in word.fields if not _is_sequence(e)]
+    lines = [
+        "def unpack(cls, data, offset=0):",
+        "    try:",
+        f"        {', '.join(names)}, = take(data, offset)",
+        "    except error:",
+        f"        raise DecodeError(TRUNCATED, {cls.__name__!r}, offset) from None",
+        f"    return cls({', '.join(take)})",
+        "def pack(self):",
+        "    try:",
+        f"        if {' or '.join(check) or 'False'}:",
+        "            reject(self)",
+        f"        return put({', '.join(put)})",
+        "    except (error, TypeError, OverflowError, AttributeError, ValueError):",
+        "        reject(self)",
+        "        raise",
+    ]
+    scope: dict[str, Any] = {
+        "take": layout.unpack_from,
+        "put": layout.pack,
+        "error": struct.error,
+        "DecodeError": DecodeError,
+        "TRUNCATED": Fault.TRUNCATED,
+        "reject": _reject,
+        "split": _split,
+        "fuse": _fuse,
+    }
+    exec("\n".join(lines), scope)  # noqa: S102 - the text is made above from the table
+    cls.unpack = classmethod(scope["unpack"])  # type: ignore[assignment,method-assign]
+    cls.pack = scope["pack"]  # type: ignore[method-assign]
+
+
+def _is_sequence(entry: Field) -> bool:
+    return entry.is_octets or entry.is_array
+
+
+def _taking(name: str, word: _Word, entry: Field) -> str:
+    """The expression for one field of an unpacked word."""
+    if entry.is_octets:
+        return name
+    if entry.is_array:
+        number = f"int.from_bytes({name})" if not word.is_number else name
+        return f"split({number}, {entry.width}, {entry.count})"
+    number = name if word.is_number else f"int.from_bytes({name})"
+    if len(word.fields) == 1:
+        return number
+    shift = _shift(word, entry)
+    shifted = f"{number} >> {shift}" if shift else number
+    return f"{shifted} & {(1 << entry.width) - 1}"
+
+
+def _putting(word: _Word) -> str:
+    """The expression for one word from the fields of `self`."""
+    first = word.fields[0]
+    if first.is_octets:
+        return f"self.{first.name} if len(self.{first.name}) == {word.size} else reject(self)"
+    parts = []
+    for entry in word.fields:
+        part = f"self.{entry.name}"
+        if entry.is_array:
+            part = f"fuse({part}, {entry.width}, {entry.count})"
+        shift = _shift(word, entry)
+        parts.append(f"{part} << {shift}" if shift else part)
+    number = " | ".join(parts)
+    return number if word.is_number else f"({number}).to_bytes({word.size})"
+
+
+def _shift(word: _Word, entry: Field) -> int:
+    start = word.fields[0].offset
+    return 8 * word.size - (entry.offset - start) - entry.size
+
+
+def _split(number: int, width: int, count: int) -> tuple[int, ...]:
+    mask = (1 << width) - 1
+    return tuple(number >> (width * i) & mask for i in range(count - 1, -1, -1))
+
+
+def _fuse(values: tuple[int, ...], width: int, count: int) -> int:
+    if len(values) != count:
+        raise ValueError
+    number = 0
+    for value in values:
+        if value >> width:
+            raise ValueError
+        number = number << width | value
+    return number
+
+
+def _reject(instance: Header) -> None:
+    """Raise `EncodeError` for the first field whose value does not fit."""
+    for entry, value in instance.items():
+        name = f"{type(instance).__name__}.{entry.name}"
+        if entry.is_octets:
+            if (
+                not isinstance(value, bytes | bytearray | memoryview)
+                or len(value) * 8 != entry.size
+            ):
+                raise EncodeError(name, value, f"{entry.size // 8} bytes")
+        elif entry.is_array:
+            if len(value) != entry.count or not all(_fits(v, entry.width) for v in value):
+                expected = f"{entry.count} numbers of {entry.width} bits"
+                raise EncodeError(name, value, expected)
+        elif not _fits(value, entry.width):
+            raise EncodeError(name, value, f"a number of {entry.width} bits")
+
+
+def _fits(value: object, width: int) -> bool:
+    return isinstance(value, int) and 0 <= value < 1 << width

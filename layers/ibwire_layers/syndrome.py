@@ -1,0 +1,77 @@
+"""The AETH syndrome: credits, RNR timer or NAK code in one byte.
+
+Source: IBA 9.7.5.2.4 (RNR timer), 9.7.7.2 (credit codes); the same numbers
+stand in the Linux driver rxe as `rnrnak_jiffies` and in rdmavt as `credit_table`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class AckKind(IntEnum):
+    """Bits 6:5 of the syndrome."""
+
+    ACK = 0
+    RNR_NAK = 1
+    RESERVED = 2
+    NAK = 3
+
+
+class NakCode(IntEnum):
+    """Bits 4:0 of a NAK."""
+
+    PSN_SEQUENCE_ERROR = 0
+    INVALID_REQUEST = 1
+    REMOTE_ACCESS_ERROR = 2
+    REMOTE_OPERATIONAL_ERROR = 3
+    INVALID_RD_REQUEST = 4
+
+
+INVALID_CREDITS = 0x1F
+"""Credit code of a responder that keeps no credits; software stacks always send it."""
+
+CREDITS: tuple[int, ...] = (
+    *(0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192),
+    *(256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768),
+)
+"""Receive work requests by credit code 0 to 30."""
+
+RNR_TIMER_US: tuple[int, ...] = (
+    *(655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920),
+    *(2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920),
+    *(122880, 163840, 245760, 327680, 491520),
+)
+"""Microseconds by RNR timer code; code 0 is the longest."""
+
+
+def kind(syndrome: int) -> AckKind:
+    """What the acknowledgement says."""
+    return AckKind(syndrome >> 5 & 3)
+
+
+def code(syndrome: int) -> int:
+    """Credit code, RNR timer code or NAK code, by kind."""
+    return syndrome & 0x1F
+
+
+def credits(syndrome: int) -> int | None:
+    """Receive work requests granted by an ACK, `None` when it carries no credit information."""
+    value = code(syndrome)
+    return None if kind(syndrome) is not AckKind.ACK or value == INVALID_CREDITS else CREDITS[value]
+
+
+def describe(syndrome: int) -> str:
+    """The syndrome in words, as listings show it."""
+    value = code(syndrome)
+    match kind(syndrome):
+        case AckKind.ACK:
+            return "ACK" if value == INVALID_CREDITS else f"ACK credits={CREDITS[value]}"
+        case AckKind.RNR_NAK:
+            return f"RNR NAK wait={RNR_TIMER_US[value] / 1000:g}ms"
+        case AckKind.NAK:
+            known = value in NakCode.__members__.values()
+            name = NakCode(value).name.replace("_", " ").lower() if known else f"code {value}"
+            return f"NAK {name}"
+        case _:
+            return f"reserved syndrome 0x{syndrome:02x}"
