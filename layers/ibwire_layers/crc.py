@@ -53,7 +53,7 @@ def lpcrc(packet: Bytes) -> bytes:
 def _crc16(data: Bytes) -> int:
     register = 0xFFFF
     for byte in data:
-        register = register >> 8 ^ _CRC16_TABLE[(register ^ byte) & 0xFF]
+        register = register >> 8 ^ CRC16_TABLE[(register ^ byte) & 0xFF]
     return register ^ 0xFFFF
 
 
@@ -66,4 +66,4 @@ def _crc16_table(reflected: int) -> tuple[int, ...]:
     return tuple(table)
 
 
-_CRC16_TABLE = _crc16_table(0xD008)  # 0x100B with its bits reversed
+CRC16_TABLE = _crc16_table(0xD008)  # 0x100B with its bits reversed

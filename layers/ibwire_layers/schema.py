@@ -315,7 +315,7 @@ def _compile(cls: type[Header]) -> None:
         "split": _split,
         "fuse": _fuse,
     }
-    exec("\n".join(lines), scope)  # noqa: S102 - the text is made above from the table
+    exec("\n".join(lines), scope)
     cls.unpack = classmethod(scope["unpack"])  # type: ignore[assignment,method-assign]
     cls.pack = scope["pack"]  # type: ignore[method-assign]
 

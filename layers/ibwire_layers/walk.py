@@ -24,15 +24,18 @@ from ibwire_layers.errors import Fault
 from ibwire_layers.outer import ErfType, EtherType, IPProto, LinkType
 from ibwire_layers.schema import Bytes, Header
 
-MAX_LAYERS = 16
-"""Headers before the BTH that are followed; a real mirror stack has about eight."""
+MAX_STEPS = 20
+"""Headers that are followed to the BTH; a real mirror stack has about eight."""
 
 GRH_NEXT_IBA = 0x1B
 """GRH NxtHdr of an IBA transport packet (IBA 8.3)."""
 
 ERF_ETHERNET = (ErfType.ETH, ErfType.COLOR_ETH, ErfType.DSM_COLOR_ETH, ErfType.COLOR_HASH_ETH)
 
-IPV6_EXTENSIONS = (IPProto.HOPOPT, IPProto.ROUTING, IPProto.DEST_OPTS, IPProto.AH)
+IPV6_EXTENSIONS = (
+    *(IPProto.HOPOPT, IPProto.ROUTING, IPProto.FRAGMENT),
+    *(IPProto.DEST_OPTS, IPProto.AH),
+)
 
 
 class Protocol(IntEnum):
@@ -112,15 +115,14 @@ def walk(data: Bytes, link_type: int = LinkType.ETHERNET, wire_len: int | None =
     if step is None:
         found.fault = Fault.LINK_TYPE
         return found
-    position = 0
     # Each step reads one header and returns the next step, or None at the end.
-    following: tuple[_Step, int] | None = (step, position)
-    while following is not None:
-        if len(found.layers) >= MAX_LAYERS:
-            found.fault = Fault.NESTING
-            break
-        step, position = following
+    position = 0
+    for _ in range(MAX_STEPS):
         following = step(found, position)
+        if following is None:
+            return found
+        step, position = following
+    found.fault = Fault.NESTING
     return found
 
 
@@ -262,8 +264,8 @@ def _ipv6(found: Walk, offset: int) -> _Next:
     found.end = offset + outer.IPv6.SIZE + _u16(found, offset + 4)
     found.start = offset
     following, size = data[offset + 6], outer.IPv6.SIZE
-    for _ in range(MAX_LAYERS):
-        if following not in IPV6_EXTENSIONS and following != IPProto.FRAGMENT:
+    for _ in range(MAX_STEPS):
+        if following not in IPV6_EXTENSIONS:
             break
         if offset + size + 8 > len(data):
             found.layers.append(Layer(outer.IPv6, offset, outer.IPv6.SIZE))
@@ -282,7 +284,7 @@ def _ipv6(found: Walk, offset: int) -> _Next:
             units = data[offset + size + 1]
             step = (units + 2) * 4 if following == IPProto.AH else (units + 1) * 8
             following, size = data[offset + size], size + step
-    else:
+    if following in IPV6_EXTENSIONS:
         found.layers.append(Layer(outer.IPv6, offset, outer.IPv6.SIZE))
         found.fault = Fault.NESTING
         return None
@@ -450,19 +452,23 @@ def _bth(found: Walk, offset: int) -> _Next:
     if info is None:
         found.fault = Fault.OPCODE
         return None
+    room = min(found.payload_end, len(found.data))
     position = offset + h.BTH.SIZE
     for header in info.headers:
-        if position + header.SIZE > found.payload_end:
-            found.fault = Fault.LENGTH
-            return None
-        if not _enter(found, header, position):
-            return None
+        if position + header.SIZE > room:
+            break
+        found.layers.append(Layer(header, position, header.SIZE))
         position += header.SIZE
-    found.payload = position
-    if not found.has_icrc and not fragmented:
+    if offset + info.header_size > found.payload_end:
         found.fault = Fault.LENGTH
-    elif (found.data[offset + 1] >> 4 & 3) > found.payload_end - position:
-        found.fault = Fault.PAD_COUNT
+    elif offset + info.header_size > len(found.data):
+        found.fault = Fault.TRUNCATED
+    else:
+        found.payload = position
+        if not found.has_icrc and not fragmented:
+            found.fault = Fault.LENGTH
+        elif (found.data[offset + 1] >> 4 & 3) > found.payload_end - position:
+            found.fault = Fault.PAD_COUNT
     return None
 
 
@@ -497,7 +503,7 @@ _ETHER_TYPES: dict[int, _Step] = {
     EtherType.ROCE: _roce,
 }
 
-_PLAIN_ETHER_TYPES = {EtherType.ARP: Protocol.ARP, EtherType.LLDP: Protocol.LLDP}
+_PLAIN_ETHER_TYPES: dict[int, Protocol] = {EtherType.ARP: Protocol.ARP, EtherType.LLDP: Protocol.LLDP}
 
 _IP_PROTOCOLS: dict[int, _Step] = {
     IPProto.UDP: _udp,
@@ -506,7 +512,7 @@ _IP_PROTOCOLS: dict[int, _Step] = {
     IPProto.IPV6: _tunnelled_ipv6,
 }
 
-_PLAIN_IP_PROTOCOLS = {
+_PLAIN_IP_PROTOCOLS: dict[int, Protocol] = {
     IPProto.TCP: Protocol.TCP,
     IPProto.ICMP: Protocol.ICMP,
     IPProto.ICMPV6: Protocol.ICMPV6,

@@ -1,0 +1,380 @@
+"""Every field that a packet can have: its name, kind, meaning, and how its column is read.
+
+Fields of headers come from their descriptions in `ibwire_layers`; only what no
+header holds (frame numbers, verdicts, names) is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.dissect import icrc
+from ibwire.dissect.column import Column, FieldType, Kind
+from ibwire.dissect.frames import Frames, Rows
+from ibwire_layers import headers as h
+from ibwire_layers import opcodes, outer
+from ibwire_layers.errors import Fault
+from ibwire_layers.mad import MAD
+from ibwire_layers.schema import WIRESHARK_PREFIX, Field, Header, Show
+from ibwire_layers.syndrome import AckKind
+from ibwire_layers.walk import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field of the catalogue."""
+
+    name: str
+    type: FieldType
+    doc: str
+    read: Callable[[Frames], Column]
+    wireshark: str | None = None
+    section: str = ""
+    common: bool = True
+    """Whether it is printed when no fields are named."""
+
+
+def spec_of(name: str) -> FieldSpec:
+    """The field of this name, with or without the `infiniband.` prefix; else `KeyError`."""
+    return FIELDS[name if name in FIELDS else name.removeprefix(WIRESHARK_PREFIX)]
+
+
+def type_of(name: str) -> FieldType | None:
+    """What the values of a field are, `None` for an unknown name."""
+    name = name.removeprefix(WIRESHARK_PREFIX)
+    spec = FIELDS.get(name)
+    return spec.type if spec else None
+
+
+def gather(data: npt.NDArray[np.uint8], at: Rows, field: Field) -> npt.NDArray[np.unsignedinteger]:
+    """The field of the headers that start at these positions of `data`.
+
+    Returns (n,) of the narrowest unsigned type, (n, count) for an array and
+    (n, bytes) of uint8 for a number of more than 64 bits.
+    """
+    first = at + field.offset // 8
+    if field.is_array:
+        rows = _window(data, first, field.size // 8)
+        return rows.view(f">u{field.width // 8}").astype(_unsigned(field.width))
+    last = (field.offset + field.size - 1) // 8
+    count = last - field.offset // 8 + 1
+    if count > 8:
+        return _window(data, first, count)
+    if count == 1:
+        words = data[first]
+    else:
+        size = 2 if count == 2 else 4 if count <= 4 else 8
+        # An unaligned big-endian word at every byte; the buffer is padded behind its last frame.
+        view = np.ndarray((len(data) - size + 1,), f">u{size}", data, strides=(1,))
+        words = view[first].astype(_unsigned(8 * size))
+        words >>= 8 * (size - count)
+    shift = 8 * (last + 1) - field.offset - field.size
+    if shift:
+        words = words >> np.uint8(shift)
+    if field.width < 8 * count:
+        words = words & words.dtype.type((1 << field.width) - 1)
+    return words.astype(_unsigned(field.width), copy=False)
+
+
+def _window(data: npt.NDArray[np.uint8], first: Rows, size: int) -> npt.NDArray[np.uint8]:
+    """(n, size) bytes from each position on."""
+    return np.ndarray((len(data) - size + 1, size), np.uint8, data, strides=(1, 1))[first]
+
+
+def _unsigned(width: int) -> np.dtype[np.unsignedinteger]:
+    return np.dtype(f"u{next(size for size in (1, 2, 4, 8) if width <= 8 * size)}")
+
+
+def _spread(rows: npt.NDArray[np.bool_], found: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Values of the marked rows among zeros for the others."""
+    values = np.zeros((len(rows), *found.shape[1:]), found.dtype)
+    values[rows] = found
+    return values
+
+
+def _header_column(header: type[Header], field: Field) -> Callable[[Frames], Column]:
+    def read(frames: Frames) -> Column:
+        return _read_at(frames, frames.position(header), field)
+
+    return read
+
+
+def _read_at(frames: Frames, at: Rows, field: Field) -> Column:
+    present = at >= 0
+    if present.all():
+        return Column(gather(frames.data, at, field), None)
+    return Column(_spread(present, gather(frames.data, at[present], field)), present)
+
+
+_KINDS = {
+    Show.DEC: Kind.UINT,
+    Show.FLAG: Kind.UINT,
+    Show.HEX: Kind.HEX,
+    Show.MAC: Kind.MAC,
+    Show.IPV4: Kind.IPV4,
+    Show.IPV6: Kind.IPV6,
+}
+
+
+def _of_header(header: type[Header]) -> Iterable[FieldSpec]:
+    yield FieldSpec(
+        header.KEY,
+        FieldType(Kind.FLAG),
+        f"{header.TITLE} is present",
+        lambda frames: Column(frames.position(header) >= 0, None),
+        section=header.SECTION,
+        common=False,
+    )
+    for field in header.FIELDS:
+        kind = Kind.LIST if field.is_array else _KINDS[field.show]
+        constants = (
+            {opcode.name: int(opcode) for opcode in opcodes.OpCode}
+            if field.key == "bth.opcode"
+            else {}
+        )
+        yield FieldSpec(
+            field.key,
+            FieldType(kind, constants=constants),
+            field.doc or field.label,
+            _header_column(header, field),
+            field.wireshark,
+            header.SECTION,
+            common=not field.name.startswith("reserved"),
+        )
+
+
+def _number(read: Callable[[Frames], npt.NDArray[np.generic]]) -> Callable[[Frames], Column]:
+    """A column that every packet has."""
+    return lambda frames: Column(read(frames), None)
+
+
+def _where(
+    rows: Callable[[Frames], npt.NDArray[np.bool_]],
+    values: Callable[[Frames], npt.NDArray[np.generic]],
+) -> Callable[[Frames], Column]:
+    """A column that the marked packets have."""
+    return lambda frames: Column(values(frames), rows(frames))
+
+
+def _has_bth(frames: Frames) -> npt.NDArray[np.bool_]:
+    return frames.bth >= 0
+
+
+def _payload_length(frames: Frames) -> Column:
+    payload = frames.payload
+    length = frames.payload_end - payload - (frames.data[frames.bth + 1] >> 4 & 3)
+    known = (payload >= 0) & (length >= 0)
+    return Column(np.where(known, length, 0).astype(np.uint32), known)
+
+
+def _icrc(frames: Frames) -> Column:
+    held = frames.has_icrc & (frames.bth >= 0) & (frames.end <= frames.limit)
+    words = np.ndarray((len(frames.data) - 3,), ">u4", frames.data, strides=(1,))
+    found = words[frames.end[held] - h.ICRC_SIZE].astype(np.uint32)
+    return Column(_spread(held, found), held)
+
+
+def _vcrc(frames: Frames) -> Column:
+    held = (frames.position(h.LRH) >= 0) & (frames.end + h.VCRC_SIZE <= frames.limit)
+    words = np.ndarray((len(frames.data) - 1,), ">u2", frames.data, strides=(1,))
+    return Column(_spread(held, words[frames.end[held]].astype(np.uint16)), held)
+
+
+def _has_transport_or_raw(frames: Frames) -> npt.NDArray[np.bool_]:
+    raw: npt.NDArray[np.bool_] = frames.protocol == Protocol.IB_RAW
+    return raw | (frames.bth >= 0)
+
+
+def _pfc_classes(frames: Frames) -> Column:
+    vector, present = spec_of("macc.cbfc.enbv").read(frames)
+    return Column(vector[:, None] >> np.arange(8, dtype=np.uint8) & 1, present)
+
+
+def _syndrome_part(kind: AckKind | None, shift: int, mask: int) -> Callable[[Frames], Column]:
+    def read(frames: Frames) -> Column:
+        syndrome, present = spec_of("aeth.syndrome").read(frames)
+        if present is None:
+            present = np.ones(len(frames), np.bool_)
+        if kind is not None:
+            present = present & (syndrome >> 5 & 3 == kind)
+        return Column(syndrome >> shift & mask, present)
+
+    return read
+
+
+def _mad_at(frames: Frames) -> Rows:
+    """Where a MAD starts: the payload of a UD packet to or from QP 0 or 1."""
+    payload = frames.payload
+    queue = gather(frames.data, frames.bth, _DEST_QP)
+    held = (payload >= 0) & (frames.opcode == opcodes.OpCode.UD_SEND_ONLY) & (queue <= 1)
+    held &= np.minimum(frames.payload_end, frames.limit) - payload >= MAD.SIZE
+    return np.where(held, payload, -1)
+
+
+def _of_mad() -> Iterable[FieldSpec]:
+    for field in MAD.FIELDS:
+        yield FieldSpec(
+            *(field.key, FieldType(_KINDS[field.show]), field.doc or field.label),
+            (lambda field: lambda frames: _read_at(frames, _mad_at(frames), field))(field),
+            *(field.wireshark, MAD.SECTION, not field.name.startswith("reserved")),
+        )
+
+
+def _of_outer_vlan() -> Iterable[FieldSpec]:
+    for field in outer.VLAN.FIELDS:
+        yield FieldSpec(
+            field.key.replace("vlan.", "vlan.outer."),
+            FieldType(_KINDS[field.show]),
+            f"{field.doc or field.label} of the first of several tags",
+            (lambda field: lambda frames: _read_at(frames, frames.outer_vlan, field))(field),
+            section=outer.VLAN.SECTION,
+        )
+
+
+_DEST_QP = next(field for field in h.BTH.FIELDS if field.name == "dest_qp")
+
+_UINT = FieldType(Kind.UINT)
+_STATUS = FieldType(Kind.TEXT, words=icrc.STATUS_WORDS)
+
+_FRAME_FIELDS = (
+    FieldSpec(
+        *("frame.number", _UINT, "number in the capture, from 1"),
+        _number(lambda f: np.arange(len(f), dtype=np.uint64) + np.uint64(f.batch.first_number)),
+        "frame.number",
+    ),
+    FieldSpec(
+        *("frame.time_ns", _UINT, "nanoseconds since the epoch"),
+        _number(lambda f: f.batch.time_ns),
+    ),
+    FieldSpec(
+        *("frame.len", _UINT, "bytes on the wire"),
+        _number(lambda f: f.batch.wire_len.astype(np.uint32)),
+        "frame.len",
+    ),
+    FieldSpec(
+        *("frame.cap_len", _UINT, "bytes captured"),
+        _number(lambda f: f.batch.cap_len.astype(np.uint32)),
+        "frame.cap_len",
+    ),
+    FieldSpec(
+        *("frame.interface", _UINT, "interface of a pcapng capture"),
+        _number(lambda f: f.batch.interface),
+        "frame.interface_id",
+        common=False,
+    ),
+    FieldSpec(
+        *("frame.protocol", FieldType(Kind.TEXT, words=tuple(p.name for p in Protocol))),
+        "what the frame carries",
+        _number(lambda f: f.protocol),
+    ),
+    FieldSpec(
+        *("frame.tunnelled", _UINT, "inside GRE, ERSPAN, VXLAN, MPLS or IP in IP"),
+        _where(lambda f: f.tunnelled, lambda f: f.tunnelled.view(np.uint8)),
+    ),
+)
+
+_DERIVED_FIELDS = (
+    FieldSpec(
+        "bth.opcode_name",
+        FieldType(Kind.TEXT, words=tuple(opcodes.name_of(code) for code in range(256))),
+        "the opcode in the specification's words",
+        _where(_has_bth, lambda f: f.opcode),
+        section=h.BTH.SECTION,
+    ),
+    FieldSpec(
+        *("aeth.syndrome.opcode", _UINT, "kind: 0 ACK, 1 RNR NAK, 3 NAK"),
+        *(_syndrome_part(None, 5, 3), "infiniband.aeth.syndrome.opcode", h.AETH.SECTION),
+    ),
+    FieldSpec(
+        *("aeth.syndrome.credit_count", _UINT, "credit code of an ACK; 31 says nothing"),
+        _syndrome_part(AckKind.ACK, 0, 31),
+        *("infiniband.aeth.syndrome.credit_count", h.AETH.SECTION),
+    ),
+    FieldSpec(
+        *("aeth.syndrome.timer", _UINT, "timer code of an RNR NAK; 0 is the longest"),
+        _syndrome_part(AckKind.RNR_NAK, 0, 31),
+        *("infiniband.aeth.syndrome.timer", h.AETH.SECTION),
+    ),
+    FieldSpec(
+        *("aeth.syndrome.error_code", _UINT, "NAK code"),
+        _syndrome_part(AckKind.NAK, 0, 31),
+        *("infiniband.aeth.syndrome.error_code", h.AETH.SECTION),
+    ),
+    FieldSpec(
+        *("macc.pfc.classes", FieldType(Kind.LIST), "1 for each class that is spoken of"),
+        _pfc_classes,
+        section=outer.PFC.SECTION,
+    ),
+    FieldSpec("payload.len", _UINT, "bytes of payload, without padding", _payload_length),
+    FieldSpec(
+        *("icrc", FieldType(Kind.HEX), "ICRC as it stands on the wire", _icrc),
+        *("infiniband.invariant.crc", "IBA 7.8.1"),
+    ),
+    FieldSpec(
+        *("icrc.status", _STATUS, "whether the ICRC is right"),
+        _where(_has_transport_or_raw, icrc.icrc_status),
+        section="IBA 7.8.1",
+    ),
+    FieldSpec(
+        *("vcrc", FieldType(Kind.HEX), "VCRC as it stands on the wire", _vcrc),
+        *("infiniband.variant.crc", "IBA 7.8.2"),
+    ),
+    FieldSpec(
+        *("vcrc.status", _STATUS, "whether the VCRC is right"),
+        _where(lambda f: f.position(h.LRH) >= 0, icrc.vcrc_status),
+        section="IBA 7.8.2",
+    ),
+    FieldSpec(
+        *("lpcrc.status", _STATUS, "whether the LPCRC is right"),
+        _where(lambda f: f.position(h.FlowControl) >= 0, icrc.lpcrc_status),
+        section="IBA 7.9.4",
+    ),
+)
+
+_FAULT_FIELD = FieldSpec(
+    *("fault", FieldType(Kind.TEXT, words=tuple(f.name.lower() for f in Fault))),
+    "why reading the packet stopped early",
+    _where(lambda f: f.fault != Fault.NONE, lambda f: f.fault),
+)
+
+_HEADERS: tuple[type[Header], ...] = (
+    *(outer.Ethernet, outer.VLAN, outer.Pause, outer.PFC, outer.IPv4, outer.IPv6, outer.UDP),
+    *(h.LRH, h.RWH, h.GRH, h.FlowControl, h.BTH, *opcodes.EXTENSION_HEADERS),
+)
+
+
+def _catalogue() -> dict[str, FieldSpec]:
+    catalogue: dict[str, FieldSpec] = {}
+    headers = [spec for header in _HEADERS for spec in _of_header(header)]
+    for spec in (
+        *_FRAME_FIELDS,
+        *headers,
+        *_of_outer_vlan(),
+        *_DERIVED_FIELDS,
+        *_of_mad(),
+        _FAULT_FIELD,
+    ):
+        known = catalogue.get(spec.name)
+        catalogue[spec.name] = _either(known, spec) if known else spec
+    return catalogue
+
+
+def _either(first: FieldSpec, second: FieldSpec) -> FieldSpec:
+    """One field that stands in two headers, never in both at once."""
+
+    def read(frames: Frames) -> Column:
+        one, other = first.read(frames), second.read(frames)
+        if one.valid is None or other.valid is None:
+            return one if one.valid is None else other
+        chosen = one.valid if one.values.ndim == 1 else one.valid[:, None]
+        return Column(np.where(chosen, one.values, other.values), one.valid | other.valid)
+
+    return replace(second, read=read)
+
+
+FIELDS: dict[str, FieldSpec] = _catalogue()
+"""Every field by name, in the order in which they are printed."""
