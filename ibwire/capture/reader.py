@@ -1,0 +1,116 @@
+"""Which format a file has, and one way to read all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from ibwire.capture.index import Chunks, Record, RecordBatch
+from ibwire.capture.pcap import FILE_HEADER_SIZE, MAGICS, PcapParser
+from ibwire.capture.pcapng import SECTION_MAGIC, PcapngParser
+from ibwire.capture.stream import ByteSource, Target, open_source
+from ibwire.errors import CaptureError
+
+CHUNK_SIZE = 4 * 2**20
+"""Bytes a batch by default: small enough for the caches, large enough for the arrays."""
+
+
+def open_capture(source: Target, chunk_size: int = CHUNK_SIZE) -> CaptureReader:
+    """Open a capture; `-` is standard input, and a file object that is passed in stays open.
+
+    Format and compression are told by the first bytes. Raises `CaptureError` for
+    what cannot be opened or is no capture.
+    """
+    stream = open_source(source)
+    try:
+        return CaptureReader(stream, chunk_size)
+    except CaptureError:
+        stream.close()
+        raise
+
+
+class CaptureReader:
+    """One pass over the records of a capture file; a context manager.
+
+    `batches()` and `records()` share the pass: each goes on where reading stopped.
+    Both raise `CaptureError` at damage, after everything before it was given out.
+    """
+
+    def __init__(self, stream: ByteSource, chunk_size: int = CHUNK_SIZE) -> None:
+        self._stream = stream
+        chunks = Chunks(stream, chunk_size)
+        chunks.fill(FILE_HEADER_SIZE)
+        self._parser = _parser(chunks)
+        self._batches = self._parser.batches()
+
+    @property
+    def path(self) -> str:
+        """The path as given, or what stands for it in messages."""
+        return self._stream.path
+
+    @property
+    def format(self) -> str:
+        """`pcap` or `pcapng`."""
+        return self._parser.format
+
+    @property
+    def compression(self) -> str | None:
+        """`gzip`, `xz`, `zstd`, or None."""
+        return self._stream.compression
+
+    @property
+    def nanosecond(self) -> bool:
+        """Whether times are finer than microseconds; in pcapng, of an interface seen so far."""
+        return self._parser.nanosecond
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the file as it is stored; None for a pipe."""
+        return self._stream.size
+
+    @property
+    def position(self) -> int:
+        """Bytes of the stored file consumed so far."""
+        return self._stream.position
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """The records, some megabytes at a time."""
+        return self._batches
+
+    def records(self) -> Iterator[Record]:
+        """The records one by one."""
+        for batch in self._batches:
+            yield from batch.records()
+
+    def close(self) -> None:
+        """Close the file, if it was opened here."""
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _parser(chunks: Chunks) -> PcapParser | PcapngParser:
+    head = bytes(chunks.view[:4])
+    if head in MAGICS:
+        return PcapParser(chunks)
+    if head == SECTION_MAGIC:
+        return PcapngParser(chunks)
+    stream = chunks.source
+    if stream.damage:
+        raise CaptureError(stream.path, chunks.length, stream.damage)
+    if not head:
+        raise CaptureError(stream.path, 0, "the file is empty")
+    reason = (
+        f"not a capture: it begins with {head.hex(' ')}, which is no magic number of pcap or pcapng"
+    )
+    raise CaptureError(stream.path, 0, reason)
