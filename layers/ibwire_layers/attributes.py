@@ -11,7 +11,7 @@ from ibwire_layers.schema import Header, Show, array, bits, header, octets
 
 
 class SMAttribute(IntEnum):
-    """Attributes of subnet management (IBA 14.2.5)."""
+    """Attributes of subnet management (IBA 14.2)."""
 
     NOTICE = 0x0002
     NODE_DESCRIPTION = 0x0010
@@ -68,7 +68,7 @@ class PortPhysicalState(IntEnum):
 
 
 class MTUCode(IntEnum):
-    """How attributes and CM messages write an MTU (IBA 14.2.5.6)."""
+    """How attributes and CM messages write an MTU (IBA 14.2)."""
 
     MTU_256 = 1
     MTU_512 = 2

@@ -32,7 +32,7 @@ class CMAttribute(IntEnum):
 
 
 class RejectReason(IntEnum):
-    """Why a REJ was sent (IBA 12.6.7.2; 35 as Linux names it)."""
+    """Why a REJ was sent (IBA 12.6; 35 as Linux names it)."""
 
     NO_QP = 1
     NO_EEC = 2

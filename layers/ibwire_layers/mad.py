@@ -13,14 +13,14 @@ from enum import IntEnum
 from ibwire_layers.schema import Header, Show, array, bits, header, octets
 
 MAD_SIZE = 256
-"""Bytes of every MAD (IBA 13.4.2)."""
+"""Bytes of every MAD (IBA 13.4)."""
 
 GSI_QKEY = 0x80010000
-"""Q_Key of every MAD to or from QP1 (IBA 10.2.5)."""
+"""Q_Key of every MAD to or from QP1."""
 
 
 class MgmtClass(IntEnum):
-    """Management classes (IBA 13.4.4)."""
+    """Management classes (IBA 13.4)."""
 
     SUBN_LID_ROUTED = 0x01
     SUBN_ADM = 0x03
@@ -44,7 +44,7 @@ VENDOR_RANGE_2 = range(0x30, 0x50)
 
 
 class Method(IntEnum):
-    """Methods, with the response bit 0x80 (IBA 13.4.5; from 0x12 on 15.2.2)."""
+    """Methods, with the response bit 0x80 (IBA 13.4; from 0x12 on 15.2)."""
 
     GET = 0x01
     SET = 0x02
@@ -64,7 +64,7 @@ class Method(IntEnum):
 
 
 class Status(IntEnum):
-    """Values of the low byte of Status: two flags, and one code under 0x1C (IBA 13.4.7)."""
+    """Values of the low byte of Status: two flags, and one code under 0x1C (IBA 13.4)."""
 
     OK = 0x0000
     BUSY = 0x0001
@@ -79,7 +79,7 @@ STATUS_CODE_MASK = 0x001C
 
 
 class SAStatus(IntEnum):
-    """Values of the high byte of Status in subnet administration (IBA 15.2.2)."""
+    """Values of the high byte of Status in subnet administration (IBA 15.2)."""
 
     NO_RESOURCES = 0x0100
     REQUEST_INVALID = 0x0200
@@ -91,7 +91,7 @@ class SAStatus(IntEnum):
 
 
 class RMPPType(IntEnum):
-    """Kinds of packets of a reliable multi-packet transaction (IBA 13.6.2)."""
+    """Kinds of packets of a reliable multi-packet transaction (IBA 13.6)."""
 
     NONE = 0
     DATA = 1
@@ -105,7 +105,7 @@ RMPP_ACTIVE, RMPP_FIRST, RMPP_LAST = 1, 2, 4
 
 
 class Trap(IntEnum):
-    """Generic trap numbers of a Notice (IBA 14.2.5.1)."""
+    """Generic trap numbers of a Notice (IBA 14.2)."""
 
     GID_IN_SERVICE = 64
     GID_OUT_OF_SERVICE = 65
@@ -344,7 +344,7 @@ class SA(Header):
     )
 
 
-@header("Vendor class, range 2", key="vendor", section="IBA 16.5")
+@header("Vendor class, range 2", key="vendor", section="IBA 13.4")
 class VendorOUI(Header):
     """After RMPP in classes 0x30 to 0x4F: whose format follows."""
 

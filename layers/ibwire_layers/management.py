@@ -129,9 +129,6 @@ CM_MESSAGES: dict[int, Parts] = {
     cm.CMAttribute.APR: (cm.APR,),
 }
 
-IP_CM_MESSAGES: Parts = (cm.REQ, cm.SIDR_REQ)
-"""Messages whose private data may begin with `IPCM`, as their service ID says."""
-
 _VENDOR_2 = Layout(MAD, (RMPP, VendorOUI), 40, 216)
 
 LAYOUTS: dict[int, Layout] = {
@@ -180,7 +177,7 @@ def record_spans(rmpp: RMPP, sa_header: SA, method: int, record_size: int, room:
     A table is a stream of records cut into segments without regard to their
     ends; a record that continues from or into another segment is left out.
 
-    Source: IBA 13.6 and 15.3; PayloadLength of the last segment as Linux
+    Source: IBA 13.6; PayloadLength of the last segment as Linux
     `mad_rmpp.c` sends it, with the 20 bytes of the SA header.
     """
     active = rmpp.flags & RMPP_ACTIVE
@@ -222,7 +219,7 @@ def _attribute_offsets(found: list[Found], layout: Layout, parts: Parts) -> list
 def _private(found: list[Found], payload: Bytes) -> Iterator[Found]:
     """The addresses in the private data of the last part, if it has any."""
     _, offset, message = found[-1]
-    if isinstance(message, IP_CM_MESSAGES) and has_addresses(message):
+    if has_addresses(message):
         at = next(f.offset // 8 for f in message.FIELDS if f.name == "private_data")
         yield from _run((IPCM,), payload, offset + at)
 

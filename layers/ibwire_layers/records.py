@@ -15,7 +15,7 @@ from ibwire_layers.schema import Header, Show, bits, header, octets
 
 
 class SAAttribute(IntEnum):
-    """Attributes of subnet administration (IBA 15.2.5)."""
+    """Attributes of subnet administration (IBA 15.2)."""
 
     CLASS_PORT_INFO = 0x0001
     NOTICE = 0x0002
@@ -229,7 +229,7 @@ class SLtoVLMappingTableRecordID(Header):
 
 @header("VLArbitrationTableRecord identifier", key="vlarbitrationtablerecord", section="IBA 15.2")
 class VLArbitrationTableRecordID(Header):
-    """First part of an VLArbitrationTableRecord, before the attribute."""
+    """First part of a VLArbitrationTableRecord, before the attribute."""
 
     lid: int = bits(16, "LID", default=0, wireshark="infiniband.sa.lid")
     output_port_num: int = bits(
