@@ -1,0 +1,52 @@
+"""What a column of a dissected capture is: its values, and what kind of thing they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Column(NamedTuple):
+    """One field of n packets."""
+
+    values: npt.NDArray[Any]
+    """n rows, of the type that the field's `Kind` names; anything where not valid."""
+    valid: npt.NDArray[np.bool_] | None
+    """Which packets have the field; `None` when all do."""
+
+
+class Kind(Enum):
+    """What the values of a column are. The text is how messages call one value."""
+
+    FLAG = "no value: it stands alone"
+    """(n,) bool: whether the packet has a header, or something else is so."""
+    UINT = "a number"
+    """(n,) of any unsigned type."""
+    HEX = "a number such as 0x1c2d3e4f"
+    """(n,) of any unsigned type, read by people as hexadecimal digits."""
+    MAC = "a MAC address such as 02:00:00:00:00:01"
+    """(n,) uint64, the address in the lower 48 bits."""
+    IPV4 = "an IPv4 address or network"
+    """(n,) uint32, host order."""
+    IPV6 = "an IPv6 address or network"
+    """(n, 16) uint8, network order."""
+    TEXT = "a word"
+    """(n,) uint8: index into the words of the field."""
+    LIST = "a number, which any element may match"
+    """(n, k) of any unsigned type: several numbers a packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldType:
+    """Kind of a field, and the names its values have."""
+
+    kind: Kind
+    words: tuple[str, ...] = ()
+    """For `TEXT`: every word, at the index that stands for it."""
+    constants: Mapping[str, int] = field(default_factory=dict)
+    """For numbers: names that may be written for a value, such as opcodes."""
