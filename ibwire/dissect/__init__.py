@@ -25,4 +25,4 @@ def read(source: str | os.PathLike[str] | BinaryIO) -> Iterator[Columns]:
     """
     with open_capture(source) as capture:
         for batch in capture.batches():
-            yield Columns(batch)
+            yield Columns(batch, capture.path)

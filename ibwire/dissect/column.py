@@ -37,6 +37,8 @@ class Kind(Enum):
     """(n, 16) uint8, network order."""
     TEXT = "a word"
     """(n,) uint8: index into the words of the field."""
+    STRING = "no value: it is asked for by its name alone"
+    """(n,) object: any text."""
     LIST = "a number, which any element may match"
     """(n, k) of any unsigned type: several numbers a packet."""
 

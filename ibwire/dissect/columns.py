@@ -24,8 +24,8 @@ class Columns(Mapping[str, npt.NDArray[Any]]):
     one raises `KeyError`.
     """
 
-    def __init__(self, batch: RecordBatch) -> None:
-        self.frames = Frames(batch)
+    def __init__(self, batch: RecordBatch, source: str = "") -> None:
+        self.frames = Frames(batch, source)
         self._computed: dict[str, Column] = {}
 
     def column(self, name: str) -> Column:

@@ -36,6 +36,10 @@ class FieldSpec:
     section: str = ""
     common: bool = True
     """Whether it is printed when no fields are named."""
+    bits: int = 32
+    """Bits that a number needs."""
+    digits: int = 0
+    """Hexadecimal digits, for bytes that are printed as they stand on the wire."""
 
 
 def spec_of(name: str) -> FieldSpec:
@@ -96,13 +100,6 @@ def _spread(rows: npt.NDArray[np.bool_], found: npt.NDArray[np.generic]) -> npt.
     return values
 
 
-def _header_column(header: type[Header], field: Field) -> Callable[[Frames], Column]:
-    def read(frames: Frames) -> Column:
-        return _read_at(frames, frames.position(header), field)
-
-    return read
-
-
 def _read_at(frames: Frames, at: Rows, field: Field) -> Column:
     present = at >= 0
     if present.all():
@@ -121,30 +118,34 @@ _KINDS = {
 
 
 def _of_header(header: type[Header]) -> Iterable[FieldSpec]:
-    yield FieldSpec(
-        header.KEY,
-        FieldType(Kind.FLAG),
-        f"{header.TITLE} is present",
-        lambda frames: Column(frames.position(header) >= 0, None),
-        section=header.SECTION,
-        common=False,
-    )
-    for field in header.FIELDS:
-        kind = Kind.LIST if field.is_array else _KINDS[field.show]
-        constants = (
-            {opcode.name: int(opcode) for opcode in opcodes.OpCode}
-            if field.key == "bth.opcode"
-            else {}
-        )
+    if all(field.key != header.KEY for field in header.FIELDS):
         yield FieldSpec(
-            field.key,
-            FieldType(kind, constants=constants),
-            field.doc or field.label,
-            _header_column(header, field),
-            field.wireshark,
-            header.SECTION,
-            common=not field.name.startswith("reserved"),
+            header.KEY,
+            FieldType(Kind.FLAG),
+            f"{header.TITLE} is present",
+            _number(lambda frames: frames.position(header) >= 0),
+            section=header.SECTION,
+            common=False,
         )
+    for field in header.FIELDS:
+        yield _of_field(header, field, lambda frames: frames.position(header))
+
+
+def _of_field(header: type[Header], field: Field, at: Callable[[Frames], Rows]) -> FieldSpec:
+    kind = Kind.LIST if field.is_array else _KINDS[field.show]
+    return FieldSpec(
+        field.key,
+        FieldType(kind, constants=_OPCODES if field.key == "bth.opcode" else {}),
+        field.doc or field.label,
+        lambda frames: _read_at(frames, at(frames), field),
+        field.wireshark,
+        header.SECTION,
+        common=not field.name.startswith("reserved"),
+        bits=field.width,
+    )
+
+
+_OPCODES = {opcode.name: int(opcode) for opcode in opcodes.OpCode}
 
 
 def _number(read: Callable[[Frames], npt.NDArray[np.generic]]) -> Callable[[Frames], Column]:
@@ -158,6 +159,14 @@ def _where(
 ) -> Callable[[Frames], Column]:
     """A column that the marked packets have."""
     return lambda frames: Column(values(frames), rows(frames))
+
+
+def _comments(frames: Frames) -> Column:
+    values = np.full(len(frames), "", object)
+    present = np.zeros(len(frames), np.bool_)
+    for row, comments in frames.batch.comments.items():
+        values[row], present[row] = "\n".join(comments), True
+    return Column(values, present)
 
 
 def _has_bth(frames: Frames) -> npt.NDArray[np.bool_]:
@@ -217,22 +226,15 @@ def _mad_at(frames: Frames) -> Rows:
 
 def _of_mad() -> Iterable[FieldSpec]:
     for field in MAD.FIELDS:
-        yield FieldSpec(
-            *(field.key, FieldType(_KINDS[field.show]), field.doc or field.label),
-            (lambda field: lambda frames: _read_at(frames, _mad_at(frames), field))(field),
-            *(field.wireshark, MAD.SECTION, not field.name.startswith("reserved")),
-        )
+        yield _of_field(MAD, field, _mad_at)
 
 
 def _of_outer_vlan() -> Iterable[FieldSpec]:
     for field in outer.VLAN.FIELDS:
-        yield FieldSpec(
-            field.key.replace("vlan.", "vlan.outer."),
-            FieldType(_KINDS[field.show]),
-            f"{field.doc or field.label} of the first of several tags",
-            (lambda field: lambda frames: _read_at(frames, frames.outer_vlan, field))(field),
-            section=outer.VLAN.SECTION,
-        )
+        spec = _of_field(outer.VLAN, field, lambda frames: frames.outer_vlan)
+        name = spec.name.replace("vlan.", "vlan.outer.")
+        doc = f"{spec.doc}, first of several tags"
+        yield replace(spec, name=name, doc=doc, wireshark=None)
 
 
 _DEST_QP = next(field for field in h.BTH.FIELDS if field.name == "dest_qp")
@@ -245,10 +247,11 @@ _FRAME_FIELDS = (
         *("frame.number", _UINT, "number in the capture, from 1"),
         _number(lambda f: np.arange(len(f), dtype=np.uint64) + np.uint64(f.batch.first_number)),
         "frame.number",
+        bits=64,
     ),
     FieldSpec(
         *("frame.time_ns", _UINT, "nanoseconds since the epoch"),
-        _number(lambda f: f.batch.time_ns),
+        _number(lambda f: f.batch.time_ns.view(np.uint64)),
     ),
     FieldSpec(
         *("frame.len", _UINT, "bytes on the wire"),
@@ -274,6 +277,15 @@ _FRAME_FIELDS = (
     FieldSpec(
         *("frame.tunnelled", _UINT, "inside GRE, ERSPAN, VXLAN, MPLS or IP in IP"),
         _where(lambda f: f.tunnelled, lambda f: f.tunnelled.view(np.uint8)),
+    ),
+    FieldSpec(
+        *("frame.comment", FieldType(Kind.STRING), "comments in a pcapng capture, one a line"),
+        *(_comments, "frame.comment"),
+    ),
+    FieldSpec(
+        *("frame.file", FieldType(Kind.STRING), "the capture that the packet is in"),
+        _number(lambda f: np.full(len(f), f.source, object)),
+        common=False,
     ),
 )
 
@@ -313,6 +325,7 @@ _DERIVED_FIELDS = (
     FieldSpec(
         *("icrc", FieldType(Kind.HEX), "ICRC as it stands on the wire", _icrc),
         *("infiniband.invariant.crc", "IBA 7.8.1"),
+        digits=8,
     ),
     FieldSpec(
         *("icrc.status", _STATUS, "whether the ICRC is right"),
@@ -322,6 +335,7 @@ _DERIVED_FIELDS = (
     FieldSpec(
         *("vcrc", FieldType(Kind.HEX), "VCRC as it stands on the wire", _vcrc),
         *("infiniband.variant.crc", "IBA 7.8.2"),
+        digits=4,
     ),
     FieldSpec(
         *("vcrc.status", _STATUS, "whether the VCRC is right"),

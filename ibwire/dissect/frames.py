@@ -53,8 +53,9 @@ class Frames:
     outer_vlan: (n,) the first of two or more 802.1Q tags, -1 where there is none.
     """
 
-    def __init__(self, batch: RecordBatch) -> None:
+    def __init__(self, batch: RecordBatch, source: str = "") -> None:
         n = len(batch)
+        self.source = source
         self.batch = batch
         self.data = batch.data
         self.limit = batch.offsets + batch.cap_len
@@ -475,7 +476,10 @@ _ETHER_TYPES: dict[int, _Step] = {
     EtherType.MPLS_MULTICAST: Frames._mpls,
 }
 
-_PLAIN_ETHER_TYPES: dict[int, Protocol] = {EtherType.ARP: Protocol.ARP, EtherType.LLDP: Protocol.LLDP}
+_PLAIN_ETHER_TYPES: dict[int, Protocol] = {
+    EtherType.ARP: Protocol.ARP,
+    EtherType.LLDP: Protocol.LLDP,
+}
 
 _IP_PROTOCOLS: dict[int, _Step] = {
     IPProto.UDP: Frames._udp,

@@ -241,6 +241,8 @@ _END = "end"
 
 _KEYWORDS = {"and": "&&", "or": "||", "not": "!", "in": "in"}
 
+_ALONE = (Kind.FLAG, Kind.STRING)
+
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
 _INSTEAD = {
@@ -358,7 +360,7 @@ class _Parser:
         if negated and not self._at("in"):
             self._fail("expected 'in' after 'not'")
         if self._accept("in"):
-            if kind.kind is Kind.FLAG:
+            if kind.kind in _ALONE:
                 raise ExpressionError(self._text, token.column, f"{name} takes {kind.kind.value}")
             return _Test(name, kind.kind, self._set(name, kind), negated)
         match kind.kind:
@@ -382,7 +384,7 @@ class _Parser:
 
     def _comparison(self, name: str, field: FieldType, mark: _Token) -> _Node:
         ordered = mark.mark not in ("==", "!=")
-        if field.kind is Kind.FLAG:
+        if field.kind in _ALONE:
             raise ExpressionError(self._text, mark.column, f"{name} takes {field.kind.value}")
         if ordered and field.kind is Kind.TEXT:
             reason = f"{name} is a word: only ==, != and in apply"

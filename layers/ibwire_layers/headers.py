@@ -237,7 +237,9 @@ class XRCETH(Header):
     """In every XRC request, never in a response: the shared receive queue it is for."""
 
     reserved: int = bits(8, "Reserved", default=0)
-    xrc_srq: int = bits(24, "XRCSRQ", default=0, doc="XRC shared receive queue")
+    xrc_srq: int = bits(
+        24, "XRCSRQ", default=0, key="xrceth.xrcsrq", doc="XRC shared receive queue"
+    )
 
 
 @header("Flush Extended Transport Header", key="feth", section="IBA annex A19")

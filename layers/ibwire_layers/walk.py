@@ -503,7 +503,10 @@ _ETHER_TYPES: dict[int, _Step] = {
     EtherType.ROCE: _roce,
 }
 
-_PLAIN_ETHER_TYPES: dict[int, Protocol] = {EtherType.ARP: Protocol.ARP, EtherType.LLDP: Protocol.LLDP}
+_PLAIN_ETHER_TYPES: dict[int, Protocol] = {
+    EtherType.ARP: Protocol.ARP,
+    EtherType.LLDP: Protocol.LLDP,
+}
 
 _IP_PROTOCOLS: dict[int, _Step] = {
     IPProto.UDP: _udp,

@@ -1,0 +1,41 @@
+"""The command `ibwire`: each subcommand is a module here, imported when it is used."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+import ibwire
+
+COMMANDS = {
+    "dissect": "Take captures apart: one line, JSON object or table row a packet.",
+    "show": "One packet of a capture as a tree, with every bit explained.",
+    "fields": "The fields that can be printed and filtered by.",
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"ibwire.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(ibwire.__version__, prog_name="ibwire")
+def main() -> None:
+    """Read and check RDMA packets: InfiniBand, RoCEv1 and RoCEv2.
+
+    Results go to standard output, everything else to standard error. Exit status:
+    0 done, 1 findings, 2 wrong usage, 3 unreadable input.
+    """

@@ -1,0 +1,194 @@
+"""`ibwire dissect`: captures as lines, JSON, CSV or Parquet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import IO, Protocol
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.dissect import FIELDS, Columns, export
+from ibwire.dissect.fields import FieldSpec, spec_of, type_of
+from ibwire.dissect.where import Expression, parse
+from ibwire.errors import CaptureError, ExpressionError, MissingExtra
+
+Rows = npt.NDArray[np.int64]
+
+FORMATS = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".txt": "text",
+    ".tsv": "text",
+    ".parquet": "parquet",
+}
+
+
+class Sink(Protocol):
+    """Where dissected packets go."""
+
+    def write(self, columns: Columns, rows: Rows) -> None:
+        """Take some packets of a chunk."""
+
+
+@click.command("dissect")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.option("--json", "style", flag_value="json", help="One flat JSON object a packet.")
+@click.option("--csv", "style", flag_value="csv", help="Comma-separated values with a header.")
+@click.option("--fields", metavar="A,B,C", help="Only these fields, see `ibwire fields`.")
+@click.option("--where", metavar="EXPR", help="Only packets for which this holds.")
+@click.option("-o", "--output", metavar="FILE", help="Write here; the suffix picks the format.")
+@click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after this many packets.")
+def command(
+    captures: tuple[str, ...],
+    style: str | None,
+    fields: str | None,
+    where: str | None,
+    output: str | None,
+    count: int | None,
+) -> None:
+    """Take captures apart, every header and every ICRC.
+
+    CAPTURE is a pcap or pcapng file, compressed or not, a pattern, or `-` for
+    standard input. Without options there is one line a packet; with --fields
+    the values of these fields, separated by tabs.
+
+    \b
+    ibwire dissect capture.pcap
+    ibwire dissect --where 'aeth.syndrome.opcode == 3' --json capture.pcap
+    ibwire dissect --fields frame.time_ns,bth.destqp,bth.psn -o out.parquet *.pcap
+    """
+    style = _style(style, output)
+    chosen = _chosen(fields, len(captures) > 1)
+    condition = _condition(where)
+    progress = sys.stderr.isatty() and (output is not None or not sys.stdout.isatty())
+    sources = Sources(captures, progress)
+    try:
+        with ExitStack() as stack:
+            sink = _open(stack, style, chosen if fields or style != "text" else None, output)
+            _run(sources, sink, condition, count)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+    except (CaptureError, MissingExtra) as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{output or 'standard output'}: {error.strerror}") from None
+    if sources.failed:
+        sys.exit(UNREADABLE)
+
+
+def _style(style: str | None, output: str | None) -> str:
+    if style or not output:
+        return style or "text"
+    for suffix, named in FORMATS.items():
+        if output.lower().endswith(suffix):
+            return named
+    if output == "-":
+        return "text"
+    raise click.UsageError(f"cannot tell a format from {output!r}: use {', '.join(FORMATS)}")
+
+
+def _chosen(names: str | None, several: bool) -> list[FieldSpec]:
+    if names is None:
+        return [
+            spec
+            for spec in FIELDS.values()
+            if spec.common or (several and spec.name == "frame.file")
+        ]
+    chosen = []
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        try:
+            chosen.append(spec_of(name))
+        except KeyError:
+            hint = "; `ibwire fields` lists them"
+            raise click.BadParameter(f"no field {name!r}{hint}", param_hint="--fields") from None
+    if not chosen:
+        raise click.BadParameter("no field is named", param_hint="--fields")
+    return chosen
+
+
+def _condition(text: str | None) -> Expression | None:
+    if text is None:
+        return None
+    try:
+        return parse(text, type_of, FIELDS)
+    except ExpressionError as error:
+        raise click.BadParameter(str(error), param_hint="--where") from None
+
+
+def _run(sources: Sources, sink: Sink, condition: Expression | None, count: int | None) -> None:
+    left = count
+    for capture, batch in sources.batches():
+        columns = Columns(batch, capture.path)
+        rows = np.arange(columns.rows, dtype=np.int64)
+        if condition is not None:
+            rows = rows[condition.select(columns.column, columns.rows)]
+        if left is not None:
+            rows = rows[:left]
+            left -= len(rows)
+        sink.write(columns, rows)
+        if left == 0:
+            break
+
+
+def _open(
+    stack: ExitStack, style: str, fields: Sequence[FieldSpec] | None, output: str | None
+) -> Sink:
+    """The sink for a format; no fields means the listing, one line a packet."""
+    if style == "parquet":
+        from ibwire.dissect.arrow import ParquetFile
+
+        assert output is not None and fields is not None
+        return stack.enter_context(ParquetFile(output, fields))
+    if output is None or output == "-":
+        stream: IO[str] = sys.stdout
+        stack.callback(stream.flush)
+    else:
+        stream = stack.enter_context(open(output, "w", encoding="utf-8"))
+    if fields is None:
+        return _Listed(stream)
+    return _Lines(stream, style, fields)
+
+
+class _Listed:
+    """One line a packet, for people."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        from ibwire.report.listing import Listing
+
+        self._stream = stream
+        self._listing = Listing()
+
+    def write(self, columns: Columns, rows: Rows) -> None:
+        _put(self._stream, self._listing.lines(columns, rows))
+
+
+class _Lines:
+    """The fields of each packet, for programs or as a table."""
+
+    def __init__(self, stream: IO[str], style: str, fields: Sequence[FieldSpec]) -> None:
+        self._stream = stream
+        self._fields = fields
+        self._make = {
+            "json": export.json_lines,
+            "csv": export.csv_lines,
+            "text": export.text_lines,
+        }[style]
+        if style != "json":
+            separator = "," if style == "csv" else "\t"
+            _put(stream, [separator.join(spec.name for spec in fields)])
+
+    def write(self, columns: Columns, rows: Rows) -> None:
+        _put(self._stream, self._make(columns, self._fields, rows))
+
+
+def _put(stream: IO[str], lines: list[str]) -> None:
+    if lines:
+        stream.write("\n".join(lines))
+        stream.write("\n")

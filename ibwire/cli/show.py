@@ -1,0 +1,76 @@
+"""`ibwire show`: one packet in four views."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ibwire.capture import Record, open_capture
+from ibwire.cli.sources import UNREADABLE
+from ibwire.errors import CaptureError, DecodeError
+from ibwire_layers.outer import LinkType
+
+
+@click.command("show")
+@click.argument("capture")
+@click.argument("number", type=click.IntRange(min=1))
+@click.option(
+    "--construct", "view", flag_value="construct", help="As the Construct grammar reads it."
+)
+@click.option("--scapy", "view", flag_value="scapy", help="As Scapy shows it.")
+def command(capture: str, number: int, view: str | None) -> None:
+    """Packet NUMBER of CAPTURE as a tree, then its bytes.
+
+    Every field has its place (byte:bit), width in bits, raw bits, value and
+    meaning; each header names where it is defined.
+    """
+    try:
+        record = _record(capture, number)
+    except CaptureError as error:
+        click.echo(f"ibwire: {error}", err=True)
+        sys.exit(UNREADABLE)
+    if view == "scapy":
+        click.echo(_scapy(record))
+    elif view == "construct":
+        click.echo(_construct(record))
+    else:
+        from ibwire.report.tree import render
+
+        seconds, rest = divmod(record.time_ns, 1_000_000_000)
+        cut = "" if len(record.data) >= record.wire_len else f", {len(record.data)} captured"
+        click.echo(f"packet {number}: {seconds}.{rest:09d} s, {record.wire_len} bytes{cut}")
+        for comment in record.comments:
+            click.echo(f"comment: {comment}")
+        for line in render(record.data, record.link_type, record.wire_len):
+            click.echo(line)
+
+
+def _record(path: str, number: int) -> Record:
+    last = 0
+    with open_capture(path) as reader:
+        for batch in reader.batches():
+            last = batch.first_number + len(batch) - 1
+            if number <= last:
+                return batch.record(number - batch.first_number)
+    raise click.UsageError(f"{path} has {last} packets, there is no packet {number}")
+
+
+def _construct(record: Record) -> str:
+    from ibwire_layers.construct import describe
+
+    try:
+        return str(describe(record.data, record.link_type))
+    except DecodeError as error:
+        raise click.ClickException(f"the Construct grammar cannot read it: {error}") from None
+
+
+def _scapy(record: Record) -> str:
+    import scapy.layers.all  # noqa: F401 - what stands around the InfiniBand headers
+    from scapy.config import conf
+
+    import ibwire_layers.scapy  # noqa: F401 - binds the layers
+
+    if record.link_type not in LinkType.__members__.values():
+        raise click.ClickException(f"link type {record.link_type} is not one that is read")
+    return str(conf.l2types[record.link_type](record.data).show(dump=True))

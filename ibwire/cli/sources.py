@@ -1,0 +1,84 @@
+"""Captures named on a command line: opened one after the other, faults reported, not raised."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from ibwire.capture import CaptureReader, RecordBatch, open_capture
+from ibwire.errors import CaptureError
+
+UNREADABLE = 3
+"""Exit status when some input could not be read to its end."""
+
+LONG = 64 << 20
+"""Bytes of input from which on a progress bar is worth its line."""
+
+
+class Sources:
+    """The batches of several captures; `failed` tells whether one was damaged."""
+
+    def __init__(self, names: Sequence[str], progress: bool) -> None:
+        self.names = [name for given in names for name in _expand(given)]
+        self.failed = False
+        size = sum(os.path.getsize(name) for name in self.names if os.path.isfile(name))
+        self._bar = _progress() if progress and size >= LONG else None
+        self._task = self._bar.add_task("", total=size) if self._bar else TaskID(0)
+
+    def batches(self) -> Iterator[tuple[CaptureReader, RecordBatch]]:
+        """Every batch with the reader it comes from; damage ends a capture, not the loop."""
+        with self._bar or nullcontext():
+            for name in self.names:
+                try:
+                    with open_capture(name) as capture:
+                        yield from self._batches_of(capture)
+                except CaptureError as error:
+                    sys.stdout.flush()
+                    click.echo(f"ibwire: {error}", err=True)
+                    self.failed = True
+
+    def _batches_of(self, capture: CaptureReader) -> Iterator[tuple[CaptureReader, RecordBatch]]:
+        position = 0
+        for batch in capture.batches():
+            if self._bar:
+                self._bar.update(
+                    self._task,
+                    advance=capture.position - position,
+                    description=os.path.basename(capture.path),
+                )
+                position = capture.position
+            yield capture, batch
+
+
+def _expand(name: str) -> list[str]:
+    """A pattern that the shell left alone stands for the files it matches."""
+    if name == "-" or os.path.exists(name) or not glob.has_magic(name):
+        return [name]
+    return sorted(glob.glob(name)) or [name]
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,137 @@
+"""Columns as Arrow tables and Parquet files; needs the extra `query`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.dissect.column import Kind
+from ibwire.dissect.columns import Columns
+from ibwire.dissect.fields import FieldSpec
+from ibwire.dissect.lines import cells_of
+from ibwire.errors import CaptureError, MissingExtra
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError:
+    raise MissingExtra("Arrow and Parquet output", "query") from None
+
+Rows = npt.NDArray[np.int64]
+
+ROW_GROUP = 1 << 16
+"""Packets that are gathered before they are written."""
+
+_TEXTS = (Kind.TEXT, Kind.MAC, Kind.IPV4, Kind.IPV6, Kind.STRING)
+
+
+def to_table(columns: Columns, fields: Sequence[FieldSpec], rows: Rows | None = None) -> Any:
+    """A `pyarrow.Table` of these fields, null where a packet does not have one.
+
+    Words and addresses become dictionary-encoded strings, lists fixed-size lists,
+    everything else unsigned integers; `frame.time_ns` is a signed 64-bit integer.
+    """
+    arrays = []
+    for spec in fields:
+        values, valid = columns.column(spec.name)
+        if rows is not None:
+            values, valid = values[rows], None if valid is None else valid[rows]
+        arrays.append(_array(spec, values, valid))
+    return pa.Table.from_arrays(arrays, schema=schema_of(fields))
+
+
+def schema_of(fields: Sequence[FieldSpec]) -> Any:
+    """The `pyarrow.Schema` of a table of these fields."""
+    return pa.schema([(spec.name, _type_of(spec)) for spec in fields])
+
+
+class ParquetFile:
+    """Writes tables of one schema to a file as they come."""
+
+    def __init__(self, path: str, fields: Sequence[FieldSpec]) -> None:
+        self._fields = fields
+        self._waiting: list[Any] = []
+        try:
+            self._writer = pq.ParquetWriter(path, schema_of(fields), compression="zstd")
+        except OSError as error:
+            raise CaptureError(path, None, f"cannot be written: {error.strerror}") from None
+
+    def write(self, columns: Columns, rows: Rows) -> None:
+        """Append some packets of a chunk."""
+        self._waiting.append(to_table(columns, self._fields, rows))
+        if sum(table.num_rows for table in self._waiting) >= ROW_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what waits, and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.concat_tables(self._waiting))
+            self._waiting.clear()
+
+
+def _type_of(spec: FieldSpec) -> Any:
+    kind = spec.type.kind
+    if kind in _TEXTS:
+        return pa.dictionary(pa.int32(), pa.string())
+    if spec.digits:
+        return pa.string()
+    if kind is Kind.FLAG:
+        return pa.bool_()
+    if kind is Kind.LIST:
+        return pa.list_(pa.uint16(), 8)
+    if spec.name == "frame.time_ns":
+        return pa.int64()
+    return pa.uint64() if spec.bits > 32 else pa.uint32()
+
+
+def _array(spec: FieldSpec, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> Any:
+    absent = None if valid is None else ~valid
+    kind = spec.type.kind
+    if kind is Kind.TEXT:
+        codes = pa.array(values.astype(np.int32), mask=absent)
+        return pa.DictionaryArray.from_arrays(codes, list(spec.type.words))
+    if kind in _TEXTS:
+        return _dictionary(spec, values, absent)
+    if spec.digits:
+        texts = np.array([f"{value:0{spec.digits}x}" for value in values.tolist()], object)
+        return pa.array(texts, pa.string(), mask=absent)
+    if kind is Kind.LIST:
+        return pa.FixedSizeListArray.from_arrays(
+            pa.array(values.astype(np.uint16).ravel()),
+            values.shape[1],
+            mask=None if absent is None else pa.array(absent),
+        )
+    return pa.array(values, mask=absent).cast(_type_of(spec))
+
+
+def _dictionary(
+    spec: FieldSpec, values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None
+) -> Any:
+    """Strings by the distinct values among them, which are few."""
+    if spec.type.kind is Kind.IPV6:
+        keys = np.ascontiguousarray(values).view("S16").ravel()
+        distinct, codes = np.unique(keys, return_inverse=True)
+        distinct = distinct.view(np.uint8).reshape(-1, 16)  # trailing zero bytes are still there
+    else:
+        distinct, codes = np.unique(values, return_inverse=True)
+    texts = pa.array([str(text) for text in cells_of(spec)(distinct)], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=absent), texts)

@@ -1,0 +1,1 @@
+"""What people read: listings, trees, tables."""

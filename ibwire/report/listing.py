@@ -1,0 +1,218 @@
+"""One line a packet: when, between whom, which operation, and what matters of its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.dissect.columns import Columns
+from ibwire.dissect.fields import FIELDS
+from ibwire.dissect.lines import Cells, Piece, assemble, cells_of, words
+from ibwire_layers import opcodes, syndrome
+from ibwire_layers.mad import Method, MgmtClass
+from ibwire_layers.management import LAYOUTS
+from ibwire_layers.walk import Protocol
+
+Rows = npt.NDArray[np.int64]
+
+
+class Listing:
+    """Makes the lines of a capture, chunk by chunk; times count from its first packet."""
+
+    def __init__(self) -> None:
+        self._start: np.uint64 | None = None
+        self._width = 0
+
+    def lines(self, columns: Columns, rows: Rows) -> list[str]:
+        """One line for each of the given rows."""
+        if self._start is None and columns.rows:
+            self._start = columns["frame.time_ns"][0]
+        pieces = [*self._head(columns, rows), *_transport(columns), *_others(columns)]
+        pieces.append(Piece("  len=%d", (_cells(columns, "frame.len"),)))
+        pieces += _verdicts(columns)
+        return assemble(pieces, rows)
+
+    def _head(self, columns: Columns, rows: Rows) -> Iterator[Piece]:
+        """Number, time, addresses, padded to the widest addresses so far."""
+        time = columns["frame.time_ns"]
+        since = (time - (self._start if self._start is not None else time[:1])).astype(np.int64)
+        yield Piece(
+            "%6d %4d.%09d  ",
+            (
+                _cells(columns, "frame.number"),
+                (since // 1_000_000_000, np.ndarray.tolist),
+                (since % 1_000_000_000, np.ndarray.tolist),
+            ),
+        )
+        text = np.full(columns.rows, "", object)
+        for source, target, valid in _addresses(columns):
+            chosen = rows[valid[rows]]
+            prefix = "lid " if source == "lrh.slid" else ""
+            pairs = zip(
+                _texts(columns, source, chosen), _texts(columns, target, chosen), strict=True
+            )
+            ends = [f"{prefix}{first} > {prefix}{second}" for first, second in pairs]
+            text[chosen] = ends
+            if source != "eth.src":  # the few frames without a network layer may stick out
+                self._width = max(self._width, *map(len, ends), 0)
+        yield Piece(f"%-{self._width}s  ", ((text, np.ndarray.tolist),))
+
+
+def _addresses(columns: Columns) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:
+    """Source and target fields with the rows that show them: the highest layer there is."""
+    free = np.ones(columns.rows, np.bool_)
+    for source, target in (
+        ("ip.src", "ip.dst"),
+        ("ipv6.src", "ipv6.dst"),
+        ("grh.sgid", "grh.dgid"),
+        ("lrh.slid", "lrh.dlid"),
+        ("eth.src", "eth.dst"),
+    ):
+        valid = columns.valid(source) & free
+        free &= ~valid
+        if valid.any():
+            yield source, target, valid
+
+
+def _texts(columns: Columns, name: str, rows: Rows) -> Iterable[Any]:
+    return cells_of(FIELDS[name])(columns[name][rows])
+
+
+def _cells(columns: Columns, name: str) -> tuple[npt.NDArray[Any], Cells]:
+    return columns[name], cells_of(FIELDS[name])
+
+
+_NAMES = tuple(opcodes.name_of(code).ljust(27) for code in range(256))
+
+# How the fields of a header are printed; the first field tells whether it is there.
+_DETAILS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (" ee=%d", ("rdeth.eecnxt",)),
+    (" src_qp=0x%06x qkey=0x%08x", ("deth.srcqp", "deth.q_key")),
+    (" srq=%d", ("xrceth.xrcsrq",)),
+    (" sel=%d plt=%d", ("feth.sel", "feth.plt")),
+    (" va=0x%x rkey=0x%x dmalen=%d", ("reth.va", "reth.r_key", "reth.dmalen")),
+    (" va=0x%x rkey=0x%x", ("atomiceth.va", "atomiceth.r_key")),
+    (" swap=%d compare=%d", ("atomiceth.swapdt", "atomiceth.cmpdt")),
+    (" %s msn=%d", ("aeth.syndrome", "aeth.msn")),
+    (" orig=%d", ("atomicacketh.origremdt",)),
+    (" imm=0x%08x", ("immdt",)),
+    (" invalidate=0x%x", ("ieth",)),
+)
+
+_FLAGS = (
+    ("bth.se", " SE"),
+    ("bth.a", " A"),
+    ("bth.fecn", " FECN"),
+    ("bth.becn", " BECN"),
+)
+
+_SYNDROMES = words(tuple(syndrome.describe(value) for value in range(256)))
+
+
+def _transport(columns: Columns) -> Iterator[Piece]:
+    """The BTH and what follows it."""
+    bth = columns.valid("bth.opcode")
+    if not bth.any():
+        return
+    yield Piece(
+        "%s qp=0x%06x psn=%-8d",
+        (
+            (columns["bth.opcode"], words(_NAMES)),
+            *(_cells(columns, name) for name in ("bth.destqp", "bth.psn")),
+        ),
+        bth,
+    )
+    for text, names in _DETAILS:
+        present = columns.valid(names[0])
+        if present.any():
+            cells = (
+                (columns[name], _SYNDROMES if name == "aeth.syndrome" else np.ndarray.tolist)
+                for name in names
+            )
+            yield Piece(text, tuple(cells), present)
+    size = columns["payload.len"]
+    yield Piece(
+        " payload=%d", ((size, np.ndarray.tolist),), columns.valid("payload.len") & (size > 0)
+    )
+    for name, text in _FLAGS:
+        yield Piece(text, (), bth & (columns[name] == 1))
+    for name in ("ip.dsfield.ecn", "ipv6.tclass.ecn"):
+        yield Piece(" CE", (), bth & columns.valid(name) & (columns[name] == 3))
+    yield from _management(columns)
+    yield Piece(" vlan=%d", (_cells(columns, "vlan.id"),), bth & columns.valid("vlan.id"))
+
+
+def _management(columns: Columns) -> Iterator[Piece]:
+    """What a MAD is, in words."""
+    present = columns.valid("mad.mgmtclass")
+    if present.any():
+        rows = np.flatnonzero(present)
+        text = np.full(columns.rows, "", object)
+        parts = (columns[f"mad.{name}"][rows] for name in ("mgmtclass", "method", "attributeid"))
+        text[rows] = [
+            _mad_name(*key) for key in zip(*(part.tolist() for part in parts), strict=True)
+        ]
+        yield Piece(" %s", ((text, np.ndarray.tolist),), present)
+
+
+def _mad_name(mgmt_class: int, method: int, attribute: int) -> str:
+    layout = LAYOUTS.get(mgmt_class)
+    parts = layout.attributes.get(attribute) if layout else None
+    what = parts[-1].__name__ if parts else f"attribute 0x{attribute:04x}"
+    if mgmt_class == MgmtClass.COMM_MGT:
+        return f"CM {what}"
+    known_class = mgmt_class in MgmtClass.__members__.values()
+    known_method = method in Method.__members__.values()
+    group = MgmtClass(mgmt_class).name if known_class else f"class 0x{mgmt_class:02x}"
+    action = Method(method).name if known_method else f"method 0x{method:02x}"
+    return f"{group} {action} {what}"
+
+
+def _others(columns: Columns) -> Iterator[Piece]:
+    """Frames without a BTH: what they are, and for pauses how long."""
+    protocol = columns["frame.protocol"]
+    plain = ~columns.valid("bth.opcode")
+    if not plain.any():
+        return
+    names = words(tuple(member.name.replace("_", " ") for member in Protocol))
+    yield Piece("%s", ((protocol, names),), plain)
+    udp = plain & (protocol == Protocol.UDP) & columns.valid("udp.srcport")
+    if udp.any():
+        yield Piece(" %d > %d", tuple(_cells(columns, f"udp.{n}port") for n in ("src", "dst")), udp)
+    pause = columns.valid("macc.pause_time")
+    if pause.any():
+        yield Piece(" time=%d", (_cells(columns, "macc.pause_time"),), pause)
+    pfc = columns.valid("macc.pfc.time")
+    if pfc.any():
+        text = np.full(columns.rows, "", object)
+        for row in np.flatnonzero(pfc).tolist():
+            enabled = zip(
+                columns["macc.pfc.classes"][row], columns["macc.pfc.time"][row], strict=True
+            )
+            text[row] = " ".join(
+                f"class{number}={time or 'resume'}"
+                for number, (on, time) in enumerate(enabled)
+                if on
+            )
+        yield Piece(" %s", ((text, np.ndarray.tolist),), pfc)
+    fcp = columns.valid("infiniband_link.op")
+    if fcp.any():
+        names_of = ("op", "vl", "fctbs", "fccl")
+        cells = tuple(_cells(columns, f"infiniband_link.{name}") for name in names_of)
+        yield Piece(" op=%d vl=%d fctbs=%d fccl=%d", cells, fcp)
+
+
+def _verdicts(columns: Columns) -> Iterator[Piece]:
+    """CRC verdicts, and why a packet could not be read to its end."""
+    for name, label in (
+        ("icrc.status", "icrc"),
+        ("vcrc.status", "vcrc"),
+        ("lpcrc.status", "lpcrc"),
+        ("fault", "fault"),
+    ):
+        valid = columns.valid(name)
+        if valid.any():
+            yield Piece(f" {label}=%s", (_cells(columns, name),), valid)
