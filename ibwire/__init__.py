@@ -1,10 +1,10 @@
 """ibwire reads, writes and checks RDMA packets: InfiniBand, RoCEv1 and RoCEv2."""
 
-from importlib.metadata import PackageNotFoundError, version
 
-try:
-    __version__ = version("ibwire")
-except PackageNotFoundError:  # a checkout on the path without an installation
-    __version__ = "0+unknown"
+def __getattr__(name: str) -> str:
+    """`__version__`, looked up in the installation when somebody asks."""
+    if name == "__version__":
+        from importlib.metadata import version
 
-__all__ = ["__version__"]
+        return version("ibwire")
+    raise AttributeError(name)

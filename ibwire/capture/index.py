@@ -38,7 +38,8 @@ class Record:
 class RecordBatch:
     """Consecutive records of a file; all arrays have one row a record.
 
-    A batch owns its buffer: it may be kept, and its bytes may be overwritten.
+    A batch owns its buffer, unless the capture was opened with `reuse`: it may be
+    kept, and its bytes may be overwritten.
     """
 
     data: npt.NDArray[np.uint8]
@@ -79,16 +80,22 @@ class RecordBatch:
         return (self.record(row) for row in range(len(self)))
 
 
+_SLACK = 65536
+"""Room in a buffer that is used again, for kept ends of any usual length."""
+
+
 class Chunks:
     """A file as consecutive buffers, each beginning with what the last left unread.
 
     `fill()` makes a buffer, `take()` hands it out and keeps the unread end. The
     kept end is copied before the buffer goes out, because its new owner may
-    overwrite it.
+    overwrite it. With `reuse` all buffers are the same memory, which spares the
+    page faults of a fresh one.
     """
 
-    def __init__(self, source: ByteSource, chunk_size: int) -> None:
+    def __init__(self, source: ByteSource, chunk_size: int, reuse: bool = False) -> None:
         self.source = source
+        self._reuse = reuse
         self.base = 0
         """File offset, after decompression, of the buffer's first byte."""
         self.data: npt.NDArray[np.uint8] = np.zeros(PADDING, np.uint8)
@@ -96,6 +103,7 @@ class Chunks:
         """Bytes of the file in the buffer; `PADDING` zero bytes follow."""
         self._chunk_size = max(1, chunk_size)
         self._kept = self.data[:0]
+        self._buffer = self.data
 
     @property
     def view(self) -> memoryview:
@@ -109,7 +117,10 @@ class Chunks:
         """
         kept = len(self._kept)
         size = kept + max(self._chunk_size, need - kept)
-        data = np.empty(size + PADDING, np.uint8)
+        data = self._buffer if self._reuse else self.data[:0]
+        if len(data) < size + PADDING:
+            slack = _SLACK if self._reuse else 0
+            data = self._buffer = np.empty(size + PADDING + slack, np.uint8)
         data[:kept] = self._kept
         view = data.data
         length = kept

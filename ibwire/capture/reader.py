@@ -12,19 +12,22 @@ from ibwire.capture.pcapng import SECTION_MAGIC, PcapngParser
 from ibwire.capture.stream import ByteSource, Target, open_source
 from ibwire.errors import CaptureError
 
-CHUNK_SIZE = 4 * 2**20
+CHUNK_SIZE = 6 * 2**20
 """Bytes a batch by default: small enough for the caches, large enough for the arrays."""
 
 
-def open_capture(source: Target, chunk_size: int = CHUNK_SIZE) -> CaptureReader:
+def open_capture(
+    source: Target, chunk_size: int = CHUNK_SIZE, *, reuse: bool = False
+) -> CaptureReader:
     """Open a capture; `-` is standard input, and a file object that is passed in stays open.
 
+    reuse: each batch takes the memory of the one before, which must be done with.
     Format and compression are told by the first bytes. Raises `CaptureError` for
     what cannot be opened or is no capture.
     """
     stream = open_source(source)
     try:
-        return CaptureReader(stream, chunk_size)
+        return CaptureReader(stream, chunk_size, reuse)
     except CaptureError:
         stream.close()
         raise
@@ -37,9 +40,9 @@ class CaptureReader:
     Both raise `CaptureError` at damage, after everything before it was given out.
     """
 
-    def __init__(self, stream: ByteSource, chunk_size: int = CHUNK_SIZE) -> None:
+    def __init__(self, stream: ByteSource, chunk_size: int, reuse: bool) -> None:
         self._stream = stream
-        chunks = Chunks(stream, chunk_size)
+        chunks = Chunks(stream, chunk_size, reuse)
         chunks.fill(FILE_HEADER_SIZE)
         self._parser = _parser(chunks)
         self._batches = self._parser.batches()

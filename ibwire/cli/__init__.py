@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import click
 
-import ibwire
+# NumPy's linear algebra, which nothing here uses, would start a thread a core;
+# Arrow's own allocators keep more memory than they need.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 COMMANDS = {
     "dissect": "Take captures apart: one line, JSON object or table row a packet.",
@@ -32,7 +36,7 @@ class _Lazy(click.Group):
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(ibwire.__version__, prog_name="ibwire")
+@click.version_option(package_name="ibwire", prog_name="ibwire")
 def main() -> None:
     """Read and check RDMA packets: InfiniBand, RoCEv1 and RoCEv2.
 

@@ -7,21 +7,15 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
 from ibwire.capture import CaptureReader, RecordBatch, open_capture
 from ibwire.errors import CaptureError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 UNREADABLE = 3
 """Exit status when some input could not be read to its end."""
@@ -38,14 +32,17 @@ class Sources:
         self.failed = False
         size = sum(os.path.getsize(name) for name in self.names if os.path.isfile(name))
         self._bar = _progress() if progress and size >= LONG else None
-        self._task = self._bar.add_task("", total=size) if self._bar else TaskID(0)
+        self._task = self._bar.add_task("", total=size) if self._bar else None
 
     def batches(self) -> Iterator[tuple[CaptureReader, RecordBatch]]:
-        """Every batch with the reader it comes from; damage ends a capture, not the loop."""
+        """Every batch with the reader it comes from; damage ends a capture, not the loop.
+
+        A batch is valid until the next is asked for.
+        """
         with self._bar or nullcontext():
             for name in self.names:
                 try:
-                    with open_capture(name) as capture:
+                    with open_capture(name, reuse=True) as capture:
                         yield from self._batches_of(capture)
                 except CaptureError as error:
                     sys.stdout.flush()
@@ -55,7 +52,7 @@ class Sources:
     def _batches_of(self, capture: CaptureReader) -> Iterator[tuple[CaptureReader, RecordBatch]]:
         position = 0
         for batch in capture.batches():
-            if self._bar:
+            if self._bar and self._task is not None:
                 self._bar.update(
                     self._task,
                     advance=capture.position - position,
@@ -73,12 +70,15 @@ def _expand(name: str) -> list[str]:
 
 
 def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+    from rich import progress as shown
+    from rich.console import Console
+
+    return shown.Progress(
+        shown.TextColumn("{task.description}"),
+        shown.BarColumn(),
+        shown.DownloadColumn(),
+        shown.TransferSpeedColumn(),
+        shown.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )

@@ -56,7 +56,12 @@ class ParquetFile:
         self._fields = fields
         self._waiting: list[Any] = []
         try:
-            self._writer = pq.ParquetWriter(path, schema_of(fields), compression="zstd")
+            self._writer = pq.ParquetWriter(
+                *(path, schema_of(fields)),
+                # Measured: dictionaries for numbers cost a third more time for no smaller file.
+                use_dictionary=[spec.name for spec in fields if spec.type.kind in _TEXTS],
+                compression="snappy",
+            )
         except OSError as error:
             raise CaptureError(path, None, f"cannot be written: {error.strerror}") from None
 
@@ -84,7 +89,8 @@ class ParquetFile:
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write_table(pa.concat_tables(self._waiting))
+            table = pa.concat_tables(self._waiting).unify_dictionaries()
+            self._writer.write_table(table)
             self._waiting.clear()
 
 
@@ -100,7 +106,8 @@ def _type_of(spec: FieldSpec) -> Any:
         return pa.list_(pa.uint16(), 8)
     if spec.name == "frame.time_ns":
         return pa.int64()
-    return pa.uint64() if spec.bits > 32 else pa.uint32()
+    sizes = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
+    return next(kind for size, kind in sizes.items() if spec.bits <= size)
 
 
 def _array(spec: FieldSpec, values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> Any:
@@ -120,18 +127,27 @@ def _array(spec: FieldSpec, values: npt.NDArray[Any], valid: npt.NDArray[np.bool
             values.shape[1],
             mask=None if absent is None else pa.array(absent),
         )
-    return pa.array(values, mask=absent).cast(_type_of(spec))
+    typed = _type_of(spec)
+    return pa.array(values.astype(typed.to_pandas_dtype(), copy=False), typed, mask=absent)
 
 
 def _dictionary(
     spec: FieldSpec, values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None
 ) -> Any:
     """Strings by the distinct values among them, which are few."""
-    if spec.type.kind is Kind.IPV6:
-        keys = np.ascontiguousarray(values).view("S16").ravel()
-        distinct, codes = np.unique(keys, return_inverse=True)
-        distinct = distinct.view(np.uint8).reshape(-1, 16)  # trailing zero bytes are still there
+    kind = spec.type.kind
+    if kind is Kind.STRING:
+        return pa.array(values, pa.string(), mask=absent).dictionary_encode()
+    if kind is Kind.IPV6:
+        rows = np.ascontiguousarray(values).view("S16").ravel()
+        encoded = pa.array(
+            [row.ljust(16, b"\0") for row in rows.tolist()], pa.binary(), mask=absent
+        )
     else:
-        distinct, codes = np.unique(values, return_inverse=True)
-    texts = pa.array([str(text) for text in cells_of(spec)(distinct)], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32), mask=absent), texts)
+        encoded = pa.array(values, mask=absent)
+    encoded = encoded.dictionary_encode()
+    distinct = encoded.dictionary.to_numpy(zero_copy_only=False)
+    if kind is Kind.IPV6:
+        distinct = np.frombuffer(b"".join(distinct), np.uint8).reshape(-1, 16)
+    texts = pa.array(list(cells_of(spec)(distinct)), pa.string())
+    return pa.DictionaryArray.from_arrays(encoded.indices, texts)

@@ -254,11 +254,11 @@ class Frames:
         self.start[rows] = at
         following, at = self._u8(at + 6), at + outer.IPv6.SIZE
         for _ in range(MAX_STEPS):
-            extended = np.isin(following, IPV6_EXTENSIONS)
+            extended = _IS_EXTENSION[following]
             if not extended.any():
                 break
             rows, at, following = self._ipv6_extension(rows, at, following, extended)
-        good = ~np.isin(following, IPV6_EXTENSIONS)
+        good = ~_IS_EXTENSION[following]
         rows, at = self._keep(good, Fault.NESTING, rows, at)
         following = following[good]
         whole = at <= self.limit[rows]
@@ -493,6 +493,9 @@ _PLAIN_IP_PROTOCOLS: dict[int, Protocol] = {
     IPProto.ICMP: Protocol.ICMP,
     IPProto.ICMPV6: Protocol.ICMPV6,
 }
+
+_IS_EXTENSION = np.zeros(256, np.bool_)
+_IS_EXTENSION[list(IPV6_EXTENSIONS)] = True
 
 _GRE_PROTOCOLS: dict[int, _Step] = {
     EtherType.ERSPAN_II: Frames._erspan2,

@@ -143,11 +143,13 @@ class Header:
     @classmethod
     def unpack(cls, data: Bytes, offset: int = 0) -> Self:
         """The header that starts at byte `offset`; `DecodeError` if `data` ends inside it."""
-        raise NotImplementedError
+        _compile(cls)  # puts the real method in the place of this one
+        return cls.unpack(data, offset)
 
     def pack(self) -> bytes:
         """The `SIZE` bytes of the header; `EncodeError` for a value that does not fit."""
-        raise NotImplementedError
+        _compile(type(self))
+        return self.pack()
 
     def items(self) -> Iterator[tuple[Field, Any]]:
         """Every field with its value, in wire order."""
@@ -172,7 +174,6 @@ def header(title: str, *, key: str, section: str) -> Callable[[type[H]], type[H]
         assert total % 8 == 0, f"{cls.__name__} has {total} bits"
         made.FIELDS, made.SIZE = table, total // 8
         made.TITLE, made.KEY, made.SECTION = title, key, section
-        _compile(made)
         return made
 
     return decorate
@@ -219,7 +220,7 @@ def _lay_out(cls: type[Header], prefix: str) -> tuple[Field, ...]:
     return tuple(table)
 
 
-# Compiling. A header is cut at byte boundaries into the words that `struct`
+# Compiling, when a header is first packed or unpacked. It is cut at byte boundaries into the words that `struct`
 # reads in one call; fields inside a word are shifted and masked.
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
