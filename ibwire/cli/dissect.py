@@ -76,9 +76,9 @@ def command(
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stderr.close()
     except (CaptureError, MissingExtra) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.UsageError(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"{output or 'standard output'}: {error.strerror}") from None
+        raise click.UsageError(f"{output or 'standard output'}: {error.strerror}") from None
     if sources.failed:
         sys.exit(UNREADABLE)
 
@@ -144,13 +144,15 @@ def _open(
     if style == "parquet":
         from ibwire.dissect.arrow import ParquetFile
 
-        assert output is not None and fields is not None
+        assert output is not None
+        assert fields is not None
         return stack.enter_context(ParquetFile(output, fields))
     if output is None or output == "-":
         stream: IO[str] = sys.stdout
         stack.callback(stream.flush)
     else:
-        stream = stack.enter_context(open(output, "w", encoding="utf-8"))
+        file = open(output, "w", encoding="utf-8")  # noqa: SIM115 - the stack closes it
+        stream = stack.enter_context(file)
     if fields is None:
         return _Listed(stream)
     return _Lines(stream, style, fields)

@@ -9,7 +9,10 @@ import click
 from ibwire.capture import Record, open_capture
 from ibwire.cli.sources import UNREADABLE
 from ibwire.errors import CaptureError, DecodeError
-from ibwire_layers.outer import LinkType
+from ibwire_layers.headers import LRH
+from ibwire_layers.outer import Ethernet, IPv4, IPv6, LinkType
+from ibwire_layers.schema import Header
+from ibwire_layers.walk import walk
 
 
 @click.command("show")
@@ -59,10 +62,30 @@ def _record(path: str, number: int) -> Record:
 def _construct(record: Record) -> str:
     from ibwire_layers.construct import describe
 
+    offset, link_type = _innermost(record)
+    before = f"after {offset} bytes of outer headers\n" if offset else ""
     try:
-        return str(describe(record.data, record.link_type))
+        return before + str(describe(record.data[offset:], link_type))
     except DecodeError as error:
         raise click.ClickException(f"the Construct grammar cannot read it: {error}") from None
+
+
+def _innermost(record: Record) -> tuple[int, int]:
+    """Where the innermost frame starts, and its link type: the grammar knows no tunnels."""
+    found = walk(record.data, record.link_type, record.wire_len)
+    for layer in reversed(found.layers):
+        if layer.header in _FRAMES:
+            return layer.offset, _FRAMES[layer.header]
+    for layer in found.layers:
+        if layer.header in (IPv4, IPv6):
+            return layer.offset, LinkType.RAW_IP
+    return 0, record.link_type
+
+
+_FRAMES: dict[type[Header], LinkType] = {
+    Ethernet: LinkType.ETHERNET,
+    LRH: LinkType.INFINIBAND,
+}
 
 
 def _scapy(record: Record) -> str:

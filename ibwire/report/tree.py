@@ -1,4 +1,4 @@
-"""One packet with every bit explained: offset, width, bits, value, meaning, and where it is defined."""
+"""One packet with every bit explained: place, width, bits, value, meaning, source."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def meaning(field: Field, value: Any) -> str:
     """What a value of a field stands for, or what the field is for."""
     known = _MEANINGS.get(field.key)
     if known is not None:
-        return known(value)
+        return str(known(value))
     if field.names is not None and value in [member.value for member in field.names]:
         return str(field.names(value).name)
     return field.doc
@@ -66,7 +66,7 @@ def value_text(field: Field, value: Any) -> str:
         case Show.BYTES:
             return f"{len(value)} bytes"
         case Show.MAC:
-            return value.to_bytes(6).hex(":")
+            return str(value.to_bytes(6).hex(":"))
         case Show.IPV4:
             return str(IPv4Address(value))
         case Show.IPV6:

@@ -220,8 +220,9 @@ def _lay_out(cls: type[Header], prefix: str) -> tuple[Field, ...]:
     return tuple(table)
 
 
-# Compiling, when a header is first packed or unpacked. It is cut at byte boundaries into the words that `struct`
-# reads in one call; fields inside a word are shifted and masked.
+# Compiling, when a header is first packed or unpacked. It is cut at byte boundaries
+# into the words that `struct` reads in one call; fields inside a word are shifted
+# and masked.
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 

@@ -1,0 +1,62 @@
+# make demo and make test need Python 3.11 or newer with venv, and nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench interop docs wheel clean
+
+demo: $(VENV)/run.stamp
+	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
+	@echo '$$ ibwire dissect --where bth captures/drop-one-middle.a.pcap'
+	@$(BIN)/ibwire dissect --where bth captures/drop-one-middle.a.pcap
+	@echo
+	@echo '--- Every NAK, RNR NAK, CE mark and bad ICRC in the shipped captures:'
+	@echo "\$$ ibwire dissect --where 'aeth.syndrome.opcode in {1, 3} or ip.dsfield.ecn == 3 or icrc.status == bad' captures/*.pcap*"
+	@$(BIN)/ibwire dissect --where 'aeth.syndrome.opcode in {1, 3} or ip.dsfield.ecn == 3 or icrc.status == bad' captures/*.pcap*
+	@echo
+	@echo '--- That NAK, bit by bit:'
+	@echo '$$ ibwire show captures/drop-one-middle.a.pcap 20'
+	@$(BIN)/ibwire show captures/drop-one-middle.a.pcap 20
+
+test: $(VENV)/test.stamp
+	$(BIN)/pytest -q
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Side by side with tshark, Scapy and Construct; tshark is skipped where it is missing.
+bench: $(VENV)/test.stamp
+	$(BIN)/python tests/bench/compare.py
+
+# Agreement with tshark, field by field: the same tests as in `make test`, but tshark must be there.
+interop: $(VENV)/test.stamp
+	@command -v tshark >/dev/null || { echo 'make interop needs tshark (Debian: apt-get install tshark)'; exit 1; }
+	$(BIN)/pytest -q -rs tests/interop tests/capture/test_against_tshark.py
+
+# The generated field reference in layers/README.md.
+docs: $(VENV)/run.stamp
+	$(BIN)/python -m ibwire_layers.reference layers/README.md
+
+wheel: $(VENV)/run.stamp
+	$(BIN)/pip wheel -q --no-deps -w dist .
+
+$(VENV)/python.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "ibwire needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+	@touch $@
+
+$(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml
+	$(BIN)/pip install -q -e '.[query]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install -q --group test --group lint
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

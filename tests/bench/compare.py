@@ -1,0 +1,128 @@
+"""ibwire beside tshark, Scapy and Construct, in one run: CPU time and ratios.
+
+    python tests/bench/compare.py [--packets N] [--rounds N]
+
+Whole processes are measured by their user and system time, all jobs in turn in
+every round; the table shows the median. The peer's time is 1. The capture is
+made once by `generate.py` and is the same every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generate import generate
+
+OURS = ("frame.time_ns", "ip.src", "ip.dst", "bth.opcode", "bth.destqp", "bth.psn", "bth.a")
+OURS = (*OURS, "aeth.syndrome")
+TSHARKS = ("frame.time_epoch", "ip.src", "ip.dst", "infiniband.bth.opcode")
+TSHARKS = (*TSHARKS, "infiniband.bth.destqp", "infiniband.bth.psn", "infiniband.bth.a")
+TSHARKS = (*TSHARKS, "infiniband.aeth.syndrome")
+
+
+def jobs(capture: Path, folder: Path) -> dict[str, list[str]]:
+    """Name of each job -> its command."""
+    ibwire = [sys.executable, "-m", "ibwire", "dissect", str(capture)]
+    tshark = ["tshark", "-n", "-r", str(capture)]
+    fields = ",".join(OURS)
+    out = str(folder / "out.parquet")
+    return {
+        "tshark -T fields, 8 fields": [*tshark, "-T", "fields", *(f"-e{name}" for name in TSHARKS)],
+        "ibwire 8 fields to Parquet": [*ibwire, "--fields", fields, "-o", out],
+        "ibwire 8 fields and every ICRC to Parquet": [
+            *ibwire, "--fields", f"{fields},icrc.status", "-o", out,
+        ],
+        "ibwire 8 fields as text": [*ibwire, "--fields", fields],
+        "ibwire listing with every ICRC": ibwire,
+        "ibwire --json, all fields and every ICRC": [*ibwire, "--json"],
+    }  # fmt: skip
+
+
+def measure(command: list[str]) -> tuple[float, int]:
+    """CPU seconds and peak memory in MB of one run."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"failed: {' '.join(command)}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss // 1000
+
+
+def whole_captures(packets: int, rounds: int) -> None:
+    """The table of whole processes."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("IBWIRE_BENCH_DIR")) as name:
+        folder = Path(name)
+        capture = folder / "mixed.pcap"
+        generate(capture, packets)
+        wanted = jobs(capture, folder)
+        if shutil.which("tshark") is None:
+            print("tshark not installed: no ratios")
+            wanted.pop("tshark -T fields, 8 fields")
+        found: dict[str, list[tuple[float, int]]] = {job: [] for job in wanted}
+        for _ in range(rounds):
+            for job, command in wanted.items():
+                found[job].append(measure(command))
+    print(f"{packets:,} packets, {rounds} rounds, median CPU time of the whole process\n")
+    print("| job | CPU s | peak MB | times tshark |")
+    print("|---|---|---|---|")
+    peer = statistics.median(cpu for cpu, _ in found.get("tshark -T fields, 8 fields", [(0.0, 0)]))
+    for job, runs in found.items():
+        cpu = statistics.median(seconds for seconds, _ in runs)
+        print(f"| {job} | {cpu:.2f} | {max(mb for _, mb in runs)} | {peer / cpu:.1f} |")
+
+
+def one_packet() -> None:
+    """The table of the codecs for one packet: RoCEv2 over IPv4, WRITE ONLY with a RETH."""
+    from scapy.layers.l2 import Ether
+
+    import ibwire_layers.scapy as _layers  # noqa: F401 - binds them
+    from ibwire_layers.construct import build_frame, parse_frame
+    from ibwire_layers.headers import BTH, RETH
+    from ibwire_layers.outer import UDP, Ethernet, IPv4
+    from ibwire_layers.packet import Packet, RoCEv2Route
+
+    route = RoCEv2Route(IPv4(src=1, dst=2), UDP(), Ethernet())
+    packet = Packet(route, BTH(0x0A), (RETH(va=0x1000, rkey=7, dma_len=64),), bytes(64)).repaired()
+    frame = packet.build()
+    parsed, container, layered = Packet.parse(frame), parse_frame(frame, 1), Ether(frame)
+
+    def scapy_build() -> bytes:
+        layered.clear_cache()
+        return bytes(layered)
+
+    codecs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "scalar codec": (lambda: Packet.parse(frame), parsed.build),
+        "Scapy": (lambda: Ether(frame), scapy_build),
+        "Construct": (lambda: parse_frame(frame, 1), lambda: build_frame(container, 1)),
+    }
+    assert parsed.build() == scapy_build() == build_frame(container, 1) == frame
+    print("\nOne packet (Ethernet, IPv4, UDP, BTH, RETH, 64 bytes, ICRC), microseconds\n")
+    print("| codec | parse | build | parse, times the scalar codec | build |")
+    print("|---|---|---|---|---|")
+    base = None
+    for name, (parse, build) in codecs.items():
+        times = [
+            min(timeit.repeat(action, number=500, repeat=5)) * 2000 for action in (parse, build)
+        ]
+        base = base or times
+        ratios = " | ".join(f"{time / first:.1f}" for time, first in zip(times, base, strict=True))
+        print(f"| {name} | {times[0]:.1f} | {times[1]:.1f} | {ratios} |")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--packets", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    whole_captures(given.packets, given.rounds)
+    one_packet()

@@ -1,0 +1,29 @@
+"""What the wheel holds."""
+
+import subprocess
+import sys
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.skipif(find_spec("hatchling") is None, reason="hatchling not installed")
+def test_wheel_has_the_two_packages_their_types_and_the_licence(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"ibwire", "ibwire_layers"}
+    assert {"ibwire/py.typed", "ibwire_layers/py.typed"} <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert "ibwire_layers/scapy/transport.py" in names
