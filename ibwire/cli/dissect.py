@@ -65,13 +65,14 @@ def command(
     ibwire dissect --fields frame.time_ns,bth.destqp,bth.psn -o out.parquet *.pcap
     """
     style = _style(style, output)
-    chosen = _chosen(fields, len(captures) > 1)
     condition = _condition(where)
     progress = sys.stderr.isatty() and (output is not None or not sys.stdout.isatty())
     sources = Sources(captures, progress)
+    chosen = _chosen(fields, len(sources.names) > 1)
     try:
         with ExitStack() as stack:
-            sink = _open(stack, style, chosen if fields or style != "text" else None, output)
+            listed = fields is None and style == "text"
+            sink = _open(stack, style, None if listed else chosen, output, len(sources.names) > 1)
             _run(sources, sink, condition, count)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stderr.close()
@@ -138,7 +139,11 @@ def _run(sources: Sources, sink: Sink, condition: Expression | None, count: int 
 
 
 def _open(
-    stack: ExitStack, style: str, fields: Sequence[FieldSpec] | None, output: str | None
+    stack: ExitStack,
+    style: str,
+    fields: Sequence[FieldSpec] | None,
+    output: str | None,
+    several: bool,
 ) -> Sink:
     """The sink for a format; no fields means the listing, one line a packet."""
     if style == "parquet":
@@ -154,20 +159,32 @@ def _open(
         file = open(output, "w", encoding="utf-8")  # noqa: SIM115 - the stack closes it
         stream = stack.enter_context(file)
     if fields is None:
-        return _Listed(stream)
+        return _Listed(stream, several)
     return _Lines(stream, style, fields)
 
 
 class _Listed:
-    """One line a packet, for people."""
+    """One line a packet, for people; several captures are told apart by headings."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], several: bool) -> None:
         from ibwire.report.listing import Listing
 
         self._stream = stream
+        self._several = several
+        self._new_listing = Listing
         self._listing = Listing()
+        self._source: str | None = None
+        self._headed = False
 
     def write(self, columns: Columns, rows: Rows) -> None:
+        source = columns.frames.source
+        if source != self._source:
+            self._source = source
+            self._listing = self._new_listing()
+            self._headed = not self._several
+        if len(rows) and not self._headed:
+            _put(self._stream, [f"{source}:"])
+            self._headed = True
         _put(self._stream, self._listing.lines(columns, rows))
 
 

@@ -39,13 +39,12 @@ class Listing:
         """Number, time, addresses, padded to the widest addresses so far."""
         time = columns["frame.time_ns"]
         since = (time - (self._start if self._start is not None else time[:1])).astype(np.int64)
+        earlier, span = since < 0, np.abs(since)
+        yield Piece("%6d  ", (_cells(columns, "frame.number"),))
+        yield Piece("-", (), earlier)  # captures are not always in the order of time
         yield Piece(
-            "%6d %4d.%09d  ",
-            (
-                _cells(columns, "frame.number"),
-                (since // 1_000_000_000, np.ndarray.tolist),
-                (since % 1_000_000_000, np.ndarray.tolist),
-            ),
+            "%d.%09d  ",
+            ((span // 1_000_000_000, np.ndarray.tolist), (span % 1_000_000_000, np.ndarray.tolist)),
         )
         text = np.full(columns.rows, "", object)
         for source, target, valid in _addresses(columns):
