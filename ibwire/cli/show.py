@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 
 import click
@@ -94,6 +95,11 @@ def _scapy(record: Record) -> str:
 
     import ibwire_layers.scapy  # noqa: F401 - binds the layers
 
-    if record.link_type not in LinkType.__members__.values():
-        raise click.ClickException(f"link type {record.link_type} is not one that is read")
-    return str(conf.l2types[record.link_type](record.data).show(dump=True))
+    if record.link_type not in conf.l2types:
+        raise click.ClickException(f"Scapy does not know link type {record.link_type}")
+    try:
+        packet = conf.l2types[record.link_type](record.data)
+    except (struct.error, IndexError) as error:
+        # Scapy guards inner layers only: it raises these for a damaged outermost header.
+        raise click.ClickException(f"Scapy cannot read it: {error}") from None
+    return str(packet.show(dump=True))

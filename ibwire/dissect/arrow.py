@@ -98,7 +98,7 @@ def _type_of(spec: FieldSpec) -> Any:
     kind = spec.type.kind
     if kind in _TEXTS:
         return pa.dictionary(pa.int32(), pa.string())
-    if spec.digits:
+    if spec.digits or kind is Kind.OCTETS:
         return pa.string()
     if kind is Kind.FLAG:
         return pa.bool_()
@@ -121,6 +121,8 @@ def _array(spec: FieldSpec, values: npt.NDArray[Any], valid: npt.NDArray[np.bool
     if spec.digits:
         texts = np.array([f"{value:0{spec.digits}x}" for value in values.tolist()], object)
         return pa.array(texts, pa.string(), mask=absent)
+    if kind is Kind.OCTETS:
+        return pa.array(list(cells_of(spec)(values)), pa.string(), mask=absent)
     if kind is Kind.LIST:
         return pa.FixedSizeListArray.from_arrays(
             pa.array(values.astype(np.uint16).ravel()),

@@ -39,6 +39,8 @@ class Kind(Enum):
     """(n,) uint8: index into the words of the field."""
     STRING = "no value: it is asked for by its name alone"
     """(n,) object: any text."""
+    OCTETS = "no value: its name alone asks for it"
+    """(n, k) uint8: bytes that are no number."""
     LIST = "a number, which any element may match"
     """(n, k) of any unsigned type: several numbers a packet."""
 

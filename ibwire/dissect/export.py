@@ -16,7 +16,7 @@ from ibwire.dissect.lines import Cells, Piece, assemble, cells_of
 
 Rows = npt.NDArray[np.int64]
 
-_QUOTED = (Kind.TEXT, Kind.MAC, Kind.IPV4, Kind.IPV6)
+_QUOTED = (Kind.TEXT, Kind.MAC, Kind.IPV4, Kind.IPV6, Kind.OCTETS)
 
 
 def json_lines(columns: Columns, fields: Sequence[FieldSpec], rows: Rows) -> list[str]:

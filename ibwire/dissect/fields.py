@@ -133,6 +133,8 @@ def _of_header(header: type[Header]) -> Iterable[FieldSpec]:
 
 def _of_field(header: type[Header], field: Field, at: Callable[[Frames], Rows]) -> FieldSpec:
     kind = Kind.LIST if field.is_array else _KINDS[field.show]
+    if kind is Kind.HEX and field.width > 64:
+        kind = Kind.OCTETS
     return FieldSpec(
         field.key,
         FieldType(kind, constants=_OPCODES if field.key == "bth.opcode" else {}),
@@ -216,7 +218,7 @@ def _syndrome_part(kind: AckKind | None, shift: int, mask: int) -> Callable[[Fra
 
 
 def _mad_at(frames: Frames) -> Rows:
-    """Where a MAD starts: the payload of a UD packet to or from QP 0 or 1."""
+    """Where a MAD starts: the payload of a UD packet to QP 0 or 1."""
     payload = frames.payload
     queue = gather(frames.data, frames.bth, _DEST_QP)
     held = (payload >= 0) & (frames.opcode == opcodes.OpCode.UD_SEND_ONLY) & (queue <= 1)
@@ -382,6 +384,8 @@ def _either(first: FieldSpec, second: FieldSpec) -> FieldSpec:
 
     def read(frames: Frames) -> Column:
         one, other = first.read(frames), second.read(frames)
+        if second.type.kind is Kind.FLAG:
+            return Column(one.values | other.values, None)
         if one.valid is None or other.valid is None:
             return one if one.valid is None else other
         chosen = one.valid if one.values.ndim == 1 else one.valid[:, None]

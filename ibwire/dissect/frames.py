@@ -10,7 +10,7 @@ what an outer one said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +144,10 @@ class Frames:
         self._at[header][rows] = at
         return rows, at
 
+    def _forget(self, headers: Iterable[type[Header]], rows: Rows) -> None:
+        for header in headers:
+            self._at[header][rows] = -1
+
     def _u8(self, at: Rows) -> Rows:
         return self.data[at].astype(np.int64)
 
@@ -154,6 +158,7 @@ class Frames:
 
     def _by_ether_type(self, rows: Rows, at: Rows, types: Keys, pending: _Pending) -> None:
         rows, types = self._dispatch(pending, rows, at, types, _ETHER_TYPES)
+        self.protocol[rows] = Protocol.OTHER  # an outer UDP may have said something else
         self._label(rows, types, _PLAIN_ETHER_TYPES)
 
     def _label(self, rows: Rows, keys: Keys, table: Mapping[int, Protocol]) -> None:
@@ -162,8 +167,7 @@ class Frames:
 
     def _ethernet(self, rows: Rows, at: Rows, pending: _Pending) -> None:
         rows, at = self._enter(outer.Ethernet, rows, at)
-        for header in _INNER:
-            self._at[header][rows] = -1
+        self._forget(_INNER, rows)
         self.outer_vlan[rows] = -1
         self._by_ether_type(rows, at + 14, self._u16(at + 12), pending)
 
@@ -219,8 +223,6 @@ class Frames:
         pending.add(Frames._ipv4, rows[~six], at[~six])
 
     def _ipv4(self, rows: Rows, at: Rows, pending: _Pending) -> None:
-        for header in _NETWORK:
-            self._at[header][rows] = -1
         rows, at = self._whole(rows, at, outer.IPv4.SIZE)
         first = self.data[at]
         good = (first >> 4 == 4) & (first & 0xF >= 5)
@@ -229,6 +231,7 @@ class Frames:
         whole = at + size <= self.limit[rows]
         rows, at = self._keep(whole, Fault.TRUNCATED, rows, at)
         size = size[whole]
+        self._forget(_NETWORK, rows)
         self._at[outer.IPv4][rows] = at
         total = self._u16(at + 2)
         wire_end = self.batch.offsets[rows] + self.batch.wire_len[rows]
@@ -245,10 +248,9 @@ class Frames:
         self._by_ip_protocol(rows, at + size, self.data[at + 9], pending)
 
     def _ipv6(self, rows: Rows, at: Rows, pending: _Pending) -> None:
-        for header in _NETWORK:
-            self._at[header][rows] = -1
         rows, at = self._whole(rows, at, outer.IPv6.SIZE)
         rows, at = self._keep(self.data[at] >> 4 == 6, Fault.VERSION, rows, at)
+        self._forget(_NETWORK, rows)
         self._at[outer.IPv6][rows] = at
         self.end[rows] = at + outer.IPv6.SIZE + self._u16(at + 4)
         self.start[rows] = at

@@ -42,8 +42,9 @@ def icrc_status(frames: Frames) -> npt.NDArray[np.uint8]:
     Source: IBA 7.8.1; for RoCEv2 annex A17.3.3.
     """
     status = np.full(len(frames), _ABSENT, np.uint8)
-    status[frames.has_icrc] = _TRUNCATED
-    rows = np.flatnonzero(frames.has_icrc & (frames.bth >= 0) & (frames.end <= frames.limit))
+    held = (frames.bth >= 0) & (frames.end <= frames.limit)
+    status[(frames.bth >= 0) & ~held] = _TRUNCATED
+    rows = np.flatnonzero(frames.has_icrc & held)
     ends = frames.end[rows] - h.ICRC_SIZE
     undo = _mask(frames, rows)
     starts = frames.start[rows]

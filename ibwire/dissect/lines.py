@@ -47,6 +47,8 @@ def assemble(pieces: Sequence[Piece], rows: npt.NDArray[np.int64]) -> list[str]:
 def cells_of(spec: FieldSpec) -> Cells:
     """Values of a field as numbers or as bare text."""
     match spec.type.kind:
+        case Kind.FLAG:
+            return words(("false", "true"))
         case Kind.TEXT:
             return words(spec.type.words)
         case Kind.MAC:
@@ -57,6 +59,8 @@ def cells_of(spec: FieldSpec) -> Cells:
             return lambda values: map(_IPV6S.__getitem__, map(bytes, values))
         case Kind.LIST:
             return lambda values: map(str, values.tolist())
+        case Kind.OCTETS:
+            return lambda values: (row.tobytes().hex() for row in values)
         case _:
             return np.ndarray.tolist
 
@@ -73,7 +77,7 @@ def _groups(
     varying = [mask[rows] for mask in masks if mask is not None]
     if not len(rows):
         return
-    signatures = np.packbits(np.array(varying, np.bool_).reshape(len(varying), -1), axis=0).T
+    signatures = np.packbits(np.array(varying, np.bool_).reshape(len(varying), len(rows)), axis=0).T
     keys = np.zeros(len(rows), np.uint64)
     for position in range(signatures.shape[1]):
         # Number the combinations seen so far, so that any count of masks fits in a key.

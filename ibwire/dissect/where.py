@@ -241,7 +241,7 @@ _END = "end"
 
 _KEYWORDS = {"and": "&&", "or": "||", "not": "!", "in": "in"}
 
-_ALONE = (Kind.FLAG, Kind.STRING)
+_ALONE = (Kind.FLAG, Kind.STRING, Kind.OCTETS)
 
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 

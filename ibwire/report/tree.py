@@ -62,6 +62,8 @@ def meaning(field: Field, value: Any) -> str:
 
 def value_text(field: Field, value: Any) -> str:
     """A value as people write it."""
+    if field.is_array:
+        return str(list(value))
     match field.show:
         case Show.BYTES:
             return f"{len(value)} bytes"
@@ -73,7 +75,7 @@ def value_text(field: Field, value: Any) -> str:
             return str(IPv6Address(value))
         case Show.HEX:
             return f"0x{value:0{-(-field.width // 4)}x}"
-    return str(list(value)) if field.is_array else str(value)
+    return str(value)
 
 
 def _parts(frame: bytes, found: Walk, link_type: int) -> Iterator[Part]:

@@ -1,6 +1,6 @@
 """The field reference as Markdown, made from the descriptions.
 
-    python -m ibwire_layers.reference layers/README.md
+python -m ibwire_layers.reference layers/README.md
 """
 
 from __future__ import annotations

@@ -389,7 +389,11 @@ def _reject(instance: Header) -> None:
             ):
                 raise EncodeError(name, value, f"{entry.size // 8} bytes")
         elif entry.is_array:
-            if len(value) != entry.count or not all(_fits(v, entry.width) for v in value):
+            if (
+                not isinstance(value, tuple | list)
+                or len(value) != entry.count
+                or not all(_fits(v, entry.width) for v in value)
+            ):
                 expected = f"{entry.count} numbers of {entry.width} bits"
                 raise EncodeError(name, value, expected)
         elif not _fits(value, entry.width):

@@ -71,7 +71,6 @@ def describe(syndrome: int) -> str:
             return f"RNR NAK wait={RNR_TIMER_US[value] / 1000:g}ms"
         case AckKind.NAK:
             known = value in NakCode.__members__.values()
-            name = NakCode(value).name.replace("_", " ").lower() if known else f"code {value}"
-            return f"NAK {name}"
+            return f"NAK {NakCode(value).name if known else f'code {value}'}"
         case _:
             return f"reserved syndrome 0x{syndrome:02x}"

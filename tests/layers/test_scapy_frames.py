@@ -345,7 +345,7 @@ def test_summary_tells_addresses_opcode_queue_pair_psn_and_syndrome() -> None:
 
     assert (ether() / ip() / ack).summary() == (
         "Ether / IP / UDP 192.0.2.1:49443 > 192.0.2.2:4791"
-        " / RC_ACKNOWLEDGE qp=0x11 psn=7 / AETH NAK psn sequence error msn=3"
+        " / RC_ACKNOWLEDGE qp=0x11 psn=7 / AETH NAK PSN_SEQUENCE_ERROR msn=3"
     )
 
 

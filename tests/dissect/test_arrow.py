@@ -1,0 +1,93 @@
+"""Arrow tables and Parquet files say the same as JSON."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capture.handmade import pcap_header
+from ibwire.dissect import FIELDS, export, read
+from ibwire.errors import CaptureError
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow not installed")
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow not installed")
+arrow = pytest.importorskip("ibwire.dissect.arrow", reason="pyarrow not installed")
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+PATHS = sorted(CAPTURES.glob("*.pcap*"))
+ALL = list(FIELDS.values())
+
+
+def objects(path, fields=ALL):
+    found = []
+    for columns in read(path):
+        rows = np.arange(columns.rows, dtype=np.int64)
+        found += map(json.loads, export.json_lines(columns, fields, rows))
+    return found
+
+
+def present(table):
+    """The rows of a table without what they do not have."""
+    return [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
+
+
+def write(path, captures, fields=ALL):
+    with arrow.ParquetFile(str(path), fields) as file:
+        for capture in captures:
+            for columns in read(capture):
+                file.write(columns, np.arange(columns.rows, dtype=np.int64))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_parquet_read_back_equals_json(tmp_path, path):
+    write(tmp_path / "out.parquet", [path])
+
+    assert present(pq.read_table(tmp_path / "out.parquet")) == objects(path)
+
+
+def test_several_captures_in_one_file(tmp_path, monkeypatch):
+    """Dictionaries of different captures are brought together, over several row groups."""
+    monkeypatch.setattr(arrow, "ROW_GROUP", 100)
+    write(tmp_path / "out.parquet", PATHS)
+
+    expected = [row for path in PATHS for row in objects(path)]
+    assert present(pq.read_table(tmp_path / "out.parquet")) == expected
+    assert pq.ParquetFile(tmp_path / "out.parquet").num_row_groups > 1
+
+
+def test_chosen_rows_and_fields():
+    fields = [FIELDS["bth.psn"], FIELDS["ip.src"], FIELDS["macc.pfc.time"]]
+    (columns,) = read(CAPTURES / "rcx-all-ops.pcap")
+    table = arrow.to_table(columns, fields, np.array([15, 0]))
+
+    assert table.to_pylist() == [
+        {"bth.psn": 4099, "ip.src": "10.77.0.1", "macc.pfc.time": None},
+        {"bth.psn": None, "ip.src": "10.77.0.1", "macc.pfc.time": None},
+    ]
+
+
+def test_types_of_columns():
+    schema = arrow.schema_of(ALL)
+
+    assert schema.field("frame.time_ns").type == pa.int64()
+    assert schema.field("bth.psn").type == pa.uint32()
+    assert schema.field("reth.va").type == pa.uint64()
+    assert schema.field("bth.opcode_name").type == pa.dictionary(pa.int32(), pa.string())
+    assert schema.field("macc.pfc.time").type == pa.list_(pa.uint16(), 8)
+    assert schema.field("icrc").type == pa.string()
+    assert schema.names == list(FIELDS)
+
+
+def test_a_capture_without_packets_is_a_table_without_rows(tmp_path):
+    path = tmp_path / "none.pcap"
+    path.write_bytes(pcap_header())
+    write(tmp_path / "out.parquet", [path])
+
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert (table.num_rows, table.column_names) == (0, list(FIELDS))
+
+
+def test_a_file_that_cannot_be_written_is_a_capture_error(tmp_path):
+    with pytest.raises(CaptureError, match=r"cannot be written: .*No such file"):
+        arrow.ParquetFile(str(tmp_path / "missing" / "out.parquet"), ALL)
