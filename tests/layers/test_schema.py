@@ -1,0 +1,190 @@
+"""Described headers: laws of packing and unpacking, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ibwire_layers import attributes as management_attributes
+from ibwire_layers import cm, headers, mad, management, outer, performance, records
+from ibwire_layers.errors import DecodeError, EncodeError, Fault
+from ibwire_layers.schema import Field, Header, Show, array, bits, header, octets
+
+MODULES = (headers, outer, mad, cm, management, management_attributes, performance, records)
+
+HEADERS = sorted(
+    {
+        found
+        for module in MODULES
+        for found in vars(module).values()
+        if isinstance(found, type) and issubclass(found, Header) and found.FIELDS
+    },
+    key=lambda found: found.__name__,
+)
+
+every_header = pytest.mark.parametrize("kind", HEADERS, ids=lambda kind: kind.__name__)
+
+FIELDS = [(kind, field) for kind in HEADERS for field in kind.FIELDS]
+
+every_field = pytest.mark.parametrize(
+    ("kind", "field"), FIELDS, ids=[f"{kind.__name__}.{field.name}" for kind, field in FIELDS]
+)
+
+
+def changed(found: Header, field: Field, value: Any) -> Header:
+    """The header with another value in one field."""
+    values = {other.name: other_value for other, other_value in found.items()}
+    return type(found)(**values | {field.name: value})
+
+
+@every_header
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_packing_gives_back_the_bytes_that_were_unpacked(
+    kind: type[Header], data: st.DataObject
+) -> None:
+    raw = data.draw(st.binary(min_size=kind.SIZE, max_size=kind.SIZE))
+
+    assert kind.unpack(raw).pack() == raw
+
+
+@every_header
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_fields_are_the_bits_at_their_offset(kind: type[Header], data: st.DataObject) -> None:
+    raw = data.draw(st.binary(min_size=kind.SIZE, max_size=kind.SIZE))
+    number = int.from_bytes(raw)
+    before = data.draw(st.binary(max_size=5))
+
+    found = kind.unpack(before + raw + b"more", len(before))
+
+    for field, value in found.items():
+        end = 8 * kind.SIZE - field.offset - field.size
+        whole = number >> end & (1 << field.size) - 1
+        if field.is_octets:
+            assert value == whole.to_bytes(field.size // 8)
+        elif field.is_array:
+            shifts = range(field.width * (field.count - 1), -1, -field.width)
+            assert value == tuple(whole >> s & (1 << field.width) - 1 for s in shifts)
+        else:
+            assert value == whole
+
+
+@every_header
+def test_fields_follow_one_another_without_gaps(kind: type[Header]) -> None:
+    offset = 0
+    for field in kind.FIELDS:
+        assert field.offset == offset
+        offset += field.size
+
+    assert offset == 8 * kind.SIZE
+
+
+@every_header
+def test_header_that_ends_too_early_is_refused_with_its_place(kind: type[Header]) -> None:
+    raw = bytes(kind.SIZE + 2)
+
+    for length in range(kind.SIZE):
+        with pytest.raises(DecodeError) as caught:
+            kind.unpack(raw[: length + 3], 3)
+        error = caught.value
+        assert (error.fault, error.header, error.offset) == (Fault.TRUNCATED, kind.__name__, 3)
+
+
+@every_field
+def test_a_value_out_of_range_is_refused_by_name(kind: type[Header], field: Field) -> None:
+    right = kind.unpack(bytes(kind.SIZE))
+
+    for wrong in _wrong(field):
+        with pytest.raises(EncodeError) as caught:
+            changed(right, field, wrong).pack()
+        assert caught.value.field == f"{kind.__name__}.{field.name}"
+        assert caught.value.value is wrong
+
+
+def _wrong(field: Field) -> list[Any]:
+    size = field.size // 8
+    if field.is_octets:
+        return [bytes(size + 1), bytes(size - 1), "x" * size, None, size]
+    if field.is_array:
+        zeros = (0,) * (field.count - 1)
+        above, below = (1 << field.width, *zeros), (*zeros, -1)
+        return [above, below, zeros, (0, 0, *zeros), (None, *zeros), ("1", *zeros), None, 7]
+    return [1 << field.width, -1, None, "1", 1.5, b"\0", (1,)]
+
+
+@every_field
+def test_the_largest_value_of_a_field_fills_its_bits_only(kind: type[Header], field: Field) -> None:
+    largest: Any = (1 << field.width) - 1
+    if field.is_octets:
+        largest = b"\xff" * (field.size // 8)
+    elif field.is_array:
+        largest = (largest,) * field.count
+    zero = kind.unpack(bytes(kind.SIZE))
+
+    packed = changed(zero, field, largest).pack()
+
+    ones = ((1 << field.size) - 1) << 8 * kind.SIZE - field.offset - field.size
+    assert int.from_bytes(packed) == ones
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+@every_header
+def test_any_kind_of_bytes_can_be_read(kind: type[Header], wrap: Any) -> None:
+    raw = bytes(range(256)) * (kind.SIZE // 256 + 1)
+
+    assert kind.unpack(wrap(raw)).pack() == raw[: kind.SIZE]
+
+
+def test_keys_of_columns_are_unique_in_a_header() -> None:
+    for kind in HEADERS:
+        keys = [field.key for field in kind.FIELDS]
+        assert len(set(keys)) == len(keys), kind
+
+
+def test_a_header_is_a_frozen_value() -> None:
+    bth = headers.BTH(opcode=4)
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        bth.psn = 1  # type: ignore[misc]
+    assert bth == headers.BTH(opcode=4)
+    assert hash(bth) == hash(headers.BTH(opcode=4))
+
+
+@header("Made up", key="made", section="here")
+class Made(Header):
+    """Crooked on purpose: nothing but the whole is a number of bytes."""
+
+    first: int = bits(3, "First")
+    second: int = bits(17, "Second", default=5, wireshark="infiniband.made.up")
+    row: tuple[int, ...] = array(4, 3, "Row", default=())
+    raw: bytes = octets(3, "Raw", default=b"")
+
+
+def test_a_header_of_ones_own_reads_as_drawn() -> None:
+    # 101 00000000000000011 001 010 011 100 then three bytes
+    data = int("10100000000000000011001010011100", 2).to_bytes(4) + b"abc"
+
+    assert Made.unpack(data) == Made(first=5, second=3, row=(1, 2, 3, 4), raw=b"abc")
+    assert Made(first=5, second=3, row=(1, 2, 3, 4), raw=b"abc").pack() == data
+
+
+def test_defaults_and_names_of_a_header_of_ones_own() -> None:
+    made = Made(first=0)
+
+    assert (made.second, made.row, made.raw) == (5, (0, 0, 0, 0), bytes(3))
+    assert [field.key for field in Made.FIELDS] == ["made.first", "made.up", "made.row", "made.raw"]
+    assert Made.FIELDS[1].show is Show.DEC
+    assert (Made.SIZE, Made.TITLE, Made.KEY, Made.SECTION) == (7, "Made up", "made", "here")
+
+
+def test_a_header_that_is_no_number_of_bytes_cannot_be_described() -> None:
+    class Half(Header):
+        nibble: int = bits(4, "Nibble", default=0)
+
+    with pytest.raises(AssertionError, match="4 bits"):
+        header("Half", key="half", section="here")(Half)
