@@ -75,6 +75,29 @@ class RecordBatch:
             comments=self.comments.get(row, ()),
         )
 
+    def split(self, rows: int) -> Iterator[RecordBatch]:
+        """The batch in parts of at most so many records, which share its buffer."""
+        if len(self) <= rows:
+            yield self
+            return
+        for start in range(0, len(self), rows):
+            part = slice(start, start + rows)
+            yield RecordBatch(
+                data=self.data,
+                offsets=self.offsets[part],
+                cap_len=self.cap_len[part],
+                wire_len=self.wire_len[part],
+                time_ns=self.time_ns[part],
+                link_type=self.link_type[part],
+                interface=self.interface[part],
+                first_number=self.first_number + start,
+                comments={
+                    row - start: comments
+                    for row, comments in self.comments.items()
+                    if start <= row < start + rows
+                },
+            )
+
     def records(self) -> Iterator[Record]:
         """All records in the order of the file."""
         return (self.record(row) for row in range(len(self)))

@@ -16,6 +16,10 @@ CHUNK_SIZE = 6 * 2**20
 """Bytes a batch by default: small enough for the caches, large enough for the arrays."""
 
 
+MAXIMUM_ROWS = 16384
+"""Records of one batch: what is made of a record may be far larger than the record."""
+
+
 def open_capture(
     source: Target, chunk_size: int = CHUNK_SIZE, *, reuse: bool = False
 ) -> CaptureReader:
@@ -45,7 +49,9 @@ class CaptureReader:
         chunks = Chunks(stream, chunk_size, reuse)
         chunks.fill(FILE_HEADER_SIZE)
         self._parser = _parser(chunks)
-        self._batches = self._parser.batches()
+        self._batches = (
+            part for batch in self._parser.batches() for part in batch.split(MAXIMUM_ROWS)
+        )
 
     @property
     def path(self) -> str:

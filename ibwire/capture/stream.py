@@ -149,6 +149,8 @@ def _open_raw(source: Target) -> _RawFile:
         return _RawFile(source, name if isinstance(name, str) else "stream", _size(source), False)
     path = os.fspath(source)
     if path == "-":
+        if sys.stdin is None:
+            raise CaptureError("standard input", None, "cannot be opened: it is closed")
         stdin = sys.stdin.buffer
         _widen(stdin)
         return _RawFile(stdin, "standard input", _size(stdin), False)

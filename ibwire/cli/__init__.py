@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 
 import click
 
@@ -35,11 +36,35 @@ class _Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+class _Main(_Lazy):
+    """Standard output that is closed, full, or no longer read is no reason for a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        if sys.stdout is None:
+            raise click.ClickException("standard output is closed")
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader of a pipe has seen enough
+            _forget_output()
+            return None
+        except OSError as error:
+            _forget_output()
+            raise click.ClickException(f"standard output: {error.strerror}") from None
+        return result
+
+
+def _forget_output() -> None:
+    """Let nothing more be written, also not at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ibwire", prog_name="ibwire")
 def main() -> None:
     """Read and check RDMA packets: InfiniBand, RoCEv1 and RoCEv2.
 
     Results go to standard output, everything else to standard error. Exit status:
-    0 done, 1 findings, 2 wrong usage, 3 unreadable input.
+    0 done, 1 findings or a result that could not be written, 2 wrong usage,
+    3 unreadable input.
     """

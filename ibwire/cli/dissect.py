@@ -74,24 +74,26 @@ def command(
             listed = fields is None and style == "text"
             sink = _open(stack, style, None if listed else chosen, output, len(sources.names) > 1)
             _run(sources, sink, condition, count)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
     except (CaptureError, MissingExtra) as error:
-        raise click.UsageError(str(error)) from None
+        raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.UsageError(f"{output or 'standard output'}: {error.strerror}") from None
+        if output is None or output == "-":
+            raise
+        raise click.ClickException(f"{output}: {error.strerror}") from None
     if sources.failed:
         sys.exit(UNREADABLE)
 
 
 def _style(style: str | None, output: str | None) -> str:
-    if style or not output:
+    if output is None or output == "-":
         return style or "text"
     for suffix, named in FORMATS.items():
         if output.lower().endswith(suffix):
+            if style not in (None, named):
+                raise click.UsageError(f"--{style} contradicts the suffix of {output}")
             return named
-    if output == "-":
-        return "text"
+    if style:
+        return style
     raise click.UsageError(f"cannot tell a format from {output!r}: use {', '.join(FORMATS)}")
 
 
@@ -103,7 +105,7 @@ def _chosen(names: str | None, several: bool) -> list[FieldSpec]:
             if spec.common or (several and spec.name == "frame.file")
         ]
     chosen = []
-    for name in filter(None, (part.strip() for part in names.split(","))):
+    for name in dict.fromkeys(filter(None, (part.strip() for part in names.split(",")))):
         try:
             chosen.append(spec_of(name))
         except KeyError:

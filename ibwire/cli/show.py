@@ -92,6 +92,7 @@ _FRAMES: dict[type[Header], LinkType] = {
 def _scapy(record: Record) -> str:
     import scapy.layers.all  # noqa: F401 - what stands around the InfiniBand headers
     from scapy.config import conf
+    from scapy.error import Scapy_Exception
 
     import ibwire_layers.scapy  # noqa: F401 - binds the layers
 
@@ -99,7 +100,7 @@ def _scapy(record: Record) -> str:
         raise click.ClickException(f"Scapy does not know link type {record.link_type}")
     try:
         packet = conf.l2types[record.link_type](record.data)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, Scapy_Exception) as error:
         # Scapy guards inner layers only: it raises these for a damaged outermost header.
         raise click.ClickException(f"Scapy cannot read it: {error}") from None
     return str(packet.show(dump=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +25,8 @@ except ImportError:
 Rows = npt.NDArray[np.int64]
 
 ROW_GROUP = 1 << 16
-"""Packets that are gathered before they are written."""
+"""Packets that are gathered before they are written, and the bytes that they may take."""
+ROW_GROUP_BYTES = 8 << 20
 
 _TEXTS = (Kind.TEXT, Kind.MAC, Kind.IPV4, Kind.IPV6, Kind.STRING)
 
@@ -63,12 +65,15 @@ class ParquetFile:
                 compression="snappy",
             )
         except OSError as error:
-            raise CaptureError(path, None, f"cannot be written: {error.strerror}") from None
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise CaptureError(path, None, f"cannot be written: {reason.lower()}") from None
 
     def write(self, columns: Columns, rows: Rows) -> None:
         """Append some packets of a chunk."""
         self._waiting.append(to_table(columns, self._fields, rows))
-        if sum(table.num_rows for table in self._waiting) >= ROW_GROUP:
+        rows_waiting = sum(table.num_rows for table in self._waiting)
+        bytes_waiting = sum(table.nbytes for table in self._waiting)
+        if rows_waiting >= ROW_GROUP or bytes_waiting >= ROW_GROUP_BYTES:
             self._flush()
 
     def close(self) -> None:

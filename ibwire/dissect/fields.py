@@ -38,8 +38,11 @@ class FieldSpec:
     """Whether it is printed when no fields are named."""
     bits: int = 32
     """Bits that a number needs."""
-    digits: int = 0
-    """Hexadecimal digits, for bytes that are printed as they stand on the wire."""
+
+    @property
+    def digits(self) -> int:
+        """Hexadecimal digits of bytes that are shown as they stand on the wire, else 0."""
+        return self.type.digits
 
 
 def spec_of(name: str) -> FieldSpec:
@@ -325,9 +328,8 @@ _DERIVED_FIELDS = (
     ),
     FieldSpec("payload.len", _UINT, "bytes of payload, without padding", _payload_length),
     FieldSpec(
-        *("icrc", FieldType(Kind.HEX), "ICRC as it stands on the wire", _icrc),
+        *("icrc", FieldType(Kind.HEX, digits=8), "ICRC as it stands on the wire", _icrc),
         *("infiniband.invariant.crc", "IBA 7.8.1"),
-        digits=8,
     ),
     FieldSpec(
         *("icrc.status", _STATUS, "whether the ICRC is right"),
@@ -335,9 +337,8 @@ _DERIVED_FIELDS = (
         section="IBA 7.8.1",
     ),
     FieldSpec(
-        *("vcrc", FieldType(Kind.HEX), "VCRC as it stands on the wire", _vcrc),
+        *("vcrc", FieldType(Kind.HEX, digits=4), "VCRC as it stands on the wire", _vcrc),
         *("infiniband.variant.crc", "IBA 7.8.2"),
-        digits=4,
     ),
     FieldSpec(
         *("vcrc.status", _STATUS, "whether the VCRC is right"),

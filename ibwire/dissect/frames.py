@@ -234,10 +234,9 @@ class Frames:
         self._forget(_NETWORK, rows)
         self._at[outer.IPv4][rows] = at
         total = self._u16(at + 2)
-        wire_end = self.batch.offsets[rows] + self.batch.wire_len[rows]
-        self.end[rows] = np.where(total, at + total, wire_end)
+        self.end[rows] = at + total
         self.start[rows] = at
-        good = (total == 0) | (total >= size)
+        good = total >= size
         rows, at = self._keep(good, Fault.LENGTH, rows, at)
         size = size[good]
         fragment = self._u16(at + 6)

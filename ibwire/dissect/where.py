@@ -462,6 +462,11 @@ def _read(text: str, field: FieldType) -> list[tuple[int, int]]:
             if "%" in text:
                 return []
             return [(int(block.network_address), int(block.broadcast_address))]
+        case Kind.HEX if field.digits:
+            # As it is printed; a decimal number would be mistaken for it.
+            digits = text.removeprefix("0x")
+            shown = re.fullmatch(f"[0-9a-fA-F]{{{field.digits}}}", digits)
+            number = int(digits, 16) if shown else None
         case Kind.MAC:
             number = int(re.sub("[:-]", "", text), 16) if _MAC.fullmatch(text) else None
         case _:
@@ -477,9 +482,12 @@ def _read(text: str, field: FieldType) -> list[tuple[int, int]]:
 def _kind_of_value(field: FieldType, text: str) -> str:
     """How to tell someone what a value of the field looks like, who wrote `text`."""
     if field.kind is Kind.TEXT:
-        shown = _close(text, field.words) or field.words
+        few = len(field.words) <= 8
+        shown = field.words if few else _close(text, field.words) or field.words
         return f"one of {', '.join(shown[:8])}{', ...' if len(shown) > 8 else ''}"
-    close = _close(text, field.constants)
+    if field.digits:
+        return f"{field.digits} hexadecimal digits"
+    close = _close(text.upper(), field.constants)
     return str(field.kind.value) + "".join(f" or {name}" for name in close)
 
 

@@ -238,10 +238,9 @@ def _ipv4(found: Walk, offset: int) -> _Next:
     if not _enter(found, outer.IPv4, offset, size):
         return None
     total = _u16(found, offset + 2)
-    # A sender's own capture shows 0 when the adapter cuts segments itself.
-    found.end = offset + total if total else found.wire_len
+    found.end = offset + total
     found.start = offset
-    if total and total < size:
+    if total < size:
         found.fault = Fault.LENGTH
         return None
     fragment = _u16(found, offset + 6)

@@ -234,10 +234,34 @@ def test_output_that_cannot_be_written_is_told(rcx, tmp_path, name):
     options = ["--json"] if name == "." else []
     result = process(*options, "-o", tmp_path / name, rcx)
 
-    assert result.returncode == 2
+    assert result.returncode == 1
     assert str(tmp_path / name).encode() in result.stderr
     assert b"None" not in result.stderr
     assert b"Traceback" not in result.stderr
+
+
+def test_a_suffix_that_contradicts_the_format_is_wrong_usage(rcx, tmp_path):
+    result = run("--json", "-o", tmp_path / "out.csv", rcx)
+
+    assert result.exit_code == 2
+    assert "--json contradicts the suffix" in result.stderr
+
+
+def test_a_field_named_twice_is_printed_once(rcx):
+    assert lines("-c", 1, "--json", "--fields", "frame.number,frame.number", rcx) == [
+        '{"frame.number":1}'
+    ]
+
+
+@pytest.mark.parametrize("command", [["dissect", "-"], ["dissect", "x.pcap"], ["fields"]])
+def test_closed_standard_streams_are_told(command):
+    """`<&-` and `>&-` of a shell leave Python without `sys.stdin` and `sys.stdout`."""
+    shell = f"{sys.executable} -m ibwire {' '.join(command)} <&- >&-"
+    told = subprocess.run(["sh", "-c", shell], env=ENVIRONMENT, stderr=subprocess.PIPE, check=False)
+
+    assert told.returncode != 0
+    assert b"closed" in told.stderr
+    assert b"Traceback" not in told.stderr
 
 
 def test_count_stops(rcx):
@@ -300,7 +324,8 @@ def test_a_reader_that_has_seen_enough_leaves_no_traceback(captures, options):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_a_full_disk_is_told(rcx):
     result = process("--json", "-o", "/dev/full", rcx)
-    assert result.returncode == 2  # no suffix
+    assert result.returncode == 1
+    assert b"/dev/full: No space left" in result.stderr
 
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "ibwire", "dissect", "--json", str(rcx)]

@@ -89,5 +89,5 @@ def test_a_capture_without_packets_is_a_table_without_rows(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_a_capture_error(tmp_path):
-    with pytest.raises(CaptureError, match=r"cannot be written: .*No such file"):
+    with pytest.raises(CaptureError, match=r"cannot be written: no such file"):
         arrow.ParquetFile(str(tmp_path / "missing" / "out.parquet"), ALL)

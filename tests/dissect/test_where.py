@@ -265,7 +265,7 @@ def test_value_beyond_the_field_is_no_error(text: str, selected: list[int]) -> N
         ("bth.psn == 10.0.0.1", 11, "bth.psn takes a number"),
         ("bth.psn == " + "9" * 5000, 11, "bth.psn takes a number"),
         ("bth.opcode == RC_SEND_ONYL", 14, "a number or RC_SEND_ONLY, not"),
-        ("icrc.status == baad", 15, "icrc.status takes one of bad, not 'baad'"),
+        ("icrc.status == baad", 15, "icrc.status takes one of good, bad, truncated, not 'baad'"),
         ("icrc.status == 1", 15, "one of good, bad, truncated"),
         ("icrc.status < bad", 12, "only ==, != and in apply"),
         ("icrc.status in {good..bad}", 20, "a range goes from"),
@@ -540,3 +540,19 @@ def test_any_text_is_read_or_refused_with_a_place_in_it(text: str) -> None:
         place = error.column
 
     assert 0 <= place <= len(text)
+
+
+WIRE = {"icrc": FieldType(Kind.HEX, digits=8)}
+
+
+def test_bytes_of_the_wire_are_written_as_they_are_printed() -> None:
+    """Eight decimal digits are hexadecimal digits too."""
+    column = Column(np.array([0x73074611, 73074611], np.uint32), None)
+
+    for text in ("icrc == 73074611", 'icrc == "73074611"', "icrc == 0x73074611"):
+        assert parse(text, WIRE.get).select(lambda _: column, 2).tolist() == [True, False]
+
+
+def test_bytes_of_the_wire_have_all_their_digits() -> None:
+    with pytest.raises(ExpressionError, match="icrc takes 8 hexadecimal digits, not '11'"):
+        parse("icrc == 11", WIRE.get)

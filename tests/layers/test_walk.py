@@ -104,11 +104,11 @@ def test_the_end_of_a_packet_is_where_its_length_field_says() -> None:
     assert found.start == 14
 
 
-def test_an_ip_length_of_zero_means_the_length_on_the_wire() -> None:
-    frame = FRAMES["ipv4 length zero"].data
+def test_an_ip_length_shorter_than_its_header_ends_the_walk() -> None:
+    found = walk(FRAMES["ipv4 length zero"].data)
 
-    assert walk(frame).end == len(frame)
-    assert walk(frame[:60], wire_len=len(frame)).end == len(frame)
+    assert found.fault is Fault.LENGTH
+    assert found.bth == -1
 
 
 def test_offset_of_is_the_innermost() -> None:
