@@ -46,7 +46,7 @@ def command(capture: str, number: int, view: str | None) -> None:
         click.echo(f"packet {number}: {seconds}.{rest:09d} s, {record.wire_len} bytes{cut}")
         for comment in record.comments:
             click.echo(f"comment: {comment}")
-        for line in render(record.data, record.link_type, record.wire_len):
+        for line in render(record.data, record.link_type):
             click.echo(line)
 
 
@@ -73,7 +73,7 @@ def _construct(record: Record) -> str:
 
 def _innermost(record: Record) -> tuple[int, int]:
     """Where the innermost frame starts, and its link type: the grammar knows no tunnels."""
-    found = walk(record.data, record.link_type, record.wire_len)
+    found = walk(record.data, record.link_type)
     for layer in reversed(found.layers):
         if layer.header in _FRAMES:
             return layer.offset, _FRAMES[layer.header]

@@ -31,10 +31,10 @@ class Part:
     notes: tuple[str, ...] = ()
 
 
-def render(data: Bytes, link_type: int, wire_len: int | None = None) -> Iterator[str]:
+def render(data: Bytes, link_type: int) -> Iterator[str]:
     """The tree of a frame and its bytes, line by line."""
     frame = bytes(data)
-    found = walk(frame, link_type, wire_len)
+    found = walk(frame, link_type)
     parts = list(_parts(frame, found, link_type))
     for part in parts:
         yield from _tree(part, frame)
@@ -91,7 +91,7 @@ def _parts(frame: bytes, found: Walk, link_type: int) -> Iterator[Part]:
             yield Part("options", position, layer.size - header.SIZE)
             position = layer.offset + layer.size
     if found.bth >= 0:
-        packet = Packet.parse(frame, link_type, strict=False, wire_len=found.wire_len)
+        packet = Packet.parse(frame, link_type, strict=False)
         yield from _after_headers(packet, position)
         position = len(frame)
     elif found.protocol is Protocol.IB_RAW and position < found.end:

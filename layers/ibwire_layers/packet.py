@@ -98,15 +98,13 @@ class Packet:
         link_type: int = LinkType.ETHERNET,
         *,
         strict: bool = True,
-        wire_len: int | None = None,
     ) -> Self:
         """Read a frame that carries a BTH.
 
         strict: raise `DecodeError` for any fault; otherwise keep what was read,
         and the fault. A frame without a BTH always raises `DecodeError`.
-        wire_len: its bytes on the wire when the capture cut it short.
         """
-        found = walk(data, link_type, wire_len)
+        found = walk(data, link_type)
         if found.bth < 0 or (strict and found.fault):
             last = found.layers[-1] if found.layers else Layer(h.BTH, 0, 0)
             fault = found.fault or Fault.NEXT_HEADER

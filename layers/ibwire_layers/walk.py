@@ -80,7 +80,6 @@ class Walk:
     """What `walk` found. Offsets count from the start of the frame."""
 
     data: Bytes
-    wire_len: int
     layers: list[Layer] = field(default_factory=list)
     protocol: Protocol = Protocol.OTHER
     fault: Fault = Fault.NONE
@@ -108,9 +107,9 @@ class Walk:
         return -1
 
 
-def walk(data: Bytes, link_type: int = LinkType.ETHERNET, wire_len: int | None = None) -> Walk:
-    """Walk one frame. wire_len: its bytes on the wire when the capture cut it short."""
-    found = Walk(data, len(data) if wire_len is None else wire_len)
+def walk(data: Bytes, link_type: int = LinkType.ETHERNET) -> Walk:
+    """Walk one frame, as far as it was captured."""
+    found = Walk(data)
     step = _LINKS.get(link_type)
     if step is None:
         found.fault = Fault.LINK_TYPE

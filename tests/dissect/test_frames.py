@@ -87,7 +87,7 @@ def innermost(found: Walk) -> dict[Any, int]:
 def expected_values(frame: Frame) -> dict[str, Any]:
     """Every column that the frame has, from the scalar codec."""
     data = frame.data
-    found = walk(data, frame.link_type, frame.wire_len)
+    found = walk(data, frame.link_type)
     positions = innermost(found)
     values: dict[str, Any] = {
         "frame.protocol": int(found.protocol),
@@ -142,7 +142,7 @@ def _syndrome(value: int) -> dict[str, Any]:
 
 def _transport(frame: Frame, found: Walk) -> dict[str, Any]:
     data = frame.data
-    parsed = Packet.parse(data, frame.link_type, strict=False, wire_len=frame.wire_len)
+    parsed = Packet.parse(data, frame.link_type, strict=False)
     values: dict[str, Any] = {
         "bth.opcode_name": data[found.bth],
         "icrc.status": str(parsed.icrc_status()),
@@ -180,7 +180,7 @@ def assert_same(frames: Sequence[Frame], batch: RecordBatch | None = None) -> No
     _assert_same_walk(frames, columns)
     wanted = [expected_values(frame) for frame in frames]
     unseen = {name for values in wanted for name in values}
-    marks = [innermost(walk(f.data, f.link_type, f.wire_len)) for f in frames]
+    marks = [innermost(walk(f.data, f.link_type)) for f in frames]
     for name in columns:
         if name in COMPARED_APART:
             continue
@@ -208,7 +208,7 @@ def _assert_same_walk(frames: Sequence[Frame], columns: Columns) -> None:
     positions = {header: many.position(header) for header in SHOWN}
     payload = many.payload
     for row, frame in enumerate(frames):
-        found = walk(frame.data, frame.link_type, frame.wire_len)
+        found = walk(frame.data, frame.link_type)
         offset = int(offsets[row])
 
         def local(at: Any, offset: int = offset) -> int:

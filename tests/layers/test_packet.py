@@ -114,9 +114,9 @@ def test_golden_vcrc_is_read(vector: Vector) -> None:
 def rebuilt(frame: Frame) -> bytes | None:
     """The frame read and built again; `None` when it is no packet."""
     try:
-        packet = Packet.parse(frame.data, frame.link_type, strict=False, wire_len=frame.wire_len)
+        packet = Packet.parse(frame.data, frame.link_type, strict=False)
     except DecodeError:
-        assert walk(frame.data, frame.link_type, frame.wire_len).bth < 0
+        assert walk(frame.data, frame.link_type).bth < 0
         return None
     return packet.build()
 
@@ -145,10 +145,10 @@ def test_a_damaged_frame_is_built_byte_for_byte(frame: Frame) -> None:
 @settings(max_examples=300, deadline=None)
 @given(strategies.damaged() | strategies.random_frames, st.booleans())
 def test_any_bytes_are_a_packet_or_a_decode_error(frame: Frame, strict: bool) -> None:
-    found = walk(frame.data, frame.link_type, frame.wire_len)
+    found = walk(frame.data, frame.link_type)
 
     def parse() -> Packet:
-        return Packet.parse(frame.data, frame.link_type, strict=strict, wire_len=frame.wire_len)
+        return Packet.parse(frame.data, frame.link_type, strict=strict)
 
     if found.bth < 0 or (strict and found.fault):
         with pytest.raises(DecodeError) as caught:

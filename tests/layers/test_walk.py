@@ -125,7 +125,7 @@ def test_a_cut_frame_holds_the_first_headers_of_the_whole_one(frame: Frame) -> N
     whole = walk(frame.data, frame.link_type)
 
     for length in range(len(frame.data)):
-        cut = walk(frame.data[:length], frame.link_type, len(frame.data))
+        cut = walk(frame.data[:length], frame.link_type)
         known = [layer.header for layer in whole.layers]
         assert [layer.header for layer in cut.layers] == known[: len(cut.layers)]
         assert all(layer.offset + layer.header.SIZE <= length for layer in cut.layers)
@@ -136,7 +136,7 @@ def test_a_cut_frame_holds_the_first_headers_of_the_whole_one(frame: Frame) -> N
 @settings(max_examples=300, deadline=None)
 @given(strategies.damaged() | strategies.random_frames)
 def test_any_bytes_are_walked(frame: Frame) -> None:
-    found = walk(frame.data, frame.link_type, frame.wire_len)
+    found = walk(frame.data, frame.link_type)
 
     for layer in found.layers:
         assert layer.offset + layer.header.SIZE <= len(frame.data)
