@@ -5,6 +5,9 @@ Peers' errors are values, not exceptions: what a packet did wrong is a `Fault`.
 
 from __future__ import annotations
 
+import errno as codes
+import os
+
 from ibwire_layers.errors import DecodeError, EncodeError, Fault, IbwireError
 
 __all__ = [
@@ -14,7 +17,10 @@ __all__ = [
     "ExpressionError",
     "Fault",
     "IbwireError",
+    "LinkError",
     "MissingExtra",
+    "ScriptError",
+    "VerbsError",
 ]
 
 
@@ -49,3 +55,34 @@ class MissingExtra(IbwireError):
     def __init__(self, feature: str, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{feature} needs an optional package: pip install 'ibwire[{extra}]'")
+
+
+class VerbsError(IbwireError):
+    """A verb that fails as the real one would: `errno` is its error number."""
+
+    def __init__(self, errno: int, reason: str) -> None:
+        self.errno = errno
+        self.reason = reason
+        name = codes.errorcode.get(errno, str(errno))
+        super().__init__(f"{reason} ({name}: {os.strerror(errno)})")
+
+
+class ScriptError(IbwireError):
+    """A scenario or drill script that cannot be read; `line` and `column` count from 1."""
+
+    def __init__(self, path: str, line: int | None, column: int | None, reason: str) -> None:
+        self.path = path
+        self.line = line
+        self.column = column
+        self.reason = reason
+        where = ":".join(str(part) for part in (path, line, column) if part is not None)
+        super().__init__(f"{where}: {reason}")
+
+
+class LinkError(IbwireError):
+    """A link that cannot be opened or used."""
+
+    def __init__(self, link: str, reason: str) -> None:
+        self.link = link
+        self.reason = reason
+        super().__init__(f"{link}: {reason}")

@@ -14,10 +14,20 @@ RANKS = {
     "ibwire_layers": 0,
     "ibwire": 0,
     "ibwire.errors": 0,
+    "ibwire.units": 0,
     "ibwire_layers.construct": 1,
     "ibwire_layers.scapy": 1,
     "ibwire.capture": 2,
+    "ibwire.node": 2,
     "ibwire.dissect": 3,
+    "ibwire.rc": 3,
+    "ibwire.inject": 3,
+    "ibwire.trace": 3,
+    "ibwire.fabric": 4,
+    "ibwire.verbs": 4,
+    "ibwire.link": 5,
+    "ibwire.scenario": 5,
+    "ibwire.workload": 5,
     "ibwire.report": 6,
     "ibwire.cli": 6,
     "ibwire.__main__": 6,
@@ -25,6 +35,8 @@ RANKS = {
 
 SIDEWAYS = {
     ("ibwire.errors", "ibwire_layers"),
+    ("ibwire.verbs", "ibwire.fabric"),
+    ("ibwire.scenario", "ibwire.workload"),
     ("ibwire.cli", "ibwire.report"),
     ("ibwire.__main__", "ibwire.cli"),
 }
@@ -32,7 +44,7 @@ SIDEWAYS = {
 # Modules that name another library's package on purpose, inside the function that needs it.
 LAZY = {"ibwire_layers/derive.py"}
 
-STANDARD_LIBRARY_ONLY = ("ibwire_layers", "ibwire.errors")
+STANDARD_LIBRARY_ONLY = ("ibwire_layers", "ibwire.errors", "ibwire.units")
 
 MODULES = [
     path

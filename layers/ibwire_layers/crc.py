@@ -33,11 +33,16 @@ def icrc(packet: Bytes, masks: tuple[tuple[int, Mask], ...], seed: int = ICRC_SE
     masks: offset of each header in `packet`, with its mask.
     seed: `ICRC_SEED`, or 0 for a native packet without GRH, where the LRH is covered.
     """
+    return register(packet, masks, seed).to_bytes(4, "little")
+
+
+def register(packet: Bytes, masks: tuple[tuple[int, Mask], ...], seed: int) -> int:
+    """The CRC of a packet or of its beginning, with the masked bits set to one."""
     masked = bytearray(packet)
     for start, mask in masks:
         for offset, ones in mask:
             masked[start + offset] |= ones
-    return zlib.crc32(masked, seed).to_bytes(4, "little")
+    return zlib.crc32(masked, seed)
 
 
 def vcrc(packet: Bytes) -> bytes:

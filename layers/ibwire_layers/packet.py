@@ -160,7 +160,7 @@ class Packet:
             cut=False,
             fault=Fault.NONE,
         )
-        return replace(fixed, route=_with_lengths(self.route, len(fixed._transport())))
+        return replace(fixed, route=with_lengths(self.route, len(fixed._transport())))
 
     def _transport(self) -> bytes:
         """BTH to padding."""
@@ -178,24 +178,12 @@ class Packet:
 
     def _covered(self) -> bytes:
         """What the ICRC covers, unmasked."""
-        route = self.route
-        if isinstance(route, RoCEv2Route):
-            return route.ip.pack() + route.options + route.udp.pack() + self._transport()
-        if isinstance(route, RoCEv1Route):
-            return route.grh.pack() + self._transport()
-        return (route.grh or route.lrh).pack() + self._transport()
+        return _covered_headers(self.route) + self._transport()
 
     def _coverage(self) -> tuple[tuple[tuple[int, crc.Mask], ...], int]:
         """Masks with their offsets in `_covered`, and the seed."""
-        route = self.route
-        if isinstance(route, RoCEv2Route):
-            ip_mask = crc.IPV4_MASK if isinstance(route.ip, IPv4) else crc.IPV6_MASK
-            udp = route.ip.SIZE + len(route.options)
-            bth = udp + UDP.SIZE
-            return ((0, ip_mask), (udp, crc.UDP_MASK), (bth, crc.BTH_MASK)), crc.ICRC_SEED
-        if isinstance(route, IBRoute) and route.grh is None:
-            return ((0, crc.LRH_MASK), (h.LRH.SIZE, crc.BTH_MASK)), 0
-        return ((0, crc.GRH_MASK), (h.GRH.SIZE, crc.BTH_MASK)), crc.ICRC_SEED
+        masks, size, seed = _coverage(self.route)
+        return (*masks, (size, crc.BTH_MASK)), seed
 
     @classmethod
     def _of(cls, found: Walk) -> Self:
@@ -224,6 +212,37 @@ class Packet:
             cut=found.end > len(data),
             fault=found.fault,
         )
+
+
+def headers_before_bth(route: Route) -> bytes:
+    """All headers before the BTH as they stand on the link."""
+    return Packet(route, h.BTH(0))._front() + _covered_headers(route)
+
+
+def icrc_register(route: Route) -> int:
+    """The CRC over the covered headers before the BTH: the seed for what follows."""
+    masks, _, seed = _coverage(route)
+    return crc.register(_covered_headers(route), masks, seed)
+
+
+def _covered_headers(route: Route) -> bytes:
+    """The headers before the BTH that the ICRC covers, unmasked."""
+    if isinstance(route, RoCEv2Route):
+        return route.ip.pack() + route.options + route.udp.pack()
+    if isinstance(route, RoCEv1Route):
+        return route.grh.pack()
+    return (route.grh or route.lrh).pack()
+
+
+def _coverage(route: Route) -> tuple[tuple[tuple[int, crc.Mask], ...], int, int]:
+    """Masks with their offsets in the covered headers, the size of these, and the seed."""
+    if isinstance(route, RoCEv2Route):
+        ip_mask = crc.IPV4_MASK if isinstance(route.ip, IPv4) else crc.IPV6_MASK
+        udp = route.ip.SIZE + len(route.options)
+        return ((0, ip_mask), (udp, crc.UDP_MASK)), udp + UDP.SIZE, crc.ICRC_SEED
+    if isinstance(route, IBRoute) and route.grh is None:
+        return ((0, crc.LRH_MASK),), h.LRH.SIZE, 0
+    return ((0, crc.GRH_MASK),), h.GRH.SIZE, crc.ICRC_SEED
 
 
 def _route(found: Walk, data: bytes) -> Route:
@@ -255,8 +274,11 @@ def _route(found: Walk, data: bytes) -> Route:
     return RoCEv2Route(ip, udp, eth, tuple(vlans), options, prefix)
 
 
-def _with_lengths(route: Route, transport_size: int) -> Route:
-    """The route with the lengths and checksums of a transport packet of that size."""
+def with_lengths(route: Route, transport_size: int) -> Route:
+    """The route with the lengths and checksums of a packet of that size.
+
+    transport_size: bytes from the BTH to the padding.
+    """
     size = transport_size + h.ICRC_SIZE
     if isinstance(route, IBRoute):
         grh = replace(route.grh, pay_len=size) if route.grh else None

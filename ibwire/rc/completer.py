@@ -1,0 +1,258 @@
+"""The completer: from responses to completions, or to a retransmission.
+
+A response acknowledges everything before it. When a READ or atomic is among that, its
+answer was lost: it is not completed but asked for again (the implied NAK). Work
+requests complete in the order in which they were posted, each once.
+
+Source: IBA 9.7.5 to 9.7.7; rxe_comp.c, qib_rc.c `do_rc_ack`, `rc_rcv_resp`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ibwire.rc.memory import scatter
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.requester import SendWQE
+from ibwire.rc.timers import rnr_wait
+from ibwire.rc.work import WCStatus
+from ibwire.units import Time
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.opcodes import Operation
+from ibwire_layers.psn import HALF, MASK
+from ibwire_layers.syndrome import AckKind, NakCode
+
+if TYPE_CHECKING:
+    from ibwire.rc.qp import QueuePair
+
+
+class Completer:
+    """The part of the sending half that reads responses."""
+
+    __slots__ = ("qp",)
+
+    def __init__(self, qp: QueuePair) -> None:
+        self.qp = qp
+
+    def handle_packet(self, packet: TransportPacket, now: Time) -> None:
+        """Take a response in."""
+        qp = self.qp
+        requester = qp.requester
+        psn = packet.psn
+        operation = packet.form.operation
+        is_ack = operation is Operation.ACKNOWLEDGE
+        ahead = (psn - requester.una) & MASK
+        if ahead >= HALF:
+            # A duplicate; but an ACK like the last one brings new credits (IBA 9.7.7.2.4).
+            qp.counters.ghost_acks += 1
+            if is_ack and ahead == MASK and aeth.kind(packet.syndrome) is AckKind.ACK:
+                requester.credits.update(packet.syndrome, packet.msn)
+            return
+        if ahead >= (requester.next_psn - requester.una) & MASK:
+            qp.counters.unexpected_responses += 1
+            return  # an answer to what was never sent
+        if requester.exact and ahead:
+            return
+        if not is_ack:
+            self._take_response(packet, now)
+            return
+        kind = aeth.kind(packet.syndrome)
+        if kind is AckKind.ACK:
+            if self._acknowledge_before(psn + 1 & MASK, now):
+                requester.credits.update(packet.syndrome, packet.msn)
+        elif kind is AckKind.RNR_NAK:
+            self._take_rnr_nak(psn, aeth.code(packet.syndrome), now)
+        elif kind is AckKind.NAK:
+            self._take_nak(psn, aeth.code(packet.syndrome), now)
+        elif qp.profile.reserved_syndrome_fails:
+            self.fail(qp.profile.bad_response)
+
+    def retire(self) -> None:
+        """Complete what is done at the head of the queue, and fail it if its turn has come."""
+        requester = self.qp.requester
+        wqes = requester.wqes
+        while wqes and wqes[0].done:
+            requester.complete(wqes[0], WCStatus.SUCCESS)
+        if wqes and wqes[0].status is not None:
+            self.fail(wqes[0].status)
+        self.qp.check_drained()
+
+    def fail(self, status: WCStatus) -> None:
+        """The oldest work request ends with this status, and with it the connection."""
+        requester = self.qp.requester
+        if requester.wqes:
+            requester.complete(requester.wqes[0], status)
+        self.qp.enter_error()
+
+    def _acknowledge_before(self, psn: int, now: Time) -> bool:
+        """Everything before `psn` has been executed.
+
+        `False` if a READ or atomic without an answer is among it: its answer was lost.
+        """
+        requester = self.qp.requester
+        wqes = requester.wqes
+        before = requester.una
+        una = before
+        lost = False
+        while wqes:
+            wqe = wqes[0]
+            if not wqe.started or wqe.plan.operation is None:
+                break
+            behind = (psn - wqe.first_psn) & MASK
+            if behind >= HALF or behind == 0:
+                break
+            if wqe.plan.is_answered:
+                # Inside a READ it says nothing: each response counts by itself.
+                lost = behind >= wqe.packets
+                break
+            if behind < wqe.packets:
+                una = psn
+                break
+            una = (wqe.first_psn + wqe.packets) & MASK
+            requester.complete(wqe, WCStatus.SUCCESS)
+            while wqes and wqes[0].done:
+                requester.complete(wqes[0], WCStatus.SUCCESS)
+        if una != before:
+            requester.acknowledge(una, now)
+            self.retire()
+        if lost:
+            self._restart(requester.una, now, implied=True)
+        return not lost
+
+    def _restart(self, psn: int, now: Time, *, implied: bool) -> None:
+        """Go back to `psn` because of a NAK or of an answer that is missing; costs a retry."""
+        requester = self.qp.requester
+        if requester.restart_psn == psn:
+            return  # it is going back already
+        if implied:
+            self.qp.counters.implied_naks += 1
+        if requester.use_up_retry():
+            requester.restart_psn = psn
+            requester.exact = implied
+            requester.restart(psn)
+            requester.arm(now)
+
+    def _take_nak(self, psn: int, code: int, now: Time) -> None:
+        qp = self.qp
+        if not self._acknowledge_before(psn, now):
+            return
+        if code == NakCode.PSN_SEQUENCE_ERROR:
+            qp.counters.sequence_naks_received += 1
+            self._restart(psn, now, implied=False)
+            return
+        status = _NAK_STATUS.get(code)
+        if status is None and qp.profile.reserved_syndrome_fails:
+            status = WCStatus.REM_OP_ERR
+        if status is not None:
+            qp.counters.fatal_naks_received += 1
+            self.fail(status)
+
+    def _take_rnr_nak(self, psn: int, code: int, now: Time) -> None:
+        qp = self.qp
+        requester = qp.requester
+        if not self._acknowledge_before(psn, now) or psn != requester.una:
+            return
+        if requester.timers.rnr is not None:
+            return  # it is waiting already
+        qp.counters.rnr_naks_received += 1
+        if requester.rnr_retries == 0:
+            self.fail(WCStatus.RNR_RETRY_EXC_ERR)
+            return
+        if requester.rnr_retries != 7:
+            requester.rnr_retries -= 1
+        requester.timers.rnr = now + rnr_wait(code, qp.profile)
+        requester.timers.ack = None
+        requester.rnr_psn = psn
+        requester.restart_psn = None
+
+    def _take_response(self, packet: TransportPacket, now: Time) -> None:
+        """A READ response or an atomic acknowledge."""
+        qp = self.qp
+        requester = qp.requester
+        psn = packet.psn
+        wqe = self._find(psn)
+        if wqe is None or not self._acknowledge_before(wqe.first_psn, now):
+            return
+        if requester.wqes[0] is not wqe:
+            return  # an older one completed in error
+        status: WCStatus | None
+        if not wqe.plan.is_answered:
+            status = qp.profile.bad_response
+        elif wqe.plan.operation is Operation.READ:
+            if psn != requester.una:
+                if qp.profile.restarts_on_read_gap:
+                    self._restart(requester.una, now, implied=True)
+                return
+            status = self._take_read(wqe, packet)
+        else:
+            status = self._take_answer(wqe, packet)
+        if status is not None:
+            self.fail(status)
+            return
+        if packet.form.has_aeth:
+            requester.credits.update(packet.syndrome, packet.msn)
+        una = psn + 1 & MASK
+        if una == (wqe.first_psn + wqe.packets) & MASK:
+            requester.complete(wqe, WCStatus.SUCCESS)
+        requester.acknowledge(una, now)
+        self.retire()
+
+    def _find(self, psn: int) -> SendWQE | None:
+        """The work request that a PSN belongs to."""
+        for wqe in self.qp.requester.wqes:
+            if not wqe.started:
+                return None
+            if wqe.plan.operation is not None and (psn - wqe.first_psn) & MASK < wqe.packets:
+                return wqe
+        return None
+
+    def _take_read(self, wqe: SendWQE, packet: TransportPacket) -> WCStatus | None:
+        """Store a READ response that is the next one; a status if it is wrong."""
+        qp = self.qp
+        form = packet.form
+        if form.operation is not Operation.READ_RESPONSE or _is_failure(packet):
+            return qp.profile.bad_response
+        if form.is_first and wqe.in_response:
+            return qp.profile.bad_response
+        # After a restart inside the READ a peer may go on where it was (rxe does).
+        if not form.is_first and not wqe.in_response and not wqe.received:
+            return qp.profile.bad_response
+        size = len(packet.payload)
+        rest = wqe.length - wqe.received
+        right = size == rest <= qp.mtu if form.is_last else size == qp.mtu < rest
+        if not right:
+            return qp.profile.bad_response_length
+        if size and not scatter(qp.keys, qp.pd, wqe.wr.sg_list, wqe.received, packet.payload):
+            return WCStatus.LOC_PROT_ERR
+        wqe.received += size
+        wqe.in_response = not form.is_last
+        return None
+
+    def _take_answer(self, wqe: SendWQE, packet: TransportPacket) -> WCStatus | None:
+        """Take the answer to an atomic, a FLUSH or an ATOMIC WRITE; a status if it is wrong."""
+        qp = self.qp
+        if _is_failure(packet):
+            return qp.profile.bad_response
+        if wqe.plan.takes_read_slot:
+            if packet.form.operation is not Operation.ATOMIC_ACKNOWLEDGE:
+                return qp.profile.bad_response
+            original = packet.original.to_bytes(8, "little")  # memory is in the host's order
+            if not scatter(qp.keys, qp.pd, wqe.wr.sg_list, 0, original):
+                return WCStatus.LOC_PROT_ERR
+            return None
+        form = packet.form
+        whole = form.operation is Operation.READ_RESPONSE and form.is_first and form.is_last
+        return None if whole and not packet.payload else qp.profile.bad_response
+
+
+def _is_failure(packet: TransportPacket) -> bool:
+    """Whether a response with data carries an AETH that is no ACK."""
+    return packet.form.has_aeth and aeth.kind(packet.syndrome) is not AckKind.ACK
+
+
+_NAK_STATUS: dict[int, WCStatus] = {
+    NakCode.INVALID_REQUEST: WCStatus.REM_INV_REQ_ERR,
+    NakCode.REMOTE_ACCESS_ERROR: WCStatus.REM_ACCESS_ERR,
+    NakCode.REMOTE_OPERATIONAL_ERROR: WCStatus.REM_OP_ERR,
+}
+"""Completion of the work request that was NAKed (IBA 9.9.2.4.2)."""

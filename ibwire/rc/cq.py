@@ -1,0 +1,145 @@
+"""Completion queues: completions in order, overrun, and events for who has asked.
+
+A queue that is full when a completion comes is in error for good: the completion is
+lost, CQ_ERR is raised once, and whoever pushed takes its queue pair down. What was in
+the queue before can still be polled (rc-transport.md 12).
+
+Arming asks for one event: at the next completion, or at the next that is solicited
+or an error. It does not look at completions that are there already.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+
+from ibwire.errors import VerbsError
+from ibwire.rc.attributes import AsyncEvent, EventType
+from ibwire.rc.work import WC, WCStatus
+
+
+class Arming(IntEnum):
+    """What an event has been asked for, weakest first."""
+
+    NONE = 0
+    SOLICITED = 1
+    NEXT = 2
+
+
+class CompletionChannel:
+    """Where armed queues report: `ibv_comp_channel`."""
+
+    __slots__ = ("events", "users")
+
+    def __init__(self) -> None:
+        self.events: deque[CompletionQueue] = deque()
+        """Queues that have had what they were armed for, oldest first."""
+        self.users = 0
+        """Completion queues that report here."""
+
+    def poll_event(self) -> CompletionQueue | None:
+        """The next queue with an event, `None` when there is none."""
+        return self.events.popleft() if self.events else None
+
+    def close(self) -> None:
+        """Give the channel back; raises EBUSY while a queue reports here."""
+        if self.users:
+            raise VerbsError(errno.EBUSY, f"the completion channel has {self.users} queues")
+
+
+class CompletionQueue:
+    """Completions of any number of work queues, each queue's in the order of its work requests."""
+
+    __slots__ = ("_entries", "_on_event", "arming", "channel", "closed", "cqe", "error", "users")
+
+    def __init__(
+        self,
+        on_event: Callable[[AsyncEvent], None],
+        cqe: int,
+        channel: CompletionChannel | None = None,
+    ) -> None:
+        """Raises EINVAL unless `cqe`, the number of completions that fit, is positive."""
+        _check_size(cqe)
+        self._on_event = on_event
+        self._entries: deque[WC] = deque()
+        self.cqe = cqe
+        self.channel = channel
+        self.arming = Arming.NONE
+        self.error = False
+        """A completion has been lost."""
+        self.users = 0
+        """Work queues that complete here."""
+        self.closed = False
+        if channel is not None:
+            channel.users += 1
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def push(self, wc: WC) -> bool:
+        """Add a completion; `False` if it is lost, and then the queue is in error."""
+        if self.error or len(self._entries) >= self.cqe:
+            if not self.error:
+                self.error = True
+                self._on_event(AsyncEvent(EventType.CQ_ERR, self))
+            return False
+        self._entries.append(wc)
+        if self.arming and (
+            self.arming is Arming.NEXT or wc.solicited or wc.status is not WCStatus.SUCCESS
+        ):
+            self.arming = Arming.NONE
+            if self.channel is not None:
+                self.channel.events.append(self)
+        return True
+
+    def poll(self, n: int = 1) -> list[WC]:
+        """Take up to `n` completions, oldest first."""
+        entries = self._entries
+        return [entries.popleft() for _ in range(min(n, len(entries)))]
+
+    def arm(self, solicited_only: bool = False) -> None:
+        """Ask for one event.
+
+        To be armed for any completion stays so: asking for solicited ones besides
+        takes nothing back (IBA C11-31 and C11-32 as Linux `rvt_req_notify_cq` cites them).
+        """
+        self.arming = max(self.arming, Arming.SOLICITED if solicited_only else Arming.NEXT)
+
+    def resize(self, cqe: int) -> None:
+        """Change how many completions fit; raises EINVAL for fewer than there are."""
+        _check_size(cqe)
+        if cqe < len(self._entries):
+            raise VerbsError(
+                errno.EINVAL, f"{len(self._entries)} completions wait, {cqe} shall fit"
+            )
+        self.cqe = cqe
+
+    def attach(self) -> None:
+        """Count one more user; raises EINVAL after `close`."""
+        if self.closed:
+            raise VerbsError(errno.EINVAL, "the completion queue is closed")
+        self.users += 1
+
+    def detach(self) -> None:
+        """Count one user less."""
+        self.users -= 1
+
+    def close(self) -> None:
+        """Give the queue back with its events; raises EBUSY while it is used. Twice is once."""
+        if self.users:
+            raise VerbsError(errno.EBUSY, f"the completion queue has {self.users} users")
+        if self.closed:
+            return
+        self.closed = True
+        self._entries.clear()
+        if self.channel is not None:
+            self.channel.users -= 1
+            others = [cq for cq in self.channel.events if cq is not self]
+            self.channel.events = deque(others)
+
+
+def _check_size(cqe: int) -> None:
+    if cqe < 1:
+        raise VerbsError(errno.EINVAL, f"a completion queue for {cqe} completions")

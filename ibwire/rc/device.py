@@ -1,0 +1,454 @@
+"""A device: queue pairs behind one port, as a `Node` of a network.
+
+It finds the queue pair of each frame, drops what is damaged or for nobody, and lets
+the queue pairs that have something to send take turns, packet by packet. It costs the
+same with one queue pair as with ten thousand: only those with something to do are
+ever looked at.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import ipaddress
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ibwire.errors import VerbsError
+from ibwire.node import OPEN, Frame, Grant
+from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
+from ibwire.rc.cq import CompletionChannel, CompletionQueue
+from ibwire.rc.memory import KeyTable, ProtectionDomain
+from ibwire.rc.packet import decode, encode
+from ibwire.rc.path import (
+    V4_MAPPED,
+    Arrivals,
+    Path,
+    ethernet_route,
+    ib_route,
+    icrc_fits,
+    is_v4,
+)
+from ibwire.rc.profile import SPEC, Profile, SourcePort
+from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.srq import SharedReceiveQueue
+from ibwire.units import Time
+from ibwire_layers.opcodes import Service
+from ibwire_layers.outer import LinkType
+
+MULTICAST_QPN = 0xFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What a device has room for: `ibv_device_attr`."""
+
+    max_qp: int = 1 << 20
+    max_qp_wr: int = 1 << 16
+    max_sge: int = 32
+    max_cq: int = 1 << 20
+    max_cqe: int = 1 << 22
+    max_mr: int = 1 << 24
+    max_srq: int = 1 << 16
+    max_srq_wr: int = 1 << 16
+    max_qp_rd_atom: int = 128
+    max_inline_data: int = 1024
+    port_mtu: int = 4096
+    """Bytes; the largest path MTU."""
+
+
+@dataclass(frozen=True, slots=True)
+class CongestionEvent:
+    """A queue pair has received a CNP (`cnp`) or a CE-marked packet (`ce`)."""
+
+    qp: QueuePair
+    kind: str
+    time: Time
+
+
+class XRCDomain:
+    """Which XRC queue pairs may use which SRQs."""
+
+    __slots__ = ("closed", "users")
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.closed = False
+
+    def close(self) -> None:
+        """Give the domain back; raises EBUSY while it is used."""
+        if self.users:
+            raise VerbsError(errno.EBUSY, f"the XRC domain has {self.users} users")
+        self.closed = True
+
+
+class Device:
+    """An RDMA adapter with one port.
+
+    address: the port's IPv4 or IPv6 addresses, first GIDs first; for a native
+    InfiniBand port its GIDs. mac: `None` for the one that `mac_of` gives.
+    link: `rocev2`, `rocev1` or `ib`. vlan: VLAN ID of everything it sends.
+    lid: of a native InfiniBand port.
+    """
+
+    LIMIT_EVENTS = 4096
+    """Congestion events kept until they are polled; the oldest go first."""
+
+    def __init__(
+        self,
+        name: str = "ibwire0",
+        address: str | Sequence[str] = "10.0.0.1",
+        *,
+        mac: bytes | None = None,
+        profile: Profile = SPEC,
+        link: str = "rocev2",
+        vlan: int | None = None,
+        lid: int = 1,
+        limits: DeviceLimits | None = None,
+        first_qpn: int = 0x11,
+        key_start: int = 0,
+    ) -> None:
+        if link not in ("rocev2", "rocev1", "ib"):
+            raise VerbsError(errno.EINVAL, f"link {link!r}, not rocev2, rocev1 or ib")
+        self.name = name
+        self.profile = profile
+        self.link = link
+        self.vlan = vlan
+        self.lid = lid
+        self.limits = limits or DeviceLimits()
+        addresses = [address] if isinstance(address, str) else list(address)
+        self.gids = [gid_of(each) for each in addresses]
+        self.mac = mac_of(self.gids[0]) if mac is None else mac
+        self.neighbours: dict[int, bytes] = {}
+        """MAC by GID; whoever is missing has the one that `mac_of` gives."""
+        self.pkeys = [0xFFFF]
+        self.keys = KeyTable(key_start)
+        self.reserved_pd = ProtectionDomain(self.keys)
+        self.qps: dict[int, QueuePair] = {}
+        self.srqs: dict[int, SharedReceiveQueue] = {}
+        self.multicast: dict[int, list[QueuePair]] = {}
+        """Queue pairs by the multicast GID they listen to."""
+        self.counters: Counter[str] = Counter()
+        self.events: deque[AsyncEvent] = deque()
+        self.congestion: deque[CongestionEvent] = deque(maxlen=self.LIMIT_EVENTS)
+        native = link == "ib"
+        self._arrivals = Arrivals(LinkType.INFINIBAND if native else LinkType.ETHERNET)
+        self._lanes: dict[int, deque[QueuePair]] = {}
+        self._timers: list[tuple[Time, int, QueuePair]] = []
+        self._timer_number = 0
+        self._next_qpn = first_qpn
+        self._next_srq = 1
+        self._datagram_paths: dict[tuple[AddressVector, int], Path] = {}
+
+    # Objects.
+
+    def alloc_pd(self) -> ProtectionDomain:
+        """A new protection domain."""
+        return ProtectionDomain(self.keys)
+
+    def create_channel(self) -> CompletionChannel:
+        """A new completion channel."""
+        return CompletionChannel()
+
+    def create_cq(self, cqe: int, channel: CompletionChannel | None = None) -> CompletionQueue:
+        """A new completion queue for `cqe` completions; EINVAL for too many."""
+        if cqe > self.limits.max_cqe:
+            raise VerbsError(errno.EINVAL, f"{cqe} completions, at most {self.limits.max_cqe}")
+        return CompletionQueue(self.emit, cqe, channel)
+
+    def open_xrc_domain(self) -> XRCDomain:
+        """A new XRC domain."""
+        return XRCDomain()
+
+    def create_srq(
+        self,
+        pd: ProtectionDomain,
+        *,
+        max_wr: int = 128,
+        max_sge: int = 16,
+        limit: int = 0,
+        xrc_domain: XRCDomain | None = None,
+        cq: CompletionQueue | None = None,
+    ) -> SharedReceiveQueue:
+        """A new shared receive queue; with a domain and a CQ, one for XRC."""
+        if max_wr > self.limits.max_srq_wr or max_sge > self.limits.max_sge:
+            raise VerbsError(errno.EINVAL, f"an SRQ of {max_wr} requests of {max_sge} SGEs")
+        number = self._next_srq
+        srq = SharedReceiveQueue(
+            self.emit, pd, max_wr, max_sge, limit, number, xrc_domain=xrc_domain, cq=cq
+        )
+        self._next_srq += 1
+        self.srqs[number] = srq
+        return srq
+
+    def create_qp(self, init: QPInit, number: int | None = None) -> QueuePair:
+        """A new queue pair in RESET; `number` picks its QPN (EBUSY if that is taken)."""
+        cap = init.cap
+        limits = self.limits
+        if max(cap.max_send_wr, cap.max_recv_wr) > limits.max_qp_wr:
+            raise VerbsError(
+                errno.EINVAL, f"a queue pair for more than {limits.max_qp_wr} requests"
+            )
+        if max(cap.max_send_sge, cap.max_recv_sge) > limits.max_sge:
+            raise VerbsError(errno.EINVAL, f"more than {limits.max_sge} SGEs a request")
+        if cap.max_inline_data > limits.max_inline_data:
+            raise VerbsError(errno.EINVAL, f"more than {limits.max_inline_data} bytes inline")
+        if init.pd is None and init.qp_type is not QPType.XRC_RECV:
+            raise VerbsError(errno.EINVAL, "a queue pair needs a protection domain")
+        if init.send_cq is None and init.qp_type is not QPType.XRC_RECV:
+            raise VerbsError(errno.EINVAL, "a queue pair needs a completion queue for sends")
+        if init.qp_type is QPType.XRC_RECV and init.xrc_domain is None:
+            raise VerbsError(errno.EINVAL, "an XRC_RECV queue pair needs an XRC domain")
+        if len(self.qps) >= limits.max_qp:
+            raise VerbsError(errno.ENOMEM, f"{limits.max_qp} queue pairs exist already")
+        if number is None:
+            number = self._free_qpn()
+        elif number in self.qps or not 0 <= number < MULTICAST_QPN:
+            raise VerbsError(errno.EBUSY, f"QP number {number:#x} is taken")
+        for user in _parts(init):
+            user.attach()
+        qp = self.qps[number] = QueuePair(self, number, init)
+        if init.xrc_domain is not None:
+            init.xrc_domain.users += 1
+        return qp
+
+    def _free_qpn(self) -> int:
+        while self._next_qpn in self.qps:
+            self._next_qpn += 1
+        number = self._next_qpn
+        self._next_qpn = number + 1 if number + 1 < MULTICAST_QPN else 2
+        return number
+
+    def forget_qp(self, qp: QueuePair) -> None:
+        """A queue pair was closed."""
+        del self.qps[qp.number]
+        for listeners in self.multicast.values():
+            if qp in listeners:
+                listeners.remove(qp)
+        for user in (qp.send_cq, qp.recv_cq, qp.receives.srq):
+            if user is not None:
+                user.detach()
+        if qp.pd is not self.reserved_pd:
+            qp.pd.detach()
+        if qp.xrc_domain is not None:
+            qp.xrc_domain.users -= 1
+
+    def poll_event(self) -> AsyncEvent | None:
+        """The next asynchronous event, `None` when there is none."""
+        return self.events.popleft() if self.events else None
+
+    # As a node.
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Take a frame that has arrived whole."""
+        arrival = self._arrivals.read(frame)
+        if arrival is None:
+            self.counters["not_for_rdma"] += 1
+            return
+        if not icrc_fits(frame, arrival):
+            self.counters["bad_icrc"] += 1
+            return
+        packet = decode(frame, arrival.size, arrival.end - 4)
+        if packet is None:
+            self.counters["malformed"] += 1
+            return
+        packet.arrival = arrival
+        qp = self.qps.get(packet.dest_qp)
+        if qp is None:
+            self._receive_other(packet.dest_qp, frame, now)
+            return
+        qp.handle_packet(packet, now)
+        if qp.scheduled:
+            self._note_timer(qp)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next frame; queue pairs take turns, packet by packet."""
+        for lane, active in self._lanes.items():
+            if not active or not grant.allows(lane, self.limits.port_mtu + 128):
+                continue
+            while active:
+                qp = active[0]
+                packet = qp.poll_transmit(now)
+                if packet is None:
+                    active.popleft()
+                    qp.scheduled = False
+                    self._note_timer(qp)
+                    continue
+                if len(active) > 1:
+                    active.rotate(-1)
+                path = packet.path or qp.path
+                assert path is not None
+                return path.frame(encode(packet))
+        return None
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` wants to be called; earlier than needed is possible."""
+        return self._timers[0][0] if self._timers else None
+
+    def handle_timeout(self, now: Time) -> None:
+        """Do what is due by `now`."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            entry, _, qp = heapq.heappop(timers)
+            if qp.timer_entry != entry:
+                continue  # an earlier entry has taken its place
+            qp.timer_entry = None
+            due = qp.poll_timeout()
+            if due is not None and due <= now:
+                qp.handle_timeout(now)
+            self._note_timer(qp)
+
+    # What queue pairs ask of it.
+
+    def schedule(self, qp: QueuePair) -> None:
+        """A queue pair may have something to send."""
+        qp.scheduled = True
+        lane = qp.attr.ah_attr.sl
+        active = self._lanes.get(lane)
+        if active is None:
+            active = self._lanes[lane] = deque()
+        active.append(qp)
+
+    def emit(self, event: AsyncEvent) -> None:
+        """Raise an asynchronous event."""
+        self.events.append(event)
+
+    def note_congestion(self, qp: QueuePair, kind: str, now: Time) -> None:
+        """A CNP or a CE mark has come: where rate control will listen."""
+        self.congestion.append(CongestionEvent(qp, kind, now))
+
+    def path_to(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
+        """The way to an address, for a queue pair (`dest_qpn`) or for datagrams (0)."""
+        if dest_qpn:
+            return self._make_path(av, qpn, dest_qpn)
+        key = av, qpn
+        path = self._datagram_paths.get(key)
+        if path is None:
+            if len(self._datagram_paths) >= 1024:
+                self._datagram_paths.clear()
+            path = self._datagram_paths[key] = self._make_path(av, qpn, 0)
+        return path
+
+    def ends_of(self, av: AddressVector) -> tuple[int, int]:
+        """Own GID and the peer's, as arriving packets must have them; 0 where there is no GRH."""
+        if self.link == "ib" and not av.is_global:
+            return 0, 0
+        return self.gids[av.sgid_index], av.dgid
+
+    def _make_path(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
+        source = self.gids[av.sgid_index]
+        hop_limit = self.profile.route_hop_limit or av.hop_limit
+        if self.link == "ib":
+            route = ib_route(
+                source=source,
+                destination=av.dgid,
+                slid=self.lid | av.src_path_bits,
+                dlid=av.dlid,
+                sl=av.sl,
+                is_global=av.is_global,
+                traffic_class=av.traffic_class,
+                hop_limit=hop_limit,
+                flow_label=av.flow_label,
+            )
+            return Path(route)
+        destination_mac = av.dmac or self.neighbours.get(av.dgid) or mac_of(av.dgid)
+        return Path(
+            ethernet_route(
+                source=source,
+                destination=av.dgid,
+                source_mac=self.mac,
+                destination_mac=destination_mac,
+                source_port=self._source_port(av, qpn, dest_qpn),
+                traffic_class=av.traffic_class,
+                hop_limit=hop_limit,
+                flow_label=0 if self.link == "rocev2" else av.flow_label,
+                vlan=self.vlan,
+                priority=av.sl & 7,
+                version=1 if self.link == "rocev1" else 2,
+            ),
+            counts_identification=self.profile.counts_identification
+            and self.link == "rocev2"
+            and is_v4(av.dgid),
+        )
+
+    def _source_port(self, av: AddressVector, qpn: int, dest_qpn: int) -> int:
+        if av.udp_source_port is not None:
+            return av.udp_source_port
+        if self.profile.source_port is SourcePort.QPN:
+            return qpn & 0xFFFF
+        if not dest_qpn and not av.flow_label:
+            return datagram_source_port(qpn)
+        return flow_source_port(av.flow_label or flow_label_of(qpn, dest_qpn))
+
+    def _receive_other(self, dest_qp: int, frame: Frame, now: Time) -> None:
+        """A frame for no queue pair of ours, or for a multicast group."""
+        arrival = self._arrivals.read(frame)
+        listeners = self.multicast.get(arrival.destination, ()) if arrival else ()
+        if dest_qp != MULTICAST_QPN or not listeners:
+            self.counters["unknown_qp"] += 1
+            return
+        assert arrival is not None
+        for qp in listeners:
+            packet = decode(frame, arrival.size, arrival.end - 4)
+            if packet is not None and packet.form.service is Service.UD:
+                packet.arrival = arrival
+                qp.handle_packet(packet, now)
+                self._note_timer(qp)
+
+    def _note_timer(self, qp: QueuePair) -> None:
+        """Make sure that a queue pair is looked at when its timer is due."""
+        timers = qp.requester.timers
+        due = timers.ack if timers.rnr is None else timers.next_timeout()
+        if due is not None and (qp.timer_entry is None or due < qp.timer_entry):
+            qp.timer_entry = due
+            self._timer_number += 1
+            heapq.heappush(self._timers, (due, self._timer_number, qp))
+
+
+def gid_of(address: str) -> int:
+    """The GID of an IPv4 or IPv6 address, 128 bits; raises `VerbsError` EINVAL."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        raise VerbsError(errno.EINVAL, f"{address!r} is no IP address") from None
+    return V4_MAPPED | int(parsed) if parsed.version == 4 else int(parsed)
+
+
+def mac_of(gid: int) -> bytes:
+    """The MAC address that a device with this GID has in a network without ARP.
+
+    For IPv4 02:00 and the address; for an IPv6 address made from a MAC, that MAC
+    (RFC 4291 appendix A); for any other 02:00 and its last four bytes.
+    """
+    if not is_v4(gid) and gid >> 24 & 0xFFFF == 0xFFFE:
+        low = gid & (1 << 64) - 1
+        high = (low >> 40 ^ 0x020000).to_bytes(3)
+        return high + (low & 0xFFFFFF).to_bytes(3)
+    return b"\x02\x00" + (gid & 0xFFFFFFFF).to_bytes(4)
+
+
+def flow_label_of(qpn: int, dest_qpn: int) -> int:
+    """The flow label of a connection without one (Linux `rdma_calc_flow_label`), 20 bits."""
+    value = qpn * dest_qpn
+    value ^= value >> 20
+    value ^= value >> 40
+    return value & 0xFFFFF
+
+
+def flow_source_port(flow_label: int) -> int:
+    """The UDP source port of a flow label (rdma-core `ibv_flow_label_to_udp_sport`)."""
+    return (flow_label & 0x3FFF) ^ (flow_label & 0xFC000) >> 14 | 0xC000
+
+
+def datagram_source_port(qpn: int) -> int:
+    """The UDP source port of a UD queue pair: Linux `hash_32` (rxe, ud-pingpong)."""
+    return 0xC000 + ((qpn * 0x61C88647 & 0xFFFFFFFF) >> 18)
+
+
+def _parts(
+    init: QPInit,
+) -> list[ProtectionDomain | CompletionQueue | SharedReceiveQueue]:
+    """What a queue pair is made of, each once for each use."""
+    parts = (init.pd, init.send_cq, init.recv_cq, init.srq)
+    return [part for part in parts if part is not None]

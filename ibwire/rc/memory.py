@@ -1,0 +1,590 @@
+"""Which bytes a key opens: protection domains, regions, windows and the checks of every access.
+
+A region is a piece of the application's memory with an address (`iova`) and a key,
+which is its lkey and its rkey at once. A window lends part of a region to peers
+under an rkey of its own. A key is a 24-bit index and, in the low byte, eight bits
+that a rebinding changes.
+
+Whoever touches memory looks its key up again for every packet, so nothing outlives a
+deregistration. A lookup compares offsets from the start of a region, which have no
+64-bit wrap to fall into, and it answers `None` for every fault alike: key, domain,
+access, queue pair or bounds.
+
+Source: rc-transport.md 13; Linux `rxe_mr.c` and `rxe_mw.c`, which cite IBA volume 1.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Sequence
+from enum import Enum, IntFlag
+
+from ibwire.errors import VerbsError
+from ibwire.rc.work import SGE, MWBindInfo
+
+
+class Access(IntFlag):
+    """`ibv_access_flags`: what a region, a window or a queue pair allows.
+
+    The checks below take and keep plain integers, which are combined ten times
+    faster than members.
+    """
+
+    LOCAL_WRITE = 1 << 0
+    REMOTE_WRITE = 1 << 1
+    REMOTE_READ = 1 << 2
+    REMOTE_ATOMIC = 1 << 3
+    MW_BIND = 1 << 4
+    ZERO_BASED = 1 << 5
+    ON_DEMAND = 1 << 6
+    HUGETLB = 1 << 7
+    FLUSH_GLOBAL = 1 << 8
+    FLUSH_PERSISTENT = 1 << 9
+    RELAXED_ORDERING = 1 << 20
+
+
+class WindowState(Enum):
+    """Whether a window can be bound and used, as in rxe."""
+
+    FREE = "free"
+    """Type 2 before its binding and after its invalidation."""
+    VALID = "valid"
+    """Type 1 from its allocation, type 2 while bound."""
+    INVALID = "invalid"
+    """Deallocated."""
+
+
+class KeyTable:
+    """Every region and window of a device by key.
+
+    start: how many keys count as handed out already, so that keys and addresses of
+    two devices differ and a mistaken one is noticed.
+    """
+
+    __slots__ = ("_handed_out", "_indices", "_next_address", "_regions", "_remote", "_windows")
+
+    def __init__(self, start: int = 0) -> None:
+        self._handed_out = start
+        self._next_address = _FIRST_ADDRESS + start * _PAGE
+        self._indices: set[int] = set()
+        self._regions: dict[int, MemoryRegion] = {}
+        self._windows: dict[int, MemoryWindow] = {}
+        self._remote: dict[int, MemoryRegion | MemoryWindow] = {}
+        """By rkey: regions, and windows while they are bound."""
+
+    def find_local(
+        self, pd: ProtectionDomain, lkey: int, addr: int, length: int, access: int
+    ) -> MemoryRegion | None:
+        """The region in which our own queue pair may use these bytes, `None` for a fault.
+
+        A zero-length SGE has no key worth looking at: callers skip it.
+        """
+        region = self._regions.get(lkey)
+        if region is None or region.pd is not pd or access & ~region.access:
+            return None
+        offset = addr - region.iova
+        return region if 0 <= offset <= offset + length <= region.length else None
+
+    def find_remote(
+        self, pd: ProtectionDomain, qp_num: int, rkey: int, va: int, length: int, access: int
+    ) -> tuple[MemoryRegion, int] | None:
+        """The region that holds what a peer asks for and the offset into its buffer.
+
+        `None` for a fault. A zero-length request has no key worth looking at:
+        callers skip it. All bits of `access` must be granted.
+        """
+        target = self._remote.get(rkey)
+        if target is None or target.pd is not pd or access & ~target.access:
+            return None
+        offset = va - target.iova
+        if not 0 <= offset <= offset + length <= target.length:
+            return None
+        if isinstance(target, MemoryRegion):
+            return target, offset
+        if target.region is None or (target.kind == 2 and target.qp_num != qp_num):
+            return None
+        return target.region, target.start + offset
+
+    def grants(
+        self,
+        pd: ProtectionDomain,
+        qp_num: int,
+        rkey: int,
+        va: int | None,
+        length: int,
+        access: int,
+    ) -> bool:
+        """Whether a key grants access to a range, or to all that it opens if `va` is `None`."""
+        if va is None:
+            target = self._remote.get(rkey)
+            if target is None:
+                return False
+            va = target.iova
+        return self.find_remote(pd, qp_num, rkey, va, length, access) is not None
+
+    def bind(
+        self,
+        window: MemoryWindow,
+        qp_num: int,
+        qp_pd: ProtectionDomain,
+        info: MWBindInfo,
+        new_rkey: int,
+    ) -> bool:
+        """Bind a window as a work request of this queue pair asks; `False` is MW_BIND_ERR.
+
+        The window gets the low byte of `new_rkey` and keeps its index. A type 1
+        window is unbound by length 0. After a failure all is as before.
+        """
+        if window.pd is not qp_pd or qp_pd.keys is not self:
+            return False
+        wanted = WindowState.VALID if window.kind == 1 else WindowState.FREE
+        if window.state is not wanted:
+            return False
+        unbinding = info.mr is None or info.length == 0
+        if window.kind == 2 and unbinding:
+            return False
+        if not unbinding and not _may_bind(window, info):
+            return False
+        self._unbind(window)
+        del self._windows[window.rkey]
+        window.rkey = window.rkey & ~0xFF | new_rkey & 0xFF
+        self._windows[window.rkey] = window
+        if info.mr is not None and not unbinding:
+            window.region = info.mr
+            window.start = info.addr - info.mr.iova
+            window.iova = 0 if info.mw_access_flags & _ZERO_BASED else info.addr
+            window.length = info.length
+            window.access = int(info.mw_access_flags)
+            window.state = WindowState.VALID
+            window.qp_num = qp_num if window.kind == 2 else None
+            info.mr.windows += 1
+            self._remote[window.rkey] = window
+        return True
+
+    def invalidate(self, rkey: int, pd: ProtectionDomain, qp_num: int) -> bool:
+        """Take a type 2 window back to FREE, by LOCAL_INV or the peer's SEND_WITH_INV.
+
+        `False` if there is no such window, it is of type 1, or it belongs to another
+        domain or queue pair. Regions registered from user space cannot be invalidated.
+        A window that is free already stays so, which is no error (as in rxe).
+        """
+        window = self._windows.get(rkey)
+        if window is None or window.kind == 1 or window.pd is not pd:
+            return False
+        if window.state is WindowState.VALID and window.qp_num != qp_num:
+            return False
+        self._unbind(window)
+        return True
+
+    def new_key(self) -> int:
+        """A key whose index is in use nowhere; raises ENOMEM when there is none.
+
+        The low byte runs on when indices start again, so an old key stays wrong.
+        """
+        if len(self._indices) == _INDICES:
+            raise VerbsError(errno.ENOMEM, f"all {_INDICES} memory keys are in use")
+        while True:
+            index = self._handed_out % _INDICES + 1
+            self._handed_out += 1
+            if index not in self._indices:
+                self._indices.add(index)
+                return index << 8 | self._handed_out & 0xFF
+
+    def new_address(self, length: int) -> int:
+        """An address for that many bytes, pages away from every other one."""
+        address = self._next_address
+        self._next_address += (length // _PAGE + 2) * _PAGE
+        return address
+
+    def add_region(self, region: MemoryRegion) -> None:
+        """Make a region found by its key."""
+        self._regions[region.lkey] = self._remote[region.rkey] = region
+
+    def remove_region(self, region: MemoryRegion) -> None:
+        """Make a region's key worthless."""
+        del self._regions[region.lkey], self._remote[region.rkey]
+        self._indices.discard(region.lkey >> 8)
+
+    def add_window(self, window: MemoryWindow) -> None:
+        """Make a window found by its key, for binding and invalidation."""
+        self._windows[window.rkey] = window
+
+    def remove_window(self, window: MemoryWindow) -> None:
+        """Make a window's key worthless."""
+        self._unbind(window)
+        del self._windows[window.rkey]
+        self._indices.discard(window.rkey >> 8)
+
+    def _unbind(self, window: MemoryWindow) -> None:
+        if window.region is not None:
+            window.region.windows -= 1
+            del self._remote[window.rkey]
+        window.region = None
+        window.start = window.iova = window.length = window.access = 0
+        window.qp_num = None
+        if window.kind == 2:
+            window.state = WindowState.FREE
+
+
+class ProtectionDomain:
+    """What belongs together: keys work only for queue pairs of their own domain."""
+
+    __slots__ = ("closed", "keys", "users")
+
+    def __init__(self, keys: KeyTable) -> None:
+        self.keys = keys
+        self.users = 0
+        """Regions, windows, queue pairs, SRQs and address handles that exist in it."""
+        self.closed = False
+
+    def attach(self) -> None:
+        """Count one more user; raises EINVAL after `close`."""
+        if self.closed:
+            raise VerbsError(errno.EINVAL, "the protection domain is closed")
+        self.users += 1
+
+    def detach(self) -> None:
+        """Count one user less."""
+        self.users -= 1
+
+    def close(self) -> None:
+        """Give the domain back; raises EBUSY while something exists in it."""
+        if self.users:
+            raise VerbsError(errno.EBUSY, f"the protection domain has {self.users} users")
+        self.closed = True
+
+    def register(
+        self, memory: int | bytearray | memoryview, access: int, *, iova: int | None = None
+    ) -> MemoryRegion:
+        """Make memory usable: the given one, or that many zero bytes.
+
+        iova: its address; `None` for one that no other region of the device has, or 0
+        with ZERO_BASED. Raises EINVAL for a wrong access or address, EFAULT for
+        read-only memory with LOCAL_WRITE, ENOMEM for too much.
+        """
+        view = _view(memory)
+        _check_access(access, view)
+        iova = _place(self.keys, view, access, iova)
+        key = self._new_key()
+        region = MemoryRegion(self, key, view, access, iova)
+        self.keys.add_region(region)
+        return region
+
+    def allocate_window(self, kind: int) -> MemoryWindow:
+        """A window of type 1 or 2 (2B), bound to nothing; EINVAL for another type."""
+        if kind not in (1, 2):
+            raise VerbsError(errno.EINVAL, f"window type {kind}, not 1 or 2")
+        key = self._new_key()
+        window = MemoryWindow(self, kind, key)
+        self.keys.add_window(window)
+        return window
+
+    def _new_key(self) -> int:
+        self.attach()
+        try:
+            return self.keys.new_key()
+        except VerbsError:
+            self.detach()
+            raise
+
+
+class MemoryRegion:
+    """Memory that queue pairs of its domain may use, made by `ProtectionDomain.register`."""
+
+    __slots__ = ("access", "buffer", "iova", "length", "lkey", "pd", "rkey", "valid", "windows")
+
+    def __init__(
+        self, pd: ProtectionDomain, key: int, buffer: memoryview, access: int, iova: int
+    ) -> None:
+        self.pd = pd
+        self.lkey = key
+        self.rkey = key
+        """As `lkey` even without remote access, which a reregistration may grant later."""
+        self.iova = iova
+        self.length = len(buffer)
+        self.access = int(access)
+        self.buffer = buffer
+        """The bytes, format B."""
+        self.valid = True
+        self.windows = 0
+        """Windows that are bound to it."""
+
+    def read(self, addr: int, size: int) -> bytes:
+        """Bytes for the application; raises EFAULT outside."""
+        start = self._offset(addr, size)
+        return bytes(self.buffer[start : start + size])
+
+    def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
+        """Bytes from the application; raises EFAULT outside."""
+        start = self._offset(addr, len(data))
+        if self.buffer.readonly:
+            raise VerbsError(errno.EFAULT, "the memory is read-only")
+        self.buffer[start : start + len(data)] = data
+
+    def load64(self, offset: int) -> int:
+        """The eight bytes that an atomic finds: a number in the host's order.
+
+        That order is little-endian here (rc-transport.md 11), on every host.
+        offset: into the buffer, from `find_remote` or `find_local` with length 8.
+        """
+        value: int = _U64.unpack_from(self.buffer, offset)[0]
+        return value
+
+    def store64(self, offset: int, value: int) -> None:
+        """The counterpart of `load64`; `value` counts modulo 2^64."""
+        _U64.pack_into(self.buffer, offset, value & 0xFFFF_FFFF_FFFF_FFFF)
+
+    def deregister(self) -> None:
+        """Make the region unusable at once; raises EINVAL while a window is bound to it.
+
+        Source: IBA 10.6.7.2.6 as Linux `rxe_dereg_mr` has it. Twice is once.
+        """
+        if not self.valid:
+            return
+        self._refuse_bound("deregister")
+        self.pd.keys.remove_region(self)
+        self.pd.detach()
+        self.valid = False
+        self.length = 0
+        # The application may resize its bytearray again only when no view holds it.
+        self.buffer = memoryview(b"")
+
+    def reregister(
+        self,
+        pd: ProtectionDomain | None = None,
+        memory: int | bytearray | memoryview | None = None,
+        access: int | None = None,
+        iova: int | None = None,
+    ) -> None:
+        """Change what is given; the key stays, and a peer may go on using it.
+
+        Other memory gets another address, unless `iova` names one. Raises as
+        `register`, and EINVAL while a window is bound; then nothing has changed.
+        """
+        if not self.valid:
+            raise VerbsError(errno.EINVAL, "the memory region is not registered")
+        self._refuse_bound("reregister")
+        new_pd = self.pd if pd is None else pd
+        if new_pd.keys is not self.pd.keys:
+            raise VerbsError(errno.EINVAL, "the protection domain is of another device")
+        new_access = self.access if access is None else int(access)
+        view = self.buffer if memory is None else _view(memory)
+        _check_access(new_access, view)
+        if iova is None and memory is None and not new_access & _ZERO_BASED:
+            iova = self.iova
+        iova = _place(self.pd.keys, view, new_access, iova)
+        new_pd.attach()
+        self.pd.detach()
+        self.pd, self.buffer, self.access, self.iova = new_pd, view, new_access, iova
+        self.length = len(view)
+
+    def _offset(self, addr: int, size: int) -> int:
+        offset = addr - self.iova
+        if not 0 <= offset <= offset + size <= self.length:
+            raise VerbsError(
+                errno.EFAULT,
+                f"{size} bytes at {addr:#x} are not within the {self.length} at {self.iova:#x}",
+            )
+        return offset
+
+    def _refuse_bound(self, verb: str) -> None:
+        if self.windows:
+            raise VerbsError(errno.EINVAL, f"cannot {verb} a region with windows bound to it")
+
+
+class MemoryWindow:
+    """A part of a region under a key of its own, made by `ProtectionDomain.allocate_window`.
+
+    Type 1 serves every queue pair of the domain, type 2 the one that bound it.
+    """
+
+    __slots__ = (
+        "access",
+        "iova",
+        "kind",
+        "length",
+        "pd",
+        "qp_num",
+        "region",
+        "rkey",
+        "start",
+        "state",
+    )
+
+    def __init__(self, pd: ProtectionDomain, kind: int, rkey: int) -> None:
+        self.pd = pd
+        self.kind = kind
+        self.rkey = rkey
+        self.state = WindowState.VALID if kind == 1 else WindowState.FREE
+        self.region: MemoryRegion | None = None
+        """What it is bound to."""
+        self.start = 0
+        """Its first byte as offset into the region's buffer."""
+        self.iova = 0
+        """Its address: that of its first byte in the region, or 0 with ZERO_BASED."""
+        self.length = 0
+        self.access = 0
+        self.qp_num: int | None = None
+        """The queue pair that a bound type 2 window serves."""
+
+    def deallocate(self) -> None:
+        """Unbind the window and make its key worthless. Twice is once."""
+        if self.state is WindowState.INVALID:
+            return
+        self.pd.keys.remove_window(self)
+        self.pd.detach()
+        self.state = WindowState.INVALID
+
+
+def gather(
+    keys: KeyTable, pd: ProtectionDomain, sges: Sequence[SGE], offset: int, size: int
+) -> bytes | None:
+    """Bytes [offset, offset + size) of what the SGEs hold one after the other.
+
+    `None` is LOC_PROT_ERR. Keys count only where a byte is taken.
+    """
+    if len(sges) == 1:
+        sge = sges[0]
+        if offset + size <= sge.length:
+            addr = sge.addr + offset
+            region = keys.find_local(pd, sge.lkey, addr, size, 0)
+            if region is not None:
+                start = addr - region.iova
+                return region.buffer[start : start + size].tobytes()
+    pieces = _pieces(keys, pd, sges, offset, size, 0)
+    return None if pieces is None else b"".join(pieces)
+
+
+def scatter(
+    keys: KeyTable, pd: ProtectionDomain, sges: Sequence[SGE], offset: int, data: bytes
+) -> bool:
+    """Write bytes where the SGEs have [offset, offset + len(data)).
+
+    `False` is LOC_PROT_ERR, and then nothing has been written. Needs LOCAL_WRITE.
+    Keys count only where a byte goes.
+    """
+    size = len(data)
+    if len(sges) == 1:
+        sge = sges[0]
+        if offset + size <= sge.length:
+            addr = sge.addr + offset
+            region = keys.find_local(pd, sge.lkey, addr, size, _LOCAL_WRITE)
+            if region is not None:
+                start = addr - region.iova
+                region.buffer[start : start + size] = data
+                return True
+    pieces = _pieces(keys, pd, sges, offset, size, _LOCAL_WRITE)
+    if pieces is None:
+        return False
+    done = 0
+    for piece in pieces:
+        piece[:] = data[done : done + len(piece)]
+        done += len(piece)
+    return True
+
+
+def _pieces(
+    keys: KeyTable,
+    pd: ProtectionDomain,
+    sges: Sequence[SGE],
+    offset: int,
+    size: int,
+    access: int,
+) -> list[memoryview] | None:
+    """Views of bytes [offset, offset + size) of the SGEs; `None` if any is out of reach."""
+    pieces: list[memoryview] = []
+    for sge in sges:
+        if size <= 0:
+            break
+        take = min(size, sge.length - offset)
+        if take <= 0:
+            offset -= sge.length
+            continue
+        addr = sge.addr + offset
+        region = keys.find_local(pd, sge.lkey, addr, take, access)
+        if region is None:
+            return None
+        start = addr - region.iova
+        pieces.append(region.buffer[start : start + take])
+        size -= take
+        offset = 0
+    return None if size else pieces
+
+
+def _may_bind(window: MemoryWindow, info: MWBindInfo) -> bool:
+    """Whether this window may be bound to this part of a region (IBA C10-72 to C10-75).
+
+    Unlike rxe, whose check of a zero-based window forgets the start, all windows
+    must lie within their region.
+    """
+    region, access = info.mr, info.mw_access_flags
+    if region is None or not region.valid or region.pd is not window.pd:
+        return False
+    if access & ~_SUPPORTED:
+        return False
+    if access & _ZERO_BASED and window.kind == 1:
+        return False
+    if region.access & _ZERO_BASED or not region.access & _MW_BIND:
+        return False
+    if access & _WRITING and not region.access & _LOCAL_WRITE:
+        return False
+    offset = info.addr - region.iova
+    return 0 <= offset <= offset + info.length <= region.length
+
+
+def _view(memory: int | bytearray | memoryview) -> memoryview:
+    """Memory as bytes, allocated if only a size is given."""
+    if isinstance(memory, int):
+        if memory < 0:
+            raise VerbsError(errno.EINVAL, f"a memory region of {memory} bytes")
+        try:
+            return memoryview(bytearray(memory))
+        except (MemoryError, OverflowError):
+            raise VerbsError(errno.ENOMEM, f"no memory for {memory} bytes") from None
+    view = memoryview(memory)
+    if not view.c_contiguous:
+        raise VerbsError(errno.EINVAL, "the memory is not contiguous")
+    # `cast` refuses a view without bytes unless it has one dimension.
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+
+def _check_access(access: int, view: memoryview) -> None:
+    """Raise EINVAL for what `ib_check_mr_access` of Linux refuses, EFAULT for what pinning does."""
+    if access & ~_SUPPORTED:
+        raise VerbsError(errno.EINVAL, f"unknown access flags {access & ~_SUPPORTED:#x}")
+    if access & _WRITING and not access & _LOCAL_WRITE:
+        raise VerbsError(errno.EINVAL, "remote write and atomic need LOCAL_WRITE")
+    if access & _LOCAL_WRITE and view.readonly:
+        raise VerbsError(errno.EFAULT, "LOCAL_WRITE for read-only memory")
+
+
+def _place(keys: KeyTable, view: memoryview, access: int, iova: int | None) -> int:
+    """The address of a region: the wanted one, 0 with ZERO_BASED, or a new one."""
+    if access & _ZERO_BASED:
+        if iova:
+            raise VerbsError(errno.EINVAL, f"a zero-based region at {iova:#x}")
+        return 0
+    if iova is None:
+        return keys.new_address(len(view))
+    if not 0 <= iova <= (1 << 64) - len(view):
+        raise VerbsError(errno.EINVAL, f"{len(view)} bytes at {iova:#x} pass the end of 64 bits")
+    return iova
+
+
+_U64 = struct.Struct("<Q")
+
+_LOCAL_WRITE = int(Access.LOCAL_WRITE)
+_MW_BIND = int(Access.MW_BIND)
+_ZERO_BASED = int(Access.ZERO_BASED)
+_WRITING = int(Access.REMOTE_WRITE | Access.REMOTE_ATOMIC)
+_SUPPORTED = (1 << 10) - 1 | (1 << 30) - (1 << 20)
+"""All of `Access`; bits 20 to 29 are optional by definition (Linux `IB_ACCESS_OPTIONAL`)."""
+
+_INDICES = (1 << 24) - 1
+"""Index 0 is left out, so that no key is 0."""
+
+_PAGE = 4096
+
+_FIRST_ADDRESS = 1 << 40
+"""Above 32 bits, so that a truncated address is noticed."""

@@ -1,0 +1,127 @@
+"""What each send work request becomes on the wire, and how it completes: a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ibwire.rc.packet import FORMS, Form
+from ibwire.rc.work import WCOpcode, WROpcode
+from ibwire_layers.opcodes import OpCode, Operation, Service
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One kind of send work request."""
+
+    operation: Operation | None
+    """`None` for what never leaves the device."""
+    opcodes: tuple[int, int, int, int]
+    """RC opcodes of first, middle, last and only packet."""
+    completion: WCOpcode
+    is_segmented: bool = False
+    """Whether its payload is cut at the path MTU."""
+    is_answered: bool = False
+    """Whether it completes by its own response instead of an acknowledgement."""
+    takes_credit: bool = False
+    """Whether it uses up a receive work request of the peer."""
+    takes_read_slot: bool = False
+    """Whether it counts against `max_rd_atomic`."""
+
+    def forms(self, service: Service) -> tuple[Form, Form, Form, Form]:
+        """First, middle, last and only in a transport service."""
+        return _FORMS[service, self.opcodes]
+
+
+def _segmented(
+    operation: Operation,
+    first: OpCode,
+    last: OpCode,
+    only: OpCode,
+    completion: WCOpcode,
+    *,
+    takes_credit: bool,
+) -> Plan:
+    opcodes = (first, first + 1, last, only)
+    return Plan(operation, opcodes, completion, is_segmented=True, takes_credit=takes_credit)
+
+
+def _single(
+    operation: Operation, opcode: OpCode, completion: WCOpcode, *, takes_read_slot: bool
+) -> Plan:
+    opcodes = (opcode,) * 4
+    return Plan(operation, opcodes, completion, is_answered=True, takes_read_slot=takes_read_slot)
+
+
+PLANS: dict[WROpcode, Plan] = {
+    WROpcode.SEND: _segmented(
+        *(Operation.SEND, OpCode.RC_SEND_FIRST, OpCode.RC_SEND_LAST, OpCode.RC_SEND_ONLY),
+        *(WCOpcode.SEND,),
+        takes_credit=True,
+    ),
+    WROpcode.SEND_WITH_IMM: _segmented(
+        *(Operation.SEND, OpCode.RC_SEND_FIRST),
+        *(OpCode.RC_SEND_LAST_WITH_IMMEDIATE, OpCode.RC_SEND_ONLY_WITH_IMMEDIATE),
+        *(WCOpcode.SEND,),
+        takes_credit=True,
+    ),
+    WROpcode.SEND_WITH_INV: _segmented(
+        *(Operation.SEND, OpCode.RC_SEND_FIRST),
+        *(OpCode.RC_SEND_LAST_WITH_INVALIDATE, OpCode.RC_SEND_ONLY_WITH_INVALIDATE),
+        *(WCOpcode.SEND,),
+        takes_credit=True,
+    ),
+    WROpcode.RDMA_WRITE: _segmented(
+        *(Operation.WRITE, OpCode.RC_RDMA_WRITE_FIRST),
+        *(OpCode.RC_RDMA_WRITE_LAST, OpCode.RC_RDMA_WRITE_ONLY),
+        *(WCOpcode.RDMA_WRITE,),
+        takes_credit=False,
+    ),
+    WROpcode.RDMA_WRITE_WITH_IMM: _segmented(
+        *(Operation.WRITE, OpCode.RC_RDMA_WRITE_FIRST, OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE),
+        *(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, WCOpcode.RDMA_WRITE),
+        takes_credit=True,
+    ),
+    WROpcode.RDMA_READ: _single(
+        *(Operation.READ, OpCode.RC_RDMA_READ_REQUEST, WCOpcode.RDMA_READ),
+        takes_read_slot=True,
+    ),
+    WROpcode.ATOMIC_CMP_AND_SWP: _single(
+        *(Operation.COMPARE_SWAP, OpCode.RC_COMPARE_SWAP, WCOpcode.COMP_SWAP),
+        takes_read_slot=True,
+    ),
+    WROpcode.ATOMIC_FETCH_AND_ADD: _single(
+        *(Operation.FETCH_ADD, OpCode.RC_FETCH_ADD, WCOpcode.FETCH_ADD),
+        takes_read_slot=True,
+    ),
+    WROpcode.FLUSH: _single(
+        *(Operation.FLUSH, OpCode.RC_FLUSH, WCOpcode.FLUSH),
+        takes_read_slot=False,
+    ),
+    WROpcode.ATOMIC_WRITE: _single(
+        *(Operation.ATOMIC_WRITE, OpCode.RC_ATOMIC_WRITE, WCOpcode.ATOMIC_WRITE),
+        takes_read_slot=False,
+    ),
+    WROpcode.LOCAL_INV: Plan(None, (0, 0, 0, 0), WCOpcode.LOCAL_INV),
+    WROpcode.BIND_MW: Plan(None, (0, 0, 0, 0), WCOpcode.BIND_MW),
+}
+"""Source: IBA 9.4, 11.4.1.1; which of them need a response of their own: annex A19."""
+
+_FORMS: dict[tuple[Service, tuple[int, int, int, int]], tuple[Form, Form, Form, Form]] = {
+    (service, plan.opcodes): tuple(FORMS[service << 5 | opcode & 0x1F] for opcode in plan.opcodes)  # type: ignore[misc]
+    for service in (Service.RC, Service.UC, Service.UD, Service.XRC)
+    for plan in PLANS.values()
+}
+
+ALLOWED: dict[Service, frozenset[WROpcode]] = {
+    Service.RC: frozenset(WROpcode),
+    Service.XRC: frozenset(WROpcode),
+    Service.UC: frozenset(
+        {
+            *(WROpcode.SEND, WROpcode.SEND_WITH_IMM),
+            *(WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM),
+            *(WROpcode.LOCAL_INV, WROpcode.BIND_MW),
+        }
+    ),
+    Service.UD: frozenset({WROpcode.SEND, WROpcode.SEND_WITH_IMM}),
+}
+"""Send work requests by transport service (IBA 10.7.2.2, table of operations by service)."""

@@ -1,0 +1,211 @@
+"""How implementations differ where the specification leaves room or is not followed.
+
+Every difference is one field; `SPEC` is the default of each. "rxe" is Linux Soft-RoCE
+of kernel 6.1 as captured, rdmavt the Linux driver core of qib and hfi1 as read,
+"connectx" what is known of NVIDIA's adapters; where nothing is known a profile keeps
+the value of the specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ibwire.rc.work import WCStatus
+from ibwire.units import MS, Time
+from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
+
+
+class SourcePort(Enum):
+    """How the UDP source port of a RoCEv2 flow is chosen."""
+
+    FLOW_LABEL = "from the flow label, or from both QP numbers"
+    """rdma-core `ibv_flow_label_to_udp_sport`, Linux `rdma_calc_flow_label`."""
+    QPN = "the sender's QP number"
+    """HiSilicon hns, seen in a capture."""
+
+
+class DuplicateAck(Enum):
+    """Which duplicate SEND or WRITE packets are acknowledged again."""
+
+    EVERY = "every one"
+    REQUESTED = "those that ask for it"
+
+
+class DuplicateAckPSN(Enum):
+    """What that acknowledgement says."""
+
+    NEWEST = "the PSN before the expected one"
+    EXECUTED = "the newest executed SEND, WRITE or atomic; READs do not count"
+
+
+class ReadReplay(Enum):
+    """Which duplicate READ requests are answered again."""
+
+    INSIDE = "any that lies inside the original"
+    NARROWING = "any inside what the last replay left"
+    SAME_END = "those that end where the original ends"
+
+
+class ExcessReads(Enum):
+    """What a READ or atomic beyond `max_dest_rd_atomic` gets."""
+
+    NAK = "NAK invalid request"
+    RECYCLE = "the oldest slot, unless there are none"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The behaviour of one implementation."""
+
+    name: str = "spec"
+
+    # What packets look like.
+    mig_req: int = 1
+    """BTH.MigReq without an alternate path (IBA 17.2.8; rxe sends 0 in every capture)."""
+    request_reserved: int = 0
+    """BTH byte 4 bits 5:0 of requests (hns sends 0x10: third-party/rocev2_send_imm_part1)."""
+    source_port: SourcePort = SourcePort.FLOW_LABEL
+    counts_identification: bool = False
+    """Whether the IPv4 identification goes up with each packet (rxe: rc-pingpong)."""
+    route_hop_limit: int | None = None
+    """Hop limit that replaces the one asked for (rxe: 64, the route's)."""
+    fixed_pkeys: tuple[int, ...] = ()
+    """P_Keys accepted whatever the table says (rxe: probe-odd-frames)."""
+
+    # The requester.
+    ack_request_interval: int = 64
+    """Packets in a row inside a message until one asks for an ACK (rxe 66, rdmavt 16: captures
+    and qib_rc.c; mlx5 programs 256; the specification leaves it open)."""
+    limited_message: bool = False
+    """Whether the one message beyond the credits is sent whole (rdmavt, hns) instead of
+    its first packet alone (IBA 9.7.7.2.5)."""
+    max_unacked_psns: int = (1 << 23) - 1
+    """A packet leaves while its PSN is at most this far ahead of the oldest unacknowledged
+    one (IBA 9.7.1; rxe 128: RXE_MAX_UNACKED_PSNS, big-write-bw)."""
+    counts_atomic_write: bool = False
+    """Whether an ATOMIC WRITE takes one of `max_rd_atomic` (rxe_requester)."""
+    restarts_on_read_gap: bool = True
+    """Whether a gap in the responses of a READ restarts it at once (rxe: drop-read-response)."""
+    timer_granularity: Time = 1
+    """ACK timeouts are cut to multiples of it (rxe: jiffies of 4 ms)."""
+    keeps_pending_timer: bool = False
+    """Whether the ACK timer runs on when all is acknowledged, and expires during a later,
+    healthy request (rxe: rc-pingpong, send-lat)."""
+    timeout_sends_one: bool = False
+    """Whether a timeout sends one packet and waits for its ACK (qib: RVT_S_SEND_ONE)."""
+    retry_7_is_infinite: bool = False
+    """Whether a retry count of 7 means for ever (rxe_completer)."""
+    rnr_timer_us: tuple[int, ...] = RNR_TIMER_US
+    rnr_timer_percent: int = 100
+    """Wait in percent of the table (Oracle PSIF: 500 times too fast)."""
+    rnr_granularity: Time = 1
+    """RNR waits are rounded up to multiples of it, and one more (rxe: rnr-late-recv)."""
+    sends_during_rnr_wait: bool = False
+    """Whether queued requests leave during an RNR wait (rxe: rnr-multi-packet)."""
+    bad_response: WCStatus = WCStatus.BAD_RESP_ERR
+    """Status for a response that does not fit the request."""
+    bad_response_length: WCStatus = WCStatus.BAD_RESP_ERR
+    reserved_syndrome_fails: bool = False
+    """Whether a reserved AETH syndrome fails the request (rxe_completer) or is ignored."""
+
+    # The responder.
+    coalesces_acks: bool = True
+    """Whether an ACK that has not left is replaced by a newer one."""
+    live_credits: bool = True
+    """Whether AETHs carry credits, on queue pairs without SRQ (rxe: never)."""
+    duplicate_ack: DuplicateAck = DuplicateAck.EVERY
+    duplicate_ack_psn: DuplicateAckPSN = DuplicateAckPSN.NEWEST
+    read_replay: ReadReplay = ReadReplay.INSIDE
+    replays_mid_read: bool = False
+    """Whether a READ replayed from a later PSN begins with MIDDLE or LAST instead of FIRST
+    or ONLY (rxe: drop-read-response.b)."""
+    excess_reads: ExcessReads = ExcessReads.NAK
+    naks_after_rnr: bool = False
+    """Whether packets after an RNR NAK draw one sequence NAK (rxe: rnr-multi-packet)."""
+    duplicate_clears_nak: bool = False
+    """Whether a duplicate lets the next gap be NAKed again (qib_rc_rcv)."""
+    checks_payload_size: bool = True
+    """Whether SEND packets are checked against the path MTU (rxe 6.1 does not:
+    probe-odd-frames)."""
+    discards_unpadded: bool = True
+    """Whether a payload that is no multiple of 4 without padding is discarded (rxe takes it:
+    probe-odd-frames)."""
+    naks_reserved_opcode: bool = True
+    """Whether a reserved opcode is NAKed or dropped (rxe: probe-odd-frames)."""
+    oversized_send: NakCode = NakCode.INVALID_REQUEST
+    """NAK for a SEND longer than the receive buffer (rxe: nak-send-too-big)."""
+    oversized_send_status: WCStatus = WCStatus.LOC_LEN_ERR
+    atomic_alignment_first: bool = True
+    """Whether alignment is checked before the R_Key (qib yes, rxe no)."""
+    invalid_request_status: WCStatus = WCStatus.LOC_LEN_ERR
+    """Receive completion of a message that drew NAK invalid request."""
+    receive_fault_status: WCStatus = WCStatus.LOC_PROT_ERR
+    """Receive completion when the receive buffer itself is at fault."""
+
+
+SPEC = Profile()
+"""The InfiniBand specification; where it leaves a choice, a frequent one."""
+
+RXE = Profile(
+    name="rxe",
+    mig_req=0,
+    counts_identification=True,
+    route_hop_limit=64,
+    fixed_pkeys=(0xFFFF, 0x7FFF),
+    ack_request_interval=66,
+    max_unacked_psns=128,
+    counts_atomic_write=True,
+    restarts_on_read_gap=False,
+    timer_granularity=4 * MS,
+    keeps_pending_timer=True,
+    retry_7_is_infinite=True,
+    rnr_timer_us=(*RNR_TIMER_US[:25], 61410, *RNR_TIMER_US[26:]),
+    rnr_granularity=4 * MS,
+    sends_during_rnr_wait=True,
+    bad_response=WCStatus.FATAL_ERR,
+    bad_response_length=WCStatus.FATAL_ERR,
+    reserved_syndrome_fails=True,
+    coalesces_acks=False,
+    live_credits=False,
+    duplicate_ack_psn=DuplicateAckPSN.EXECUTED,
+    read_replay=ReadReplay.NARROWING,
+    replays_mid_read=True,
+    excess_reads=ExcessReads.RECYCLE,
+    naks_after_rnr=True,
+    checks_payload_size=False,
+    discards_unpadded=False,
+    naks_reserved_opcode=False,
+    oversized_send=NakCode.REMOTE_OPERATIONAL_ERROR,
+    oversized_send_status=WCStatus.LOC_QP_OP_ERR,
+    atomic_alignment_first=False,
+    invalid_request_status=WCStatus.REM_INV_REQ_ERR,
+    receive_fault_status=WCStatus.LOC_QP_OP_ERR,
+)
+"""Linux Soft-RoCE, kernel 6.1. Sources: the captures named above, rc-transport facts."""
+
+RDMAVT = Profile(
+    name="rdmavt",
+    ack_request_interval=16,
+    limited_message=True,
+    timeout_sends_one=True,
+    bad_response=WCStatus.LOC_QP_OP_ERR,
+    bad_response_length=WCStatus.LOC_LEN_ERR,
+    duplicate_ack=DuplicateAck.REQUESTED,
+    read_replay=ReadReplay.SAME_END,
+    duplicate_clears_nak=True,
+    oversized_send_status=WCStatus.LOC_QP_OP_ERR,
+    invalid_request_status=WCStatus.LOC_QP_OP_ERR,
+    receive_fault_status=WCStatus.LOC_QP_OP_ERR,
+)
+"""Linux rdmavt with qib: the open engine with end-to-end credits. Source: qib_rc.c, rdmavt."""
+
+CONNECTX = replace(
+    SPEC,
+    name="connectx",
+    ack_request_interval=256,
+)
+"""NVIDIA ConnectX as far as known: MigReq 1 (scapy vectors), mlx5 `log_ack_req_freq` 8."""
+
+PROFILES: dict[str, Profile] = {p.name: p for p in (SPEC, RDMAVT, RXE, CONNECTX)}
+"""By name."""

@@ -1,0 +1,609 @@
+"""A queue pair: what an application asks of it, what the network brings, what it sends.
+
+It has four kinds of method. Commands come from the application: `modify`, `post_send`,
+`post_recv`; they fail at once with a `VerbsError` or not at all. `handle_packet` and
+`handle_timeout` take input. `poll_transmit` and `poll_timeout` give output: after any
+command or input the caller drains the first until `None`, then reads the second.
+Completions and events appear in completion queues and in the device.
+
+The work is done by a requester, a completer and a responder, which share the send
+queue's PSNs and nothing else. Responses leave before requests (qib_make_rc_req).
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+from ibwire.errors import VerbsError
+from ibwire.rc.attributes import (
+    MTU_BYTES,
+    AddressVector,
+    AsyncEvent,
+    EventType,
+    MigState,
+    QPAttr,
+    QPAttrMask,
+    QPCap,
+    QPState,
+    QPType,
+)
+from ibwire.rc.completer import Completer
+from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.memory import ProtectionDomain, gather
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.path import Path
+from ibwire.rc.plan import ALLOWED, PLANS
+from ibwire.rc.receive import ReceiveQueue
+from ibwire.rc.requester import Requester, SendWQE
+from ibwire.rc.responder import MAX_MESSAGE, Responder
+from ibwire.rc.srq import SharedReceiveQueue
+from ibwire.rc.states import (
+    POST_RECV,
+    POST_SEND,
+    TAKES_REQUESTS,
+    TAKES_RESPONSES,
+    Post,
+    check_transition,
+)
+from ibwire.rc.unreliable import UCResponder, UDResponder, UnreliableRequester
+from ibwire.rc.work import WC, RecvWR, SendFlags, SendWR, WROpcode
+from ibwire.units import Time
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.opcodes import Operation, Service
+from ibwire_layers.psn import MASK
+
+if TYPE_CHECKING:
+    from ibwire.rc.device import Device, XRCDomain
+
+SERVICES = {
+    QPType.RC: Service.RC,
+    QPType.UC: Service.UC,
+    QPType.UD: Service.UD,
+    QPType.XRC_SEND: Service.XRC,
+    QPType.XRC_RECV: Service.XRC,
+}
+
+
+@dataclass(slots=True)
+class QPInit:
+    """What a queue pair is made of: `ibv_qp_init_attr`."""
+
+    qp_type: QPType
+    pd: ProtectionDomain | None = None
+    """`None` only for XRC_RECV, whose memory belongs to the domains of its SRQs."""
+    send_cq: CompletionQueue | None = None
+    recv_cq: CompletionQueue | None = None
+    srq: SharedReceiveQueue | None = None
+    cap: QPCap = field(default_factory=QPCap)
+    sq_sig_all: bool = False
+    xrc_domain: XRCDomain | None = None
+
+
+class QPCounters:
+    """What has happened to a queue pair, for reports."""
+
+    __slots__ = (
+        *("packets_sent", "packets_received", "bytes_sent", "bytes_received"),
+        *("retransmitted", "timeouts", "implied_naks", "sequence_naks_received"),
+        *("rnr_naks_received", "fatal_naks_received", "ghost_acks", "unexpected_responses"),
+        *("credit_stalls", "duplicates", "sequence_naks_sent", "rnr_naks_sent"),
+        *("fatal_naks_sent", "dropped_messages", "bad_qkey", "cnps_received", "ce_marked"),
+        "dropped",
+    )
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    packets_sent: int
+    packets_received: int
+    bytes_sent: int
+    """Payload."""
+    bytes_received: int
+    retransmitted: int
+    """Request packets sent again."""
+    timeouts: int
+    implied_naks: int
+    """Answers of READs and atomics found to be lost."""
+    sequence_naks_received: int
+    rnr_naks_received: int
+    fatal_naks_received: int
+    ghost_acks: int
+    """Responses to what was acknowledged already."""
+    unexpected_responses: int
+    """Responses to what was never sent."""
+    credit_stalls: int
+    duplicates: int
+    """Requests received again."""
+    sequence_naks_sent: int
+    rnr_naks_sent: int
+    fatal_naks_sent: int
+    dropped_messages: int
+    """UC and UD messages without a receive request or with a fault."""
+    bad_qkey: int
+    cnps_received: int
+    ce_marked: int
+    """Packets received with the congestion-experienced mark."""
+    dropped: int
+    """Packets dropped in silence: wrong state, service, P_Key or sender."""
+
+    def count_nak(self, syndrome: int) -> None:
+        """Count a NAK that leaves."""
+        if aeth.kind(syndrome) is aeth.AckKind.RNR_NAK:
+            self.rnr_naks_sent += 1
+        elif syndrome & 31 == aeth.NakCode.PSN_SEQUENCE_ERROR:
+            self.sequence_naks_sent += 1
+        else:
+            self.fatal_naks_sent += 1
+
+    def as_dict(self) -> dict[str, int]:
+        """Name to count."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class QueuePair:
+    """One end of a connection (RC, UC, XRC) or of datagrams (UD); made by `Device.create_qp`."""
+
+    __slots__ = (
+        *("device", "number", "qp_type", "service", "pd", "keys", "profile", "cap", "sq_sig_all"),
+        *("send_cq", "recv_cq", "receives", "requester", "responder", "completer", "counters"),
+        *("state", "attr", "mtu", "path", "xrc_domain", "closed", "scheduled", "timer_entry"),
+        *("_alternate", "_source", "_peer", "_pkey"),
+    )
+
+    def __init__(self, device: Device, number: int, init: QPInit) -> None:
+        self.device = device
+        self.number = number
+        self.qp_type = init.qp_type
+        self.service = SERVICES[init.qp_type]
+        self.profile = device.profile
+        self.keys = device.keys
+        self.pd = init.pd if init.pd is not None else device.reserved_pd
+        self.cap = replace(init.cap)
+        self.sq_sig_all = init.sq_sig_all
+        self.send_cq = init.send_cq
+        self.recv_cq = init.recv_cq
+        self.xrc_domain = init.xrc_domain
+        self.receives = ReceiveQueue(self, init.srq)
+        self.counters = QPCounters()
+        self.attr = QPAttr(cap=self.cap)
+        self.state = QPState.RESET
+        self.mtu = 1024
+        self.path: Path | None = None
+        self._alternate: Path | None = None
+        self._source = self._peer = 0
+        self._pkey = 0xFFFF
+        self.closed = False
+        self.scheduled = False
+        """Whether the device has it on its list of those that may have something to send."""
+        self.timer_entry: Time | None = None
+        """The earliest time at which the device looks at its timers."""
+        self.completer = Completer(self)
+        self.requester: Requester
+        self.responder: Responder
+        if self.service is Service.UC:
+            self.requester, self.responder = UnreliableRequester(self), UCResponder(self)
+        elif self.service is Service.UD:
+            self.requester, self.responder = UnreliableRequester(self), UDResponder(self)
+        else:
+            self.requester, self.responder = Requester(self), Responder(self)
+
+    @property
+    def is_xrc(self) -> bool:
+        """Whether it belongs to an XRC domain."""
+        return self.service is Service.XRC
+
+    def modify(self, attr: QPAttr, mask: int) -> None:
+        """Set the attributes that `mask` names, and move to another state.
+
+        Raises `VerbsError` EINVAL, and then nothing has changed.
+        """
+        self._refuse_closed()
+        target = QPState(attr.qp_state) if mask & QPAttrMask.STATE else self.state
+        if mask & QPAttrMask.CUR_STATE and attr.cur_qp_state != self.state:
+            raise VerbsError(errno.EINVAL, f"the queue pair is in {self.state.name}")
+        draining = bool(self.attr.sq_draining)
+        check_transition(self.qp_type, self.state, mask, target, draining=draining)
+        self._check_values(attr, mask)
+        for bit, names in _ATTRIBUTES.items():
+            if mask & bit:
+                for name in names:
+                    setattr(self.attr, name, getattr(attr, name))
+        self._apply(mask)
+        if mask & QPAttrMask.STATE:
+            self._enter(target)
+
+    def query(self) -> QPAttr:
+        """All attributes as they are now."""
+        requester, responder = self.requester, self.responder
+        return replace(
+            self.attr,
+            qp_state=self.state,
+            cur_qp_state=self.state,
+            sq_psn=requester.next_psn if self.state >= QPState.RTS else self.attr.sq_psn,
+            rq_psn=responder.epsn if self.state >= QPState.RTR else self.attr.rq_psn,
+            cap=replace(self.cap),
+        )
+
+    def post_send(self, wr: SendWR) -> None:
+        """Queue a send work request; raises `VerbsError` EINVAL or ENOMEM."""
+        self._refuse_closed()
+        rule = POST_SEND[self.state]
+        if rule is Post.REFUSED:
+            raise VerbsError(errno.EINVAL, f"no send in {self.state.name}")
+        wqe = self._check_send(wr)
+        if self.requester.in_use >= self.cap.max_send_wr:
+            raise VerbsError(errno.ENOMEM, f"{self.cap.max_send_wr} send requests wait already")
+        self.requester.post(wqe)
+        if rule is Post.FLUSHED:
+            self.requester.flush()
+        else:
+            self.wake()
+
+    def post_recv(self, wr: RecvWR) -> None:
+        """Queue a receive work request; raises `VerbsError` EINVAL or ENOMEM."""
+        self._refuse_closed()
+        rule = POST_RECV[self.state]
+        if rule is Post.REFUSED:
+            raise VerbsError(errno.EINVAL, f"no receive in {self.state.name}")
+        if self.receives.srq is not None or self.is_xrc:
+            raise VerbsError(errno.EINVAL, "the queue pair has no receive queue of its own")
+        if len(wr.sg_list) > self.cap.max_recv_sge:
+            raise VerbsError(
+                errno.EINVAL, f"{len(wr.sg_list)} SGEs, at most {self.cap.max_recv_sge}"
+            )
+        self.receives.post(wr)
+        if rule is Post.FLUSHED:
+            self.receives.flush()
+        elif self.state in TAKES_REQUESTS:
+            self.responder.grant()
+
+    def handle_packet(self, packet: TransportPacket, now: Time) -> None:
+        """Take a packet with a good ICRC in; nothing that it says raises."""
+        form = packet.form
+        if not self._is_ours(packet):
+            self.counters.dropped += 1
+            return
+        self.counters.packets_received += 1
+        self.counters.bytes_received += len(packet.payload)
+        arrival = packet.arrival
+        if arrival is not None and arrival.ecn == 3:
+            self.counters.ce_marked += 1
+            self.device.note_congestion(self, "ce", now)
+        if form.service is Service.CNP:
+            self.counters.cnps_received += 1
+            self.device.note_congestion(self, "cnp", now)
+            return
+        if self.attr.path_mig_state is not MigState.MIGRATED:
+            self._follow_migration(packet.mig_req)
+        if form.is_response:
+            self.completer.handle_packet(packet, now)
+        else:
+            self.responder.handle_packet(packet, now)
+        self.wake()
+
+    def handle_timeout(self, now: Time) -> None:
+        """Do what is due by `now`."""
+        self.requester.handle_timeout(now)
+        self.wake()
+
+    def poll_transmit(self, now: Time) -> TransportPacket | None:
+        """The next packet, `None` when there is none that may leave."""
+        packet = self.responder.poll_transmit(now)
+        if packet is None:
+            packet = self.requester.poll_transmit(now)
+            if packet is None:
+                return None
+        self.counters.packets_sent += 1
+        self.counters.bytes_sent += len(packet.payload)
+        return packet
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` wants to be called, `None` for never."""
+        return self.requester.timers.next_timeout()
+
+    def close(self) -> None:
+        """Give the queue pair back; what was posted is forgotten."""
+        if not self.closed:
+            self._enter(QPState.RESET)
+            self.closed = True
+            self.device.forget_qp(self)
+
+    # What the requester, completer and responder ask of it.
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        if not self.scheduled:
+            self.device.schedule(self)
+
+    def emit(self, event_type: EventType) -> None:
+        """Raise an asynchronous event."""
+        self.device.emit(AsyncEvent(event_type, self))
+
+    def report(self, cq: CompletionQueue | None, wc: WC) -> None:
+        """Hand a completion over; a lost one takes the queue pair down (IBA class G)."""
+        if cq is not None and not cq.push(wc) and self.state is not QPState.ERR:
+            self.emit(EventType.QP_FATAL)
+            self.enter_error()
+
+    def address(self, packet: TransportPacket, wr: SendWR | None) -> None:
+        """Fill in who a packet is for; `wr` is the work request of a request packet."""
+        attr = self.attr
+        packet.pkey = self._pkey
+        packet.mig_req = self.profile.mig_req if attr.path_mig_state is MigState.MIGRATED else 0
+        if wr is None:
+            packet.dest_qp = attr.dest_qp_num
+            return
+        packet.reserved = self.profile.request_reserved
+        if self.service is Service.UD:
+            self._address_datagram(packet, wr)
+            return
+        packet.dest_qp = attr.dest_qp_num
+        if self.service is Service.XRC:
+            packet.xrc_srq = wr.remote_srqn
+
+    def enter_error(self) -> None:
+        """The connection has failed: flush both queues."""
+        if self.state is not QPState.ERR:
+            self._enter(QPState.ERR)
+
+    def enter_send_error(self) -> None:
+        """A send of an unreliable queue pair has failed: flush the send queue."""
+        self.state = QPState.SQE
+        self.requester.flush()
+
+    def check_drained(self) -> None:
+        """In SQD: tell when the last send that had begun is done."""
+        wqes = self.requester.wqes
+        if self.attr.sq_draining and not (wqes and wqes[0].started):
+            self.attr.sq_draining = 0
+            if self.attr.en_sqd_async_notify:
+                self.emit(EventType.SQ_DRAINED)
+
+    def find_srq(self, number: int) -> SharedReceiveQueue | None:
+        """The SRQ of its XRC domain with that number."""
+        srq = self.device.srqs.get(number)
+        return srq if srq is not None and srq.xrc_domain is self.xrc_domain else None
+
+    def migrate(self) -> bool:
+        """Take the alternate path if there is one that is armed (IBA 17.2.8)."""
+        if self.attr.path_mig_state is not MigState.ARMED or self._alternate is None:
+            return False
+        attr = self.attr
+        attr.ah_attr, attr.pkey_index = attr.alt_ah_attr, attr.alt_pkey_index
+        attr.path_mig_state = MigState.MIGRATED
+        self._apply(QPAttrMask.AV | QPAttrMask.PKEY_INDEX)
+        self.emit(EventType.PATH_MIG)
+        return True
+
+    def _follow_migration(self, mig_req: int) -> None:
+        """What the peer's MigReq bit says (IBA 17.2.8; qib_ruc_check_hdr)."""
+        attr = self.attr
+        if attr.path_mig_state is MigState.REARM and not mig_req and self.state is QPState.RTS:
+            attr.path_mig_state = MigState.ARMED
+        elif attr.path_mig_state is MigState.ARMED and mig_req:
+            self.migrate()
+
+    def _refuse_closed(self) -> None:
+        if self.closed:
+            raise VerbsError(errno.EINVAL, "the queue pair is closed")
+
+    def _is_ours(self, packet: TransportPacket) -> bool:
+        """Whether a packet may reach the state machines at all (IBA 9.6.1)."""
+        form = packet.form
+        profile = self.profile
+        service = form.service
+        if service is not self.service and service is not Service.CNP:
+            return False
+        if form.is_response:
+            if self.state not in TAKES_RESPONSES:
+                return False
+        elif self.state not in TAKES_REQUESTS:
+            return False
+        if self.qp_type is (QPType.XRC_RECV if form.is_response else QPType.XRC_SEND):
+            return False
+        if not form.is_known and not (profile.naks_reserved_opcode and service is Service.RC):
+            return False
+        if not self._accepts_pkey(packet.pkey):
+            self.device.counters["bad_pkey"] += 1
+            return False
+        if profile.discards_unpadded and len(packet.payload) + packet.pad_count & 3:
+            return False
+        arrival = packet.arrival
+        if arrival is None or self.service is Service.UD:
+            return True
+        return arrival.source == self._peer and arrival.destination == self._source
+
+    def _accepts_pkey(self, pkey: int) -> bool:
+        """Same partition, and one of the two a full member (IBA 10.9.3)."""
+        if self.profile.fixed_pkeys:
+            return pkey in self.profile.fixed_pkeys
+        own = self._pkey
+        return pkey & 0x7FFF == own & 0x7FFF and bool((pkey | own) & 0x8000) and pkey & 0x7FFF != 0
+
+    def _check_send(self, wr: SendWR) -> SendWQE:
+        """The queue entry of a work request; raises `VerbsError` for what cannot be sent."""
+        opcode = wr.opcode
+        if opcode not in ALLOWED[self.service] or self.qp_type is QPType.XRC_RECV:
+            raise VerbsError(errno.EINVAL, f"no {WROpcode(opcode).name} on {self.qp_type.name}")
+        plan = PLANS[opcode]
+        wqe = SendWQE(wr, plan, plan.forms(self.service))
+        wqe.signaled = self.sq_sig_all or bool(wr.send_flags & SendFlags.SIGNALED)
+        if plan.operation is None:
+            return wqe
+        if len(wr.sg_list) > self.cap.max_send_sge:
+            raise VerbsError(
+                errno.EINVAL, f"{len(wr.sg_list)} SGEs, at most {self.cap.max_send_sge}"
+            )
+        length = sum([sge.length for sge in wr.sg_list])
+        if wr.send_flags & SendFlags.INLINE:
+            length = self._take_inline(wqe, length)
+        if length > MAX_MESSAGE:
+            raise VerbsError(errno.EINVAL, f"a message of {length} bytes, at most 2^31")
+        if plan.takes_read_slot and self.attr.max_rd_atomic == 0:
+            raise VerbsError(errno.EINVAL, "max_rd_atomic is 0")
+        if plan.operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD):
+            if length < 8:
+                raise VerbsError(errno.EINVAL, "an atomic needs room for 8 bytes")
+            if wr.remote_addr & 7:
+                raise VerbsError(errno.EINVAL, f"atomic address {wr.remote_addr:#x} not aligned")
+            length = 8
+        elif plan.operation is Operation.ATOMIC_WRITE:
+            if len(wr.atomic_data) != 8 or wr.remote_addr & 7:
+                raise VerbsError(errno.EINVAL, "an ATOMIC_WRITE is 8 bytes at an aligned address")
+            length = 8
+        elif plan.operation is Operation.FLUSH:
+            length = 0
+        if self.service is Service.UD and wr.ah is None:
+            raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
+        wqe.length = length
+        if plan.is_segmented or plan.operation is Operation.READ:
+            wqe.packets = max(-(-length // self.mtu), 1)
+        return wqe
+
+    def _take_inline(self, wqe: SendWQE, length: int) -> int:
+        """Copy the data of an inline request now; returns how much it is."""
+        wr = wqe.wr
+        if not wqe.plan.is_segmented:
+            raise VerbsError(errno.EINVAL, f"{wr.opcode.name} cannot be inline")
+        if wr.inline_data is not None:
+            length = len(wr.inline_data)
+        if length > self.cap.max_inline_data:
+            raise VerbsError(
+                errno.EINVAL, f"{length} bytes inline, at most {self.cap.max_inline_data}"
+            )
+        data = wr.inline_data
+        if data is None:
+            # Real hardware copies from the process, whatever the keys say; here the
+            # key is the only way to the bytes.
+            data = gather(self.keys, self.pd, wr.sg_list, 0, length)
+        if data is None:
+            raise VerbsError(errno.EFAULT, "the inline data is not in a registered region")
+        wqe.inline = bytes(data)
+        return length
+
+    def _address_datagram(self, packet: TransportPacket, wr: SendWR) -> None:
+        assert wr.ah is not None
+        packet.dest_qp = wr.remote_qpn & MASK
+        # A Q_Key with the highest bit set stands for the queue pair's own (IBA 10.2.5).
+        packet.qkey = self.attr.qkey if wr.remote_qkey & 1 << 31 else wr.remote_qkey
+        packet.src_qp = self.number
+        packet.path = self.device.path_to(wr.ah, self.number, 0)
+
+    def _check_values(self, attr: QPAttr, mask: int) -> None:
+        for bit, name, highest in _LIMITS:
+            if mask & bit and not 0 <= getattr(attr, name) <= highest:
+                raise VerbsError(errno.EINVAL, f"{name} {getattr(attr, name)}, not 0 to {highest}")
+        if mask & QPAttrMask.PATH_MTU and attr.path_mtu not in MTU_BYTES:
+            raise VerbsError(errno.EINVAL, f"path_mtu {attr.path_mtu}, not 1 to 5")
+        if mask & QPAttrMask.PORT and attr.port_num != 1:
+            raise VerbsError(errno.EINVAL, f"port {attr.port_num}, there is only port 1")
+        limits = self.device.limits
+        if mask & QPAttrMask.PKEY_INDEX and attr.pkey_index >= len(self.device.pkeys):
+            raise VerbsError(errno.EINVAL, f"no P_Key at index {attr.pkey_index}")
+        for bit, depth in (
+            (QPAttrMask.MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
+            (QPAttrMask.MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
+        ):
+            if mask & bit and depth > limits.max_qp_rd_atom:
+                raise VerbsError(errno.EINVAL, f"{depth} reads, at most {limits.max_qp_rd_atom}")
+        if mask & QPAttrMask.AV:
+            self._check_address(attr.ah_attr)
+        if mask & QPAttrMask.ALT_PATH:
+            self._check_address(attr.alt_ah_attr)
+        if mask & QPAttrMask.PATH_MIG_STATE and (
+            (attr.path_mig_state is MigState.ARMED)
+            or (attr.path_mig_state is MigState.REARM and self._alternate is None)
+        ):
+            raise VerbsError(errno.EINVAL, f"no way to {MigState(attr.path_mig_state).name}")
+
+    def _check_address(self, av: AddressVector) -> None:
+        if av.sgid_index >= len(self.device.gids):
+            raise VerbsError(errno.EINVAL, f"no GID at index {av.sgid_index}")
+
+    def _apply(self, mask: int) -> None:
+        """Make what follows from attributes that have changed."""
+        attr = self.attr
+        if mask & QPAttrMask.PATH_MTU:
+            self.mtu = MTU_BYTES[attr.path_mtu]
+        if mask & QPAttrMask.ACCESS_FLAGS:
+            attr.qp_access_flags = int(attr.qp_access_flags)
+        if mask & QPAttrMask.PKEY_INDEX:
+            self._pkey = self.device.pkeys[attr.pkey_index]
+        if mask & (QPAttrMask.AV | QPAttrMask.DEST_QPN):
+            attr.dest_qp_num &= MASK
+            self.path = self.device.path_to(attr.ah_attr, self.number, attr.dest_qp_num)
+            self._source, self._peer = self.device.ends_of(attr.ah_attr)
+        if mask & QPAttrMask.ALT_PATH:
+            self._alternate = self.device.path_to(attr.alt_ah_attr, self.number, attr.dest_qp_num)
+        if mask & (QPAttrMask.TIMEOUT | QPAttrMask.RETRY_CNT | QPAttrMask.RNR_RETRY):
+            self.requester.configure()
+
+    def _enter(self, state: QPState) -> None:
+        """Move to a state and do what this entails."""
+        before, self.state = self.state, state
+        attr = self.attr
+        if state is QPState.RESET:
+            self.requester.reset()
+            self.responder.reset()
+            self.receives.clear()
+            self.attr = QPAttr(cap=self.cap)
+            self.path = self._alternate = None
+        elif state is QPState.RTR and before is QPState.INIT:
+            attr.rq_psn &= MASK
+            self.responder.epsn = attr.rq_psn
+            if self.service is Service.UD:
+                self.mtu = self.device.limits.port_mtu
+        elif state is QPState.RTS and before is QPState.RTR:
+            attr.sq_psn &= MASK
+            self.requester.start_at(attr.sq_psn)
+            self.requester.configure()
+        elif state is QPState.SQD and before is QPState.RTS:
+            attr.sq_draining = 1
+            self.check_drained()
+        elif state is QPState.ERR and before is not QPState.ERR:
+            attr.sq_draining = 0
+            self.responder.replies.clear()
+            self.requester.flush()
+            self.receives.flush()
+            if self.receives.srq is not None:
+                self.emit(EventType.QP_LAST_WQE_REACHED)
+        self.wake()
+
+
+_ATTRIBUTES: dict[int, tuple[str, ...]] = {
+    QPAttrMask.EN_SQD_ASYNC_NOTIFY: ("en_sqd_async_notify",),
+    QPAttrMask.ACCESS_FLAGS: ("qp_access_flags",),
+    QPAttrMask.PKEY_INDEX: ("pkey_index",),
+    QPAttrMask.PORT: ("port_num",),
+    QPAttrMask.QKEY: ("qkey",),
+    QPAttrMask.AV: ("ah_attr",),
+    QPAttrMask.PATH_MTU: ("path_mtu",),
+    QPAttrMask.TIMEOUT: ("timeout",),
+    QPAttrMask.RETRY_CNT: ("retry_cnt",),
+    QPAttrMask.RNR_RETRY: ("rnr_retry",),
+    QPAttrMask.RQ_PSN: ("rq_psn",),
+    QPAttrMask.MAX_QP_RD_ATOMIC: ("max_rd_atomic",),
+    QPAttrMask.ALT_PATH: ("alt_ah_attr", "alt_pkey_index", "alt_port_num", "alt_timeout"),
+    QPAttrMask.MIN_RNR_TIMER: ("min_rnr_timer",),
+    QPAttrMask.SQ_PSN: ("sq_psn",),
+    QPAttrMask.MAX_DEST_RD_ATOMIC: ("max_dest_rd_atomic",),
+    QPAttrMask.PATH_MIG_STATE: ("path_mig_state",),
+    QPAttrMask.DEST_QPN: ("dest_qp_num",),
+}
+"""What each bit of a modify's mask sets."""
+
+_LIMITS = (
+    (QPAttrMask.TIMEOUT, "timeout", 31),
+    (QPAttrMask.RETRY_CNT, "retry_cnt", 7),
+    (QPAttrMask.RNR_RETRY, "rnr_retry", 7),
+    (QPAttrMask.MIN_RNR_TIMER, "min_rnr_timer", 31),
+    (QPAttrMask.DEST_QPN, "dest_qp_num", MASK),
+)
+"""Widths of the fields that a modify may not exceed."""
+
+assert {name for names in _ATTRIBUTES.values() for name in names} <= {
+    entry.name for entry in fields(QPAttr)
+}

@@ -1,0 +1,151 @@
+"""The receive queue of a queue pair: the request that a message is filling, and the rest.
+
+The requests are the queue pair's own or come from a shared receive queue. A message
+takes one with its first packet (SEND) or its last (WRITE with immediate), fills it
+packet by packet and completes it once.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ibwire.errors import VerbsError
+from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.memory import ProtectionDomain, scatter
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.srq import SharedReceiveQueue
+from ibwire.rc.work import WC, RecvWR, WCFlags, WCOpcode, WCStatus
+
+if TYPE_CHECKING:
+    from ibwire.rc.qp import QueuePair
+
+
+class ReceiveQueue:
+    """Receive requests of one queue pair."""
+
+    __slots__ = ("_cq", "_pd", "current", "filled", "qp", "room", "srq", "waiting")
+
+    def __init__(self, qp: QueuePair, srq: SharedReceiveQueue | None) -> None:
+        self.qp = qp
+        self.srq = srq
+        self.waiting: deque[RecvWR] = deque()
+        self.current: RecvWR | None = None
+        """The request that the message under way has taken."""
+        self.filled = 0
+        """Bytes of it that are used."""
+        self.room = 0
+        self._cq: CompletionQueue | None = None
+        self._pd: ProtectionDomain | None = None
+
+    def post(self, wr: RecvWR) -> None:
+        """Queue a request; raises ENOMEM when full."""
+        limit = self.qp.cap.max_recv_wr
+        if len(self.waiting) >= limit:
+            raise VerbsError(errno.ENOMEM, f"{limit} receive requests wait already")
+        self.waiting.append(wr)
+
+    def take(self, srq: SharedReceiveQueue | None = None) -> bool:
+        """Take the next request for a message; `False` if there is none.
+
+        srq: the one that an XRC packet names.
+        """
+        source = srq or self.srq
+        if source is not None:
+            wr = source.take()
+            self._pd = source.pd
+        else:
+            wr = self.waiting.popleft() if self.waiting else None
+            self._pd = self.qp.pd
+        if wr is None:
+            return False
+        self._cq = srq.cq if srq is not None and srq.cq is not None else self.qp.recv_cq
+        self.current = wr
+        self.filled = 0
+        self.room = sum([sge.length for sge in wr.sg_list])
+        return True
+
+    def fits(self, size: int) -> bool:
+        """Whether that many more bytes fit."""
+        return self.filled + size <= self.room
+
+    def fill(self, data: bytes) -> bool:
+        """Store the next bytes; `False` if the request's own memory is at fault."""
+        if not data:
+            return True
+        assert self.current is not None
+        assert self._pd is not None
+        sges = self.current.sg_list
+        if not scatter(self.qp.keys, self._pd, sges, self.filled, data):
+            return False
+        self.filled += len(data)
+        return True
+
+    def finish(
+        self,
+        packet: TransportPacket,
+        opcode: WCOpcode = WCOpcode.RECV,
+        byte_len: int | None = None,
+        flags: int = 0,
+        src_qp: int = 0,
+    ) -> None:
+        """Complete the request with success; `packet` is the last of the message."""
+        imm = 0
+        if packet.form.has_imm:
+            imm, flags = packet.imm_data, flags | WCFlags.WITH_IMM
+        elif packet.form.has_invalidate:
+            imm, flags = packet.invalidate_rkey, flags | WCFlags.WITH_INV
+        size = self.filled if byte_len is None else byte_len
+        self._complete(WCStatus.SUCCESS, opcode, size, imm, flags, src_qp, bool(packet.se))
+
+    def fail(self, status: WCStatus) -> None:
+        """Complete the request of the message under way, if there is one, with an error."""
+        if self.current is not None:
+            self._complete(status)
+
+    def give_up(self) -> None:
+        """Put the request of an abandoned message back: it is the first to be taken again."""
+        if self.current is not None and self.srq is None:
+            self.waiting.appendleft(self.current)
+            self.current = None
+
+    def flush(self) -> None:
+        """Complete everything that is the queue pair's with WR_FLUSH_ERR."""
+        self.fail(WCStatus.WR_FLUSH_ERR)
+        self._cq = self.qp.recv_cq
+        while self.waiting:
+            self.current = self.waiting.popleft()
+            self._complete(WCStatus.WR_FLUSH_ERR)
+
+    def clear(self) -> None:
+        """Forget everything, without completions."""
+        self.waiting.clear()
+        self.current = None
+
+    def _complete(
+        self,
+        status: WCStatus,
+        opcode: WCOpcode = WCOpcode.RECV,
+        byte_len: int = 0,
+        imm: int = 0,
+        flags: int = 0,
+        src_qp: int = 0,
+        solicited: bool = True,
+    ) -> None:
+        wr, self.current = self.current, None
+        assert wr is not None
+        self.qp.report(
+            self._cq,
+            WC(
+                wr.wr_id,
+                status,
+                opcode,
+                self.qp.number,
+                byte_len=byte_len,
+                imm_data=imm,
+                wc_flags=flags,
+                src_qp=src_qp,
+                solicited=solicited,
+            ),
+        )

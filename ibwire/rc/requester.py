@@ -1,0 +1,421 @@
+"""The requester: from send work requests to request packets, once and again.
+
+The send queue holds work requests in posting order. `una` is the oldest PSN that is
+not acknowledged, `next_psn` the first that was never sent, `psn` the one to send now;
+a retransmission moves `psn` back and everything from there is sent again (go-back-N).
+The `cursor` is the work request that `psn` belongs to.
+
+A request restarts in the middle of a message: a SEND or WRITE goes on with a MIDDLE
+or LAST, a READ becomes a new READ REQUEST for the rest. The completer moves `una`;
+nothing here reads a response.
+
+Source: IBA 9.7.2 to 9.7.8; rxe_req.c, qib_rc.c `qib_make_rc_req`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ibwire.rc.attributes import QPState
+from ibwire.rc.credits import SendCredits
+from ibwire.rc.memory import gather
+from ibwire.rc.packet import Form, TransportPacket
+from ibwire.rc.plan import Plan
+from ibwire.rc.timers import Timers, ack_wait
+from ibwire.rc.work import WC, SendFlags, SendWR, WCStatus, WROpcode
+from ibwire.units import Time
+from ibwire_layers.opcodes import Operation
+from ibwire_layers.psn import HALF, MASK
+
+if TYPE_CHECKING:
+    from ibwire.rc.qp import QueuePair
+
+
+class SendWQE:
+    """A posted send work request and how far it has come."""
+
+    __slots__ = (
+        *("wr", "plan", "forms", "length", "packets", "signaled", "fence", "inline"),
+        *("ssn", "first_psn", "started", "holds_slot", "done", "status", "received", "in_response"),
+    )
+
+    def __init__(self, wr: SendWR, plan: Plan, forms: tuple[Form, Form, Form, Form]) -> None:
+        self.wr = wr
+        self.plan = plan
+        self.forms = forms
+        self.length = 0
+        self.packets = 1
+        """PSNs that it takes."""
+        self.signaled = True
+        self.fence = bool(wr.send_flags & SendFlags.FENCE)
+        self.inline: bytes | None = None
+        self.ssn = 0
+        self.first_psn = 0
+        self.started = False
+        self.holds_slot = False
+        """Whether it counts against `max_rd_atomic`."""
+        self.done = False
+        """A local operation that has been carried out."""
+        self.status: WCStatus | None = None
+        """Why it cannot be sent; it completes so when it is the oldest."""
+        self.received = 0
+        """Bytes of the response that have arrived."""
+        self.in_response = False
+        """Whether the next response packet continues one that has begun."""
+
+
+class Requester:
+    """The sending half of a reliable queue pair."""
+
+    __slots__ = (
+        *("qp", "wqes", "cursor", "una", "next_psn", "psn", "ssn", "credits", "timers"),
+        *("reads", "retries", "rnr_retries", "restart_psn", "exact", "rnr_psn"),
+        *("_since_request", "_probe", "_probing", "_unfreed", "_wait", "_stalled", "halted"),
+    )
+
+    def __init__(self, qp: QueuePair) -> None:
+        self.qp = qp
+        self.wqes: deque[SendWQE] = deque()
+        self.timers = Timers()
+        self._unfreed = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """As after creation: whatever was posted is forgotten."""
+        self.wqes.clear()
+        self.timers.stop()
+        self.cursor = 0
+        self.ssn = 0
+        self.credits = SendCredits()
+        self.reads = 0
+        """READs and atomics that are started and not answered."""
+        self.halted = False
+        """Whether a work request that cannot be sent is at the cursor."""
+        self._unfreed = 0
+        self._wait: Time | None = None
+        self.retries = self.rnr_retries = 0
+        self.start_at(0)
+
+    def start_at(self, psn: int) -> None:
+        """Set the PSN of the first packet."""
+        self.una = self.next_psn = self.psn = psn
+        self.restart_psn: int | None = None
+        """Where a sequence NAK made it go back to, until something newer is acknowledged."""
+        self.exact = False
+        """Whether only the response at `una` counts, because what is before it was lost."""
+        self.rnr_psn = 0
+        self._since_request = 0
+        self._probe = False
+        """Whether the next packet asks for an ACK and nothing follows it until one comes."""
+        self._probing = False
+        """Whether that packet is on its way."""
+        self._stalled = False
+
+    def configure(self) -> None:
+        """Take retry counts and timeout from the attributes."""
+        attr = self.qp.attr
+        self.retries = attr.retry_cnt
+        self.rnr_retries = attr.rnr_retry
+        self._wait = ack_wait(attr.timeout, self.qp.profile)
+
+    @property
+    def in_use(self) -> int:
+        """Slots of the send queue that are not free: posted, or completed without a completion.
+
+        The slot of an unsignalled work request is free again with the next completion.
+        """
+        return len(self.wqes) + self._unfreed
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether a packet is unacknowledged."""
+        return self.una != self.next_psn
+
+    def post(self, wqe: SendWQE) -> None:
+        """Queue a work request that has been checked."""
+        if wqe.plan.operation is not None:
+            self.ssn = wqe.ssn = self.ssn + 1 & MASK
+        self.wqes.append(wqe)
+
+    def poll_transmit(self, now: Time) -> TransportPacket | None:
+        """The next request packet, `None` when there is none that may leave."""
+        qp = self.qp
+        if self._probing or self.halted:
+            return None
+        if self.timers.rnr is not None and not qp.profile.sends_during_rnr_wait:
+            return None
+        wqes = self.wqes
+        while self.cursor < len(wqes):
+            wqe = wqes[self.cursor]
+            if not wqe.started:
+                if qp.state is not QPState.RTS or not self._start(wqe):
+                    return None
+            if wqe.plan.operation is None:
+                self.cursor += 1
+                qp.completer.retire()
+                if self.halted:
+                    return None
+                continue
+            psn = self.psn
+            if (psn - self.una) & MASK > qp.profile.max_unacked_psns:
+                return None
+            index = (psn - wqe.first_psn) & MASK
+            if index and self._is_held_back(wqe):
+                return None
+            packet = self._packet(wqe, index)
+            if packet is None:
+                qp.completer.retire()
+                return None
+            if psn != self.next_psn:
+                qp.counters.retransmitted += 1
+            if self._probe:
+                packet.ack_req = 1
+                self._probe, self._probing = False, True
+            if wqe.plan.is_segmented:
+                following = psn + 1 & MASK
+                if packet.form.is_last:
+                    self.cursor += 1
+            else:
+                following = (wqe.first_psn + wqe.packets) & MASK
+                self.cursor += 1
+            if psn == self.next_psn or (following - self.next_psn) & MASK < HALF:
+                self.next_psn = following
+            self.psn = following
+            if self.timers.ack is None and self._wait is not None and self.timers.rnr is None:
+                self.timers.ack = now + self._wait
+            return packet
+        return None
+
+    def restart(self, psn: int) -> None:
+        """Send everything from this PSN on again."""
+        self.psn = psn
+        self._since_request = 0
+        self._probe = self._probing = False
+        for index, wqe in enumerate(self.wqes):
+            if not wqe.started:
+                self.cursor = index
+                return
+            if wqe.plan.operation is not None and (psn - wqe.first_psn) & MASK < wqe.packets:
+                self.cursor = index
+                return
+        self.cursor = len(self.wqes)
+
+    def acknowledge(self, psn: int, now: Time) -> None:
+        """Everything before `psn` is acknowledged: progress."""
+        self.una = psn
+        self.exact = False
+        self.restart_psn = None
+        attr = self.qp.attr
+        self.retries = attr.retry_cnt
+        self.rnr_retries = attr.rnr_retry
+        self._probing = False
+        self.arm(now)
+        if (psn - self.psn) & MASK < HALF and psn != self.psn:
+            self.restart(psn)  # an answer to what was about to be sent again
+
+    def arm(self, now: Time) -> None:
+        """Start the ACK timer afresh, or stop it when nothing is outstanding."""
+        if self.una != self.next_psn:
+            self.timers.ack = None if self._wait is None else now + self._wait
+        elif not self.qp.profile.keeps_pending_timer:
+            self.timers.ack = None
+
+    def handle_timeout(self, now: Time) -> None:
+        """Go back after an RNR wait, or because no answer came."""
+        timers = self.timers
+        if timers.rnr is not None and timers.rnr <= now:
+            timers.rnr = None
+            self.restart(self.rnr_psn)
+        if timers.ack is not None and timers.ack <= now:
+            timers.ack = None
+            if not self.outstanding:
+                return
+            self.qp.counters.timeouts += 1
+            if self.use_up_retry():
+                self.exact = False
+                self.restart_psn = None
+                self.restart(self.una)
+                self._probe = self.qp.profile.timeout_sends_one
+
+    def use_up_retry(self) -> bool:
+        """Count one retry; `False` if there was none left, and then the queue pair has failed."""
+        if self.retries == 0:
+            if self.qp.migrate():
+                self.retries = self.qp.attr.retry_cnt
+                return True
+            self.qp.completer.fail(WCStatus.RETRY_EXC_ERR)
+            return False
+        if self.retries != 7 or not self.qp.profile.retry_7_is_infinite:
+            self.retries -= 1
+        return True
+
+    def complete(self, wqe: SendWQE, status: WCStatus) -> None:
+        """Take the oldest work request off the queue and report it if it wants to be."""
+        self.wqes.popleft()
+        if self.cursor:
+            self.cursor -= 1
+        if wqe.holds_slot:
+            self.reads -= 1
+        if wqe.signaled or status is not WCStatus.SUCCESS:
+            self._unfreed = 0
+            self.qp.report(
+                self.qp.send_cq,
+                WC(
+                    wqe.wr.wr_id,
+                    status,
+                    wqe.plan.completion,
+                    self.qp.number,
+                    byte_len=wqe.length if wqe.plan.is_answered else 0,
+                    solicited=status is not WCStatus.SUCCESS,
+                ),
+            )
+        else:
+            self._unfreed += 1
+
+    def flush(self) -> None:
+        """Complete everything with WR_FLUSH_ERR."""
+        self.timers.stop()
+        while self.wqes:
+            self.complete(self.wqes[0], WCStatus.WR_FLUSH_ERR)
+        self.cursor = self.reads = 0
+
+    def _start(self, wqe: SendWQE) -> bool:
+        """Begin a work request if everything that it must wait for has happened."""
+        plan = wqe.plan
+        if plan.operation is None:
+            return self._run_local(wqe)
+        if wqe.fence and self.reads:
+            return False
+        profile = self.qp.profile
+        takes_slot = plan.takes_read_slot or (
+            profile.counts_atomic_write and plan.operation is Operation.ATOMIC_WRITE
+        )
+        if takes_slot and self.reads >= self.qp.attr.max_rd_atomic:
+            return False
+        in_flight = (self.next_psn - self.una) & MASK
+        if in_flight > profile.max_unacked_psns or in_flight + wqe.packets > HALF + 1:
+            return False
+        if plan.takes_credit:
+            beyond = self.credits.beyond(wqe.ssn)
+            if beyond > 1:
+                if not self._stalled:
+                    self._stalled = True
+                    self.qp.counters.credit_stalls += 1
+                return False
+            self._stalled = False
+        else:
+            self.credits.skip_one()
+        if takes_slot:
+            self.reads += 1
+            wqe.holds_slot = True
+        wqe.first_psn = self.next_psn
+        wqe.started = True
+        return True
+
+    def _is_held_back(self, wqe: SendWQE) -> bool:
+        """Whether the rest of a limited message waits for the answer to its first packet."""
+        if not wqe.plan.takes_credit or self.qp.profile.limited_message:
+            return False
+        if not self.credits.beyond(wqe.ssn):
+            return False
+        return (self.una - wqe.first_psn - 1) & MASK >= HALF
+
+    def _packet(self, wqe: SendWQE, index: int) -> TransportPacket | None:
+        """Packet `index` of a work request; `None` when its own memory is at fault."""
+        plan = wqe.plan
+        wr = wqe.wr
+        if plan.is_segmented:
+            packet = self._segment(wqe, index)
+            if packet is None:
+                wqe.status = WCStatus.LOC_PROT_ERR
+                self.halted = True
+                return None
+        else:
+            packet = TransportPacket(wqe.forms[3], self.psn)
+            packet.ack_req = 1
+            packet.rkey = wr.rkey
+            packet.va = wr.remote_addr
+            if plan.operation is Operation.READ:
+                done = index * self.qp.mtu
+                wqe.in_response = False
+                packet.va = wr.remote_addr + done
+                packet.dma_len = wqe.length - done
+            elif plan.operation is Operation.FLUSH:
+                packet.dma_len = wr.length
+                packet.plt, packet.sel = wr.flush_type, wr.flush_level
+            elif plan.operation is Operation.ATOMIC_WRITE:
+                packet.dma_len = 8
+                packet.payload = wr.atomic_data
+            elif plan.operation is Operation.COMPARE_SWAP:
+                packet.swap, packet.compare = wr.swap, wr.compare_add
+            else:
+                packet.swap, packet.compare = wr.compare_add, 0
+            self._since_request = 0
+        self.qp.address(packet, wr)
+        return packet
+
+    def _segment(self, wqe: SendWQE, index: int) -> TransportPacket | None:
+        """Packet `index` of a SEND or WRITE."""
+        qp, wr = self.qp, wqe.wr
+        mtu = qp.mtu
+        start = index * mtu
+        size = wqe.length - start
+        first, middle, last, only = wqe.forms
+        if size > mtu:
+            size = mtu
+            form = middle if index else first
+        else:
+            form = last if index else only
+        if wqe.inline is not None:
+            payload: bytes | None = wqe.inline[start : start + size]
+        elif size:
+            payload = gather(qp.keys, qp.pd, wr.sg_list, start, size)
+        else:
+            payload = b""
+        if payload is None:
+            return None
+        packet = TransportPacket(form, self.psn, payload)
+        if form.is_first and wqe.plan.operation is Operation.WRITE:
+            packet.va, packet.rkey, packet.dma_len = wr.remote_addr, wr.rkey, wqe.length
+        if form.is_last:
+            packet.ack_req = 1
+            self._since_request = 0
+            if form.has_imm:
+                packet.imm_data = wr.imm_data
+            elif form.has_invalidate:
+                packet.invalidate_rkey = wr.invalidate_rkey
+            if wr.send_flags & SendFlags.SOLICITED and (
+                wqe.plan.operation is Operation.SEND or form.has_imm
+            ):
+                packet.se = 1
+            return packet
+        self._since_request += 1
+        if self._since_request >= qp.profile.ack_request_interval:
+            packet.ack_req = 1
+            self._since_request = 0
+        elif not index and wqe.plan.takes_credit and self.credits.beyond(wqe.ssn):
+            packet.ack_req = 1
+        return packet
+
+    def _run_local(self, wqe: SendWQE) -> bool:
+        """Carry out an operation that never leaves the device."""
+        wr, qp = wqe.wr, self.qp
+        if wr.opcode is WROpcode.LOCAL_INV:
+            if self.wqes[0] is not wqe:  # the local invalidate fence
+                return False
+            done = qp.keys.invalidate(wr.invalidate_rkey, qp.pd, qp.number)
+            status = WCStatus.LOC_QP_OP_ERR
+        else:
+            done = (
+                wr.mw is not None
+                and wr.bind_info is not None
+                and qp.keys.bind(wr.mw, qp.number, qp.pd, wr.bind_info, wr.rkey)
+            )
+            status = WCStatus.MW_BIND_ERR
+        wqe.started = True
+        if not done:
+            wqe.status = status
+            self.halted = True
+        wqe.done = done
+        return True

@@ -1,0 +1,612 @@
+"""The responder: from request packets to memory, receive completions and responses.
+
+A request is new, a duplicate or ahead of what is expected. New ones are checked in
+the order of rc-transport facts section 6 and the first check that fails decides the
+answer; duplicates never change anything and are answered again; what is ahead draws
+one NAK until the missing packet comes.
+
+Responses wait in the order of their PSNs. READ responses are cut one by one as the
+line asks for them, so later requests are taken in while a READ is being answered. A
+fatal NAK is the last thing that leaves: then the queue pair is in error.
+
+Source: IBA 9.7.4, 9.7.5, 9.9.3; rxe_resp.c, qib_rc.c `qib_rc_rcv`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ibwire.rc.attributes import EventType, QPState
+from ibwire.rc.credits import credit_code
+from ibwire.rc.memory import Access, ProtectionDomain
+from ibwire.rc.packet import FORMS, Form, TransportPacket
+from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads, ReadReplay
+from ibwire.rc.srq import SharedReceiveQueue
+from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
+from ibwire.units import Time
+from ibwire_layers.opcodes import OpCode, Operation, Payload, Service
+from ibwire_layers.psn import HALF, MASK, distance
+from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, NakCode
+
+if TYPE_CHECKING:
+    from ibwire.rc.qp import QueuePair
+
+MAX_MESSAGE = 1 << 31
+"""Bytes (IBA 9.7.2)."""
+
+_NAK = AckKind.NAK << 5
+_RNR_NAK = AckKind.RNR_NAK << 5
+
+
+class Resource:
+    """A request that was executed and its answer; READs and atomics are kept for duplicates."""
+
+    __slots__ = (
+        *("form", "psn", "count", "va", "rkey", "length", "original", "answered", "pd"),
+        "narrowed",
+    )
+
+    def __init__(self, packet: TransportPacket, count: int, pd: ProtectionDomain) -> None:
+        self.form = packet.form
+        self.psn = packet.psn
+        self.count = count
+        """PSNs of its answer."""
+        self.va = packet.va
+        self.rkey = packet.rkey
+        self.length = 0
+        self.original = 0
+        self.answered = False
+        """Whether the whole answer has left once."""
+        self.pd = pd
+        self.narrowed = 0
+        """First position that a replay may still begin at, where replays narrow it."""
+
+
+class Reply:
+    """A response that waits: an acknowledgement, or the answer of a `Resource`."""
+
+    __slots__ = ("first", "position", "psn", "resource", "syndrome")
+
+    def __init__(self, psn: int, syndrome: int | None, resource: Resource | None = None) -> None:
+        self.psn = psn
+        self.syndrome = syndrome
+        """NAK or RNR NAK; `None` for an ACK with the credits of the moment it leaves."""
+        self.resource = resource
+        self.position = 0
+        """Next response packet of a READ."""
+        self.first = 0
+        """The one that this answer began with."""
+
+
+class Responder:
+    """The receiving half of a reliable queue pair."""
+
+    __slots__ = (
+        *("qp", "epsn", "msn", "resources", "replies", "executed_psn", "failed"),
+        *("_nak_sent", "_message", "_srq", "_va", "_rkey", "_rest", "_dma_len"),
+        *("_advertised", "_established"),
+    )
+
+    def __init__(self, qp: QueuePair) -> None:
+        self.qp = qp
+        self.resources: deque[Resource] = deque()
+        self.replies: deque[Reply] = deque()
+        self.reset()
+
+    def reset(self) -> None:
+        """As after creation."""
+        self.resources.clear()
+        self.replies.clear()
+        self.epsn = 0
+        """The PSN that is expected."""
+        self.msn = 0
+        """Messages completed."""
+        self.executed_psn = MASK
+        """Newest SEND, WRITE or atomic packet executed."""
+        self.failed = False
+        """Whether a fatal NAK waits to leave, or has left."""
+        self._nak_sent = False
+        self._message: Operation | None = None
+        """SEND or WRITE while a message of several packets is under way."""
+        self._srq: SharedReceiveQueue | None = None
+        self._va = self._rkey = self._rest = self._dma_len = 0
+        self._advertised = 0
+        """Last message that the credits sent allow."""
+        self._established = False
+
+    def handle_packet(self, packet: TransportPacket, now: Time) -> None:
+        """Take a request in."""
+        if self.failed:
+            return
+        ahead = (packet.psn - self.epsn) & MASK
+        if ahead:
+            if ahead >= HALF:
+                self._handle_duplicate(packet)
+            else:
+                self._handle_gap()
+            return
+        qp = self.qp
+        if qp.profile.naks_after_rnr:
+            self._nak_sent = False
+        if not self._established:
+            self._established = True
+            if qp.state is QPState.RTR:
+                qp.emit(EventType.COMM_EST)
+        form = packet.form
+        operation = form.operation
+        if operation is None:
+            if qp.profile.naks_reserved_opcode:
+                self._refuse(packet)
+            return
+        if self._message is None:
+            if not form.is_first:
+                self._refuse(packet)
+                return
+        elif form.is_first or operation is not self._message:
+            self._refuse(packet)
+            return
+        if form.service is Service.XRC and form.is_first and not self._choose_srq(packet):
+            self._refuse(packet)
+            return
+        handler = _HANDLERS.get(operation)
+        if handler is None:
+            self._refuse(packet)
+        elif handler(self, packet):
+            self._nak_sent = False
+            if packet.ack_req and operation in _ACKNOWLEDGED:
+                self._acknowledge(packet.psn)
+
+    def poll_transmit(self, now: Time) -> TransportPacket | None:
+        """The next response packet, `None` when there is none."""
+        replies = self.replies
+        if not replies:
+            return None
+        reply = replies[0]
+        resource = reply.resource
+        if resource is None:
+            replies.popleft()
+            packet = TransportPacket(self._form(OpCode.RC_ACKNOWLEDGE), reply.psn)
+            if reply.syndrome is None:
+                packet.syndrome = self._credits()
+            else:
+                packet.syndrome = reply.syndrome
+                self.qp.counters.count_nak(reply.syndrome)
+        elif resource.form.operation is Operation.READ:
+            cut = self._cut_read(reply, resource)
+            if cut is None:
+                return self.poll_transmit(now)
+            packet = cut
+        else:
+            replies.popleft()
+            resource.answered = True
+            if resource.form.operation in _ATOMICS:
+                packet = TransportPacket(self._form(OpCode.RC_ATOMIC_ACKNOWLEDGE), resource.psn)
+                packet.original = resource.original
+            else:
+                form = self._form(OpCode.RC_RDMA_READ_RESPONSE_ONLY)
+                packet = TransportPacket(form, resource.psn)
+            packet.syndrome = self._credits()
+        packet.msn = self.msn
+        self.qp.address(packet, None)
+        if self.failed and not replies:
+            self.qp.enter_error()
+        return packet
+
+    def grant(self) -> None:
+        """A receive request was posted: tell a peer that may be waiting for credits.
+
+        An acknowledgement that repeats the last PSN carries them (IBA 9.7.7.2.4).
+        """
+        if not self._established or self._credit_code() == INVALID_CREDITS:
+            return
+        if distance(self.msn, self._advertised) <= 0 and not self.failed:
+            self._acknowledge(self.epsn - 1 & MASK)
+
+    def _form(self, opcode: OpCode) -> Form:
+        return FORMS[opcode | self.qp.service << 5]
+
+    def _credit_code(self) -> int:
+        qp = self.qp
+        if not qp.profile.live_credits or qp.receives.srq is not None or qp.is_xrc:
+            return INVALID_CREDITS
+        return credit_code(len(qp.receives.waiting))
+
+    def _credits(self) -> int:
+        """Syndrome of a positive acknowledgement that leaves now."""
+        code = self._credit_code()
+        if code != INVALID_CREDITS:
+            self._advertised = self.msn + CREDITS[code] & MASK
+        return code
+
+    def _acknowledge(self, psn: int) -> None:
+        replies = self.replies
+        if replies and self.qp.profile.coalesces_acks:
+            last = replies[-1]
+            if last.resource is None and last.syndrome is None:
+                last.psn = psn
+                return
+        replies.append(Reply(psn, None))
+        self.qp.wake()
+
+    def _answer(self, resource: Resource) -> None:
+        self.replies.append(Reply(resource.psn, None, resource))
+        self.qp.wake()
+
+    def _handle_gap(self) -> None:
+        if not self._nak_sent:
+            self._nak_sent = True
+            self.replies.append(Reply(self.epsn, _NAK | NakCode.PSN_SEQUENCE_ERROR))
+            self.qp.wake()
+
+    def _refuse(
+        self,
+        packet: TransportPacket,
+        code: NakCode = NakCode.INVALID_REQUEST,
+        status: WCStatus | None = None,
+    ) -> bool:
+        """A fault that ends the connection: NAK, then error. Always `False`."""
+        self._fail(packet.psn, code, status)
+        return False
+
+    def _fail(self, psn: int, code: NakCode, status: WCStatus | None = None) -> None:
+        qp = self.qp
+        self.failed = True
+        self.replies.append(Reply(psn, _NAK | code))
+        if qp.receives.current is not None:
+            qp.receives.fail(status or qp.profile.invalid_request_status)
+        elif code in _EVENTS:
+            qp.emit(_EVENTS[code])
+        qp.wake()
+
+    def _refuse_not_ready(self, packet: TransportPacket) -> bool:
+        """No receive request: the peer shall come again. Always `False`."""
+        qp = self.qp
+        timer = qp.attr.min_rnr_timer & 31
+        self.replies.append(Reply(packet.psn, _RNR_NAK | timer))
+        self._nak_sent = not qp.profile.naks_after_rnr
+        qp.wake()
+        return False
+
+    def _choose_srq(self, packet: TransportPacket) -> bool:
+        self._srq = self.qp.find_srq(packet.xrc_srq)
+        return self._srq is not None
+
+    @property
+    def _pd(self) -> ProtectionDomain:
+        """The domain whose keys count: for XRC that of the SRQ which the request names."""
+        return self.qp.pd if self._srq is None else self._srq.pd
+
+    def _permits(self, access: int) -> bool:
+        return access & ~self.qp.attr.qp_access_flags == 0
+
+    def _has_right_size(self, packet: TransportPacket) -> bool:
+        """Payload against position and path MTU (C9-92)."""
+        size = len(packet.payload)
+        rule = packet.form.payload_rule
+        if rule is Payload.PMTU:
+            return size == self.qp.mtu and not packet.pad_count
+        if rule is Payload.SOME:
+            return 0 < size <= self.qp.mtu
+        return size <= self.qp.mtu
+
+    def _handle_send(self, packet: TransportPacket) -> bool:
+        qp = self.qp
+        form = packet.form
+        receives = qp.receives
+        if form.is_first and not receives.take(self._srq):
+            return self._refuse_not_ready(packet)
+        if qp.profile.checks_payload_size and not self._has_right_size(packet):
+            return self._refuse(packet)
+        if not receives.fits(len(packet.payload)):
+            return self._refuse(packet, qp.profile.oversized_send, qp.profile.oversized_send_status)
+        if not receives.fill(packet.payload):
+            return self._refuse(
+                packet, NakCode.REMOTE_OPERATIONAL_ERROR, qp.profile.receive_fault_status
+            )
+        if not form.is_last:
+            self._advance(packet, Operation.SEND)
+            return True
+        if form.has_invalidate and not qp.keys.invalidate(
+            packet.invalidate_rkey, self._pd, qp.number
+        ):
+            # Class J: the queue pair is in error and no NAK says so (IBA 9.9.3, rxe_resp.c).
+            receives.fail(WCStatus.REM_INV_REQ_ERR)
+            qp.enter_error()
+            return False
+        self._advance(packet, None)
+        receives.finish(packet)
+        return True
+
+    def _handle_write(self, packet: TransportPacket) -> bool:
+        qp = self.qp
+        form = packet.form
+        size = len(packet.payload)
+        if form.is_first:
+            if not self._permits(_REMOTE_WRITE):
+                return self._refuse(packet)
+            va, rkey, rest = packet.va, packet.rkey, packet.dma_len
+            if rest > MAX_MESSAGE:
+                return self._refuse(packet)
+        else:
+            va, rkey, rest = self._va, self._rkey, self._rest
+        if form.is_last and form.has_imm and not self._has_receive():
+            return self._refuse_not_ready(packet)
+        right = size == rest if form.is_last else size == qp.mtu < rest
+        if form.is_first and rest:
+            # Once for the whole message, and before its lengths (C9-90, rxe check_rkey).
+            if qp.keys.find_remote(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE) is None:
+                return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+            self._dma_len = rest
+        elif form.is_first:
+            self._dma_len = 0
+        if not right or size > qp.mtu or (not form.is_last and packet.pad_count):
+            return self._refuse(packet)
+        if size:
+            found = qp.keys.find_remote(self._pd, qp.number, rkey, va, size, _REMOTE_WRITE)
+            if found is None:  # taken away since the message began
+                return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+            region, offset = found
+            region.buffer[offset : offset + size] = packet.payload
+        if not form.is_last:
+            self._va, self._rkey, self._rest = va + size, rkey, rest - size
+            self._advance(packet, Operation.WRITE)
+            return True
+        if form.has_imm:
+            qp.receives.take(self._srq)
+        self._advance(packet, None)
+        if form.has_imm:
+            qp.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, self._dma_len)
+        return True
+
+    def _has_receive(self) -> bool:
+        source = self._srq or self.qp.receives.srq
+        return bool(self.qp.receives.waiting if source is None else len(source))
+
+    def _handle_read(self, packet: TransportPacket) -> bool:
+        qp = self.qp
+        length = packet.dma_len
+        if not self._permits(_REMOTE_READ) or not self._has_slot():
+            return self._refuse(packet)
+        if length > MAX_MESSAGE or packet.payload:
+            return self._refuse(packet)
+        if (
+            length
+            and qp.keys.find_remote(
+                self._pd, qp.number, packet.rkey, packet.va, length, _REMOTE_READ
+            )
+            is None
+        ):
+            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+        resource = Resource(packet, max(-(-length // qp.mtu), 1), self._pd)
+        resource.length = length
+        self._keep(resource)
+        # At acceptance, not when it has been answered: the next request follows (C9-148).
+        self.epsn = self.epsn + resource.count & MASK
+        self.msn = self.msn + 1 & MASK
+        self._answer(resource)
+        return True
+
+    def _handle_atomic(self, packet: TransportPacket) -> bool:
+        qp = self.qp
+        if not self._permits(_REMOTE_ATOMIC) or not self._has_slot():
+            return self._refuse(packet)
+        unaligned = bool(packet.va & 7)
+        if packet.payload or (unaligned and qp.profile.atomic_alignment_first):
+            return self._refuse(packet)
+        found = qp.keys.find_remote(self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_ATOMIC)
+        if found is None:
+            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+        if unaligned:
+            return self._refuse(packet)
+        region, offset = found
+        original = region.load64(offset)
+        if packet.form.operation is Operation.FETCH_ADD:
+            region.store64(offset, original + packet.swap)
+        elif original == packet.compare:
+            region.store64(offset, packet.swap)
+        self._execute(packet, original)
+        return True
+
+    def _handle_flush(self, packet: TransportPacket) -> bool:
+        qp = self.qp
+        access = 0
+        if packet.plt & 1:
+            access |= int(Access.FLUSH_GLOBAL)
+        if packet.plt & 2:
+            access |= int(Access.FLUSH_PERSISTENT)
+        whole = packet.sel == FlushLevel.MR
+        if not access or packet.plt > 3 or packet.sel > FlushLevel.MR or packet.payload:
+            return self._refuse(packet)
+        if not self._permits(access):
+            return self._refuse(packet)
+        va, length = (None, 0) if whole else (packet.va, packet.dma_len)
+        if not qp.keys.grants(self._pd, qp.number, packet.rkey, va, length, access):
+            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+        # Memory here is always visible and as persistent as it gets.
+        self._execute(packet, 0)
+        return True
+
+    def _handle_atomic_write(self, packet: TransportPacket) -> bool:
+        qp = self.qp
+        if not self._permits(_REMOTE_WRITE):
+            return self._refuse(packet)
+        if packet.va & 7 or packet.dma_len != 8 or len(packet.payload) != 8:
+            return self._refuse(packet)
+        found = qp.keys.find_remote(self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_WRITE)
+        if found is None:
+            return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+        region, offset = found
+        region.buffer[offset : offset + 8] = packet.payload
+        self._execute(packet, 0)
+        return True
+
+    def _execute(self, packet: TransportPacket, original: int) -> None:
+        """Keep the result of a one-packet operation, count it and answer."""
+        resource = Resource(packet, 1, self._pd)
+        resource.original = original
+        if packet.form.operation in _ATOMICS:
+            self._keep(resource)
+        self._advance(packet, None)
+        self._answer(resource)
+
+    def _advance(self, packet: TransportPacket, message: Operation | None) -> None:
+        """A packet has been executed; `message` is what goes on after it."""
+        self.executed_psn = packet.psn
+        self.epsn = packet.psn + 1 & MASK
+        self._message = message
+        if message is None:
+            self.msn = self.msn + 1 & MASK
+
+    def _has_slot(self) -> bool:
+        """Whether one more READ or atomic may be taken in."""
+        limit = self.qp.attr.max_dest_rd_atomic
+        if self.qp.profile.excess_reads is ExcessReads.RECYCLE:
+            return limit > 0
+        waiting = sum(1 for resource in self.resources if not resource.answered)
+        return waiting < limit
+
+    def _keep(self, resource: Resource) -> None:
+        """Remember a request to answer it again, in the place of the oldest."""
+        resources = self.resources
+        resources.append(resource)
+        if len(resources) > max(self.qp.attr.max_dest_rd_atomic, 1):
+            oldest = resources.popleft()
+            # The peer has asked for one more, so it has the answer to this one.
+            if oldest.answered:
+                self.replies = deque(r for r in self.replies if r.resource is not oldest)
+
+    def _handle_duplicate(self, packet: TransportPacket) -> None:
+        qp = self.qp
+        qp.counters.duplicates += 1
+        if qp.profile.duplicate_clears_nak:
+            self._nak_sent = False
+        operation = packet.form.operation
+        if operation is Operation.READ:
+            self._replay_read(packet)
+        elif operation in _ATOMICS:
+            for resource in self.resources:
+                if resource.psn == packet.psn and resource.form is packet.form:
+                    self._replay(resource, 0)
+                    return
+        elif operation in _WITHOUT_RESULT:
+            # That its PSN has passed is all that its answer says: nothing need be kept.
+            if all(reply.psn != packet.psn for reply in self.replies):
+                self._replay(Resource(packet, 1, self._pd), 0)
+        elif operation in _ACKNOWLEDGED:
+            if packet.ack_req or qp.profile.duplicate_ack is DuplicateAck.EVERY:
+                executed = qp.profile.duplicate_ack_psn is DuplicateAckPSN.EXECUTED
+                self._acknowledge(self.executed_psn if executed else self.epsn - 1 & MASK)
+
+    def _replay_read(self, packet: TransportPacket) -> None:
+        """Answer a READ again from where it is asked for, if it lies inside a kept one."""
+        mtu = self.qp.mtu
+        rule = self.qp.profile.read_replay
+        for resource in self.resources:
+            position = (packet.psn - resource.psn) & MASK
+            if resource.form is not packet.form or position >= resource.count:
+                continue
+            done = position * mtu
+            if packet.rkey != resource.rkey or packet.va != resource.va + done:
+                return
+            end = done + packet.dma_len
+            if end > resource.length or (end != resource.length and rule is ReadReplay.SAME_END):
+                return
+            if rule is ReadReplay.NARROWING:
+                if position < resource.narrowed:
+                    return
+                resource.narrowed = position
+            if end != resource.length:  # only a part of it is asked for again
+                part = Resource(packet, max(-(-packet.dma_len // mtu), 1), resource.pd)
+                part.length = packet.dma_len
+                part.answered = True
+                self._replay(part, 0)
+                return
+            self._replay(resource, position)
+            return
+
+    def _replay(self, resource: Resource, position: int) -> None:
+        """Put an answer where its PSN belongs among those that wait."""
+        replies = self.replies
+        for index, reply in enumerate(replies):
+            if reply.resource is resource:
+                if position < reply.position:
+                    replies[index] = self._replayed(resource, position)
+                break
+            if distance(reply.psn, resource.psn) < 0:
+                replies.insert(index, self._replayed(resource, position))
+                break
+        else:
+            replies.append(self._replayed(resource, position))
+        self.qp.wake()
+
+    def _replayed(self, resource: Resource, position: int) -> Reply:
+        reply = Reply(resource.psn, None, resource)
+        reply.position = reply.first = position
+        if self.qp.profile.replays_mid_read:
+            reply.first = 0
+        return reply
+
+    def _cut_read(self, reply: Reply, resource: Resource) -> TransportPacket | None:
+        """The next response packet of a READ; `None` if its memory has been taken away."""
+        qp = self.qp
+        position = reply.position
+        start = position * qp.mtu
+        size = min(qp.mtu, resource.length - start)
+        payload = b""
+        psn = resource.psn + position & MASK
+        if size:
+            found = qp.keys.find_remote(
+                *(resource.pd, qp.number, resource.rkey, resource.va + start, size),
+                *(_REMOTE_READ,),
+            )
+            if found is None:
+                self.replies.clear()
+                self._fail(psn, NakCode.REMOTE_ACCESS_ERROR)
+                return None
+            region, offset = found
+            payload = bytes(region.buffer[offset : offset + size])
+        is_first = position == reply.first
+        if position + 1 == resource.count:
+            resource.answered = True
+            self.replies.popleft()
+            opcode = OpCode.RC_RDMA_READ_RESPONSE_LAST
+            if is_first:
+                opcode = OpCode.RC_RDMA_READ_RESPONSE_ONLY
+        else:
+            reply.position += 1
+            opcode = OpCode.RC_RDMA_READ_RESPONSE_MIDDLE
+            if is_first:
+                opcode = OpCode.RC_RDMA_READ_RESPONSE_FIRST
+        packet = TransportPacket(self._form(opcode), psn, payload)
+        packet.syndrome = self._credits() if packet.form.has_aeth else 0
+        return packet
+
+
+# Plain numbers: they are combined for every packet.
+_REMOTE_WRITE = int(Access.REMOTE_WRITE)
+_REMOTE_READ = int(Access.REMOTE_READ)
+_REMOTE_ATOMIC = int(Access.REMOTE_ATOMIC)
+
+_ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
+_WITHOUT_RESULT = (Operation.FLUSH, Operation.ATOMIC_WRITE)
+"""Answered by an empty READ RESPONSE ONLY."""
+
+_ACKNOWLEDGED = (Operation.SEND, Operation.WRITE)
+"""Answered by ACKNOWLEDGE."""
+
+_EVENTS = {
+    NakCode.INVALID_REQUEST: EventType.QP_REQ_ERR,
+    NakCode.REMOTE_ACCESS_ERROR: EventType.QP_ACCESS_ERR,
+}
+"""What the responder's application hears when no receive request is there to say it."""
+
+_HANDLERS = {
+    Operation.SEND: Responder._handle_send,
+    Operation.WRITE: Responder._handle_write,
+    Operation.READ: Responder._handle_read,
+    Operation.COMPARE_SWAP: Responder._handle_atomic,
+    Operation.FETCH_ADD: Responder._handle_atomic,
+    Operation.FLUSH: Responder._handle_flush,
+    Operation.ATOMIC_WRITE: Responder._handle_atomic_write,
+}

@@ -1,0 +1,211 @@
+"""The states of a queue pair: which moves a modify may make, and what each state allows.
+
+    RESET --> INIT --> RTR --> RTS <--> SQD       any but RESET --> ERR
+                                ^                 any --> RESET
+                                SQE
+
+RESET is where a queue pair begins; nothing can be posted. In INIT it may be given
+receive requests but hears no packet. RTR (ready to receive) is the responder's half:
+requests of the peer are served, while responses are not expected and are dropped. RTS
+(ready to send) adds the requester's half. SQD (send queue drained) starts no new send
+request but sees those through that have begun, retries included; when the last is
+done the queue is drained, and until then the only way out is ERR. ERR flushes both
+queues and drops every packet in silence.
+
+Who moves a queue pair: the application by a modify, for which `TRANSITIONS` is the
+law; and the transport itself, to ERR for a fault of an RC or XRC queue pair in either
+half, to SQE for a fault in the sending half of UC and UD, which goes on receiving
+while its send queue flushes. No modify leads into SQE, and an RC or XRC queue pair is
+never there, so it has no way from SQE to RTS either.
+
+Every move names the attributes it needs and those it may set besides; STATE always
+may be. Too few or any other is EINVAL and nothing changes. So CUR_STATE, with which a
+caller says where it believes the queue pair to be, is optional only where a queue pair
+can have moved by itself: from RTR, RTS, SQD and SQE to RTS. CAP and RATE_LIMIT belong
+to no move of these types.
+
+Deliberately absent: raw, SMI and GSI queue pairs, RTS to RTR or INIT, and sideways
+moves in RTR or SQE. The state does not decide what a wrong packet is answered with:
+every packet for a state that does not want it is dropped, never NAKed.
+
+Source: Linux `core/verbs.c` qp_state_table and ib_modify_qp_is_ok;
+`rxe_qp_chk_attr` for draining; `ib_rvt_state_ops` for what each state allows. See
+rc-transport.md 4, which gives the RC column and how the others differ in essence.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from ibwire.errors import VerbsError
+from ibwire.rc.attributes import QPAttrMask, QPState, QPType
+
+
+class Transition(NamedTuple):
+    """Attributes of a move as bits of `QPAttrMask`, without STATE."""
+
+    required: int = 0
+    optional: int = 0
+
+
+class Post(Enum):
+    """What becomes of a work request that is posted."""
+
+    REFUSED = "refused"
+    """EINVAL at once."""
+    QUEUED = "queued"
+    """It waits: for a message to receive, or for a state in which sending starts."""
+    STARTED = "started"
+    """It is sent as soon as its turn comes."""
+    FLUSHED = "flushed"
+    """It completes with WR_FLUSH_ERR, after everything that was posted before."""
+
+
+def check_transition(
+    qp_type: QPType,
+    current: QPState,
+    attr_mask: int,
+    new_state: QPState,
+    *,
+    draining: bool = False,
+) -> None:
+    """Raise EINVAL unless a modify with this mask may make this move.
+
+    A modify without STATE is a move from the current state to itself. draining: in
+    SQD, whether send requests are still under way.
+    """
+    move = TRANSITIONS[qp_type].get((current, new_state))
+    if move is None:
+        raise VerbsError(
+            errno.EINVAL, f"{qp_type.name} queue pair from {current.name} to {new_state.name}"
+        )
+    if (
+        draining
+        and current is QPState.SQD
+        and attr_mask & QPAttrMask.STATE
+        and new_state is not QPState.ERR
+    ):
+        raise VerbsError(errno.EINVAL, f"from SQD to {new_state.name} before it is drained")
+    # Plain integers: the complement of a flag has lost the bits that it has no name for.
+    mask, required, optional = int(attr_mask), int(move.required), int(move.optional)
+    missing = required & ~mask
+    foreign = mask & ~(required | optional | int(QPAttrMask.STATE))
+    if missing or foreign:
+        raise VerbsError(
+            errno.EINVAL,
+            f"{qp_type.name} queue pair from {current.name} to {new_state.name}:"
+            f" {_names(missing)} missing, {_names(foreign)} not allowed",
+        )
+
+
+def _names(mask: int) -> str:
+    known = [bit.name for bit in QPAttrMask if bit.name is not None and mask & bit]
+    unknown = mask & ~sum(QPAttrMask)
+    return "|".join([*known, f"{unknown:#x}"] if unknown else known) or "nothing"
+
+
+POST_RECV: Mapping[QPState, Post] = {
+    QPState.RESET: Post.REFUSED,
+    QPState.INIT: Post.QUEUED,
+    QPState.RTR: Post.QUEUED,
+    QPState.RTS: Post.QUEUED,
+    QPState.SQD: Post.QUEUED,
+    QPState.SQE: Post.QUEUED,
+    QPState.ERR: Post.FLUSHED,
+}
+"""What `post_recv` does by state."""
+
+POST_SEND: Mapping[QPState, Post] = {
+    QPState.RESET: Post.REFUSED,
+    QPState.INIT: Post.REFUSED,
+    QPState.RTR: Post.REFUSED,
+    QPState.RTS: Post.STARTED,
+    QPState.SQD: Post.QUEUED,
+    QPState.SQE: Post.FLUSHED,
+    QPState.ERR: Post.FLUSHED,
+}
+"""What `post_send` does by state."""
+
+TAKES_REQUESTS = frozenset({QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE})
+"""States in which the responder serves; in all others a request is dropped in silence."""
+
+TAKES_RESPONSES = frozenset({QPState.RTS, QPState.SQD})
+"""States in which the requester listens and retries; in all others a response is dropped."""
+
+
+def _common() -> dict[tuple[QPState, QPState], Transition]:
+    """The moves that every type has and that take no attribute."""
+    to_reset = {(state, QPState.RESET): Transition() for state in QPState}
+    to_error = {(state, QPState.ERR): Transition() for state in QPState if state}
+    return to_reset | to_error
+
+
+_M = QPAttrMask
+
+_CONNECTED = _common() | {
+    (QPState.RESET, QPState.INIT): Transition(required=_M.PKEY_INDEX | _M.PORT | _M.ACCESS_FLAGS),
+    (QPState.INIT, QPState.INIT): Transition(optional=_M.PKEY_INDEX | _M.PORT | _M.ACCESS_FLAGS),
+    (QPState.RTS, QPState.SQD): Transition(optional=_M.EN_SQD_ASYNC_NOTIFY),
+}
+"""What RC, UC and XRC have in common."""
+
+_ADDRESSED = _M.AV | _M.PATH_MTU | _M.DEST_QPN | _M.RQ_PSN
+_REROUTED = _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PKEY_INDEX
+_RUNNING = _M.CUR_STATE | _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PATH_MIG_STATE
+_MOVED = _M.AV | _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PKEY_INDEX | _M.PATH_MIG_STATE
+_RETRYING = _M.TIMEOUT | _M.RETRY_CNT | _M.RNR_RETRY | _M.MAX_QP_RD_ATOMIC
+_RESPONDING = _M.MAX_DEST_RD_ATOMIC | _M.MIN_RNR_TIMER
+
+TRANSITIONS: Mapping[QPType, Mapping[tuple[QPState, QPState], Transition]] = {
+    QPType.RC: _CONNECTED
+    | {
+        (QPState.INIT, QPState.RTR): Transition(_ADDRESSED | _RESPONDING, _REROUTED),
+        (QPState.RTR, QPState.RTS): Transition(_RETRYING | _M.SQ_PSN, _RUNNING | _M.MIN_RNR_TIMER),
+        (QPState.RTS, QPState.RTS): Transition(optional=_RUNNING | _M.MIN_RNR_TIMER),
+        (QPState.SQD, QPState.RTS): Transition(optional=_RUNNING | _M.MIN_RNR_TIMER),
+        (QPState.SQD, QPState.SQD): Transition(optional=_MOVED | _M.PORT | _RETRYING | _RESPONDING),
+    },
+    QPType.UC: _CONNECTED
+    | {
+        (QPState.INIT, QPState.RTR): Transition(_ADDRESSED, _REROUTED),
+        (QPState.RTR, QPState.RTS): Transition(_M.SQ_PSN, _RUNNING),
+        (QPState.RTS, QPState.RTS): Transition(optional=_RUNNING),
+        (QPState.SQD, QPState.RTS): Transition(optional=_RUNNING),
+        (QPState.SQD, QPState.SQD): Transition(optional=_MOVED),
+        (QPState.SQE, QPState.RTS): Transition(optional=_M.CUR_STATE | _M.ACCESS_FLAGS),
+    },
+    QPType.UD: _common()
+    | {
+        (QPState.RESET, QPState.INIT): Transition(required=_M.PKEY_INDEX | _M.PORT | _M.QKEY),
+        (QPState.INIT, QPState.INIT): Transition(optional=_M.PKEY_INDEX | _M.PORT | _M.QKEY),
+        (QPState.INIT, QPState.RTR): Transition(optional=_M.PKEY_INDEX | _M.QKEY),
+        (QPState.RTR, QPState.RTS): Transition(_M.SQ_PSN, _M.CUR_STATE | _M.QKEY),
+        (QPState.RTS, QPState.RTS): Transition(optional=_M.CUR_STATE | _M.QKEY),
+        (QPState.RTS, QPState.SQD): Transition(optional=_M.EN_SQD_ASYNC_NOTIFY),
+        (QPState.SQD, QPState.RTS): Transition(optional=_M.CUR_STATE | _M.QKEY),
+        (QPState.SQD, QPState.SQD): Transition(optional=_M.PKEY_INDEX | _M.QKEY),
+        (QPState.SQE, QPState.RTS): Transition(optional=_M.CUR_STATE | _M.QKEY),
+    },
+    QPType.XRC_SEND: _CONNECTED
+    | {
+        (QPState.INIT, QPState.RTR): Transition(_ADDRESSED, _REROUTED),
+        (QPState.RTR, QPState.RTS): Transition(_RETRYING | _M.SQ_PSN, _RUNNING),
+        (QPState.RTS, QPState.RTS): Transition(optional=_RUNNING),
+        (QPState.SQD, QPState.RTS): Transition(optional=_RUNNING),
+        (QPState.SQD, QPState.SQD): Transition(optional=_MOVED | _M.PORT | _RETRYING),
+    },
+    QPType.XRC_RECV: _CONNECTED
+    | {
+        (QPState.INIT, QPState.RTR): Transition(_ADDRESSED | _RESPONDING, _REROUTED),
+        (QPState.RTR, QPState.RTS): Transition(_M.TIMEOUT | _M.SQ_PSN, _RUNNING | _M.MIN_RNR_TIMER),
+        (QPState.RTS, QPState.RTS): Transition(optional=_RUNNING | _M.MIN_RNR_TIMER),
+        (QPState.SQD, QPState.RTS): Transition(optional=_RUNNING | _M.MIN_RNR_TIMER),
+        (QPState.SQD, QPState.SQD): Transition(
+            optional=_MOVED | _M.PORT | _M.TIMEOUT | _RESPONDING
+        ),
+    },
+}
+"""Every move that a modify may make."""

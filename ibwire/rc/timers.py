@@ -1,0 +1,45 @@
+"""The two timers of a reliable queue pair: waiting for an answer, waiting out an RNR NAK."""
+
+from __future__ import annotations
+
+from ibwire.rc.profile import Profile
+from ibwire.units import US, Time, ack_timeout
+
+
+class Timers:
+    """When each is due; `None` while it does not run."""
+
+    __slots__ = ("ack", "rnr")
+
+    def __init__(self) -> None:
+        self.ack: Time | None = None
+        self.rnr: Time | None = None
+
+    def next_timeout(self) -> Time | None:
+        """The earlier of the two."""
+        if self.rnr is None:
+            return self.ack
+        return self.rnr if self.ack is None else min(self.ack, self.rnr)
+
+    def stop(self) -> None:
+        """Stop both."""
+        self.ack = self.rnr = None
+
+
+def ack_wait(code: int, profile: Profile) -> Time | None:
+    """How long an implementation waits for an answer with this timeout code; `None` for ever.
+
+    The specification allows up to four times the nominal time (IBA 9.7.6.1.3); this
+    is the nominal time, cut to the profile's clock.
+    """
+    nominal = ack_timeout(code)
+    if nominal is None:
+        return None
+    return max(nominal // profile.timer_granularity, 1) * profile.timer_granularity
+
+
+def rnr_wait(code: int, profile: Profile) -> Time:
+    """How long an implementation waits after an RNR NAK with this timer code (IBA 9.7.5.2.8)."""
+    table = profile.rnr_timer_us[code] * US * profile.rnr_timer_percent // 100
+    grain = profile.rnr_granularity
+    return table if grain == 1 else (-(-table // grain) + 1) * grain

@@ -1,0 +1,136 @@
+"""UC and UD: the same messages without acknowledgements.
+
+A send completes when its last packet is handed to the wire; a fault of its own memory
+takes the queue pair to SQE. The receiver never answers. UC follows the PSNs: after a
+gap the message under way is abandoned, and the next FIRST or ONLY begins afresh. UD
+messages are one packet, checked by Q_Key alone.
+
+Source: IBA 9.8.2, 9.8.3; rxe_resp.c `check_psn`, `do_class_d1e_error`; rxe_recv.c.
+"""
+
+from __future__ import annotations
+
+from ibwire.rc.attributes import QPState
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.requester import Requester
+from ibwire.rc.responder import Responder
+from ibwire.rc.work import WCFlags, WCStatus
+from ibwire.units import Time
+from ibwire_layers.opcodes import Operation, Service
+from ibwire_layers.psn import MASK
+from ibwire_layers.syndrome import NakCode
+
+GRH_SIZE = 40
+
+
+class UnreliableRequester(Requester):
+    """Sends each packet once."""
+
+    __slots__ = ()
+
+    def poll_transmit(self, now: Time) -> TransportPacket | None:
+        """The next request packet, `None` when there is none that may leave."""
+        qp = self.qp
+        while self.wqes:
+            wqe = self.wqes[0]
+            if not wqe.started and qp.state is not QPState.RTS:
+                return None
+            if wqe.plan.operation is None:
+                self._run_local(wqe)
+                if wqe.status is not None:
+                    self._break(wqe.status)
+                    return None
+                self.complete(wqe, WCStatus.SUCCESS)
+                continue
+            if qp.service is Service.UD and wqe.length > qp.mtu:
+                self.complete(wqe, WCStatus.SUCCESS)  # nothing is sent (C10-93.1.1)
+                continue
+            if not wqe.started:
+                wqe.started = True
+                wqe.first_psn = self.psn
+            packet = self._segment(wqe, (self.psn - wqe.first_psn) & MASK)
+            if packet is None:
+                self._break(WCStatus.LOC_PROT_ERR)
+                return None
+            packet.ack_req = 0
+            self.psn = self.una = self.next_psn = self.psn + 1 & MASK
+            qp.address(packet, wqe.wr)
+            if packet.form.is_last:
+                self.complete(wqe, WCStatus.SUCCESS)
+                qp.check_drained()
+            return packet
+        return None
+
+    def _break(self, status: WCStatus) -> None:
+        self.complete(self.wqes[0], status)
+        self.qp.enter_send_error()
+
+
+class UCResponder(Responder):
+    """Takes whole messages, drops broken ones in silence."""
+
+    __slots__ = ()
+
+    def handle_packet(self, packet: TransportPacket, now: Time) -> None:
+        """Take a packet in."""
+        if packet.psn != self.epsn:
+            self._abandon()
+            if not packet.form.is_first:
+                return
+            self.epsn = packet.psn
+        super().handle_packet(packet, now)
+
+    def grant(self) -> None:
+        """There are no credits."""
+
+    def _abandon(self) -> None:
+        self._message = None
+        self.qp.receives.give_up()
+
+    def _acknowledge(self, psn: int) -> None:
+        """Nobody is told."""
+
+    def _refuse(
+        self,
+        packet: TransportPacket,
+        code: NakCode = NakCode.INVALID_REQUEST,
+        status: WCStatus | None = None,
+    ) -> bool:
+        self.epsn = packet.psn + 1 & MASK
+        self._abandon()
+        if packet.form.is_first and packet.form.operation in (Operation.SEND, Operation.WRITE):
+            self.qp.counters.dropped_messages += 1
+        return False
+
+    def _refuse_not_ready(self, packet: TransportPacket) -> bool:
+        return self._refuse(packet)
+
+
+class UDResponder(Responder):
+    """Takes datagrams, each with 40 bytes in front for the global route header."""
+
+    __slots__ = ()
+
+    def handle_packet(self, packet: TransportPacket, now: Time) -> None:
+        """Take a datagram in."""
+        qp = self.qp
+        receives = qp.receives
+        if packet.form.operation is not Operation.SEND:
+            return
+        if packet.qkey != qp.attr.qkey:
+            qp.counters.bad_qkey += 1
+            return
+        if len(packet.payload) > qp.mtu or not receives.take():
+            qp.counters.dropped_messages += 1
+            return
+        arrival = packet.arrival
+        grh = arrival.grh if arrival else bytes(GRH_SIZE)
+        if not receives.fits(GRH_SIZE + len(packet.payload)):
+            receives.fail(WCStatus.LOC_LEN_ERR)
+        elif not receives.fill(grh) or not receives.fill(packet.payload):
+            receives.fail(WCStatus.LOC_PROT_ERR)
+        else:
+            receives.finish(packet, flags=WCFlags.GRH, src_qp=packet.src_qp)
+
+    def grant(self) -> None:
+        """There are no credits."""

@@ -1,0 +1,190 @@
+"""What an application posts and what it gets back: work requests and completions.
+
+Values of the enumerations are those of rdma-core's `verbs.h`, without the prefix.
+Numbers are host integers; `imm_data` is the number whose big-endian bytes stand
+in the packet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ibwire.rc.attributes import AddressVector
+    from ibwire.rc.memory import MemoryRegion, MemoryWindow
+
+
+class WROpcode(IntEnum):
+    """What a send work request asks for: `ibv_wr_opcode`."""
+
+    RDMA_WRITE = 0
+    RDMA_WRITE_WITH_IMM = 1
+    SEND = 2
+    SEND_WITH_IMM = 3
+    RDMA_READ = 4
+    ATOMIC_CMP_AND_SWP = 5
+    ATOMIC_FETCH_AND_ADD = 6
+    LOCAL_INV = 7
+    BIND_MW = 8
+    SEND_WITH_INV = 9
+    FLUSH = 14
+    ATOMIC_WRITE = 15
+
+
+class SendFlags(IntFlag):
+    """`ibv_send_flags`."""
+
+    FENCE = 1
+    SIGNALED = 2
+    SOLICITED = 4
+    INLINE = 8
+
+
+class WCStatus(IntEnum):
+    """How a work request ended: `ibv_wc_status`."""
+
+    SUCCESS = 0
+    LOC_LEN_ERR = 1
+    LOC_QP_OP_ERR = 2
+    LOC_EEC_OP_ERR = 3
+    LOC_PROT_ERR = 4
+    WR_FLUSH_ERR = 5
+    MW_BIND_ERR = 6
+    BAD_RESP_ERR = 7
+    LOC_ACCESS_ERR = 8
+    REM_INV_REQ_ERR = 9
+    REM_ACCESS_ERR = 10
+    REM_OP_ERR = 11
+    RETRY_EXC_ERR = 12
+    RNR_RETRY_EXC_ERR = 13
+    LOC_RDD_VIOL_ERR = 14
+    REM_INV_RD_REQ_ERR = 15
+    REM_ABORT_ERR = 16
+    INV_EECN_ERR = 17
+    INV_EEC_STATE_ERR = 18
+    FATAL_ERR = 19
+    RESP_TIMEOUT_ERR = 20
+    GENERAL_ERR = 21
+    TM_ERR = 22
+    TM_RNDV_INCOMPLETE = 23
+
+
+class WCOpcode(IntEnum):
+    """What has completed: `ibv_wc_opcode`."""
+
+    SEND = 0
+    RDMA_WRITE = 1
+    RDMA_READ = 2
+    COMP_SWAP = 3
+    FETCH_ADD = 4
+    BIND_MW = 5
+    LOCAL_INV = 6
+    FLUSH = 8
+    ATOMIC_WRITE = 9
+    RECV = 128
+    RECV_RDMA_WITH_IMM = 129
+
+
+class WCFlags(IntFlag):
+    """`ibv_wc_flags`."""
+
+    GRH = 1
+    WITH_IMM = 2
+    WITH_INV = 8
+
+
+class FlushType(IntFlag):
+    """What a FLUSH is to make sure of: `ibv_placement_type`, the PLT field of FETH."""
+
+    GLOBAL = 1
+    PERSISTENT = 2
+
+
+class FlushLevel(IntEnum):
+    """What a FLUSH covers: `ibv_selectivity_level`, the SEL field of FETH."""
+
+    RANGE = 0
+    MR = 1
+
+
+@dataclass(slots=True)
+class SGE:
+    """A piece of local memory."""
+
+    addr: int
+    length: int
+    lkey: int
+
+
+@dataclass(slots=True)
+class MWBindInfo:
+    """What a memory window is bound to; length 0 unbinds."""
+
+    mr: MemoryRegion | None
+    addr: int
+    length: int
+    mw_access_flags: int
+
+
+@dataclass(slots=True)
+class SendWR:
+    """A send work request; only the fields that its opcode and QP type use count."""
+
+    opcode: WROpcode = WROpcode.SEND
+    sg_list: Sequence[SGE] = ()
+    send_flags: int = SendFlags.SIGNALED
+    wr_id: int = 0
+    imm_data: int = 0
+    invalidate_rkey: int = 0
+    """Key to invalidate: SEND_WITH_INV (the peer's) and LOCAL_INV (our own)."""
+    remote_addr: int = 0
+    rkey: int = 0
+    """Peer's key; for BIND_MW of a type 2 window the key it shall get."""
+    compare_add: int = 0
+    swap: int = 0
+    ah: AddressVector | None = None
+    remote_qpn: int = 0
+    remote_qkey: int = 0
+    remote_srqn: int = 0
+    mw: MemoryWindow | None = None
+    bind_info: MWBindInfo | None = None
+    flush_type: int = FlushType.GLOBAL
+    flush_level: int = FlushLevel.RANGE
+    length: int = 0
+    """Bytes that a FLUSH covers."""
+    atomic_data: bytes = b""
+    """The eight bytes of an ATOMIC_WRITE."""
+    inline_data: bytes | None = None
+    """The data itself in place of `sg_list`, with the flag INLINE."""
+
+
+@dataclass(slots=True)
+class RecvWR:
+    """A receive work request."""
+
+    sg_list: Sequence[SGE] = ()
+    wr_id: int = 0
+
+
+@dataclass(slots=True)
+class WC:
+    """A work completion. After an error only `wr_id`, `status`, `vendor_err` and `qp_num` count."""
+
+    wr_id: int
+    status: WCStatus
+    opcode: WCOpcode
+    qp_num: int
+    byte_len: int = 0
+    imm_data: int = 0
+    """Immediate data with the flag WITH_IMM, the invalidated key with WITH_INV."""
+    wc_flags: int = 0
+    src_qp: int = 0
+    vendor_err: int = 0
+    pkey_index: int = 0
+    slid: int = 0
+    sl: int = 0
+    solicited: bool = False
+    """Whether a CQ that is armed for solicited completions only is to be told."""

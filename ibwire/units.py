@@ -1,0 +1,32 @@
+"""Time, rates and how long bytes take on a line.
+
+A `Time` is an integer number of picoseconds from the start of a run: a byte lasts
+a whole number of them at every Ethernet rate from 1 to 800 Gb/s, and the
+InfiniBand timeout unit is exact. There is no float and no wall clock in it.
+"""
+
+from __future__ import annotations
+
+Time = int
+"""Picoseconds."""
+
+NS: Time = 1_000
+US: Time = 1_000 * NS
+MS: Time = 1_000 * US
+S: Time = 1_000 * MS
+
+GBPS = 10**9
+"""Bits a second in a gigabit a second."""
+
+ACK_TIMEOUT_UNIT: Time = 4_096 * NS
+"""Local ACK timeouts are this, doubled `timeout` times (IBA 9.7.6.1.3)."""
+
+
+def serialisation_time(size_bytes: int, rate_bps: int) -> Time:
+    """How long that many bytes occupy a line, rounded up to a picosecond."""
+    return -(-8 * size_bytes * S // rate_bps)
+
+
+def ack_timeout(code: int) -> Time | None:
+    """The local ACK timeout of a code 0 to 31, `None` for code 0: wait for ever (IBA 9.7.6.1.3)."""
+    return ACK_TIMEOUT_UNIT << code if code else None

@@ -1,0 +1,868 @@
+"""Keys, regions, windows: what each access check lets through and what it stops."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ibwire.errors import VerbsError
+from ibwire.rc.memory import (
+    Access,
+    KeyTable,
+    MemoryRegion,
+    MemoryWindow,
+    ProtectionDomain,
+    WindowState,
+    gather,
+    scatter,
+)
+from ibwire.rc.work import SGE, MWBindInfo
+
+FULL = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC)
+BINDABLE = int(Access.LOCAL_WRITE | Access.MW_BIND)
+READ, WRITE = int(Access.REMOTE_READ), int(Access.REMOTE_WRITE)
+ATOMIC, LOCAL_WRITE = int(Access.REMOTE_ATOMIC), int(Access.LOCAL_WRITE)
+TOP = 1 << 64
+QP = 17
+
+
+@pytest.fixture
+def keys() -> KeyTable:
+    return KeyTable()
+
+
+@pytest.fixture
+def pd(keys: KeyTable) -> ProtectionDomain:
+    return ProtectionDomain(keys)
+
+
+def raises(code: int, call: Callable[[], object]) -> None:
+    with pytest.raises(VerbsError) as caught:
+        call()
+    assert caught.value.errno == code
+
+
+# Registration.
+
+
+@pytest.mark.parametrize("flag", [Access.REMOTE_WRITE, Access.REMOTE_ATOMIC])
+def test_remote_write_and_atomic_need_local_write(pd: ProtectionDomain, flag: Access) -> None:
+    raises(errno.EINVAL, lambda: pd.register(8, flag))
+    assert pd.users == 0
+    assert pd.register(8, flag | Access.LOCAL_WRITE).valid
+
+
+def test_remote_read_needs_no_local_write(pd: ProtectionDomain) -> None:
+    assert pd.register(8, READ).valid
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        Access.ON_DEMAND,
+        Access.HUGETLB,
+        Access.RELAXED_ORDERING,
+        Access.FLUSH_GLOBAL,
+        Access.FLUSH_PERSISTENT,
+        1 << 29,
+    ],
+)
+def test_flags_that_change_nothing_here_are_accepted(
+    keys: KeyTable, pd: ProtectionDomain, flag: int
+) -> None:
+    region = pd.register(8, FULL | flag)
+
+    assert keys.find_remote(pd, QP, region.rkey, region.iova, 8, WRITE) == (region, 0)
+
+
+@pytest.mark.parametrize("flag", [1 << 10, 1 << 19, 1 << 30, -1])
+def test_unknown_access_flags_are_einval(pd: ProtectionDomain, flag: int) -> None:
+    raises(errno.EINVAL, lambda: pd.register(8, flag))
+
+
+def test_memory_of_a_size_is_zero_bytes(pd: ProtectionDomain) -> None:
+    assert bytes(pd.register(5, 0).buffer) == b"\0\0\0\0\0"
+
+
+def test_region_and_its_bytearray_are_the_same_memory(pd: ProtectionDomain) -> None:
+    memory = bytearray(b"abcdef")
+    region = pd.register(memory, LOCAL_WRITE)
+
+    region.write(region.iova + 2, b"XY")
+    memory[0] = ord("Z")
+
+    assert memory == b"ZbXYef"
+    assert region.read(region.iova, 4) == b"ZbXY"
+
+
+def test_wider_items_count_as_their_bytes(pd: ProtectionDomain) -> None:
+    assert pd.register(memoryview(bytearray(24)).cast("Q"), 0).length == 24
+
+
+def test_sliced_memory_with_gaps_is_einval(pd: ProtectionDomain) -> None:
+    raises(errno.EINVAL, lambda: pd.register(memoryview(bytearray(8))[::2], 0))
+
+
+def test_read_only_memory_has_no_local_write(pd: ProtectionDomain) -> None:
+    raises(errno.EFAULT, lambda: pd.register(memoryview(b"abcd"), LOCAL_WRITE))
+    region = pd.register(memoryview(b"abcd"), READ)
+    raises(errno.EFAULT, lambda: region.write(region.iova, b"x"))
+
+
+def test_negative_size_is_einval_and_an_impossible_one_enomem(pd: ProtectionDomain) -> None:
+    raises(errno.EINVAL, lambda: pd.register(-1, 0))
+    raises(errno.ENOMEM, lambda: pd.register(1 << 62, 0))
+    raises(errno.ENOMEM, lambda: pd.register(1 << 80, 0))
+
+
+@pytest.mark.parametrize("iova", [-1, TOP - 7, TOP])
+def test_address_range_past_64_bits_is_einval(pd: ProtectionDomain, iova: int) -> None:
+    raises(errno.EINVAL, lambda: pd.register(8, 0, iova=iova))
+
+
+def test_zero_based_region_begins_at_0(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region = pd.register(8, FULL | Access.ZERO_BASED)
+
+    assert region.iova == 0
+    assert keys.find_remote(pd, QP, region.rkey, 3, 5, READ) == (region, 3)
+    raises(errno.EINVAL, lambda: pd.register(8, Access.ZERO_BASED, iova=4096))
+
+
+def test_addresses_handed_out_never_overlap(pd: ProtectionDomain) -> None:
+    regions = [pd.register(size, 0) for size in (0, 1, 4095, 4096, 4097, 0, 3)]
+
+    ends = [(r.iova, r.iova + r.length) for r in regions]
+    assert all(end < start for (_, end), (start, _) in pairwise(ends))
+
+
+def test_closed_domain_registers_nothing(pd: ProtectionDomain) -> None:
+    pd.close()
+
+    raises(errno.EINVAL, lambda: pd.register(8, 0))
+    raises(errno.EINVAL, lambda: pd.allocate_window(1))
+
+
+def test_domain_in_use_cannot_be_closed(pd: ProtectionDomain) -> None:
+    region, window = pd.register(8, 0), pd.allocate_window(2)
+
+    raises(errno.EBUSY, pd.close)
+    region.deregister()
+    raises(errno.EBUSY, pd.close)
+    window.deallocate()
+    pd.close()
+
+
+# Keys.
+
+
+def test_key_is_a_24_bit_index_and_8_more_bits(pd: ProtectionDomain) -> None:
+    made = [pd.register(1, 0).lkey for _ in range(600)]
+
+    assert len({key >> 8 for key in made}) == 600
+    assert all(0 < key >> 8 < 1 << 24 for key in made)
+
+
+def test_rkey_is_the_lkey(pd: ProtectionDomain) -> None:
+    """As in rxe since Linux 6.4: a reregistration may grant remote access to a known key."""
+    for access in (0, FULL):
+        region = pd.register(8, access)
+        assert region.rkey == region.lkey
+
+
+def test_keys_are_the_same_in_every_run() -> None:
+    first, second = (ProtectionDomain(KeyTable()) for _ in range(2))
+
+    assert [first.register(9, 0).lkey for _ in range(5)] == [
+        second.register(9, 0).lkey for _ in range(5)
+    ]
+
+
+def test_devices_that_start_elsewhere_share_no_key_or_address() -> None:
+    a, b = ProtectionDomain(KeyTable()), ProtectionDomain(KeyTable(1000))
+
+    ours, theirs = ([pd.register(9, 0) for _ in range(20)] for pd in (a, b))
+
+    assert not {r.lkey for r in ours} & {r.lkey for r in theirs}
+    assert not {r.iova for r in ours} & {r.iova for r in theirs}
+
+
+def test_indices_start_again_with_other_low_bytes() -> None:
+    last = (1 << 24) - 2
+    pd = ProtectionDomain(KeyTable(last))
+    before = pd.register(1, 0).lkey
+    keeper = pd.register(1, 0).lkey
+
+    assert before >> 8 == (1 << 24) - 1
+    assert keeper >> 8 == 1
+    first = ProtectionDomain(KeyTable()).register(1, 0).lkey
+    assert first >> 8 == 1
+    assert first != keeper
+
+
+def test_index_in_use_is_passed_over_when_indices_start_again(keys: KeyTable) -> None:
+    taken = keys.new_key() >> 8
+    keys._handed_out += (1 << 24) - 2  # As if the other indices had been used and freed.
+
+    assert keys.new_key() >> 8 == taken + 1
+
+
+# Local access.
+
+
+def test_local_read_needs_no_flag_and_local_write_does(
+    keys: KeyTable, pd: ProtectionDomain
+) -> None:
+    region = pd.register(8, 0)
+
+    assert keys.find_local(pd, region.lkey, region.iova, 8, 0) is region
+    assert keys.find_local(pd, region.lkey, region.iova, 8, LOCAL_WRITE) is None
+
+
+def test_other_domain_low_byte_or_index_is_a_fault(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region, other = pd.register(8, FULL), ProtectionDomain(keys)
+    at = region.iova
+
+    assert keys.find_local(other, region.lkey, at, 8, 0) is None
+    assert keys.find_remote(other, QP, region.rkey, at, 8, READ) is None
+    for key in (region.lkey ^ 1, region.lkey + 256, 0, -1, 1 << 40):
+        assert keys.find_local(pd, key, at, 8, 0) is None
+        assert keys.find_remote(pd, QP, key, at, 8, READ) is None
+
+
+def test_deregistered_key_is_a_fault(keys: KeyTable, pd: ProtectionDomain) -> None:
+    memory = bytearray(8)
+    region = pd.register(memory, FULL)
+    at, key = region.iova, region.lkey
+
+    region.deregister()
+    region.deregister()
+
+    assert keys.find_local(pd, key, at, 8, 0) is None
+    assert keys.find_remote(pd, QP, key, at, 8, READ) is None
+    assert not region.valid
+    assert pd.users == 0
+    raises(errno.EFAULT, lambda: region.read(at, 1))
+    memory.append(1)  # Nothing holds it any more.
+
+
+# Remote access.
+
+
+@pytest.mark.parametrize("granted", [READ, WRITE, ATOMIC, READ | ATOMIC, FULL, 0])
+@pytest.mark.parametrize("wanted", [READ, WRITE, ATOMIC])
+def test_each_remote_access_needs_its_flag(
+    keys: KeyTable, pd: ProtectionDomain, granted: int, wanted: int
+) -> None:
+    region = pd.register(8, granted | LOCAL_WRITE)
+
+    found = keys.find_remote(pd, QP, region.rkey, region.iova, 8, wanted)
+
+    assert (found is not None) == bool(granted & wanted)
+
+
+def test_flush_needs_every_requested_placement(keys: KeyTable, pd: ProtectionDomain) -> None:
+    """An older rxe was content with any of them (rc-transport.md 13)."""
+    region = pd.register(8, Access.FLUSH_GLOBAL)
+    both = int(Access.FLUSH_GLOBAL | Access.FLUSH_PERSISTENT)
+
+    assert keys.find_remote(pd, QP, region.rkey, region.iova, 8, int(Access.FLUSH_GLOBAL))
+    assert keys.find_remote(pd, QP, region.rkey, region.iova, 8, both) is None
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "inside"),
+    [
+        (0, 16, True),
+        (0, 0, True),
+        (16, 0, True),
+        (15, 1, True),
+        (0, 17, False),
+        (16, 1, False),
+        (17, 0, False),
+        (15, 2, False),
+        (-1, 1, False),
+        (-1, 2, False),
+        (-1, 0, False),
+        (4, -1, False),
+        (0, TOP - 1, False),
+        (8, TOP - 8, False),
+        (8, TOP, False),
+    ],
+)
+@pytest.mark.parametrize("iova", [0, 4096, TOP - 16])
+def test_bounds(iova: int, start: int, length: int, inside: bool) -> None:
+    keys = KeyTable()
+    pd = ProtectionDomain(keys)
+    region = pd.register(16, FULL, iova=iova)
+    va = iova + start
+
+    assert (keys.find_local(pd, region.lkey, va, length, 0) is region) == inside
+    found = keys.find_remote(pd, QP, region.rkey, va, length, READ)
+    assert found == ((region, start) if inside else None)
+    # A wire has no address outside 64 bits; the wrapped one must not do either.
+    if not inside:
+        assert keys.find_remote(pd, QP, region.rkey, va % TOP, length, READ) is None
+
+
+def test_zero_length_region_has_only_zero_length_accesses(
+    keys: KeyTable, pd: ProtectionDomain
+) -> None:
+    region = pd.register(0, FULL)
+
+    assert keys.find_remote(pd, QP, region.rkey, region.iova, 0, READ) == (region, 0)
+    assert keys.find_remote(pd, QP, region.rkey, region.iova, 1, READ) is None
+    assert region.read(region.iova, 0) == b""
+    assert pd.register(memoryview(bytearray()), 0).length == 0
+
+
+def test_application_outside_its_region_is_efault(pd: ProtectionDomain) -> None:
+    region = pd.register(8, LOCAL_WRITE)
+
+    for addr, size in ((region.iova - 1, 2), (region.iova + 7, 2), (0, 1), (region.iova, -1)):
+        raises(errno.EFAULT, lambda a=addr, s=size: region.read(a, s))  # type: ignore[misc]
+    raises(errno.EFAULT, lambda: region.write(region.iova + 7, b"ab"))
+
+
+def test_atomics_see_a_little_endian_number(pd: ProtectionDomain) -> None:
+    memory = bytearray(b"\xff" + bytes([1, 2, 3, 4, 5, 6, 7, 8]) + b"\xff")
+    region = pd.register(memory, FULL)
+
+    assert region.load64(1) == 0x0807060504030201
+    region.store64(1, (1 << 64) + 0x1122)
+    assert memory == b"\xff\x22\x11\0\0\0\0\0\0\xff"
+
+
+# Reregistration.
+
+
+def test_reregistration_keeps_the_key(keys: KeyTable, pd: ProtectionDomain) -> None:
+    """pyverbs' test_mr_rereg_access goes on with the rkey of a region without remote access."""
+    region = pd.register(8, LOCAL_WRITE)
+    rkey = region.rkey
+    assert keys.find_remote(pd, QP, rkey, region.iova, 8, WRITE) is None
+
+    region.reregister(access=LOCAL_WRITE | WRITE)
+
+    assert region.rkey == rkey
+    assert keys.find_remote(pd, QP, rkey, region.iova, 8, WRITE) == (region, 0)
+
+
+def test_reregistration_moves_to_another_domain(keys: KeyTable, pd: ProtectionDomain) -> None:
+    other = ProtectionDomain(keys)
+    region = pd.register(8, 0)
+
+    region.reregister(pd=other)
+
+    assert keys.find_local(pd, region.lkey, region.iova, 8, 0) is None
+    assert keys.find_local(other, region.lkey, region.iova, 8, 0) is region
+    assert (pd.users, other.users) == (0, 1)
+
+
+def test_reregistered_memory_has_another_address(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region, memory = pd.register(8, 0), bytearray(b"0123456789abcdef")
+    old = region.iova
+
+    region.reregister(memory=memory)
+
+    assert keys.find_local(pd, region.lkey, old, 8, 0) is None
+    assert region.read(region.iova, 16) == bytes(memory)
+    region.reregister(iova=4096)
+    assert region.read(4096, 16) == bytes(memory)
+
+
+def test_failed_reregistration_changes_nothing(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region, foreign, closed = (
+        pd.register(8, FULL),
+        ProtectionDomain(KeyTable()),
+        ProtectionDomain(keys),
+    )
+    closed.close()
+    before = (region.pd, region.iova, region.length, region.access, region.rkey)
+
+    raises(errno.EINVAL, lambda: region.reregister(access=WRITE, memory=16))
+    raises(errno.EINVAL, lambda: region.reregister(pd=foreign, memory=16))
+    raises(errno.EINVAL, lambda: region.reregister(pd=closed, memory=16))
+    raises(errno.EINVAL, lambda: region.reregister(iova=TOP))
+    raises(errno.EFAULT, lambda: region.reregister(memory=memoryview(b"abc")))
+
+    assert before == (region.pd, region.iova, region.length, region.access, region.rkey)
+    assert (pd.users, foreign.users, closed.users) == (1, 0, 0)
+    region.deregister()
+    raises(errno.EINVAL, lambda: region.reregister(access=0))
+
+
+# Windows.
+
+
+def bind(
+    window: MemoryWindow,
+    region: MemoryRegion | None,
+    start: int = 0,
+    length: int = 8,
+    access: int = READ | WRITE,
+    *,
+    pd: ProtectionDomain | None = None,
+    qp: int = QP,
+    low: int = 0x55,
+) -> bool:
+    addr = start + (region.iova if region is not None else 0)
+    info = MWBindInfo(region, addr, length, access)
+    return window.pd.keys.bind(window, qp, pd or window.pd, info, low)
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_window_opens_its_part_and_no_more(keys: KeyTable, pd: ProtectionDomain, kind: int) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(kind)
+    assert bind(window, region, 16, 8)
+    at = region.iova + 16
+
+    assert keys.find_remote(pd, QP, window.rkey, at, 8, WRITE) == (region, 16)
+    assert keys.find_remote(pd, QP, window.rkey, at + 7, 1, READ) == (region, 23)
+    assert keys.find_remote(pd, QP, window.rkey, at - 1, 1, READ) is None
+    assert keys.find_remote(pd, QP, window.rkey, at, 9, READ) is None
+    assert keys.find_remote(pd, QP, window.rkey, at, 8, ATOMIC) is None
+    assert keys.find_remote(ProtectionDomain(keys), QP, window.rkey, at, 8, READ) is None
+    assert keys.find_local(pd, window.rkey, at, 8, 0) is None
+
+
+@pytest.mark.parametrize(("kind", "served"), [(1, True), (2, False)])
+def test_type_2_window_serves_only_the_queue_pair_that_bound_it(
+    keys: KeyTable, pd: ProtectionDomain, kind: int, served: bool
+) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(kind)
+    assert bind(window, region)
+
+    found = keys.find_remote(pd, QP + 1, window.rkey, region.iova, 8, READ)
+
+    assert (found is not None) == served
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_binding_keeps_the_index_and_takes_the_low_byte(pd: ProtectionDomain, kind: int) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(kind)
+    old = window.rkey
+
+    assert bind(window, region, low=0xABCDEF77)
+
+    assert window.rkey == old & 0xFFFFFF00 | 0x77
+    assert pd.keys.find_remote(pd, QP, old, region.iova, 8, READ) is None
+
+
+def test_type_1_window_is_bound_again_at_once(keys: KeyTable, pd: ProtectionDomain) -> None:
+    one, two = pd.register(64, BINDABLE), pd.register(64, BINDABLE)
+    window = pd.allocate_window(1)
+    assert bind(window, one, low=1)
+    old = window.rkey
+
+    assert bind(window, two, low=2)
+
+    assert keys.find_remote(pd, QP, old, one.iova, 8, READ) is None
+    assert keys.find_remote(pd, QP, window.rkey, two.iova, 8, READ) == (two, 0)
+    one.deregister()
+    raises(errno.EINVAL, two.deregister)
+
+
+@pytest.mark.parametrize("with_region", [False, True])
+def test_zero_length_binding_unbinds_type_1(pd: ProtectionDomain, with_region: bool) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(1)
+    assert bind(window, region)
+
+    assert bind(window, region if with_region else None, length=0, low=0x66)
+
+    assert window.rkey & 0xFF == 0x66
+    assert window.state is WindowState.VALID
+    assert pd.keys.find_remote(pd, QP, window.rkey, region.iova, 0, READ) is None
+    region.deregister()
+
+
+@pytest.mark.parametrize("with_region", [False, True])
+def test_zero_length_binding_of_type_2_is_a_fault(pd: ProtectionDomain, with_region: bool) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(2)
+
+    assert not bind(window, region if with_region else None, length=0)
+    assert window.state is WindowState.FREE
+
+
+def test_type_2_window_must_be_free_to_be_bound(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(2)
+    assert bind(window, region, 0, low=1)
+
+    assert not bind(window, region, 8, low=2)
+
+    assert window.rkey & 0xFF == 1
+    assert keys.find_remote(pd, QP, window.rkey, region.iova, 8, READ) == (region, 0)
+    assert keys.invalidate(window.rkey, pd, QP)
+    assert bind(window, region, 8, low=2)
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_window_of_another_domain_cannot_be_bound(
+    keys: KeyTable, pd: ProtectionDomain, kind: int
+) -> None:
+    other = ProtectionDomain(keys)
+    ours, theirs = pd.register(64, BINDABLE), other.register(64, BINDABLE)
+    window = pd.allocate_window(kind)
+
+    assert not bind(window, ours, pd=other)
+    assert not bind(window, theirs)
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+@pytest.mark.parametrize(
+    ("granted", "wanted", "bound"),
+    [
+        (LOCAL_WRITE, READ, False),
+        (int(Access.MW_BIND), READ, True),
+        (int(Access.MW_BIND), 0, True),
+        (int(Access.MW_BIND), WRITE, False),
+        (int(Access.MW_BIND), ATOMIC, False),
+        (BINDABLE, READ | WRITE | ATOMIC, True),
+        (BINDABLE, LOCAL_WRITE | WRITE, True),
+        (BINDABLE, 1 << 15, False),
+        (BINDABLE | Access.ZERO_BASED, READ, False),
+    ],
+)
+def test_what_a_region_must_grant_for_a_window(
+    pd: ProtectionDomain, kind: int, granted: int, wanted: int, bound: bool
+) -> None:
+    """C10-73, C10-74; the region needs no remote access itself."""
+    region, window = pd.register(64, granted), pd.allocate_window(kind)
+
+    assert bind(window, region, access=wanted) == bound
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+@pytest.mark.parametrize(
+    ("start", "length", "bound"),
+    [
+        (0, 64, True),
+        (63, 1, True),
+        (0, 65, False),
+        (64, 1, False),
+        (-1, 2, False),
+        (8, TOP - 8, False),
+        (8, -4, False),
+    ],
+)
+def test_window_lies_within_its_region(
+    pd: ProtectionDomain, kind: int, start: int, length: int, bound: bool
+) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(kind)
+
+    assert bind(window, region, start, length) == bound
+
+
+def test_zero_based_window_counts_from_its_own_start(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(2)
+
+    assert bind(window, region, 16, 8, READ | Access.ZERO_BASED)
+
+    assert keys.find_remote(pd, QP, window.rkey, 3, 5, READ) == (region, 19)
+    assert keys.find_remote(pd, QP, window.rkey, 3, 6, READ) is None
+    assert keys.find_remote(pd, QP, window.rkey, region.iova + 16, 1, READ) is None
+
+
+def test_zero_based_window_lies_within_its_region_too(pd: ProtectionDomain) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(2)
+
+    assert not bind(window, region, 60, 8, READ | Access.ZERO_BASED)
+
+
+def test_type_1_window_is_never_zero_based(pd: ProtectionDomain) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(1)
+
+    assert not bind(window, region, access=READ | Access.ZERO_BASED)
+
+
+def test_bound_region_is_neither_deregistered_nor_reregistered(pd: ProtectionDomain) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(2)
+    assert bind(window, region)
+
+    raises(errno.EINVAL, region.deregister)
+    raises(errno.EINVAL, lambda: region.reregister(access=0))
+    window.deallocate()
+    region.deregister()
+
+
+def test_deregistered_region_takes_no_window(pd: ProtectionDomain) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(1)
+    region.deregister()
+
+    assert not bind(window, region)
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_deallocated_window_is_worthless(keys: KeyTable, pd: ProtectionDomain, kind: int) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(kind)
+    assert bind(window, region)
+    rkey = window.rkey
+
+    window.deallocate()
+    window.deallocate()
+
+    assert keys.find_remote(pd, QP, rkey, region.iova, 8, READ) is None
+    assert not keys.invalidate(rkey, pd, QP)
+    assert not bind(window, region)
+    assert window.state is WindowState.INVALID
+    assert pd.users == 1
+
+
+def test_invalidated_window_is_free_and_opens_nothing(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region, window = pd.register(64, BINDABLE), pd.allocate_window(2)
+    assert bind(window, region)
+
+    assert keys.invalidate(window.rkey, pd, QP)
+
+    assert window.state is WindowState.FREE
+    assert keys.find_remote(pd, QP, window.rkey, region.iova, 8, READ) is None
+    assert keys.invalidate(window.rkey, pd, QP)
+    region.deregister()
+
+
+def test_what_cannot_be_invalidated(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region, first, second = pd.register(64, BINDABLE), pd.allocate_window(1), pd.allocate_window(2)
+    assert bind(first, region)
+    assert bind(second, region)
+
+    assert not keys.invalidate(region.rkey, pd, QP)
+    assert not keys.invalidate(first.rkey, pd, QP)
+    assert not keys.invalidate(second.rkey ^ 1, pd, QP)
+    assert not keys.invalidate(second.rkey, pd, QP + 1)
+    assert not keys.invalidate(second.rkey, ProtectionDomain(keys), QP)
+    assert not keys.invalidate(0, pd, QP)
+    assert keys.find_remote(pd, QP, second.rkey, region.iova, 8, READ) == (region, 0)
+
+
+def test_there_are_windows_of_type_1_and_2(pd: ProtectionDomain) -> None:
+    for kind in (0, 3):
+        raises(errno.EINVAL, lambda k=kind: pd.allocate_window(k))  # type: ignore[misc]
+    assert pd.users == 0
+
+
+# Scatter and gather.
+
+
+def test_list_of_sges_is_one_run_of_bytes(keys: KeyTable, pd: ProtectionDomain) -> None:
+    one, two = pd.register(bytearray(b"abcdef"), LOCAL_WRITE), pd.register(4, LOCAL_WRITE)
+    sges = [SGE(one.iova + 1, 3, one.lkey), SGE(0, 0, 0xBAD), SGE(two.iova, 4, two.lkey)]
+
+    assert scatter(keys, pd, sges, 2, b"XYZ")
+
+    assert bytes(one.buffer) == b"abcXef"
+    assert bytes(two.buffer) == b"YZ\0\0"
+    assert gather(keys, pd, sges, 0, 7) == b"bcXYZ\0\0"
+    assert gather(keys, pd, sges, 3, 2) == b"YZ"
+
+
+def test_no_bytes_need_no_key(keys: KeyTable, pd: ProtectionDomain) -> None:
+    for sges in ([], [SGE(0, 0, 0xBAD)], [SGE(0, 8, 0xBAD)], [SGE(0, 0, 0), SGE(9, 9, 9)]):
+        assert gather(keys, pd, sges, 0, 0) == b""
+        assert scatter(keys, pd, sges, 0, b"")
+
+
+def test_scatter_that_fails_in_its_last_part_writes_nothing(
+    keys: KeyTable, pd: ProtectionDomain
+) -> None:
+    good, readable = pd.register(4, LOCAL_WRITE), pd.register(4, READ)
+    sges = [SGE(good.iova, 4, good.lkey), SGE(readable.iova, 4, readable.lkey)]
+
+    assert not scatter(keys, pd, sges, 0, b"12345678")
+    assert not scatter(keys, pd, sges[:1], 1, b"1234")
+    assert bytes(good.buffer) == bytes(4)
+    assert gather(keys, pd, sges, 0, 8) == bytes(8)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_scatter_needs_local_write_and_gather_does_not(
+    keys: KeyTable, pd: ProtectionDomain, count: int
+) -> None:
+    region = pd.register(bytearray(b"abcd"), READ)
+    sges = [SGE(region.iova, 4, region.lkey)] * count
+
+    assert not scatter(keys, pd, sges, 0, b"wxyz")
+    assert bytes(region.buffer) == b"abcd"
+    assert gather(keys, pd, sges, 0, 4) == b"abcd"
+
+
+def test_list_that_is_too_short_is_a_fault(keys: KeyTable, pd: ProtectionDomain) -> None:
+    region = pd.register(16, LOCAL_WRITE)
+    short = SGE(region.iova, 4, region.lkey)
+
+    for sges in ([], [short], [short, short]):
+        assert gather(keys, pd, sges, 0, 9) is None
+        assert not scatter(keys, pd, sges, 0, bytes(9))
+
+
+# Nothing outside: a map of bytes, kept in another way than the code keeps it.
+
+
+ARENA = 256
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A region in the arena: the bytes at [start, start + length) have addresses from iova."""
+
+    start: int
+    length: int
+    iova: int
+    access: int
+    domain: int
+
+
+def arena_map(piece: Piece) -> dict[int, int]:
+    """Arena position of every address of a region."""
+    return {piece.iova + i: piece.start + i for i in range(piece.length)}
+
+
+iovas = st.one_of(
+    st.integers(0, 40), st.integers(1 << 32, (1 << 32) + 40), st.integers(TOP - 40, TOP - 1)
+)
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> Piece:
+    start = draw(st.integers(1, ARENA - 42))
+    length = draw(st.integers(0, 40))
+    iova = min(draw(iovas), TOP - length)
+    access = draw(st.sampled_from([0, READ, LOCAL_WRITE, LOCAL_WRITE | WRITE, FULL]))
+    return Piece(start, length, iova, access, draw(st.integers(0, 1)))
+
+
+hostile_addresses = st.one_of(iovas, st.integers(-50, TOP + 50))
+hostile_lengths = st.one_of(
+    st.integers(0, 45), st.integers(-5, TOP + 5), st.just(1 << 31), st.just((1 << 32) - 1)
+)
+
+
+def set_up(layout: list[Piece]) -> tuple[bytearray, list[ProtectionDomain], list[MemoryRegion]]:
+    keys = KeyTable()
+    domains = [ProtectionDomain(keys), ProtectionDomain(keys)]
+    arena = bytearray(i % 251 for i in range(ARENA))
+    view = memoryview(arena)
+    regions = [
+        domains[p.domain].register(view[p.start : p.start + p.length], p.access, iova=p.iova)
+        for p in layout
+    ]
+    return arena, domains, regions
+
+
+@given(
+    st.lists(pieces(), min_size=1, max_size=4),
+    st.integers(0, 3),
+    st.integers(-1, 1),
+    hostile_addresses,
+    hostile_lengths,
+    st.sampled_from([READ, WRITE, ATOMIC, READ | WRITE]),
+)
+def test_remote_access_reaches_exactly_the_mapped_bytes(
+    layout: list[Piece], which: int, key_change: int, va: int, length: int, access: int
+) -> None:
+    _, domains, regions = set_up(layout)
+    which %= len(layout)
+    rkey = regions[which].rkey + key_change
+    piece = layout[which]
+    positions = arena_map(piece)
+    edge = {piece.iova, piece.iova + piece.length}
+    open_bytes = positions.keys() | (edge if length == 0 else set())
+    allowed = (
+        key_change == 0
+        and piece.domain == 0
+        and access & piece.access == access
+        and 0 <= length <= 40
+        and all(a in open_bytes for a in range(va, va + max(length, 1)))
+    )
+
+    found = domains[0].keys.find_remote(domains[0], QP, rkey, va, length, access)
+
+    assert (found is not None) == allowed
+    if found is not None and length:
+        region, offset = found
+        assert region is regions[which]
+        assert piece.start + offset == positions[va]
+        assert offset + length <= len(region.buffer)
+
+
+@given(
+    st.lists(pieces(), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 43), st.integers(0, 20)), max_size=4),
+    st.integers(0, 30),
+    st.binary(max_size=40),
+)
+def test_scatter_and_gather_touch_exactly_the_mapped_bytes(
+    layout: list[Piece], shape: list[tuple[int, int, int]], offset: int, data: bytes
+) -> None:
+    arena, domains, regions = set_up(layout)
+    untouched = bytes(arena)
+    sges: list[SGE] = []
+    readable: list[int | None] = []
+    writable: list[int | None] = []
+    for which, start, length in shape:
+        known = which < len(layout)
+        piece = layout[which % len(layout)]
+        key = regions[which % len(layout)].lkey if known else 0xBAD00
+        sges.append(SGE(piece.iova + start, length, key))
+        positions = arena_map(piece) if known and piece.domain == 0 else {}
+        at = [positions.get(piece.iova + start + i) for i in range(length)]
+        readable += at
+        writable += at if piece.access & LOCAL_WRITE else [None] * length
+    wanted = slice(offset, offset + len(data))
+    from_, to = readable[wanted], writable[wanted]
+    complete = len(from_) == len(data)
+
+    read = gather(domains[0].keys, domains[0], sges, offset, len(data))
+    assert bytes(arena) == untouched
+    written = scatter(domains[0].keys, domains[0], sges, offset, data)
+
+    gathered = [untouched[p] for p in from_ if p is not None]
+    assert read == (bytes(gathered) if complete and None not in from_ else None)
+    assert written == (complete and None not in to)
+    expected = bytearray(untouched)
+    if written:
+        for position, byte in zip(to, data, strict=True):
+            assert position is not None
+            expected[position] = byte
+    assert arena == expected
+
+
+@given(
+    st.integers(0, 40),
+    iovas,
+    hostile_addresses,
+    hostile_lengths,
+    st.booleans(),
+    hostile_addresses,
+    hostile_lengths,
+)
+def test_window_reaches_only_bytes_of_its_region(
+    size: int,
+    iova: int,
+    addr: int,
+    length: int,
+    zero_based: bool,
+    va: int,
+    wanted: int,
+) -> None:
+    iova = min(iova, TOP - size)
+    keys = KeyTable()
+    pd = ProtectionDomain(keys)
+    region, window = pd.register(size, BINDABLE, iova=iova), pd.allocate_window(2)
+    access = READ | (int(Access.ZERO_BASED) if zero_based else 0)
+    lent = range(addr, addr + length) if 0 < length <= 40 else range(0)
+
+    bound = keys.bind(window, QP, pd, MWBindInfo(region, addr, length, access), 9)
+    found = keys.find_remote(pd, QP, window.rkey, va, wanted, READ)
+
+    assert bound == (len(lent) > 0 and set(lent) <= set(range(iova, iova + size)))
+    if found is not None:
+        first = va + addr if zero_based else va
+        assert bound
+        assert 0 <= wanted <= length
+        assert set(range(first, first + wanted)) <= set(lent)
+        assert found == (region, first - iova)
