@@ -1,0 +1,375 @@
+"""When does what happen on a network: nodes, the wires between them, and one clock.
+
+One heap holds everything that is still to come, ordered by time and then by the
+order in which it was scheduled, so that two runs with the same nodes are the same
+run. An event is one of three:
+
+- a frame arrives whole at the far end of a wire;
+- a line has become free, and its port may be asked for the next frame;
+- a node wants to be woken: its timeout is due, or its application was at work.
+
+After each event only the node that it touched is asked: every port whose line is
+free for a frame, then the node for its timeout. Nothing is ever taken out of the
+heap early. A timeout that has moved to later is found out when its old time
+comes: the node is asked, says so, and is left alone until then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import gcd
+
+from ibwire.errors import EncodeError, IbwireError
+from ibwire.node import Frame, Node, Stage
+from ibwire.units import GBPS, US, S, Time
+
+ETHERNET_OVERHEAD = 24
+"""Bytes of line time that a frame costs besides its own: preamble and start delimiter 8,
+FCS 4, inter-packet gap 12 (IEEE 802.3 3.1.1, 4.4.2)."""
+
+MAXIMUM_REPEATS = 100_000
+"""Timeouts that one node may handle without time going on: a few for each of its queue pairs."""
+
+
+class Outcome(StrEnum):
+    """Why a run ended."""
+
+    IDLE = "idle"
+    """Nothing is left that could happen."""
+    UNTIL = "until"
+    """The next event lies behind the time that was given."""
+    STOPPED = "stopped"
+    """`stop` said so."""
+    FRAMES = "frames"
+    """As many frames as were asked for have arrived."""
+
+
+class Livelock(IbwireError):
+    """A node whose timeout is due again whenever it has been handled: time stands still."""
+
+    def __init__(self, node: Node, now: Time) -> None:
+        self.node = node
+        self.now = now
+        super().__init__(
+            f"{getattr(node, 'name', type(node).__name__)}: at {now} ps the timeout was handled "
+            f"{MAXIMUM_REPEATS} times and is still due; handle_timeout must move or clear it"
+        )
+
+
+class Station:
+    """A node as the simulator knows it."""
+
+    __slots__ = (
+        *("armed", "handle_timeout", "lines", "node"),
+        *("poll_timeout", "receive", "repeated_at", "repeats", "wakes"),
+    )
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        # Bound once: looking a method up for every frame costs as much as calling it.
+        self.receive = node.receive
+        self.poll_timeout = node.poll_timeout
+        self.handle_timeout = node.handle_timeout
+        self.lines: tuple[Direction, ...] = ()
+        """Directions that leave from the node."""
+        self.wakes: list[Time] = []
+        """Times of its wake events in the heap, the next one last."""
+        self.armed: Time = _NEVER
+        """The next one of them."""
+        self.repeats = 0
+        self.repeated_at: Time = -1
+
+
+class Direction:
+    """One way along a wire: a line that carries a frame at a time."""
+
+    __slots__ = (
+        *("alone", "delay", "denominator", "far", "far_port", "free_at", "name"),
+        *("near", "numerator", "overhead", "poll_transmit", "port", "rate_bps", "stage"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        near: Station,
+        port: int,
+        far: Station,
+        far_port: int,
+        *,
+        rate_bps: int,
+        delay: Time,
+        overhead: int,
+        stage: Stage | None,
+    ) -> None:
+        self.name = name
+        self.near = near
+        self.port = port
+        self.poll_transmit = near.node.poll_transmit
+        self.far = far
+        self.far_port = far_port
+        self.rate_bps = rate_bps
+        self.delay = delay
+        self.overhead = overhead
+        self.stage = stage
+        """What frames pass on the way, called as each starts to leave; may be changed at any
+        time, for frames that have not left yet."""
+        self.free_at: Time = 0
+        """When the line can take the next frame."""
+        # Picoseconds a byte as a fraction in lowest terms: small numbers are quick.
+        shared = gcd(8 * S, rate_bps)
+        self.numerator = 8 * S // shared
+        self.denominator = rate_bps // shared
+        self.alone = (self,)
+
+
+class Wire:
+    """A link between a port of `a` and a port of `b`."""
+
+    __slots__ = ("a_to_b", "b_to_a", "name")
+
+    def __init__(self, name: str, a_to_b: Direction, b_to_a: Direction) -> None:
+        self.name = name
+        self.a_to_b = a_to_b
+        self.b_to_a = b_to_a
+
+
+class Simulator:
+    """Nodes and wires with a common virtual clock.
+
+    seed: what the random parts of the network are to derive theirs from, with
+    `random`; the simulator itself draws nothing.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.now: Time = 0
+        self.frames = 0
+        """Frames that have arrived so far."""
+        self.wires: list[Wire] = []
+        self._stations: dict[int, Station] = {}
+        self._ports: set[tuple[int, int]] = set()
+        self._heap: list[_Event] = []
+        self._sequence = count().__next__
+
+    @property
+    def pending(self) -> int:
+        """Events that are still to come, some of which may turn out to be of no use."""
+        return len(self._heap)
+
+    def random(self, name: str) -> random.Random:
+        """The generator of the random part with this name."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def connect(
+        self,
+        a: Node,
+        b: Node,
+        port_a: int = 0,
+        port_b: int = 0,
+        *,
+        rate_bps: int | tuple[int, int] = 100 * GBPS,
+        delay: Time | tuple[Time, Time] = 1 * US,
+        a_to_b: Stage | None = None,
+        b_to_a: Stage | None = None,
+        overhead: int = ETHERNET_OVERHEAD,
+        name: str = "",
+    ) -> Wire:
+        """Put a wire between two ports, of one node or of two.
+
+        rate_bps, delay: of both directions, or a pair: from a to b, from b to a.
+        overhead: bytes of line time that each frame costs besides its own.
+
+        A frame that starts to leave at t arrives, and the line is free, after the
+        time of its bytes and the overhead; the frame needs `delay` in addition.
+        Stages see a frame at t, in the order of time also across directions, and
+        their delays add to its arrival. Raises `EncodeError` for a rate, delay or
+        overhead that cannot be, and for a port that is taken.
+        """
+        name = name or f"wire{len(self.wires)}"
+        rates = rate_bps if isinstance(rate_bps, tuple) else (rate_bps, rate_bps)
+        delays = delay if isinstance(delay, tuple) else (delay, delay)
+        if min(rates) <= 0:
+            raise EncodeError("rate_bps", rate_bps, "above 0")
+        if min(delays) < 0:
+            raise EncodeError("delay", delay, "0 or above")
+        if overhead < 0:
+            raise EncodeError("overhead", overhead, "0 or above")
+        if (id(a), port_a) in self._ports:
+            raise EncodeError("port_a", port_a, "free: a wire is there already")
+        if (id(b), port_b) in self._ports or (a is b and port_a == port_b):
+            raise EncodeError("port_b", port_b, "free: a wire is there already")
+        self._ports |= {(id(a), port_a), (id(b), port_b)}
+        ends = self._station(a), self._station(b)
+        there = Direction(
+            *(f"{name}/a_to_b", ends[0], port_a, ends[1], port_b),
+            rate_bps=rates[0],
+            delay=delays[0],
+            overhead=overhead,
+            stage=a_to_b,
+        )
+        back = Direction(
+            *(f"{name}/b_to_a", ends[1], port_b, ends[0], port_a),
+            rate_bps=rates[1],
+            delay=delays[1],
+            overhead=overhead,
+            stage=b_to_a,
+        )
+        ends[0].lines += (there,)
+        ends[1].lines += (back,)
+        wire = Wire(name, there, back)
+        self.wires.append(wire)
+        self.kick(a)
+        self.kick(b)
+        return wire
+
+    def kick(self, node: Node) -> None:
+        """Have a node asked for frames and for its timeout at the present time.
+
+        For an application that has given its node work to do; it may be called at any
+        time, also while the node itself is at work.
+        """
+        self._wake(self._station(node), self.now)
+
+    def step(self) -> bool:
+        """Let the next event happen; whether there was one. Kicks nobody."""
+        return self._loop(None, _always, None) is Outcome.STOPPED
+
+    def run(
+        self,
+        until: Time | None = None,
+        stop: Callable[[], bool] | None = None,
+        max_frames: int | None = None,
+    ) -> Outcome:
+        """Let everything happen up to and including the time `until`; every node is kicked first.
+
+        stop: asked before the first and after each event; ends the run when true.
+        max_frames: ends the run when so many more frames have arrived.
+
+        Afterwards `now` is the time of the last event; it is `until` when the run came
+        that far. Raises `Livelock`, and whatever a node, stage or `stop` raises; the
+        network stays as it was at that moment.
+        """
+        if stop is not None and stop():
+            return Outcome.STOPPED
+        if max_frames is not None and max_frames <= 0:
+            return Outcome.FRAMES
+        for station in self._stations.values():
+            self._wake(station, self.now)
+        outcome = self._loop(until, stop, max_frames)
+        if until is not None and outcome in (Outcome.IDLE, Outcome.UNTIL):
+            self.now = max(self.now, until)
+        return outcome
+
+    def _loop(
+        self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
+    ) -> Outcome:
+        # This runs for every frame, so what it calls is in local variables and what
+        # could be functions of their own stands here in line.
+        heap, sequence, push, pop = self._heap, self._sequence, heappush, heappop
+        last = _NEVER if until is None else until
+        left = -1 if max_frames is None else max_frames
+        while heap:
+            if heap[0][0] > last:
+                return Outcome.UNTIL
+            now, _, station, line, frame = pop(heap)
+            self.now = now
+            if line is None:
+                self._woken(station, now)
+                lines = station.lines
+            elif frame is None:
+                lines = line.alone
+            else:
+                self.frames += 1
+                left -= 1
+                station.receive(frame, now, line.far_port)
+                lines = station.lines
+            for line in lines:
+                if line.free_at > now:
+                    continue
+                frame = line.poll_transmit(now, line.port)
+                if frame is None:
+                    continue
+                size = len(frame) + line.overhead
+                # At least a picosecond: otherwise empty frames could stop the clock.
+                free = now + (-(-size * line.numerator // line.denominator) or 1)
+                line.free_at = free
+                if line.stage is None:
+                    push(heap, (free + line.delay, sequence(), line.far, line, frame))
+                else:
+                    self._pass(line, frame, now)
+                push(heap, (free, sequence(), station, line, None))
+            due = station.poll_timeout()
+            if due is not None and due < station.armed:
+                self._wake(station, due)
+            if stop is not None and stop():
+                return Outcome.STOPPED
+            if not left:
+                return Outcome.FRAMES
+        return Outcome.IDLE
+
+    def _pass(self, line: Direction, frame: Frame, now: Time) -> None:
+        """Send a frame through the stage of a direction."""
+        assert line.stage is not None
+        arrival = line.free_at + line.delay
+        for extra, out in line.stage(frame, now):
+            if extra < 0:
+                raise EncodeError(f"{line.name}: delay of a stage", extra, "0 or above")
+            heappush(self._heap, (arrival + extra, self._sequence(), line.far, line, out))
+
+    def _woken(self, station: Station, now: Time) -> None:
+        """A wake event of a node has come."""
+        wakes = station.wakes
+        wakes.pop()
+        station.armed = wakes[-1] if wakes else _NEVER
+        due = station.poll_timeout()
+        if due is None or due > now:
+            return
+        if station.repeated_at != now:
+            station.repeated_at, station.repeats = now, 0
+        station.repeats += 1
+        if station.repeats > MAXIMUM_REPEATS:
+            raise Livelock(station.node, now)
+        station.handle_timeout(now)
+
+    def _wake(self, station: Station, due: Time) -> None:
+        """Put a wake event into the heap, unless there is one no later."""
+        due = max(due, self.now)
+        if due >= station.armed:
+            return
+        # Each new one is earlier than those before it, and those stay: once it has
+        # passed they serve again. Only a node whose timeout always moves nearer gathers
+        # many; then the later ones are of no use and go.
+        if len(station.wakes) == _MAXIMUM_WAKES:
+            station.wakes.clear()
+            self._heap[:] = [
+                event for event in self._heap if event[2] is not station or event[3] is not None
+            ]
+            heapify(self._heap)
+        station.wakes.append(due)
+        station.armed = due
+        heappush(self._heap, (due, self._sequence(), station, None, None))
+
+    def _station(self, node: Node) -> Station:
+        # By identity: nodes need not be hashable. The station keeps the node alive.
+        station = self._stations.get(id(node))
+        if station is None:
+            station = self._stations[id(node)] = Station(node)
+        return station
+
+
+def _always() -> bool:
+    return True
+
+
+_Event = tuple[Time, int, Station, Direction | None, Frame | None]
+"""When, in which order, and who: a frame that arrives at the station along the direction; a
+direction of the station that is free (no frame); a wake (no direction either)."""
+
+_NEVER: Time = 1 << 100
+"""Later than everything: 40 billion years."""
+
+_MAXIMUM_WAKES = 64
