@@ -133,6 +133,9 @@ class Device:
         self.events: deque[AsyncEvent] = deque()
         self.congestion: deque[CongestionEvent] = deque(maxlen=self.LIMIT_EVENTS)
         native = link == "ib"
+        self._own = {*self.gids, 0} if link == "ib" else set(self.gids)
+        self._largest = self.limits.port_mtu + 128
+        """Bytes of the largest frame, with all headers."""
         self._arrivals = Arrivals(LinkType.INFINIBAND if native else LinkType.ETHERNET)
         self._lanes: dict[int, deque[QueuePair]] = {}
         self._timers: list[tuple[Time, int, QueuePair]] = []
@@ -249,6 +252,9 @@ class Device:
         if not icrc_fits(frame, arrival):
             self.counters["bad_icrc"] += 1
             return
+        if arrival.destination not in self._own and arrival.destination not in self.multicast:
+            self.counters["not_our_address"] += 1
+            return
         packet = decode(frame, arrival.size, arrival.end - 4)
         if packet is None:
             self.counters["malformed"] += 1
@@ -265,7 +271,7 @@ class Device:
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame; queue pairs take turns, packet by packet."""
         for lane, active in self._lanes.items():
-            if not active or not grant.allows(lane, self.limits.port_mtu + 128):
+            if not active or (grant is not OPEN and not grant.allows(lane, self._largest)):
                 continue
             while active:
                 qp = active[0]

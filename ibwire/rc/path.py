@@ -94,9 +94,9 @@ class Path:
         return len(headers_before_bth(self._route)) + h.ICRC_SIZE + vcrc
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
-    """What the headers before a BTH said."""
+    """What the headers before a BTH said; shared by all packets with the same ones."""
 
     source: int
     """GID of the sender; 0 where there is none (native InfiniBand inside a subnet)."""
@@ -111,6 +111,7 @@ class Arrival:
     grh: bytes
     """The 40 bytes that a UD receiver finds in front of the message."""
     route: Route
+    """Of the first packet with these headers: its IPv4 identification may be another one."""
 
 
 class Arrivals:
@@ -122,6 +123,8 @@ class Arrivals:
     def __init__(self, link_type: int = LinkType.ETHERNET) -> None:
         self._link_type = link_type
         self._known: dict[bytes, Arrival] = {}
+        self._numbered: dict[bytes, Numbered] = {}
+        """IPv4 headers without their identification and checksum."""
         self._sizes: list[int] = []
 
     def read(self, frame: Frame) -> Arrival | None:
@@ -130,6 +133,11 @@ class Arrivals:
             arrival = self._known.get(frame[:size])
             if arrival is not None:
                 return arrival if len(frame) >= arrival.end else None
+            ip = size - _V4_SIZE
+            skeleton = frame[: ip + 4] + frame[ip + 6 : ip + 10] + frame[ip + 12 : size]
+            numbered = self._numbered.get(skeleton)
+            if numbered is not None:
+                return numbered.read(frame, ip)
         return self._examine(frame)
 
     def _examine(self, frame: Frame) -> Arrival | None:
@@ -145,13 +153,59 @@ class Arrivals:
         if isinstance(route, RoCEv2Route) and route.udp.checksum:
             # It covers the payload, so these headers alone say nothing of the next packet.
             return arrival if _udp_checksum_fits(route, frame, found.bth, found.end) else None
-        if len(self._known) >= self.LIMIT:
+        if len(self._known) + len(self._numbered) >= self.LIMIT:
             self._known.clear()
+            self._numbered.clear()
             self._sizes.clear()
-        self._known[bytes(frame[: found.bth])] = arrival
+        if isinstance(route, RoCEv2Route) and isinstance(route.ip, IPv4) and route.ip.id:
+            # Whoever numbers its packets sends no headers twice.
+            if not route.options:
+                ip = found.bth - _V4_SIZE
+                skeleton = frame[: ip + 4] + frame[ip + 6 : ip + 10] + frame[ip + 12 : found.bth]
+                self._numbered[skeleton] = Numbered(arrival, frame[ip : found.bth])
+        else:
+            self._known[frame[: found.bth]] = arrival
         if found.bth not in self._sizes:
             self._sizes.append(found.bth)
         return arrival
+
+
+class Numbered:
+    """Headers over IPv4 of a sender that gives each packet an identification of its own."""
+
+    __slots__ = ("_after", "_arrival", "_before", "_sum")
+
+    def __init__(self, arrival: Arrival, headers: bytes) -> None:
+        """`headers`: IPv4 and UDP."""
+        self._arrival = arrival
+        masked = bytearray(headers)
+        for start, mask in ((0, crc.IPV4_MASK), (IPv4.SIZE, crc.UDP_MASK)):
+            for offset, ones in mask:
+                masked[start + offset] |= ones
+        self._before = crc32(masked[:4], crc.ICRC_SEED)
+        self._after = bytes(masked[6:])
+        self._sum = _sum16(headers[:4] + headers[6:10] + headers[12 : IPv4.SIZE])
+
+    def read(self, frame: Frame, ip: int) -> Arrival | None:
+        """The headers of another packet; `None` for a wrong checksum or a cut frame."""
+        arrival = self._arrival
+        number, checksum = frame[ip + 4 : ip + 6], frame[ip + 10 : ip + 12]
+        total = self._sum + int.from_bytes(number) + int.from_bytes(checksum)
+        if (total & 0xFFFF) + (total >> 16) != 0xFFFF or len(frame) < arrival.end:
+            return None
+        return Arrival(
+            arrival.source,
+            arrival.destination,
+            arrival.size,
+            arrival.end,
+            crc32(self._after, crc32(number, self._before)),
+            arrival.ecn,
+            bytes(20) + frame[ip : ip + 20],
+            arrival.route,
+        )
+
+
+_V4_SIZE = IPv4.SIZE + UDP.SIZE
 
 
 def icrc_fits(frame: Frame, arrival: Arrival) -> bool:

@@ -150,7 +150,7 @@ class QueuePair:
         *("device", "number", "qp_type", "service", "pd", "keys", "profile", "cap", "sq_sig_all"),
         *("send_cq", "recv_cq", "receives", "requester", "responder", "completer", "counters"),
         *("state", "attr", "mtu", "path", "xrc_domain", "closed", "scheduled", "timer_entry"),
-        *("_alternate", "_source", "_peer", "_pkey"),
+        *("_alternate", "_source", "_peer", "_pkey", "hears_requests", "_hears_responses"),
     )
 
     def __init__(self, device: Device, number: int, init: QPInit) -> None:
@@ -169,7 +169,8 @@ class QueuePair:
         self.receives = ReceiveQueue(self, init.srq)
         self.counters = QPCounters()
         self.attr = QPAttr(cap=self.cap)
-        self.state = QPState.RESET
+        self.state: QPState
+        self._set_state(QPState.RESET)
         self.mtu = 1024
         self.path: Path | None = None
         self._alternate: Path | None = None
@@ -257,7 +258,7 @@ class QueuePair:
         self.receives.post(wr)
         if rule is Post.FLUSHED:
             self.receives.flush()
-        elif self.state in TAKES_REQUESTS:
+        elif self.hears_requests:
             self.responder.grant()
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
@@ -280,9 +281,9 @@ class QueuePair:
             self._follow_migration(packet.mig_req)
         if form.is_response:
             self.completer.handle_packet(packet, now)
+            self.wake()
         else:
-            self.responder.handle_packet(packet, now)
-        self.wake()
+            self.responder.handle_packet(packet, now)  # wakes it when it has an answer
 
     def handle_timeout(self, now: Time) -> None:
         """Do what is due by `now`."""
@@ -291,7 +292,7 @@ class QueuePair:
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
         """The next packet, `None` when there is none that may leave."""
-        packet = self.responder.poll_transmit(now)
+        packet = self.responder.poll_transmit(now) if self.responder.replies else None
         if packet is None:
             packet = self.requester.poll_transmit(now)
             if packet is None:
@@ -351,7 +352,7 @@ class QueuePair:
 
     def enter_send_error(self) -> None:
         """A send of an unreliable queue pair has failed: flush the send queue."""
-        self.state = QPState.SQE
+        self._set_state(QPState.SQE)
         self.requester.flush()
 
     def check_drained(self) -> None:
@@ -397,10 +398,7 @@ class QueuePair:
         service = form.service
         if service is not self.service and service is not Service.CNP:
             return False
-        if form.is_response:
-            if self.state not in TAKES_RESPONSES:
-                return False
-        elif self.state not in TAKES_REQUESTS:
+        if not (self._hears_responses if form.is_response else self.hears_requests):
             return False
         if self.qp_type is (QPType.XRC_RECV if form.is_response else QPType.XRC_SEND):
             return False
@@ -541,9 +539,16 @@ class QueuePair:
         if mask & (QPAttrMask.TIMEOUT | QPAttrMask.RETRY_CNT | QPAttrMask.RNR_RETRY):
             self.requester.configure()
 
+    def _set_state(self, state: QPState) -> None:
+        self.state = state
+        # Asked for every packet, and looking an enumeration up in a set is slow.
+        self.hears_requests = state in TAKES_REQUESTS
+        self._hears_responses = state in TAKES_RESPONSES
+
     def _enter(self, state: QPState) -> None:
         """Move to a state and do what this entails."""
-        before, self.state = self.state, state
+        before = self.state
+        self._set_state(state)
         attr = self.attr
         if state is QPState.RESET:
             self.requester.reset()
