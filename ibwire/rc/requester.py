@@ -32,11 +32,17 @@ if TYPE_CHECKING:
     from ibwire.rc.qp import QueuePair
 
 
+# Plain numbers: combining members of an enumeration is slow.
+_FENCE = int(SendFlags.FENCE)
+_SOLICITED = int(SendFlags.SOLICITED)
+
+
 class SendWQE:
     """A posted send work request and how far it has come."""
 
     __slots__ = (
-        *("wr", "plan", "forms", "length", "packets", "signaled", "fence", "inline"),
+        *("wr", "plan", "forms", "length", "packets", "signaled", "fence", "solicited", "limited"),
+        "inline",
         *("ssn", "first_psn", "started", "holds_slot", "done", "status", "received", "in_response"),
     )
 
@@ -48,7 +54,13 @@ class SendWQE:
         self.packets = 1
         """PSNs that it takes."""
         self.signaled = True
-        self.fence = bool(wr.send_flags & SendFlags.FENCE)
+        flags = int(wr.send_flags)
+        self.fence = bool(flags & _FENCE)
+        self.solicited = bool(flags & _SOLICITED) and plan.takes_credit
+        """Whether the peer's application is to be told; only messages that take a receive
+        request can ask for that."""
+        self.limited = False
+        """Whether it was started as the one message beyond the credits."""
         self.inline: bytes | None = None
         self.ssn = 0
         self.first_psn = 0
@@ -140,18 +152,18 @@ class Requester:
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
         """The next request packet, `None` when there is none that may leave."""
-        qp = self.qp
-        if self._probing or self.halted:
-            return None
-        if self.timers.rnr is not None and not qp.profile.sends_during_rnr_wait:
-            return None
         wqes = self.wqes
+        if self.cursor >= len(wqes) or self._probing or self.halted:
+            return None
+        qp, timers = self.qp, self.timers
+        if timers.rnr is not None and not qp.profile.sends_during_rnr_wait:
+            return None
         while self.cursor < len(wqes):
             wqe = wqes[self.cursor]
-            if not wqe.started:
-                if qp.state is not QPState.RTS or not self._start(wqe):
-                    return None
-            if wqe.plan.operation is None:
+            if not wqe.started and (qp.state is not QPState.RTS or not self._start(wqe)):
+                return None
+            plan = wqe.plan
+            if plan.operation is None:
                 self.cursor += 1
                 qp.completer.retire()
                 if self.halted:
@@ -161,29 +173,35 @@ class Requester:
             if (psn - self.una) & MASK > qp.profile.max_unacked_psns:
                 return None
             index = (psn - wqe.first_psn) & MASK
-            if index and self._is_held_back(wqe):
-                return None
-            packet = self._packet(wqe, index)
-            if packet is None:
-                qp.completer.retire()
-                return None
-            if psn != self.next_psn:
-                qp.counters.retransmitted += 1
-            if self._probe:
-                packet.ack_req = 1
-                self._probe, self._probing = False, True
-            if wqe.plan.is_segmented:
+            if plan.is_segmented:
+                if index and wqe.limited and self._is_held_back(wqe):
+                    return None
+                packet = self._segment(wqe, index)
+                if packet is None:  # its memory is at fault
+                    wqe.status = WCStatus.LOC_PROT_ERR
+                    self.halted = True
+                    qp.completer.retire()
+                    return None
                 following = psn + 1 & MASK
                 if packet.form.is_last:
                     self.cursor += 1
             else:
+                packet = self._single(wqe, index)
                 following = (wqe.first_psn + wqe.packets) & MASK
                 self.cursor += 1
-            if psn == self.next_psn or (following - self.next_psn) & MASK < HALF:
+            qp.address(packet, wqe.wr)
+            if psn == self.next_psn:
                 self.next_psn = following
+            else:
+                qp.counters.retransmitted += 1
+                if (following - self.next_psn) & MASK < HALF:
+                    self.next_psn = following
             self.psn = following
-            if self.timers.ack is None and self._wait is not None and self.timers.rnr is None:
-                self.timers.ack = now + self._wait
+            if self._probe:
+                packet.ack_req = 1
+                self._probe, self._probing = False, True
+            if timers.ack is None and self._wait is not None and timers.rnr is None:
+                timers.ack = now + self._wait
             return packet
         return None
 
@@ -304,6 +322,7 @@ class Requester:
                     self.qp.counters.credit_stalls += 1
                 return False
             self._stalled = False
+            wqe.limited = beyond == 1
         else:
             self.credits.skip_one()
         if takes_slot:
@@ -315,58 +334,50 @@ class Requester:
 
     def _is_held_back(self, wqe: SendWQE) -> bool:
         """Whether the rest of a limited message waits for the answer to its first packet."""
-        if not wqe.plan.takes_credit or self.qp.profile.limited_message:
+        if self.qp.profile.limited_message:
             return False
         if not self.credits.beyond(wqe.ssn):
+            wqe.limited = False
             return False
         return (self.una - wqe.first_psn - 1) & MASK >= HALF
 
-    def _packet(self, wqe: SendWQE, index: int) -> TransportPacket | None:
-        """Packet `index` of a work request; `None` when its own memory is at fault."""
-        plan = wqe.plan
-        wr = wqe.wr
-        if plan.is_segmented:
-            packet = self._segment(wqe, index)
-            if packet is None:
-                wqe.status = WCStatus.LOC_PROT_ERR
-                self.halted = True
-                return None
+    def _single(self, wqe: SendWQE, index: int) -> TransportPacket:
+        """The packet of a request that is one: of a READ, for the answer from `index` on."""
+        operation, wr = wqe.plan.operation, wqe.wr
+        packet = TransportPacket(wqe.forms[3], self.psn)
+        packet.ack_req = 1
+        packet.rkey = wr.rkey
+        packet.va = wr.remote_addr
+        if operation is Operation.READ:
+            done = index * self.qp.mtu
+            wqe.in_response = False
+            packet.va = wr.remote_addr + done
+            packet.dma_len = wqe.length - done
+        elif operation is Operation.FLUSH:
+            packet.dma_len = wr.length
+            packet.plt, packet.sel = wr.flush_type, wr.flush_level
+        elif operation is Operation.ATOMIC_WRITE:
+            packet.dma_len = 8
+            packet.payload = wr.atomic_data
+        elif operation is Operation.COMPARE_SWAP:
+            packet.swap, packet.compare = wr.swap, wr.compare_add
         else:
-            packet = TransportPacket(wqe.forms[3], self.psn)
-            packet.ack_req = 1
-            packet.rkey = wr.rkey
-            packet.va = wr.remote_addr
-            if plan.operation is Operation.READ:
-                done = index * self.qp.mtu
-                wqe.in_response = False
-                packet.va = wr.remote_addr + done
-                packet.dma_len = wqe.length - done
-            elif plan.operation is Operation.FLUSH:
-                packet.dma_len = wr.length
-                packet.plt, packet.sel = wr.flush_type, wr.flush_level
-            elif plan.operation is Operation.ATOMIC_WRITE:
-                packet.dma_len = 8
-                packet.payload = wr.atomic_data
-            elif plan.operation is Operation.COMPARE_SWAP:
-                packet.swap, packet.compare = wr.swap, wr.compare_add
-            else:
-                packet.swap, packet.compare = wr.compare_add, 0
-            self._since_request = 0
-        self.qp.address(packet, wr)
+            packet.swap, packet.compare = wr.compare_add, 0
+        self._since_request = 0
         return packet
 
     def _segment(self, wqe: SendWQE, index: int) -> TransportPacket | None:
-        """Packet `index` of a SEND or WRITE."""
+        """Packet `index` of a SEND or WRITE; `None` when its own memory is at fault."""
         qp, wr = self.qp, wqe.wr
         mtu = qp.mtu
         start = index * mtu
         size = wqe.length - start
-        first, middle, last, only = wqe.forms
-        if size > mtu:
-            size = mtu
-            form = middle if index else first
+        ends = size <= mtu
+        if ends:
+            form = wqe.forms[2 if index else 3]
         else:
-            form = last if index else only
+            size = mtu
+            form = wqe.forms[1 if index else 0]
         if wqe.inline is not None:
             payload: bytes | None = wqe.inline[start : start + size]
         elif size:
@@ -376,25 +387,23 @@ class Requester:
         if payload is None:
             return None
         packet = TransportPacket(form, self.psn, payload)
-        if form.is_first and wqe.plan.operation is Operation.WRITE:
+        if not index and wqe.plan.operation is Operation.WRITE:
             packet.va, packet.rkey, packet.dma_len = wr.remote_addr, wr.rkey, wqe.length
-        if form.is_last:
+        if ends:
             packet.ack_req = 1
             self._since_request = 0
             if form.has_imm:
                 packet.imm_data = wr.imm_data
             elif form.has_invalidate:
                 packet.invalidate_rkey = wr.invalidate_rkey
-            if wr.send_flags & SendFlags.SOLICITED and (
-                wqe.plan.operation is Operation.SEND or form.has_imm
-            ):
+            if wqe.solicited:
                 packet.se = 1
             return packet
         self._since_request += 1
         if self._since_request >= qp.profile.ack_request_interval:
             packet.ack_req = 1
             self._since_request = 0
-        elif not index and wqe.plan.takes_credit and self.credits.beyond(wqe.ssn):
+        elif not index and wqe.limited:
             packet.ack_req = 1
         return packet
 

@@ -323,24 +323,23 @@ class Responder:
         form = packet.form
         size = len(packet.payload)
         if form.is_first:
-            if not self._permits(_REMOTE_WRITE):
+            if not self._permits(_REMOTE_WRITE) or packet.dma_len > MAX_MESSAGE:
                 return self._refuse(packet)
+            if form.has_imm and not self._has_receive():
+                return self._refuse_not_ready(packet)
             va, rkey, rest = packet.va, packet.rkey, packet.dma_len
-            if rest > MAX_MESSAGE:
-                return self._refuse(packet)
-        else:
-            va, rkey, rest = self._va, self._rkey, self._rest
-        if form.is_last and form.has_imm and not self._has_receive():
-            return self._refuse_not_ready(packet)
-        right = size == rest if form.is_last else size == qp.mtu < rest
-        if form.is_first and rest:
             # Once for the whole message, and before its lengths (C9-90, rxe check_rkey).
-            if qp.keys.find_remote(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE) is None:
+            if rest and not qp.keys.grants(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE):
                 return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
             self._dma_len = rest
-        elif form.is_first:
-            self._dma_len = 0
-        if not right or size > qp.mtu or (not form.is_last and packet.pad_count):
+        else:
+            va, rkey, rest = self._va, self._rkey, self._rest
+            if form.has_imm and not self._has_receive():
+                return self._refuse_not_ready(packet)
+        if form.is_last:
+            if size != rest or size > qp.mtu:
+                return self._refuse(packet)
+        elif size != qp.mtu or size >= rest or packet.pad_count:
             return self._refuse(packet)
         if size:
             found = qp.keys.find_remote(self._pd, qp.number, rkey, va, size, _REMOTE_WRITE)
