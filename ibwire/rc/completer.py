@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ibwire.rc.attributes import QPState
 from ibwire.rc.memory import scatter
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.requester import SendWQE
@@ -87,7 +88,8 @@ class Completer:
     def _acknowledge_before(self, psn: int, now: Time) -> bool:
         """Everything before `psn` has been executed.
 
-        `False` if a READ or atomic without an answer is among it: its answer was lost.
+        `False` if a READ or atomic without an answer is among it, for its answer was
+        lost, or if a completion was lost and the connection with it.
         """
         requester = self.qp.requester
         wqes = requester.wqes
@@ -112,6 +114,8 @@ class Completer:
             requester.complete(wqe, WCStatus.SUCCESS)
             while wqes and wqes[0].done:
                 requester.complete(wqes[0], WCStatus.SUCCESS)
+        if self.qp.state is QPState.ERR:
+            return False  # a completion found no room
         if una != before:
             requester.acknowledge(una, now)
             self.retire()
@@ -122,8 +126,8 @@ class Completer:
     def _restart(self, psn: int, now: Time, *, implied: bool) -> None:
         """Go back to `psn` because of a NAK or of an answer that is missing; costs a retry."""
         requester = self.qp.requester
-        if requester.restart_psn == psn:
-            return  # it is going back already
+        if requester.restart_psn == psn or requester.timers.rnr is not None:
+            return  # it is going back already, or will after the wait
         if implied:
             self.qp.counters.implied_naks += 1
         if requester.use_up_retry():
@@ -162,7 +166,6 @@ class Completer:
             requester.rnr_retries -= 1
         requester.timers.rnr = now + rnr_wait(code, qp.profile)
         requester.timers.ack = None
-        requester.rnr_psn = psn
         requester.restart_psn = None
 
     def _take_response(self, packet: TransportPacket, now: Time) -> None:
@@ -194,6 +197,8 @@ class Completer:
         una = psn + 1 & MASK
         if una == (wqe.first_psn + wqe.packets) & MASK:
             requester.complete(wqe, WCStatus.SUCCESS)
+            if qp.state is QPState.ERR:
+                return  # the completion found no room
         requester.acknowledge(una, now)
         self.retire()
 

@@ -24,6 +24,7 @@ from ibwire.rc.packet import decode, encode
 from ibwire.rc.path import (
     V4_MAPPED,
     Arrivals,
+    Headers,
     Path,
     ethernet_route,
     ib_route,
@@ -36,8 +37,12 @@ from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.units import Time
 from ibwire_layers.opcodes import Service
 from ibwire_layers.outer import LinkType
+from ibwire_layers.packet import Route
 
 MULTICAST_QPN = 0xFFFFFF
+
+MAXIMUM_ROUTES = 1024
+"""Routes and ways of datagrams that a device keeps prepared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,16 @@ class XRCDomain:
     def __init__(self) -> None:
         self.users = 0
         self.closed = False
+
+    def attach(self) -> None:
+        """Count one more user; raises EINVAL after `close`."""
+        if self.closed:
+            raise VerbsError(errno.EINVAL, "the XRC domain is closed")
+        self.users += 1
+
+    def detach(self) -> None:
+        """Count one user less."""
+        self.users -= 1
 
     def close(self) -> None:
         """Give the domain back; raises EBUSY while it is used."""
@@ -142,6 +157,7 @@ class Device:
         self._timer_number = 0
         self._next_qpn = first_qpn
         self._next_srq = 1
+        self._headers: dict[tuple[AddressVector, bytes], Headers] = {}
         self._datagram_paths: dict[tuple[AddressVector, int], Path] = {}
 
     # Objects.
@@ -177,10 +193,20 @@ class Device:
         """A new shared receive queue; with a domain and a CQ, one for XRC."""
         if max_wr > self.limits.max_srq_wr or max_sge > self.limits.max_sge:
             raise VerbsError(errno.EINVAL, f"an SRQ of {max_wr} requests of {max_sge} SGEs")
+        if xrc_domain is not None:
+            xrc_domain.attach()
         number = self._next_srq
-        srq = SharedReceiveQueue(
-            self.emit, pd, max_wr, max_sge, limit, number, xrc_domain=xrc_domain, cq=cq
-        )
+        try:
+            srq = SharedReceiveQueue(
+                *(self.emit, pd, max_wr, max_sge, limit, number),
+                xrc_domain=xrc_domain,
+                cq=cq,
+                on_close=self._forget_srq,
+            )
+        except VerbsError:
+            if xrc_domain is not None:
+                xrc_domain.detach()
+            raise
         self._next_srq += 1
         self.srqs[number] = srq
         return srq
@@ -209,11 +235,8 @@ class Device:
             number = self._free_qpn()
         elif number in self.qps or not 0 <= number < MULTICAST_QPN:
             raise VerbsError(errno.EBUSY, f"QP number {number:#x} is taken")
-        for user in _parts(init):
-            user.attach()
+        _attach(init)
         qp = self.qps[number] = QueuePair(self, number, init)
-        if init.xrc_domain is not None:
-            init.xrc_domain.users += 1
         return qp
 
     def _free_qpn(self) -> int:
@@ -222,6 +245,11 @@ class Device:
         number = self._next_qpn
         self._next_qpn = number + 1 if number + 1 < MULTICAST_QPN else 2
         return number
+
+    def _forget_srq(self, srq: SharedReceiveQueue) -> None:
+        del self.srqs[srq.number]
+        if isinstance(srq.xrc_domain, XRCDomain):
+            srq.xrc_domain.detach()
 
     def forget_qp(self, qp: QueuePair) -> None:
         """A queue pair was closed."""
@@ -235,7 +263,7 @@ class Device:
         if qp.pd is not self.reserved_pd:
             qp.pd.detach()
         if qp.xrc_domain is not None:
-            qp.xrc_domain.users -= 1
+            qp.xrc_domain.detach()
 
     def poll_event(self) -> AsyncEvent | None:
         """The next asynchronous event, `None` when there is none."""
@@ -283,6 +311,8 @@ class Device:
                     continue
                 if len(active) > 1:
                     active.rotate(-1)
+                if qp.timer_entry is None:
+                    self._note_timer(qp)
                 path = packet.path or qp.path
                 assert path is not None
                 return path.frame(encode(packet))
@@ -331,7 +361,7 @@ class Device:
         key = av, qpn
         path = self._datagram_paths.get(key)
         if path is None:
-            if len(self._datagram_paths) >= 1024:
+            if len(self._datagram_paths) >= MAXIMUM_ROUTES:
                 self._datagram_paths.clear()
             path = self._datagram_paths[key] = self._make_path(av, qpn, 0)
         return path
@@ -343,10 +373,25 @@ class Device:
         return self.gids[av.sgid_index], av.dgid
 
     def _make_path(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
+        dmac = av.dmac or self.neighbours.get(av.dgid) or mac_of(av.dgid)
+        headers = self._headers.get((av, dmac))
+        if headers is None:
+            if len(self._headers) >= MAXIMUM_ROUTES:
+                self._headers.clear()
+            headers = self._headers[av, dmac] = Headers(self._route_to(av, dmac))
+        if self.link != "rocev2":
+            return Path(headers)
+        return Path(
+            headers,
+            source_port=self._source_port(av, qpn, dest_qpn),
+            counts_identification=self.profile.counts_identification and is_v4(av.dgid),
+        )
+
+    def _route_to(self, av: AddressVector, dmac: bytes) -> Route:
         source = self.gids[av.sgid_index]
         hop_limit = self.profile.route_hop_limit or av.hop_limit
         if self.link == "ib":
-            route = ib_route(
+            return ib_route(
                 source=source,
                 destination=av.dgid,
                 slid=self.lid | av.src_path_bits,
@@ -357,25 +402,18 @@ class Device:
                 hop_limit=hop_limit,
                 flow_label=av.flow_label,
             )
-            return Path(route)
-        destination_mac = av.dmac or self.neighbours.get(av.dgid) or mac_of(av.dgid)
-        return Path(
-            ethernet_route(
-                source=source,
-                destination=av.dgid,
-                source_mac=self.mac,
-                destination_mac=destination_mac,
-                source_port=self._source_port(av, qpn, dest_qpn),
-                traffic_class=av.traffic_class,
-                hop_limit=hop_limit,
-                flow_label=0 if self.link == "rocev2" else av.flow_label,
-                vlan=self.vlan,
-                priority=av.sl & 7,
-                version=1 if self.link == "rocev1" else 2,
-            ),
-            counts_identification=self.profile.counts_identification
-            and self.link == "rocev2"
-            and is_v4(av.dgid),
+        return ethernet_route(
+            source=source,
+            destination=av.dgid,
+            source_mac=self.mac,
+            destination_mac=dmac,
+            source_port=0,
+            traffic_class=av.traffic_class,
+            hop_limit=hop_limit,
+            flow_label=0 if self.link == "rocev2" else av.flow_label,
+            vlan=self.vlan,
+            priority=av.sl & 7,
+            version=1 if self.link == "rocev1" else 2,
         )
 
     def _source_port(self, av: AddressVector, qpn: int, dest_qpn: int) -> int:
@@ -410,6 +448,22 @@ class Device:
             qp.timer_entry = due
             self._timer_number += 1
             heapq.heappush(self._timers, (due, self._timer_number, qp))
+            if len(self._timers) > 2 * len(self.qps) + _MAXIMUM_STALE:
+                self._drop_stale_timers()
+
+    def _drop_stale_timers(self) -> None:
+        """Forget the entries of timers that have moved to earlier, and of closed queue pairs.
+
+        Otherwise whoever answers with RNR NAKs could add one for each until the ACK
+        timeout, which may be hours.
+        """
+        waiting = [qp for qp in self.qps.values() if qp.timer_entry is not None]
+        self._timers = [
+            (qp.timer_entry, number, qp)
+            for number, qp in enumerate(waiting)
+            if qp.timer_entry is not None
+        ]
+        heapq.heapify(self._timers)
 
 
 def gid_of(address: str) -> int:
@@ -452,9 +506,20 @@ def datagram_source_port(qpn: int) -> int:
     return 0xC000 + ((qpn * 0x61C88647 & 0xFFFFFFFF) >> 18)
 
 
-def _parts(
-    init: QPInit,
-) -> list[ProtectionDomain | CompletionQueue | SharedReceiveQueue]:
-    """What a queue pair is made of, each once for each use."""
-    parts = (init.pd, init.send_cq, init.recv_cq, init.srq)
-    return [part for part in parts if part is not None]
+def _attach(init: QPInit) -> None:
+    """Count a queue pair as user of what it is made of, each once for each use, or of nothing."""
+    counted = []
+    for part in (init.pd, init.send_cq, init.recv_cq, init.srq, init.xrc_domain):
+        if part is None:
+            continue
+        try:
+            part.attach()
+        except VerbsError:
+            for done in counted:
+                done.detach()
+            raise
+        counted.append(part)
+
+
+_MAXIMUM_STALE = 1024
+"""Entries of timers that count no longer, besides one for each queue pair."""

@@ -22,6 +22,7 @@ from ibwire_layers.packet import (
     Route,
     headers_before_bth,
     icrc_register,
+    masked_headers,
     with_lengths,
 )
 from ibwire_layers.walk import walk
@@ -40,58 +41,123 @@ def is_v4(gid: int) -> bool:
     return gid >> 32 == 0xFFFF
 
 
+class Headers:
+    """The headers of one route by packet size, shared by all flows that take it.
+
+    Flows over RoCEv2 differ in their UDP source port alone.
+    """
+
+    __slots__ = ("_seed", "_sizes", "is_native", "route", "udp")
+
+    LIMIT = 4096
+    """Packet sizes whose headers are kept."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.is_native = isinstance(route, IBRoute)
+        self._seed = 0 if isinstance(route, IBRoute) and route.grh is None else crc.ICRC_SEED
+        self.udp = UDP.SIZE if isinstance(route, RoCEv2Route) else 0
+        """Bytes from the UDP header to the BTH; 0 without one."""
+        self._sizes: dict[int, tuple[bytes, bytes]] = {}
+
+    def sized(self, size: int, source_port: int | None) -> tuple[bytes, int]:
+        """Headers of a packet, given its bytes from BTH to padding, and the CRC over them."""
+        known = self._sizes.get(size)
+        if known is None:
+            if len(self._sizes) >= self.LIMIT:
+                self._sizes.clear()
+            route = with_lengths(self.route, size)
+            known = headers_before_bth(route), masked_headers(route)
+            self._sizes[size] = known
+        before, masked = known
+        if source_port is not None and self.udp:
+            port = source_port.to_bytes(2)
+            before = before[: -self.udp] + port + before[2 - self.udp :]
+            masked = masked[: -self.udp] + port + masked[2 - self.udp :]
+        return before, crc32(masked, self._seed)
+
+
 class Path:
     """Where the packets of one flow go: puts the headers before the BTH and the ICRC behind."""
 
-    __slots__ = ("_headers", "_identification", "_route")
+    __slots__ = ("_headers", "_identification", "_known", "_source_port")
 
     LIMIT = 64
     """Packet sizes whose headers are kept."""
 
-    def __init__(self, route: Route, *, counts_identification: bool = False) -> None:
-        """`counts_identification`: whether the IPv4 identification goes up with each packet."""
-        self._route = route
-        self._headers: dict[int, tuple[bytes, int]] = {}
+    def __init__(
+        self,
+        headers: Headers | Route,
+        *,
+        source_port: int | None = None,
+        counts_identification: bool = False,
+    ) -> None:
+        """A flow over a route.
+
+        source_port: UDP source port; `None` for that of the route.
+        counts_identification: whether the IPv4 identification goes up with each packet.
+        """
+        self._headers = headers if isinstance(headers, Headers) else Headers(headers)
+        self._source_port = source_port
+        self._known: dict[int, tuple[bytes, int]] = {}
         self._identification = 0 if counts_identification else -1
 
     def frame(self, transport: bytes) -> Frame:
         """The frame of a packet, given from its BTH to its padding."""
         size = len(transport)
-        known = self._headers.get(size)
+        known = self._known.get(size)
         if known is None:
-            known = self._prepare(size)
+            if len(self._known) >= self.LIMIT:
+                self._known.clear()
+            known = self._known[size] = self._headers.sized(size, self._source_port)
         if self._identification >= 0:
             known = self._identified(known[0])
         before, register = known
         icrc = crc32(transport[:4] + b"\xff" + transport[5:], register)
         frame = b"".join((before, transport, icrc.to_bytes(4, "little")))
-        return frame + crc.vcrc(frame) if isinstance(self._route, IBRoute) else frame
-
-    def _prepare(self, size: int) -> tuple[bytes, int]:
-        if len(self._headers) >= self.LIMIT:
-            self._headers.clear()
-        route = with_lengths(self._route, size)
-        known = self._headers[size] = headers_before_bth(route), icrc_register(route)
-        return known
+        return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
     def _identified(self, before: bytes) -> tuple[bytes, int]:
         """The headers with the next IPv4 identification, and the CRC over them."""
         number = self._identification
         self._identification = number + 1 & 0xFFFF
-        start = len(before) - IPv4.SIZE - UDP.SIZE
-        checksum = int.from_bytes(before[start + 10 : start + 12]) - number
-        headers = bytearray(before)
-        headers[start + 4 : start + 6] = number.to_bytes(2)
+        ip = len(before) - _V4_SIZE
         # One's complement arithmetic: adding to the header subtracts from its checksum.
-        headers[start + 10 : start + 12] = (checksum + (checksum >> 16) & 0xFFFF).to_bytes(2)
-        masks = (0, crc.IPV4_MASK), (IPv4.SIZE, crc.UDP_MASK)
-        return bytes(headers), crc.register(headers[start:], masks, crc.ICRC_SEED)
+        checksum = int.from_bytes(before[ip + 10 : ip + 12]) - number
+        checksum = checksum + (checksum >> 16) & 0xFFFF
+        before = (
+            before[: ip + 4]
+            + number.to_bytes(2)
+            + before[ip + 6 : ip + 10]
+            + checksum.to_bytes(2)
+            + before[ip + 12 :]
+        )
+        return before, _v4_register(before, ip)
 
     @property
     def overhead(self) -> int:
         """Bytes of a frame that are not from the BTH to the padding."""
-        vcrc = h.VCRC_SIZE if isinstance(self._route, IBRoute) else 0
-        return len(headers_before_bth(self._route)) + h.ICRC_SIZE + vcrc
+        vcrc = h.VCRC_SIZE if self._headers.is_native else 0
+        return len(self._headers.sized(h.BTH.SIZE, None)[0]) + h.ICRC_SIZE + vcrc
+
+
+_V4_SIZE = IPv4.SIZE + UDP.SIZE
+_V4_SEED = crc32(b"\x45\xff", crc.ICRC_SEED)
+
+
+def _v4_register(frame: bytes, ip: int) -> int:
+    """CRC over the masked IPv4 header without options at `ip` and the UDP header after it."""
+    masked = b"".join(
+        (
+            frame[ip + 2 : ip + 8],
+            b"\xff",  # TTL
+            frame[ip + 9 : ip + 10],
+            b"\xff\xff",  # header checksum
+            frame[ip + 12 : ip + 26],
+            b"\xff\xff",  # UDP checksum
+        )
+    )
+    return crc32(masked, _V4_SEED)
 
 
 @dataclass(slots=True)
@@ -115,7 +181,11 @@ class Arrival:
 
 
 class Arrivals:
-    """Reads the headers before the BTH; those it has seen before are one lookup."""
+    """Reads the headers before the BTH; those it has seen before are one lookup.
+
+    Over IPv4 a stream varies identification, lengths and source port only; headers
+    that are known but for these are checked by hand, all others with `ibwire_layers`.
+    """
 
     LIMIT = 4096
     """Headers kept; a stranger who varies them costs time but no memory."""
@@ -123,8 +193,8 @@ class Arrivals:
     def __init__(self, link_type: int = LinkType.ETHERNET) -> None:
         self._link_type = link_type
         self._known: dict[bytes, Arrival] = {}
-        self._numbered: dict[bytes, Numbered] = {}
-        """IPv4 headers without their identification and checksum."""
+        self._similar: dict[bytes, Arrival] = {}
+        """IPv4 headers by what does not vary."""
         self._sizes: list[int] = []
 
     def read(self, frame: Frame) -> Arrival | None:
@@ -133,12 +203,38 @@ class Arrivals:
             arrival = self._known.get(frame[:size])
             if arrival is not None:
                 return arrival if len(frame) >= arrival.end else None
+        for size in self._sizes:
             ip = size - _V4_SIZE
-            skeleton = frame[: ip + 4] + frame[ip + 6 : ip + 10] + frame[ip + 12 : size]
-            numbered = self._numbered.get(skeleton)
-            if numbered is not None:
-                return numbered.read(frame, ip)
+            if ip >= 0:
+                similar = self._similar.get(_constant(frame, ip))
+                if similar is not None:
+                    return self._vary(similar, frame, ip)
         return self._examine(frame)
+
+    def _vary(self, similar: Arrival, frame: Frame, ip: int) -> Arrival | None:
+        """The headers of a frame that differ from known ones in what a stream varies."""
+        total = int.from_bytes(frame[ip + 2 : ip + 4])
+        udp = int.from_bytes(frame[ip + 24 : ip + 26])
+        end = ip + total
+        size = similar.size
+        if end > len(frame) or end < size + h.BTH.SIZE + h.ICRC_SIZE:
+            return None
+        if udp != total - IPv4.SIZE or _sum16(frame[ip : ip + 20]) != 0xFFFF:
+            return None
+        arrival = Arrival(
+            similar.source,
+            similar.destination,
+            size,
+            end,
+            _v4_register(frame, ip),
+            similar.ecn,
+            bytes(20) + frame[ip : ip + 20],
+            similar.route,
+        )
+        if frame[ip + 4 : ip + 6] == b"\0\0":  # else no other frame has the same
+            self._make_room()
+            self._known[frame[:size]] = arrival
+        return arrival
 
     def _examine(self, frame: Frame) -> Arrival | None:
         found = walk(frame, self._link_type)
@@ -153,59 +249,30 @@ class Arrivals:
         if isinstance(route, RoCEv2Route) and route.udp.checksum:
             # It covers the payload, so these headers alone say nothing of the next packet.
             return arrival if _udp_checksum_fits(route, frame, found.bth, found.end) else None
-        if len(self._known) + len(self._numbered) >= self.LIMIT:
-            self._known.clear()
-            self._numbered.clear()
-            self._sizes.clear()
-        if isinstance(route, RoCEv2Route) and isinstance(route.ip, IPv4) and route.ip.id:
-            # Whoever numbers its packets sends no headers twice.
-            if not route.options:
-                ip = found.bth - _V4_SIZE
-                skeleton = frame[: ip + 4] + frame[ip + 6 : ip + 10] + frame[ip + 12 : found.bth]
-                self._numbered[skeleton] = Numbered(arrival, frame[ip : found.bth])
-        else:
-            self._known[frame[: found.bth]] = arrival
+        self._make_room()
+        self._known[frame[: found.bth]] = arrival
+        if isinstance(route, RoCEv2Route) and isinstance(route.ip, IPv4) and not route.options:
+            self._similar[_constant(frame, found.bth - _V4_SIZE)] = arrival
         if found.bth not in self._sizes:
             self._sizes.append(found.bth)
         return arrival
 
-
-class Numbered:
-    """Headers over IPv4 of a sender that gives each packet an identification of its own."""
-
-    __slots__ = ("_after", "_arrival", "_before", "_sum")
-
-    def __init__(self, arrival: Arrival, headers: bytes) -> None:
-        """`headers`: IPv4 and UDP."""
-        self._arrival = arrival
-        masked = bytearray(headers)
-        for start, mask in ((0, crc.IPV4_MASK), (IPv4.SIZE, crc.UDP_MASK)):
-            for offset, ones in mask:
-                masked[start + offset] |= ones
-        self._before = crc32(masked[:4], crc.ICRC_SEED)
-        self._after = bytes(masked[6:])
-        self._sum = _sum16(headers[:4] + headers[6:10] + headers[12 : IPv4.SIZE])
-
-    def read(self, frame: Frame, ip: int) -> Arrival | None:
-        """The headers of another packet; `None` for a wrong checksum or a cut frame."""
-        arrival = self._arrival
-        number, checksum = frame[ip + 4 : ip + 6], frame[ip + 10 : ip + 12]
-        total = self._sum + int.from_bytes(number) + int.from_bytes(checksum)
-        if (total & 0xFFFF) + (total >> 16) != 0xFFFF or len(frame) < arrival.end:
-            return None
-        return Arrival(
-            arrival.source,
-            arrival.destination,
-            arrival.size,
-            arrival.end,
-            crc32(self._after, crc32(number, self._before)),
-            arrival.ecn,
-            bytes(20) + frame[ip : ip + 20],
-            arrival.route,
-        )
+    def _make_room(self) -> None:
+        if len(self._known) >= self.LIMIT:
+            self._known.clear()
+        if len(self._similar) >= self.LIMIT:
+            self._similar.clear()
 
 
-_V4_SIZE = IPv4.SIZE + UDP.SIZE
+def _constant(frame: Frame, ip: int) -> bytes:
+    """What all packets of a sender have in common: no length, number, checksum or source port."""
+    return (
+        frame[: ip + 2]
+        + frame[ip + 6 : ip + 10]
+        + frame[ip + 12 : ip + 20]
+        + frame[ip + 22 : ip + 24]
+        + frame[ip + 26 : ip + 28]
+    )
 
 
 def icrc_fits(frame: Frame, arrival: Arrival) -> bool:

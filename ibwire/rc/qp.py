@@ -210,7 +210,7 @@ class QueuePair:
         Raises `VerbsError` EINVAL, and then nothing has changed.
         """
         self._refuse_closed()
-        target = QPState(attr.qp_state) if mask & QPAttrMask.STATE else self.state
+        target = _state(attr.qp_state) if mask & QPAttrMask.STATE else self.state
         if mask & QPAttrMask.CUR_STATE and attr.cur_qp_state != self.state:
             raise VerbsError(errno.EINVAL, f"the queue pair is in {self.state.name}")
         draining = bool(self.attr.sq_draining)
@@ -356,6 +356,8 @@ class QueuePair:
 
     def enter_send_error(self) -> None:
         """A send of an unreliable queue pair has failed: flush the send queue."""
+        if self.state is QPState.ERR:
+            return  # its completion was lost
         self._set_state(QPState.SQE)
         self.requester.flush()
 
@@ -369,7 +371,7 @@ class QueuePair:
 
     def find_srq(self, number: int) -> SharedReceiveQueue | None:
         """The SRQ of its XRC domain with that number."""
-        srq = self.device.srqs.get(number)
+        srq = self.device.srqs.get(number)  # without those that are closed
         return srq if srq is not None and srq.xrc_domain is self.xrc_domain else None
 
     def migrate(self) -> bool:
@@ -419,7 +421,9 @@ class QueuePair:
             return True  # in everything like one that was let in
         if service is not self.service and service is not Service.CNP:
             return False
-        if self.qp_type is (QPType.XRC_RECV if form.is_response else QPType.XRC_SEND):
+        if service is not Service.CNP and self.qp_type is (
+            QPType.XRC_RECV if form.is_response else QPType.XRC_SEND
+        ):
             return False
         if not form.is_known and not (profile.naks_reserved_opcode and service is Service.RC):
             return False
@@ -447,7 +451,10 @@ class QueuePair:
         """The queue entry of a work request; raises `VerbsError` for what cannot be sent."""
         opcode = wr.opcode
         if opcode not in ALLOWED[self.service] or self.qp_type is QPType.XRC_RECV:
-            raise VerbsError(errno.EINVAL, f"no {WROpcode(opcode).name} on {self.qp_type.name}")
+            name = getattr(opcode, "name", f"opcode {opcode}")
+            raise VerbsError(errno.EINVAL, f"no {name} on {self.qp_type.name}")
+        if _too_wide(wr):
+            raise VerbsError(errno.EINVAL, f"a number that does not fit its field: {wr}")
         plan = PLANS[opcode]
         wqe = SendWQE(wr, plan, plan.forms(self.service))
         flags = int(wr.send_flags)
@@ -461,7 +468,7 @@ class QueuePair:
         length = sum([sge.length for sge in wr.sg_list])
         if flags & _INLINE:
             length = self._take_inline(wqe, length)
-        if length > MAX_MESSAGE:
+        if not 0 <= length <= MAX_MESSAGE:
             raise VerbsError(errno.EINVAL, f"a message of {length} bytes, at most 2^31")
         if plan.takes_read_slot and self.attr.max_rd_atomic == 0:
             raise VerbsError(errno.EINVAL, "max_rd_atomic is 0")
@@ -479,6 +486,8 @@ class QueuePair:
             length = 0
         if self.service is Service.UD and wr.ah is None:
             raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
+        if wr.ah is not None:
+            self._check_address(wr.ah)
         wqe.length = length
         if plan.is_segmented or plan.operation is Operation.READ:
             wqe.packets = max(-(-length // self.mtu), 1)
@@ -522,27 +531,37 @@ class QueuePair:
         if mask & QPAttrMask.PORT and attr.port_num != 1:
             raise VerbsError(errno.EINVAL, f"port {attr.port_num}, there is only port 1")
         limits = self.device.limits
-        if mask & QPAttrMask.PKEY_INDEX and attr.pkey_index >= len(self.device.pkeys):
-            raise VerbsError(errno.EINVAL, f"no P_Key at index {attr.pkey_index}")
+        for bit, index in (
+            (QPAttrMask.PKEY_INDEX, attr.pkey_index),
+            (QPAttrMask.ALT_PATH, attr.alt_pkey_index),
+        ):
+            if mask & bit and not 0 <= index < len(self.device.pkeys):
+                raise VerbsError(errno.EINVAL, f"no P_Key at index {index}")
         for bit, depth in (
             (QPAttrMask.MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
             (QPAttrMask.MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
         ):
-            if mask & bit and depth > limits.max_qp_rd_atom:
+            if mask & bit and not 0 <= depth <= limits.max_qp_rd_atom:
                 raise VerbsError(errno.EINVAL, f"{depth} reads, at most {limits.max_qp_rd_atom}")
         if mask & QPAttrMask.AV:
             self._check_address(attr.ah_attr)
         if mask & QPAttrMask.ALT_PATH:
             self._check_address(attr.alt_ah_attr)
         if mask & QPAttrMask.PATH_MIG_STATE and (
-            (attr.path_mig_state is MigState.ARMED)
-            or (attr.path_mig_state is MigState.REARM and self._alternate is None)
+            attr.path_mig_state not in (MigState.MIGRATED, MigState.REARM)
+            or (attr.path_mig_state == MigState.REARM and self._alternate is None)
         ):
-            raise VerbsError(errno.EINVAL, f"no way to {MigState(attr.path_mig_state).name}")
+            raise VerbsError(errno.EINVAL, f"no way to migration state {attr.path_mig_state}")
 
     def _check_address(self, av: AddressVector) -> None:
-        if av.sgid_index >= len(self.device.gids):
+        if not 0 <= av.sgid_index < len(self.device.gids):
             raise VerbsError(errno.EINVAL, f"no GID at index {av.sgid_index}")
+        for name, bits in _ADDRESS_BITS:
+            value = getattr(av, name)
+            if value is not None and value >> bits:
+                raise VerbsError(errno.EINVAL, f"{name} {value:#x}, not a number of {bits} bits")
+        if av.dmac is not None and len(av.dmac) != 6:
+            raise VerbsError(errno.EINVAL, f"a MAC address of {len(av.dmac)} bytes")
 
     def _apply(self, mask: int) -> None:
         """Make what follows from attributes that have changed."""
@@ -610,6 +629,20 @@ class QueuePair:
 _SIGNALED = int(SendFlags.SIGNALED)
 _INLINE = int(SendFlags.INLINE)
 
+def _state(value: int) -> QPState:
+    try:
+        return QPState(value)
+    except ValueError:
+        raise VerbsError(errno.EINVAL, f"no queue pair state {value}") from None
+
+
+def _too_wide(wr: SendWR) -> bool:
+    """Whether a number of a work request is negative or does not fit its field in a packet."""
+    words = wr.imm_data | wr.invalidate_rkey | wr.rkey | wr.remote_qkey | wr.remote_srqn | wr.length
+    longs = wr.remote_addr | wr.compare_add | wr.swap
+    return bool(words >> 32 or longs >> 64 or wr.flush_type >> 4 or wr.flush_level >> 2)
+
+
 _ATTRIBUTES: dict[int, tuple[str, ...]] = {
     QPAttrMask.EN_SQD_ASYNC_NOTIFY: ("en_sqd_async_notify",),
     QPAttrMask.ACCESS_FLAGS: ("qp_access_flags",),
@@ -632,12 +665,19 @@ _ATTRIBUTES: dict[int, tuple[str, ...]] = {
 }
 """What each bit of a modify's mask sets."""
 
+_ADDRESS_BITS = (
+    *(("dgid", 128), ("traffic_class", 8), ("flow_label", 20), ("hop_limit", 8), ("sl", 4)),
+    *(("dlid", 16), ("src_path_bits", 7), ("udp_source_port", 16)),
+)
+"""Widths of the fields of an address as they stand in the headers."""
+
 _LIMITS = (
     (QPAttrMask.TIMEOUT, "timeout", 31),
     (QPAttrMask.RETRY_CNT, "retry_cnt", 7),
     (QPAttrMask.RNR_RETRY, "rnr_retry", 7),
     (QPAttrMask.MIN_RNR_TIMER, "min_rnr_timer", 31),
     (QPAttrMask.DEST_QPN, "dest_qp_num", MASK),
+    (QPAttrMask.QKEY, "qkey", (1 << 32) - 1),
 )
 """Widths of the fields that a modify may not exceed."""
 

@@ -51,7 +51,7 @@ class ReceiveQueue:
 
         srq: the one that an XRC packet names.
         """
-        source = srq or self.srq
+        source = self.srq if srq is None else srq  # an empty one is false
         if source is not None:
             wr = source.take()
             self._pd = source.pd
@@ -105,10 +105,15 @@ class ReceiveQueue:
             self._complete(status)
 
     def give_up(self) -> None:
-        """Put the request of an abandoned message back: it is the first to be taken again."""
+        """Put the request of an abandoned message back: it is the first to be taken again.
+
+        One from a shared queue completes with an error instead (IBA 9.9.3, class E).
+        """
         if self.current is not None and self.srq is None:
             self.waiting.appendleft(self.current)
             self.current = None
+        else:
+            self.fail(self.qp.profile.invalid_request_status)
 
     def flush(self) -> None:
         """Complete everything that is the queue pair's with WR_FLUSH_ERR."""

@@ -82,8 +82,8 @@ class Requester:
 
     __slots__ = (
         *("qp", "wqes", "cursor", "una", "next_psn", "psn", "ssn", "credits", "timers"),
-        *("reads", "retries", "rnr_retries", "restart_psn", "exact", "rnr_psn"),
-        *("_since_request", "_probe", "_probing", "_unfreed", "_wait", "_stalled", "halted"),
+        *("reads", "retries", "rnr_retries", "restart_psn", "exact"),
+        *("_since_request", "_probe", "_probing", "_unfreed", "_wait", "_stalled"),
     )
 
     def __init__(self, qp: QueuePair) -> None:
@@ -102,8 +102,6 @@ class Requester:
         self.credits = SendCredits()
         self.reads = 0
         """READs and atomics that are started and not answered."""
-        self.halted = False
-        """Whether a work request that cannot be sent is at the cursor."""
         self._unfreed = 0
         self._wait: Time | None = None
         self.retries = self.rnr_retries = 0
@@ -116,7 +114,6 @@ class Requester:
         """Where a sequence NAK made it go back to, until something newer is acknowledged."""
         self.exact = False
         """Whether only the response at `una` counts, because what is before it was lost."""
-        self.rnr_psn = 0
         self._since_request = 0
         self._probe = False
         """Whether the next packet asks for an ACK and nothing follows it until one comes."""
@@ -153,21 +150,22 @@ class Requester:
     def poll_transmit(self, now: Time) -> TransportPacket | None:
         """The next request packet, `None` when there is none that may leave."""
         wqes = self.wqes
-        if self.cursor >= len(wqes) or self._probing or self.halted:
+        if self.cursor >= len(wqes) or self._probing:
             return None
         qp, timers = self.qp, self.timers
         if timers.rnr is not None and not qp.profile.sends_during_rnr_wait:
             return None
         while self.cursor < len(wqes):
             wqe = wqes[self.cursor]
+            if wqe.status is not None:
+                return None  # it fails when all before it, which may be sent again, is done
             if not wqe.started and (qp.state is not QPState.RTS or not self._start(wqe)):
                 return None
             plan = wqe.plan
             if plan.operation is None:
-                self.cursor += 1
+                if wqe.done:
+                    self.cursor += 1
                 qp.completer.retire()
-                if self.halted:
-                    return None
                 continue
             psn = self.psn
             if (psn - self.una) & MASK > qp.profile.max_unacked_psns:
@@ -179,7 +177,6 @@ class Requester:
                 packet = self._segment(wqe, index)
                 if packet is None:  # its memory is at fault
                     wqe.status = WCStatus.LOC_PROT_ERR
-                    self.halted = True
                     qp.completer.retire()
                     return None
                 following = psn + 1 & MASK
@@ -228,6 +225,9 @@ class Requester:
         self.retries = attr.retry_cnt
         self.rnr_retries = attr.rnr_retry
         self._probing = False
+        if self.timers.rnr is not None:  # what was refused has been taken after all
+            self.timers.rnr = None
+            self.restart(psn)
         self.arm(now)
         if (psn - self.psn) & MASK < HALF and psn != self.psn:
             self.restart(psn)  # an answer to what was about to be sent again
@@ -244,7 +244,7 @@ class Requester:
         timers = self.timers
         if timers.rnr is not None and timers.rnr <= now:
             timers.rnr = None
-            self.restart(self.rnr_psn)
+            self.restart(self.una)
         if timers.ack is not None and timers.ack <= now:
             timers.ack = None
             if not self.outstanding:
@@ -312,7 +312,7 @@ class Requester:
         if takes_slot and self.reads >= self.qp.attr.max_rd_atomic:
             return False
         in_flight = (self.next_psn - self.una) & MASK
-        if in_flight > profile.max_unacked_psns or in_flight + wqe.packets > HALF + 1:
+        if in_flight > profile.max_unacked_psns or in_flight + wqe.packets > HALF:
             return False
         if plan.takes_credit:
             beyond = self.credits.beyond(wqe.ssn)
@@ -425,6 +425,5 @@ class Requester:
         wqe.started = True
         if not done:
             wqe.status = status
-            self.halted = True
         wqe.done = done
         return True

@@ -66,7 +66,7 @@ class Resource:
 class Reply:
     """A response that waits: an acknowledgement, or the answer of a `Resource`."""
 
-    __slots__ = ("first", "position", "psn", "resource", "syndrome")
+    __slots__ = ("first", "length", "position", "psn", "resource", "syndrome")
 
     def __init__(self, psn: int, syndrome: int | None, resource: Resource | None = None) -> None:
         self.psn = psn
@@ -77,10 +77,16 @@ class Reply:
         """Next response packet of a READ."""
         self.first = 0
         """The one that this answer began with."""
+        self.length = 0 if resource is None else resource.length
+        """Where it ends, in bytes of a READ: a duplicate may ask for less than the original."""
 
 
 class Responder:
     """The receiving half of a reliable queue pair."""
+
+    LIMIT_REPLIES = 1024
+    """Responses that wait at most; requests beyond are dropped as if lost on the way. Only
+    duplicates, or small requests behind a large READ, can become so many."""
 
     __slots__ = (
         *("qp", "epsn", "msn", "resources", "replies", "executed_psn", "failed"),
@@ -119,6 +125,9 @@ class Responder:
         """Take a request in."""
         if self.failed:
             return
+        if len(self.replies) >= self.LIMIT_REPLIES:
+            self.qp.counters.dropped += 1
+            return
         ahead = (packet.psn - self.epsn) & MASK
         if ahead:
             if ahead >= HALF:
@@ -149,10 +158,10 @@ class Responder:
         if form.service is Service.XRC and form.is_first and not self._choose_srq(packet):
             self._refuse(packet)
             return
-        handler = _HANDLERS.get(operation)
+        handler = _HANDLERS[form.opcode & 0x1F]
         if handler is None:
             self._refuse(packet)
-        elif handler(self, packet):
+        elif handler(self, packet) and self.qp.hears_requests:  # not after a CQ overrun
             self._nak_sent = False
             if packet.ack_req and operation in _ACKNOWLEDGED:
                 self._acknowledge(packet.psn)
@@ -359,7 +368,7 @@ class Responder:
         return True
 
     def _has_receive(self) -> bool:
-        source = self._srq or self.qp.receives.srq
+        source = self.qp.receives.srq if self._srq is None else self._srq
         return bool(self.qp.receives.waiting if source is None else len(source))
 
     def _handle_read(self, packet: TransportPacket) -> bool:
@@ -515,33 +524,31 @@ class Responder:
                 if position < resource.narrowed:
                     return
                 resource.narrowed = position
-            if end != resource.length:  # only a part of it is asked for again
-                part = Resource(packet, max(-(-packet.dma_len // mtu), 1), resource.pd)
-                part.length = packet.dma_len
-                part.answered = True
-                self._replay(part, 0)
-                return
-            self._replay(resource, position)
+            self._replay(resource, position, end)
             return
 
-    def _replay(self, resource: Resource, position: int) -> None:
-        """Put an answer where its PSN belongs among those that wait."""
+    def _replay(self, resource: Resource, position: int, length: int = 0) -> None:
+        """Put an answer where its PSN belongs among those that wait, or join the one there."""
         replies = self.replies
         for index, reply in enumerate(replies):
             if reply.resource is resource:
                 if position < reply.position:
-                    replies[index] = self._replayed(resource, position)
+                    length = max(length, reply.length)
+                    replies[index] = self._replayed(resource, position, length)
+                else:
+                    reply.length = max(length, reply.length)
                 break
             if distance(reply.psn, resource.psn) < 0:
-                replies.insert(index, self._replayed(resource, position))
+                replies.insert(index, self._replayed(resource, position, length))
                 break
         else:
-            replies.append(self._replayed(resource, position))
+            replies.append(self._replayed(resource, position, length))
         self.qp.wake()
 
-    def _replayed(self, resource: Resource, position: int) -> Reply:
+    def _replayed(self, resource: Resource, position: int, length: int) -> Reply:
         reply = Reply(resource.psn, None, resource)
         reply.position = reply.first = position
+        reply.length = length
         if self.qp.profile.replays_mid_read:
             reply.first = 0
         return reply
@@ -551,7 +558,7 @@ class Responder:
         qp = self.qp
         position = reply.position
         start = position * qp.mtu
-        size = min(qp.mtu, resource.length - start)
+        size = min(qp.mtu, reply.length - start)
         payload = b""
         psn = resource.psn + position & MASK
         if size:
@@ -566,8 +573,8 @@ class Responder:
             region, offset = found
             payload = bytes(region.buffer[offset : offset + size])
         is_first = position == reply.first
-        if position + 1 == resource.count:
-            resource.answered = True
+        if start + size == reply.length:
+            resource.answered = resource.answered or reply.length == resource.length
             self.replies.popleft()
             opcode = OpCode.RC_RDMA_READ_RESPONSE_LAST
             if is_first:
@@ -600,7 +607,7 @@ _EVENTS = {
 }
 """What the responder's application hears when no receive request is there to say it."""
 
-_HANDLERS = {
+_BY_OPERATION = {
     Operation.SEND: Responder._handle_send,
     Operation.WRITE: Responder._handle_write,
     Operation.READ: Responder._handle_read,
@@ -609,3 +616,9 @@ _HANDLERS = {
     Operation.FLUSH: Responder._handle_flush,
     Operation.ATOMIC_WRITE: Responder._handle_atomic_write,
 }
+
+_HANDLERS = tuple(
+    _BY_OPERATION.get(operation) if (operation := FORMS[opcode].operation) else None
+    for opcode in range(0x20)
+)
+"""By the operation part of the opcode."""

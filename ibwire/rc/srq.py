@@ -40,6 +40,7 @@ class SharedReceiveQueue:
 
     __slots__ = (
         "_entries",
+        "_on_close",
         "_on_event",
         "closed",
         "cq",
@@ -62,6 +63,7 @@ class SharedReceiveQueue:
         number: int = 0,
         xrc_domain: object = None,
         cq: CompletionQueue | None = None,
+        on_close: Callable[[SharedReceiveQueue], None] | None = None,
     ) -> None:
         """Raises EINVAL for sizes or a limit that cannot be."""
         _check(max_wr, limit, 0)
@@ -75,6 +77,7 @@ class SharedReceiveQueue:
                 pd.detach()
                 raise
         self._on_event = on_event
+        self._on_close = on_close
         self._entries: deque[RecvWR] = deque()
         self.pd = pd
         self.max_wr = max_wr
@@ -142,6 +145,8 @@ class SharedReceiveQueue:
         self.pd.detach()
         if self.cq is not None:
             self.cq.detach()
+        if self._on_close is not None:
+            self._on_close(self)
 
 
 def _check(max_wr: int, limit: int, waiting: int) -> None:

@@ -38,11 +38,16 @@ def icrc(packet: Bytes, masks: tuple[tuple[int, Mask], ...], seed: int = ICRC_SE
 
 def register(packet: Bytes, masks: tuple[tuple[int, Mask], ...], seed: int) -> int:
     """The CRC of a packet or of its beginning, with the masked bits set to one."""
-    masked = bytearray(packet)
+    return zlib.crc32(masked(packet, masks), seed)
+
+
+def masked(packet: Bytes, masks: tuple[tuple[int, Mask], ...]) -> bytes:
+    """The bytes with the masked bits set to one."""
+    copy = bytearray(packet)
     for start, mask in masks:
         for offset, ones in mask:
-            masked[start + offset] |= ones
-    return zlib.crc32(masked, seed)
+            copy[start + offset] |= ones
+    return bytes(copy)
 
 
 def vcrc(packet: Bytes) -> bytes:

@@ -219,6 +219,11 @@ def headers_before_bth(route: Route) -> bytes:
     return Packet(route, h.BTH(0))._front() + _covered_headers(route)
 
 
+def masked_headers(route: Route) -> bytes:
+    """The covered headers before the BTH, with all ones where the ICRC does not look."""
+    return crc.masked(_covered_headers(route), _coverage(route)[0])
+
+
 def icrc_register(route: Route) -> int:
     """The CRC over the covered headers before the BTH: the seed for what follows."""
     masks, _, seed = _coverage(route)
