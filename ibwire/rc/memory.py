@@ -5,7 +5,8 @@ which is its lkey and its rkey at once. A window lends part of a region to peers
 under an rkey of its own. A key is a 24-bit index and, in the low byte, eight bits
 that a rebinding changes.
 
-Whoever touches memory looks its key up again for every packet, so nothing outlives a
+Whoever touches memory looks its key up again for every packet, or makes sure that the
+table is of the same `generation` as at the last lookup, so nothing outlives a
 deregistration. A lookup compares offsets from the start of a region, which have no
 64-bit wrap to fall into, and it answers `None` for every fault alike: key, domain,
 access, queue pair or bounds.
@@ -62,7 +63,10 @@ class KeyTable:
     two devices differ and a mistaken one is noticed.
     """
 
-    __slots__ = ("_handed_out", "_indices", "_next_address", "_regions", "_remote", "_windows")
+    __slots__ = (
+        *("_handed_out", "_indices", "_next_address", "_regions", "_remote", "_windows"),
+        "generation",
+    )
 
     def __init__(self, start: int = 0) -> None:
         self._handed_out = start
@@ -70,6 +74,9 @@ class KeyTable:
         self._indices: set[int] = set()
         self._regions: dict[int, MemoryRegion] = {}
         self._windows: dict[int, MemoryWindow] = {}
+        self.generation = 0
+        """Goes up whenever something that was open may be closed: what a lookup found
+        stays true while it stands."""
         self._remote: dict[int, MemoryRegion | MemoryWindow] = {}
         """By rkey: regions, and windows while they are bound."""
 
@@ -203,6 +210,7 @@ class KeyTable:
 
     def remove_region(self, region: MemoryRegion) -> None:
         """Make a region's key worthless."""
+        self.generation += 1
         del self._regions[region.lkey], self._remote[region.rkey]
         self._indices.discard(region.lkey >> 8)
 
@@ -217,6 +225,7 @@ class KeyTable:
         self._indices.discard(window.rkey >> 8)
 
     def _unbind(self, window: MemoryWindow) -> None:
+        self.generation += 1
         if window.region is not None:
             window.region.windows -= 1
             del self._remote[window.rkey]
@@ -376,6 +385,7 @@ class MemoryRegion:
         iova = _place(self.pd.keys, view, new_access, iova)
         new_pd.attach()
         self.pd.detach()
+        self.pd.keys.generation += 1
         self.pd, self.buffer, self.access, self.iova = new_pd, view, new_access, iova
         self.length = len(view)
 

@@ -113,7 +113,7 @@ class Path:
         if self._identification >= 0:
             known = self._identified(known[0])
         before, register = known
-        icrc = crc32(transport[:4] + b"\xff" + transport[5:], register)
+        icrc = crc32(transport, register) ^ _masking(size, transport[4])
         frame = b"".join((before, transport, icrc.to_bytes(4, "little")))
         return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
@@ -190,6 +190,9 @@ class Arrivals:
     LIMIT = 4096
     """Headers kept; a stranger who varies them costs time but no memory."""
 
+    LIMIT_SIZES = 16
+    """Different sizes of headers that are looked for; extensions of IPv6 allow any number."""
+
     def __init__(self, link_type: int = LinkType.ETHERNET) -> None:
         self._link_type = link_type
         self._known: dict[bytes, Arrival] = {}
@@ -249,12 +252,14 @@ class Arrivals:
         if isinstance(route, RoCEv2Route) and route.udp.checksum:
             # It covers the payload, so these headers alone say nothing of the next packet.
             return arrival if _udp_checksum_fits(route, frame, found.bth, found.end) else None
+        if found.bth not in self._sizes:
+            if len(self._sizes) >= self.LIMIT_SIZES:
+                return arrival
+            self._sizes.append(found.bth)
         self._make_room()
         self._known[frame[: found.bth]] = arrival
         if isinstance(route, RoCEv2Route) and isinstance(route.ip, IPv4) and not route.options:
             self._similar[_constant(frame, found.bth - _V4_SIZE)] = arrival
-        if found.bth not in self._sizes:
-            self._sizes.append(found.bth)
         return arrival
 
     def _make_room(self) -> None:
@@ -278,8 +283,29 @@ def _constant(frame: Frame, ip: int) -> bytes:
 def icrc_fits(frame: Frame, arrival: Arrival) -> bool:
     """Whether the ICRC of a frame is right."""
     start, end = arrival.size, arrival.end - 4
-    found = crc32(frame[start : start + 4] + b"\xff" + frame[start + 5 : end], arrival.register)
+    found = crc32(frame[start:end], arrival.register) ^ _masking(end - start, frame[start + 4])
     return found == int.from_bytes(frame[end : end + 4], "little")
+
+
+def _masking(size: int, value: int) -> int:
+    """What setting BTH byte 4 to ones changes in the CRC of that many bytes from the BTH on.
+
+    value: the byte as it is. A CRC is linear: flipping a bit of the message flips
+    certain bits of the CRC, whatever the message. So the byte need not be set, which
+    would cost a copy of the packet.
+    """
+    if value:
+        flipped = bytes(4) + bytes((value ^ 0xFF,)) + bytes(size - 5)
+        return crc32(flipped) ^ crc32(bytes(size))
+    known = _MASKING.get(size)
+    if known is None:
+        flipped = bytes(4) + b"\xff" + bytes(size - 5)
+        known = _MASKING[size] = crc32(flipped) ^ crc32(bytes(size))
+    return known
+
+
+_MASKING: dict[int, int] = {}
+"""For byte 4 zero, by size: at most as many as there are packet sizes."""
 
 
 def _is_sound(route: Route, size: int) -> bool:

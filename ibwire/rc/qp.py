@@ -371,7 +371,7 @@ class QueuePair:
 
     def find_srq(self, number: int) -> SharedReceiveQueue | None:
         """The SRQ of its XRC domain with that number."""
-        srq = self.device.srqs.get(number)  # without those that are closed
+        srq = self.device.srqs.get(number)
         return srq if srq is not None and srq.xrc_domain is self.xrc_domain else None
 
     def migrate(self) -> bool:
@@ -549,7 +549,11 @@ class QueuePair:
             self._check_address(attr.alt_ah_attr)
         if mask & QPAttrMask.PATH_MIG_STATE and (
             attr.path_mig_state not in (MigState.MIGRATED, MigState.REARM)
-            or (attr.path_mig_state == MigState.REARM and self._alternate is None)
+            or (
+                attr.path_mig_state == MigState.REARM
+                and self._alternate is None
+                and not mask & QPAttrMask.ALT_PATH
+            )
         ):
             raise VerbsError(errno.EINVAL, f"no way to migration state {attr.path_mig_state}")
 
@@ -574,6 +578,7 @@ class QueuePair:
             self._pkey = self.device.pkeys[attr.pkey_index]
             self._trusted = None
         if mask & QPAttrMask.PATH_MIG_STATE:
+            attr.path_mig_state = MigState(attr.path_mig_state)
             self._mig_req = self._migration_bit()
         if mask & (QPAttrMask.AV | QPAttrMask.DEST_QPN):
             self._dest_qp = attr.dest_qp_num = attr.dest_qp_num & MASK
@@ -628,6 +633,7 @@ class QueuePair:
 # Plain numbers: combining members of an enumeration is slow.
 _SIGNALED = int(SendFlags.SIGNALED)
 _INLINE = int(SendFlags.INLINE)
+
 
 def _state(value: int) -> QPState:
     try:

@@ -43,7 +43,18 @@ class SendWQE:
     __slots__ = (
         *("wr", "plan", "forms", "length", "packets", "signaled", "fence", "solicited", "limited"),
         "inline",
-        *("ssn", "first_psn", "started", "holds_slot", "done", "status", "received", "in_response"),
+        *(
+            "ssn",
+            "view",
+            "generation",
+            "first_psn",
+            "started",
+            "holds_slot",
+            "done",
+            "status",
+            "received",
+            "in_response",
+        ),
     )
 
     def __init__(self, wr: SendWR, plan: Plan, forms: tuple[Form, Form, Form, Form]) -> None:
@@ -62,6 +73,9 @@ class SendWQE:
         self.limited = False
         """Whether it was started as the one message beyond the credits."""
         self.inline: bytes | None = None
+        self.view: memoryview | None = None
+        """The message, while `generation` is that of the key table."""
+        self.generation = -1
         self.ssn = 0
         self.first_psn = 0
         self.started = False
@@ -380,8 +394,11 @@ class Requester:
             form = wqe.forms[1 if index else 0]
         if wqe.inline is not None:
             payload: bytes | None = wqe.inline[start : start + size]
+        elif wqe.generation == qp.keys.generation:
+            assert wqe.view is not None
+            payload = bytes(wqe.view[start : start + size])
         elif size:
-            payload = gather(qp.keys, qp.pd, wr.sg_list, start, size)
+            payload = self._gather(wqe, start, size)
         else:
             payload = b""
         if payload is None:
@@ -406,6 +423,18 @@ class Requester:
         elif not index and wqe.limited:
             packet.ack_req = 1
         return packet
+
+    def _gather(self, wqe: SendWQE, start: int, size: int) -> bytes | None:
+        """Bytes of a message; what was found is kept for the next packet where it is one piece."""
+        qp, sges = self.qp, wqe.wr.sg_list
+        if len(sges) == 1 and size < wqe.length:
+            sge = sges[0]
+            region = qp.keys.find_local(qp.pd, sge.lkey, sge.addr, sge.length, 0)
+            if region is not None:
+                first = sge.addr - region.iova
+                wqe.view = region.buffer[first : first + sge.length]
+                wqe.generation = qp.keys.generation
+        return gather(qp.keys, qp.pd, sges, start, size)
 
     def _run_local(self, wqe: SendWQE) -> bool:
         """Carry out an operation that never leaves the device."""

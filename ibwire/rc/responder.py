@@ -32,6 +32,8 @@ from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, NakCode
 if TYPE_CHECKING:
     from ibwire.rc.qp import QueuePair
 
+_NOTHING = memoryview(b"")
+
 MAX_MESSAGE = 1 << 31
 """Bytes (IBA 9.7.2)."""
 
@@ -91,7 +93,7 @@ class Responder:
     __slots__ = (
         *("qp", "epsn", "msn", "resources", "replies", "executed_psn", "failed"),
         *("_nak_sent", "_message", "_srq", "_va", "_rkey", "_rest", "_dma_len"),
-        *("_advertised", "_established"),
+        *("_advertised", "_established", "_view", "_view_rest", "_generation"),
     )
 
     def __init__(self, qp: QueuePair) -> None:
@@ -117,6 +119,11 @@ class Responder:
         """SEND or WRITE while a message of several packets is under way."""
         self._srq: SharedReceiveQueue | None = None
         self._va = self._rkey = self._rest = self._dma_len = 0
+        self._view = _NOTHING
+        """Where the rest of a WRITE goes, while `_generation` is that of the key table."""
+        self._view_rest = 0
+        """Bytes of the message that were missing when it was looked up."""
+        self._generation = -1
         self._advertised = 0
         """Last message that the credits sent allow."""
         self._established = False
@@ -351,15 +358,22 @@ class Responder:
         elif size != qp.mtu or size >= rest or packet.pad_count:
             return self._refuse(packet)
         if size:
-            found = qp.keys.find_remote(self._pd, qp.number, rkey, va, size, _REMOTE_WRITE)
-            if found is None:  # taken away since the message began
-                return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
-            region, offset = found
-            region.buffer[offset : offset + size] = packet.payload
+            if self._generation != qp.keys.generation or form.is_first:
+                found = qp.keys.find_remote(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE)
+                if found is None:  # taken away since the message began
+                    return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+                region, offset = found
+                self._view = region.buffer[offset : offset + rest]
+                self._generation = qp.keys.generation
+                self._view_rest = rest
+            start = self._view_rest - rest
+            self._view[start : start + size] = packet.payload
         if not form.is_last:
             self._va, self._rkey, self._rest = va + size, rkey, rest - size
             self._advance(packet, Operation.WRITE)
             return True
+        self._view = _NOTHING
+        self._generation = -1
         if form.has_imm:
             qp.receives.take(self._srq)
         self._advance(packet, None)
