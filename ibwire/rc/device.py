@@ -297,7 +297,7 @@ class Device:
             self._note_timer(qp)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame; queue pairs take turns, packet by packet."""
+        """The next frame; lanes and queue pairs take turns, packet by packet."""
         for lane, active in self._lanes.items():
             if not active or (grant is not OPEN and not grant.allows(lane, self._largest)):
                 continue
@@ -309,10 +309,17 @@ class Device:
                     qp.scheduled = False
                     self._note_timer(qp)
                     continue
-                if len(active) > 1:
-                    active.rotate(-1)
-                if qp.timer_entry is None:
+                if not qp.has_more:
+                    active.popleft()
+                    qp.scheduled = False
                     self._note_timer(qp)
+                else:
+                    if len(active) > 1:
+                        active.rotate(-1)
+                    if qp.timer_entry is None:
+                        self._note_timer(qp)
+                if len(self._lanes) > 1:
+                    self._lanes[lane] = self._lanes.pop(lane)
                 path = packet.path or qp.path
                 assert path is not None
                 return path.frame(encode(packet))

@@ -48,7 +48,7 @@ from ibwire.rc.states import (
     check_transition,
 )
 from ibwire.rc.unreliable import UCResponder, UDResponder, UnreliableRequester
-from ibwire.rc.work import WC, RecvWR, SendFlags, SendWR, WROpcode
+from ibwire.rc.work import WC, RecvWR, SendFlags, SendWR
 from ibwire.units import Time
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation, Service
@@ -308,6 +308,12 @@ class QueuePair:
         self.counters.packets_sent += 1
         self.counters.bytes_sent += len(packet.payload)
         return packet
+
+    @property
+    def has_more(self) -> bool:
+        """Whether asking it for another packet is worth while."""
+        requester = self.requester
+        return bool(self.responder.replies) or requester.cursor < len(requester.wqes)
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` wants to be called, `None` for never."""

@@ -214,9 +214,9 @@ class Responder:
 
         An acknowledgement that repeats the last PSN carries them (IBA 9.7.7.2.4).
         """
-        if not self._established or self._credit_code() == INVALID_CREDITS:
+        if not self._established or self.failed or distance(self.msn, self._advertised) > 0:
             return
-        if distance(self.msn, self._advertised) <= 0 and not self.failed:
+        if self._credit_code() != INVALID_CREDITS:
             self._acknowledge(self.epsn - 1 & MASK)
 
     def _form(self, opcode: OpCode) -> Form:
