@@ -515,7 +515,7 @@ def datagram_source_port(qpn: int) -> int:
 
 def _attach(init: QPInit) -> None:
     """Count a queue pair as user of what it is made of, each once for each use, or of nothing."""
-    counted = []
+    counted: list[ProtectionDomain | CompletionQueue | SharedReceiveQueue | XRCDomain] = []
     for part in (init.pd, init.send_cq, init.recv_cq, init.srq, init.xrc_domain):
         if part is None:
             continue

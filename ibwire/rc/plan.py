@@ -27,10 +27,6 @@ class Plan:
     takes_read_slot: bool = False
     """Whether it counts against `max_rd_atomic`."""
 
-    def forms(self, service: Service) -> tuple[Form, Form, Form, Form]:
-        """First, middle, last and only in a transport service."""
-        return _FORMS[service, self.opcodes]
-
 
 def _segmented(
     operation: Operation,
@@ -106,12 +102,6 @@ PLANS: dict[WROpcode, Plan] = {
 }
 """Source: IBA 9.4, 11.4.1.1; which of them need a response of their own: annex A19."""
 
-_FORMS: dict[tuple[Service, tuple[int, int, int, int]], tuple[Form, Form, Form, Form]] = {
-    (service, plan.opcodes): tuple(FORMS[service << 5 | opcode & 0x1F] for opcode in plan.opcodes)  # type: ignore[misc]
-    for service in (Service.RC, Service.UC, Service.UD, Service.XRC)
-    for plan in PLANS.values()
-}
-
 ALLOWED: dict[Service, frozenset[WROpcode]] = {
     Service.RC: frozenset(WROpcode),
     Service.XRC: frozenset(WROpcode),
@@ -125,3 +115,20 @@ ALLOWED: dict[Service, frozenset[WROpcode]] = {
     Service.UD: frozenset({WROpcode.SEND, WROpcode.SEND_WITH_IMM}),
 }
 """Send work requests by transport service (IBA 10.7.2.2, table of operations by service)."""
+
+Forms = tuple[Form, Form, Form, Form]
+"""First, middle, last and only."""
+
+
+def _menu(service: Service) -> tuple[tuple[Plan, Forms] | None, ...]:
+    """By work request opcode: what it becomes in this service, `None` if that does not know it."""
+    menu: list[tuple[Plan, Forms] | None] = [None] * (max(WROpcode) + 1)
+    for opcode in ALLOWED[service]:
+        plan = PLANS[opcode]
+        first, middle, last, only = (FORMS[service << 5 | code & 0x1F] for code in plan.opcodes)
+        menu[opcode] = plan, (first, middle, last, only)
+    return tuple(menu)
+
+
+MENUS = {service: _menu(service) for service in ALLOWED}
+"""Looked up by number: members of an enumeration are slow keys."""

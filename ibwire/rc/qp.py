@@ -30,14 +30,15 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.completer import Completer
+from ibwire.rc.counters import QPCounters
 from ibwire.rc.cq import CompletionQueue
-from ibwire.rc.memory import ProtectionDomain, gather
+from ibwire.rc.memory import ProtectionDomain
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.path import Arrival, Path
-from ibwire.rc.plan import ALLOWED, PLANS
+from ibwire.rc.posting import check_send
 from ibwire.rc.receive import ReceiveQueue
-from ibwire.rc.requester import Requester, SendWQE
-from ibwire.rc.responder import MAX_MESSAGE, Responder
+from ibwire.rc.requester import Requester
+from ibwire.rc.responder import Responder
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.states import (
     POST_RECV,
@@ -48,10 +49,9 @@ from ibwire.rc.states import (
     check_transition,
 )
 from ibwire.rc.unreliable import UCResponder, UDResponder, UnreliableRequester
-from ibwire.rc.work import WC, RecvWR, SendFlags, SendWR
+from ibwire.rc.work import WC, RecvWR, SendWR
 from ibwire.units import Time
-from ibwire_layers import syndrome as aeth
-from ibwire_layers.opcodes import Operation, Service
+from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import MASK
 
 if TYPE_CHECKING:
@@ -79,68 +79,6 @@ class QPInit:
     cap: QPCap = field(default_factory=QPCap)
     sq_sig_all: bool = False
     xrc_domain: XRCDomain | None = None
-
-
-class QPCounters:
-    """What has happened to a queue pair, for reports."""
-
-    __slots__ = (
-        *("packets_sent", "packets_received", "bytes_sent", "bytes_received"),
-        *("retransmitted", "timeouts", "implied_naks", "sequence_naks_received"),
-        *("rnr_naks_received", "fatal_naks_received", "ghost_acks", "unexpected_responses"),
-        *("credit_stalls", "duplicates", "sequence_naks_sent", "rnr_naks_sent"),
-        *("fatal_naks_sent", "dropped_messages", "bad_qkey", "cnps_received", "ce_marked"),
-        "dropped",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-
-    packets_sent: int
-    packets_received: int
-    bytes_sent: int
-    """Payload."""
-    bytes_received: int
-    retransmitted: int
-    """Request packets sent again."""
-    timeouts: int
-    implied_naks: int
-    """Answers of READs and atomics found to be lost."""
-    sequence_naks_received: int
-    rnr_naks_received: int
-    fatal_naks_received: int
-    ghost_acks: int
-    """Responses to what was acknowledged already."""
-    unexpected_responses: int
-    """Responses to what was never sent."""
-    credit_stalls: int
-    duplicates: int
-    """Requests received again."""
-    sequence_naks_sent: int
-    rnr_naks_sent: int
-    fatal_naks_sent: int
-    dropped_messages: int
-    """UC and UD messages without a receive request or with a fault."""
-    bad_qkey: int
-    cnps_received: int
-    ce_marked: int
-    """Packets received with the congestion-experienced mark."""
-    dropped: int
-    """Packets dropped in silence: wrong state, service, P_Key or sender."""
-
-    def count_nak(self, syndrome: int) -> None:
-        """Count a NAK that leaves."""
-        if aeth.kind(syndrome) is aeth.AckKind.RNR_NAK:
-            self.rnr_naks_sent += 1
-        elif syndrome & 31 == aeth.NakCode.PSN_SEQUENCE_ERROR:
-            self.sequence_naks_sent += 1
-        else:
-            self.fatal_naks_sent += 1
-
-    def as_dict(self) -> dict[str, int]:
-        """Name to count."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class QueuePair:
@@ -239,10 +177,10 @@ class QueuePair:
     def post_send(self, wr: SendWR) -> None:
         """Queue a send work request; raises `VerbsError` EINVAL or ENOMEM."""
         self._refuse_closed()
-        rule = POST_SEND[self.state]
+        rule = _SEND_RULES[self.state]
         if rule is Post.REFUSED:
             raise VerbsError(errno.EINVAL, f"no send in {self.state.name}")
-        wqe = self._check_send(wr)
+        wqe = check_send(self, wr)
         if self.requester.in_use >= self.cap.max_send_wr:
             raise VerbsError(errno.ENOMEM, f"{self.cap.max_send_wr} send requests wait already")
         self.requester.post(wqe)
@@ -254,7 +192,7 @@ class QueuePair:
     def post_recv(self, wr: RecvWR) -> None:
         """Queue a receive work request; raises `VerbsError` EINVAL or ENOMEM."""
         self._refuse_closed()
-        rule = POST_RECV[self.state]
+        rule = _RECV_RULES[self.state]
         if rule is Post.REFUSED:
             raise VerbsError(errno.EINVAL, f"no receive in {self.state.name}")
         if self.receives.srq is not None or self.is_xrc:
@@ -453,73 +391,6 @@ class QueuePair:
         own = self._pkey
         return pkey & 0x7FFF == own & 0x7FFF and bool((pkey | own) & 0x8000) and pkey & 0x7FFF != 0
 
-    def _check_send(self, wr: SendWR) -> SendWQE:
-        """The queue entry of a work request; raises `VerbsError` for what cannot be sent."""
-        opcode = wr.opcode
-        if opcode not in ALLOWED[self.service] or self.qp_type is QPType.XRC_RECV:
-            name = getattr(opcode, "name", f"opcode {opcode}")
-            raise VerbsError(errno.EINVAL, f"no {name} on {self.qp_type.name}")
-        if _too_wide(wr):
-            raise VerbsError(errno.EINVAL, f"a number that does not fit its field: {wr}")
-        plan = PLANS[opcode]
-        wqe = SendWQE(wr, plan, plan.forms(self.service))
-        flags = int(wr.send_flags)
-        wqe.signaled = self.sq_sig_all or bool(flags & _SIGNALED)
-        if plan.operation is None:
-            return wqe
-        if len(wr.sg_list) > self.cap.max_send_sge:
-            raise VerbsError(
-                errno.EINVAL, f"{len(wr.sg_list)} SGEs, at most {self.cap.max_send_sge}"
-            )
-        length = sum([sge.length for sge in wr.sg_list])
-        if flags & _INLINE:
-            length = self._take_inline(wqe, length)
-        if not 0 <= length <= MAX_MESSAGE:
-            raise VerbsError(errno.EINVAL, f"a message of {length} bytes, at most 2^31")
-        if plan.takes_read_slot and self.attr.max_rd_atomic == 0:
-            raise VerbsError(errno.EINVAL, "max_rd_atomic is 0")
-        if plan.operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD):
-            if length < 8:
-                raise VerbsError(errno.EINVAL, "an atomic needs room for 8 bytes")
-            if wr.remote_addr & 7:
-                raise VerbsError(errno.EINVAL, f"atomic address {wr.remote_addr:#x} not aligned")
-            length = 8
-        elif plan.operation is Operation.ATOMIC_WRITE:
-            if len(wr.atomic_data) != 8 or wr.remote_addr & 7:
-                raise VerbsError(errno.EINVAL, "an ATOMIC_WRITE is 8 bytes at an aligned address")
-            length = 8
-        elif plan.operation is Operation.FLUSH:
-            length = 0
-        if self.service is Service.UD and wr.ah is None:
-            raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
-        if wr.ah is not None:
-            self._check_address(wr.ah)
-        wqe.length = length
-        if plan.is_segmented or plan.operation is Operation.READ:
-            wqe.packets = max(-(-length // self.mtu), 1)
-        return wqe
-
-    def _take_inline(self, wqe: SendWQE, length: int) -> int:
-        """Copy the data of an inline request now; returns how much it is."""
-        wr = wqe.wr
-        if not wqe.plan.is_segmented:
-            raise VerbsError(errno.EINVAL, f"{wr.opcode.name} cannot be inline")
-        if wr.inline_data is not None:
-            length = len(wr.inline_data)
-        if length > self.cap.max_inline_data:
-            raise VerbsError(
-                errno.EINVAL, f"{length} bytes inline, at most {self.cap.max_inline_data}"
-            )
-        data = wr.inline_data
-        if data is None:
-            # Real hardware copies from the process, whatever the keys say; here the
-            # key is the only way to the bytes.
-            data = gather(self.keys, self.pd, wr.sg_list, 0, length)
-        if data is None:
-            raise VerbsError(errno.EFAULT, "the inline data is not in a registered region")
-        wqe.inline = bytes(data)
-        return length
-
     def _address_datagram(self, packet: TransportPacket, wr: SendWR) -> None:
         assert wr.ah is not None
         packet.dest_qp = wr.remote_qpn & MASK
@@ -550,9 +421,9 @@ class QueuePair:
             if mask & bit and not 0 <= depth <= limits.max_qp_rd_atom:
                 raise VerbsError(errno.EINVAL, f"{depth} reads, at most {limits.max_qp_rd_atom}")
         if mask & QPAttrMask.AV:
-            self._check_address(attr.ah_attr)
+            self.check_address(attr.ah_attr)
         if mask & QPAttrMask.ALT_PATH:
-            self._check_address(attr.alt_ah_attr)
+            self.check_address(attr.alt_ah_attr)
         if mask & QPAttrMask.PATH_MIG_STATE and (
             attr.path_mig_state not in (MigState.MIGRATED, MigState.REARM)
             or (
@@ -563,7 +434,8 @@ class QueuePair:
         ):
             raise VerbsError(errno.EINVAL, f"no way to migration state {attr.path_mig_state}")
 
-    def _check_address(self, av: AddressVector) -> None:
+    def check_address(self, av: AddressVector) -> None:
+        """Raise `VerbsError` EINVAL for an address that no path can be made of."""
         if not 0 <= av.sgid_index < len(self.device.gids):
             raise VerbsError(errno.EINVAL, f"no GID at index {av.sgid_index}")
         for name, bits in _ADDRESS_BITS:
@@ -636,11 +508,6 @@ class QueuePair:
         self.wake()
 
 
-# Plain numbers: combining members of an enumeration is slow.
-_SIGNALED = int(SendFlags.SIGNALED)
-_INLINE = int(SendFlags.INLINE)
-
-
 def _state(value: int) -> QPState:
     try:
         return QPState(value)
@@ -648,12 +515,9 @@ def _state(value: int) -> QPState:
         raise VerbsError(errno.EINVAL, f"no queue pair state {value}") from None
 
 
-def _too_wide(wr: SendWR) -> bool:
-    """Whether a number of a work request is negative or does not fit its field in a packet."""
-    words = wr.imm_data | wr.invalidate_rkey | wr.rkey | wr.remote_qkey | wr.remote_srqn | wr.length
-    longs = wr.remote_addr | wr.compare_add | wr.swap
-    return bool(words >> 32 or longs >> 64 or wr.flush_type >> 4 or wr.flush_level >> 2)
-
+# Looked up by number: members of an enumeration are slow keys.
+_SEND_RULES = tuple(POST_SEND[state] for state in QPState)
+_RECV_RULES = tuple(POST_RECV[state] for state in QPState)
 
 _ATTRIBUTES: dict[int, tuple[str, ...]] = {
     QPAttrMask.EN_SQD_ASYNC_NOTIFY: ("en_sqd_async_notify",),

@@ -515,10 +515,11 @@ class Responder:
             # That its PSN has passed is all that its answer says: nothing need be kept.
             if all(reply.psn != packet.psn for reply in self.replies):
                 self._replay(Resource(packet, 1, self._pd), 0)
-        elif operation in _ACKNOWLEDGED:
-            if packet.ack_req or qp.profile.duplicate_ack is DuplicateAck.EVERY:
-                executed = qp.profile.duplicate_ack_psn is DuplicateAckPSN.EXECUTED
-                self._acknowledge(self.executed_psn if executed else self.epsn - 1 & MASK)
+        elif operation in _ACKNOWLEDGED and (
+            packet.ack_req or qp.profile.duplicate_ack is DuplicateAck.EVERY
+        ):
+            executed = qp.profile.duplicate_ack_psn is DuplicateAckPSN.EXECUTED
+            self._acknowledge(self.executed_psn if executed else self.epsn - 1 & MASK)
 
     def _replay_read(self, packet: TransportPacket) -> None:
         """Answer a READ again from where it is asked for, if it lies inside a kept one."""

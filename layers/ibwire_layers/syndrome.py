@@ -28,6 +28,8 @@ class NakCode(IntEnum):
     INVALID_RD_REQUEST = 4
 
 
+_KINDS = tuple(AckKind)
+
 INVALID_CREDITS = 0x1F
 """Credit code of a responder that keeps no credits; software stacks always send it."""
 
@@ -47,7 +49,7 @@ RNR_TIMER_US: tuple[int, ...] = (
 
 def kind(syndrome: int) -> AckKind:
     """What the acknowledgement says."""
-    return AckKind(syndrome >> 5 & 3)
+    return _KINDS[syndrome >> 5 & 3]
 
 
 def code(syndrome: int) -> int:

@@ -1,0 +1,104 @@
+"""Work requests that are posted: what may be, and what is refused at once with EINVAL."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from ibwire.errors import VerbsError
+from ibwire.rc.attributes import QPType
+from ibwire.rc.memory import gather
+from ibwire.rc.plan import MENUS
+from ibwire.rc.requester import SendWQE
+from ibwire.rc.responder import MAX_MESSAGE
+from ibwire.rc.work import SendFlags, SendWR
+from ibwire_layers.opcodes import Operation, Service
+
+if TYPE_CHECKING:
+    from ibwire.rc.qp import QueuePair
+
+# Plain numbers: combining members of an enumeration is slow.
+_SIGNALED = int(SendFlags.SIGNALED)
+_INLINE = int(SendFlags.INLINE)
+
+
+def check_send(qp: QueuePair, wr: SendWR) -> SendWQE:
+    """The queue entry of a send work request; raises `VerbsError` for what cannot be sent."""
+    menu = MENUS[qp.service]
+    opcode = wr.opcode
+    entry = menu[opcode] if 0 <= opcode < len(menu) else None
+    if entry is None or qp.qp_type is QPType.XRC_RECV:
+        name = getattr(opcode, "name", f"opcode {opcode}")
+        raise VerbsError(errno.EINVAL, f"no {name} on {qp.qp_type.name}")
+    if _is_too_wide(wr):
+        raise VerbsError(errno.EINVAL, f"a number that does not fit its field: {wr}")
+    plan, forms = entry
+    wqe = SendWQE(wr, plan, forms)
+    flags = int(wr.send_flags)
+    wqe.signaled = qp.sq_sig_all or bool(flags & _SIGNALED)
+    if plan.operation is None:
+        return wqe
+    sges = wr.sg_list
+    if len(sges) > qp.cap.max_send_sge:
+        raise VerbsError(errno.EINVAL, f"{len(sges)} SGEs, at most {qp.cap.max_send_sge}")
+    length = sges[0].length if len(sges) == 1 else sum([sge.length for sge in sges])
+    if flags & _INLINE:
+        length = _take_inline(qp, wqe, length)
+    if not 0 <= length <= MAX_MESSAGE:
+        raise VerbsError(errno.EINVAL, f"a message of {length} bytes, at most 2^31")
+    if plan.is_answered:
+        length = _check_answered(qp, wr, plan.operation, length)
+    elif qp.service is Service.UD:
+        if wr.ah is None:
+            raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
+        qp.check_address(wr.ah)
+    wqe.length = length
+    if length > qp.mtu and (plan.is_segmented or plan.operation is Operation.READ):
+        wqe.packets = -(-length // qp.mtu)
+    return wqe
+
+
+def _check_answered(qp: QueuePair, wr: SendWR, operation: Operation, length: int) -> int:
+    """Check what completes by an answer of its own; returns how many bytes it brings or takes."""
+    if operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD):
+        if length < 8:
+            raise VerbsError(errno.EINVAL, "an atomic needs room for 8 bytes")
+        if wr.remote_addr & 7:
+            raise VerbsError(errno.EINVAL, f"atomic address {wr.remote_addr:#x} not aligned")
+        length = 8
+    elif operation is Operation.ATOMIC_WRITE:
+        if len(wr.atomic_data) != 8 or wr.remote_addr & 7:
+            raise VerbsError(errno.EINVAL, "an ATOMIC_WRITE is 8 bytes at an aligned address")
+        return 8
+    elif operation is Operation.FLUSH:
+        return 0
+    if qp.attr.max_rd_atomic == 0:
+        raise VerbsError(errno.EINVAL, "max_rd_atomic is 0")
+    return length
+
+
+def _take_inline(qp: QueuePair, wqe: SendWQE, length: int) -> int:
+    """Copy the data of an inline request now; returns how much it is."""
+    wr = wqe.wr
+    if not wqe.plan.is_segmented:
+        raise VerbsError(errno.EINVAL, f"{wr.opcode.name} cannot be inline")
+    if wr.inline_data is not None:
+        length = len(wr.inline_data)
+    if length > qp.cap.max_inline_data:
+        raise VerbsError(errno.EINVAL, f"{length} bytes inline, at most {qp.cap.max_inline_data}")
+    data = wr.inline_data
+    if data is None:
+        # Real hardware copies from the process, whatever the keys say; here the key is
+        # the only way to the bytes.
+        data = gather(qp.keys, qp.pd, wr.sg_list, 0, length)
+    if data is None:
+        raise VerbsError(errno.EFAULT, "the inline data is not in a registered region")
+    wqe.inline = bytes(data)
+    return length
+
+
+def _is_too_wide(wr: SendWR) -> bool:
+    """Whether a number of a work request is negative or does not fit its field in a packet."""
+    words = wr.imm_data | wr.invalidate_rkey | wr.rkey | wr.remote_qkey | wr.remote_srqn | wr.length
+    longs = wr.remote_addr | wr.compare_add | wr.swap
+    return bool(words >> 32 or longs >> 64 or wr.flush_type >> 4 or wr.flush_level >> 2)
