@@ -1,0 +1,124 @@
+"""What every object of the verbs face has: a logger, closing, and children that close with it.
+
+A parent knows its children weakly. Closing it closes them first, users before what
+they use; dropping the last reference to an object closes it, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from types import TracebackType
+from typing import ClassVar, Self
+
+from ibwire.errors import VerbsError
+from ibwire.verbs.pyverbs_error import PyverbsError, PyverbsRDMAError
+
+
+def inc_rkey(rkey: int) -> int:
+    """The key that a type 2 window is bound with next: its low byte one up (`ibv_inc_rkey`)."""
+    return rkey & 0xFFFFFF00 | (rkey + 1) & 0xFF
+
+
+def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
+    """A `PyverbsRDMAError` without an errno: this network has no global one."""
+    return PyverbsRDMAError(msg)
+
+
+@contextmanager
+def refused(msg: str) -> Iterator[None]:
+    """Turn the errors of a device into pyverbs', with what was tried."""
+    try:
+        yield
+    except PyverbsError:
+        raise
+    except VerbsError as error:
+        raise PyverbsRDMAError(f"{msg}: {error.reason}", error.errno) from error
+
+
+class PyverbsObject:
+    """Anything of the verbs face."""
+
+    @property
+    def logger(self) -> logging.Logger:
+        """One logger per class."""
+        return logging.getLogger(type(self).__name__)
+
+    def set_log_level(self, val: int | str) -> None:
+        """Set the level of the class's logger."""
+        self.logger.setLevel(val)
+
+
+class PyverbsCM(PyverbsObject):
+    """A context manager: leaving it closes the object. `close` may be called any number of times.
+
+    closing_rank: among the children of one parent lower ranks close first.
+    """
+
+    closing_rank: ClassVar[int] = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Objects that refer to each other in a circle come here in any order, parents
+        # before children too; then the parent is busy, and goes with its last child.
+        with suppress(PyverbsError):
+            self.close()
+
+    def close(self) -> None:
+        """Nothing: not every object holds something of a device."""
+
+
+class Children:
+    """The open objects that hang on a parent, in the order they came."""
+
+    __slots__ = ("_members", "_serials")
+
+    def __init__(self) -> None:
+        self._serials = count()
+        self._members: weakref.WeakValueDictionary[int, PyverbsCM] = weakref.WeakValueDictionary()
+
+    def add(self, child: PyverbsCM) -> None:
+        """Have a child closed with the parent."""
+        self._members[next(self._serials)] = child
+
+    def remove(self, child: PyverbsCM) -> None:
+        """Let a child go."""
+        for serial, member in list(self._members.items()):
+            if member is child:
+                del self._members[serial]
+
+    def close(self) -> None:
+        """Close all of them, by rank and newest first."""
+        members = sorted(self._members.items(), key=lambda m: (m[1].closing_rank, -m[0]))
+        self._members.clear()
+        for _, member in members:
+            member.close()
+
+
+def close_weakrefs(iterables: Iterable[Iterable[PyverbsCM] | None]) -> None:
+    """Close every member of several collections, emptying the sets among them."""
+    for members in iterables:
+        if members is None:
+            continue
+        for member in list(members):
+            member.close()
+        if isinstance(members, weakref.WeakSet):
+            members.clear()
+
+
+def table(*rows: tuple[str, object], indent: str = "") -> str:
+    """Lines of a name and a value, as `str()` of the attribute classes shows them."""
+    return "".join(f"{indent}{name:<22}: {value!s}\n" for name, value in rows)

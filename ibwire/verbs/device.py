@@ -1,0 +1,536 @@
+"""Devices and contexts, with pyverbs' names."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from typing import NoReturn
+
+from ibwire.errors import VerbsError
+from ibwire.rc import attributes as rc
+from ibwire.rc.device import Device as Adapter
+from ibwire.rc.device import XRCDomain
+from ibwire.rc.path import V4_MAPPED
+from ibwire.rc.responder import MAX_MESSAGE
+from ibwire.units import NS, S
+from ibwire.verbs.addr import GID
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, refused
+from ibwire.verbs.capability_enums import ibv_device_cap_flags, ibv_port_cap_flags
+from ibwire.verbs.device_attributes import (
+    AsyncEvent,
+    CQModerationCaps,
+    DeviceAttr,
+    DeviceAttrEx,
+    GIDEntry,
+    ODPCaps,
+    PacketPacingCaps,
+    PCIAtomicCaps,
+    PortAttr,
+    RSSCaps,
+    TMCaps,
+    TSOCaps,
+)
+from ibwire.verbs.device_text import (
+    guid_format,
+    guid_to_hex,
+    phys_state_to_str,
+    port_state_to_str,
+    speed_to_str,
+    str_from_flags,
+    translate_device_caps,
+    translate_event_type,
+    translate_gid_type,
+    translate_link_layer,
+    translate_mtu,
+    translate_node_type,
+    translate_port_cap_flags,
+    translate_port_cap_flags2,
+    translate_transport_type,
+    width_to_str,
+)
+from ibwire.verbs.fields import Structure, Unsigned
+from ibwire.verbs.libibverbs_enums import (
+    IBV_LINK_LAYER_ETHERNET,
+    IBV_LINK_LAYER_INFINIBAND,
+    ibv_atomic_cap,
+    ibv_gid_type,
+    ibv_gid_type_sysfs,
+    ibv_node_type,
+    ibv_port_state,
+    ibv_transport_type,
+)
+from ibwire.verbs.memory import PAGE
+from ibwire.verbs.network import current
+from ibwire.verbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
+from ibwire.verbs.utils import be64toh
+
+__all__ = [
+    "DM",
+    "AllocDmAttr",
+    "AsyncEvent",
+    "CQModerationCaps",
+    "Context",
+    "Device",
+    "DeviceAttr",
+    "DeviceAttrEx",
+    "FdArr",
+    "GIDEntry",
+    "ODPCaps",
+    "PCIAtomicCaps",
+    "PacketPacingCaps",
+    "PortAttr",
+    "QueryDeviceExInput",
+    "RSSCaps",
+    "TMCaps",
+    "TSOCaps",
+    "get_device_list",
+    "guid_format",
+    "guid_to_hex",
+    "phys_state_to_str",
+    "port_state_to_str",
+    "rdma_get_devices",
+    "speed_to_str",
+    "str_from_flags",
+    "translate_device_caps",
+    "translate_event_type",
+    "translate_gid_type",
+    "translate_link_layer",
+    "translate_mtu",
+    "translate_node_type",
+    "translate_port_cap_flags",
+    "translate_port_cap_flags2",
+    "translate_transport_type",
+    "width_to_str",
+]
+
+COMP_VECTORS = 4
+"""Completion vectors of a context; they make no difference."""
+
+GID_TABLE = 16
+"""Rows of a GID table, of which the first hold the device's GIDs."""
+
+
+class Device(PyverbsObject):
+    """A row of the list of devices."""
+
+    def __init__(
+        self, name: bytes, guid: int, node_type: int, transport_type: int, index: int
+    ) -> None:
+        self.name = name
+        self.guid = guid
+        self.node_type = node_type
+        self.transport_type = transport_type
+        self.index = index
+
+    def __str__(self) -> str:
+        return (
+            f"Device {self.name.decode()}, node type {translate_node_type(self.node_type)}, "
+            f"transport type {translate_transport_type(self.transport_type)}, "
+            f"guid {guid_to_hex(self.guid)}, index {self.index}"
+        )
+
+
+def get_device_list() -> list[Device]:
+    """The devices of the current network."""
+    return [
+        Device(
+            device.name.encode(),
+            _guid(device),
+            ibv_node_type.IBV_NODE_CA,
+            ibv_transport_type.IBV_TRANSPORT_IB,
+            index,
+        )
+        for index, device in enumerate(current().devices.values())
+    ]
+
+
+def rdma_get_devices() -> list[Device]:
+    """As `get_device_list`."""
+    return get_device_list()
+
+
+class Context(PyverbsCM):
+    """An opened device of the network that is current at that moment.
+
+    name: the device's. Opening by a connection manager's id, a command descriptor or
+    a vendor's attributes is EOPNOTSUPP.
+    """
+
+    _open = False
+
+    def __init__(self, **kwargs: object) -> None:
+        name = kwargs.get("name")
+        for foreign in ("attr", "cmid", "cmd_fd"):
+            if kwargs.get(foreign) is not None:
+                raise PyverbsRDMAError(f"Failed to open by {foreign}", errno.EOPNOTSUPP)
+        if name is None:
+            raise PyverbsUserError("Device name must be provided")
+        self.network = current()
+        """The network that the device belongs to."""
+        if not isinstance(name, str) or name not in self.network.devices:
+            raise PyverbsRDMAError(f"Failed to find device {name}")
+        self.name = name
+        self.device: Adapter = self.network.devices[name]
+        """The device itself."""
+        self._open = True
+        self._events: deque[rc.AsyncEvent] = deque()
+        self._children = Children()
+        self._handles = count(1)
+        self.network.join(name, self)
+
+    @property
+    def context(self) -> Adapter:
+        """The device, where pyverbs has an address."""
+        return self.device
+
+    @property
+    def num_comp_vectors(self) -> int:
+        """Completion vectors."""
+        return COMP_VECTORS
+
+    @property
+    def cmd_fd(self) -> int:
+        """There is no file behind a virtual device: EOPNOTSUPP."""
+        raise PyverbsRDMAError("A virtual device has no file descriptor", errno.EOPNOTSUPP)
+
+    @contextmanager
+    def verb(self, failure: str) -> Iterator[None]:
+        """What every verb of the context does: wait for its turn, report errors as pyverbs'."""
+        if not self._open:
+            raise PyverbsUserError(f"{failure}: the Context is closed")
+        with self.closing(failure):
+            yield
+
+    @contextmanager
+    def closing(self, failure: str) -> Iterator[None]:
+        """As `verb`, for what may come after the end of the context: giving things back."""
+        with self.network.lock, refused(failure):
+            yield
+
+    def new_handle(self) -> int:
+        """The next number of an object of the context."""
+        return next(self._handles)
+
+    def add_ref(self, obj: PyverbsCM) -> None:
+        """Have something closed with the context."""
+        self._children.add(obj)
+
+    def close(self) -> None:
+        """Close everything that was made with the context."""
+        if self._open:
+            self._children.close()
+            self._open = False
+
+    def query_device(self) -> DeviceAttr:
+        """What the device has room for."""
+        limits = self.device.limits
+        guid = be64toh(_guid(self.device))
+        return DeviceAttr(
+            fw_version=f"ibwire {self.device.profile.name}",
+            node_guid=guid,
+            sys_image_guid=guid,
+            max_mr_size=(1 << 64) - 1,
+            page_size_cap=(1 << 64) - PAGE,
+            vendor_id=_VENDOR_ID,
+            max_qp=limits.max_qp,
+            max_qp_wr=limits.max_qp_wr,
+            device_cap_flags=_CAPABILITIES,
+            max_sge=limits.max_sge,
+            max_sge_rd=limits.max_sge,
+            max_cq=limits.max_cq,
+            max_cqe=limits.max_cqe,
+            max_mr=limits.max_mr,
+            max_pd=_UNLIMITED,
+            max_qp_rd_atom=limits.max_qp_rd_atom,
+            max_res_rd_atom=_UNLIMITED,
+            max_qp_init_rd_atom=limits.max_qp_rd_atom,
+            atomic_caps=ibv_atomic_cap.IBV_ATOMIC_HCA,
+            max_mw=limits.max_mr,
+            max_ah=_UNLIMITED,
+            max_srq=limits.max_srq,
+            max_srq_wr=limits.max_srq_wr,
+            max_srq_sge=limits.max_sge,
+            max_pkeys=len(self.device.pkeys),
+            phys_port_cnt=1,
+        )
+
+    def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
+        """What the device has room for, and what else it can do: nothing."""
+        attr = self.query_device()
+        return DeviceAttrEx(
+            orig_attr=attr, device_cap_flags_ex=attr.device_cap_flags, phys_port_cnt_ex=1
+        )
+
+    def query_comp_cntr_caps(self) -> NoReturn:
+        """There are no completion counters: EOPNOTSUPP."""
+        raise PyverbsRDMAError("Failed to query comp_cntr caps", errno.EOPNOTSUPP)
+
+    def query_port(self, port_num: int) -> PortAttr:
+        """What a port is like."""
+        failure = f"Failed to query port {port_num}"
+        with self.verb(failure):
+            self._check_port(port_num)
+        native = self.device.link == "ib"
+        mtu = rc.MTU_CODES[self.device.limits.port_mtu]
+        return PortAttr(
+            state=ibv_port_state.IBV_PORT_ACTIVE,
+            max_mtu=mtu,
+            active_mtu=mtu,
+            gid_tbl_len=GID_TABLE,
+            port_cap_flags=0 if native else ibv_port_cap_flags.IBV_PORT_IP_BASED_GIDS,
+            max_msg_sz=MAX_MESSAGE,
+            pkey_tbl_len=len(self.device.pkeys),
+            lid=self.device.lid if native else 0,
+            active_width=_WIDTH_4X,
+            active_speed=_SPEED_25G,
+            phys_state=_LINK_UP,
+            link_layer=IBV_LINK_LAYER_INFINIBAND if native else IBV_LINK_LAYER_ETHERNET,
+        )
+
+    def query_port_speed(self, port_num: int) -> int:
+        """The rate of the port's line in units of 100 Mb/s."""
+        with self.verb(f"Failed to query port speed for port {port_num}"):
+            self._check_port(port_num)
+        return self.network.rate_bps // 100_000_000
+
+    def query_pkey(self, port_num: int, index: int) -> int:
+        """A partition key as it stands in memory, in network order."""
+        with self.verb(f"Failed to query pkey {index} of port {port_num}"):
+            self._check_port(port_num)
+            if not 0 <= index < len(self.device.pkeys):
+                raise VerbsError(errno.EINVAL, f"no P_Key {index}")
+        return _swapped16(self.device.pkeys[index])
+
+    def get_pkey_index(self, port_num: int, pkey: int) -> int:
+        """Where a partition key, given in network order, stands in the table."""
+        with self.verb(f"Failed to get pkey index of pkey = {pkey} of port {port_num}"):
+            self._check_port(port_num)
+            if not 0 <= pkey < 1 << 16 or _swapped16(pkey) not in self.device.pkeys:
+                raise VerbsError(errno.EINVAL, "no such P_Key")
+        return self.device.pkeys.index(_swapped16(pkey))
+
+    def query_gid(self, port_num: int, index: int) -> GID:
+        """A row of the GID table; an empty one is zero."""
+        with self.verb(f"Failed to query gid {index} of port {port_num}"):
+            gid = GID()
+            gid.number = self._gid(port_num, index)
+        return gid
+
+    def query_gid_type(self, port_num: int, index: int) -> ibv_gid_type_sysfs:
+        """Whether a GID is for RoCEv2."""
+        with self.verb(f"Failed to query gid type of port {port_num} and gid index {index}"):
+            self._gid(port_num, index)
+        if self.device.link == "rocev2":
+            return ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_ROCE_V2
+        return ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_IB_ROCE_V1
+
+    def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
+        """A row of the GID table; an empty one is ENODATA."""
+        with self.verb(f"Failed to query gid table of port {port_num} in index {gid_index}"):
+            if flags:
+                raise VerbsError(errno.EOPNOTSUPP, f"flags {flags:#x}")
+            number = self._gid(port_num, gid_index)
+            if not number:
+                raise VerbsError(errno.ENODATA, "the row is empty")
+        return GIDEntry(
+            be64toh(number >> 64),
+            be64toh(number & (1 << 64) - 1),
+            gid_index,
+            port_num,
+            _GID_TYPES[self.device.link],
+        )
+
+    def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
+        """All rows that are not empty; the errno of a failure is negative, as in pyverbs."""
+        rows = [index for index, gid in enumerate(self.device.gids) if gid]
+        if flags or max_entries < len(rows):
+            raise PyverbsRDMAError("Failed to query gid tables of the device", -errno.EINVAL)
+        return [self.query_gid_ex(1, index) for index in rows]
+
+    def query_rt_values_ex(self, comp_mask: int = 1) -> tuple[int, int]:
+        """Virtual time in seconds and nanoseconds."""
+        if comp_mask != 1:
+            raise PyverbsRDMAError("Failed to query real time values", errno.EOPNOTSUPP)
+        now = self.network.now
+        return now // S, now % S // NS
+
+    def get_async_event(self) -> AsyncEvent:
+        """Let time pass until something happens to an object of the context.
+
+        Raises EAGAIN when nothing can happen any more.
+        """
+
+        def arrived() -> bool:
+            self.network.deliver_events()
+            return bool(self._events)
+
+        if not self._open or not self.network.wait(arrived):
+            raise PyverbsRDMAError(
+                "Failed to get async event: nothing is left that could happen", errno.EAGAIN
+            )
+        return AsyncEvent(int(self._events.popleft().event_type))
+
+    def deliver(self, event: rc.AsyncEvent) -> None:
+        """Take an event of the device."""
+        self._events.append(event)
+
+    def check_path(self, path: rc.AddressVector) -> None:
+        """Raise `VerbsError` EINVAL for a path that does not leave from this device."""
+        self._check_port(path.port_num)
+        if self.device.link != "ib" and not path.is_global:
+            raise VerbsError(errno.EINVAL, "RoCE needs a global route")
+        if path.is_global and not self._gid(1, path.sgid_index):
+            raise VerbsError(errno.EINVAL, f"no GID {path.sgid_index}")
+
+    def path_back(self, header: bytes, path: rc.AddressVector) -> rc.AddressVector:
+        """The way to the sender of a datagram, from the 40 bytes before it.
+
+        They are a GRH or an IPv6 header, or twenty bytes and an IPv4 header (IBA annex
+        A17.4.5.2). Raises `VerbsError` EINVAL for anything else. Source: rdma-core
+        `ibv_init_ah_from_wc`.
+        """
+        if header[0] >> 4 == 6:
+            word = int.from_bytes(header[:4])
+            flow_label, traffic_class = word & 0xFFFFF, word >> 20 & 0xFF
+            source, own = int.from_bytes(header[8:24]), int.from_bytes(header[24:40])
+        elif header[20] >> 4 == 4:
+            flow_label, traffic_class = 0, header[21]
+            source = V4_MAPPED | int.from_bytes(header[32:36])
+            own = V4_MAPPED | int.from_bytes(header[36:40])
+        else:
+            raise VerbsError(errno.EINVAL, "no network header")
+        if own not in self.device.gids:
+            raise VerbsError(errno.EINVAL, "the datagram was for another port")
+        return replace(
+            path,
+            dgid=source,
+            sgid_index=self.device.gids.index(own),
+            flow_label=flow_label,
+            traffic_class=traffic_class,
+            hop_limit=0xFF,
+            is_global=True,
+        )
+
+    def open_xrc_domain(self, file: tuple[int, int] | None, oflags: int) -> XRCDomain:
+        """The XRC domain of a file, or one alone; raises `VerbsError` as Linux does.
+
+        Source: `ib_uverbs_open_xrcd`.
+        """
+        if file is None:
+            return self.device.open_xrc_domain()
+        domains = self.network.xrc_domains
+        domain, users = domains.get((self.name, file), (None, 0))
+        if domain is None and not oflags & os.O_CREAT:
+            raise VerbsError(errno.EAGAIN, "the file has no XRC domain yet")
+        if domain is not None and oflags & os.O_EXCL:
+            raise VerbsError(errno.EINVAL, "the file has an XRC domain already")
+        if domain is None:
+            domain = self.device.open_xrc_domain()
+        domains[self.name, file] = domain, users + 1
+        return domain
+
+    def close_xrc_domain(self, file: tuple[int, int] | None, domain: XRCDomain) -> None:
+        """Give a domain back; the last user of a file's domain ends it."""
+        if file is not None:
+            domains = self.network.xrc_domains
+            users = domains[self.name, file][1] - 1
+            if users:
+                domains[self.name, file] = domain, users
+                return
+            del domains[self.name, file]
+        domain.close()
+
+    def _check_port(self, port_num: int) -> None:
+        if port_num != 1:
+            raise VerbsError(errno.EINVAL, f"no port {port_num}")
+
+    def _gid(self, port_num: int, index: int) -> int:
+        self._check_port(port_num)
+        if not 0 <= index < GID_TABLE:
+            raise VerbsError(errno.EINVAL, f"no GID {index}")
+        gids = self.device.gids
+        return gids[index] if index < len(gids) else 0
+
+
+class QueryDeviceExInput(Structure):
+    """Input of an extended query."""
+
+    comp_mask = Unsigned(32)
+
+    def __init__(self, comp_mask: int) -> None:
+        self.comp_mask = comp_mask
+
+
+class AllocDmAttr(Structure):
+    """Attributes of device memory."""
+
+    length = Unsigned(64)
+    log_align_req = Unsigned(32)
+    comp_mask = Unsigned(32)
+
+    def __init__(self, length: int, log_align_req: int = 0, comp_mask: int = 0) -> None:
+        self.length = length
+        self.log_align_req = log_align_req
+        self.comp_mask = comp_mask
+
+
+class DM(PyverbsCM):
+    """Device memory, of which no device here has any."""
+
+    def __init__(
+        self, context: Context, dm_attr: AllocDmAttr | None = None, **kwargs: object
+    ) -> None:
+        raise PyverbsUserError("Device doesn't support dm allocation")
+
+
+class FdArr(PyverbsObject):
+    """A list of file descriptors."""
+
+    def __init__(self, arr: list[int] | None = None, count: int = 0) -> None:
+        self.arr = list(arr or [])[:count]
+        self.count = count
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _guid(device: Adapter) -> int:
+    """The EUI-64 of the port's MAC address (IEEE guidelines; RFC 4291 appendix A)."""
+    mac = device.mac
+    return int.from_bytes(bytes((mac[0] ^ 2,)) + mac[1:3] + b"\xff\xfe" + mac[3:])
+
+
+def _swapped16(value: int) -> int:
+    return int.from_bytes(value.to_bytes(2, "little"), "big")
+
+
+_VENDOR_ID = 0xFFFFFF
+"""As rxe, which has no vendor either (Linux `rxe_param.h`)."""
+
+_UNLIMITED = (1 << 31) - 1
+
+_CAPABILITIES = (
+    ibv_device_cap_flags.IBV_DEVICE_AUTO_PATH_MIG
+    | ibv_device_cap_flags.IBV_DEVICE_CURR_QP_STATE_MOD
+    | ibv_device_cap_flags.IBV_DEVICE_RC_RNR_NAK_GEN
+    | ibv_device_cap_flags.IBV_DEVICE_SRQ_RESIZE
+    | ibv_device_cap_flags.IBV_DEVICE_N_NOTIFY_CQ
+    | ibv_device_cap_flags.IBV_DEVICE_MEM_WINDOW
+    | ibv_device_cap_flags.IBV_DEVICE_MEM_WINDOW_TYPE_2B
+    | ibv_device_cap_flags.IBV_DEVICE_XRC
+)
+
+_GID_TYPES = {
+    "rocev2": ibv_gid_type.IBV_GID_TYPE_ROCE_V2,
+    "rocev1": ibv_gid_type.IBV_GID_TYPE_ROCE_V1,
+    "ib": ibv_gid_type.IBV_GID_TYPE_IB,
+}
+
+_WIDTH_4X = 2
+_SPEED_25G = 32
+_LINK_UP = 5

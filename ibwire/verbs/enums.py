@@ -1,0 +1,13 @@
+"""The enumerations under the name that older pyverbs scripts import: `pyverbs.enums`."""
+
+from __future__ import annotations
+
+from ibwire.verbs import libibverbs_enums
+
+globals().update(
+    {
+        name: value
+        for name, value in vars(libibverbs_enums).items()
+        if name.lower().startswith(("ibv_", "_ibv_"))
+    }
+)

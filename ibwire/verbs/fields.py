@@ -1,0 +1,63 @@
+"""Fields of the structures of libibverbs: integers of a fixed width.
+
+A structure of the verbs face is a class with `Unsigned` attributes. A number that the
+C field could not hold is refused when it is set, not when a device reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Self, SupportsInt, overload
+
+from ibwire.verbs.base import PyverbsObject
+from ibwire.verbs.pyverbs_error import PyverbsRangeError, PyverbsUserError
+
+
+def unsigned(value: SupportsInt, bits: int, name: str) -> int:
+    """The number as an integer of that many bits; raises `PyverbsRangeError` if it does not fit."""
+    if type(value) is int:
+        number = value
+    else:
+        # Fractions are cut off, as Cython does; text is no number, although int() reads it.
+        try:
+            number = int(value.__int__())
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise PyverbsUserError(f"{name} is {value!r}, not a number") from error
+    if not 0 <= number < 1 << bits:
+        raise PyverbsRangeError(f"{name} is {number}, which does not fit {bits} bits")
+    return number
+
+
+class Unsigned:
+    """An attribute of that many bits, 0 at first."""
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self.name = ""
+        self.slot = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.slot = f"_{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> int: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | int:
+        if instance is None:
+            return self
+        value: int = instance.__dict__.get(self.slot, 0)
+        return value
+
+    def __set__(self, instance: object, value: SupportsInt) -> None:
+        instance.__dict__[self.slot] = unsigned(value, self.bits, self.name)
+
+
+class Structure(PyverbsObject):
+    """A C structure: copied when it is assigned, never shared."""
+
+    def copy(self) -> Self:
+        """One with the same fields."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin

@@ -1,0 +1,69 @@
+"""The virtual memory of a script: blocks of bytes at made-up addresses.
+
+pyverbs hands out addresses of the process. Here an address is a number that only the
+memory of a network knows, so a wrong one is an error and never a crash, and the
+addresses of a run do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+
+from ibwire.errors import VerbsError
+
+PAGE = 4096
+
+
+class Memory:
+    """Blocks that never move and whose addresses are never used again."""
+
+    __slots__ = ("_blocks", "_next", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._blocks: dict[int, bytearray] = {}
+        self._next = _FIRST
+
+    def allocate(self, size: int, alignment: int = 16) -> int:
+        """The address of that many zero bytes; raises `VerbsError` ENOMEM or EINVAL."""
+        if size < 0 or alignment <= 0 or alignment & (alignment - 1):
+            raise VerbsError(errno.EINVAL, f"{size} bytes aligned to {alignment}")
+        try:
+            block = bytearray(size)
+        except (MemoryError, OverflowError):
+            raise VerbsError(errno.ENOMEM, f"no memory for {size} bytes") from None
+        start = (self._next + alignment - 1) & -alignment
+        if start + size > _LAST:
+            raise VerbsError(errno.ENOMEM, "no addresses left")
+        # Always a gap, so that running over the end of a block is noticed.
+        self._next = start + size + PAGE
+        self._starts.append(start)
+        self._blocks[start] = block
+        return start
+
+    def release(self, address: int) -> None:
+        """Forget the block that begins there; raises `VerbsError` EINVAL if none does.
+
+        A region registered on it keeps its bytes, as pinned pages would be kept.
+        """
+        if address not in self._blocks:
+            raise VerbsError(errno.EINVAL, f"no block begins at {address:#x}")
+        del self._blocks[address]
+        self._starts.pop(bisect_right(self._starts, address) - 1)
+
+    def at(self, address: int, size: int) -> memoryview:
+        """The bytes there, to read and to write; raises `VerbsError` EFAULT outside a block."""
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0 and size >= 0:
+            start = self._starts[index]
+            block = self._blocks[start]
+            if address + size <= start + len(block):
+                return memoryview(block)[address - start : address - start + size]
+        raise VerbsError(errno.EFAULT, f"no {size} bytes at {address:#x}")
+
+
+_FIRST = 0x7F00_0000_0000
+"""Where Linux maps what a process asks for, so that addresses look familiar."""
+
+_LAST = 1 << 63
