@@ -99,6 +99,10 @@ class CompletionQueue:
         entries = self._entries
         return [entries.popleft() for _ in range(min(n, len(entries)))]
 
+    def discard(self, qp_num: int) -> None:
+        """Drop the completions of one queue pair that nobody has taken."""
+        self._entries = deque(wc for wc in self._entries if wc.qp_num != qp_num)
+
     def arm(self, solicited_only: bool = False) -> None:
         """Ask for one event.
 

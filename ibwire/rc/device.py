@@ -148,7 +148,7 @@ class Device:
         self.events: deque[AsyncEvent] = deque()
         self.congestion: deque[CongestionEvent] = deque(maxlen=self.LIMIT_EVENTS)
         native = link == "ib"
-        self._own = {*self.gids, 0} if link == "ib" else set(self.gids)
+        self._own = {*self.gids, lid} if link == "ib" else set(self.gids)
         self._largest = self.limits.port_mtu + 128
         """Bytes of the largest frame, with all headers."""
         self._arrivals = Arrivals(LinkType.INFINIBAND if native else LinkType.ETHERNET)
@@ -374,9 +374,9 @@ class Device:
         return path
 
     def ends_of(self, av: AddressVector) -> tuple[int, int]:
-        """Own GID and the peer's, as arriving packets must have them; 0 where there is no GRH."""
+        """Own GID and the peer's, as arriving packets must have them; LIDs without a GRH."""
         if self.link == "ib" and not av.is_global:
-            return 0, 0
+            return self.lid, av.dlid
         return self.gids[av.sgid_index], av.dgid
 
     def _make_path(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
@@ -528,5 +528,5 @@ def _attach(init: QPInit) -> None:
         counted.append(part)
 
 
-_MAXIMUM_STALE = 1024
+_MAXIMUM_STALE = 64
 """Entries of timers that count no longer, besides one for each queue pair."""

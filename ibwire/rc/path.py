@@ -165,7 +165,7 @@ class Arrival:
     """What the headers before a BTH said; shared by all packets with the same ones."""
 
     source: int
-    """GID of the sender; 0 where there is none (native InfiniBand inside a subnet)."""
+    """GID of the sender, or its LID where there is none (native InfiniBand inside a subnet)."""
     destination: int
     size: int
     """Bytes before the BTH."""
@@ -175,7 +175,7 @@ class Arrival:
     """CRC of the covered headers."""
     ecn: int
     grh: bytes
-    """The 40 bytes that a UD receiver finds in front of the message."""
+    """The 40 bytes that a UD receiver finds in front of the message; empty if there is none."""
     route: Route
     """Of the first packet with these headers: its IPv4 identification may be another one."""
 
@@ -347,10 +347,13 @@ def _arrival(route: Route, size: int, end: int) -> Arrival:
             source, destination, grh = ip.src, ip.dst, ip.pack()
         ecn = ip.ecn
     else:
-        header = route.grh
-        source, destination = (header.sgid, header.dgid) if header else (0, 0)
-        grh = header.pack() if header else bytes(40)
         ecn = 0
+        header = route.grh
+        if header is not None:
+            source, destination, grh = header.sgid, header.dgid, header.pack()
+        else:
+            assert isinstance(route, IBRoute)
+            source, destination, grh = route.lrh.slid, route.lrh.dlid, b""
     return Arrival(source, destination, size, end, icrc_register(route), ecn, grh, route)
 
 

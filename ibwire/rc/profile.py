@@ -143,6 +143,12 @@ class Profile:
     receive_fault_status: WCStatus = WCStatus.LOC_PROT_ERR
     """Receive completion when the receive buffer itself is at fault."""
 
+    # The library in front of the device.
+    reset_discards_completions: bool = True
+    """Whether the completions of a queue pair that is reset or destroyed leave their queues
+    (rdma-core `mlx5_cq_clean`, `mlx4_cq_clean`, `hns_roce_v2_cq_clean`); `providers/rxe`
+    leaves them, the specification leaves it open."""
+
 
 SPEC = Profile()
 """The InfiniBand specification; where it leaves a choice, a frequent one."""
@@ -181,6 +187,7 @@ RXE = Profile(
     atomic_alignment_first=False,
     invalid_request_status=WCStatus.REM_INV_REQ_ERR,
     receive_fault_status=WCStatus.LOC_QP_OP_ERR,
+    reset_discards_completions=False,
 )
 """Linux Soft-RoCE, kernel 6.1. Sources: the captures named above, rc-transport facts."""
 

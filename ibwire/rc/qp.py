@@ -154,6 +154,10 @@ class QueuePair:
         draining = bool(self.attr.sq_draining)
         check_transition(self.qp_type, self.state, mask, target, draining=draining)
         self._check_values(attr, mask)
+        if mask & QPAttrMask.PATH_MIG_STATE:
+            self._check_migration(attr, mask, target)
+            if attr.path_mig_state == MigState.MIGRATED:
+                self.migrate()  # now, if it is armed
         for bit, names in _ATTRIBUTES.items():
             if mask & bit:
                 for name in names:
@@ -379,7 +383,13 @@ class QueuePair:
         if arrival is None or self.service is Service.UD:
             return True
         if arrival.source != self._peer or arrival.destination != self._source:
-            return False
+            # The peer may have moved to the path that both have ready (qib_ruc_check_hdr).
+            return (
+                self.attr.path_mig_state is MigState.ARMED
+                and bool(packet.mig_req)
+                and (arrival.destination, arrival.source)
+                == self.device.ends_of(self.attr.alt_ah_attr)
+            )
         if service is Service.RC:
             self._trusted, self._trusted_pkey = arrival, packet.pkey
         return True
@@ -424,15 +434,22 @@ class QueuePair:
             self.check_address(attr.ah_attr)
         if mask & QPAttrMask.ALT_PATH:
             self.check_address(attr.alt_ah_attr)
-        if mask & QPAttrMask.PATH_MIG_STATE and (
-            attr.path_mig_state not in (MigState.MIGRATED, MigState.REARM)
-            or (
-                attr.path_mig_state == MigState.REARM
-                and self._alternate is None
-                and not mask & QPAttrMask.ALT_PATH
+
+    def _check_migration(self, attr: QPAttr, mask: int, target: QPState) -> None:
+        """MIGRATED from ARMED, REARM from MIGRATED and only in RTS (rvt_modify_qp)."""
+        wanted, before = attr.path_mig_state, self.attr.path_mig_state
+        has_alternate = self._alternate is not None or mask & QPAttrMask.ALT_PATH
+        if wanted == MigState.MIGRATED:
+            allowed = before is not MigState.REARM
+        else:
+            allowed = (
+                wanted == MigState.REARM
+                and before is not MigState.ARMED
+                and target is QPState.RTS
+                and bool(has_alternate)
             )
-        ):
-            raise VerbsError(errno.EINVAL, f"no way to migration state {attr.path_mig_state}")
+        if not allowed:
+            raise VerbsError(errno.EINVAL, f"no way to migration state {wanted}")
 
     def check_address(self, av: AddressVector) -> None:
         """Raise `VerbsError` EINVAL for an address that no path can be made of."""

@@ -114,6 +114,8 @@ class Requester:
         self.cursor = 0
         self.ssn = 0
         self.credits = SendCredits()
+        # Whoever sends no credits waits for none (rxe: the first message of rc-pingpong).
+        self.credits.limited = self.qp.profile.live_credits
         self.reads = 0
         """READs and atomics that are started and not answered."""
         self._unfreed = 0

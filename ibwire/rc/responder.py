@@ -269,7 +269,7 @@ class Responder:
         qp = self.qp
         self.failed = True
         self.replies.append(Reply(psn, _NAK | code))
-        if qp.receives.current is not None:
+        if qp.receives.current is not None and code != NakCode.REMOTE_ACCESS_ERROR:
             qp.receives.fail(status or qp.profile.invalid_request_status)
         elif code in _EVENTS:
             qp.emit(_EVENTS[code])
@@ -297,7 +297,9 @@ class Responder:
         return access & ~self.qp.attr.qp_access_flags == 0
 
     def _has_right_size(self, packet: TransportPacket) -> bool:
-        """Payload against position and path MTU (C9-92)."""
+        """Payload against position and path MTU (C9-92), where the profile looks at it."""
+        if not self.qp.profile.checks_payload_size:
+            return True
         size = len(packet.payload)
         rule = packet.form.payload_rule
         if rule is Payload.PMTU:
@@ -312,7 +314,7 @@ class Responder:
         receives = qp.receives
         if form.is_first and not receives.take(self._srq):
             return self._refuse_not_ready(packet)
-        if qp.profile.checks_payload_size and not self._has_right_size(packet):
+        if not self._has_right_size(packet):
             return self._refuse(packet)
         if not receives.fits(len(packet.payload)):
             return self._refuse(packet, qp.profile.oversized_send, qp.profile.oversized_send_status)
@@ -339,12 +341,14 @@ class Responder:
         form = packet.form
         size = len(packet.payload)
         if form.is_first:
-            if not self._permits(_REMOTE_WRITE) or packet.dma_len > MAX_MESSAGE:
+            if not self._permits(_REMOTE_WRITE):
                 return self._refuse(packet)
             if form.has_imm and not self._has_receive():
                 return self._refuse_not_ready(packet)
             va, rkey, rest = packet.va, packet.rkey, packet.dma_len
-            # Once for the whole message, and before its lengths (C9-90, rxe check_rkey).
+            if rest > MAX_MESSAGE or not self._has_right_size(packet):
+                return self._refuse(packet)
+            # Once for the whole message, and before its length (C9-90, rxe check_rkey).
             if rest and not qp.keys.grants(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE):
                 return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
             self._dma_len = rest
@@ -353,7 +357,7 @@ class Responder:
             if form.has_imm and not self._has_receive():
                 return self._refuse_not_ready(packet)
         if form.is_last:
-            if size != rest or size > qp.mtu:
+            if size != rest or size > qp.mtu or packet.pad_count != -size & 3:
                 return self._refuse(packet)
         elif size != qp.mtu or size >= rest or packet.pad_count:
             return self._refuse(packet)

@@ -124,13 +124,15 @@ class UDResponder(Responder):
             qp.counters.dropped_messages += 1
             return
         arrival = packet.arrival
-        grh = arrival.grh if arrival else bytes(GRH_SIZE)
+        grh = arrival.grh if arrival else b""
+        flags = WCFlags.GRH if grh else 0  # the 40 bytes are there without one too
+        grh = grh or bytes(GRH_SIZE)
         if not receives.fits(GRH_SIZE + len(packet.payload)):
             receives.fail(WCStatus.LOC_LEN_ERR)
         elif not receives.fill(grh) or not receives.fill(packet.payload):
             receives.fail(WCStatus.LOC_PROT_ERR)
         else:
-            receives.finish(packet, flags=WCFlags.GRH, src_qp=packet.src_qp)
+            receives.finish(packet, flags=flags, src_qp=packet.src_qp)
 
     def grant(self) -> None:
         """There are no credits."""

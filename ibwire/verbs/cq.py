@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ibwire.errors import VerbsError
 from ibwire.rc import work
-from ibwire.rc.cq import Arming, CompletionChannel, CompletionQueue
+from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.verbs.base import Children, PyverbsCM, table
 from ibwire.verbs.device import Context
 from ibwire.verbs.fields import Structure, Unsigned, unsigned
@@ -127,20 +127,9 @@ class _Queue(PyverbsCM):
             return [WC.from_device(wc) for wc in cq.poll(count)]
 
     def forget(self, qp_num: int) -> None:
-        """Drop the completions of a queue pair that is reset or destroyed.
-
-        Verbs leave it open; libraries of real adapters do it (rdma-core `mlx5_cq_clean`,
-        `mlx4_cq_clean`, `hns_roce_v2_cq_clean`), and scripts that reuse a queue pair rely
-        on it. The library of rxe does not.
-        """
-        cq = self.queue()
-        if cq.error or self.context.device.profile.name == "rxe":
-            return
-        armed, cq.arming = cq.arming, Arming.NONE
-        for wc in cq.poll(len(cq)):
-            if wc.qp_num != qp_num:
-                cq.push(wc)
-        cq.arming = armed
+        """Drop the completions of a queue pair that is reset or destroyed, if the profile does."""
+        if self.context.device.profile.reset_discards_completions:
+            self.queue().discard(qp_num)
 
     def req_notify(self, solicited_only: bool = False) -> None:
         """Ask for an event at the next completion, or the next solicited one."""
