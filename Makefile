@@ -30,15 +30,17 @@ lint: $(VENV)/test.stamp
 # Side by side with tshark, Scapy and Construct; tshark is skipped where it is missing.
 bench: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/compare.py
+	$(BIN)/python tests/bench/emulator.py
 
 # Agreement with tshark, field by field: the same tests as in `make test`, but tshark must be there.
 interop: $(VENV)/test.stamp
 	@command -v tshark >/dev/null || { echo 'make interop needs tshark (Debian: apt-get install tshark)'; exit 1; }
 	$(BIN)/pytest -q -rs tests/interop tests/capture/test_against_tshark.py
 
-# The generated field reference in layers/README.md.
+# The generated field reference in layers/README.md, and the table of profiles.
 docs: $(VENV)/run.stamp
 	$(BIN)/python -m ibwire_layers.reference layers/README.md
+	$(BIN)/python -m ibwire.rc.reference docs/profiles.md
 
 wheel: $(VENV)/run.stamp
 	$(BIN)/pip wheel -q --no-deps -w dist .

@@ -51,7 +51,7 @@ class ExcessReads(Enum):
     """What a READ or atomic beyond `max_dest_rd_atomic` gets."""
 
     NAK = "NAK invalid request"
-    RECYCLE = "the oldest slot, unless there are none"
+    RECYCLE = "takes the oldest slot, unless there are none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ class Profile:
     retry_7_is_infinite: bool = False
     """Whether a retry count of 7 means for ever (rxe_completer)."""
     rnr_timer_us: tuple[int, ...] = RNR_TIMER_US
+    """Microseconds by RNR timer code (rxe has 61.41 ms for code 25: `rnrnak_jiffies`)."""
     rnr_timer_percent: int = 100
     """Wait in percent of the table (Oracle PSIF: 500 times too fast)."""
     rnr_granularity: Time = 1
@@ -106,6 +107,7 @@ class Profile:
     bad_response: WCStatus = WCStatus.BAD_RESP_ERR
     """Status for a response that does not fit the request."""
     bad_response_length: WCStatus = WCStatus.BAD_RESP_ERR
+    """Status for a READ response of the wrong length."""
     reserved_syndrome_fails: bool = False
     """Whether a reserved AETH syndrome fails the request (rxe_completer) or is ignored."""
 
@@ -136,6 +138,7 @@ class Profile:
     oversized_send: NakCode = NakCode.INVALID_REQUEST
     """NAK for a SEND longer than the receive buffer (rxe: nak-send-too-big)."""
     oversized_send_status: WCStatus = WCStatus.LOC_LEN_ERR
+    """Receive completion of a SEND longer than the receive buffer."""
     atomic_alignment_first: bool = True
     """Whether alignment is checked before the R_Key (qib yes, rxe no)."""
     invalid_request_status: WCStatus = WCStatus.LOC_LEN_ERR
@@ -214,5 +217,13 @@ CONNECTX = replace(
 )
 """NVIDIA ConnectX as far as known: MigReq 1 (scapy vectors), mlx5 `log_ack_req_freq` 8."""
 
-PROFILES: dict[str, Profile] = {p.name: p for p in (SPEC, RDMAVT, RXE, CONNECTX)}
+HNS = Profile(
+    name="hns",
+    request_reserved=0x10,
+    source_port=SourcePort.QPN,
+    limited_message=True,
+)
+"""HiSilicon hns: live credits on the wire (third-party/rocev2_send_imm_part1)."""
+
+PROFILES: dict[str, Profile] = {p.name: p for p in (SPEC, RDMAVT, RXE, CONNECTX, HNS)}
 """By name."""
