@@ -1,0 +1,299 @@
+"""`ibwire run`: a scenario in virtual time, what came of it, and whether that was expected."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+import click
+
+from ibwire.capture import PcapngWriter, PcapWriter
+from ibwire.errors import CaptureError, ScriptError
+from ibwire.inject import Tap
+from ibwire.node import Frame
+from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
+from ibwire.scenario.model import LINKS
+from ibwire.trace import Observer, Trace
+from ibwire.units import MS, NS, US, S, Time
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WRONG_USAGE = 2
+
+MOST_COLUMNS = 4
+"""Queue pairs that get a column each; more are summed up."""
+
+
+@click.command("run")
+@click.argument("scenario", required=False)
+@click.option("--list", "listed", is_flag=True, help="The scenarios that ibwire brings along.")
+@click.option("--seed", type=click.IntRange(min=0), help="Draw otherwise than the scenario says.")
+@click.option("-o", "--output", metavar="FILE", help="Write the frames to .pcap or .pcapng.")
+@click.option(
+    *("--tap", "taps"),
+    metavar="NODE",
+    multiple=True,
+    help="Where the frames of -o are taken; the first host by default, `all` for every one.",
+)
+@click.option("--trace", metavar="FILE", help="Write a JSON object a frame sent or received.")
+@click.option("--json", "as_json", is_flag=True, help="One object a queue pair, one for the run.")
+def command(
+    scenario: str | None,
+    listed: bool,
+    seed: int | None,
+    output: str | None,
+    taps: tuple[str, ...],
+    trace: str | None,
+    as_json: bool,
+) -> None:
+    """Carry out SCENARIO, a TOML file or the name of one that is shipped.
+
+    Exit status 1 when an expectation was not met, 2 for a scenario that is wrong.
+
+    \b
+    ibwire run one-lost-packet
+    ibwire run my.toml --seed 7 -o out.pcapng --tap a --tap b
+    """
+    if listed:
+        for name, each in shipped().items():
+            click.echo(f"{name:24}{each.description.partition(chr(10))[0]}")
+        return
+    if scenario is None:
+        raise click.UsageError("which scenario? `ibwire run --list` names those that are shipped")
+    try:
+        loaded = load(scenario)
+    except ScriptError as error:
+        click.echo(f"ibwire: {error}", err=True)
+        sys.exit(WRONG_USAGE)
+    try:
+        with ExitStack() as stack:
+            observers = list(_observers(stack, loaded, output, taps, trace))
+            outcome = run(loaded, seed, observers)
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or output}: {error.strerror}") from None
+    if as_json:
+        _print_json(outcome)
+    else:
+        _print_report(loaded, outcome)
+    if not outcome.passed:
+        sys.exit(1)
+
+
+def _observers(
+    stack: ExitStack, scenario: Scenario, output: str | None, taps: Sequence[str], trace: str | None
+) -> Iterator[Observer]:
+    link_type = LINKS[scenario.link]
+    if output is not None:
+        yield _Capture(stack, output, _tapped(scenario, taps), link_type)
+    elif taps:
+        raise click.UsageError("--tap says where the frames of -o are taken: there is no -o")
+    if trace is not None:
+        file = open(trace, "w", encoding="utf-8")  # noqa: SIM115 - the stack closes it
+        yield Trace(stack.enter_context(file), link_type)
+
+
+def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:
+    hosts = [node.name for node in scenario.nodes if not node.is_bridge]
+    if "all" in taps:
+        return hosts
+    for name in taps:
+        if name not in hosts:
+            raise click.BadParameter(
+                f"{name!r} is not one of {', '.join(hosts)}", param_hint="--tap"
+            )
+    return list(dict.fromkeys(taps)) or hosts[:1]
+
+
+class _Capture:
+    """What passes the ports of some nodes, each an interface of the file.
+
+    A frame is there when it was sent from the node, whatever happens to it on the
+    wire, and when one has arrived, as it arrived.
+    """
+
+    def __init__(self, stack: ExitStack, path: str, nodes: Sequence[str], link_type: int) -> None:
+        writer: PcapWriter | PcapngWriter
+        kind = _suffix(path)
+        if kind == ".pcapng":
+            writer = stack.enter_context(PcapngWriter(path, link_type, name=nodes[0]))
+            for name in nodes[1:]:
+                writer.add_interface(link_type, name)
+        elif kind == ".pcap" and len(nodes) == 1:
+            writer = stack.enter_context(PcapWriter(path, link_type))
+        elif kind == ".pcap":
+            raise click.UsageError("a .pcap has no interfaces: write several taps to a .pcapng")
+        else:
+            raise click.UsageError(f"{path}: the name ends neither in .pcap nor in .pcapng")
+        self._taps = {name: Tap(writer, interface=i) for i, name in enumerate(nodes)}
+
+    def __call__(self, node: str, event: str, frame: Frame, now: Time) -> None:
+        tap = self._taps.get(node)
+        if tap is not None:
+            tap(frame, now)
+
+
+def _suffix(path: str) -> str:
+    stem, suffix = os.path.splitext(path.lower())
+    return os.path.splitext(stem)[1] if suffix in (".gz", ".xz", ".zst") else suffix
+
+
+def _print_json(outcome: Outcome) -> None:
+    for qp in outcome.qps:
+        head = {
+            "kind": "qp",
+            "connection": qp.connection,
+            "index": qp.index,
+            "node": qp.node,
+            "qpn": qp.qpn,
+            "peer": qp.peer,
+            "peer_qpn": qp.peer_qpn,
+        }
+        click.echo(json.dumps(head | _units(qp.metrics) | {"counters": dict(qp.counters)}))
+    head = {
+        "kind": "run",
+        "scenario": outcome.scenario,
+        "seed": outcome.seed,
+        "ended": outcome.ended,
+        "virtual_time_ps": outcome.virtual_time,
+    }
+    rest = {
+        "hits": [
+            {"where": where, "rule": rule, "frames": hits} for where, rule, hits in outcome.hits
+        ],
+        "expectations": [
+            {
+                "connection": check.connection,
+                "expected": check.expectation.text,
+                "actual": check.actual,
+                "passed": check.passed,
+            }
+            for check in outcome.checks
+        ],
+        "passed": outcome.passed,
+    }
+    click.echo(json.dumps(head | _units(outcome.metrics) | rest))
+
+
+def _units(metrics: dict[str, int]) -> dict[str, int]:
+    """Metrics by names that say their unit."""
+    return {_JSON_NAMES.get(name, name): value for name, value in metrics.items()}
+
+
+def _print_report(scenario: Scenario, outcome: Outcome) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    first = scenario.description.partition("\n")[0]
+    if first:
+        console.print(first, markup=False, soft_wrap=True)
+    senders = [qp for qp in outcome.qps if qp.tally is not None]
+    if len(senders) <= MOST_COLUMNS:
+        several = len(outcome.by_connection) > 1
+        columns = [
+            (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", qp.metrics)
+            for qp in senders
+        ]
+        _print_table(console, columns)
+        if len(senders) > 1:
+            _print_line("together", outcome)
+    else:
+        _print_summary(console, senders, outcome)
+    for where, rule, hits in outcome.hits:
+        click.echo(f"{where}: {rule} met {hits} frame{'' if hits == 1 else 's'}")
+    for name, what in _ON_THE_WAY.items():
+        if outcome.metrics[name]:
+            click.echo(f"{what}: {_count(outcome.metrics[name])}")
+    if outcome.ended != "idle":
+        click.echo(f"stopped at the limit ({outcome.ended}), {_time(outcome.virtual_time)}")
+    for check in outcome.checks:
+        word = "pass" if check.passed else "FAIL"
+        scope = f"{check.connection}: " if check.connection else ""
+        actual = _SHOW.get(check.expectation.metric, _count)(check.actual)
+        click.echo(f"{word}  {scope}{check.expectation.text}  (is {actual})")
+    click.echo(f"seed {outcome.seed}")
+
+
+def _print_line(title: str, outcome: Outcome) -> None:
+    metrics = outcome.metrics
+    click.echo(
+        f"{title}: {_count(metrics['verified'])} messages, {_count(metrics['verified_bytes'])} "
+        f"bytes verified in {_time(metrics['time'])}, {_rate(metrics['goodput'])}"
+    )
+
+
+def _print_table(console: Console, columns: Sequence[tuple[str, dict[str, int]]]) -> None:
+    """Metrics as rows; those that are nothing everywhere are left out unless they are usual."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for title, _ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    for name in METRICS:
+        values = [metrics.get(name, 0) for _, metrics in columns]
+        if name != "status.SUCCESS" and (name in _USUAL or any(values)):
+            table.add_row(_titled(name), *map(_SHOW.get(name, _count), values))
+    console.print(table)
+
+
+def _print_summary(console: Console, senders: Sequence[QPOutcome], outcome: Outcome) -> None:
+    every = [qp.metrics for qp in senders]
+    whole = {name: value for name, value in outcome.metrics.items() if name not in NETWORK}
+    spread = [(f"all {len(senders)}", whole)]
+    picks: list[tuple[str, Callable[[Sequence[int]], int]]] = [
+        ("least", min),
+        ("median", median_low),
+        ("most", max),
+    ]
+    for title, pick in picks:
+        spread.append((title, {name: pick([each[name] for each in every]) for name in every[0]}))
+    _print_table(console, spread)
+
+
+def _titled(name: str) -> str:
+    if name.startswith("status."):
+        return name.removeprefix("status.")
+    if name.startswith("naks."):
+        name = f"NAKs: {name.removeprefix('naks.')}"
+    return name.replace("_", " ").replace("rnr", "RNR").replace("naks", "NAKs")
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _time(value: Time) -> str:
+    for unit, name in ((S, "s"), (MS, "ms"), (US, "us")):
+        if value >= unit:
+            return f"{value / unit:.6g} {name}"
+    return f"{value / NS:.6g} ns"
+
+
+def _rate(value: int) -> str:
+    for unit, name in ((10**9, "Gb/s"), (10**6, "Mb/s"), (10**3, "kb/s")):
+        if value >= unit:
+            return f"{value / unit:.4g} {name}"
+    return f"{value} b/s"
+
+
+_SHOW: dict[str, Callable[[int], str]] = {"time": _time, "goodput": _rate}
+_ON_THE_WAY = {
+    "queue_drops": "frames dropped by bridges whose queue was full",
+    "bad_icrc": "frames dropped by devices for their ICRC",
+}
+_JSON_NAMES = {"time": "time_ps", "goodput": "goodput_bps"}
+_USUAL = frozenset(
+    {
+        *("messages", "verified", "verified_bytes", "packets", "retransmitted"),
+        *("naks.sequence", "naks.rnr", "naks.fatal", "rnr_waits", "timeouts", "credit_stalls"),
+        *("time", "goodput"),
+    }
+)

@@ -1,0 +1,503 @@
+"""What a scenario says, read from its file and checked: nodes, wires, connections, traffic.
+
+The reference of the language is docs/scenarios.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from ibwire.errors import VerbsError
+from ibwire.inject import PlanError, build_pipe
+from ibwire.rc.attributes import MTU_CODES, QPType
+from ibwire.rc.device import DeviceLimits, gid_of
+from ibwire.rc.profile import PROFILES, SPEC, Profile
+from ibwire.rc.work import WROpcode
+from ibwire.scenario.document import Document, Table, shown
+from ibwire.scenario.expect import DEFAULTS, SCOPED, Expectation, read_expectations
+from ibwire.units import GBPS, US, S, Time
+from ibwire.workload import Between, Choice, Mistake, Receives, Traffic
+from ibwire_layers.outer import LinkType
+
+MAXIMUM_MEMORY = 1 << 29
+"""Bytes of message buffers in a run."""
+
+MAXIMUM_LIMIT = 100_000 * S
+"""Virtual time of a run; the times in a capture file have 32 bits for seconds."""
+
+MAXIMUM_CONNECTIONS = 1 << 16
+
+MAXIMUM_POSTED = 1 << 20
+"""Messages under way at once, and receives posted, in a run."""
+
+LINKS = {
+    "rocev2": LinkType.ETHERNET,
+    "rocev1": LinkType.ETHERNET,
+    "ib": LinkType.INFINIBAND,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A host with one device, or a bridge."""
+
+    name: str
+    address: str = ""
+    profile: Profile = SPEC
+    is_bridge: bool = False
+    queue_frames: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WireSpec:
+    """A link between two nodes; the faults are rules by sending node."""
+
+    between: tuple[str, str]
+    rate_bps: int = 100 * GBPS
+    delay: Time = 1 * US
+    mtu: int | None = None
+    """Bytes behind the Ethernet header that fit in a frame; longer ones are lost."""
+    faults: Mapping[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSpec:
+    """Equal queue pairs at two nodes, connected one to one."""
+
+    name: str
+    between: tuple[str, str]
+    count: int
+    qp_type: QPType
+    depth: int
+    psn: tuple[int, int]
+    attributes: Mapping[str, int]
+    """Arguments of `ibwire.rc.connect.connect`, the path MTU in bytes among them."""
+    expectations: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """Traffic from one end of each queue pair of a connection to the other."""
+
+    connection: str
+    sender: str
+    traffic: Traffic
+    stagger: Time
+    """How much later than the queue pair before it each one starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything about a run but its seed, which `seed` is the default for."""
+
+    name: str
+    description: str
+    """The comment that the file begins with."""
+    seed: int
+    limit: Time
+    max_frames: int
+    link: str
+    nodes: tuple[NodeSpec, ...]
+    wires: tuple[WireSpec, ...]
+    connections: tuple[ConnectionSpec, ...]
+    workloads: tuple[WorkloadSpec, ...]
+    expectations: tuple[Expectation, ...]
+
+
+def read_scenario(content: bytes, name: str) -> Scenario:
+    """The scenario in a file; raises `ScriptError`, which says where it is wrong.
+
+    name: of the file, for messages and reports.
+    """
+    document = Document(content, name)
+    top = document.top
+    seed = top.take_int("seed", 1, 0, (1 << 63) - 1)
+    limit = top.take_time("limit", 10 * S)
+    if limit > MAXIMUM_LIMIT:
+        raise top.error("limit", f"more than {MAXIMUM_LIMIT // S} seconds")
+    max_frames = top.take_int("max_frames", 2_000_000, 1, 1 << 40)
+    link = top.take_name("link", "rocev2", LINKS)
+    nodes = _nodes(top, link)
+    wires = _wires(top, nodes, link)
+    connections = _connections(top, nodes, _islands(nodes, wires))
+    workloads = _workloads(top, connections)
+    expected = top.table("expect")
+    expectations = read_expectations(expected)
+    top.end()
+    given = {each.metric for each in expectations}
+    defaults = tuple(each for each in DEFAULTS if each.metric not in given)
+    return Scenario(
+        *(name, _description(content), seed, limit, max_frames, link),
+        *(nodes, wires, connections, workloads, defaults + expectations),
+    )
+
+
+def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
+    nodes: list[NodeSpec] = []
+    for table in top.tables("node"):
+        nodes.append(_node(table, len([each for each in nodes if not each.is_bridge])))
+        if nodes[-1].name in {each.name for each in nodes[:-1]}:
+            raise table.error("name", f"{nodes[-1].name!r} is the name of another node")
+        if nodes[-1].address in {each.address for each in nodes[:-1] if each.address}:
+            raise table.error("address", f"{nodes[-1].address} is another node's")
+        if nodes[-1].is_bridge and link == "ib":
+            raise table.error("bridge", "native InfiniBand has no bridges here")
+    if not nodes:
+        nodes = [NodeSpec("a", _address(0)), NodeSpec("b", _address(1))]
+    if len(nodes) < 2:
+        raise top.error("node", "a network has two nodes at least, or none to have a and b")
+    return tuple(nodes)
+
+
+def _node(table: Table, hosts: int) -> NodeSpec:
+    name = table.take_text("name", None)
+    if name is None:
+        raise table.error(None, "name is missing")
+    if table.take_bool("bridge", False):
+        queue_frames = table.take_int("queue", 1024, 1, 1 << 20)
+        table.end()
+        return NodeSpec(name, is_bridge=True, queue_frames=queue_frames)
+    address = table.take_text("address", None) or _address(hosts)
+    try:
+        gid_of(address)
+    except VerbsError as error:
+        raise table.error("address", error.reason) from None
+    profile = PROFILES[table.take_name("profile", SPEC.name, PROFILES)]
+    changes = table.table("override")
+    if changes is not None:
+        profile = _changed(profile, changes)
+    table.end()
+    return NodeSpec(name, address, profile)
+
+
+def _changed(profile: Profile, table: Table) -> Profile:
+    """A profile with other values of those fields that are numbers or truth values."""
+    changes: dict[str, Any] = {}
+    for each in fields(Profile):
+        value = getattr(profile, each.name)
+        if type(value) is bool:
+            changes[each.name] = table.take_bool(each.name, value)
+        elif each.name in _TIMES:
+            changes[each.name] = table.take_time(each.name, value)
+            if not changes[each.name]:
+                raise table.error(each.name, "expected a time above 0")
+        elif type(value) is int:  # and no member of an enumeration
+            highest = _PROFILE_BITS.get(each.name, (1 << 23) - 1)
+            changes[each.name] = table.take_int(each.name, value, 0, highest)
+    table.end()
+    return replace(profile, **changes)
+
+
+def _wires(top: Table, nodes: tuple[NodeSpec, ...], link: str) -> tuple[WireSpec, ...]:
+    tables = top.tables("wire")
+    if not tables:
+        return (WireSpec(_two(top, nodes, "[[wire]]")),)
+    wires: list[WireSpec] = []
+    taken: set[str] = set()
+    for table in tables:
+        wire = _wire(table, top, nodes, link)
+        for name in wire.between:
+            if name in taken:
+                raise table.error("between", f"{name} has one port, and a wire is there already")
+        taken |= {node.name for node in nodes if node.name in wire.between and not node.is_bridge}
+        island = _islands(nodes, wires)
+        if island[wire.between[0]] == island[wire.between[1]]:
+            raise table.error("between", "a second way between the same nodes: frames would circle")
+        wires.append(wire)
+    return tuple(wires)
+
+
+def _wire(table: Table, top: Table, nodes: tuple[NodeSpec, ...], link: str) -> WireSpec:
+    between = _between(table, top, nodes, "[[wire]]")
+    faults: dict[str, list[Any]] = {}
+    given = table.table("faults")
+    if given is not None:
+        for name in between:
+            rules = given.take(name)
+            if rules is None:
+                continue
+            rules = [rules] if isinstance(rules, dict) else rules
+            try:
+                build_pipe(rules, path=(*given.path, name), link_type=LINKS[link])
+            except PlanError as error:
+                raise table.error_at(error.key_path, error.reason, at_key=True) from None
+            faults[name] = rules
+        given.end()
+    wire = WireSpec(
+        between,
+        table.take_rate("rate", 100 * GBPS),
+        table.take_time("delay", 1 * US),
+        table.take_int("mtu", None, 64, 1 << 16),
+        faults,
+    )
+    table.end()
+    return wire
+
+
+def _islands(nodes: tuple[NodeSpec, ...], wires: Sequence[WireSpec]) -> dict[str, str]:
+    """Node -> one of those that it can reach over the wires, the same for all of these."""
+    island = {node.name: node.name for node in nodes}
+    for wire in wires:
+        a, b = (island[name] for name in wire.between)
+        island = {name: b if root == a else root for name, root in island.items()}
+    return island
+
+
+def _connections(
+    top: Table, nodes: tuple[NodeSpec, ...], island: Mapping[str, str]
+) -> tuple[ConnectionSpec, ...]:
+    hosts = tuple(node for node in nodes if not node.is_bridge)
+    tables = top.tables("connection")
+    if not tables:
+        tables = [top.absent("connection")]
+    connections: list[ConnectionSpec] = []
+    for index, table in enumerate(tables):
+        default = "main" if len(tables) == 1 else f"c{index + 1}"
+        connections.append(_connection(table, default, top, hosts))
+        if connections[-1].name in {each.name for each in connections[:-1]}:
+            raise table.error("name", f"{connections[-1].name!r} is another connection's")
+        a, b = connections[-1].between
+        if island[a] != island[b]:
+            raise table.error("between", f"no wires lead from {a} to {b}")
+        if sum(each.count for each in connections) > MAXIMUM_CONNECTIONS:
+            raise table.error("count", f"more than {MAXIMUM_CONNECTIONS} in all")
+    return tuple(connections)
+
+
+def _connection(
+    table: Table, default: str, top: Table, hosts: tuple[NodeSpec, ...]
+) -> ConnectionSpec:
+    name = table.take_text("name", default)
+    between = _between(table, top, hosts, "[[connection]]")
+    count = table.take_int("count", 1, 1, MAXIMUM_CONNECTIONS)
+    qp_type = _TYPES[table.take_name("type", "RC", _TYPES)]
+    depth = table.take_int("depth", 128, 1, DeviceLimits().max_qp_wr)
+    attributes = {"mtu": table.take_int("mtu", 1024, 0, 4096)}
+    if attributes["mtu"] not in MTU_CODES:
+        sizes = ", ".join(map(str, MTU_CODES))
+        raise table.error("mtu", f"{attributes['mtu']} is not one of {sizes}")
+    for key, (low, high) in _ATTRIBUTES.items():
+        value = table.take_int(key, None, low, high)
+        if value is not None:
+            attributes[key] = value
+    reads = table.take_int("max_rd_atomic", 16, 1, DeviceLimits().max_qp_rd_atom)
+    attributes["max_rd_atomic"] = attributes["max_dest_rd_atomic"] = reads
+    psn = _psn(table)
+    expectations = read_expectations(table.table("expect"), SCOPED)
+    table.end()
+    return ConnectionSpec(name, between, count, qp_type, depth, psn, attributes, expectations)
+
+
+def _psn(table: Table) -> tuple[int, int]:
+    value = table.take("psn")
+    if value is None:
+        return 0, 0
+    given = value if isinstance(value, list) else [value, value]
+    if len(given) != 2:
+        raise table.error("psn", f"{len(given)} numbers, expected two: one for each end")
+    first, second = (table.integer("psn", each, 0, (1 << 24) - 1) for each in given)
+    return first, second
+
+
+def _workloads(top: Table, connections: tuple[ConnectionSpec, ...]) -> tuple[WorkloadSpec, ...]:
+    tables = top.tables("workload")
+    if not tables:
+        raise top.error(None, "there is no [[workload]], so nothing would happen")
+    workloads: list[WorkloadSpec] = []
+    memory = posted = 0
+    by_name = {each.name: each for each in connections}
+    for table in tables:
+        names = _connection_names(table, list(by_name))
+        for name in names:
+            connection = by_name[name]
+            workload = _workload(table, connection)
+            if any((w.connection, w.sender) == (name, workload.sender) for w in workloads):
+                raise table.error(None, f"{workload.sender} sends on {name} already")
+            workloads.append(workload)
+            memory += workload.traffic.memory * connection.count
+            if memory > MAXIMUM_MEMORY:
+                raise table.error(
+                    None, f"the messages under way would take more than {MAXIMUM_MEMORY >> 20} MiB"
+                )
+            traffic = workload.traffic
+            posted += (traffic.window + traffic.receives.posted) * connection.count
+            if posted > MAXIMUM_POSTED:
+                raise table.error(
+                    None, f"more than {MAXIMUM_POSTED} messages under way and receives at once"
+                )
+        table.end()
+    return tuple(workloads)
+
+
+def _connection_names(table: Table, known: list[str]) -> list[str]:
+    value = table.take("on")
+    if value is None:
+        return known
+    return [
+        table.name("on", each, known) for each in (value if isinstance(value, list) else [value])
+    ]
+
+
+def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
+    sender = table.take_name("sender", connection.between[0], connection.between)
+    opcodes = _opcodes(table, connection.qp_type)
+    limit = min(connection.attributes["mtu"], 4096) if connection.qp_type is QPType.UD else _LARGEST
+    sizes = _sizes(table, limit)
+    count = table.take_int("count", 1, 1, 1 << 40)
+    window = table.take_int("window", min(16, count, connection.depth), 1, 1 << 16)
+    if window > connection.depth:
+        raise table.error(
+            "window",
+            f"{window} messages under way, the depth of {connection.name} is {connection.depth}",
+        )
+    start = table.take_time("start", 0)
+    every = table.take_time("every", 0)
+    inline = table.take_bool("inline", False)
+    traffic = Traffic(
+        *(opcodes, sizes, count, window, start),
+        receives=_receives(table, window, connection.depth, start),
+        every=every,
+        inline=inline,
+        mistake=_mistake(table, count, inline),
+    )
+    if inline and traffic.largest > DeviceLimits().max_inline_data:
+        raise table.error(
+            "inline", f"messages of {traffic.largest} bytes, at most {_MAXIMUM_INLINE} fit"
+        )
+    return WorkloadSpec(connection.name, sender, traffic, table.take_time("stagger", 0))
+
+
+def _opcodes(table: Table, qp_type: QPType) -> Choice[WROpcode]:
+    value = table.take("opcode")
+    if value is None:
+        value = "SEND"
+    names = {each.name: each for each in _SUPPORTED[qp_type]}
+    if isinstance(value, dict):
+        found = [names[table.name("opcode", name, names)] for name in value]
+        return Choice(found, _weights(table, value))
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise table.error("opcode", "expected one or several")
+    return Choice([names[table.name("opcode", name, names)] for name in values])
+
+
+def _weights(table: Table, value: dict[str, Any]) -> list[int]:
+    weights = [table.integer("opcode", weight, 0, 1 << 20) for weight in value.values()]
+    if not sum(weights):
+        raise table.error("opcode", "expected a table of opcodes with weights above 0")
+    return weights
+
+
+def _sizes(table: Table, limit: int) -> Choice[int] | Between:
+    value = table.take("size")
+    if value is None:
+        value = min(4096, limit)
+    if isinstance(value, dict):
+        inside = table.table("size")
+        assert inside is not None
+        low, high = (inside.take_size(key, None, 0, limit) for key in ("min", "max"))
+        inside.end()
+        if low is None or high is None:
+            raise table.error("size", "expected both min and max")
+        if low > high:
+            raise table.error("size", f"min {low} is above max {high}")
+        return Between(low, high)
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise table.error("size", "expected one or several")
+    return Choice([table.size("size", each, 0, limit) for each in values])
+
+
+def _receives(table: Table, window: int, depth: int, start: Time) -> Receives:
+    inside = table.table("receives")
+    if inside is None:
+        return Receives(window)
+    receives = Receives(
+        inside.take_int("posted", window, 1, depth),
+        inside.take_time("start", 0),
+        inside.take_time("service", 0),
+        inside.take_bool("repost", True),
+        inside.take_size("size", None, 0, _LARGEST),
+    )
+    inside.end()
+    return receives
+
+
+def _mistake(table: Table, count: int, inline: bool) -> Mistake | None:
+    inside = table.table("mistake")
+    if inside is None:
+        return None
+    kind = inside.take_name("kind", None, _MISTAKES)
+    if kind is None:
+        raise inside.error(None, "kind is missing")
+    if kind == "lkey" and inline:
+        raise inside.error("kind", "inline data needs no key")
+    message = inside.take_int("message", 1, 1, count)
+    inside.end()
+    return Mistake(kind, message - 1)
+
+
+def _between(table: Table, top: Table, nodes: tuple[NodeSpec, ...], what: str) -> tuple[str, str]:
+    value = table.take("between")
+    if value is None:
+        return _two(table, nodes, what)
+    if not isinstance(value, list) or len(value) != 2:
+        raise table.error("between", f"{shown(value)} is not two nodes")
+    names = [node.name for node in nodes]
+    first, second = (table.name("between", each, names) for each in value)
+    if first == second:
+        raise table.error("between", f"{first} twice")
+    return first, second
+
+
+def _two(table: Table, nodes: tuple[NodeSpec, ...], what: str) -> tuple[str, str]:
+    """The nodes when there are just two."""
+    if len(nodes) != 2:
+        names = ", ".join(node.name for node in nodes)
+        raise table.error(None, f"{what} must say between which two of {names}")
+    return nodes[0].name, nodes[1].name
+
+
+def _description(content: bytes) -> str:
+    lines = []
+    for line in content.decode().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line[1:].strip())
+    return "\n".join(lines)
+
+
+def _address(host: int) -> str:
+    return f"10.0.{(host + 1) >> 8}.{(host + 1) & 255}"
+
+
+_TYPES = {"RC": QPType.RC, "UC": QPType.UC, "UD": QPType.UD}
+
+_ATTRIBUTES = {
+    "timeout": (0, 31),
+    "retry_cnt": (0, 7),
+    "rnr_retry": (0, 7),
+    "min_rnr_timer": (0, 31),
+}
+
+_SUPPORTED: dict[QPType, tuple[WROpcode, ...]] = {
+    QPType.RC: (
+        *(WROpcode.SEND, WROpcode.SEND_WITH_IMM),
+        *(WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.RDMA_READ),
+        *(WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD),
+        *(WROpcode.FLUSH, WROpcode.ATOMIC_WRITE),
+    ),
+    # Without an acknowledgement nobody could say when to look at what a WRITE has left.
+    QPType.UC: (WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM),
+    QPType.UD: (WROpcode.SEND, WROpcode.SEND_WITH_IMM),
+}
+
+_PROFILE_BITS = {"mig_req": 1, "request_reserved": 0x3F}
+"""Highest value of profile fields that stand in packets."""
+
+_MISTAKES = ("rkey", "bounds", "lkey")
+_TIMES = ("timer_granularity", "rnr_granularity")
+_LARGEST = 1 << 28
+_MAXIMUM_INLINE = DeviceLimits().max_inline_data

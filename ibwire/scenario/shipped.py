@@ -1,0 +1,51 @@
+"""Where scenarios come from: a file, or those that ibwire brings along."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from ibwire.errors import ScriptError
+from ibwire.scenario.document import hint
+from ibwire.scenario.model import Scenario, read_scenario
+
+_SUFFIX = ".toml"
+
+
+def shipped() -> dict[str, Scenario]:
+    """The scenarios of this package by name, in alphabetical order."""
+    return {name: _read(file) for name, file in sorted(_files().items())}
+
+
+def load(name: str) -> Scenario:
+    """The scenario in a file, or the one of that name that is shipped when it has no suffix.
+
+    Raises `ScriptError`, also for a file that cannot be read.
+    """
+    path = Path(name)
+    if path.suffix == _SUFFIX or path.exists():
+        return _read(path)
+    found = _files().get(name)
+    if found is None:
+        names = sorted(_files())
+        raise ScriptError(name, None, None, f"no such scenario{hint(name, names)}")
+    return _read(found)
+
+
+def _files() -> dict[str, Traversable]:
+    folder = files("ibwire") / "scenarios"
+    return {
+        file.name.removesuffix(_SUFFIX): file
+        for file in folder.iterdir()
+        if file.name.endswith(_SUFFIX)
+    }
+
+
+def _read(file: Traversable) -> Scenario:
+    try:
+        content = file.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ScriptError(str(file), None, None, reason) from None
+    return read_scenario(content, str(file))
