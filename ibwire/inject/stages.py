@@ -63,9 +63,13 @@ class Loss:
 class Duplicate:
     """Frames come more than once; the `copies` follow the original, each later by `delay`."""
 
+    MAXIMUM_COPIES = 1000
+
     def __init__(self, pick: Pick = always, copies: int = 1, delay: Time = 0) -> None:
         self.pick = pick
         self.copies = _at_least("copies", copies, 1)
+        if copies > self.MAXIMUM_COPIES:
+            raise EncodeError("copies", copies, f"at most {self.MAXIMUM_COPIES}")
         self.delay = _at_least("delay", delay, 0)
         self.hits = 0
 

@@ -517,7 +517,7 @@ class QueuePair:
             self.check_drained()
         elif state is QPState.ERR and before is not QPState.ERR:
             attr.sq_draining = 0
-            self.responder.replies.clear()
+            self.responder.stop()
             self.requester.flush()
             self.receives.flush()
             if self.receives.srq is not None:

@@ -221,7 +221,7 @@ class Requester:
     def restart(self, psn: int) -> None:
         """Send everything from this PSN on again."""
         self.psn = psn
-        self._since_request = 0
+        # The count to the next request for an ACK goes on (rxe: big-send-bw-loss.a).
         self._probe = self._probing = False
         for index, wqe in enumerate(self.wqes):
             if not wqe.started:

@@ -128,6 +128,12 @@ class Responder:
         """Last message that the credits sent allow."""
         self._established = False
 
+    def stop(self) -> None:
+        """The connection has ended: answer nothing more, hold no memory."""
+        self.replies.clear()
+        self._view = _NOTHING
+        self._generation = -1
+
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
         """Take a request in."""
         if self.failed:

@@ -128,7 +128,8 @@ class UDResponder(Responder):
         flags = WCFlags.GRH if grh else 0  # the 40 bytes are there without one too
         grh = grh or bytes(GRH_SIZE)
         if not receives.fits(GRH_SIZE + len(packet.payload)):
-            receives.fail(WCStatus.LOC_LEN_ERR)
+            qp.counters.dropped_messages += 1
+            receives.give_up()
         elif not receives.fill(grh) or not receives.fill(packet.payload):
             receives.fail(WCStatus.LOC_PROT_ERR)
         else:

@@ -539,6 +539,7 @@ def test_pcap_has_no_interfaces(tmp_path):
     ("make", "field"),
     [
         (lambda: Duplicate(copies=0), "copies"),
+        (lambda: Duplicate(copies=1001), "copies"),
         (lambda: Duplicate(delay=-1), "delay"),
         (lambda: Delay(-1), "time"),
         (lambda: Delay(1.5), "time"),

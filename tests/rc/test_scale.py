@@ -1,0 +1,153 @@
+"""What a thousand connections cost, and that they carry their data: facts without a clock."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from ibwire.fabric.sim import Simulator
+from ibwire.rc.attributes import QPCap
+from ibwire.rc.connect import connect
+from ibwire.rc.device import Device
+from ibwire.rc.profile import RXE, SPEC, Profile
+from ibwire.rc.qp import QueuePair
+from ibwire.rc.requester import Requester
+from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
+from ibwire.units import MS, US
+from pair import Pair, queue_pair
+
+COUNT = 1000
+
+
+def connections(a: Device, b: Device, count: int = COUNT) -> Iterator[tuple[QueuePair, QueuePair]]:
+    """Connected queue pairs that share two completion queues a side."""
+    parts = [
+        {
+            "pd": device.alloc_pd(),
+            "send_cq": device.create_cq(9000),
+            "recv_cq": device.create_cq(9000),
+        }
+        for device in (a, b)
+    ]
+    for index in range(count):
+        cap = QPCap(max_send_wr=16, max_recv_wr=16)
+        pair = queue_pair(a, **parts[0], cap=cap), queue_pair(b, **parts[1], cap=cap)
+        connect(*pair, psn_a=index, psn_b=5000 + index)
+        yield pair
+
+
+def two_devices(profile: Profile) -> tuple[Simulator, Device, Device]:
+    simulator = Simulator()
+    a, b = (Device(f"d{i}", f"10.0.0.{i}", profile=profile, key_start=i * 50) for i in (1, 2))
+    simulator.connect(a, b)
+    return simulator, a, b
+
+
+@pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda profile: profile.name)
+def test_an_idle_queue_pair_takes_less_than_10_kb(profile: Profile) -> None:
+    """Also one that has carried messages before."""
+    simulator, a, b = two_devices(profile)
+    list(connections(a, b, 20))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+
+    pairs = list(connections(a, b))
+    fresh, _ = tracemalloc.get_traced_memory()
+    for near, far in pairs:
+        far.post_recv(RecvWR())
+        near.post_send(SendWR(WROpcode.SEND))
+    simulator.run()
+    for cq in (pairs[0][0].send_cq, pairs[0][1].recv_cq):
+        assert cq is not None
+        assert [wc.status for wc in cq.poll(9000)] == [WCStatus.SUCCESS] * COUNT
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (fresh - before) / (2 * COUNT) < 10_000
+    assert (used - before) / (2 * COUNT) < 10_000
+
+
+@pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda profile: profile.name)
+def test_a_thousand_connections_all_carry_their_own_data(profile: Profile) -> None:
+    """A WRITE, a SEND and a READ on each, of 1 to 3 packets."""
+    simulator, a, b = two_devices(profile)
+    pairs = list(connections(a, b))
+    size = 2500
+    near_mr = pairs[0][0].pd.register(3 * size * COUNT, 15)
+    far_mr = pairs[0][1].pd.register(3 * size * COUNT, 15)
+    for index, (near, far) in enumerate(pairs):
+        own, other = near_mr.iova + 3 * size * index, far_mr.iova + 3 * size * index
+        data = index.to_bytes(2) * (size // 2)
+        near_mr.write(own, data)
+        far_mr.write(other + 2 * size, data[::-1])
+        remote = {"rkey": far_mr.rkey}
+        source = [SGE(own, size, near_mr.lkey)]
+        far.post_recv(RecvWR([SGE(other, size, far_mr.lkey)], index))
+        near.post_send(
+            SendWR(WROpcode.RDMA_WRITE, source, remote_addr=other + size, wr_id=index, **remote)
+        )
+        near.post_send(SendWR(WROpcode.SEND, source, wr_id=index))
+        near.post_send(
+            SendWR(
+                *(WROpcode.RDMA_READ, [SGE(own + 2 * size, size, near_mr.lkey)]),
+                remote_addr=other + 2 * size,
+                wr_id=index,
+                **remote,
+            )
+        )
+
+    simulator.run(until=100 * MS)
+
+    cq = pairs[0][0].send_cq
+    assert cq is not None
+    assert [wc.status for wc in cq.poll(9000)] == [WCStatus.SUCCESS] * 3 * COUNT
+    for index in range(COUNT):
+        data = index.to_bytes(2) * (size // 2)
+        other, own = far_mr.iova + 3 * size * index, near_mr.iova + 3 * size * index
+        assert far_mr.read(other, 2 * size) == 2 * data
+        assert near_mr.read(own + 2 * size, size) == data[::-1]
+
+
+def test_only_queue_pairs_with_something_to_do_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy one among a thousand idle ones costs as many calls as alone."""
+    calls: list[int] = []
+
+    def count(pair: Pair, idle: int) -> list[int]:
+        list(connections(pair.a.device, pair.b.device, idle))
+        pair.drive(1 * US)
+        calls.clear()
+        pair.b.post_recv(1 << 16)
+        pair.post(WROpcode.SEND, 1 << 16)
+        pair.post(WROpcode.RDMA_READ, 1 << 16)
+        pair.drive(1 * MS)
+        assert len(pair.completions) == 2
+        assert set(calls) == {pair.a.qp.number}
+        return list(calls)
+
+    for name in ("poll_transmit", "handle_timeout"):
+        original = getattr(Requester, name)
+
+        def counted(self: Requester, now: int, original=original) -> object:  # type: ignore[no-untyped-def]
+            calls.append(self.qp.number)
+            return original(self, now)
+
+        monkeypatch.setattr(Requester, name, counted)
+
+    assert count(Pair(), 0) == count(Pair(), 300)
+
+
+def test_timers_of_idle_connections_are_never_looked_at() -> None:
+    """Nothing is outstanding, so no time is of interest."""
+    simulator, a, b = two_devices(SPEC)
+    pairs = list(connections(a, b, 100))
+    for near, far in pairs:
+        far.post_recv(RecvWR())
+        near.post_send(SendWR(WROpcode.SEND))
+
+    simulator.run()
+
+    assert a.poll_timeout() is None
+    assert b.poll_timeout() is None
+    assert simulator.pending == 0
