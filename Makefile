@@ -18,6 +18,14 @@ demo: $(VENV)/run.stamp
 	@echo '--- That NAK, bit by bit:'
 	@echo '$$ ibwire show captures/drop-one-middle.a.pcap 20'
 	@$(BIN)/ibwire show captures/drop-one-middle.a.pcap 20
+	@echo
+	@echo '--- The same mishap between two emulated devices:'
+	@echo '$$ ibwire run one-lost-packet'
+	@$(BIN)/ibwire run one-lost-packet
+	@echo
+	@echo '--- What a real Soft-RoCE responder answered, against an emulated one:'
+	@echo '$$ ibwire respond captures/rnr-late-recv.pcap'
+	@$(BIN)/ibwire respond captures/rnr-late-recv.pcap
 
 test: $(VENV)/test.stamp
 	$(BIN)/pytest -q

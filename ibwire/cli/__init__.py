@@ -17,6 +17,8 @@ COMMANDS = {
     "dissect": "Take captures apart: one line, JSON object or table row a packet.",
     "show": "One packet of a capture as a tree, with every bit explained.",
     "fields": "The fields that can be printed and filtered by.",
+    "run": "A scenario in virtual time: network, faults, traffic, and what came of it.",
+    "respond": "Replay recorded connections against an emulated peer.",
 }
 
 

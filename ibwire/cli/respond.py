@@ -1,0 +1,179 @@
+"""`ibwire respond`: recorded connections with one half emulated, and how the two differ."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import click
+
+from ibwire.cli.sources import UNREADABLE
+from ibwire.errors import CaptureError
+from ibwire.link.conversation import ROLES, Conversation
+from ibwire.link.report import Inference, Report, name_of
+from ibwire.link.tap import PcapngTap
+from ibwire.rc.profile import PROFILES
+
+DIFFERENT = 1
+"""Exit status when an emulated packet is not as recorded."""
+
+SHOWN = 20
+"""Differences of a connection that are listed for people; --json has more."""
+
+
+class _Number(click.ParamType[int]):
+    """A QP number, decimal or with 0x."""
+
+    name = "number"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        try:
+            number = value if isinstance(value, int) else int(str(value), 0)
+        except ValueError:
+            self.fail(f"{value!r} is no number", param, ctx)
+        if not 0 <= number < 1 << 24:
+            self.fail(f"{value} does not fit 24 bits", param, ctx)
+        return number
+
+
+@click.command("respond")
+@click.argument("capture")
+@click.option("--qpn", type=_Number(), help="Only requests to this queue pair.")
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    default="rxe",
+    show_default=True,
+    help="Whose behaviour is emulated.",
+)
+@click.option(
+    "--as",
+    "role",
+    type=click.Choice(list(ROLES)),
+    default="responder",
+    show_default=True,
+    help="The half that is emulated.",
+)
+@click.option(
+    "--requests",
+    metavar="FILE",
+    help="The requests as they arrived, where these were captured apart from CAPTURE.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a connection.")
+@click.option("-o", "--output", metavar="FILE", help="Write the emulated conversation as pcapng.")
+def command(
+    capture: str,
+    qpn: int | None,
+    profile: str,
+    role: str,
+    requests: str | None,
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Replay the connections of CAPTURE against an emulated peer.
+
+    The recorded requests of each reliable connection go into an emulated
+    responder, and each of its responses is compared with the recorded one:
+    opcode, PSN, syndrome, MSN and the data of READs. With `--as requester`
+    the recorded responses go into an emulated requester. What only the
+    recorded answer can tell is listed as inferred.
+
+    The capture must have been taken at the end of the wire whose device is
+    emulated, or nothing may have been lost in between.
+
+    \b
+    ibwire respond captures/rnr-late-recv.pcap
+    ibwire respond --as requester --json capture.pcap
+    ibwire respond capture.pcap --requests arrived.pcap -o emulated.pcapng
+
+    Exit status: 0 all equal, 1 differences, 2 wrong usage, 3 unreadable input.
+    """
+    if output is not None and not output.lower().endswith(_SUFFIXES):
+        raise click.UsageError(f"{output!r} does not end in .pcapng")
+    if requests is not None and role != "responder":
+        raise click.UsageError("--requests is for an emulated responder")
+    differs = False
+    found = 0
+    unreadable = False
+    with ExitStack() as stack:
+        try:
+            tap = None if output is None else stack.enter_context(PcapngTap(output))
+        except CaptureError as error:
+            raise click.ClickException(str(error)) from None
+        conversation = Conversation(
+            capture,
+            role=role,
+            profile=PROFILES[profile],
+            qpn=qpn,
+            requests=requests,
+            tap=tap,
+        )
+        reports = conversation.reports()
+        while True:
+            try:
+                report = next(reports, None)
+            except CaptureError as error:
+                sys.stdout.flush()
+                click.echo(f"ibwire: {error}", err=True)
+                unreadable = True
+                break
+            if report is None:
+                break
+            found += 1
+            differs = differs or report.has_differences
+            if as_json:
+                click.echo(json.dumps(report.as_dict()))
+            else:
+                click.echo("\n".join(_lines(report)))
+    if unreadable:
+        sys.exit(UNREADABLE)
+    if not found and qpn is not None:
+        raise click.UsageError(f"{capture} has no requests to a reliable queue pair {qpn:#x}")
+    if not found:
+        click.echo(f"ibwire: {capture} has no requests of a reliable connection", err=True)
+    if conversation.unclaimed:
+        text = f"{conversation.unclaimed} responses answer nothing in the capture"
+        click.echo(f"ibwire: {text}", err=True)
+    if differs:
+        sys.exit(DIFFERENT)
+
+
+def _lines(report: Report) -> Iterator[str]:
+    """One connection for people."""
+    own = "?" if report.src_qpn is None else f"{report.src_qpn:#x}"
+    total = report.responses if report.role == "responder" else report.requests
+    yield (
+        f"{name_of(report.source)} qp {own} > {name_of(report.destination)} "
+        f"qp {report.dst_qpn:#x}: {report.requests} requests, {report.responses} responses, "
+        f"{report.equal} of {total} {'responses' if report.role == 'responder' else 'requests'} "
+        "equal"
+    )
+    for difference in report.differences[:SHOWN]:
+        recorded = "-" if difference.recorded is None else difference.recorded
+        emulated = "-" if difference.emulated is None else difference.emulated
+        yield (
+            f"  packet {difference.packet}: {difference.field}: "
+            f"recorded {recorded}, emulated {emulated}"
+        )
+    hidden = len(report.differences) - SHOWN + report.more_differences
+    if hidden > 0:
+        yield f"  and {hidden} more differences"
+    if report.coalesced:
+        yield f"  {report.coalesced} emulated acknowledgements are covered by later recorded ones"
+    for inference in report.inferred.values():
+        yield f"  inferred: {inference.what} ({_where(inference)})"
+
+
+def _where(inference: Inference) -> str:
+    packets = ", ".join(map(str, inference.packets))
+    if inference.count == 1:
+        return f"packet {packets}"
+    more = "" if inference.count == len(inference.packets) else ", ..."
+    return f"{inference.count} times: packets {packets}{more}"
+
+
+_SUFFIXES = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")
