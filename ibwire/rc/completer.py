@@ -126,7 +126,7 @@ class Completer:
     def _restart(self, psn: int, now: Time, *, implied: bool) -> None:
         """Go back to `psn` because of a NAK or of an answer that is missing; costs a retry."""
         requester = self.qp.requester
-        if psn in (requester.restart_psn,) or requester.timers.rnr is not None:
+        if psn in (requester.restart_psn, requester.psn) or requester.timers.rnr is not None:
             return  # it is going back already, or will after the wait
         if implied:
             self.qp.counters.implied_naks += 1
