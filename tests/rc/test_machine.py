@@ -333,6 +333,7 @@ class TwoDevices(RuleBasedStateMachine):
         for each in (end, end.peer):
             if each.qp.query().sq_draining:
                 each.qp.modify(QPAttr(qp_state=QPState.ERR), QPAttrMask.STATE)
+                self._drain()
             each.qp.modify(QPAttr(qp_state=QPState.RESET), QPAttrMask.STATE)
             each.forget()
         self.sim.run(until=self.sim.now + MS)
