@@ -7,13 +7,13 @@ from typing import Any
 
 from ibwire.fabric.sim import Simulator
 from ibwire.node import Frame
+from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device
-from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WROpcode
-from ibwire.units import GBPS, S, Time, US
+from ibwire.units import GBPS, US, S, Time
 from ibwire_layers.packet import Packet
 
 

@@ -486,8 +486,13 @@ def mac_of(gid: int) -> bytes:
     """The MAC address that a device with this GID has in a network without ARP.
 
     For IPv4 02:00 and the address; for an IPv6 address made from a MAC, that MAC
-    (RFC 4291 appendix A); for any other 02:00 and its last four bytes.
+    (RFC 4291 appendix A); for any other 02:00 and its last four bytes. For a multicast
+    address its group's (RFC 1112 6.4, RFC 2464 7).
     """
+    if is_v4(gid) and gid >> 28 & 15 == 14:
+        return b"\x01\x00\x5e" + (gid & 0x7FFFFF).to_bytes(3)
+    if gid >> 120 == 0xFF:
+        return b"\x33\x33" + (gid & 0xFFFFFFFF).to_bytes(4)
     if not is_v4(gid) and gid >> 24 & 0xFFFF == 0xFFFE:
         low = gid & (1 << 64) - 1
         high = (low >> 40 ^ 0x020000).to_bytes(3)

@@ -21,7 +21,8 @@ from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.credits import credit_code
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
-from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads, ReadReplay
+from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads
+from ibwire.rc.replies import Reply, Resource, find_read, put_back
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
 from ibwire.units import Time
@@ -39,48 +40,6 @@ MAX_MESSAGE = 1 << 31
 
 _NAK = AckKind.NAK << 5
 _RNR_NAK = AckKind.RNR_NAK << 5
-
-
-class Resource:
-    """A request that was executed and its answer; READs and atomics are kept for duplicates."""
-
-    __slots__ = (
-        *("form", "psn", "count", "va", "rkey", "length", "original", "answered", "pd"),
-        "narrowed",
-    )
-
-    def __init__(self, packet: TransportPacket, count: int, pd: ProtectionDomain) -> None:
-        self.form = packet.form
-        self.psn = packet.psn
-        self.count = count
-        """PSNs of its answer."""
-        self.va = packet.va
-        self.rkey = packet.rkey
-        self.length = 0
-        self.original = 0
-        self.answered = False
-        """Whether the whole answer has left once."""
-        self.pd = pd
-        self.narrowed = 0
-        """First position that a replay may still begin at, where replays narrow it."""
-
-
-class Reply:
-    """A response that waits: an acknowledgement, or the answer of a `Resource`."""
-
-    __slots__ = ("first", "length", "position", "psn", "resource", "syndrome")
-
-    def __init__(self, psn: int, syndrome: int | None, resource: Resource | None = None) -> None:
-        self.psn = psn
-        self.syndrome = syndrome
-        """NAK or RNR NAK; `None` for an ACK with the credits of the moment it leaves."""
-        self.resource = resource
-        self.position = 0
-        """Next response packet of a READ."""
-        self.first = 0
-        """The one that this answer began with."""
-        self.length = 0 if resource is None else resource.length
-        """Where it ends, in bytes of a READ: a duplicate may ask for less than the original."""
 
 
 class Responder:
@@ -515,7 +474,9 @@ class Responder:
             self._nak_sent = False
         operation = packet.form.operation
         if operation is Operation.READ:
-            self._replay_read(packet)
+            found = find_read(self.resources, packet, qp.mtu, qp.profile.read_replay)
+            if found is not None:
+                self._replay(*found)
         elif operation in _ATOMICS:
             for resource in self.resources:
                 if resource.psn == packet.psn and resource.form is packet.form:
@@ -531,52 +492,14 @@ class Responder:
             executed = qp.profile.duplicate_ack_psn is DuplicateAckPSN.EXECUTED
             self._acknowledge(self.executed_psn if executed else self.epsn - 1 & MASK)
 
-    def _replay_read(self, packet: TransportPacket) -> None:
-        """Answer a READ again from where it is asked for, if it lies inside a kept one."""
-        mtu = self.qp.mtu
-        rule = self.qp.profile.read_replay
-        for resource in self.resources:
-            position = (packet.psn - resource.psn) & MASK
-            if resource.form is not packet.form or position >= resource.count:
-                continue
-            done = position * mtu
-            if packet.rkey != resource.rkey or packet.va != resource.va + done:
-                return
-            end = done + packet.dma_len
-            if end > resource.length or (end != resource.length and rule is ReadReplay.SAME_END):
-                return
-            if rule is ReadReplay.NARROWING:
-                if position < resource.narrowed:
-                    return
-                resource.narrowed = position
-            self._replay(resource, position, end)
-            return
-
     def _replay(self, resource: Resource, position: int, length: int = 0) -> None:
-        """Put an answer where its PSN belongs among those that wait, or join the one there."""
-        replies = self.replies
-        for index, reply in enumerate(replies):
-            if reply.resource is resource:
-                if position < reply.position:
-                    length = max(length, reply.length)
-                    replies[index] = self._replayed(resource, position, length)
-                else:
-                    reply.length = max(length, reply.length)
-                break
-            if distance(reply.psn, resource.psn) < 0:
-                replies.insert(index, self._replayed(resource, position, length))
-                break
-        else:
-            replies.append(self._replayed(resource, position, length))
-        self.qp.wake()
-
-    def _replayed(self, resource: Resource, position: int, length: int) -> Reply:
         reply = Reply(resource.psn, None, resource)
         reply.position = reply.first = position
         reply.length = length
         if self.qp.profile.replays_mid_read:
             reply.first = 0
-        return reply
+        put_back(self.replies, reply)
+        self.qp.wake()
 
     def _cut_read(self, reply: Reply, resource: Resource) -> TransportPacket | None:
         """The next response packet of a READ; `None` if its memory has been taken away."""

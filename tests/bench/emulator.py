@@ -147,7 +147,9 @@ def beside_tshark(packets: int, rounds: int) -> None:
                 ours[job.name].append(frames / seconds)
                 if has_tshark:
                     peers[job.name].append(tshark_rate(captures[job.name], counts[job.name]))
-    print(f"\nMTU {MTU}, {packets:,} packets with data, {rounds} rounds, median; all frames count\n")
+    print(
+        f"\nMTU {MTU}, {packets:,} packets with data, {rounds} rounds, median; all frames count\n"
+    )
     print("| transfer | frames | frames a CPU second | tshark -T fields | times tshark |")
     print("|---|---|---|---|---|")
     for name, rates in ours.items():
