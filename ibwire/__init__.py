@@ -1,4 +1,4 @@
-"""ibwire reads, writes and checks RDMA packets: InfiniBand, RoCEv1 and RoCEv2."""
+"""ibwire reads, writes, checks and imitates RDMA packets: InfiniBand, RoCEv1 and RoCEv2."""
 
 
 def __getattr__(name: str) -> str:

@@ -27,3 +27,6 @@ def test_wheel_has_the_two_packages_their_types_and_the_licence(tmp_path: Path) 
     assert {"ibwire/py.typed", "ibwire_layers/py.typed"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert "ibwire_layers/scapy/transport.py" in names
+    shipped = {f"ibwire/scenarios/{path.name}" for path in (ROOT / "ibwire/scenarios").iterdir()}
+    assert shipped
+    assert shipped <= set(names)

@@ -64,7 +64,7 @@ def _forget_output() -> None:
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ibwire", prog_name="ibwire")
 def main() -> None:
-    """Read and check RDMA packets: InfiniBand, RoCEv1 and RoCEv2.
+    """Read, check and imitate RDMA packets: InfiniBand, RoCEv1 and RoCEv2.
 
     Results go to standard output, everything else to standard error. Exit status:
     0 done, 1 findings or a result that could not be written, 2 wrong usage,
