@@ -6,14 +6,18 @@ easy as right ones; what is heard is parsed by it.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
     EventType,
+    QPAttr,
+    QPAttrMask,
     QPCap,
+    QPState,
     QPType,
 )
 from ibwire.rc.connect import ALL_ACCESS, bring_up
@@ -21,11 +25,13 @@ from ibwire.rc.device import Device, gid_of, mac_of
 from ibwire.rc.path import ethernet_route
 from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit
+from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire.units import Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.packet import Packet, with_lengths
+from ibwire_layers.schema import Header
 
 OWN, PEER = "10.0.0.22", "10.0.0.1"
 
@@ -44,11 +50,15 @@ class Lone:
         epsn: int = 100,
         psn: int = 500,
         size: int = 4096,
+        pkey: int = 0xFFFF,
+        with_srq: bool = False,
+        addresses: Sequence[str] = (OWN,),
         init: dict[str, Any] | None = None,
         **attr: Any,
     ) -> None:
         self.now: Time = 0
-        self.device = Device("lone", OWN, profile=profile, key_start=40)
+        self.device = Device("lone", addresses, profile=profile, key_start=40)
+        self.device.pkeys[0] = pkey
         self.pd = self.device.alloc_pd()
         self.mr = self.pd.register(size, int(ALL_ACCESS))
         self.send_cq = self.device.create_cq(256)
@@ -58,6 +68,7 @@ class Lone:
             "send_cq": self.send_cq,
             "recv_cq": self.recv_cq,
             "cap": QPCap(max_inline_data=256),
+            "srq": self.device.create_srq(self.pd) if with_srq else None,
             **(init or {}),
         }
         self.qp = self.device.create_qp(QPInit(qp_type, **parts))
@@ -70,7 +81,22 @@ class Lone:
             path_mtu=MTU_CODES[mtu],
             **attr,
         )
-        self.device.poll_event()
+        self._attr = replace(self.qp.query(), cur_qp_state=QPState.RTS)
+
+    def become(self, state: QPState) -> None:
+        """Go to a state, by RESET and all those between; to SQE by a fault."""
+        self.qp.modify(QPAttr(), QPAttrMask.STATE)
+        before = QPState.RESET
+        for step in _WAYS[state]:
+            mask = TRANSITIONS[self.qp.qp_type][before, step].required | QPAttrMask.STATE
+            self.qp.modify(replace(self._attr, qp_state=step), mask)
+            before = step
+        if state is QPState.SQE:
+            wr = SendWR(WROpcode.SEND, [SGE(1, 1, 1)], ah=self._attr.ah_attr)
+            self.qp.post_send(wr)
+            self.hear()
+            self.send_cq.poll(1)
+        assert self.qp.state is state
 
     def sge(self, offset: int = 0, length: int = 256) -> SGE:
         """A piece of its memory."""
@@ -116,7 +142,7 @@ class Lone:
             traffic_class=said.pop("traffic_class", 0),
         )
         info = INFO.get(opcode)
-        kinds = info.headers if info else ()
+        kinds: tuple[type[Header], ...] = info.headers if info else ()
         if h.RETH in kinds or h.AtomicETH in kinds:
             said.setdefault("rkey", self.mr.rkey)
             said.setdefault("va", self.mr.iova)
@@ -124,7 +150,8 @@ class Lone:
             said.setdefault("dma_len", len(payload))
         bth = h.BTH(opcode, psn=psn, **_of(h.BTH, said))
         extensions = tuple(kind(**_of(kind, said)) for kind in kinds)
-        known = set().union(*(_of(kind, said) for kind in (h.BTH, *kinds)))
+        headers: tuple[type[Header], ...] = (h.BTH, *kinds)
+        known = {name for kind in headers for name in _of(kind, said)}
         assert known == set(said), set(said) - known
         size = sum(header.SIZE for header in (bth, *extensions)) + len(payload) + len(padding)
         return Packet(with_lengths(route, size), bth, extensions, payload, padding)
@@ -191,7 +218,20 @@ def words(packets: list[Packet]) -> list[str]:
     return said
 
 
-def _of(kind: type[h.Header], said: dict[str, Any]) -> dict[str, Any]:
+def _of(kind: type[Header], said: dict[str, Any]) -> dict[str, Any]:
     """What is said about the fields of one header."""
-    names = {field.name for field in fields(kind)} - {"opcode", "psn"}  # type: ignore[arg-type]
+    names = {field.name for field in fields(kind)} - {"opcode", "psn"}
     return {name: value for name, value in said.items() if name in names}
+
+
+_UP = [QPState.INIT, QPState.RTR, QPState.RTS]
+
+_WAYS: dict[QPState, list[QPState]] = {
+    QPState.RESET: [],
+    QPState.INIT: _UP[:1],
+    QPState.RTR: _UP[:2],
+    QPState.RTS: _UP,
+    QPState.SQD: [*_UP, QPState.SQD],
+    QPState.SQE: _UP,
+    QPState.ERR: [*_UP, QPState.ERR],
+}

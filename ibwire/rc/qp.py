@@ -470,7 +470,8 @@ class QueuePair:
         if mask & QPAttrMask.ACCESS_FLAGS:
             attr.qp_access_flags = int(attr.qp_access_flags)
         if mask & QPAttrMask.PKEY_INDEX:
-            self._pkey = self.device.pkeys[attr.pkey_index]
+            fixed = self.profile.fixed_pkeys  # rxe does not look at its table for sending either
+            self._pkey = fixed[0] if fixed else self.device.pkeys[attr.pkey_index]
             self._trusted = None
         if mask & QPAttrMask.PATH_MIG_STATE:
             attr.path_mig_state = MigState(attr.path_mig_state)

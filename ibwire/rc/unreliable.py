@@ -1,7 +1,7 @@
 """UC and UD: the same messages without acknowledgements.
 
 A send completes when its last packet is handed to the wire; a fault of its own memory
-takes the queue pair to SQE. The receiver never answers. UC follows the PSNs: after a
+takes the queue pair to SQE. The receiver never answers; a fault of its own memory is the end of it. UC follows the PSNs: after a
 gap the message under way is abandoned, and the next FIRST or ONLY begins afresh. UD
 messages are one packet, checked by Q_Key alone.
 
@@ -97,6 +97,11 @@ class UCResponder(Responder):
         status: WCStatus | None = None,
     ) -> bool:
         self.epsn = packet.psn + 1 & MASK
+        if code == NakCode.REMOTE_OPERATIONAL_ERROR:
+            # The receive request itself is at fault: class A, for every service (rxe_resp.c).
+            self.qp.receives.fail(status or self.qp.profile.receive_fault_status)
+            self.qp.enter_error()
+            return False
         self._abandon()
         if packet.form.is_first and packet.form.operation in (Operation.SEND, Operation.WRITE):
             self.qp.counters.dropped_messages += 1
@@ -131,7 +136,8 @@ class UDResponder(Responder):
             qp.counters.dropped_messages += 1
             receives.give_up()
         elif not receives.fill(grh) or not receives.fill(packet.payload):
-            receives.fail(WCStatus.LOC_PROT_ERR)
+            receives.fail(qp.profile.receive_fault_status)
+            qp.enter_error()  # class A, for every service (rxe_resp.c)
         else:
             receives.finish(packet, flags=flags, src_qp=packet.src_qp)
 

@@ -1,0 +1,756 @@
+"""Completions and events: what an application hears of what it has posted (rc-transport.md 12)."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from ibwire.errors import VerbsError
+from ibwire.fabric.sim import Simulator
+from ibwire.node import Frame
+from ibwire.rc.attributes import (
+    AddressVector,
+    EventType,
+    MigState,
+    QPAttr,
+    QPAttrMask,
+    QPCap,
+    QPState,
+)
+from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
+from ibwire.rc.device import Device, gid_of
+from ibwire.rc.memory import Access
+from ibwire.rc.qp import QueuePair
+from ibwire.rc.work import (
+    SGE,
+    WC,
+    FlushType,
+    MWBindInfo,
+    RecvWR,
+    SendFlags,
+    SendWR,
+    WCFlags,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+from ibwire.units import GBPS, MS, US, Time
+from ibwire_layers import headers as h
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.outer import Ethernet
+from ibwire_layers.packet import Packet
+from lone import Lone, words
+from pair import End, Pair, queue_pair
+
+S = WCStatus
+
+IMM = 0xA1B2C3D4
+
+UNSIGNALLED = 0
+
+
+def statuses(completions: list[WC]) -> list[tuple[int, WCStatus]]:
+    return [(wc.wr_id, wc.status) for wc in completions]
+
+
+def events(device: Device) -> list[EventType]:
+    found = []
+    while (event := device.poll_event()) is not None:
+        found.append(event.event_type)
+    return found
+
+
+def at(end: End, size: int, offset: int = 0) -> bytes:
+    return end.mr.read(end.mr.iova + offset, size)
+
+
+def put(end: End, data: bytes, offset: int = 0) -> bytes:
+    end.mr.write(end.mr.iova + offset, data)
+    return data
+
+
+def turn(qp: QueuePair, state: QPState, mask: int = 0, **attr: Any) -> None:
+    qp.modify(QPAttr(qp_state=state, **attr), QPAttrMask.STATE | mask)
+
+
+# What a completion says.
+
+
+@pytest.mark.parametrize(
+    ("opcode", "completion", "byte_len"),
+    [
+        (WROpcode.SEND, 0, None),
+        (WROpcode.SEND_WITH_IMM, 0, None),
+        (WROpcode.RDMA_WRITE, 1, None),
+        (WROpcode.RDMA_WRITE_WITH_IMM, 1, None),
+        (WROpcode.RDMA_READ, 2, 8),
+        (WROpcode.ATOMIC_CMP_AND_SWP, 3, 8),
+        (WROpcode.ATOMIC_FETCH_AND_ADD, 4, 8),
+        (WROpcode.FLUSH, 8, None),
+        (WROpcode.ATOMIC_WRITE, 9, None),
+    ],
+)
+def test_opcode_of_a_send_completion(
+    opcode: WROpcode, completion: int, byte_len: int | None
+) -> None:
+    """Numbers of `ibv_wc_opcode` in verbs.h; byte_len counts for READ and atomics only."""
+    pair = Pair()
+    pair.b.post_recv(64)
+    pair.post(opcode, length=8, wr_id=77, atomic_data=bytes(8))
+    pair.drive()
+
+    (wc,) = pair.completions
+    assert (wc.wr_id, wc.status, wc.opcode) == (77, S.SUCCESS, completion)
+    assert wc.qp_num == pair.a.qp.number
+    if byte_len is not None:
+        assert wc.byte_len == byte_len
+
+
+@pytest.mark.parametrize(
+    ("opcode", "length", "completion", "flags", "imm"),
+    [
+        (WROpcode.SEND, 2500, 128, 0, 0),
+        (WROpcode.SEND_WITH_IMM, 2500, 128, WCFlags.WITH_IMM, IMM),
+        (WROpcode.SEND_WITH_IMM, 0, 128, WCFlags.WITH_IMM, IMM),
+        (WROpcode.RDMA_WRITE_WITH_IMM, 2500, 129, WCFlags.WITH_IMM, IMM),
+        (WROpcode.RDMA_WRITE_WITH_IMM, 0, 129, WCFlags.WITH_IMM, IMM),
+    ],
+)
+def test_receive_completion(
+    opcode: WROpcode, length: int, completion: int, flags: int, imm: int
+) -> None:
+    pair = Pair()
+    data = put(pair.a, bytes(n * 3 + (n >> 8) & 0xFF for n in range(length)))
+    pair.b.post_recv(4096, wr_id=5)
+    pair.post(opcode, length=length, imm_data=IMM)
+    pair.drive()
+
+    (wc,) = pair.received
+    assert (wc.wr_id, wc.status, wc.opcode, wc.byte_len) == (5, S.SUCCESS, completion, length)
+    assert (wc.wc_flags, wc.imm_data, wc.qp_num) == (flags, imm, pair.b.qp.number)
+    assert at(pair.b, length) == data
+    last = pair.sent("a")[-1].extension(h.ImmDt)
+    assert (last is None) == (imm == 0)
+    if last is not None:
+        assert last.pack() == IMM.to_bytes(4)  # as it was given, in network order
+
+
+def test_plain_write_and_read_are_silent_at_the_other_side() -> None:
+    pair = Pair()
+    pair.b.post_recv(64)
+    pair.post(WROpcode.RDMA_WRITE, length=64)
+    pair.post(WROpcode.RDMA_READ, length=64)
+    pair.drive()
+
+    assert statuses(pair.completions) == [(0, S.SUCCESS)] * 2
+    assert pair.received == []
+    assert events(pair.b.device) == []
+
+
+def test_completions_come_in_the_order_of_posting_whatever_is_answered_first() -> None:
+    """The READ's answer is lost and comes last; nothing behind it completes before it."""
+    pair = Pair()
+    pair.b.post_recv(64)
+    pair.drop("b", 1)
+    posted = [
+        *(WROpcode.RDMA_READ, WROpcode.RDMA_WRITE, WROpcode.SEND),
+        *(WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_WRITE, WROpcode.FLUSH),
+    ]
+    for wr_id, opcode in enumerate(posted):
+        pair.post(opcode, length=8, offset=8 * wr_id, wr_id=wr_id, atomic_data=bytes(8))
+    pair.drive()
+
+    assert statuses(pair.completions) == [(n, S.SUCCESS) for n in range(6)]
+    assert words(pair.sent("a")).count("RDMA_READ_REQUEST 0") == 2
+    assert pair.a.qp.counters.timeouts == 0
+
+
+# Unsignalled requests.
+
+
+def test_unsignalled_request_completes_without_a_word() -> None:
+    pair = Pair()
+    pair.post(WROpcode.RDMA_WRITE, length=8, flags=UNSIGNALLED, wr_id=1)
+    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=2)
+    pair.drive()
+
+    assert statuses(pair.completions) == [(2, S.SUCCESS)]
+
+
+def test_queue_pair_that_signals_all_ignores_the_flag() -> None:
+    pair = Pair(init={"sq_sig_all": True})
+    pair.post(WROpcode.RDMA_WRITE, length=8, flags=UNSIGNALLED, wr_id=1)
+    pair.drive()
+
+    assert statuses(pair.completions) == [(1, S.SUCCESS)]
+
+
+def test_unsignalled_requests_complete_when_they_fail_or_are_flushed() -> None:
+    """IBA 10.7.3.1."""
+    pair = Pair()
+    pair.post(WROpcode.RDMA_WRITE, length=8, flags=UNSIGNALLED, wr_id=1)
+    pair.post(WROpcode.RDMA_WRITE, length=8, flags=UNSIGNALLED, wr_id=2, rkey=1)
+    pair.post(WROpcode.RDMA_WRITE, length=8, flags=UNSIGNALLED, wr_id=3)
+    pair.drive()
+
+    assert statuses(pair.completions) == [(2, S.REM_ACCESS_ERR), (3, S.WR_FLUSH_ERR)]
+
+
+# Solicited events.
+
+
+def listening() -> tuple[Pair, Any]:
+    """A pair whose receiver completes into a queue with a channel."""
+    pair = Pair()
+    channel = pair.b.device.create_channel()
+    pair.b.recv_cq = pair.b.device.create_cq(64, channel)
+    pair.a.qp = queue_pair(pair.a.device, pd=pair.a.pd, send_cq=pair.a.send_cq)
+    pair.b.qp = queue_pair(pair.b.device, pd=pair.b.pd, recv_cq=pair.b.recv_cq)
+    connect(pair.a.qp, pair.b.qp)
+    return pair, channel
+
+
+def test_queue_armed_for_solicited_completions_waits_for_one() -> None:
+    pair, channel = listening()
+    pair.b.recv_cq.arm(solicited_only=True)
+    pair.b.post_recv(64)
+    pair.b.post_recv(64)
+    pair.post(length=8)
+    pair.drive()
+    assert channel.poll_event() is None
+
+    pair.post(length=8, flags=SendFlags.SOLICITED)
+    pair.drive()
+    assert channel.poll_event() is pair.b.recv_cq
+    assert channel.poll_event() is None
+    assert statuses(pair.received) == [(0, S.SUCCESS)] * 2
+
+
+def test_error_completion_counts_as_solicited() -> None:
+    pair, channel = listening()
+    pair.b.recv_cq.arm(solicited_only=True)
+    pair.b.post_recv(4)
+    pair.post(length=8)
+    pair.drive()
+
+    assert channel.poll_event() is pair.b.recv_cq
+    assert statuses(pair.received) == [(0, S.LOC_LEN_ERR)]
+
+
+# Errors and flushing.
+
+
+def test_both_queues_flush_in_order_and_the_request_under_way_first() -> None:
+    pair = Pair()
+    for wr_id in (1, 2, 3):
+        pair.b.post_recv(4096, wr_id=wr_id)
+    pair.drop_if("a", lambda packet: packet.bth.psn > 0)
+    for wr_id in (11, 12):
+        pair.post(length=2000, wr_id=wr_id)
+    pair.drive(until=100 * US)  # FIRST has arrived and has taken request 1
+    for end in (pair.a, pair.b):
+        turn(end.qp, QPState.ERR)
+
+    assert statuses(pair.completions) == [(n, S.WR_FLUSH_ERR) for n in (11, 12)]
+    assert statuses(pair.received) == [(n, S.WR_FLUSH_ERR) for n in (1, 2, 3)]
+    pair.post(length=8, wr_id=13)
+    pair.b.post_recv(64, wr_id=4)
+    assert statuses(pair.completions) == [(13, S.WR_FLUSH_ERR)]
+    assert statuses(pair.received) == [(4, S.WR_FLUSH_ERR)]
+
+
+def test_reset_drops_what_was_posted_without_completions() -> None:
+    pair = Pair()
+    pair.b.post_recv(64)
+    pair.drop_if("a", lambda packet: True)
+    pair.post(length=8)
+    pair.post(WROpcode.RDMA_READ, length=8)
+    pair.drive(until=1 * MS)
+    count = len(pair.frames)
+    for end in (pair.a, pair.b):
+        turn(end.qp, QPState.RESET)
+    pair.drive()
+
+    assert pair.completions == []
+    assert pair.received == []
+    assert len(pair.frames) == count  # no timer is left that would send it again
+    with pytest.raises(VerbsError):
+        pair.post(length=8)
+
+
+def test_queue_pair_works_again_after_reset() -> None:
+    """MSN, PSNs and latches begin anew."""
+    pair = Pair(retry_cnt=0)
+    pair.post(WROpcode.RDMA_WRITE, length=8)
+    pair.drive()
+    pair.post(WROpcode.RDMA_WRITE, length=8, rkey=1)
+    pair.drive()
+    assert statuses(pair.completions) == [(0, S.SUCCESS), (0, S.REM_ACCESS_ERR)]
+    for end in (pair.a, pair.b):
+        turn(end.qp, QPState.RESET)
+    connect(pair.a.qp, pair.b.qp, psn_a=1000, psn_b=2000)
+    pair.frames.clear()
+    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=5)
+    pair.drive()
+
+    assert words(pair.sent("a")) == ["RDMA_WRITE_ONLY 1000"]
+    assert words(pair.sent("b")) == ["ACKNOWLEDGE 1000 0x00"]
+    assert pair.sent("b")[0].extension(h.AETH).msn == 1
+    assert statuses(pair.completions) == [(5, S.SUCCESS)]
+
+
+def test_last_wqe_reached_tells_that_an_srq_gives_this_queue_pair_no_more() -> None:
+    """The requests of the SRQ are not flushed; the one under way is."""
+    pair = Pair()
+    device = pair.b.device
+    srq = device.create_srq(pair.b.pd)
+    for wr_id in (1, 2, 3):
+        srq.post_recv(RecvWR([pair.b.sge(0, 4096)], wr_id))
+    pair.b.qp = queue_pair(device, pd=pair.b.pd, srq=srq, recv_cq=pair.b.recv_cq)
+    pair.a.qp = queue_pair(pair.a.device, pd=pair.a.pd)
+    connect(pair.a.qp, pair.b.qp)
+    pair.drop("a", 2)
+    pair.post(length=2000)
+    pair.drive(until=100 * US)
+    turn(pair.b.qp, QPState.ERR)
+
+    assert statuses(pair.received) == [(1, S.WR_FLUSH_ERR)]
+    assert events(device) == [EventType.QP_LAST_WQE_REACHED]
+    assert len(srq) == 2
+
+
+# SQD.
+
+
+@pytest.mark.parametrize("notify", [0, 1])
+def test_sqd_finishes_what_has_begun_and_starts_nothing(notify: int) -> None:
+    pair = Pair()
+    pair.drop("a", 2)
+    pair.post(WROpcode.RDMA_WRITE, length=2500, wr_id=1)
+    pair.drive(until=1 * US)  # all three packets are under way, the second is lost
+    turn(
+        *(pair.a.qp, QPState.SQD, QPAttrMask.EN_SQD_ASYNC_NOTIFY),
+        en_sqd_async_notify=notify,
+    )
+    pair.post(WROpcode.RDMA_WRITE, length=8, remote=4096, wr_id=2)
+    assert pair.a.qp.query().sq_draining == 1
+    assert events(pair.a.device) == []
+    with pytest.raises(VerbsError):
+        turn(pair.a.qp, QPState.RTS)
+    pair.drive()
+
+    assert words(pair.sent("a")) == [
+        *("RDMA_WRITE_FIRST 0", "RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"),
+        *("RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"),
+    ]
+    assert statuses(pair.completions) == [(1, S.SUCCESS)]
+    assert events(pair.a.device) == [EventType.SQ_DRAINED] * notify
+    assert pair.a.qp.query().sq_draining == 0
+
+    turn(pair.a.qp, QPState.RTS)
+    pair.drive()
+    assert words(pair.sent("a"))[5:] == ["RDMA_WRITE_ONLY 3"]
+    assert statuses(pair.completions) == [(2, S.SUCCESS)]
+
+
+def test_idle_send_queue_is_drained_at_once() -> None:
+    pair = Pair()
+    turn(pair.a.qp, QPState.SQD, QPAttrMask.EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify=1)
+
+    assert events(pair.a.device) == [EventType.SQ_DRAINED]
+    assert pair.a.qp.query().sq_draining == 0
+
+
+def test_queue_pair_in_sqd_still_serves_its_peer() -> None:
+    pair = Pair()
+    turn(pair.b.qp, QPState.SQD)
+    pair.b.post_recv(64)
+    pair.post(length=8)
+    pair.post(WROpcode.RDMA_READ, length=8)
+    pair.drive()
+
+    assert statuses(pair.completions) == [(0, S.SUCCESS)] * 2
+    assert statuses(pair.received) == [(0, S.SUCCESS)]
+
+
+# Fence, inline, scatter and gather, nothing at all.
+
+
+@pytest.mark.parametrize(
+    ("flags", "waits"), [(SendFlags.SIGNALED, False), (SendFlags.SIGNALED | SendFlags.FENCE, True)]
+)
+@pytest.mark.parametrize("before", [WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD])
+def test_fence_waits_for_reads_and_atomics(before: WROpcode, flags: int, waits: bool) -> None:
+    """The WRITE sends what the READ has brought, or what was there before."""
+    pair = Pair()
+    put(pair.a, b"before..")
+    there = put(pair.b, b"12345678")
+    pair.post(before, length=8)
+    pair.post(WROpcode.RDMA_WRITE, length=8, remote=64, flags=flags)
+    pair.drive()
+
+    order = [who for _, who, _ in pair.frames][:3]
+    assert order == (["a", "b", "a"] if waits else ["a", "a", "b"])
+    assert at(pair.b, 8, 64) == (there if waits else b"before..")
+
+
+def test_inline_data_needs_no_key() -> None:
+    pair = Pair()
+    pair.a.qp.post_send(
+        SendWR(
+            *(WROpcode.RDMA_WRITE, (), SendFlags.INLINE | SendFlags.SIGNALED),
+            remote_addr=pair.b.mr.iova,
+            rkey=pair.b.mr.rkey,
+            inline_data=b"hello",
+        )
+    )
+    pair.drive()
+
+    assert at(pair.b, 6) == b"hello\0"
+
+
+def test_too_much_inline_data_is_einval() -> None:
+    pair = Pair(init={"cap": QPCap(max_inline_data=100)})
+    flags = SendFlags.SIGNALED | SendFlags.INLINE
+    pair.post(WROpcode.RDMA_WRITE, length=100, flags=flags)
+    with pytest.raises(VerbsError) as caught:
+        pair.post(WROpcode.RDMA_WRITE, length=101, flags=flags)
+
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_several_sges_are_gathered_and_scattered_over_packet_bounds() -> None:
+    """1000 + 0 + 1500 + 3 bytes sent, taken in as 1 + 2000 + 0 + 600."""
+    pair = Pair()
+    data = put(pair.a, bytes(n * 7 + (n >> 8) & 0xFF for n in range(8192)))
+    out = [(5000, 1000), (0, 0), (100, 1500), (3000, 3)]
+    into = [(10, 1), (4000, 2000), (0, 0), (100, 600)]
+    pair.b.qp.post_recv(RecvWR([pair.b.sge(*piece) for piece in into]))
+    pair.a.qp.post_send(SendWR(sg_list=[pair.a.sge(*piece) for piece in out]))
+    pair.drive()
+
+    message = data[5000:6000] + data[100:1600] + data[3000:3003]
+    assert words(pair.sent("a")) == ["SEND_FIRST 0", "SEND_MIDDLE 1", "SEND_LAST 2"]
+    assert b"".join(packet.payload for packet in pair.sent("a")) == message
+    (wc,) = pair.received
+    assert wc.byte_len == 2503
+    assert at(pair.b, 1, 10) == message[:1]
+    assert at(pair.b, 2000, 4000) == message[1:2001]
+    assert at(pair.b, 600, 100) == message[2001:] + bytes(98)
+
+
+def test_messages_of_no_bytes_are_one_packet_each_and_need_no_key() -> None:
+    """C9-88: R_Key and address of an empty WRITE or READ are not looked at."""
+    pair = Pair(psn_a=0xFFFFFE)
+    pair.b.post_recv(0, wr_id=1)
+    pair.b.post_recv(0, wr_id=2)
+    for wr_id, opcode in enumerate(
+        [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ, WROpcode.SEND, WROpcode.RDMA_WRITE_WITH_IMM]
+    ):
+        pair.post(opcode, length=0, wr_id=wr_id, rkey=0, remote_addr=3)
+    pair.drive()
+
+    assert words(pair.sent("a")) == [
+        *("RDMA_WRITE_ONLY 16777214", "RDMA_READ_REQUEST 16777215"),
+        *("SEND_ONLY 0", "RDMA_WRITE_ONLY_WITH_IMMEDIATE 1"),
+    ]
+    assert {packet.payload for packet in pair.sent("a") + pair.sent("b")} == {b""}
+    assert [(wc.wr_id, wc.status, wc.byte_len) for wc in pair.completions] == [
+        (n, S.SUCCESS, 0) for n in range(4)
+    ]
+    assert [(wc.wr_id, wc.opcode, wc.byte_len) for wc in pair.received] == [
+        (1, WCOpcode.RECV, 0),
+        (2, WCOpcode.RECV_RDMA_WITH_IMM, 0),
+    ]
+
+
+# Memory windows.
+
+
+def windowed() -> tuple[Pair, Any, Any, int]:
+    """A window of type 2 over bytes 100 to 299 of a region of `b`, bound by a work request."""
+    pair = Pair()
+    region = pair.b.pd.register(1000, int(Access.LOCAL_WRITE | Access.MW_BIND))
+    window = pair.b.pd.allocate_window(2)
+    new = window.rkey & ~0xFF | (window.rkey + 1) & 0xFF
+    info = MWBindInfo(region, region.iova + 100, 200, int(Access.REMOTE_WRITE))
+    pair.b.qp.post_send(SendWR(WROpcode.BIND_MW, rkey=new, mw=window, bind_info=info, wr_id=50))
+    pair.drive()
+    (wc,) = pair.b.send_cq.poll(9)
+    assert (wc.wr_id, wc.status, wc.opcode) == (50, S.SUCCESS, WCOpcode.BIND_MW)
+    assert pair.frames == []  # a local operation
+    return pair, region, window, new
+
+
+def through(pair: Pair, region: Any, rkey: int, start: int, length: int) -> WCStatus:
+    """How a WRITE through a key ends."""
+    pair.post(WROpcode.RDMA_WRITE, length=length, rkey=rkey, remote_addr=region.iova + start)
+    pair.drive()
+    return pair.completions[0].status
+
+
+def test_window_opens_what_it_is_bound_to() -> None:
+    pair, region, window, rkey = windowed()
+    data = put(pair.a, bytes(range(200)))
+
+    assert window.rkey == rkey
+    assert through(pair, region, rkey, 100, 200) is S.SUCCESS
+    assert region.read(region.iova, 1000) == bytes(100) + data + bytes(700)
+    assert through(pair, region, rkey, 101, 200) is S.REM_ACCESS_ERR
+    assert words(pair.sent("b"))[-1] == "ACKNOWLEDGE 1 0x62"
+
+
+def test_send_with_invalidate_closes_the_window() -> None:
+    pair, region, _, rkey = windowed()
+    pair.b.post_recv(64, wr_id=3)
+    pair.post(WROpcode.SEND_WITH_INV, length=8, invalidate_rkey=rkey)
+    pair.drive()
+
+    assert pair.sent("a")[0].opcode_name == "RC_SEND_ONLY_WITH_INVALIDATE"
+    assert pair.sent("a")[0].extension(h.IETH).rkey == rkey
+    (wc,) = pair.received
+    assert (wc.wr_id, wc.status, wc.opcode) == (3, S.SUCCESS, WCOpcode.RECV)
+    assert (wc.wc_flags, wc.imm_data, wc.byte_len) == (WCFlags.WITH_INV, rkey, 8)
+    assert statuses(pair.completions) == [(0, S.SUCCESS)]
+    assert through(pair, region, rkey, 100, 8) is S.REM_ACCESS_ERR
+    assert region.read(region.iova, 1000) == bytes(1000)
+
+
+def test_local_invalidate_closes_the_window() -> None:
+    pair, region, _, rkey = windowed()
+    pair.b.qp.post_send(SendWR(WROpcode.LOCAL_INV, invalidate_rkey=rkey, wr_id=51))
+    pair.drive()
+
+    (wc,) = pair.b.send_cq.poll(9)
+    assert (wc.wr_id, wc.status, wc.opcode) == (51, S.SUCCESS, WCOpcode.LOCAL_INV)
+    assert through(pair, region, rkey, 100, 8) is S.REM_ACCESS_ERR
+
+
+def test_bind_that_may_not_be_is_a_bind_error_after_what_was_posted_before() -> None:
+    """A region without MW_BIND; local operations take no PSN."""
+    pair = Pair()
+    window = pair.a.pd.allocate_window(2)
+    info = MWBindInfo(pair.a.mr, pair.a.mr.iova, 8, int(Access.REMOTE_WRITE))
+    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=1)
+    pair.a.qp.post_send(SendWR(WROpcode.BIND_MW, mw=window, bind_info=info, wr_id=2))
+    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=3)
+    pair.drive()
+
+    assert words(pair.sent("a")) == ["RDMA_WRITE_ONLY 0"]
+    assert statuses(pair.completions) == [
+        *((1, S.SUCCESS), (2, S.MW_BIND_ERR), (3, S.WR_FLUSH_ERR))
+    ]
+
+
+# FLUSH and ATOMIC WRITE.
+
+
+def test_flush_and_atomic_write_are_answered_by_an_empty_read_response() -> None:
+    pair = Pair()
+    pair.post(WROpcode.ATOMIC_WRITE, length=0, remote=64, atomic_data=b"8 bytes!", wr_id=1)
+    pair.a.qp.post_send(
+        SendWR(
+            WROpcode.FLUSH,
+            wr_id=2,
+            remote_addr=pair.b.mr.iova,
+            rkey=pair.b.mr.rkey,
+            flush_type=FlushType.GLOBAL | FlushType.PERSISTENT,
+            length=100,
+        )
+    )
+    pair.drive()
+
+    write, flush = pair.sent("a")
+    assert words([write, flush]) == ["ATOMIC_WRITE 0", "FLUSH 1"]
+    assert (write.payload, write.extension(h.RETH).dma_len) == (b"8 bytes!", 8)
+    assert [type(header) for header in flush.extensions] == [h.FETH, h.RETH]
+    assert (flush.extensions[0].plt, flush.extensions[0].sel) == (3, 0)
+    assert (flush.extensions[1].dma_len, flush.payload) == (100, b"")
+    answers = pair.sent("b")
+    assert words(answers) == ["RDMA_READ_RESPONSE_ONLY 0 0x00", "RDMA_READ_RESPONSE_ONLY 1 0x00"]
+    assert [packet.payload for packet in answers] == [b"", b""]
+    assert [packet.extension(h.AETH).msn for packet in answers] == [1, 2]
+    assert at(pair.b, 8, 64) == b"8 bytes!"
+    assert statuses(pair.completions) == [(1, S.SUCCESS), (2, S.SUCCESS)]
+
+
+# Congestion.
+
+
+def test_cnp_of_a_connectx_is_counted_and_reported() -> None:
+    """The ConnectX-4 Lx vector of rc-transport.md 16.4, for QP 0x118 at 10.0.18.1."""
+    device = Device("np", "10.0.18.1")
+    qp = queue_pair(device)
+    device.qps[0x118] = qp  # the number that the vector names
+    bring_up(qp, AddressVector(dgid=gid_of("10.0.17.1")), dest_qp_num=0x99, rq_psn=7)
+    frame = Ethernet().pack() + bytes.fromhex(
+        "45c2003c718c4000401191610a0011010a001201 000012b700280000 8100ffff4000011800000000"
+        + "00" * 16
+        + "82fd002a"
+    )
+    device.receive(frame, 123)
+
+    assert device.counters["bad_icrc"] == 0
+    assert qp.counters.cnps_received == 1
+    (event,) = device.congestion
+    assert (event.qp, event.kind, event.time) == (qp, "cnp", 123)
+    assert device.poll_transmit(123) is None  # a CNP is not acknowledged
+    assert qp.query().rq_psn == 7  # and takes no PSN
+
+
+@pytest.mark.parametrize("traffic_class", [0, 1, 2, 3])
+def test_ce_mark_is_counted_and_changes_nothing_else(traffic_class: int) -> None:
+    lone = Lone(epsn=100)
+    answer = lone.say(
+        *(OpCode.RC_RDMA_WRITE_ONLY, 100, b"12345678"), ack_req=1, traffic_class=traffic_class
+    )
+
+    marked = int(traffic_class == 3)
+    assert words(answer) == ["ACKNOWLEDGE 100 0x00"]
+    assert lone.memory[:8] == b"12345678"
+    assert lone.qp.counters.ce_marked == marked
+    assert [(event.qp, event.kind) for event in lone.device.congestion] == [
+        (lone.qp, "ce")
+    ] * marked
+
+
+# Automatic path migration.
+
+
+class Migrating:
+    """Two ends with two addresses each: 10.0.0.x is the path, 10.0.1.x the alternate one."""
+
+    def __init__(self, **attr: Any) -> None:
+        self.sim = Simulator()
+        self.devices = [
+            Device("a", ["10.0.0.1", "10.0.1.1"]),
+            Device("b", ["10.0.0.2", "10.0.1.2"]),
+        ]
+        self.regions = []
+        self.qps = []
+        for device in self.devices:
+            pd = device.alloc_pd()
+            self.regions.append(pd.register(4096, int(ALL_ACCESS)))
+            self.qps.append(queue_pair(device, pd=pd))
+        self.a, self.b = self.qps
+        connect(self.a, self.b, timeout=8, retry_cnt=1, **attr)
+        self.packets: list[Packet] = []
+        self.broken = False
+        """Whether nothing gets through on the first path."""
+        self.sim.connect(
+            *self.devices,
+            rate_bps=100 * GBPS,
+            delay=1 * US,
+            a_to_b=self._stage,
+            b_to_a=self._stage,
+        )
+
+    def _stage(self, frame: Frame, now: Time) -> list[tuple[Time, Frame]]:
+        packet = Packet.parse(frame)
+        self.packets.append(packet)
+        return [] if self.broken and packet.route.ip.dst >> 8 == 0x0A0000 else [(0, frame)]
+
+    def rearm(self) -> None:
+        """Give both ends the alternate path."""
+        for qp, peer in ((self.a, "10.0.1.2"), (self.b, "10.0.1.1")):
+            attr = QPAttr(
+                alt_ah_attr=AddressVector(dgid=gid_of(peer), sgid_index=1),
+                path_mig_state=MigState.REARM,
+            )
+            qp.modify(attr, QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE)
+
+    def write(self) -> tuple[list[tuple[str, int]], list[WCStatus]]:
+        """WRITE from a to b; source address and MigReq of each packet, and how it ended."""
+        self.packets.clear()
+        here, there = self.regions
+        sges = [SGE(here.iova, 8, here.lkey)]
+        self.a.post_send(SendWR(WROpcode.RDMA_WRITE, sges, remote_addr=there.iova, rkey=there.rkey))
+        self.sim.run()
+        assert self.a.send_cq is not None
+        seen = [
+            (".".join(map(str, p.route.ip.src.to_bytes(4)[2:])), p.bth.mig_req)
+            for p in self.packets
+        ]
+        return seen, [wc.status for wc in self.a.send_cq.poll(9)]
+
+    @property
+    def states(self) -> list[MigState]:
+        return [qp.query().path_mig_state for qp in self.qps]
+
+    @property
+    def events(self) -> list[list[EventType]]:
+        return [events(device) for device in self.devices]
+
+
+def test_without_an_alternate_path_mig_req_is_1() -> None:
+    pair = Migrating()
+
+    assert pair.write() == ([("0.1", 1), ("0.2", 1)], [S.SUCCESS])
+    assert pair.states == [MigState.MIGRATED] * 2
+
+
+def test_both_ends_are_armed_when_each_has_seen_mig_req_0() -> None:
+    pair = Migrating()
+    pair.rearm()
+    assert pair.states == [MigState.REARM] * 2
+
+    assert pair.write() == ([("0.1", 0), ("0.2", 0)], [S.SUCCESS])
+    assert pair.states == [MigState.ARMED] * 2
+    assert pair.events == [[], []]
+
+
+def test_end_stays_in_rearm_while_the_peer_has_no_alternate_path() -> None:
+    pair = Migrating()
+    attr = QPAttr(
+        alt_ah_attr=AddressVector(dgid=gid_of("10.0.1.2"), sgid_index=1),
+        path_mig_state=MigState.REARM,
+    )
+    pair.a.modify(attr, QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE)
+
+    assert pair.write() == ([("0.1", 0), ("0.2", 1)], [S.SUCCESS])
+    assert pair.states == [MigState.REARM, MigState.MIGRATED]
+
+
+def test_asked_to_migrate_one_end_takes_the_other_along() -> None:
+    pair = Migrating()
+    pair.rearm()
+    pair.write()
+    pair.a.modify(QPAttr(path_mig_state=MigState.MIGRATED), QPAttrMask.PATH_MIG_STATE)
+
+    assert pair.write() == ([("1.1", 1), ("1.2", 1)], [S.SUCCESS])
+    assert pair.states == [MigState.MIGRATED] * 2
+    assert pair.events == [[EventType.PATH_MIG], [EventType.PATH_MIG]]
+
+
+def test_exhausted_retries_migrate_and_count_anew() -> None:
+    """retry_cnt 1: twice on the first path, then on the other (rc-transport.md 9)."""
+    pair = Migrating()
+    pair.rearm()
+    pair.write()
+    pair.broken = True
+
+    assert pair.write() == ([("0.1", 0), ("0.1", 0), ("1.1", 1), ("1.2", 1)], [S.SUCCESS])
+    assert pair.states == [MigState.MIGRATED] * 2
+    assert pair.events == [[EventType.PATH_MIG], [EventType.PATH_MIG]]
+    assert pair.write() == ([("1.1", 1), ("1.2", 1)], [S.SUCCESS])
+
+
+def test_exhausted_retries_are_fatal_while_not_armed() -> None:
+    pair = Migrating()
+    pair.rearm()
+    pair.broken = True
+
+    assert pair.write() == ([("0.1", 0), ("0.1", 0)], [S.RETRY_EXC_ERR])
+
+
+@pytest.mark.parametrize("wanted", [MigState.ARMED, 3])
+def test_migration_state_that_cannot_be_asked_for_is_einval(wanted: int) -> None:
+    pair = Migrating()
+    pair.rearm()
+    with pytest.raises(VerbsError) as caught:
+        pair.a.modify(QPAttr(path_mig_state=wanted), QPAttrMask.PATH_MIG_STATE)
+
+    assert caught.value.errno == errno.EINVAL
+    assert pair.states == [MigState.REARM] * 2
