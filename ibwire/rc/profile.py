@@ -145,6 +145,9 @@ class Profile:
     """Receive completion of a message that drew NAK invalid request."""
     receive_fault_status: WCStatus = WCStatus.LOC_PROT_ERR
     """Receive completion when the receive buffer itself is at fault."""
+    marks_grh: bool = False
+    """Whether receive completions of connections have the flag GRH, as those of datagrams
+    always have where there is one (rxe: `do_complete`)."""
 
     # The library in front of the device.
     reset_discards_completions: bool = True
@@ -190,6 +193,7 @@ RXE = Profile(
     atomic_alignment_first=False,
     invalid_request_status=WCStatus.REM_INV_REQ_ERR,
     receive_fault_status=WCStatus.LOC_QP_OP_ERR,
+    marks_grh=True,
     reset_discards_completions=False,
 )
 """Linux Soft-RoCE, kernel 6.1. Sources: the captures named above, rc-transport facts."""

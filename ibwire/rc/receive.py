@@ -92,6 +92,8 @@ class ReceiveQueue:
     ) -> None:
         """Complete the request with success; `packet` is the last of the message."""
         imm = 0
+        if self.qp.profile.marks_grh:
+            flags |= WCFlags.GRH
         if packet.form.has_imm:
             imm, flags = packet.imm_data, flags | WCFlags.WITH_IMM
         elif packet.form.has_invalidate:

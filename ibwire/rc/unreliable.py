@@ -1,9 +1,10 @@
 """UC and UD: the same messages without acknowledgements.
 
 A send completes when its last packet is handed to the wire; a fault of its own memory
-takes the queue pair to SQE. The receiver never answers; a fault of its own memory is the end of it. UC follows the PSNs: after a
-gap the message under way is abandoned, and the next FIRST or ONLY begins afresh. UD
-messages are one packet, checked by Q_Key alone.
+takes the queue pair to SQE. The receiver never answers; a fault of its own memory takes
+the queue pair to ERR. UC follows the PSNs: after a gap the message under way is
+abandoned, and the next FIRST or ONLY begins afresh. UD messages are one packet, checked
+by Q_Key alone.
 
 Source: IBA 9.8.2, 9.8.3; rxe_resp.c `check_psn`, `do_class_d1e_error`; rxe_recv.c.
 """
