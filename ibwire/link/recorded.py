@@ -23,7 +23,7 @@ from ibwire.rc.path import Arrival, Arrivals, icrc_fits
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD, MgmtClass
 from ibwire_layers.opcodes import Service
-from ibwire_layers.packet import IBRoute, RoCEv2Route
+from ibwire_layers.packet import IBRoute
 from ibwire_layers.psn import MASK, distance
 
 Address = tuple[int, int]
@@ -290,9 +290,7 @@ class Exchanges:
         exchange.requests.append(recorded)
         exchange.seen_requests += 1
         exchange.last_psn = recorded.packet.psn
-        route = recorded.arrival.route
-        if isinstance(route, RoCEv2Route):
-            exchange.port = route.udp.src_port
+        exchange.port = recorded.arrival.source_port
         if exchange.src_qpn is None and len(exchange.waiting) < self.INDEXED:
             entry = (key[0], key[1], recorded.packet.psn)
             exchange.waiting.append(entry)
@@ -333,8 +331,7 @@ class Exchanges:
     def _recognise(self, recorded: RecordedPacket) -> Exchange | None:
         """The exchange that the first response of a flow belongs to."""
         destination, source, _ = recorded.key
-        route = recorded.arrival.route
-        port = route.udp.src_port if isinstance(route, RoCEv2Route) else 0
+        port = recorded.arrival.source_port
         psn = recorded.packet.psn
         fitting = [e for e in self._by_psn.get((source, destination, psn), ()) if e.src_qpn is None]
         # rxe has one port for both directions, hns that of the sender's QPN.

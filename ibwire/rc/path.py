@@ -176,8 +176,10 @@ class Arrival:
     ecn: int
     grh: bytes
     """The 40 bytes that a UD receiver finds in front of the message; empty if there is none."""
+    source_port: int
+    """Of UDP; 0 where there is none."""
     route: Route
-    """Of the first packet with these headers: its IPv4 identification may be another one."""
+    """Of a packet of the same sender: lengths, identification and source port may differ."""
 
 
 class Arrivals:
@@ -233,7 +235,8 @@ class Arrivals:
             end,
             _v4_register(frame, ip),
             similar.ecn,
-            bytes(20) + frame[ip : ip + 20],
+            bytes(20) + frame[ip : ip + IPv4.SIZE],
+            int.from_bytes(frame[ip + 20 : ip + 22]),
             similar.route,
         )
         if frame[ip + 4 : ip + 6] == b"\0\0":  # else no other frame has the same
@@ -337,8 +340,9 @@ def _sum16(data: bytes) -> int:
 
 
 def _arrival(route: Route, size: int, end: int) -> Arrival:
+    port = 0
     if isinstance(route, RoCEv2Route):
-        ip = route.ip
+        ip, port = route.ip, route.udp.src_port
         if isinstance(ip, IPv4):
             # The IPv4 header takes the last 20 of the 40 bytes (IBA annex A17.4.5.2).
             source, destination = V4_MAPPED | ip.src, V4_MAPPED | ip.dst
@@ -354,7 +358,7 @@ def _arrival(route: Route, size: int, end: int) -> Arrival:
         else:
             assert isinstance(route, IBRoute)
             source, destination, grh = route.lrh.slid, route.lrh.dlid, b""
-    return Arrival(source, destination, size, end, icrc_register(route), ecn, grh, route)
+    return Arrival(source, destination, size, end, icrc_register(route), ecn, grh, port, route)
 
 
 def ethernet_route(
