@@ -119,9 +119,21 @@ class Completer:
         if una != before:
             requester.acknowledge(una, now)
             self.retire()
-        if lost:
+        if lost and not self._is_recovering(psn):
             self._restart(requester.una, now, implied=True)
         return not lost
+
+    def _is_recovering(self, psn: int) -> bool:
+        """Whether what is before `psn` is on its way again and may have been answered since.
+
+        A duplicate is acknowledged up to the newest PSN, and so beyond a READ or atomic
+        that has been asked for again a moment ago. What was sent after all this tells.
+        """
+        requester = self.qp.requester
+        recover = requester.recover
+        if recover is None or not self.qp.profile.waits_for_recovery:
+            return False
+        return (recover - psn) & MASK < HALF
 
     def _restart(self, psn: int, now: Time, *, implied: bool) -> None:
         """Go back to `psn` because of a NAK or of an answer that is missing; costs a retry."""
@@ -133,6 +145,7 @@ class Completer:
         if requester.use_up_retry():
             requester.restart_psn = psn
             requester.exact = implied
+            requester.recover = requester.next_psn
             requester.restart(psn)
             requester.arm(now)
 

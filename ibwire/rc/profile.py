@@ -87,6 +87,10 @@ class Profile:
     """Whether an ATOMIC WRITE takes one of `max_rd_atomic` (rxe_requester)."""
     restarts_on_read_gap: bool = True
     """Whether a gap in the responses of a READ restarts it at once (rxe: drop-read-response)."""
+    waits_for_recovery: bool = True
+    """Whether, after going back, only the answer to something newer shows once more that a
+    READ or atomic was lost (ours: the acknowledgement of a duplicate may show it falsely;
+    rxe and qib restart again after any progress)."""
     timer_granularity: Time = 1
     """ACK timeouts are cut to multiples of it (rxe: jiffies of 4 ms)."""
     keeps_pending_timer: bool = False
@@ -169,6 +173,7 @@ RXE = Profile(
     max_unacked_psns=128,
     counts_atomic_write=True,
     restarts_on_read_gap=False,
+    waits_for_recovery=False,
     timer_granularity=4 * MS,
     keeps_pending_timer=True,
     retry_7_is_infinite=True,
@@ -202,6 +207,7 @@ RDMAVT = Profile(
     name="rdmavt",
     ack_request_interval=16,
     limited_message=True,
+    waits_for_recovery=False,
     timeout_sends_one=True,
     bad_response=WCStatus.LOC_QP_OP_ERR,
     bad_response_length=WCStatus.LOC_LEN_ERR,

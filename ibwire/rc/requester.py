@@ -96,7 +96,7 @@ class Requester:
 
     __slots__ = (
         *("qp", "wqes", "cursor", "una", "next_psn", "psn", "ssn", "credits", "timers"),
-        *("reads", "retries", "rnr_retries", "restart_psn", "exact"),
+        *("reads", "retries", "rnr_retries", "restart_psn", "recover", "exact"),
         *("_since_request", "_probe", "_probing", "_unfreed", "_wait", "_stalled"),
     )
 
@@ -128,6 +128,8 @@ class Requester:
         self.una = self.next_psn = self.psn = psn
         self.restart_psn: int | None = None
         """Where a sequence NAK made it go back to, until something newer is acknowledged."""
+        self.recover: int | None = None
+        """First PSN that was not sent when it last went back, until that is acknowledged."""
         self.exact = False
         """Whether only the response at `una` counts, because what is before it was lost."""
         self._since_request = 0
@@ -235,6 +237,8 @@ class Requester:
     def acknowledge(self, psn: int, now: Time) -> None:
         """Everything before `psn` is acknowledged: progress."""
         self.una = psn
+        if self.recover is not None and (psn - self.recover) & MASK < HALF:
+            self.recover = None
         self.exact = False
         self.restart_psn = None
         attr = self.qp.attr
@@ -269,6 +273,7 @@ class Requester:
             if self.use_up_retry():
                 self.exact = False
                 self.restart_psn = None
+                self.recover = self.next_psn
                 self.restart(self.una)
                 self._probe = self.qp.profile.timeout_sends_one
 
