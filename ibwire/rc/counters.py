@@ -53,6 +53,10 @@ class QPCounters:
     dropped: int
     """Packets dropped in silence: wrong state, service, P_Key or sender."""
 
+    def __repr__(self) -> str:
+        told = (f"{name}={count}" for name, count in self.as_dict().items() if count)
+        return f"<QPCounters {' '.join(told)}>"
+
     def count_nak(self, syndrome: int) -> None:
         """Count a NAK that leaves."""
         if aeth.kind(syndrome) is aeth.AckKind.RNR_NAK:

@@ -31,7 +31,7 @@ from ibwire.rc.path import (
     icrc_fits,
     is_v4,
 )
-from ibwire.rc.profile import SPEC, Profile, SourcePort
+from ibwire.rc.profile import PROFILES, SPEC, Profile, SourcePort
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.units import Time
@@ -103,8 +103,8 @@ class Device:
 
     address: the port's IPv4 or IPv6 addresses, first GIDs first; for a native
     InfiniBand port its GIDs. mac: `None` for the one that `mac_of` gives.
-    link: `rocev2`, `rocev1` or `ib`. vlan: VLAN ID of everything it sends.
-    lid: of a native InfiniBand port.
+    profile: how it behaves, itself or by name. link: `rocev2`, `rocev1` or `ib`.
+    vlan: VLAN ID of everything it sends. lid: of a native InfiniBand port.
     """
 
     LIMIT_EVENTS = 4096
@@ -116,7 +116,7 @@ class Device:
         address: str | Sequence[str] = "10.0.0.1",
         *,
         mac: bytes | None = None,
-        profile: Profile = SPEC,
+        profile: Profile | str = SPEC,
         link: str = "rocev2",
         vlan: int | None = None,
         lid: int = 1,
@@ -124,10 +124,12 @@ class Device:
         first_qpn: int = 0x11,
         key_start: int = 0,
     ) -> None:
+        if isinstance(profile, str) and profile not in PROFILES:
+            raise VerbsError(errno.EINVAL, f"profile {profile!r}, not {', '.join(PROFILES)}")
         if link not in ("rocev2", "rocev1", "ib"):
             raise VerbsError(errno.EINVAL, f"link {link!r}, not rocev2, rocev1 or ib")
         self.name = name
-        self.profile = profile
+        self.profile = PROFILES[profile] if isinstance(profile, str) else profile
         self.link = link
         self.vlan = vlan
         self.lid = lid
@@ -225,6 +227,8 @@ class Device:
             raise VerbsError(errno.EINVAL, f"more than {limits.max_inline_data} bytes inline")
         if init.pd is None and init.qp_type is not QPType.XRC_RECV:
             raise VerbsError(errno.EINVAL, "a queue pair needs a protection domain")
+        if init.pd is not None and init.pd.keys is not self.keys:
+            raise VerbsError(errno.EINVAL, "the protection domain is of another device")
         if init.send_cq is None and init.qp_type is not QPType.XRC_RECV:
             raise VerbsError(errno.EINVAL, "a queue pair needs a completion queue for sends")
         if init.qp_type is QPType.XRC_RECV and init.xrc_domain is None:

@@ -71,7 +71,7 @@ class Profile:
     route_hop_limit: int | None = None
     """Hop limit that replaces the one asked for (rxe: 64, the route's)."""
     fixed_pkeys: tuple[int, ...] = ()
-    """P_Keys accepted whatever the table says (rxe: probe-odd-frames)."""
+    """P_Keys accepted whatever the table says, the first of them sent (rxe: probe-odd-frames)."""
 
     # The requester.
     ack_request_interval: int = 64

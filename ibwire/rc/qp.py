@@ -137,6 +137,11 @@ class QueuePair:
         else:
             self.requester, self.responder = Requester(self), Responder(self)
 
+    def __repr__(self) -> str:
+        return (
+            f"<QueuePair {self.device.name} {self.number:#x} {self.qp_type.name} {self.state.name}>"
+        )
+
     @property
     def is_xrc(self) -> bool:
         """Whether it belongs to an XRC domain."""

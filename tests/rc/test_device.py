@@ -440,3 +440,24 @@ def test_the_same_run_twice_is_the_same_bytes(profile: Profile) -> None:
         return [(now, who, packet.build()) for now, who, packet in pair.frames]
 
     assert run() == run()
+
+
+def test_profile_is_taken_by_name_and_an_unknown_one_refused() -> None:
+    assert Device(profile="rxe").profile.name == "rxe"
+    with pytest.raises(VerbsError, match="not spec"):
+        Device(profile="rx")
+
+
+def test_protection_domain_of_another_device_is_refused() -> None:
+    device, other = Device(), Device()
+
+    with pytest.raises(VerbsError, match="another device"):
+        queue_pair(device, pd=other.alloc_pd())
+
+
+def test_queue_pair_and_its_counters_show_what_matters() -> None:
+    qp = queue_pair(Device("left"))
+    qp.counters.timeouts = 3
+
+    assert repr(qp) == "<QueuePair left 0x11 RC RESET>"
+    assert repr(qp.counters) == "<QPCounters timeouts=3>"
