@@ -149,6 +149,17 @@ class Choice(Generic[Value]):
             return self.values[number % len(self.values)]
         return draw.choices(self.values, cum_weights=self._total)[0]
 
+    def possible(self, number: int) -> Sequence[Value]:
+        """The values that a message may get."""
+        if not self._total:
+            return [self.values[number % len(self.values)]]
+        before = [0, *self._total]
+        return [
+            value
+            for value, low, high in zip(self.values, before, self._total, strict=False)
+            if low < high
+        ]
+
 
 class Between:
     """Sizes drawn from a range, both ends included."""
@@ -159,6 +170,10 @@ class Between:
     def pick(self, number: int, draw: random.Random) -> int:
         """The size of a message."""
         return draw.randint(*self.values)
+
+    def possible(self, number: int) -> Sequence[int]:
+        """The least and the most that a message may get."""
+        return self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +218,8 @@ class Traffic:
     """Time from one message to the next at least."""
     inline: bool = False
     mistake: Mistake | None = None
+    traffic_class: int = 0
+    """Of datagrams; a connection has its own."""
 
     def later(self, delay: Time) -> Traffic:
         """The same, started later."""
@@ -404,6 +421,7 @@ class Flow:
             wr.ah = AddressVector(
                 dgid=self.peer.device.gids[0],
                 dlid=self.peer.device.lid,
+                traffic_class=traffic.traffic_class,
                 is_global=self.qp.device.link != "ib",
             )
             wr.remote_qpn, wr.remote_qkey = self.peer.number, QKEY

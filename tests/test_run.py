@@ -1,6 +1,8 @@
 """`ibwire run`: what it prints, writes and returns."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 from click.testing import CliRunner
@@ -153,6 +155,63 @@ def test_taps_are_interfaces_of_a_pcapng_and_show_what_is_lost_between(tmp_path)
     assert times == sorted(times)
     assert sum(record.interface == 1 for record in found) == 16
     assert sum(record.interface == 0 for record in found) == 15
+
+
+NATIVE = """link = "ib"
+[[wire.faults.a]]
+drop = { psn = 2, nth = 1 }
+[[workload]]
+opcode = ["SEND", "RDMA_READ"]
+size = 5000
+count = 4
+"""
+
+
+@pytest.fixture(params=["x.pcap", "x.pcapng"])
+def native(request, tmp_path):
+    """A capture of native InfiniBand frames."""
+    path = tmp_path / request.param
+    assert invoke(written(tmp_path, NATIVE), "-o", path).exit_code == 0
+    return path
+
+
+def test_native_frames_are_erf_records_with_good_checks(native):
+    result = CliRunner().invoke(
+        main, ["dissect", "--fields", "icrc.status,vcrc.status,lrh.dlid", str(native)]
+    )
+    _, *rows = (line.split("\t") for line in result.stdout.splitlines())
+
+    assert {record.link_type for record in records(native)} == {197}
+    assert len(rows) == len(records(native)) > 20
+    assert {tuple(row[:2]) for row in rows} == {("good", "good")}
+    assert {row[2] for row in rows} == {"1", "2"}
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
+def test_tshark_reads_native_frames(native):
+    names = ["frame.time_epoch", "infiniband.lrh.slid", "infiniband.lrh.dlid"]
+    names += ["infiniband.bth.opcode", "infiniband.bth.psn"]
+    tshark = subprocess.run(
+        ["tshark", "-r", native, "-T", "fields", *(f"-e{name}" for name in names)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line.split("\t") for line in tshark.stdout.splitlines()]
+
+    assert rows[0] == ["0.000000000", "1", "2", "0", "0"]
+    times = [int(row[0].replace(".", "")) for row in rows]
+    assert times == [record.time_ns for record in records(native)]
+    assert {tuple(row[1:3]) for row in rows} == {("1", "2"), ("2", "1")}
+
+
+def test_native_capture_can_be_answered(native):
+    result = CliRunner().invoke(main, ["respond", "--json", str(native)])
+    (report,) = map(json.loads, result.stdout.splitlines())
+
+    # 5 + 5 packets of SENDs, 2 READs, and those sent again from the third packet on.
+    assert report["requests"] > 12
+    assert report["responses"] >= 12
 
 
 def test_trace_has_a_line_a_frame_sent_or_received(tmp_path):

@@ -66,7 +66,8 @@ def test_positions_of_keys_and_values_are_where_the_eye_finds_them():
     assert found.values[("node", 1, "override", "x", "y")] == (5, 20)
     assert found.keys[("node", 1, "override", "q r")] == (5, 23)
     assert found.values[("node", 1, "override", "q r", 1, "z")] == (5, 41)
-    assert found.keys[("node", 1, "deep")] == (6, 1)
+    assert found.keys[("node",)] == (2, 3)
+    assert found.keys[("node", 1, "deep")] == (6, 7)
     assert found.keys[("node", 1, "deep", "last")] == (10, 1)
 
 
@@ -121,7 +122,7 @@ def test_positions_are_found_for_exactly_the_keys_that_tomllib_reads(statements)
     assert set(found.keys) == set(paths(document))
     lines = text.split("\n")
     for path, (line, column) in found.keys.items():
-        if path in found.values and isinstance(path[-1], str):
+        if isinstance(path[-1], str):
             key = lines[line - 1][column - 1 :].lstrip("\"'")
             assert key.startswith(path[-1].split(" =]")[0].split(".#")[0])
 
@@ -138,7 +139,9 @@ def test_empty_workload_is_a_scenario_of_two_nodes_a_wire_and_a_send():
     assert scenario.wires[0].between == ("a", "b")
     assert scenario.connections[0].name == "main"
     assert scenario.workloads[0].traffic.opcodes.values == [WROpcode.SEND]
-    assert [each.text for each in scenario.expectations] == ["wrong == 0", "unfinished == 0"]
+    assert [each.text for each in scenario.expectations] == [
+        *("wrong == 0", "unfinished == 0", "failed == 0")
+    ]
 
 
 def test_every_key_of_the_language_is_read():
@@ -179,13 +182,15 @@ retry_cnt = 2
 rnr_retry = 3
 min_rnr_timer = 4
 max_rd_atomic = 5
+traffic_class = 104
+ecn = true
 depth = 6
 expect.lost = 1
 [[workload]]
 on = ["one"]
 sender = "x"
-opcode = { SEND = 1, SEND_WITH_IMM = 2 }
-size = { min = 0, max = "1 KiB" }
+opcode = { RDMA_WRITE_WITH_IMM = 1, SEND_WITH_IMM = 0 }
+size = { min = 1, max = "1 KiB" }
 count = 8
 window = 4
 start = "1us"
@@ -212,8 +217,9 @@ wrong = 5
     assert (wire.rate_bps, wire.delay, wire.mtu) == (25 * GBPS, 1_500_000, 1500)
     assert wire.faults == {"sw": [{"loss": 0.5}]}
     assert (connection.count, connection.qp_type, connection.psn) == (3, QPType.UC, (1, 2))
+    assert connection.mtu == 4096
+    assert connection.traffic_class == traffic.traffic_class == 26 << 2 | 2
     assert connection.attributes == {
-        "mtu": 4096,
         "timeout": 1,
         "retry_cnt": 2,
         "rnr_retry": 3,
@@ -223,13 +229,15 @@ wrong = 5
     }
     assert connection.expectations[0].text == "lost == 1"
     assert (workload.sender, workload.stagger) == ("x", 2 * US)
-    assert traffic.sizes.values == (0, 1024)
+    assert traffic.sizes.values == (1, 1024)
     assert (traffic.count, traffic.window, traffic.start, traffic.every) == (8, 4, US, 3 * US)
     assert (traffic.mistake.kind, traffic.mistake.message) == ("bounds", 7)
     assert (traffic.receives.posted, traffic.receives.service) == (2, 5 * US)
     assert (traffic.receives.start, traffic.receives.size) == (4 * US, 99)
     assert not traffic.receives.repost
-    assert [each.text for each in scenario.expectations] == ["unfinished == 0", "wrong == 5"]
+    assert [each.text for each in scenario.expectations] == [
+        *("unfinished == 0", "failed == 0", "wrong == 5")
+    ]
 
 
 # What is refused.
@@ -257,7 +265,7 @@ wrong = 5
         ("a = 1\na = 2\n", 2, 6, "Cannot overwrite"),
         ("[[workload]]\nx = [1,\n", 3, 1, "Invalid value"),
         ("[[node]]\nprofile = 'spec'" + WORKLOAD, 1, 1, "node[0]: name is missing"),
-        ("[[node]]\nname = 'a'" + WORKLOAD, 1, 1, "node: a network has two nodes"),
+        ("[[node]]\nname = 'a'" + WORKLOAD, 1, 3, "node: a network has two nodes"),
         (
             "[[node]]\nname = 'a'\n[[node]]\n  name = 'a'" + WORKLOAD,
             *(4, 10, "node[1].name: 'a' is the name of another node"),
@@ -286,11 +294,32 @@ wrong = 5
         ),
         (
             "[[wire]]\nfaults.a = [\n  { loss = 1.5 },\n]" + WORKLOAD,
-            *(3, 5, "wire[0].faults.a[0].loss: 1.5 is not a number from 0 to 1"),
+            *(3, 12, "wire[0].faults.a[0].loss: 1.5 is not a number from 0 to 1"),
+        ),
+        ("[[wire.faults.a]]\nloss = 1.5" + WORKLOAD, 2, 8, "1.5 is not a number from 0 to 1"),
+        (
+            "[[wire.faults.a]]\nloss = 0.1\ndrop = 0.1" + WORKLOAD,
+            *(3, 1, "wire.faults.a[0].drop: a rule has one action, and loss is there already"),
+        ),
+        ("[[wire.faults.a]]" + WORKLOAD, 1, 1, "wire.faults.a[0]: a rule has one action"),
+        ("[[wire.faults.z]]\nloss = 1" + WORKLOAD, 1, 15, "wire.faults.z: unknown; expected a, b"),
+        (
+            "[[wire.faults.a]]\ndrop.burst = { count = 1, last = 2 }" + WORKLOAD,
+            *(2, 27, "drop.burst.last: unknown"),
         ),
         ("[[wire]]\nfaults.c = []" + WORKLOAD, 2, 8, "wire[0].faults.c: unknown"),
         ("[[wire.faults.a]]\nlose = 1" + WORKLOAD, 2, 1, "a rule is one of drop"),
         ("[[connection]]\nmtu = 1500" + WORKLOAD, 2, 7, "1500 is not one of 256, 512, 1024"),
+        ("[[connection]]\ntraffic_class = 256" + WORKLOAD, 2, 17, "256 is not from 0 to 255"),
+        (
+            "[[connection]]\ntraffic_class = 1\necn = true" + WORKLOAD,
+            *(3, 7, "connection[0].ecn: traffic_class 1 has ECN bits of its own"),
+        ),
+        ("link = 'ib'\n[[connection]]\necn = true" + WORKLOAD, 3, 7, "packets have none here"),
+        (
+            "link = 'ib'\n[[connection]]\ntraffic_class = 4" + WORKLOAD,
+            *(3, 17, "connection[0].traffic_class: stands in a GRH"),
+        ),
         ("[[connection]]\nretry_cnt = 8" + WORKLOAD, 2, 13, "8 is not from 0 to 7"),
         ("[[connection]]\npsn = [1, 2, 3]" + WORKLOAD, 2, 7, "3 numbers, expected two"),
         ("[[connection]]\npsn = [1, 16777216]" + WORKLOAD, 2, 7, "16777216 is not from 0"),
@@ -311,6 +340,22 @@ wrong = 5
         (WORKLOAD + "on = 'x'", 3, 6, "'x' is not one of main"),
         (WORKLOAD + "receives = { posted = 0 }", 3, 23, "workload[0].receives.posted: 0"),
         (WORKLOAD + "mistake = { message = 1 }", 3, 1, "kind is missing"),
+        (WORKLOAD + "mistake.kind = 'rkey'", 3, 16, "mistake.kind: SEND has no R_Key"),
+        (
+            WORKLOAD + "opcode = ['RDMA_READ', 'SEND']\ncount = 4\n"
+            "mistake = { kind = 'bounds', message = 4 }",
+            *(5, 20, "SEND has no remote address"),
+        ),
+        (
+            WORKLOAD + "opcode = { RDMA_READ = 9, SEND = 1 }\nmistake.kind = 'rkey'",
+            *(4, 16, "SEND has no R_Key"),
+        ),
+        (WORKLOAD + "opcode = 'FLUSH'\nmistake.kind = 'lkey'", 4, 16, "FLUSH has no L_Key"),
+        (
+            WORKLOAD + "opcode = 'RDMA_WRITE'\nsize = [8, 0]\ncount = 2\n"
+            "mistake = { kind = 'rkey', message = 2 }",
+            *(6, 20, "an empty message touches no memory"),
+        ),
         (WORKLOAD + "mistake = { kind = 'rkey', message = 2 }", 3, 38, "2 is not from 1 to 1"),
         (WORKLOAD + "inline = true\nmistake.kind = 'lkey'", 4, 16, "inline data needs no key"),
         (WORKLOAD + "inline = true\nsize = 1025", 3, 10, "messages of 1025 bytes"),
@@ -331,6 +376,7 @@ wrong = 5
         (WORKLOAD + "[expect]\ntimeouts = '< x'", 4, 12, "expect.timeouts: 'x' is not a number"),
         (WORKLOAD + "[expect]\ntimeouts = 'all'", 4, 12, "'all' is not a number such as 3"),
         (WORKLOAD + "[expect]\ngoodput = 7", 4, 11, "7 is not a rate such as 100G"),
+        (WORKLOAD + "[expect]\nstatus.RETRY_EXC = 7", 4, 8, "did you mean RETRY_EXC_ERR?"),
         (WORKLOAD + "[expect]\nnaks.seq = 7", 4, 6, "naks.seq: unknown"),
         (
             "[[connection]]\nexpect.bad_icrc = 1" + WORKLOAD,
@@ -446,7 +492,7 @@ def test_expectation_of_a_connection_is_about_its_queue_pairs_alone():
     )
 
     assert outcome.passed
-    assert [c.connection for c in outcome.checks] == [None, None, None, "c1", "c2"]
+    assert [c.connection for c in outcome.checks] == [None, None, None, None, "c1", "c2"]
 
 
 def test_run_that_does_not_finish_fails_by_itself():
@@ -455,6 +501,40 @@ def test_run_that_does_not_finish_fails_by_itself():
     assert outcome.ended == "until"
     assert outcome.metrics["unfinished"] == 1
     assert not outcome.passed
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("", False),
+        ("[expect]\nverified = 0", False),
+        ("[expect]\nfailed = 1", True),
+        ("[expect]\nsuccess = 0", True),
+        ("[expect]\nstatus.REM_ACCESS_ERR = 1", True),
+        ("[[connection]]\nexpect.failed = 1", True),
+        ("[[connection]]\nexpect.failed = 1\n[[connection]]", False),
+        ("[[connection]]\nexpect.failed = 1\n[[connection]]\nexpect.success = 0", True),
+    ],
+)
+def test_failed_messages_fail_a_run_that_has_no_word_on_them(text, passes):
+    workload = "opcode = 'RDMA_WRITE'\nmistake.kind = 'rkey'\n"
+
+    assert run(read(WORKLOAD + workload + text)).passed is passes
+
+
+def test_unknown_metric_or_field_is_answered_shortly_and_always_alike():
+    override = "[[node]]\nname = 'a'\noverride.zzz = 1\n[[node]]\nname = 'b'"
+
+    for text in ("[expect]\nzzz = 1", "[expect]\nstatus.zzz = 1", override):
+        reason = refused(WORKLOAD + text).reason
+        names = reason.partition("expected ")[2].partition(" or ")[0].split(", ")
+        assert len(names) == 6
+        assert names == sorted(names)
+        assert len(reason) < 200
+    assert refused(WORKLOAD + "[expect]\nzzz = 1").reason == (
+        "expect.zzz: unknown; expected bad_icrc, ce_marked, credit_stalls, dropped, "
+        "dropped_messages, duplicates or 25 others"
+    )
 
 
 # Where scenarios come from.

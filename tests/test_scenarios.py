@@ -76,6 +76,13 @@ def test_promise_does_not_depend_on_the_seed(name, seed):
     assert [check for check in outcome.checks if not check.passed] == []
 
 
+def test_promise_about_loss_holds_with_a_seed_of_three_timeouts():
+    outcome = run(SCENARIOS["one-percent-loss"], 7)
+
+    assert outcome.metrics["timeouts"] == 3
+    assert outcome.passed
+
+
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory):
     """Each scenario run once from the command line: path of its capture and the result."""

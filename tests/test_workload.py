@@ -179,6 +179,56 @@ def test_late_and_repeated_messages_of_an_unreliable_service_are_not_wrong(kind,
     assert 100 < metrics["verified"] <= 200
 
 
+@pytest.mark.parametrize("address", ["10.0.0.1", "fd00::1"])
+@pytest.mark.parametrize("kind", ["RC", "UC", "UD"])
+def test_packets_of_an_ecn_capable_connection_are_marked(kind, address):
+    peer = address[:-1] + "2"
+    text = (
+        f"[[node]]\nname = 'a'\naddress = '{address}'\n[[node]]\nname = 'b'\n"
+        f"address = '{peer}'\n[[connection]]\ntype = '{kind}'\necn = ECN\n"
+        "[[wire.faults.a]]\nmark_ecn = { every = 2 }\n[[workload]]\nsize = 100\ncount = 6\n"
+        "every = '1us'\n"
+    )
+    marked = {
+        ecn: run(read_scenario(text.replace("ECN", ecn).encode(), "x.toml"))
+        for ecn in ("true", "false")
+    }
+
+    assert [hits for _, _, hits in marked["true"].hits] == [3]
+    # Of a queue pair: packets that it received with a mark.
+    assert marked["true"].metrics["ce_marked"] == 3
+    assert marked["true"].metrics["verified"] == 6
+    assert [hits for _, _, hits in marked["false"].hits] == [0]
+    assert marked["false"].metrics["ce_marked"] == 0
+
+
+@pytest.mark.parametrize("kind", ["RC", "UC", "UD"])
+def test_traffic_class_is_in_every_packet(kind):
+    text = (
+        f"[[connection]]\ntype = '{kind}'\ntraffic_class = 0x69\n[[workload]]\n"
+        "count = 3\nsize = 100\n"
+    )
+    seen = set()
+
+    def watch(node, event, frame, now):
+        ip = Packet.parse(frame).route.ip
+        seen.add((node, ip.dscp, ip.ecn))
+
+    run(read_scenario(text.encode(), "x.toml"), observers=[watch])
+
+    assert seen == {("a", 26, 1), ("b", 26, 1)}
+
+
+def test_possible_values_of_a_message_are_those_that_are_picked():
+    import random
+
+    draw = random.Random(1)
+    for choice in (Choice("abc"), Choice("abc", [2, 0, 1]), Choice("a", [3])):
+        for number in range(4):
+            picked = {choice.pick(number, draw) for _ in range(200)}
+            assert picked == set(choice.possible(number))
+
+
 def test_time_of_one_write_is_line_delay_and_acknowledgement():
     # Request: Ethernet 14, IPv4 20, UDP 8, BTH 12, RETH 16, 1024 bytes, ICRC 4, and 24 of line
     # overhead: 1122 bytes of 80 ps at 100 Gb/s. ACK with an AETH of 4: 86 bytes. 1 us each way.

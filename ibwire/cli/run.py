@@ -20,6 +20,7 @@ from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load
 from ibwire.scenario.model import LINKS
 from ibwire.trace import Observer, Trace
 from ibwire.units import MS, NS, US, S, Time
+from ibwire_layers.outer import LinkType
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,11 +117,15 @@ class _Capture:
     """What passes the ports of some nodes, each an interface of the file.
 
     A frame is there when it was sent from the node, whatever happens to it on the
-    wire, and when one has arrived, as it arrived.
+    wire, and when one has arrived, as it arrived. Native InfiniBand frames are written
+    as ERF records.
     """
 
     def __init__(self, stack: ExitStack, path: str, nodes: Sequence[str], link_type: int) -> None:
         writer: PcapWriter | PcapngWriter
+        as_erf = link_type == LinkType.INFINIBAND
+        if as_erf:
+            link_type = LinkType.ERF
         kind = _suffix(path)
         if kind == ".pcapng":
             writer = stack.enter_context(PcapngWriter(path, link_type, name=nodes[0]))
@@ -132,7 +137,7 @@ class _Capture:
             raise click.UsageError("a .pcap has no interfaces: write several taps to a .pcapng")
         else:
             raise click.UsageError(f"{path}: the name ends neither in .pcap nor in .pcapng")
-        self._taps = {name: Tap(writer, interface=i) for i, name in enumerate(nodes)}
+        self._taps = {name: Tap(writer, interface=i, as_erf=as_erf) for i, name in enumerate(nodes)}
 
     def __call__(self, node: str, event: str, frame: Frame, now: Time) -> None:
         tap = self._taps.get(node)

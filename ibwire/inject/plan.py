@@ -33,11 +33,15 @@ KeyPath = tuple[str | int, ...]
 
 
 class PlanError(IbwireError):
-    """A rule that cannot be followed; `key_path` leads to the value from the top."""
+    """A rule that cannot be followed; `key_path` leads from the top to what is wrong.
 
-    def __init__(self, key_path: KeyPath, reason: str) -> None:
+    at_key: it is the key that is wrong, not the value behind it.
+    """
+
+    def __init__(self, key_path: KeyPath, reason: str, *, at_key: bool = False) -> None:
         self.key_path = key_path
         self.reason = reason
+        self.at_key = at_key
         super().__init__(f"{_dotted(key_path)}: {reason}")
 
 
@@ -98,11 +102,14 @@ def _stage(rule: object, path: KeyPath, seed: int, name: str, link_type: int) ->
         raise PlanError(path, f"{_shown(rule)} is not a table")
     for key in rule:
         if key not in _ACTIONS:
-            raise PlanError((*path, key), f"unknown; a rule is one of {', '.join(_ACTIONS)}")
-    if len(rule) != 1:
-        found = ", ".join(rule) or "nothing"
-        raise PlanError(path, f"a rule has one action, found {found}")
-    ((action, value),) = rule.items()
+            reason = f"unknown; a rule is one of {', '.join(_ACTIONS)}"
+            raise PlanError((*path, key), reason, at_key=True)
+    if not rule:
+        raise PlanError(path, "a rule has one action, found nothing")
+    (action, value), *more = rule.items()
+    if more:
+        reason = f"a rule has one action, and {action} is there already"
+        raise PlanError((*path, more[0][0]), reason, at_key=True)
     return _ACTIONS[action](_Table(value, action, (*path, action), seed, name, link_type))
 
 
@@ -152,7 +159,8 @@ class _Table:
         burst = self.take("burst")
         chance = self.take("probability")
         for key in self._left:
-            raise PlanError((*self.path, key), f"unknown; expected {', '.join(self._known)}")
+            reason = f"unknown; expected {', '.join(self._known)}"
+            raise PlanError((*self.path, key), reason, at_key=True)
         with self.errors():
             if conditions:
                 picks.append(Match(**conditions, link_type=self.link_type))
@@ -172,7 +180,8 @@ class _Table:
             raise PlanError(path, f"{_shown(value)} is not a table")
         for key in value:
             if key not in ("count", "first", "period"):
-                raise PlanError((*path, key), "unknown; expected count, first or period")
+                reason = "unknown; expected count, first or period"
+                raise PlanError((*path, key), reason, at_key=True)
         if "count" not in value:
             raise PlanError(path, "count is missing")
         with _errors(lambda field: (*path, field)):

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from ibwire.capture import PcapngWriter
+from ibwire.capture.erf import erf_record
 from ibwire.errors import DecodeError, EncodeError
 from ibwire.inject.match import Pick, always, locate
 from ibwire.node import Frame, Stage
@@ -358,10 +359,17 @@ class Tap:
     of one simulator write in the order of time unless a delay stands before them.
 
     interface: number of the interface in a `PcapngWriter`, as its `add_interface` returns.
+    as_erf: native InfiniBand frames become ERF records, for a file of LINKTYPE_ERF.
     """
 
     def __init__(
-        self, writer: Writer, *, interface: int = 0, epoch_ns: int = 0, pick: Pick = always
+        self,
+        writer: Writer,
+        *,
+        interface: int = 0,
+        epoch_ns: int = 0,
+        pick: Pick = always,
+        as_erf: bool = False,
     ) -> None:
         if interface and not isinstance(writer, PcapngWriter):
             raise EncodeError("interface", interface, "0: only pcapng has interfaces")
@@ -370,6 +378,7 @@ class Tap:
         self.interface = interface
         self.hits = 0
         self._writer = writer
+        self._as_erf = as_erf
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
         """The frame."""
@@ -377,10 +386,11 @@ class Tap:
             self.hits += 1
             time_ns = self.epoch_ns + now // NS
             writer = self._writer
+            data = erf_record(frame, time_ns) if self._as_erf else frame
             if isinstance(writer, PcapngWriter):
-                writer.write(frame, time_ns, interface=self.interface)
+                writer.write(data, time_ns, interface=self.interface)
             else:
-                writer.write(frame, time_ns)
+                writer.write(data, time_ns)
         return ((0, frame),)
 
 

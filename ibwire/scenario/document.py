@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ibwire.errors import EncodeError, ScriptError
@@ -128,7 +128,7 @@ class Table:
         """A value as one of several strings."""
         names = list(names)
         if not isinstance(value, str) or value not in names:
-            raise self.error(key, f"{shown(value)} is not one of {', '.join(names)}")
+            raise self.error(key, f"{shown(value)} is not one of {listed(names)}")
         return value
 
     def take_time(self, key: str, default: Time) -> Time:
@@ -229,10 +229,17 @@ def shown(value: object) -> str:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """What may have been meant."""
-    known = list(known)
+    """What may have been meant, or else what is known."""
+    known = sorted(known)
     close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; expected {', '.join(known)}"
+    return f"; did you mean {close[0]}?" if close else f"; expected {listed(known)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message; of many only the first."""
+    if len(names) <= _MOST_LISTED:
+        return ", ".join(names)
+    return f"{', '.join(names[:_FEW])} or {len(names) - _FEW} others"
 
 
 def _leaves(data: dict[str, Any], path: KeyPath, name: str) -> Iterable[tuple[KeyPath, str, Any]]:
@@ -272,6 +279,8 @@ def _syntax_error(error: tomllib.TOMLDecodeError, text: str, name: str) -> Scrip
     return ScriptError(name, line, column, message[: found.start()])
 
 
+_MOST_LISTED = 12
+_FEW = 6
 _AT = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "kB": 10**3, "MB": 10**6}
 _SIZE = re.compile(rf"(?P<number>\d{{1,12}})\s*(?P<unit>{'|'.join(_SIZE_UNITS)})", re.ASCII)

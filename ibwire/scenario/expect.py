@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -108,6 +108,17 @@ DEFAULTS = (
 )
 """What holds for every run that does not say otherwise."""
 
+NONE_FAILED = Expectation("failed", (("==", 0),), "failed == 0")
+"""What holds where nothing is said about how sends complete."""
+
+
+def says_how_sends_complete(expectations: Iterable[Expectation]) -> bool:
+    """Whether any is about successes, failures or a status."""
+    return any(
+        each.metric in ("success", "failed") or each.metric.startswith("status.")
+        for each in expectations
+    )
+
 
 def read_expectations(
     table: Table | None, known: frozenset[str] = frozenset(METRICS)
@@ -118,15 +129,22 @@ def read_expectations(
     found = []
     for path, name, value in table.leaves():
         if name not in known:
-            reason = "is of the whole run, not of a connection" if name in METRICS else "unknown"
-            if name not in METRICS:
-                reason += hint(name, [each for each in known if not each.startswith("status.")])
+            if name in METRICS:
+                reason = "is of the whole run, not of a connection"
+            else:
+                reason = "unknown" + _hint(name, known)
             raise table.error_at(path, reason, at_key=True)
         try:
             found.append(_expectation(name, value))
         except EncodeError as error:
             raise table.error_at(path, str(error).removeprefix(f"{error.field}: ")) from None
     return tuple(found)
+
+
+def _hint(name: str, known: frozenset[str]) -> str:
+    if name.startswith(_STATUS):
+        return hint(name.removeprefix(_STATUS), [status.name for status in WCStatus])
+    return hint(name, [each for each in known if not each.startswith(_STATUS)])
 
 
 def _expectation(name: str, value: object) -> Expectation:
@@ -156,6 +174,7 @@ def _operand(name: str, kind: Kind, value: object) -> int | None:
     return value
 
 
+_STATUS = "status."
 _UP_TO_ALL = frozenset({"success", "verified", "failed", "flushed", "lost", "status.SUCCESS"})
 _CONDITION = re.compile(r"\s*(?P<comparison>==|!=|<=|>=|<|>)?\s*(?P<value>.*?)\s*")
 _NUMBER = re.compile(r"[0-9][0-9_]{0,20}", re.ASCII)

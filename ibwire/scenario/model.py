@@ -16,9 +16,16 @@ from ibwire.rc.device import DeviceLimits, gid_of
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire.scenario.document import Document, Table, shown
-from ibwire.scenario.expect import DEFAULTS, SCOPED, Expectation, read_expectations
+from ibwire.scenario.expect import (
+    DEFAULTS,
+    NONE_FAILED,
+    SCOPED,
+    Expectation,
+    read_expectations,
+    says_how_sends_complete,
+)
 from ibwire.units import GBPS, US, S, Time
-from ibwire.workload import Between, Choice, Mistake, Receives, Traffic
+from ibwire.workload import FIXED_SIZES, Between, Choice, Mistake, Receives, Traffic
 from ibwire_layers.outer import LinkType
 
 MAXIMUM_MEMORY = 1 << 29
@@ -72,8 +79,11 @@ class ConnectionSpec:
     qp_type: QPType
     depth: int
     psn: tuple[int, int]
+    mtu: int
+    """Path MTU in bytes."""
+    traffic_class: int
     attributes: Mapping[str, int]
-    """Arguments of `ibwire.rc.connect.connect`, the path MTU in bytes among them."""
+    """Further ones of the queue pairs, by their names in `QPAttr`."""
     expectations: tuple[Expectation, ...] = ()
 
 
@@ -121,17 +131,28 @@ def read_scenario(content: bytes, name: str) -> Scenario:
     link = top.take_name("link", "rocev2", LINKS)
     nodes = _nodes(top, link)
     wires = _wires(top, nodes, link)
-    connections = _connections(top, nodes, _islands(nodes, wires))
+    connections = _connections(top, nodes, _islands(nodes, wires), link)
     workloads = _workloads(top, connections)
     expected = top.table("expect")
     expectations = read_expectations(expected)
     top.end()
     given = {each.metric for each in expectations}
     defaults = tuple(each for each in DEFAULTS if each.metric not in given)
+    if not says_how_sends_complete(expectations):
+        if any(says_how_sends_complete(each.expectations) for each in connections):
+            connections = tuple(map(_with_none_failed, connections))
+        else:
+            defaults += (NONE_FAILED,)
     return Scenario(
         *(name, _description(content), seed, limit, max_frames, link),
         *(nodes, wires, connections, workloads, defaults + expectations),
     )
+
+
+def _with_none_failed(connection: ConnectionSpec) -> ConnectionSpec:
+    if says_how_sends_complete(connection.expectations):
+        return connection
+    return replace(connection, expectations=(NONE_FAILED, *connection.expectations))
 
 
 def _nodes(top: Table, link: str) -> tuple[NodeSpec, ...]:
@@ -222,7 +243,7 @@ def _wire(table: Table, top: Table, nodes: tuple[NodeSpec, ...], link: str) -> W
             try:
                 build_pipe(rules, path=(*given.path, name), link_type=LINKS[link])
             except PlanError as error:
-                raise table.error_at(error.key_path, error.reason, at_key=True) from None
+                raise table.error_at(error.key_path, error.reason, at_key=error.at_key) from None
             faults[name] = rules
         given.end()
     wire = WireSpec(
@@ -246,7 +267,7 @@ def _islands(nodes: tuple[NodeSpec, ...], wires: Sequence[WireSpec]) -> dict[str
 
 
 def _connections(
-    top: Table, nodes: tuple[NodeSpec, ...], island: Mapping[str, str]
+    top: Table, nodes: tuple[NodeSpec, ...], island: Mapping[str, str], link: str
 ) -> tuple[ConnectionSpec, ...]:
     hosts = tuple(node for node in nodes if not node.is_bridge)
     tables = top.tables("connection")
@@ -255,7 +276,7 @@ def _connections(
     connections: list[ConnectionSpec] = []
     for index, table in enumerate(tables):
         default = "main" if len(tables) == 1 else f"c{index + 1}"
-        connections.append(_connection(table, default, top, hosts))
+        connections.append(_connection(table, default, top, hosts, link))
         if connections[-1].name in {each.name for each in connections[:-1]}:
             raise table.error("name", f"{connections[-1].name!r} is another connection's")
         a, b = connections[-1].between
@@ -267,17 +288,18 @@ def _connections(
 
 
 def _connection(
-    table: Table, default: str, top: Table, hosts: tuple[NodeSpec, ...]
+    table: Table, default: str, top: Table, hosts: tuple[NodeSpec, ...], link: str
 ) -> ConnectionSpec:
     name = table.take_text("name", default)
     between = _between(table, top, hosts, "[[connection]]")
     count = table.take_int("count", 1, 1, MAXIMUM_CONNECTIONS)
     qp_type = _TYPES[table.take_name("type", "RC", _TYPES)]
     depth = table.take_int("depth", 128, 1, DeviceLimits().max_qp_wr)
-    attributes = {"mtu": table.take_int("mtu", 1024, 0, 4096)}
-    if attributes["mtu"] not in MTU_CODES:
+    mtu = table.take_int("mtu", 1024, 0, 4096)
+    if mtu not in MTU_CODES:
         sizes = ", ".join(map(str, MTU_CODES))
-        raise table.error("mtu", f"{attributes['mtu']} is not one of {sizes}")
+        raise table.error("mtu", f"{mtu} is not one of {sizes}")
+    attributes = {}
     for key, (low, high) in _ATTRIBUTES.items():
         value = table.take_int(key, None, low, high)
         if value is not None:
@@ -285,9 +307,23 @@ def _connection(
     reads = table.take_int("max_rd_atomic", 16, 1, DeviceLimits().max_qp_rd_atom)
     attributes["max_rd_atomic"] = attributes["max_dest_rd_atomic"] = reads
     psn = _psn(table)
+    traffic_class = _traffic_class(table, link)
     expectations = read_expectations(table.table("expect"), SCOPED)
     table.end()
-    return ConnectionSpec(name, between, count, qp_type, depth, psn, attributes, expectations)
+    return ConnectionSpec(
+        *(name, between, count, qp_type, depth, psn, mtu, traffic_class, attributes, expectations)
+    )
+
+
+def _traffic_class(table: Table, link: str) -> int:
+    traffic_class = table.take_int("traffic_class", 0, 0, 255)
+    is_ecn = table.take_bool("ecn", False)
+    if link == "ib" and (traffic_class or is_ecn):
+        key = "traffic_class" if traffic_class else "ecn"
+        raise table.error(key, "stands in a GRH, and native InfiniBand packets have none here")
+    if is_ecn and traffic_class & 3:
+        raise table.error("ecn", f"traffic_class {traffic_class} has ECN bits of its own")
+    return traffic_class | _ECT_0 if is_ecn else traffic_class
 
 
 def _psn(table: Table) -> tuple[int, int]:
@@ -343,7 +379,7 @@ def _connection_names(table: Table, known: list[str]) -> list[str]:
 def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
     sender = table.take_name("sender", connection.between[0], connection.between)
     opcodes = _opcodes(table, connection.qp_type)
-    limit = min(connection.attributes["mtu"], 4096) if connection.qp_type is QPType.UD else _LARGEST
+    limit = connection.mtu if connection.qp_type is QPType.UD else _LARGEST
     sizes = _sizes(table, limit)
     count = table.take_int("count", 1, 1, 1 << 40)
     window = table.take_int("window", min(16, count, connection.depth), 1, 1 << 16)
@@ -360,7 +396,8 @@ def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
         receives=_receives(table, window, connection.depth, start),
         every=every,
         inline=inline,
-        mistake=_mistake(table, count, inline),
+        mistake=_mistake(table, count, inline, opcodes, sizes),
+        traffic_class=connection.traffic_class,
     )
     if inline and traffic.largest > DeviceLimits().max_inline_data:
         raise table.error(
@@ -425,7 +462,13 @@ def _receives(table: Table, window: int, depth: int, start: Time) -> Receives:
     return receives
 
 
-def _mistake(table: Table, count: int, inline: bool) -> Mistake | None:
+def _mistake(
+    table: Table,
+    count: int,
+    inline: bool,
+    opcodes: Choice[WROpcode],
+    sizes: Choice[int] | Between,
+) -> Mistake | None:
     inside = table.table("mistake")
     if inside is None:
         return None
@@ -436,6 +479,12 @@ def _mistake(table: Table, count: int, inline: bool) -> Mistake | None:
         raise inside.error("kind", "inline data needs no key")
     message = inside.take_int("message", 1, 1, count)
     inside.end()
+    possible, what = _MISTAKES[kind]
+    for opcode in opcodes.possible(message - 1):
+        if opcode not in possible:
+            raise inside.error("kind", f"{opcode.name} has no {what}")
+        if opcode not in FIXED_SIZES and 0 in sizes.possible(message - 1):
+            raise inside.error("kind", "an empty message touches no memory")
     return Mistake(kind, message - 1)
 
 
@@ -497,7 +546,17 @@ _SUPPORTED: dict[QPType, tuple[WROpcode, ...]] = {
 _PROFILE_BITS = {"mig_req": 1, "request_reserved": 0x3F}
 """Highest value of profile fields that stand in packets."""
 
-_MISTAKES = ("rkey", "bounds", "lkey")
+_ECT_0 = 2
+"""ECN-capable transport (RFC 3168 5)."""
+
+_REMOTE = frozenset(WROpcode) - {WROpcode.SEND, WROpcode.SEND_WITH_IMM}
+_MISTAKES = {
+    "rkey": (_REMOTE, "R_Key"),
+    "bounds": (_REMOTE, "remote address"),
+    "lkey": (frozenset(WROpcode) - {WROpcode.FLUSH, WROpcode.ATOMIC_WRITE}, "L_Key"),
+}
+"""Kind -> what it can happen to, and what the others do not have."""
+
 _TIMES = ("timer_granularity", "rnr_granularity")
 _LARGEST = 1 << 28
 _MAXIMUM_INLINE = DeviceLimits().max_inline_data

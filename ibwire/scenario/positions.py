@@ -66,9 +66,9 @@ class _Scanner:
         self._at += 2 if is_array else 1
         table: KeyPath = ()
         parts = self._key()
-        for index, (part, _) in enumerate(parts):
+        for index, (part, own) in enumerate(parts):
             table = (*table, part)
-            self.positions.keys.setdefault(table, self._place(start))
+            self.positions.keys.setdefault(table, self._place(own))
             if table in self._tables or (is_array and index == len(parts) - 1):
                 if is_array and index == len(parts) - 1:
                     self._tables[table] = self._tables.get(table, 0) + 1

@@ -148,7 +148,7 @@ def test_randomness_depends_on_seed_and_name_and_place_only():
         ({"drop": 0.1}, "faults"),
         ([5], "faults[0]"),
         ([{}], "faults[0]"),
-        ([{"loss": 0.1, "delay": "1us"}], "faults[0]"),
+        ([{"loss": 0.1, "delay": "1us"}], "faults[0].delay"),
         ([{"loss": 0.1}, {"lose": 0.1}], "faults[1].lose"),
         ([{"loss": 1.5}], "faults[0].loss"),
         ([{"loss": True}], "faults[0].loss"),
@@ -210,6 +210,25 @@ def test_path_of_an_error_can_be_walked_in_the_document():
         found = found[key]
     assert found == "x"
     assert str(caught.value).startswith("wire[0].faults[1].drop.burst.count: 'x' is not")
+
+
+@pytest.mark.parametrize(
+    ("rule", "at_key"),
+    [
+        ({"lose": 1}, True),
+        ({"loss": 0.1, "drop": 1}, True),
+        ({"drop": {"nht": 1}}, True),
+        ({"drop": {"burst": {"count": 1, "last": 2}}}, True),
+        ({}, False),
+        ({"loss": 1.5}, False),
+        ({"drop": {"nth": 0}}, False),
+    ],
+)
+def test_error_says_whether_key_or_value_is_wrong(rule, at_key):
+    with pytest.raises(PlanError) as caught:
+        build_pipe([rule])
+
+    assert caught.value.at_key is at_key
 
 
 def test_unknown_key_is_answered_with_the_known_ones():

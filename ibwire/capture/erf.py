@@ -1,0 +1,42 @@
+"""Native InfiniBand frames as ERF records, which Wireshark opens.
+
+LINKTYPE_INFINIBAND (247) has a number and few readers: tshark 4.0 refuses such a file.
+The same frame behind an ERF header, in a file of LINKTYPE_ERF (197), is read by all.
+"""
+
+from __future__ import annotations
+
+from ibwire.errors import EncodeError
+from ibwire_layers.outer import ERF, ErfType
+
+MAXIMUM_FRAME = 0xFFFF - ERF.SIZE
+"""Bytes: the record length has 16 bits and counts the header."""
+
+
+def erf_record(frame: bytes, time_ns: int) -> bytes:
+    """An ERF record that holds a native InfiniBand frame from LRH to VCRC.
+
+    time_ns: since the epoch, at most 32 bits of seconds. The fraction is rounded up, by
+    less than 0.24 ns, so that a reader that cuts it to nanoseconds gets the time back.
+    Raises `EncodeError` for what does not fit.
+
+    Source: Endace ERF; flags and lengths as in infiniband.pcap of
+    srinivaskoritala/rdma-softroce-demo, a sample that others recorded.
+    """
+    if len(frame) > MAXIMUM_FRAME:
+        raise EncodeError("frame", len(frame), f"at most {MAXIMUM_FRAME} bytes")
+    timestamp = -(-(time_ns << 32) // 1_000_000_000)
+    if not 0 <= timestamp < 1 << 64:
+        raise EncodeError("time_ns", time_ns, "a time of 32 bits of seconds")
+    header = ERF(
+        timestamp=timestamp.to_bytes(8, "little"),
+        type=ErfType.INFINIBAND,
+        flags=_VARYING_LENGTH,
+        record_length=ERF.SIZE + len(frame),
+        wire_length=len(frame),
+    )
+    return header.pack() + frame
+
+
+_VARYING_LENGTH = 0x04
+"""Records are as long as their frames."""
