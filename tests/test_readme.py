@@ -45,6 +45,21 @@ def test_command_prints_what_the_readme_says(command: str, expected: list[str]) 
     assert [line.replace("python -m ibwire", "ibwire") for line in printed] == expected
 
 
+DOCUMENT = (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8")
+
+
+def test_python_of_the_emulators_document_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(code, "emulator.md", "exec"), {})
+
+    assert "SUCCESS" in capsys.readouterr().out
+    assert (tmp_path / "lossy.pcapng").stat().st_size > 8192
+
+
 @pytest.mark.parametrize("code", [block for language, block in BLOCKS if language == "python"])
 def test_python_of_the_readme_runs(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
