@@ -63,6 +63,12 @@ class _Number(click.ParamType[int]):
     metavar="FILE",
     help="The requests as they arrived, where these were captured apart from CAPTURE.",
 )
+@click.option(
+    "--interface",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Only packets of this interface of a pcapng file; the first one is 0.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a connection.")
 @click.option("-o", "--output", metavar="FILE", help="Write the emulated conversation as pcapng.")
 def command(
@@ -71,6 +77,7 @@ def command(
     profile: str,
     role: str,
     requests: str | None,
+    interface: int | None,
     as_json: bool,
     output: str | None,
 ) -> None:
@@ -110,6 +117,7 @@ def command(
             profile=PROFILES[profile],
             qpn=qpn,
             requests=requests,
+            interface=interface,
             tap=tap,
         )
         reports = conversation.reports()
@@ -137,6 +145,11 @@ def command(
         click.echo(f"ibwire: {capture} has no requests of a reliable connection", err=True)
     if conversation.unclaimed:
         text = f"{conversation.unclaimed} responses answer nothing in the capture"
+        click.echo(f"ibwire: {text}", err=True)
+    if conversation.copies:
+        text = (
+            f"{conversation.copies} packets are on several interfaces: choose one with --interface"
+        )
         click.echo(f"ibwire: {text}", err=True)
     if differs:
         sys.exit(DIFFERENT)

@@ -36,7 +36,7 @@ class Conversation:
     role: `responder` or `requester`, the half that is emulated. qpn: only requests to
     this queue pair. requests: a capture of the requests as they reached the responder,
     where that was recorded apart, perhaps by another clock; those of the first capture
-    then do not count.
+    then do not count. interface: only packets of this interface of a pcapng file.
     """
 
     def __init__(
@@ -47,9 +47,10 @@ class Conversation:
         profile: Profile = RXE,
         qpn: int | None = None,
         requests: Target | None = None,
+        interface: int | None = None,
         tap: Tap | None = None,
     ) -> None:
-        self._packets = RecordedPackets(source, frames=tap is not None)
+        self._packets = RecordedPackets(source, frames=tap is not None, interface=interface)
         self._arrived = None
         if requests is not None:
             self._arrived = RecordedPackets(requests, apart=True, frames=tap is not None)
@@ -69,6 +70,11 @@ class Conversation:
         if self._arrived is not None:
             skipped.update(self._arrived.skipped)
         return skipped
+
+    @property
+    def copies(self) -> int:
+        """Packets that are in the capture more than once, on several interfaces."""
+        return self._packets.copies
 
     @property
     def unclaimed(self) -> int:

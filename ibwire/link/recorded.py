@@ -65,9 +65,24 @@ class RecordedPackets:
     What a device would drop before any queue pair saw it is only counted.
     """
 
-    def __init__(self, source: Target, *, apart: bool = False, frames: bool = False) -> None:
-        """`frames`: whether the frames are kept beside their packets."""
+    RECENT = 4096
+    """Packets among which copies on other interfaces are looked for."""
+
+    def __init__(
+        self,
+        source: Target,
+        *,
+        apart: bool = False,
+        frames: bool = False,
+        interface: int | None = None,
+    ) -> None:
+        """`frames`: whether the frames are kept beside their packets. `interface`: only its
+        packets, by its number in the file, counted from 0."""
         self._source = source
+        self._interface = interface
+        self._recent: OrderedDict[bytes, int] = OrderedDict()
+        self.copies = 0
+        """Packets that another interface has shown as well."""
         self._apart = apart
         self._frames = frames
         self.skipped: Counter[str] = Counter()
@@ -84,11 +99,14 @@ class RecordedPackets:
                     batch.cap_len.tolist(),
                     batch.time_ns.tolist(),
                     batch.link_type.tolist(),
+                    batch.interface.tolist(),
                     strict=True,
                 )
-                for number, (start, size, time_ns, link_type) in enumerate(
+                for number, (start, size, time_ns, link_type, interface) in enumerate(
                     rows, batch.first_number
                 ):
+                    if self._interface is not None and interface != self._interface:
+                        continue
                     frame = bytes(data[start : start + size])
                     known = arrivals.get(link_type)
                     if known is None:
@@ -97,6 +115,7 @@ class RecordedPackets:
                     packet = self._take(frame, arrival)
                     if packet is not None and arrival is not None:
                         packet.arrival = arrival
+                        self._look_for_copy(frame, arrival, interface)
                         if not self._frames:
                             frame = b""
                         yield RecordedPacket(
@@ -120,6 +139,18 @@ class RecordedPackets:
         else:
             self.skipped["other"] += 1
         return None
+
+    def _look_for_copy(self, frame: bytes, arrival: Arrival, interface: int) -> None:
+        """Count a packet that was on another interface just before.
+
+        A BTH and an ICRC tell packets apart well enough, and no hop changes them.
+        """
+        recent = self._recent
+        contents = frame[arrival.size : arrival.size + 12] + frame[arrival.end - 4 : arrival.end]
+        if recent.setdefault(contents, interface) != interface:
+            self.copies += 1
+        elif len(recent) > self.RECENT:
+            recent.popitem(last=False)
 
 
 def ends(arrival: Arrival) -> tuple[Address, Address]:

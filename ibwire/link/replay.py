@@ -124,10 +124,18 @@ class ResponderReplay:
             hurried = closing or self.exchange.backlog.is_full
             if expected is None and not hurried and len(requests) < LOOKAHEAD:
                 return
-            if self._held is None and self._qp is not None and self._qp.responder.replies:
-                self._held = self._poll(self._qp, expected)
+            qp = self._qp
+            if self._held is None and qp is not None and qp.responder.replies:
+                if self._was_further(qp, request, expected) and request is not None:
+                    if not hurried and self._waits_for_answer(request):
+                        return
+                    self._feed(requests.popleft(), self._answer_to(qp, request))
+                    continue
+                self._held = self._poll(qp, expected)
             if self._held is not None:
                 self._compare(self._held, expected)
+            elif expected is not None and self._was_granted(request, expected):
+                continue
             elif request is not None:
                 if expected is not None and _precedes(expected, request):
                     responses.popleft()
@@ -139,6 +147,97 @@ class ResponderReplay:
                 self._miss(expected)
             else:
                 return
+
+    # How far the recorded responder was.
+
+    def _was_further(
+        self, qp: QueuePair, request: RecordedPacket | None, expected: RecordedPacket | None
+    ) -> bool:
+        """Whether the next response shows that the responder had this request before it.
+
+        A responder may take requests in while it answers others, or leave them waiting:
+        what it did is for the MSN, or the PSN, of the response to tell.
+        """
+        if request is None or expected is None:
+            return False
+        if request.is_apart or request.number > expected.number:
+            return False
+        shown = expected.packet
+        reply = qp.responder.replies[0]
+        ahead = distance(reply.psn + reply.position & MASK, shown.psn)
+        coalesces = qp.profile.coalesces_acks and reply.resource is None and reply.syndrome is None
+        if ahead > 0:
+            return coalesces
+        if ahead < 0 or (reply.position > reply.first and shown.form.is_first):
+            return self._is_asked_again(qp, expected)
+        if coalesces and distance(qp.responder.epsn, request.packet.psn) < 0:
+            return True  # one answer for all duplicates that have come
+        return shown.form.has_aeth and self._completes(
+            distance(qp.responder.msn, shown.msn), expected
+        )
+
+    def _is_asked_again(self, qp: QueuePair, expected: RecordedPacket) -> bool:
+        """Whether duplicates before a response may be what it answers."""
+        return any(
+            distance(qp.responder.epsn, request.packet.psn) < 0
+            and distance(request.packet.psn, expected.packet.psn) >= 0
+            for request in self.exchange.requests
+            if request.number < expected.number
+        )
+
+    def _completes(self, messages: int, expected: RecordedPacket) -> bool:
+        """Whether the requests before a response complete as many messages, and at least one."""
+        if messages <= 0:
+            return False
+        for request in self.exchange.requests:
+            if request.number > expected.number:
+                break
+            messages -= request.packet.form.is_last
+            if not messages:
+                return True
+        return False
+
+    def _waits_for_answer(self, request: RecordedPacket) -> bool:
+        """Whether the recorded answer to a request may still come."""
+        exchange = self.exchange
+        if max(len(exchange.requests), len(exchange.responses)) > LOOKAHEAD:
+            return False
+        return not any(
+            each.number > request.number and distance(request.packet.psn, each.packet.psn) >= 0
+            for each in exchange.responses
+        )
+
+    def _answer_to(self, qp: QueuePair, request: RecordedPacket) -> RecordedPacket | None:
+        """The recorded answer to a request that is taken in while others are being answered."""
+        for response in self.exchange.responses:
+            shown = response.packet
+            ahead = distance(request.packet.psn, shown.psn)
+            if response.number < request.number or ahead < 0:
+                continue
+            if ahead > 0:
+                return None
+            code = shown.syndrome if shown.form.has_aeth else None
+            if all((each.psn, each.syndrome) != (shown.psn, code) for each in qp.responder.replies):
+                return response
+        return None
+
+    def _was_granted(self, request: RecordedPacket | None, expected: RecordedPacket) -> bool:
+        """Whether the next response gives credits of its own accord; the responder then does."""
+        qp, shown = self._qp, expected.packet
+        if qp is None or not qp.profile.live_credits or not _is_plain_ack(shown):
+            return False
+        last = qp.responder.epsn - 1 & MASK
+        if shown.psn != last or qp.responder.failed:
+            return False
+        if request is not None and distance(last, request.packet.psn) <= 0:
+            return False  # it may be the answer to a duplicate
+        self._set_credits(qp, shown, expected.number)
+        qp.responder.grant()
+        qp.receives.waiting.clear()
+        if not qp.responder.replies:
+            return False
+        self.report.infer("receive requests were posted", expected.number)
+        return True
 
     # Requests in.
 

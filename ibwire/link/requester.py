@@ -299,6 +299,8 @@ class RequesterReplay:
             if pending is not None:
                 limit = NAK_LAG_NS if self._goes_back(qp, pending.packet) else LAG_NS
                 late = recorded.time_ns - pending.time_ns > limit
+            if pending is not None and self._had_credits(qp, packet, pending.packet):
+                late = True
             if not late and requester.psn == packet.psn and requester.cursor < len(requester.wqes):
                 emulated = qp.poll_transmit(self._now)
                 if emulated is not None:
@@ -321,7 +323,9 @@ class RequesterReplay:
                 expired = True
         self.report.differ(number, "packet", summary_of(packet), None)
         if qp.state is QPState.RTS:
-            # Both go on from here.
+            # Both go on from here, and what was recorded has been sent.
+            if distance(requester.next_psn, packet.psn) > 0:
+                requester.next_psn = packet.psn
             requester.restart(packet.psn)
             qp.poll_transmit(self._now)
 
@@ -355,6 +359,23 @@ class RequesterReplay:
             for wqe in qp.requester.wqes
             if wqe.started
         )
+
+    def _had_credits(
+        self, qp: QueuePair, wanted: TransportPacket, response: TransportPacket
+    ) -> bool:
+        """Whether a packet shows that credits were there which only this response can give.
+
+        The first packet of a message beyond the credits asks for an acknowledgement.
+        """
+        requester = qp.requester
+        if wanted.ack_req or not wanted.form.is_first or wanted.form.is_last:
+            return False
+        if wanted.psn != requester.next_psn or requester.cursor >= len(requester.wqes):
+            return False
+        wqe = requester.wqes[requester.cursor]
+        if not wqe.plan.takes_credit or requester.credits.beyond(wqe.ssn) != 1:
+            return False
+        return not response.form.has_aeth or aeth.kind(response.syndrome) is AckKind.ACK
 
     def _makes_room(
         self, qp: QueuePair, response: TransportPacket, wanted: TransportPacket

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from types import TracebackType
 from typing import Self
 
@@ -14,14 +15,25 @@ from ibwire_layers.outer import LinkType
 class PcapngTap:
     """Writes recorded frames as they were, and emulated ones with the time of their originals.
 
-    Connections are replayed each at its own pace: frames are in order within a
-    connection and close to it over all of them. The two have interfaces of their own.
+    Connections are replayed each at its own pace, so frames wait to be sorted by time. One
+    that comes too late even so gets the time of the frame before it: times never go back.
+    Recorded and emulated frames have interfaces of their own.
     """
+
+    WAITING = 16 << 20
+    """Bytes of frames that wait."""
 
     def __init__(self, target: Target) -> None:
         """Raises `CaptureError` for a file that cannot be opened."""
         self._writer = PcapngWriter(target, LinkType.ETHERNET, name=_EMULATED)
         self._interfaces: dict[tuple[str, int], int] = {(_EMULATED, LinkType.ETHERNET): 0}
+        self._waiting: list[tuple[int, int, int, bytes]] = []
+        """Time, order of coming, interface and frame."""
+        self._size = 0
+        """Bytes of what waits, about."""
+        self._count = 0
+        self._last_ns = 0
+        """Time of the last frame written."""
 
     def recorded(self, packet: RecordedPacket) -> None:
         """A recorded packet as it went into the emulation."""
@@ -37,8 +49,18 @@ class PcapngTap:
         if number is None:
             number = self._writer.add_interface(link_type, name)
             self._interfaces[name, link_type] = number
+        heapq.heappush(self._waiting, (time_ns, self._count, number, frame))
+        self._count += 1
+        self._size += len(frame) + _ENTRY
+        while self._size > self.WAITING:
+            self._write_first()
+
+    def _write_first(self) -> None:
+        time_ns, _, number, frame = heapq.heappop(self._waiting)
+        self._size -= len(frame) + _ENTRY
         # A damaged file may have times before the epoch, which pcapng cannot hold.
-        self._writer.write(frame, max(time_ns, 0), interface=number)
+        self._last_ns = max(time_ns, self._last_ns)
+        self._writer.write(frame, self._last_ns, interface=number)
 
     def __enter__(self) -> Self:
         return self
@@ -49,8 +71,13 @@ class PcapngTap:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        while self._waiting:
+            self._write_first()
         self._writer.close()
 
+
+_ENTRY = 128
+"""Bytes that a frame which waits takes beside its own."""
 
 _RECORDED = "recorded"
 _EMULATED = "emulated"

@@ -164,6 +164,26 @@ def test_two_processes_move_a_verified_message_through_two_fifos(pair, order):
     assert output["receive"] == ("receive stopped 8 SUCCESS True\nend of input\n", "")
 
 
+def test_the_example_of_the_documentation_runs(pair, tmp_path):
+    text = (ROOT / "docs" / "links.md").read_text(encoding="utf-8")
+    script = tmp_path / "peer.py"
+    script.write_text(text.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    there, back = pair
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "layers")])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(script), *arguments],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for arguments in (("receive", there, back), ("send", back, there))
+    ]
+
+    output = [process.communicate(timeout=60)[0] for process in processes]
+    assert output == ["receive SUCCESS hello, peer\n", "send SUCCESS hello, peer\n"]
+
+
 def header():
     buffer = io.BytesIO()
     PcapWriter(buffer)
