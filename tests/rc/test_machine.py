@@ -45,7 +45,7 @@ from ibwire.rc.work import (
 from ibwire.units import MS, US, Time
 from ibwire_layers.psn import HALF, MASK
 
-SLOT, SLOTS = 1024, 160
+SLOT, SLOTS = 1024, 2048
 """Bytes of a message at most, and messages that one purpose has room for at a time."""
 
 DEPTH = 12
@@ -405,7 +405,7 @@ class TwoDevices(RuleBasedStateMachine):
         elif end.in_use >= DEPTH and not end.lost:
             refused(errno.ENOMEM, lambda: end.qp.post_send(wr))
         elif end.lost:
-            _may_refuse(lambda: end.qp.post_send(wr))
+            return  # what arrives of it could not be told from what should not
         else:
             end.qp.post_send(wr)
             end.in_use += 1
@@ -462,7 +462,7 @@ class TwoDevices(RuleBasedStateMachine):
             # One that a message is filling has left the queue already.
             _may_refuse(lambda: (end.qp.post_recv(wr), end.receives.append(Posted(wr.wr_id))))
         elif end.lost:
-            _may_refuse(lambda: end.qp.post_recv(wr))
+            return
         else:
             end.qp.post_recv(wr)
             end.receives.append(Posted(wr.wr_id))
