@@ -1,8 +1,13 @@
-"""What many tests share: the shipped captures."""
+"""What many tests share: the shipped captures, and property tests without a clock."""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test fails because a machine is busy: neither one slow example nor slow drawing counts.
+settings.register_profile("ibwire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ibwire")
 
 
 @pytest.fixture(scope="session")
