@@ -37,11 +37,10 @@ class SrqAttr(Structure):
         self.srq_limit = srq_limit
 
 
-class SrqInitAttr(Structure):
-    """Attributes of a new shared receive queue of a PD."""
+class _Sized(Structure):
+    """Shows the sizes of the `SrqAttr` that it holds; they are set when it is made."""
 
-    def __init__(self, attr: SrqAttr | None = None) -> None:
-        self._attr = SrqAttr(0, 0) if attr is None else attr.copy()
+    _attr: SrqAttr
 
     @property
     def max_wr(self) -> int:
@@ -59,7 +58,14 @@ class SrqInitAttr(Structure):
         return self._attr.srq_limit
 
 
-class SrqInitAttrEx(Structure):
+class SrqInitAttr(_Sized):
+    """Attributes of a new shared receive queue of a PD."""
+
+    def __init__(self, attr: SrqAttr | None = None) -> None:
+        self._attr = SrqAttr(0, 0) if attr is None else attr.copy()
+
+
+class SrqInitAttrEx(_Sized):
     """Attributes of a new shared receive queue of a context."""
 
     comp_mask = Unsigned(32)
@@ -72,21 +78,6 @@ class SrqInitAttrEx(Structure):
         self.pd: PD | None = None
         self.xrcd: XRCD | None = None
         self.cq: CQ | CQEX | None = None
-
-    @property
-    def max_wr(self) -> int:
-        """Receive requests that fit."""
-        return self._attr.max_wr
-
-    @property
-    def max_sge(self) -> int:
-        """Elements that each may have."""
-        return self._attr.max_sge
-
-    @property
-    def srq_limit(self) -> int:
-        """The limit."""
-        return self._attr.srq_limit
 
 
 class OpsWr(PyverbsCM):
