@@ -318,7 +318,9 @@ def _is_sound(route: Route, size: int) -> bool:
     if isinstance(route, RoCEv2Route):
         if route.udp.length != UDP.SIZE + size:
             return False
-        return not isinstance(route.ip, IPv4) or _sum16(route.ip.pack() + route.options) == 0xFFFF
+        return not isinstance(route.ip, IPv4) or not crc.internet_checksum(
+            route.ip.pack() + route.options
+        )
     return True
 
 
@@ -328,15 +330,7 @@ def _udp_checksum_fits(route: RoCEv2Route, frame: Frame, bth: int, end: int) -> 
     pseudo = ip.src.to_bytes(width) + ip.dst.to_bytes(width) + b"\0\x11"
     pseudo += route.udp.length.to_bytes(2)
     data = pseudo + frame[bth - UDP.SIZE : end]
-    return _sum16(data + b"\0" if len(data) & 1 else data) == 0xFFFF
-
-
-def _sum16(data: bytes) -> int:
-    """One's complement sum (RFC 1071); all ones over data with a right checksum in it."""
-    total = sum(data[0::2]) * 256 + sum(data[1::2])
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
+    return not crc.internet_checksum(data)
 
 
 def _arrival(route: Route, size: int, end: int) -> Arrival:

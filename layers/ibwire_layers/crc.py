@@ -60,6 +60,17 @@ def lpcrc(packet: Bytes) -> bytes:
     return _crc16(packet).to_bytes(2, "little")
 
 
+def internet_checksum(data: Bytes) -> int:
+    """The checksum of IP and UDP (RFC 1071), an odd byte counting as if a zero followed.
+
+    Over data that holds its own right checksum it is 0.
+    """
+    total = sum(data[0::2]) * 256 + sum(data[1::2])
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
+
+
 def _crc16(data: Bytes) -> int:
     register = 0xFFFF
     for byte in data:

@@ -298,12 +298,6 @@ def with_lengths(route: Route, transport_size: int) -> Route:
         return replace(route, udp=udp, ip=replace(route.ip, payload_length=after))
     words = (IPv4.SIZE + len(route.options)) // 4
     ip = replace(route.ip, ihl=words, total_length=IPv4.SIZE + after, checksum=0)
-    return replace(route, udp=udp, ip=replace(ip, checksum=_sum16(ip.pack() + route.options)))
-
-
-def _sum16(data: bytes) -> int:
-    """The Internet checksum (RFC 1071) of an even number of bytes."""
-    total = sum(data[0::2]) * 256 + sum(data[1::2])
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total ^ 0xFFFF
+    return replace(
+        route, udp=udp, ip=replace(ip, checksum=crc.internet_checksum(ip.pack() + route.options))
+    )
