@@ -1,4 +1,4 @@
-"""Time, rates and how long bytes take on a line.
+"""Time, rates, and the local ACK timeout.
 
 A `Time` is an integer number of picoseconds from the start of a run: a byte lasts
 a whole number of them at every Ethernet rate from 1 to 800 Gb/s, and the
@@ -20,11 +20,6 @@ GBPS = 10**9
 
 ACK_TIMEOUT_UNIT: Time = 4_096 * NS
 """Local ACK timeouts are this, doubled `timeout` times (IBA 9.7.6.1.3)."""
-
-
-def serialisation_time(size_bytes: int, rate_bps: int) -> Time:
-    """How long that many bytes occupy a line, rounded up to a picosecond."""
-    return -(-8 * size_bytes * S // rate_bps)
 
 
 def ack_timeout(code: int) -> Time | None:

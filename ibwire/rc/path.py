@@ -134,12 +134,6 @@ class Path:
         )
         return before, _v4_register(before, ip)
 
-    @property
-    def overhead(self) -> int:
-        """Bytes of a frame that are not from the BTH to the padding."""
-        vcrc = h.VCRC_SIZE if self._headers.is_native else 0
-        return len(self._headers.sized(h.BTH.SIZE, None)[0]) + h.ICRC_SIZE + vcrc
-
 
 _V4_SIZE = IPv4.SIZE + UDP.SIZE
 _V4_SEED = crc32(b"\x45\xff", crc.ICRC_SEED)
