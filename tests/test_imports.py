@@ -23,6 +23,7 @@ RANKS = {
     "ibwire.rc": 3,
     "ibwire.inject": 3,
     "ibwire.trace": 3,
+    "ibwire.analyse": 4,
     "ibwire.fabric": 4,
     "ibwire.verbs": 4,
     "ibwire.link": 5,
