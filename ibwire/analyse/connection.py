@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ibwire.analyse.events import Event, EventKind, Message
 from ibwire.analyse.half import FULL, MTUS, RESPONSES, VERB, Half, Open, Verdict
 from ibwire.analyse.histogram import Histogram
 from ibwire.analyse.identity import KEEP, Identity
-from ibwire.analyse.packets import Seen
+from ibwire.analyse.packets import Rows, Seen
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 
@@ -80,9 +81,6 @@ class Direction:
         """ns from the first packet of a message to the response that completed it."""
         self.lowest_credits: int | None = None
         """Of the credit codes that the receiver gave; `None` when it gave none."""
-        self.damaged_psns: dict[int, None] = {}
-        """Newest PSNs that were seen with a wrong ICRC."""
-        self.identity = Identity()
 
     def count_message(self, verb: str, count: int = 1) -> None:
         """The last requests of so many messages were seen for the first time."""
@@ -92,14 +90,46 @@ class Direction:
         """A NAK, by its name."""
         self.naks[name] = self.naks.get(name, 0) + 1
 
-    def count_lost(self, psn: int, count: int) -> int:
-        """Packets from this PSN on that were not seen, not even damaged; returns how many."""
-        for each in range(psn, psn + count) if self.damaged_psns else ():
-            if each & MASK in self.damaged_psns:
-                del self.damaged_psns[each & MASK]
-                count -= 1
-        self.lost += count
-        return count
+    def merge(self, later: Direction) -> None:
+        """Count everything that the other has counted, which comes later."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for mine, its in ((self.messages, later.messages), (self.naks, later.naks)):
+            for key, count in its.items():
+                mine[key] = mine.get(key, 0) + count
+        self.latency.merge(later.latency)
+        self.max_outstanding = max(self.max_outstanding, later.max_outstanding)
+        if self.first_ns is None:
+            self.first_ns = later.first_ns
+        if later.last_ns is not None:
+            self.last_ns = later.last_ns
+
+
+_SUMS = (
+    *("packets", "bytes", "payload_bytes", "message_bytes", "completed"),
+    *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts", "unexplained"),
+    *("implied_naks", "marked", "cnps", "damaged", "restarts", "acks", "acked_messages"),
+)
+
+
+@dataclass(slots=True)
+class Head:
+    """The first packets of a connection in a file, which its end in the file before may change."""
+
+    rows: list[Rows] = field(default_factory=list)
+    count: int = 0
+    state: tuple[object, ...] | None = None
+    """After `HORIZON` packets; `None` before."""
+    turned_state: tuple[object, ...] | None = None
+    next: tuple[int | None, int | None] = (None, None)
+    """`Half.next` at that point."""
+    directions: tuple[Direction, Direction] | None = None
+    """What was counted up to that point."""
+
+
+HORIZON = 1024
+"""Packets of a connection after which what came before them makes no difference: more than are
+under way at a time. That it is so is looked at when files are joined, see `Connection.seams`."""
 
 
 class Connection:
@@ -118,11 +148,22 @@ class Connection:
         self.directions = Direction(), Direction()
         """Index 0: packets from end 0 to end 1."""
         self.halves = Half(self, 0), Half(self, 1)
+        self.identities = Identity(), Identity()
+        """Of the packets of each direction."""
+        self.damaged_psns: tuple[dict[int, None], dict[int, None]] = {}, {}
+        """Newest PSNs of each direction that were seen with a wrong ICRC."""
         self.mtu: int | None = None
         """Path MTU in bytes, once a packet has shown it."""
         self.max_reads: tuple[int | None, int | None] = (None, None)
         """READs and atomics that each end may have outstanding, where the CM says so."""
         self.observer: Observer | None = None
+        self.flows: list[int] = []
+        """Numbers of its flows, by direction."""
+        self.first = (0, 0)
+        """File and number of its first packet."""
+        self.head: Head | None = None
+        self.seams = 0
+        """Joints between files at which something may have been counted wrongly."""
 
     @property
     def is_paired(self) -> bool:
@@ -164,7 +205,7 @@ class Connection:
             self.halves[1 - direction].response(packet)
         else:
             self.halves[direction].request(packet)
-        counts.identity.note(packet)
+        self.identities[direction].note(packet)
 
     def learn_mtu(self, size: int) -> None:
         """A packet that must be full has so many bytes."""
@@ -221,7 +262,7 @@ class Connection:
         if self.service is Service.UD:
             return dict.fromkeys(("retransmitted_packets", "lost_packets"), _DATAGRAMS)
         asked, answered = self.directions[direction], self.directions[1 - direction]
-        reasons = {}
+        reasons: dict[str, str] = {}
         if asked.unexplained:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _TIMER)
         if answered.unexplained:
@@ -232,12 +273,73 @@ class Connection:
             reasons |= dict.fromkeys(("naks", "rnr_naks", "timeouts", "implied_naks"), _ONE_SIDED)
         return reasons
 
+    def packets_of(self, size: int) -> int:
+        """Packets of so many bytes of payload; 1 while the path MTU is not known."""
+        if size <= MTUS[0] or self.mtu is None:
+            return 1  # if that is wrong, `Half` learns the MTU from the next request
+        return -(-size // self.mtu)
+
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture goes on until `now` (ns)."""
         for half in self.halves:
             half.finish(now)
+        if self.head is not None and self.head.directions is not None:
+            for total, rest in zip(self.head.directions, self.directions, strict=True):
+                total.merge(rest)
+            self.directions = self.head.directions
+            self.head = None
+
+    # Joining the parts of a connection that stand in different files.
+
+    def state(self, is_turned: bool = False) -> tuple[object, ...]:
+        """All that decides how the next packets are taken; `is_turned`: with the ends swapped."""
+        order = (1, 0) if is_turned else (0, 1)
+        return (
+            self.mtu,
+            [(self.identities[i].high, self.identities[i].counts_up) for i in order],
+            [self.halves[i].state() for i in order],
+        )
+
+    def settle_head(self) -> None:
+        """From here on what came before the first packet makes no difference any more."""
+        assert self.head is not None
+        self.head.state = self.state()
+        self.head.turned_state = self.state(is_turned=True)
+        self.head.next = self.halves[0].next, self.halves[1].next
+        self.head.directions = self.directions
+        self.directions = Direction(), Direction()
+
+    def go_on(self, later: Connection, is_turned: bool) -> None:
+        """Take over what the same connection did in a later file, after its head was taken."""
+        head = later.head
+        assert head is not None
+        expected = head.turned_state if is_turned else head.state
+        self.seams += self.state() != expected
+        order = (1, 0) if is_turned else (0, 1)
+        before = self.halves
+        self.halves = later.halves[order[0]], later.halves[order[1]]
+        for end, half in enumerate(self.halves):
+            half.connection, half.end = self, end
+            base, mine = head.next[order[end]], before[end]
+            if base is not None and mine.next is not None:
+                half.start = base - (mine.next - mine.start)
+        self.identities = later.identities[order[0]], later.identities[order[1]]
+        self.damaged_psns = later.damaged_psns[order[0]], later.damaged_psns[order[1]]
+        for end in (0, 1):
+            self.directions[end].merge(later.directions[order[end]])
+        self.mtu = max(self.mtu or 0, later.mtu or 0) or None
 
     # What the halves report.
+
+    def count_lost(self, direction: int, psn: int, count: int) -> int:
+        """Packets from this PSN on that were not seen, not even damaged; returns how many."""
+        damaged = self.damaged_psns[direction]
+        for each in range(psn, psn + count) if damaged else ():
+            if each & MASK in damaged:
+                del damaged[each & MASK]
+                count -= 1
+        self.directions[direction].lost += count
+        return count
 
     def complete(self, half: Half, message: Open, packet: Seen) -> None:
         """A message is acknowledged by this packet."""
@@ -295,11 +397,11 @@ class Connection:
             )
 
     def _damaged(self, direction: int, packet: Seen) -> None:
-        counts = self.directions[direction]
-        counts.damaged += 1
-        counts.damaged_psns[packet.psn] = None
-        if len(counts.damaged_psns) > KEEP:
-            del counts.damaged_psns[next(iter(counts.damaged_psns))]
+        self.directions[direction].damaged += 1
+        psns = self.damaged_psns[direction]
+        psns[packet.psn] = None
+        if len(psns) > KEEP:
+            del psns[next(iter(psns))]
         self._tell_one(EventKind.DAMAGED, direction, packet)
         self._tell_other(direction, packet)
 

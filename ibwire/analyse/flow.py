@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.analyse.packets import Fields
 from ibwire.dissect import Columns
 from ibwire_layers import headers as h
 from ibwire_layers import outer
@@ -36,6 +37,9 @@ class Flows:
         self.keys: list[FlowKey] = []
         self._numbers: dict[FlowKey, int] = {}
         self._by_hash: dict[int, int] = {}
+        # Direct answers for most packets: hash and flow by the lower bits of the hash.
+        self._hash = np.zeros(_SLOTS, np.uint64)
+        self._flow = np.full(_SLOTS, -1, np.int32)
 
     def number(self, key: FlowKey) -> int:
         """The number of a flow, which is a new one the first time."""
@@ -45,28 +49,49 @@ class Flows:
         return number
 
     def numbers(
-        self, columns: Columns, rows: npt.NDArray[np.int64], admitted: npt.NDArray[np.bool_]
+        self,
+        columns: Columns,
+        rows: npt.NDArray[np.int64],
+        admitted: npt.NDArray[np.bool_] | None = None,
     ) -> npt.NDArray[np.int32]:
-        """(n,) flow of each of these rows, -1 for those of unknown flows that are not admitted.
+        """(n,) flow of each of these rows; new flows are numbered in the order of their packets.
 
-        admitted: (n,) which rows may begin a flow.
+        admitted: (n,) which rows may begin a flow, all by default. The others get -1
+        when theirs is not known.
         """
         hashes = _hashes(columns, rows)
-        distinct, inverse = np.unique(hashes, return_inverse=True)
-        found = np.full(len(distinct), -1, np.int32)
-        for place, value in enumerate(distinct.tolist()):
-            found[place] = self._by_hash.get(value, -1)
-        new = found < 0
-        if new.any():
-            candidates = np.flatnonzero(new[inverse] & admitted)
-            _, at = np.unique(inverse[candidates], return_index=True)
-            for row in np.sort(candidates[at]).tolist():
-                place = inverse[row]
-                number = self.number(_key(columns, int(rows[row])))
-                self._by_hash[int(distinct[place])] = number
-                found[place] = number
+        slots = (hashes & np.uint64(_SLOTS - 1)).astype(np.int64)
+        flows = np.where(self._hash[slots] == hashes, self._flow[slots], -1)
+        unknown = np.flatnonzero(flows < 0)
+        if len(unknown):
+            flows[unknown] = self._look_up(columns, rows, hashes, unknown, admitted)
+            known = unknown[flows[unknown] >= 0]
+            self._hash[slots[known]] = hashes[known]
+            self._flow[slots[known]] = flows[known]
+        return flows
+
+    def _look_up(
+        self,
+        columns: Columns,
+        rows: npt.NDArray[np.int64],
+        hashes: Keys,
+        unknown: npt.NDArray[np.int64],
+        admitted: npt.NDArray[np.bool_] | None,
+    ) -> npt.NDArray[np.int32]:
+        """(n,) flows of the rows at `unknown`."""
+        distinct, inverse = np.unique(hashes[unknown], return_inverse=True)
+        found = np.array([self._by_hash.get(each, -1) for each in distinct.tolist()], np.int32)
+        new = (found < 0)[inverse]
+        candidates = np.flatnonzero(new if admitted is None else new & admitted[unknown])
+        _, first = np.unique(inverse[candidates], return_index=True)
+        for at in np.sort(candidates[first]).tolist():
+            number = self.number(_key(columns, int(rows[unknown[at]])))
+            self._by_hash[int(hashes[unknown[at]])] = number
+            found[inverse[at]] = number
         return found[inverse]
 
+
+_SLOTS = 1 << 16
 
 # Odd numbers that nobody outside can know, so that no packets can be made whose flows collide.
 _FACTORS = tuple(secrets.randbits(64) | 1 for _ in range(16))
@@ -79,19 +104,15 @@ for _info in INFO.values():
 
 def _hashes(columns: Columns, rows: npt.NDArray[np.int64]) -> Keys:
     """(n,) equal for packets of one flow, different for different flows, save by a miracle."""
-    frames = columns.frames
-    opcode = frames.opcode[rows]
+    of = Fields(columns, rows).of
+    ip, bth = of(outer.IPv4), of(h.BTH)
     parts: list[Keys] = [
-        columns["ip.src"][rows].astype(np.uint64) << np.uint64(32)
-        | columns["ip.dst"][rows].astype(np.uint64),
-        columns["bth.destqp"][rows].astype(np.uint64) << np.uint64(8) | _SERVICES[opcode],
+        ip("src", np.uint64) << np.uint64(32) | ip("dst", np.uint64),
+        bth("dest_qp", np.uint64) << np.uint64(8) | _SERVICES[columns.frames.opcode[rows]],
+        of(h.DETH)("src_qp", np.uint64),
     ]
-    if (frames.position(h.DETH) >= 0).any():
-        parts.append(columns["deth.srcqp"][rows].astype(np.uint64))
-    else:
-        parts.append(np.zeros(1, np.uint64))
     for header, names in _WIDE:
-        if (frames.position(header) >= 0).any():
+        if (columns.frames.position(header) >= 0).any():
             for name in names:
                 words = columns[name][rows]
                 words = words.view(">u8") if words.ndim == 2 else words[:, None]

@@ -232,6 +232,24 @@ class Half:
         """READs and atomics that have not been answered in full, oldest first."""
         return [message for message in self.messages if message.awaits >= 0]
 
+    def state(self) -> tuple[object, ...]:
+        """All that decides how the next packets are taken, but for packets long gone."""
+        if self.next is None:
+            return (None, self.unasked_next)
+        base = self.next
+        gaps = (self.missing, self.missing_answers, self.lost, self.skipped, self.lost_answers)
+        return (
+            *(base & MASK, base - self.acked, self.attempts, self.last_ns, self.fatal),
+            [
+                (m.verb, base - m.first, base - m.last, m.is_whole, m.size, m.first_ns)
+                for m in self.messages
+            ],
+            [base - m.awaits for m in self.messages if m.awaits >= 0],
+            [[(base - g.first, base - g.end) for g in each] for each in gaps],
+            [(base - each.psn, each.cause) for each in self.refusals],
+            (self.run is not None, base - self.run_upto if self.run else 0),
+        )
+
     # Requests.
 
     def request(self, packet: Seen) -> Verdict:
@@ -322,10 +340,7 @@ class Half:
         """PSNs that a request takes (IBA 9.7.3: a READ as many as it has responses)."""
         if packet.opcode not in READ:
             return 1
-        mtu = self.connection.mtu
-        if packet.dma_len <= MTUS[0] or not mtu:
-            return 1  # if that is wrong, `_settle_read` sees it
-        return -(-packet.dma_len // mtu)
+        return self.connection.packets_of(packet.dma_len)
 
     def _settle_read(self, psn: int) -> bool:
         """Learn the path MTU where a READ of unknown span is followed by this PSN."""
@@ -346,8 +361,7 @@ class Half:
             return
         message = self.messages[-1]
         if message.last + 1 == self.next:
-            mtu = self.connection.mtu
-            message.last = message.first + max(1, -(-message.dma_len // mtu)) - 1
+            message.last = message.first + self.connection.packets_of(message.dma_len) - 1
             self.next = message.last + 1
 
     def _collect(self, psn: int, packet: Seen) -> None:
@@ -401,7 +415,7 @@ class Half:
 
     def _again(self, psn: int, packet: Seen) -> Verdict:
         """What a request is whose PSN had been passed."""
-        identity = self.connection.directions[self.end].identity
+        identity = self.connection.identities[self.end]
         has_cause = self._has_cause(psn, packet)
         was_seen = psn >= self.start and _within(self.missing, psn) is None
         if was_seen and identity.is_copy(packet, self.requests.get(psn), has_cause):
@@ -454,7 +468,7 @@ class Half:
     def _skip_again(self, psn: int, packet: Seen) -> None:
         """Requests were left out where all are sent again: they are lost, if they were sent."""
         before = self.requests.get(self.run_upto - 1)
-        if before is None or not self.connection.directions[self.end].identity.counts_up:
+        if before is None or not self.connection.identities[self.end].counts_up:
             return
         sent = (packet.ip_id - before.ip_id & 0xFFFF) - 1
         if sent == psn - self.run_upto:
@@ -541,7 +555,7 @@ class Half:
 
     def _acknowledge(self, psn: int, packet: Seen) -> Verdict:
         assert self.next is not None
-        identity = self.connection.directions[1 - self.end].identity
+        identity = self.connection.identities[1 - self.end]
         is_ack = kind(packet.syndrome) is AckKind.ACK
         upto = psn if is_ack else psn - 1
         if identity.is_copy(packet, None, True):
@@ -712,7 +726,7 @@ class Half:
         assert self.next is not None
         if psn >= self.next or psn < self.start:
             return Verdict.UNKNOWN
-        identity = self.connection.directions[1 - self.end].identity
+        identity = self.connection.identities[1 - self.end]
         was_seen = _within(self.missing_answers, psn) is None
         if was_seen and identity.is_copy(packet, self.answers.get(psn), self.run is not None):
             return Verdict.COPY
@@ -735,7 +749,7 @@ class Half:
     def _skip_answers_again(self, upto: int, psn: int, packet: Seen) -> None:
         """Responses were left out where a READ is answered again: lost, if they were sent."""
         before = self.answers.get(upto - 1)
-        if before is None or not self.connection.directions[1 - self.end].identity.counts_up:
+        if before is None or not self.connection.identities[1 - self.end].counts_up:
             return
         sent = (packet.ip_id - before.ip_id & 0xFFFF) - 1
         if sent == psn - upto:
@@ -752,7 +766,7 @@ class Half:
             expected = self.unasked_next
             step = 0 if expected is None else (packet.psn - expected + HALF & MASK) - HALF
             if step > 0 and packet.opcode not in STARTS:
-                answers.count_lost(packet.psn, step)
+                self.connection.count_lost(1 - self.end, packet.psn, step)
             if step < 0:
                 answers.retransmitted += 1
             else:
@@ -797,7 +811,7 @@ class Half:
 
     def _lose(self, gap: Missing, direction: int) -> None:
         """The packets of a gap are lost, but for those that were seen damaged."""
-        count = self.connection.directions[direction].count_lost(gap.first & MASK, gap.packets)
+        count = self.connection.count_lost(direction, gap.first & MASK, gap.packets)
         if count:
             self.connection.tell(
                 Event(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.dissect import Columns
+from ibwire.dissect.fields import gather
 from ibwire.dissect.icrc import STATUS_WORDS
 from ibwire_layers import headers as h
 from ibwire_layers import outer
 from ibwire_layers.packet import CrcStatus
+from ibwire_layers.schema import Header
 
 
 class Seen(NamedTuple):
@@ -20,6 +23,8 @@ class Seen(NamedTuple):
 
     number: int
     """In its capture, from 1."""
+    file: int
+    """Which of several captures."""
     time_ns: int
     flow: int
     """Number of its flow."""
@@ -56,6 +61,7 @@ class Rows:
     """n transport packets as arrays (n,); the fields are those of `Seen`."""
 
     number: npt.NDArray[np.int64]
+    file: npt.NDArray[np.uint16]
     time_ns: npt.NDArray[np.int64]
     flow: npt.NDArray[np.int32]
     opcode: npt.NDArray[np.uint8]
@@ -87,6 +93,22 @@ class Rows:
             map(Seen._make, zip(*(getattr(self, name).tolist() for name in _NAMES), strict=True))
         )
 
+    @property
+    def first(self) -> tuple[int, int]:
+        """File and number of the first packet."""
+        return int(self.file[0]), int(self.number[0])
+
+    def order(self) -> npt.NDArray[np.int64]:
+        """(n,) rows in the order of the captures."""
+        return np.lexsort((self.number, self.file))
+
+    def moved(self, flows: list[int], files: int) -> Rows:
+        """The same packets under other numbers: of flows, by their number, and of files."""
+        moved = self.take(slice(None))
+        moved.flow = np.array(flows, np.int32)[self.flow]
+        moved.file = self.file + np.uint16(files)
+        return moved
+
     @staticmethod
     def concatenate(parts: list[Rows]) -> Rows:
         """Parts of a capture, one after the other."""
@@ -109,36 +131,53 @@ def known(columns: Columns) -> npt.NDArray[np.int64]:
 
 def read(columns: Columns, rows: npt.NDArray[np.int64], flow: npt.NDArray[np.int32]) -> Rows:
     """The packets of these rows of a chunk, which belong to these flows."""
+    of = Fields(columns, rows).of
+    bth, reth, atomic = of(h.BTH), of(h.RETH), of(h.AtomicETH)
+    aeth, ipv4 = of(h.AETH), of(outer.IPv4)
     frames = columns.frames
-    word = columns["bth.psn"][rows]
-    syndrome = np.where(
-        frames.position(h.AETH)[rows] >= 0, columns["aeth.syndrome"][rows].astype(np.int16), -1
-    )
-    ip_id = np.where(
-        frames.position(outer.IPv4)[rows] >= 0, columns["ip.id"][rows].astype(np.int32), -1
-    )
-    ecn = np.where(
-        frames.position(outer.IPv6)[rows] >= 0,
-        columns["ipv6.tclass.ecn"][rows],
-        columns["ip.dsfield.ecn"][rows],
-    )
     return Rows(
         number=rows + frames.batch.first_number,
+        file=np.zeros(len(rows), np.uint16),
         time_ns=frames.batch.time_ns[rows],
         flow=flow,
         opcode=frames.opcode[rows],
-        psn=word,
+        psn=bth("psn", np.uint32),
         length=frames.batch.wire_len[rows].astype(np.uint32),
         size=columns["payload.len"][rows],
-        dma_len=columns["reth.dmalen"][rows],
-        va=columns["reth.va"][rows] | columns["atomiceth.va"][rows],
-        rkey=columns["reth.r_key"][rows] | columns["atomiceth.r_key"][rows],
-        ack_req=columns["bth.a"][rows] != 0,
-        syndrome=syndrome,
-        msn=columns["aeth.msn"][rows],
-        ip_id=ip_id,
-        port=columns["udp.srcport"][rows],
+        dma_len=reth("dma_len", np.uint32),
+        va=reth("va", np.uint64) | atomic("va", np.uint64),
+        rkey=reth("rkey", np.uint32) | atomic("rkey", np.uint32),
+        ack_req=bth("ack_req", np.bool_),
+        syndrome=aeth("syndrome", np.int16, -1),
+        msn=aeth("msn", np.uint32),
+        ip_id=ipv4("id", np.int32, -1),
+        port=of(outer.UDP)("src_port", np.uint16),
         icrc=columns["icrc"][rows],
-        marked=ecn == _CE,
+        marked=(ipv4("ecn", np.uint8) | of(outer.IPv6)("ecn", np.uint8)) == _CE,
         damaged=columns["icrc.status"][rows] == BAD,
     )
+
+
+class Fields:
+    """Header fields of some rows of a chunk."""
+
+    def __init__(self, columns: Columns, rows: npt.NDArray[np.int64]) -> None:
+        self._frames = columns.frames
+        self._rows = rows
+
+    def of(self, header: type[Header]) -> Callable[..., npt.NDArray[Any]]:
+        """A reader of a header's fields: (name, dtype, value where there is no such header)."""
+        at = self._frames.position(header)[self._rows]
+        have = np.flatnonzero(at >= 0)
+        data = self._frames.data
+        by_name = {field.name: field for field in header.FIELDS}
+
+        def read(name: str, dtype: npt.DTypeLike, otherwise: int = 0) -> npt.NDArray[Any]:
+            if len(have) == len(at):
+                return gather(data, at, by_name[name]).astype(dtype)
+            values = np.full(len(at), otherwise, dtype)
+            if len(have):
+                values[have] = gather(data, at[have], by_name[name])
+            return values
+
+        return read

@@ -19,6 +19,7 @@ from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import distance
 
 PAIRINGS = {
+    "named": "every packet names both queue pairs",
     "agreed": "a connection manager's exchange, or the programs' own, names both queue pairs",
     "answers": "one direction answers the PSNs of the other, and no other flow does",
     "port": "several flows fit by their PSNs, and this one by its UDP source port as well",
@@ -73,10 +74,24 @@ def pair(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> list[Pair]
 
     agreed: the sender's QPN by flow, where somebody said it.
     """
-    pairs = list(_by_agreement(waiting, agreed))
+    pairs = [*_by_name(waiting), *_by_agreement(waiting, agreed)]
     paired = {flow for each in pairs for flow in each[:2]}
-    left = [each for each in waiting if each.flow not in paired and each.key not in agreed]
+    left = [
+        each
+        for each in waiting
+        if each.flow not in paired and each.key not in agreed and each.key.src_qpn is None
+    ]
     return pairs + _by_answers(left)
+
+
+def _by_name(waiting: Sequence[Candidate]) -> Iterable[Pair]:
+    """Datagrams name both queue pairs (DETH)."""
+    flows = {each.key: each.flow for each in waiting if each.key.src_qpn is not None}
+    for (src, dst, dst_qpn, service, src_qpn), flow in flows.items():
+        if src_qpn is not None:
+            other = flows.get(FlowKey(dst, src, src_qpn, service, dst_qpn))
+            if other is not None and flow < other:
+                yield Pair(flow, other, "named")
 
 
 def _by_agreement(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> Iterable[Pair]:

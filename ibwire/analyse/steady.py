@@ -32,7 +32,7 @@ from ibwire.analyse.half import (
     Half,
     Open,
 )
-from ibwire.analyse.identity import REORDER_IDS
+from ibwire.analyse.identity import REORDER_IDS, Identity
 from ibwire.analyse.packets import Rows
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
@@ -116,8 +116,8 @@ def advance(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]
             halves.append(asked)
     if end < LEAST:
         return 0
-    for index, counts in enumerate(connection.directions):
-        _count(counts, connection.directions[1 - index], rows, direction[:end] == index)
+    for index in (0, 1):
+        _count(connection, index, rows, direction[:end] == index)
     for asked in halves:
         _follow(connection, asked.upto(end), rows)
     return end
@@ -126,12 +126,12 @@ def advance(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]
 def _datagrams(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
     """Count the datagrams before the first that is damaged."""
     end = _or(_first(rows.damaged), len(rows))
-    for index, counts in enumerate(connection.directions):
+    for index, identity in enumerate(connection.identities):
         at = np.flatnonzero(direction[:end] == index)
-        end = min(end, _even_ids(counts, rows.ip_id[at], at, end))
+        end = min(end, _even_ids(identity, rows.ip_id[at], at, end))
     for index, counts in enumerate(connection.directions):
         mine = direction[:end] == index
-        _count(counts, connection.directions[1 - index], rows, mine)
+        _count(connection, index, rows, mine)
         _count_messages(counts, rows.opcode[:end][mine])
         counts.message_bytes += int(rows.size[:end][mine].sum(dtype=np.int64))
     return end
@@ -159,17 +159,16 @@ def _plain(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8])
     odd |= _IS_FULL[opcode] & (rows.size != mtu)
     odd |= ~_IS_FULL[opcode] & _IS_READ[opcode] & (rows.dma_len > (MTUS[0] if not mtu else JUMP))
     end = _or(_first(odd), len(rows))
-    for index, counts in enumerate(connection.directions):
+    for index, identity in enumerate(connection.identities):
         at = np.flatnonzero(direction[:end] == index)
-        end = min(end, _even_ids(counts, rows.ip_id[at], at, end))
+        end = min(end, _even_ids(identity, rows.ip_id[at], at, end))
     return end
 
 
-def _even_ids(counts: Direction, ip_id: npt.NDArray[np.int32], at: Index, end: int) -> int:
+def _even_ids(identity: Identity, ip_id: npt.NDArray[np.int32], at: Index, end: int) -> int:
     """Where the IP identifications stop to be all alike, or to go up."""
     if not len(ip_id):
         return end
-    identity = counts.identity
     steps = np.diff(ip_id, prepend=identity.high) & 0xFFFF
     if identity.high < 0:
         steps = steps[1:]
@@ -248,11 +247,13 @@ def _wanted(asked: _Asked, opcode: npt.NDArray[np.uint8]) -> Index:
     count = np.concatenate([np.array(counts, np.int64), asked.span[rows]])
     total = int(count.sum())
     offset = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(first, count) + offset
+    wanted: Index = np.repeat(first, count) + offset
+    return wanted
 
 
-def _count(counts: Direction, other: Direction, rows: Rows, mine: npt.NDArray[np.bool_]) -> None:
-    """What `Connection.take` counts of every packet."""
+def _count(connection: Connection, index: int, rows: Rows, mine: npt.NDArray[np.bool_]) -> None:
+    """What `Connection.take` counts of every packet of a direction."""
+    counts = connection.directions[index]
     at = np.flatnonzero(mine)
     if not len(at):
         return
@@ -260,11 +261,11 @@ def _count(counts: Direction, other: Direction, rows: Rows, mine: npt.NDArray[np
     counts.bytes += int(rows.length[at].sum(dtype=np.int64))
     counts.payload_bytes += int(rows.size[at].sum(dtype=np.int64))
     counts.marked += int(rows.marked[at].sum())
-    other.cnps += int((rows.opcode[at] == OpCode.CNP).sum())
+    connection.directions[1 - index].cnps += int((rows.opcode[at] == OpCode.CNP).sum())
     if counts.first_ns is None:
         counts.first_ns = int(rows.time_ns[at[0]])
     counts.last_ns = int(rows.time_ns[at[-1]])
-    counts.identity.note_many(rows.ip_id[at], rows.icrc[at])
+    connection.identities[index].note_many(rows.ip_id[at], rows.icrc[at])
 
 
 def _follow(connection: Connection, asked: _Asked, rows: Rows) -> None:

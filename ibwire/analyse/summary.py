@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from ibwire.analyse import packets, partners, steady
-from ibwire.analyse.connection import Connection, End, Observer
+from ibwire.analyse.connection import HORIZON, Connection, End, Head, Observer
 from ibwire.analyse.flow import FlowKey, Flows
 from ibwire.analyse.packets import Rows
 from ibwire.dissect import Columns
 from ibwire_layers.opcodes import Service
 
-BLOCK = 1 << 16
+BLOCK = 1 << 18
 """Packets that are collected before they are followed: many of one connection at once."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
+FEW = 8
+"""Packets from which on most ICRCs being wrong says something of the capture, not of packets."""
+ICRC_PROBLEM = (
+    "{} of the first {} ICRCs are wrong: the capture was taken before they were filled in, or "
+    "after headers were rewritten; the packets are believed all the same"
+)
 ALL_PARKED = 1 << 20
 """Packets that wait in all flows together."""
 
@@ -23,6 +30,7 @@ class Summary:
     """What is known of a capture, or of several."""
 
     def __init__(self) -> None:
+        self.files = 1
         self.connections: list[Connection] = []
         self.first_ns: int | None = None
         self.last_ns = 0
@@ -31,13 +39,31 @@ class Summary:
         """With a transport header."""
         self.stray_damaged = 0
         """Packets with a wrong ICRC that belong to no flow: the damage may be in their headers."""
+        self.problems: list[str] = []
+        """What is wrong with the captures themselves, in words."""
+
+    def merge(self, later: Summary) -> None:
+        """Count what a later capture has, but for its connections."""
+        self.files += later.files
+        self.frames += later.frames
+        self.packets += later.packets
+        self.stray_damaged += later.stray_damaged
+        self.problems += later.problems
+        if self.first_ns is None:
+            self.first_ns = later.first_ns
+        self.last_ns = max(self.last_ns, later.last_ns)
 
 
 class Analysis:
-    """Follows the connections of one capture."""
+    """Follows the connections of one capture, or of consecutive ones.
 
-    def __init__(self, observer: Observer | None = None) -> None:
+    is_part: other captures come before, so that `merge` may be asked for: the first
+    packets of every connection are kept.
+    """
+
+    def __init__(self, observer: Observer | None = None, *, is_part: bool = False) -> None:
         self._observer = observer
+        self._is_part = is_part
         self._flows = Flows()
         self._places: list[tuple[Connection, int] | None] = []
         """Connection and direction by flow."""
@@ -46,6 +72,7 @@ class Analysis:
         self._agreed: dict[FlowKey, int] = {}
         self._block: list[Rows] = []
         self._block_rows = 0
+        self._ignores_icrc: bool | None = None
         self._summary = Summary()
 
     def take(self, columns: Columns) -> None:
@@ -58,12 +85,7 @@ class Analysis:
             summary.last_ns = max(summary.last_ns, int(times.max()))
         summary.frames += columns.rows
         summary.packets += len(rows)
-        damaged = columns["icrc.status"][rows] == packets.BAD
-        flow = self._flows.numbers(columns, rows, ~damaged)
-        if damaged.any():
-            stray = flow < 0
-            summary.stray_damaged += int(stray.sum())
-            rows, flow = rows[~stray], flow[~stray]
+        flow = self._flows.numbers(columns, rows)
         self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
         if len(rows):
             self._block.append(packets.read(columns, rows, flow))
@@ -72,23 +94,103 @@ class Analysis:
             self._follow()
 
     def finish(self) -> Summary:
-        """The capture is over."""
+        """The capture is over, and no other follows."""
+        self._follow(is_last=True)
+        summary = self._summary
+        for connection in summary.connections:
+            connection.finish(summary.last_ns)
+        if self._observer is None:
+            summary.connections.sort(key=lambda each: each.first)
+            for number, connection in enumerate(summary.connections, 1):
+                connection.number = number
+        return summary
+
+    def merge(self, later: Analysis) -> None:
+        """Go on with what a later capture says, as if it had been one with this.
+
+        Both must have been begun with `is_part`; the later one is used up.
+        """
         self._follow()
-        self._settle(force=True)
-        for connection in self._summary.connections:
-            connection.finish(self._summary.last_ns)
-        return self._summary
+        later._follow()
+        files = self._summary.files
+        flows = [self._flows.number(key) for key in later._flows.keys]
+        self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
+        self._agreed.update(later._agreed)
+        self._summary.merge(later._summary)
+        for connection in later._summary.connections:
+            self._join(connection, flows, files)
+        parked = [rows for parts in later._parked.values() for rows in parts]
+        if parked:
+            rows = Rows.concatenate(parked).moved(flows, files)
+            self._sort_out(rows.take(rows.order()))
+            self._settle(force=False)
+
+    def _join(self, later: Connection, flows: list[int], files: int) -> None:
+        """Go on with a connection of a later capture."""
+        assert later.head is not None
+        rows = Rows.concatenate(later.head.rows).moved(flows, files)
+        later.flows = [flows[flow] for flow in later.flows]
+        places = [place for flow in later.flows if (place := self._places[flow]) is not None]
+        if not places and not any(flow in self._parked for flow in later.flows):
+            later.head.rows = [rows]
+            later.first = later.first[0] + files, later.first[1]
+            later.number = len(self._summary.connections) + 1
+            self._summary.connections.append(later)
+            for direction, flow in enumerate(later.flows):
+                self._places[flow] = later, direction
+            return
+        if not places:
+            parts = [part for flow in later.flows for part in self._parked.pop(flow, ())]
+            self._parked_rows -= sum(map(len, parts))
+            mine = self._connect(later.flows, later.pairing, Rows.concatenate([*parts, rows]))
+        else:
+            mine = places[0][0]
+            for flow in later.flows:
+                if self._places[flow] is None and len(mine.flows) == 1:
+                    self._add_flow(mine, flow, later.pairing)
+            rows = rows.take(np.array([self._places[f] is not None for f in rows.flow.tolist()]))
+            self._deliver(rows)
+        if later.head.state is not None:
+            place = self._places[later.flows[0]]
+            mine.go_on(later, is_turned=place is not None and place[1] == 1)
+            mine.seams += len({place[0].number for place in places}) > 1
+
+    def _add_flow(self, connection: Connection, flow: int, how: str) -> None:
+        """The other direction of a connection has been found."""
+        connection.flows.append(flow)
+        connection.pairing = how
+        near, far = connection.ends
+        connection.ends = End(near.address, self._flows.keys[flow].dst_qpn), far
+        self._places[flow] = connection, 1
+        for part in self._parked.pop(flow, ()):
+            self._parked_rows -= len(part)
+            self._deliver(part)
 
     def connection_of(self, flow: int) -> tuple[Connection, int] | None:
         """Connection and direction of a flow, once they are known."""
         return self._places[flow]
 
-    def _follow(self) -> None:
+    def _follow(self, is_last: bool = False) -> None:
         """Deal with the packets that were collected."""
-        if not self._block:
-            return
-        rows = Rows.concatenate(self._block)
-        self._block, self._block_rows = [], 0
+        if self._block:
+            rows = Rows.concatenate(self._block)
+            self._block, self._block_rows = [], 0
+            self._judge(rows)
+            self._sort_out(rows)
+        self._settle(force=is_last)
+
+    def _judge(self, rows: Rows) -> None:
+        """Believe packets with wrong ICRCs where that is how a capture shows all of them."""
+        if self._ignores_icrc is None:
+            wrong = int(rows.damaged.sum())
+            self._ignores_icrc = 2 * wrong > len(rows) >= FEW
+            if self._ignores_icrc:
+                self._summary.problems.append(ICRC_PROBLEM.format(wrong, len(rows)))
+        if self._ignores_icrc:
+            rows.damaged[:] = False
+
+    def _sort_out(self, rows: Rows) -> None:
+        """Give packets to their connections, or let them wait."""
         placed = np.array([place is not None for place in self._places])[rows.flow]
         if placed.all():
             self._deliver(rows)
@@ -98,40 +200,43 @@ class Analysis:
             self._parked_rows += len(part)
         if placed.any():
             self._deliver(rows.take(placed))
-        self._settle(force=False)
 
     def _settle(self, force: bool) -> None:
         """Make connections of the flows that wait, as far as it is clear which belong together."""
         if not self._parked:
             return
+        self._parked = {flow: [Rows.concatenate(parts)] for flow, parts in self._parked.items()}
+        if force:
+            self._drop_stray()
         waiting = []
-        for flow, parts in self._parked.items():
+        for flow, (rows,) in self._parked.items():
             key = self._flows.keys[flow]
-            if key.service in (Service.RC, Service.XRC, Service.RD):
-                first = parts[0].take(slice(0, PARKED)).seen()
-                waiting.append(partners.candidate(flow, key, first))
-        pairs = partners.pair(waiting, self._agreed)
-        groups: list[tuple[list[int], str]] = [([p.one, p.other], p.how) for p in pairs]
+            if key.service is not Service.UC:
+                good = np.flatnonzero(~rows.damaged)[:PARKED]
+                waiting.append(partners.candidate(flow, key, rows.take(good).seen()))
+        groups = [([p.one, p.other], p.how) for p in partners.pair(waiting, self._agreed)]
         together = {flow for flows, _ in groups for flow in flows}
         full = force or self._parked_rows > ALL_PARKED
-        for flow, parts in self._parked.items():
-            if flow in together:
-                continue
-            lone = self._flows.keys[flow].service in (Service.UC, Service.UD)
-            if full or lone or sum(map(len, parts)) >= PARKED:
+        for flow, (rows,) in self._parked.items():
+            if flow not in together and (full or len(rows) >= PARKED):
                 groups.append(([flow], "none"))
-        groups.sort(
-            key=lambda group: min(int(self._parked[flow][0].number[0]) for flow in group[0])
-        )
+        groups.sort(key=lambda group: min(self._parked[flow][0].first for flow in group[0]))
         for flows, how in groups:
-            self._connect(flows, how)
+            rows = Rows.concatenate([part for flow in flows for part in self._parked.pop(flow)])
+            self._parked_rows -= len(rows)
+            self._connect(flows, how, rows)
 
-    def _connect(self, flows: list[int], how: str) -> None:
-        """Begin a connection with these flows, and let it have what was parked."""
-        parts = [part for flow in flows for part in self._parked.pop(flow)]
-        rows = Rows.concatenate(parts)
-        rows = rows.take(np.argsort(rows.number, kind="stable"))
-        self._parked_rows -= len(rows)
+    def _drop_stray(self) -> None:
+        """Flows of damaged packets alone may be no flows: the damage may be in their addresses."""
+        for flow, (rows,) in list(self._parked.items()):
+            if rows.damaged.all():
+                self._summary.stray_damaged += len(rows)
+                self._parked_rows -= len(rows)
+                del self._parked[flow]
+
+    def _connect(self, flows: list[int], how: str, rows: Rows) -> Connection:
+        """Begin a connection with these flows and their packets."""
+        rows = rows.take(rows.order())
         flows = sorted(flows, key=lambda flow: flow != rows.flow[0])
         key = self._flows.keys[flows[0]]
         back = self._flows.keys[flows[1]].dst_qpn if len(flows) > 1 else key.src_qpn
@@ -141,10 +246,15 @@ class Analysis:
         connection = Connection(len(self._summary.connections) + 1, ends, key.service)
         connection.pairing = how
         connection.observer = self._observer
+        connection.flows = flows
+        connection.first = rows.first
+        if self._is_part:
+            connection.head = Head()
         self._summary.connections.append(connection)
         for direction, flow in enumerate(flows):
             self._places[flow] = connection, direction
         self._deliver(rows)
+        return connection
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections, which are known."""
@@ -158,6 +268,8 @@ class Analysis:
         few = ends - starts < steady.LEAST
         if self._observer is not None:
             few[:] = True
+        if self._is_part:
+            few[:] = False
         for packet in rows.take(np.repeat(few, ends - starts)).seen():
             place = self._places[packet.flow]
             assert place is not None
@@ -171,7 +283,22 @@ class Analysis:
         direction = directions[rows.flow]
         place = self._places[rows.flow[0]]
         assert place is not None
-        connection, at = place[0], 0
+        connection = place[0]
+        room = HORIZON - connection.head.count if connection.head is not None else 0
+        if room > 0 and connection.head is not None:
+            head = connection.head
+            part = rows.take(np.arange(min(room, len(rows))))  # a copy, that outlives the block
+            head.rows.append(part)
+            head.count += len(part)
+            self._take(connection, part, direction[: len(part)])
+            if head.count == HORIZON:
+                connection.settle_head()
+            rows, direction = rows.take(slice(len(part), None)), direction[len(part) :]
+        self._take(connection, rows, direction)
+
+    @staticmethod
+    def _take(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:
+        at = 0
         while at < len(rows):
             took = steady.advance(connection, rows.take(slice(at, None)), direction[at:])
             at += took
