@@ -72,7 +72,8 @@ class Found(NamedTuple):
         fields: dict[str, Any] = {
             "frame": self.frame,
             "received": self.received,
-            "opcode": name_of(self.opcode),
+            "opcode": self.opcode,
+            "opcode_name": name_of(self.opcode),
             "psn": self.psn,
             "reason": self.reason,
         }

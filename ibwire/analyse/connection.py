@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.analyse.congestion import Congestion
 from ibwire.analyse.events import Event, EventKind, Message
 from ibwire.analyse.half import FULL, MTUS, RESPONSES, VERB, Half, Open, Verdict
 from ibwire.analyse.histogram import Histogram
@@ -79,8 +84,8 @@ class Direction:
         """PSNs sent and not acknowledged."""
         self.latency = Histogram()
         """ns from the first packet of a message to the response that completed it."""
-        self.lowest_credits: int | None = None
-        """Of the credit codes that the receiver gave; `None` when it gave none."""
+        self.congestion: Congestion | None = None
+        """From the first CE mark or CNP on."""
 
     def count_message(self, verb: str, count: int = 1) -> None:
         """The last requests of so many messages were seen for the first time."""
@@ -99,6 +104,10 @@ class Direction:
                 mine[key] = mine.get(key, 0) + count
         self.latency.merge(later.latency)
         self.max_outstanding = max(self.max_outstanding, later.max_outstanding)
+        if self.congestion is None or later.congestion is None:
+            self.congestion = self.congestion or later.congestion
+        else:
+            self.congestion.merge(later.congestion)
         if self.first_ns is None:
             self.first_ns = later.first_ns
         if later.last_ns is not None:
@@ -110,6 +119,17 @@ _SUMS = (
     *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts", "unexplained"),
     *("implied_naks", "marked", "cnps", "damaged", "restarts", "acks", "acked_messages"),
 )
+
+
+class Birth(NamedTuple):
+    """What was agreed of one end's requests before the first."""
+
+    psn: int | None
+    """Of the first request."""
+    mtu: int | None
+    """Path MTU in bytes."""
+    max_reads: int | None
+    """READs and atomics that may be outstanding."""
 
 
 @dataclass(slots=True)
@@ -154,7 +174,9 @@ class Connection:
         """Newest PSNs of each direction that were seen with a wrong ICRC."""
         self.mtu: int | None = None
         """Path MTU in bytes, once a packet has shown it."""
-        self.max_reads: tuple[int | None, int | None] = (None, None)
+        self.mtu_is_seen = False
+        """A packet has shown the path MTU; else it is what was agreed."""
+        self.max_reads: list[int | None] = [None, None]
         """READs and atomics that each end may have outstanding, where the CM says so."""
         self.observer: Observer | None = None
         self.flows: list[int] = []
@@ -207,10 +229,38 @@ class Connection:
             self.halves[direction].request(packet)
         self.identities[direction].note(packet)
 
+    @property
+    def is_congested(self) -> bool:
+        """Whether a CE mark or a CNP has been seen."""
+        return any(direction.congestion is not None for direction in self.directions)
+
+    def take_congestion(
+        self, rows: Rows, way: npt.NDArray[np.uint8], sources: Sequence[str]
+    ) -> None:
+        """Take packets for what congestion did; `take` is given them besides.
+
+        way: (n,) which end sent each. sources: names of the captures, by file number.
+        """
+        is_cnp = (rows.opcode == OpCode.CNP) & ~rows.damaged
+        source = sources[int(rows.file[0])]
+        for end, direction in enumerate(self.directions):
+            data = np.flatnonzero((way == end) & ~is_cnp & ~rows.damaged)
+            cnps = np.flatnonzero((way != end) & is_cnp)
+            marked = rows.marked[data]
+            if direction.congestion is None:
+                if not len(cnps) and not marked.any():
+                    continue
+                direction.congestion = Congestion()
+            direction.congestion.take(
+                *(rows.time_ns[data], rows.number[data], rows.length[data].astype(np.int64)),
+                marked if marked.any() else None,
+                *(rows.time_ns[cnps], rows.number[cnps], source),
+            )
+
     def learn_mtu(self, size: int) -> None:
         """A packet that must be full has so many bytes."""
-        if size in MTUS and size > (self.mtu or 0):
-            self.mtu = size
+        if size in MTUS and (not self.mtu_is_seen or size > (self.mtu or 0)):
+            self.mtu, self.mtu_is_seen = size, True
             for half in self.halves:
                 half.mtu_learnt()
 
@@ -218,7 +268,6 @@ class Connection:
         """One direction, as `ibwire flows --json` shows it."""
         counts = self.directions[direction]
         source, destination = self.ends[direction], self.ends[1 - direction]
-        seconds = ((counts.last_ns or 0) - (counts.first_ns or 0)) / 1e9
         return {
             "connection": self.number,
             "src": source.address,
@@ -234,7 +283,7 @@ class Connection:
             "messages": sum(counts.messages.values()),
             "verbs": counts.messages,
             "message_bytes": counts.message_bytes,
-            "goodput_bps": round(8 * counts.message_bytes / seconds) if seconds > 0 else None,
+            "goodput_bps": self.goodput_bps(direction),
             "first_ns": counts.first_ns,
             "last_ns": counts.last_ns,
             "retransmitted_packets": counts.retransmitted,
@@ -249,6 +298,7 @@ class Connection:
             "ecn_ce": counts.marked,
             "cnps": counts.cnps,
             "icrc_bad": counts.damaged,
+            "congestion": counts.congestion.to_json() if counts.congestion else None,
             "latency_ns": counts.latency.to_json(),
             "max_outstanding_psns": counts.max_outstanding,
             "messages_per_ack": round(counts.acked_messages / counts.acks, 2)
@@ -256,6 +306,13 @@ class Connection:
             else None,
             "not_observable": self.not_observable(direction),
         }
+
+    def goodput_bps(self, direction: int) -> int | None:
+        """Bits a second of completed messages, from the first packet of a direction to the last."""
+        counts = self.directions[direction]
+        if counts.first_ns is None or counts.last_ns is None or counts.last_ns <= counts.first_ns:
+            return None
+        return round(8e9 * counts.message_bytes / (counts.last_ns - counts.first_ns))
 
     def not_observable(self, direction: int) -> dict[str, str]:
         """What the counts of a direction cannot say, and why not."""
@@ -272,6 +329,13 @@ class Connection:
         if self.is_reliable and not self.is_paired:
             reasons |= dict.fromkeys(("naks", "rnr_naks", "timeouts", "implied_naks"), _ONE_SIDED)
         return reasons
+
+    def renew(self, end: int, birth: Birth) -> None:
+        """The requests of an end will begin anew, as was agreed."""
+        self.halves[end].births.append(birth.psn)
+        self.max_reads[end] = birth.max_reads
+        if not self.mtu_is_seen:
+            self.mtu = birth.mtu or self.mtu
 
     def packets_of(self, size: int) -> int:
         """Packets of so many bytes of payload; 1 while the path MTU is not known."""
@@ -295,7 +359,7 @@ class Connection:
         """All that decides how the next packets are taken; `is_turned`: with the ends swapped."""
         order = (1, 0) if is_turned else (0, 1)
         return (
-            self.mtu,
+            self.mtu if self.mtu_is_seen else None,
             [(self.identities[i].high, self.identities[i].counts_up) for i in order],
             [self.halves[i].state() for i in order],
         )
@@ -327,7 +391,8 @@ class Connection:
         self.damaged_psns = later.damaged_psns[order[0]], later.damaged_psns[order[1]]
         for end in (0, 1):
             self.directions[end].merge(later.directions[order[end]])
-        self.mtu = max(self.mtu or 0, later.mtu or 0) or None
+        if later.mtu_is_seen:
+            self.mtu, self.mtu_is_seen = later.mtu, True
 
     # What the halves report.
 

@@ -48,6 +48,10 @@ class Flows:
             self.keys.append(key)
         return number
 
+    def find(self, key: FlowKey) -> int | None:
+        """The number of a flow that was met."""
+        return self._numbers.get(key)
+
     def numbers(
         self,
         columns: Columns,

@@ -110,6 +110,8 @@ class Refusal:
 
 REFUSALS = 4
 """NAKs that are remembered until they are obeyed; a restart answers all that are near."""
+LIVES = 16
+"""Agreements on a connection that are remembered until they are seen to be true."""
 LIMIT = 4096
 """Messages that are under way at a time, and gaps; a capture of one direction has no end of
 the former."""
@@ -165,6 +167,8 @@ class Half:
         self.connection = connection
         self.end = end
         """Who sends the requests."""
+        self.births: deque[int | None] = deque(maxlen=LIVES)
+        """PSNs with which the requests begin anew, as was agreed."""
         self.start = 0
         """First PSN seen."""
         self.next: int | None = None
@@ -258,7 +262,7 @@ class Half:
             self._begin(packet)
         assert self.next is not None
         step = (packet.psn - self.next + HALF & MASK) - HALF
-        if abs(step) > JUMP:
+        if abs(step) > JUMP or (step and packet.psn in self.births):
             self.restart(packet)
             step = 0
         psn = self.next + step
@@ -292,11 +296,15 @@ class Half:
             )
         )
         self.connection.directions[self.end].restarts += 1
+        births = self.births
         Half.__init__(self, self.connection, self.end)
+        self.births = births
         self._begin(packet)
 
     def _begin(self, packet: Seen) -> None:
         # One lap on, so that what lies before the first packet is not negative.
+        if packet.psn in self.births:
+            self.births.remove(packet.psn)
         self.start = self.next = packet.psn + MODULUS
         self.acked = self.start - 1
         self.last_ns = packet.time_ns
@@ -444,7 +452,8 @@ class Half:
         direction = self.connection.directions[self.end]
         direction.retransmitted += 1
         run = self.run
-        if run is None or psn < self.run_upto or self._refused(psn):
+        refusal = self._refused(psn)
+        if run is None or psn < self.run_upto or (refusal and refusal.number > run.number):
             self._end_run()
             run = self._begin_run(psn, packet)
         elif psn > self.run_upto:
@@ -499,8 +508,9 @@ class Half:
         self.attempts += 1
         self.resent_after = packet.time_ns - (since or self.last_ns)
         self.resent_number, self.resent_ns = packet.number, packet.time_ns
-        # While it restarts, the requester ignores what else was refused (w: reorder-ab-3pc.a).
-        self.refusals = [each for each in self.refusals if each.psn < psn]
+        # What else was refused is ignored while it restarts, and sometimes obeyed later
+        # (w: reorder-ab-3pc.b packet 190).
+        self.refusals = [each for each in self.refusals if each.psn > psn]
         return self.run
 
     def _cause(self, psn: int, packet: Seen) -> tuple[Cause, int, int]:

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ibwire.analyse.flow import FlowKey
 from ibwire.analyse.half import RESPONSES
-from ibwire.analyse.packets import Seen
+from ibwire.analyse.packets import Rows, Seen
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import distance
 
@@ -50,7 +52,8 @@ class Candidate(NamedTuple):
     @property
     def port(self) -> int:
         """UDP source port."""
-        return (*self.requests[:1], *self.responses[:1])[0].port
+        first = (*self.requests[:1], *self.responses[:1])
+        return first[0].port if first else 0
 
 
 class Pair(NamedTuple):
@@ -62,11 +65,17 @@ class Pair(NamedTuple):
     """One of `PAIRINGS`."""
 
 
-def candidate(flow: int, key: FlowKey, packets: Sequence[Seen]) -> Candidate:
+def candidate(flow: int, key: FlowKey, rows: Rows) -> Candidate:
     """A flow with its first packets."""
-    requests = [p for p in packets if p.opcode not in RESPONSES and p.opcode != OpCode.CNP]
-    responses = [p for p in packets if p.opcode in RESPONSES]
-    return Candidate(flow, key, requests[:INDEXED], responses[:ASKED])
+    is_response = _IS_RESPONSE[rows.opcode]
+    requests = np.flatnonzero(~is_response & (rows.opcode != OpCode.CNP) & ~rows.damaged)
+    responses = np.flatnonzero(is_response & ~rows.damaged)
+    return Candidate(
+        flow, key, rows.take(requests[:INDEXED]).seen(), rows.take(responses[:ASKED]).seen()
+    )
+
+
+_IS_RESPONSE = np.isin(np.arange(256), list(RESPONSES))
 
 
 def pair(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> list[Pair]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.analyse import packets, partners, steady
-from ibwire.analyse.connection import HORIZON, Connection, End, Head, Observer
+from ibwire.analyse.agreed import Agreement, Agreements
+from ibwire.analyse.connection import HORIZON, Birth, Connection, End, Head, Observer
 from ibwire.analyse.flow import FlowKey, Flows
 from ibwire.analyse.packets import Rows
+from ibwire.analyse.pause import Pauses
 from ibwire.dissect import Columns
-from ibwire_layers.opcodes import Service
+from ibwire_layers.opcodes import OpCode, Service
 
 BLOCK = 1 << 18
 """Packets that are collected before they are followed: many of one connection at once."""
@@ -22,6 +26,10 @@ ICRC_PROBLEM = (
     "{} of the first {} ICRCs are wrong: the capture was taken before they were filled in, or "
     "after headers were rewritten; the packets are believed all the same"
 )
+CLOCK_PROBLEM = (
+    "{} begins {:.6f} s before the captures that come first have ended: clocks disagree, or they "
+    "are captures of several points (see --other), and order and times cannot be relied on"
+)
 ALL_PARKED = 1 << 20
 """Packets that wait in all flows together."""
 
@@ -29,8 +37,10 @@ ALL_PARKED = 1 << 20
 class Summary:
     """What is known of a capture, or of several."""
 
-    def __init__(self) -> None:
-        self.files = 1
+    def __init__(self, source: str = "", pauses: Pauses | None = None) -> None:
+        self.sources = [source]
+        self.pauses = pauses or Pauses()
+        """Pause frames of all senders."""
         self.connections: list[Connection] = []
         self.first_ns: int | None = None
         self.last_ns = 0
@@ -44,7 +54,11 @@ class Summary:
 
     def merge(self, later: Summary) -> None:
         """Count what a later capture has, but for its connections."""
-        self.files += later.files
+        shared = self.last_ns - (later.first_ns or self.last_ns)
+        if shared > 0:
+            self.problems.append(CLOCK_PROBLEM.format(later.sources[0], shared / 1e9))
+        self.sources += later.sources
+        self.pauses.merge(later.pauses)
         self.frames += later.frames
         self.packets += later.packets
         self.stray_damaged += later.stray_damaged
@@ -57,11 +71,19 @@ class Summary:
 class Analysis:
     """Follows the connections of one capture, or of consecutive ones.
 
-    is_part: other captures come before, so that `merge` may be asked for: the first
-    packets of every connection are kept.
+    is_part: other captures come before or after, and `merge` will be asked for: the
+    first packets of every connection are kept. rate_bps: of the link, for the times of
+    pause frames. source: the name of the capture, for what is said of it.
     """
 
-    def __init__(self, observer: Observer | None = None, *, is_part: bool = False) -> None:
+    def __init__(
+        self,
+        observer: Observer | None = None,
+        *,
+        is_part: bool = False,
+        rate_bps: int | None = None,
+        source: str = "",
+    ) -> None:
         self._observer = observer
         self._is_part = is_part
         self._flows = Flows()
@@ -69,11 +91,14 @@ class Analysis:
         """Connection and direction by flow."""
         self._parked: dict[int, list[Rows]] = {}
         self._parked_rows = 0
+        self._agreements = Agreements()
         self._agreed: dict[FlowKey, int] = {}
+        """The sender's QPN by flow, where somebody said it."""
+        self._births: dict[FlowKey, Birth] = {}
         self._block: list[Rows] = []
         self._block_rows = 0
         self._ignores_icrc: bool | None = None
-        self._summary = Summary()
+        self._summary = Summary(source, Pauses(rate_bps))
 
     def take(self, columns: Columns) -> None:
         """Take the next chunk of the capture."""
@@ -85,6 +110,9 @@ class Analysis:
             summary.last_ns = max(summary.last_ns, int(times.max()))
         summary.frames += columns.rows
         summary.packets += len(rows)
+        summary.pauses.take(columns)
+        for agreement in self._agreements.take(columns):
+            self._agree(agreement)
         flow = self._flows.numbers(columns, rows)
         self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
         if len(rows):
@@ -92,6 +120,10 @@ class Analysis:
             self._block_rows += len(rows)
         if self._block_rows >= BLOCK:
             self._follow()
+
+    def pause(self) -> None:
+        """Deal with what was taken so far; more may follow, or a later capture."""
+        self._follow()
 
     def finish(self) -> Summary:
         """The capture is over, and no other follows."""
@@ -112,10 +144,13 @@ class Analysis:
         """
         self._follow()
         later._follow()
-        files = self._summary.files
+        files = len(self._summary.sources)
         flows = [self._flows.number(key) for key in later._flows.keys]
         self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
+        for agreement in self._agreements.merge(later._agreements):
+            self._agree(agreement)
         self._agreed.update(later._agreed)
+        self._births.update(later._births)
         self._summary.merge(later._summary)
         for connection in later._summary.connections:
             self._join(connection, flows, files)
@@ -131,7 +166,10 @@ class Analysis:
         rows = Rows.concatenate(later.head.rows).moved(flows, files)
         later.flows = [flows[flow] for flow in later.flows]
         places = [place for flow in later.flows if (place := self._places[flow]) is not None]
-        if not places and not any(flow in self._parked for flow in later.flows):
+        is_known = any(
+            flow in self._parked or self._flows.keys[flow] in self._births for flow in later.flows
+        )
+        if not places and not is_known:
             later.head.rows = [rows]
             later.first = later.first[0] + files, later.first[1]
             later.number = len(self._summary.connections) + 1
@@ -140,7 +178,7 @@ class Analysis:
                 self._places[flow] = later, direction
             return
         if not places:
-            parts = [part for flow in later.flows for part in self._parked.pop(flow, ())]
+            parts = [part for flow in later.flows for part in self._parked.pop(flow, [])]
             self._parked_rows -= sum(map(len, parts))
             mine = self._connect(later.flows, later.pairing, Rows.concatenate([*parts, rows]))
         else:
@@ -165,6 +203,22 @@ class Analysis:
         for part in self._parked.pop(flow, ()):
             self._parked_rows -= len(part)
             self._deliver(part)
+
+    def _agree(self, agreement: Agreement) -> None:
+        """Two ends have told each other their queue pairs."""
+        services = (Service.RC, Service.UC) if agreement.service is None else (agreement.service,)
+        for near, far in permutations((agreement.one, agreement.other)):
+            for service in services:
+                key = FlowKey(near.address, far.address, far.qpn, service)
+                self._agreed[key] = near.qpn
+                birth = self._births[key] = Birth(near.psn, agreement.mtu, near.max_reads)
+                place = self._place(key)
+                if place is not None:
+                    place[0].renew(place[1], birth)
+
+    def _place(self, key: FlowKey) -> tuple[Connection, int] | None:
+        flow = self._flows.find(key)
+        return None if flow is None or flow >= len(self._places) else self._places[flow]
 
     def connection_of(self, flow: int) -> tuple[Connection, int] | None:
         """Connection and direction of a flow, once they are known."""
@@ -212,8 +266,7 @@ class Analysis:
         for flow, (rows,) in self._parked.items():
             key = self._flows.keys[flow]
             if key.service is not Service.UC:
-                good = np.flatnonzero(~rows.damaged)[:PARKED]
-                waiting.append(partners.candidate(flow, key, rows.take(good).seen()))
+                waiting.append(partners.candidate(flow, key, rows))
         groups = [([p.one, p.other], p.how) for p in partners.pair(waiting, self._agreed)]
         together = {flow for flows, _ in groups for flow in flows}
         full = force or self._parked_rows > ALL_PARKED
@@ -253,60 +306,64 @@ class Analysis:
         self._summary.connections.append(connection)
         for direction, flow in enumerate(flows):
             self._places[flow] = connection, direction
+            birth = self._births.get(self._flows.keys[flow])
+            if birth is not None:
+                connection.renew(direction, birth)
         self._deliver(rows)
         return connection
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections, which are known."""
-        numbers = np.array([place[0].number if place else 0 for place in self._places], np.int64)
-        number = numbers[rows.flow]
+        places = [place or (None, 0) for place in self._places]
+        number = np.array([each.number if each else 0 for each, _ in places], np.int64)[rows.flow]
         order = np.argsort(number, kind="stable")
-        number = number[order]
         rows = rows.take(order)
-        starts = np.flatnonzero(np.diff(number, prepend=0))
+        direction = np.array([way for _, way in places], np.uint8)[rows.flow]
+        starts = np.flatnonzero(np.diff(number[order], prepend=0))
         ends = np.append(starts[1:], len(rows))
-        few = ends - starts < steady.LEAST
+        one_by_one = ends - starts < steady.LEAST
         if self._observer is not None:
-            few[:] = True
-        if self._is_part:
-            few[:] = False
-        for packet in rows.take(np.repeat(few, ends - starts)).seen():
-            place = self._places[packet.flow]
-            assert place is not None
-            place[0].take(place[1], packet)
-        for start, end in zip(starts[~few].tolist(), ends[~few].tolist(), strict=True):
-            self._deliver_many(rows.take(slice(start, end)))
-
-    def _deliver_many(self, rows: Rows) -> None:
-        """Give one connection its packets: regular ones together, the others one by one."""
-        directions = np.array([place[1] if place else 0 for place in self._places], np.uint8)
-        direction = directions[rows.flow]
-        place = self._places[rows.flow[0]]
-        assert place is not None
-        connection = place[0]
-        room = HORIZON - connection.head.count if connection.head is not None else 0
-        if room > 0 and connection.head is not None:
+            one_by_one[:] = True
+        congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
+        for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            connection, _ = places[rows.flow[start]]
+            assert connection is not None
+            if connection.head is None and one_by_one[index] and not congested[index]:
+                continue
+            part, ways = rows.take(slice(start, end)), direction[start:end]
+            if congested[index] or connection.is_congested:
+                connection.take_congestion(part, ways, self._summary.sources)
             head = connection.head
-            part = rows.take(np.arange(min(room, len(rows))))  # a copy, that outlives the block
-            head.rows.append(part)
-            head.count += len(part)
-            self._take(connection, part, direction[: len(part)])
-            if head.count == HORIZON:
-                connection.settle_head()
-            rows, direction = rows.take(slice(len(part), None)), direction[len(part) :]
-        self._take(connection, rows, direction)
+            room = HORIZON - head.count if head is not None else 0
+            if head is not None and room > 0:
+                kept = part.take(np.arange(min(room, len(part))))  # a copy, that outlives the block
+                head.rows.append(kept)
+                head.count += len(kept)
+                if head.count == HORIZON:
+                    _take(connection, kept, ways[:room])
+                    connection.settle_head()
+                    part, ways = part.take(slice(room, None)), ways[room:]
+                    one_by_one[index] = False
+            if not one_by_one[index]:
+                _take(connection, part, ways)
+        lone = np.flatnonzero(np.repeat(one_by_one, ends - starts))
+        for packet, way in zip(rows.take(lone).seen(), direction[lone].tolist(), strict=True):
+            connection, _ = places[packet.flow]
+            assert connection is not None
+            connection.take(way, packet)
 
-    @staticmethod
-    def _take(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:
-        at = 0
-        while at < len(rows):
-            took = steady.advance(connection, rows.take(slice(at, None)), direction[at:])
-            at += took
-            if not took or at < len(rows):
-                part = rows.take(slice(at, at + steady.LEAST))
-                for each, packet in zip(direction[at:].tolist(), part.seen(), strict=False):
-                    connection.take(each, packet)
-                at += len(part)
+
+def _take(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:
+    """Give a connection packets: regular ones together, the others one by one."""
+    at = 0
+    while at < len(rows):
+        took = steady.advance(connection, rows.take(slice(at, None)), direction[at:])
+        at += took
+        if not took or at < len(rows):
+            part = rows.take(slice(at, at + steady.LEAST))
+            for each, packet in zip(direction[at:].tolist(), part.seen(), strict=False):
+                connection.take(each, packet)
+            at += len(part)
 
 
 def _by_flow(rows: Rows) -> list[tuple[int, Rows]]:

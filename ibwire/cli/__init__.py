@@ -17,6 +17,12 @@ COMMANDS = {
     "dissect": "Take captures apart: one line, JSON object or table row a packet.",
     "show": "One packet of a capture as a tree, with every bit explained.",
     "fields": "The fields that can be printed and filtered by.",
+    "flows": "Connections, worst first: what was lost, sent again, refused, marked.",
+    "explain": "The story of one connection, in words.",
+    "check": "What in a capture breaks the rules of the protocol.",
+    "query": "SQL over the packets, messages, events and connections of captures.",
+    "export": "Those tables as Parquet, or a capture with comments on its packets.",
+    "report": "One self-contained page about a capture.",
     "run": "A scenario in virtual time: network, faults, traffic, and what came of it.",
     "respond": "Replay recorded connections against an emulated peer.",
 }

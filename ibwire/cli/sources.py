@@ -28,7 +28,7 @@ class Sources:
     """The batches of several captures; `failed` tells whether one was damaged."""
 
     def __init__(self, names: Sequence[str], progress: bool) -> None:
-        self.names = [name for given in names for name in _expand(given)]
+        self.names = expand(names)
         self.failed = False
         size = sum(os.path.getsize(name) for name in self.names if os.path.isfile(name))
         self._bar = _progress() if progress and size >= LONG else None
@@ -62,8 +62,12 @@ class Sources:
             yield capture, batch
 
 
+def expand(names: Sequence[str]) -> list[str]:
+    """All files that are named; a pattern that the shell left alone stands for what it matches."""
+    return [name for given in names for name in _expand(given)]
+
+
 def _expand(name: str) -> list[str]:
-    """A pattern that the shell left alone stands for the files it matches."""
     if name == "-" or os.path.exists(name) or not glob.has_magic(name):
         return [name]
     return sorted(glob.glob(name)) or [name]

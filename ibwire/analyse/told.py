@@ -1,0 +1,90 @@
+"""Lines of text in which programs tell each other their queue pairs, over TCP.
+
+Each ends with a NUL or a line feed. `ibv_rc_pingpong` and its like in rdma-core send
+`LID:QPN:PSN:GID`, perftest sends `LID:READs:QPN:PSN:R_Key:address:GID:SRQ number:`
+(both in hexadecimal digits, of fixed number), others a JSON object.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """What one line says of its sender."""
+
+    how: str
+    qpn: int
+    """0 if it only fills a place: srq_pingpong sends 256 lines, however few queue pairs it has."""
+    psn: int | None
+    address: str | None = None
+    """`None` if it names none: that of the IP header."""
+    reads: int | None = None
+    """READs and atomics that it serves at once."""
+
+
+VERSION_SIZE = 16
+"""Bytes in which perftest says its version, before anything else (write-bw.pcap)."""
+
+_NUMBERS = rb"([0-9a-f]{4}):(?:([0-9a-f]{4}):)?([0-9a-f]{6}):([0-9a-f]{6}):"
+"""LID, READs that are served (perftest since 2010 or so), QPN, PSN."""
+
+_WHOLE = re.compile(
+    _NUMBERS + rb"(?:([0-9a-f]{32})"  # rdma-core rc_pingpong.c: the GID
+    # perftest_communication.h: R_Key, address, GID, SRQ number
+    rb"|[0-9a-f]{8}:[0-9a-f]{16}((?::[0-9a-f]{2}){16})?(?::[0-9a-f]{8})?:?)\Z"
+)
+_CUT = re.compile(_NUMBERS + rb"[0-9a-f:]*\Z")
+SHORTEST_LINE = 50
+"""Bytes that may be missing without a whole line among them."""
+
+MTU_LINE = re.compile(rb"[^.]{0,3}[1-5]", re.DOTALL)
+"""The code of an MTU, alone on its line but for what has no end of its own (check_mtu)."""
+
+_OBJECT = re.compile(rb"\{[^{}]*\}")
+_QPN, _PSN = re.compile(rb'"qpn"\s*:\s*(\d{1,8})\b'), re.compile(rb'"psn"\s*:\s*(\d{1,8})\b')
+_GID = re.compile(rb'"gid"\s*:\s*"([0-9a-fA-F:.]{2,45})"')
+
+
+def read_line(line: bytes, cut: bool) -> Iterator[Line]:
+    """What a line says; a JSON line may say it of several.
+
+    cut: the end of the line was not captured.
+    """
+    match = (_CUT if cut else _WHOLE).search(line)
+    if match is None:
+        yield from _read_json(line)
+        return
+    lid, reads, qpn, psn = (int(part or b"0", 16) for part in match.groups()[:4])
+    gid, octets = (None, None) if cut else match.groups()[4:]
+    address = _address((gid or octets or b"").replace(b":", b""), lid)
+    how = "pingpong" if gid or (cut and match[2] is None) else "perftest"
+    yield Line(how, qpn, psn, address, reads or None)
+
+
+def _address(gid: bytes, lid: int) -> str | None:
+    """The address that packets will have: by the GID, where there is one, else by the LID.
+
+    A GID that holds an IPv4 address stands for that one, as in RoCEv2.
+    """
+    number = int(gid, 16) if gid else 0
+    if number:
+        address = ipaddress.IPv6Address(number)
+        return str(address.ipv4_mapped or address)
+    return f"LID {lid}" if lid else None
+
+
+def _read_json(line: bytes) -> Iterator[Line]:
+    for found in _OBJECT.findall(line) if b'"qpn"' in line else ():
+        qpn, psn, gid = (each.search(found) for each in (_QPN, _PSN, _GID))
+        if qpn is None or psn is None or max(int(qpn[1]), int(psn[1])) >= 1 << 24:
+            continue
+        try:
+            address = ipaddress.IPv6Address(gid[1].decode()) if gid else None
+        except ipaddress.AddressValueError:
+            continue
+        where = str(address.ipv4_mapped or address) if address else None
+        yield Line("json", int(qpn[1]), int(psn[1]), where)

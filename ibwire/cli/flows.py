@@ -1,0 +1,121 @@
+"""`ibwire flows`: the connections of captures, worst first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import click
+
+from ibwire.analyse import many
+from ibwire.analyse.between import Between, compare
+from ibwire.analyse.summary import Summary
+from ibwire.cli.sources import UNREADABLE, expand
+from ibwire.errors import CaptureError, MissingExtra
+from ibwire.inject.plan import PlanError, parse_rate
+from ibwire.report import flows as report
+
+SHOWN = 40
+"""Lines of the table on a terminal; --all and pipes have more."""
+
+
+class _Rate(click.ParamType[int]):
+    """A link speed such as 100G."""
+
+    name = "rate"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        try:
+            return value if isinstance(value, int) else parse_rate(str(value))
+        except PlanError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command("flows")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a direction.")
+@click.option("--all", "show_all", is_flag=True, help="Every connection, also on a terminal.")
+@click.option(
+    "--other",
+    metavar="FILE",
+    help="A capture of the same traffic at another point: names what was lost between the two.",
+)
+@click.option("--link-rate", type=_Rate(), help="Speed of the paused links, such as 100G.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Read files in N processes.")
+@click.option("--ray", metavar="ADDRESS", help="Read files in a Ray cluster; `local` starts one.")
+def command(
+    captures: tuple[str, ...],
+    as_json: bool,
+    show_all: bool,
+    other: str | None,
+    link_rate: int | None,
+    jobs: int | None,
+    ray: str | None,
+) -> None:
+    """Who talked to whom, how much, and what went wrong, worst first.
+
+    Several captures are taken as parts of one, in the order of their first packets.
+    Loss is what was never seen at the point of the capture; what the capture cannot
+    tell is marked with `?` or `>=`, and said below the table. NAKs, RNR NAKs,
+    timeouts and CNPs stand with the requests that they were about.
+
+    \b
+    ibwire flows capture.pcap
+    ibwire flows --json --jobs 4 ring.*.pcapng.gz
+    ibwire flows switch-in.pcap --other switch-out.pcap
+    """
+    if jobs and ray:
+        raise click.UsageError("--jobs and --ray exclude each other")
+    paths = expand(captures)
+    if other is not None and len(paths) != 1:
+        raise click.UsageError("--other needs one capture to compare with")
+    try:
+        work = many.cluster(ray) if ray else many.processes(jobs) if jobs else None
+        summary, damage = many.analyse(paths, work, rate_bps=link_rate)
+        between = compare(paths[0], other) if other is not None else None
+    except (CaptureError, MissingExtra) as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        _print_json(summary, between)
+    else:
+        _print_table(summary, between, show_all)
+    sys.stdout.flush()
+    if between is not None:
+        damage += map(str, between.errors)
+        summary.problems += between.problems
+    for text in [*damage, *summary.problems]:
+        click.echo(f"ibwire: {text}", err=True)
+    if not summary.packets and not damage:
+        click.echo(f"ibwire: no RDMA packets among {summary.frames:,} frames", err=True)
+    if damage:
+        sys.exit(UNREADABLE)
+
+
+def _print_json(summary: Summary, between: Between | None) -> None:
+    for connection in report.worst_first(summary):
+        for index, counts in enumerate(connection.directions):
+            found = connection.to_json(index)
+            if not counts.packets and not counts.naks and not counts.cnps:
+                continue
+            if between is not None:
+                found |= report.between_to_json(between, connection, index)
+            click.echo(json.dumps(found))
+
+
+def _print_table(summary: Summary, between: Between | None, show_all: bool) -> None:
+    connections = report.worst_first(summary)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    shown = report.rows(connections)
+    rest = 0
+    if width is not None and not show_all:
+        rest = len(shown) - SHOWN
+        shown = shown[:SHOWN]
+    if not shown:
+        return
+    told = [*report.lines(shown, width), *report.summary_lines(summary, shown, rest)]
+    if between is not None:
+        told += ["", *report.between_in_words(between)]
+    click.echo("\n".join(told))
