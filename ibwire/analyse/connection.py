@@ -71,6 +71,11 @@ class Direction:
         self.timeouts = 0
         self.unexplained = 0
         """Of the timeouts, those for which nothing here shows what was lost."""
+        self.doubtful = 0
+        """Responses seen here for the first time after they had been asked for again: they may
+        have been sent before."""
+        self.skipped_ids = 0
+        """IP identifications that were passed over, and belong to no packet seen."""
         self.implied_naks = 0
         self.marked = 0
         self.cnps = 0
@@ -117,6 +122,7 @@ class Direction:
 _SUMS = (
     *("packets", "bytes", "payload_bytes", "message_bytes", "completed"),
     *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts", "unexplained"),
+    *("doubtful", "skipped_ids"),
     *("implied_naks", "marked", "cnps", "damaged", "restarts", "acks", "acked_messages"),
 )
 
@@ -211,13 +217,13 @@ class Connection:
         counts.payload_bytes += packet.size
         if packet.marked:
             counts.marked += 1
-            self._tell_one(EventKind.MARKED, direction, packet)
+            self.tell_one(EventKind.MARKED, direction, packet)
         opcode = packet.opcode
         if opcode in FULL and packet.size != self.mtu:
             self.learn_mtu(packet.size)
         if opcode == OpCode.CNP:
             self.directions[1 - direction].cnps += 1
-            self._tell_one(EventKind.CNP, direction, packet)
+            self.tell_one(EventKind.CNP, direction, packet)
             self._tell_other(direction, packet)
         elif self.service is Service.UD:
             counts.count_message(VERB[opcode])
@@ -227,7 +233,7 @@ class Connection:
             self.halves[1 - direction].response(packet)
         else:
             self.halves[direction].request(packet)
-        self.identities[direction].note(packet)
+        counts.skipped_ids += self.identities[direction].note(packet)
 
     @property
     def is_congested(self) -> bool:
@@ -318,6 +324,19 @@ class Connection:
         """What the counts of a direction cannot say, and why not."""
         if self.service is Service.UD:
             return dict.fromkeys(("retransmitted_packets", "lost_packets"), _DATAGRAMS)
+        reasons = {} if self._has_all(direction) else self._not_seen(direction)
+        if self.is_reliable and not self.is_paired:
+            reasons |= dict.fromkeys(("naks", "rnr_naks", "timeouts", "implied_naks"), _ONE_SIDED)
+        return reasons
+
+    def _has_all(self, direction: int) -> bool:
+        """Whether the IP identifications show that nothing but what was counted is missing."""
+        counts = self.directions[direction]
+        known = counts.lost + counts.damaged
+        return self.identities[direction].counts_up and counts.skipped_ids <= known
+
+    def _not_seen(self, direction: int) -> dict[str, str]:
+        """What the counts of a direction may lack, as far as its packets' PSNs tell."""
         asked, answered = self.directions[direction], self.directions[1 - direction]
         reasons: dict[str, str] = {}
         if asked.unexplained:
@@ -326,8 +345,8 @@ class Connection:
             reasons["lost_packets"] = _TIMER
         elif answered.acked_messages > answered.acks:
             reasons["lost_packets"] = _COALESCED
-        if self.is_reliable and not self.is_paired:
-            reasons |= dict.fromkeys(("naks", "rnr_naks", "timeouts", "implied_naks"), _ONE_SIDED)
+        if asked.doubtful:
+            reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _ASKED_AGAIN)
         return reasons
 
     def renew(self, end: int, birth: Birth) -> None:
@@ -414,14 +433,15 @@ class Connection:
         if self.is_reliable:
             direction.latency.add_one(packet.time_ns - message.first_ns)
         if self.observer is not None:
-            self._tell_message(half, message, packet.number, packet.time_ns)
+            self.tell_message(half, message, packet.number, packet.time_ns)
 
     def abandon(self, half: Half, message: Open) -> None:
         """A message was not acknowledged, as far as was seen."""
         if self.observer is not None:
-            self._tell_message(half, message, 0, 0)
+            self.tell_message(half, message, 0, 0)
 
-    def _tell_message(self, half: Half, message: Open, number: int, time_ns: int) -> None:
+    def tell_message(self, half: Half, message: Open, number: int, time_ns: int) -> None:
+        """Pass on a message that a response has completed; 0 and 0: that none has."""
         assert self.observer is not None
         self.observer.message(
             Message(
@@ -451,7 +471,8 @@ class Connection:
         if self.observer is not None:
             self.observer.other(self, direction, packet)
 
-    def _tell_one(self, what: EventKind, direction: int, packet: Seen) -> None:
+    def tell_one(self, what: EventKind, direction: int, packet: Seen) -> None:
+        """Pass on what a packet is by itself."""
         if self.observer is not None:
             self.observer.event(
                 Event(
@@ -467,11 +488,12 @@ class Connection:
         psns[packet.psn] = None
         if len(psns) > KEEP:
             del psns[next(iter(psns))]
-        self._tell_one(EventKind.DAMAGED, direction, packet)
+        self.tell_one(EventKind.DAMAGED, direction, packet)
         self._tell_other(direction, packet)
 
 
 _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all destinations"
 _TIMER = "a timer expired, and nothing here shows which packet was lost; there may be more"
 _COALESCED = "one ACK answered several messages: others were lost, or never sent"
+_ASKED_AGAIN = "responses were asked for again and seen once: the first may have been lost, or not"
 _ONE_SIDED = "nothing was seen in the other direction"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.analyse.packets import Fields
+from ibwire.capture.index import gather
 from ibwire.dissect import Columns
 from ibwire_layers import headers as h
 from ibwire_layers import outer
@@ -98,40 +99,41 @@ class Flows:
 _SLOTS = 1 << 16
 
 # Odd numbers that nobody outside can know, so that no packets can be made whose flows collide.
-_FACTORS = tuple(secrets.randbits(64) | 1 for _ in range(16))
+_FACTORS = np.array([secrets.randbits(64) | 1 for _ in range(10)], np.uint64)
 
 _SERVICES = np.zeros(256, np.uint64)
 for _info in INFO.values():
     # A CNP belongs to the connection whose queue pair it names, which is RC most of the time.
     _SERVICES[_info.opcode] = 0 if _info.service is Service.CNP else _info.service
 
+_ADDRESSES = ((outer.IPv4, 12, 2), (outer.IPv6, 8, 8), (h.GRH, 8, 8), (h.LRH, 0, 2))
+"""Header, offset of its addresses, and how many words of 32 bits they are; of the LRH all of it."""
+_LID = np.uint64(0xFFFF)
+"""The address in each word of the LRH, besides lanes and lengths."""
+
 
 def _hashes(columns: Columns, rows: npt.NDArray[np.int64]) -> Keys:
     """(n,) equal for packets of one flow, different for different flows, save by a miracle."""
+    frames = columns.frames
     of = Fields(columns, rows).of
-    ip, bth = of(outer.IPv4), of(h.BTH)
-    parts: list[Keys] = [
-        ip("src", np.uint64) << np.uint64(32) | ip("dst", np.uint64),
-        bth("dest_qp", np.uint64) << np.uint64(8) | _SERVICES[columns.frames.opcode[rows]],
-        of(h.DETH)("src_qp", np.uint64),
-    ]
-    for header, names in _WIDE:
-        if (columns.frames.position(header) >= 0).any():
-            for name in names:
-                words = columns[name][rows]
-                words = words.view(">u8") if words.ndim == 2 else words[:, None]
-                parts.extend(words.astype(np.uint64).T)
-    value = np.zeros(len(rows), np.uint64)
-    for part, factor in zip(parts, _FACTORS[: len(parts)], strict=True):
-        value = (value ^ part) * np.uint64(factor)
-        value ^= value >> np.uint64(29)
-    return value
+    value: Keys = of(h.BTH)("dest_qp", np.uint64) << np.uint64(8)
+    value |= _SERVICES[frames.opcode[rows]]
+    value *= _FACTORS[0]
+    value += of(h.DETH)("src_qp", np.uint64) * _FACTORS[1]
+    for header, offset, count in _ADDRESSES:
+        at = frames.position(header)[rows]
+        have = np.flatnonzero(at >= 0)
+        if len(have):
+            words = gather(frames.data, at[have] + offset, ">", count).astype(np.uint64)
+            if header is h.LRH:
+                words &= _LID
+            value[have] += words @ _FACTORS[2 : 2 + count]
+    return value ^ value >> np.uint64(31)
 
 
 _WIDE = (
     (outer.IPv6, ("ipv6.src", "ipv6.dst")),
     (h.GRH, ("grh.sgid", "grh.dgid")),
-    (h.LRH, ("lrh.slid", "lrh.dlid")),
 )
 
 
@@ -151,7 +153,7 @@ def addresses(columns: Columns, row: int) -> tuple[str, str]:
     if frames.position(outer.IPv4)[row] >= 0:
         source, destination = columns["ip.src"][row], columns["ip.dst"][row]
         return str(ipaddress.IPv4Address(int(source))), str(ipaddress.IPv4Address(int(destination)))
-    for header, names in _WIDE[:2]:
+    for header, names in _WIDE:
         if frames.position(header)[row] >= 0:
             source, destination = (columns[name][row].tobytes() for name in names)
             return str(ipaddress.IPv6Address(source)), str(ipaddress.IPv6Address(destination))

@@ -26,7 +26,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ibwire.analyse.events import Cause, Event, EventKind
-from ibwire.analyse.identity import Recent
+from ibwire.analyse.identity import REORDER_IDS, Recent
 from ibwire.analyse.packets import Seen
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import HALF, MASK, MODULUS
@@ -77,6 +77,9 @@ class Open:
     is_read: bool = False
     has_start: bool = True
     """Its first packet has been seen."""
+    is_doubtful: bool = False
+    """It was asked for again, and not because it had been refused: nobody knows whether
+    responses that were not seen until then had been sent."""
 
     def is_followed_by(self, psn: int, verb: str) -> bool:
         """Whether a packet that starts no message goes on with this one."""
@@ -115,7 +118,7 @@ LIVES = 16
 LIMIT = 4096
 """Messages that are under way at a time, and gaps; a capture of one direction has no end of
 the former."""
-OVERDUE = 64
+OVERDUE = 32
 """So many messages later a READ will not be asked for again: its responses were not captured."""
 JUMP = 1 << 20
 """A larger step in PSNs is a new life of the queue pair and no loss. A READ of 1 GiB reserves
@@ -229,6 +232,7 @@ class Half:
             or self.lost_answers
             or self.refusals
             or self.run
+            or any(message.is_doubtful for message in self.messages)
         )
 
     @property
@@ -314,6 +318,8 @@ class Half:
         assert self.next is not None
         if step:
             self.missing.append(Missing(self.next, psn, packet.number, packet.time_ns))
+        if self.run is not None and self.run_upto < self.next:
+            self._skip_again(psn, packet)
         self._end_run()
         self._collect(psn, packet)
         self.next = psn + self._span(packet)
@@ -472,6 +478,7 @@ class Half:
         for message in self.messages:
             if message.first <= psn <= message.last:
                 message.resent += 1
+                message.is_doubtful |= run.cause not in (Cause.NAK, Cause.RNR)
                 break
 
     def _skip_again(self, psn: int, packet: Seen) -> None:
@@ -481,7 +488,9 @@ class Half:
             return
         sent = (packet.ip_id - before.ip_id & 0xFFFF) - 1
         if sent == psn - self.run_upto:
-            gap = Missing(self.run_upto, psn, packet.number, packet.time_ns, sent)
+            assert self.next is not None
+            end = min(psn, self.next)  # beyond, they are missing for the first time
+            gap = Missing(self.run_upto, end, packet.number, packet.time_ns, end - self.run_upto)
             self.skipped.append(gap)
 
     def _begin_run(self, psn: int, packet: Seen) -> Event:
@@ -528,7 +537,7 @@ class Half:
         return Cause.UNKNOWN, 0, 0
 
     def _late(self, psn: int, packet: Seen) -> None:
-        self._tell_late(self.end, packet)
+        self._tell_late(self.end, packet, self.requests.get(psn))
         span = self._span(packet)
         for gaps in (self.skipped, self.lost, self.missing):
             gap = _within(gaps, psn)
@@ -558,7 +567,7 @@ class Half:
             self._tell_copy(1 - self.end, packet, self.answers.get(psn))
         else:
             if verdict is Verdict.LATE:
-                self._tell_late(1 - self.end, packet)
+                self._tell_late(1 - self.end, packet, self.answers.get(psn))
             self.answers.add(psn, packet)
         self.last_ns = packet.time_ns
         return verdict
@@ -691,6 +700,7 @@ class Half:
             assert message is not None
             if verdict is Verdict.GAP:
                 self._skip(message, psn, packet)
+            self.connection.directions[1 - self.end].doubtful += message.is_doubtful
             message.awaits = psn + 1
             self._settle(psn, packet)
         elif verdict is Verdict.RESENT:
@@ -830,8 +840,11 @@ class Half:
                 )
             )
 
-    def _tell_late(self, direction: int, packet: Seen) -> None:
-        self.connection.directions[direction].reordered += 1
+    def _tell_late(self, direction: int, packet: Seen, before: Seen | None) -> None:
+        counts = self.connection.directions[direction]
+        counts.reordered += 1
+        if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
+            counts.retransmitted += packet.opcode not in ACKNOWLEDGE  # its PSN was sent before it
         self._tell_one(EventKind.LATE, direction, packet)
 
     def _tell_copy(self, direction: int, packet: Seen, first: Seen | None) -> None:

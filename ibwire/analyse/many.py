@@ -7,9 +7,7 @@ one goes on in the next. Who works on them makes no difference to what comes out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from ibwire.analyse.connection import Observer
@@ -106,6 +104,9 @@ def _here(task: Task, paths: Sequence[str]) -> Iterator[Part]:
 
 def processes(count: int) -> Work:
     """Work in so many processes of this machine."""
+
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
 
     def work(task: Task, paths: Sequence[str]) -> Iterator[Part]:
         with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:

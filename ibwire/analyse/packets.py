@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +22,11 @@ class Seen(NamedTuple):
 
     number: int
     """In its capture, from 1."""
-    file: int
-    """Which of several captures."""
     time_ns: int
+    va: int
+    """Address of the RETH or AtomicETH; 0 without one."""
     flow: int
     """Number of its flow."""
-    opcode: int
     psn: int
     length: int
     """Bytes of the frame on the wire."""
@@ -36,62 +34,73 @@ class Seen(NamedTuple):
     """Bytes of payload, without padding."""
     dma_len: int
     """Of the RETH; 0 without one."""
-    va: int
-    """Address of the RETH or AtomicETH; 0 without one."""
     rkey: int
     """Of the RETH or AtomicETH; 0 without one."""
-    ack_req: bool
-    syndrome: int
-    """Of the AETH; -1 without one."""
     msn: int
-    ip_id: int
-    """Identification of IPv4; -1 where there is none."""
-    port: int
-    """UDP source port; 0 without UDP."""
     icrc: int
     """As it stands on the wire; 0 where it was not captured."""
+    ip_id: int
+    """Identification of IPv4; -1 where there is none."""
+    syndrome: int
+    """Of the AETH; -1 without one."""
+    port: int
+    """UDP source port; 0 without UDP."""
+    file: int
+    """Which of several captures."""
+    opcode: int
+    ack_req: bool
     marked: bool
     """CE: congestion experienced."""
     damaged: bool
     """The ICRC is wrong: the receiver will drop the packet, whatever it says."""
 
 
-@dataclass(slots=True)
-class Rows:
-    """n transport packets as arrays (n,); the fields are those of `Seen`."""
+_TYPES = {
+    **dict.fromkeys(("number", "time_ns"), np.int64),
+    "va": np.uint64,
+    "flow": np.int32,
+    **dict.fromkeys(("psn", "length", "size", "dma_len", "rkey", "msn", "icrc"), np.uint32),
+    "ip_id": np.int32,
+    "syndrome": np.int16,
+    **dict.fromkeys(("port", "file"), np.uint16),
+    "opcode": np.uint8,
+    **dict.fromkeys(("ack_req", "marked", "damaged"), np.bool_),
+}
+ROW = np.dtype([(name, _TYPES[name]) for name in Seen._fields], align=True)
+"""One packet in an array; wide fields first, so that all are aligned."""
+_BYTES = np.dtype(f"V{ROW.itemsize}")
 
-    number: npt.NDArray[np.int64]
-    file: npt.NDArray[np.uint16]
-    time_ns: npt.NDArray[np.int64]
-    flow: npt.NDArray[np.int32]
-    opcode: npt.NDArray[np.uint8]
-    psn: npt.NDArray[np.uint32]
-    length: npt.NDArray[np.uint32]
-    size: npt.NDArray[np.uint32]
-    dma_len: npt.NDArray[np.uint32]
-    va: npt.NDArray[np.uint64]
-    rkey: npt.NDArray[np.uint32]
-    ack_req: npt.NDArray[np.bool_]
-    syndrome: npt.NDArray[np.int16]
-    msn: npt.NDArray[np.uint32]
-    ip_id: npt.NDArray[np.int32]
-    port: npt.NDArray[np.uint16]
-    icrc: npt.NDArray[np.uint32]
-    marked: npt.NDArray[np.bool_]
-    damaged: npt.NDArray[np.bool_]
+
+class Rows:
+    """n transport packets; `rows.psn` and the like are arrays (n,) of the fields of `Seen`."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: npt.NDArray[np.void]) -> None:
+        self._data = data
 
     def __len__(self) -> int:
-        return len(self.number)
+        return len(self._data)
 
-    def take(self, rows: npt.NDArray[np.integer] | slice) -> Rows:
-        """The packets of these rows."""
-        return Rows(*(getattr(self, name)[rows] for name in _NAMES))
+    def __getattr__(self, name: str) -> npt.NDArray[Any]:
+        try:
+            return self._data[name]
+        except ValueError:
+            raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[type[Rows], tuple[npt.NDArray[np.void]]]:
+        return Rows, (self._data,)
+
+    def take(self, rows: npt.NDArray[np.integer[Any] | np.bool_] | slice) -> Rows:
+        """The packets of these rows; a slice shares their memory."""
+        if isinstance(rows, slice):
+            return Rows(self._data[rows])
+        # As plain bytes, which is twenty times as fast as field by field.
+        return Rows(self._data.view(_BYTES)[rows].view(ROW))
 
     def seen(self) -> list[Seen]:
         """The packets one by one."""
-        return list(
-            map(Seen._make, zip(*(getattr(self, name).tolist() for name in _NAMES), strict=True))
-        )
+        return list(map(Seen._make, self._data.tolist()))
 
     @property
     def first(self) -> tuple[int, int]:
@@ -104,20 +113,18 @@ class Rows:
 
     def moved(self, flows: list[int], files: int) -> Rows:
         """The same packets under other numbers: of flows, by their number, and of files."""
-        moved = self.take(slice(None))
-        moved.flow = np.array(flows, np.int32)[self.flow]
-        moved.file = self.file + np.uint16(files)
-        return moved
+        data = self._data.copy()
+        data["flow"] = np.array(flows, np.int32)[data["flow"]]
+        data["file"] += np.uint16(files)
+        return Rows(data)
 
     @staticmethod
     def concatenate(parts: list[Rows]) -> Rows:
         """Parts of a capture, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
+        return Rows(np.concatenate([part._data for part in parts]))
 
-
-_NAMES = tuple(field.name for field in fields(Rows))
 
 BAD = STATUS_WORDS.index(CrcStatus.BAD)
 _CE = 3
@@ -126,7 +133,7 @@ _CE = 3
 
 def known(columns: Columns) -> npt.NDArray[np.int64]:
     """Rows of a chunk that hold a transport packet with a known opcode and whole headers."""
-    return np.flatnonzero(columns.frames.payload >= 0)
+    return np.flatnonzero(columns.valid("payload.len"))
 
 
 def read(columns: Columns, rows: npt.NDArray[np.int64], flow: npt.NDArray[np.int32]) -> Rows:
@@ -135,27 +142,27 @@ def read(columns: Columns, rows: npt.NDArray[np.int64], flow: npt.NDArray[np.int
     bth, reth, atomic = of(h.BTH), of(h.RETH), of(h.AtomicETH)
     aeth, ipv4 = of(h.AETH), of(outer.IPv4)
     frames = columns.frames
-    return Rows(
-        number=rows + frames.batch.first_number,
-        file=np.zeros(len(rows), np.uint16),
-        time_ns=frames.batch.time_ns[rows],
-        flow=flow,
-        opcode=frames.opcode[rows],
-        psn=bth("psn", np.uint32),
-        length=frames.batch.wire_len[rows].astype(np.uint32),
-        size=columns["payload.len"][rows],
-        dma_len=reth("dma_len", np.uint32),
-        va=reth("va", np.uint64) | atomic("va", np.uint64),
-        rkey=reth("rkey", np.uint32) | atomic("rkey", np.uint32),
-        ack_req=bth("ack_req", np.bool_),
-        syndrome=aeth("syndrome", np.int16, -1),
-        msn=aeth("msn", np.uint32),
-        ip_id=ipv4("id", np.int32, -1),
-        port=of(outer.UDP)("src_port", np.uint16),
-        icrc=columns["icrc"][rows],
-        marked=(ipv4("ecn", np.uint8) | of(outer.IPv6)("ecn", np.uint8)) == _CE,
-        damaged=columns["icrc.status"][rows] == BAD,
-    )
+    data = np.empty(len(rows), ROW)
+    data["number"] = rows + frames.batch.first_number
+    data["file"] = 0
+    data["time_ns"] = frames.batch.time_ns[rows]
+    data["flow"] = flow
+    data["opcode"] = frames.opcode[rows]
+    data["psn"] = bth("psn", np.uint32)
+    data["length"] = frames.batch.wire_len[rows].astype(np.uint32)
+    data["size"] = columns["payload.len"][rows]
+    data["dma_len"] = reth("dma_len", np.uint32)
+    data["va"] = reth("va", np.uint64) | atomic("va", np.uint64)
+    data["rkey"] = reth("rkey", np.uint32) | atomic("rkey", np.uint32)
+    data["ack_req"] = bth("ack_req", np.bool_)
+    data["syndrome"] = aeth("syndrome", np.int16, -1)
+    data["msn"] = aeth("msn", np.uint32)
+    data["ip_id"] = ipv4("id", np.int32, -1)
+    data["port"] = of(outer.UDP)("src_port", np.uint16)
+    data["icrc"] = columns["icrc"][rows]
+    data["marked"] = (ipv4("ecn", np.uint8) | of(outer.IPv6)("ecn", np.uint8)) == _CE
+    data["damaged"] = columns["icrc.status"][rows] == BAD
+    return Rows(data)
 
 
 class Fields:

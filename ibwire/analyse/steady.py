@@ -12,11 +12,13 @@ Positions are indices into the rows at hand; PSNs are unwrapped as in `half`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.analyse.connection import Connection, Direction
+from ibwire.analyse.events import EventKind
 from ibwire.analyse.half import (
     ACKNOWLEDGE,
     ANSWERED,
@@ -265,7 +267,14 @@ def _count(connection: Connection, index: int, rows: Rows, mine: npt.NDArray[np.
     if counts.first_ns is None:
         counts.first_ns = int(rows.time_ns[at[0]])
     counts.last_ns = int(rows.time_ns[at[-1]])
-    connection.identities[index].note_many(rows.ip_id[at], rows.icrc[at])
+    counts.skipped_ids += connection.identities[index].note_many(rows.ip_id[at], rows.icrc[at])
+    if connection.observer is not None:
+        told = at[rows.marked[at] | (rows.opcode[at] == OpCode.CNP)]
+        for packet in rows.take(told).seen():
+            if packet.marked:
+                connection.tell_one(EventKind.MARKED, index, packet)
+            if packet.opcode == OpCode.CNP:
+                connection.tell_one(EventKind.CNP, index, packet)
 
 
 def _follow(connection: Connection, asked: _Asked, rows: Rows) -> None:
@@ -289,7 +298,7 @@ def _follow(connection: Connection, asked: _Asked, rows: Rows) -> None:
         half.acked = int(asked.answers[-1])
         half.attempts = 0
         half.answers.add_many(asked.answers, rows, responses)
-    _complete(counts, asked, rows, started)
+    _complete(connection, asked, rows, started)
     half.bound()
 
 
@@ -307,62 +316,87 @@ def _continue(asked: _Asked, rows: Rows) -> int:
     return first
 
 
-def _complete(counts: Direction, asked: _Asked, rows: Rows, first: int) -> None:
+def _complete(connection: Connection, asked: _Asked, rows: Rows, first: int) -> None:
     """Complete the messages that are answered, and open those that are not.
 
     first: index of the request that starts the first new message.
     """
     half, answers = asked.half, asked.answers
+    counts = connection.directions[half.end]
     times = rows.time_ns
     acknowledged = int(answers[-1]) if len(answers) else half.acked
-    old_last, old_first_ns = [], []
+    old = []
     while half.messages and half.messages[0].is_whole and half.messages[0].last <= acknowledged:
-        message = half.messages.popleft()
-        old_last.append(message.last)
-        old_first_ns.append(message.first_ns)
-        counts.message_bytes += message.size
-    requests, psn, span = asked.requests[first:], asked.psn[first:], asked.span[first:]
-    opcode = rows.opcode[requests]
-    starts, ends = np.flatnonzero(_IS_START[opcode]), np.flatnonzero(_IS_END[opcode])
-    last = psn[ends] + span[ends] - 1
-    done = int(np.searchsorted(last, acknowledged, side="right")) if not half.messages else 0
-    size = np.cumsum(rows.size[requests], dtype=np.int64)
-    sizes = size[ends] - size[starts[: len(ends)]] + rows.size[requests[starts[: len(ends)]]]
-    is_read = _IS_READ[opcode[ends]]
-    sizes[is_read] = rows.dma_len[requests[ends[is_read]]]
-    counts.message_bytes += int(sizes[:done].sum())
-    all_last = np.concatenate([np.array(old_last, np.int64), last[:done]])
-    if len(all_last):
-        began = np.array(old_first_ns, np.int64)
-        began = np.concatenate([began, times[requests[starts[:done]]]])
-        by = np.searchsorted(answers, all_last)
-        counts.completed += len(all_last)
-        counts.acked_messages += len(all_last)
+        old.append(half.messages.popleft())
+    new = _New(asked, rows, first)
+    done = int(np.searchsorted(new.last, acknowledged, side="right")) if not half.messages else 0
+    last = np.concatenate([np.array([message.last for message in old], np.int64), new.last[:done]])
+    if len(last):
+        began = np.array([message.first_ns for message in old], np.int64)
+        began = np.concatenate([began, times[new.requests[new.starts[:done]]]])
+        by = asked.responses[np.searchsorted(answers, last)]
+        counts.completed += len(last)
+        counts.acked_messages += len(last)
         counts.acks += 1 + int((np.diff(by) != 0).sum())
-        counts.latency.add(times[asked.responses[by]] - began)
+        counts.latency.add(times[by] - began)
+        counts.message_bytes += sum(message.size for message in old)
+        counts.message_bytes += int(new.sizes()[:done].sum())
+        if connection.observer is not None:
+            messages = chain(old, map(new.message, range(done)))
+            for message, number, time_ns in zip(
+                messages, rows.number[by].tolist(), times[by].tolist(), strict=True
+            ):
+                connection.tell_message(half, message, number, time_ns)
     for message in half.messages:
         if message.awaits >= 0 and message.first <= acknowledged:
             message.awaits = acknowledged + 1
-    if done == len(starts):
-        return
-    ends = np.append(ends, len(requests) - 1)  # of the message that is not whole, if there is one
-    for index in range(max(done, len(starts) - LIMIT), len(starts)):
-        begin, end = int(starts[index]), int(ends[index])
-        code = int(opcode[begin])
+    for index in range(max(done, len(new.starts) - LIMIT), len(new.starts)):
+        message = new.message(index)
+        if message.awaits >= 0:
+            message.awaits = max(message.first, acknowledged + 1)
+        half.messages.append(message)
+
+
+class _New:
+    """The messages that start among the requests of a half; the last may not be whole."""
+
+    def __init__(self, asked: _Asked, rows: Rows, first: int) -> None:
+        self.rows = rows
+        self.requests = asked.requests[first:]
+        self.psn, self.span = asked.psn[first:], asked.span[first:]
+        self.opcode = rows.opcode[self.requests]
+        self.starts = np.flatnonzero(_IS_START[self.opcode])
+        """Index of the first request of each."""
+        self.ends = np.flatnonzero(_IS_END[self.opcode])
+        """Index of the last request of each that is whole."""
+        self.last = self.psn[self.ends] + self.span[self.ends] - 1
+        """PSN that must be acknowledged for it."""
+
+    def sizes(self) -> Index:
+        """Bytes of each that is whole."""
+        size = np.cumsum(self.rows.size[self.requests], dtype=np.int64)
+        first = self.starts[: len(self.ends)]
+        sizes: Index = size[self.ends] - size[first] + self.rows.size[self.requests[first]]
+        is_read = _IS_READ[self.opcode[self.ends]]
+        sizes[is_read] = self.rows.dma_len[self.requests[self.ends[is_read]]]
+        return sizes
+
+    def message(self, index: int) -> Open:
+        """One of them."""
+        begin = int(self.starts[index])
+        is_whole = index < len(self.ends)
+        end = int(self.ends[index]) if is_whole else len(self.requests) - 1
+        rows, requests = self.rows, self.requests
+        code, one, other = int(self.opcode[begin]), requests[begin], requests[end]
         message = Open(
-            *(
-                VERB[code],
-                int(psn[begin]),
-                int(psn[end] + span[end]) - 1,
-                bool(_IS_END[opcode[end]]),
-            ),
+            *(VERB[code], int(self.psn[begin]), int(self.psn[end] + self.span[end]) - 1, is_whole),
             int(rows.size[requests[begin : end + 1]].sum(dtype=np.int64)),
-            *(int(rows.number[requests[begin]]), int(times[requests[begin]])),
-            *(int(rows.number[requests[end]]), int(times[requests[end]])),
+            *(int(rows.number[one]), int(rows.time_ns[one])),
+            *(int(rows.number[other]), int(rows.time_ns[other])),
         )
         if code in ANSWERED:
-            message.awaits = max(message.first, acknowledged + 1)
+            message.awaits = message.first
         if code in READ:
             message.is_read = True
-            message.dma_len = message.size = int(rows.dma_len[requests[begin]])
-        half.messages.append(message)
+            message.dma_len = message.size = int(rows.dma_len[one])
+        return message

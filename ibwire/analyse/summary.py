@@ -18,6 +18,8 @@ from ibwire_layers.opcodes import OpCode, Service
 
 BLOCK = 1 << 18
 """Packets that are collected before they are followed: many of one connection at once."""
+FIRST_BLOCK = 1 << 14
+"""The same before any connection is known: what comes later need not wait to be paired."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
 FEW = 8
@@ -71,20 +73,24 @@ class Summary:
 class Analysis:
     """Follows the connections of one capture, or of consecutive ones.
 
-    is_part: other captures come before or after, and `merge` will be asked for: the
-    first packets of every connection are kept. rate_bps: of the link, for the times of
-    pause frames. source: the name of the capture, for what is said of it.
+    every_packet: whether the observer hears of all packets, not only of events and
+    messages, which is much faster. is_part: other captures come before or after, and
+    `merge` will be asked for: the first packets of every connection are kept. rate_bps:
+    of the link, for the times of pause frames. source: the name of the capture, for
+    what is said of it.
     """
 
     def __init__(
         self,
         observer: Observer | None = None,
         *,
+        every_packet: bool = True,
         is_part: bool = False,
         rate_bps: int | None = None,
         source: str = "",
     ) -> None:
         self._observer = observer
+        self._one_by_one = observer is not None and every_packet
         self._is_part = is_part
         self._flows = Flows()
         self._places: list[tuple[Connection, int] | None] = []
@@ -118,7 +124,7 @@ class Analysis:
         if len(rows):
             self._block.append(packets.read(columns, rows, flow))
             self._block_rows += len(rows)
-        if self._block_rows >= BLOCK:
+        if self._block_rows >= (BLOCK if self._summary.connections else FIRST_BLOCK):
             self._follow()
 
     def pause(self) -> None:
@@ -131,7 +137,7 @@ class Analysis:
         summary = self._summary
         for connection in summary.connections:
             connection.finish(summary.last_ns)
-        if self._observer is None:
+        if self._is_part:
             summary.connections.sort(key=lambda each: each.first)
             for number, connection in enumerate(summary.connections, 1):
                 connection.number = number
@@ -315,14 +321,16 @@ class Analysis:
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections, which are known."""
         places = [place or (None, 0) for place in self._places]
-        number = np.array([each.number if each else 0 for each, _ in places], np.int64)[rows.flow]
+        last = len(self._summary.connections)
+        kind = np.uint16 if last < 1 << 16 else np.uint32  # 16 bits are sorted in linear time
+        number = np.array([each.number if each else 0 for each, _ in places], kind)[rows.flow]
         order = np.argsort(number, kind="stable")
         rows = rows.take(order)
         direction = np.array([way for _, way in places], np.uint8)[rows.flow]
-        starts = np.flatnonzero(np.diff(number[order], prepend=0))
+        starts = np.flatnonzero(np.diff(number[order], prepend=number.dtype.type(0)))
         ends = np.append(starts[1:], len(rows))
         one_by_one = ends - starts < steady.LEAST
-        if self._observer is not None:
+        if self._one_by_one:
             one_by_one[:] = True
         congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
         for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):

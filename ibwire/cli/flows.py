@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from ibwire.analyse import many
-from ibwire.analyse.between import Between, compare
 from ibwire.analyse.summary import Summary
 from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.errors import CaptureError, MissingExtra
-from ibwire.inject.plan import PlanError, parse_rate
 from ibwire.report import flows as report
+
+if TYPE_CHECKING:
+    from ibwire.analyse.between import Between
 
 SHOWN = 40
 """Lines of the table on a terminal; --all and pipes have more."""
@@ -28,6 +30,8 @@ class _Rate(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
+        from ibwire.inject.plan import PlanError, parse_rate
+
         try:
             return value if isinstance(value, int) else parse_rate(str(value))
         except PlanError as error:
@@ -75,7 +79,7 @@ def command(
     try:
         work = many.cluster(ray) if ray else many.processes(jobs) if jobs else None
         summary, damage = many.analyse(paths, work, rate_bps=link_rate)
-        between = compare(paths[0], other) if other is not None else None
+        between = _compare(paths[0], other) if other is not None else None
     except (CaptureError, MissingExtra) as error:
         raise click.ClickException(str(error)) from None
     if as_json:
@@ -92,6 +96,12 @@ def command(
         click.echo(f"ibwire: no RDMA packets among {summary.frames:,} frames", err=True)
     if damage:
         sys.exit(UNREADABLE)
+
+
+def _compare(path: str, other: str) -> Between:
+    from ibwire.analyse.between import compare
+
+    return compare(path, other)
 
 
 def _print_json(summary: Summary, between: Between | None) -> None:
