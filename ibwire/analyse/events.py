@@ -80,8 +80,6 @@ class Event:
     code: int = 0
     last_number: int = 0
     """Of the last packet, for kinds that are about several."""
-    source: str = ""
-    """The capture that the numbers count in."""
 
 
 @dataclass(slots=True)
@@ -107,4 +105,3 @@ class Message:
     acked_ns: int = 0
     resent: int = 0
     """Request packets of it that were sent again."""
-    source: str = ""

@@ -48,6 +48,7 @@ def column_jobs(capture: Path, folder: Path) -> Jobs:
         "ibwire, 8 fields and every ICRC to Parquet": [*ours, f"{fields},icrc.status", "-o", out],
         "ibwire, 8 fields as text": [*ours, fields],
         "ibwire, listing with every ICRC": [*IBWIRE, str(capture)],
+        "ibwire flows, every ICRC": [sys.executable, "-m", "ibwire", "flows", str(capture)],
     }
 
 
