@@ -19,6 +19,7 @@ __all__ = [
     "IbwireError",
     "LinkError",
     "MissingExtra",
+    "QueryError",
     "ScriptError",
     "VerbsError",
 ]
@@ -55,6 +56,10 @@ class MissingExtra(IbwireError):
     def __init__(self, feature: str, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{feature} needs an optional package: pip install 'ibwire[{extra}]'")
+
+
+class QueryError(IbwireError):
+    """SQL that cannot be run; the text is DuckDB's."""
 
 
 class VerbsError(IbwireError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,18 @@ from ibwire_layers.psn import MASK
 
 
 class Observer(Protocol):
-    """Hears of every packet, and of what it means, while a capture is analysed."""
+    """Hears of what happens to connections while a capture is analysed."""
+
+    def event(self, event: Event) -> None:
+        """Something happened; a run of packets is told when it is over."""
+
+    def message(self, message: Message) -> None:
+        """A message is complete and acknowledged, or given up."""
+
+
+@runtime_checkable
+class PacketObserver(Observer, Protocol):
+    """Hears of every packet besides, which takes several times as long."""
 
     def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
         """A request, before the half moves on."""
@@ -30,12 +41,6 @@ class Observer(Protocol):
 
     def other(self, connection: Connection, direction: int, packet: Seen) -> None:
         """A CNP, a datagram, or a packet with a wrong ICRC."""
-
-    def event(self, event: Event) -> None:
-        """Something happened; a run of packets is told when it is over."""
-
-    def message(self, message: Message) -> None:
-        """A message is complete and acknowledged, or given up."""
 
 
 class End(NamedTuple):
@@ -185,6 +190,7 @@ class Connection:
         self.max_reads: list[int | None] = [None, None]
         """READs and atomics that each end may have outstanding, where the CM says so."""
         self.observer: Observer | None = None
+        self.packet_observer: PacketObserver | None = None
         self.flows: list[int] = []
         """Numbers of its flows, by direction."""
         self.first = (0, 0)
@@ -459,17 +465,17 @@ class Connection:
 
     def tell_request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
         """Pass on what a request is."""
-        if self.observer is not None:
-            self.observer.request(half, packet, verdict)
+        if self.packet_observer is not None:
+            self.packet_observer.request(half, packet, verdict)
 
     def tell_response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
         """Pass on what a response is."""
-        if self.observer is not None:
-            self.observer.response(half, packet, verdict)
+        if self.packet_observer is not None:
+            self.packet_observer.response(half, packet, verdict)
 
     def _tell_other(self, direction: int, packet: Seen) -> None:
-        if self.observer is not None:
-            self.observer.other(self, direction, packet)
+        if self.packet_observer is not None:
+            self.packet_observer.other(self, direction, packet)
 
     def tell_one(self, what: EventKind, direction: int, packet: Seen) -> None:
         """Pass on what a packet is by itself."""

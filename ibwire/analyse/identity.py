@@ -30,30 +30,41 @@ class Identity:
         self.newest: dict[int, int] = {}
         """ICRC by identification, of the newest packets."""
 
-    def note(self, packet: Seen) -> None:
-        """Remember a packet."""
+    def note(self, packet: Seen) -> int:
+        """Remember a packet; returns how many identifications it has passed over.
+
+        -1 when it was one of those.
+        """
         ip_id = packet.ip_id
         if ip_id < 0:
-            return
+            return 0
         step = ip_id - self.high & 0xFFFF
-        if self.high < 0 or REORDER_IDS <= step <= 0x10000 - REORDER_IDS:
-            self.high, self.counts_up = ip_id, False
-        elif 0 < step < REORDER_IDS:
-            self.high, self.counts_up = ip_id, True
+        skipped = 0
+        if self.high < 0:
+            self.high = ip_id
+        elif 0 < step <= 0x10000 - REORDER_IDS:
+            self.high, self.counts_up = ip_id, step < REORDER_IDS
+            skipped = step - 1
+        elif step and ip_id not in self.newest:
+            skipped = -1
         self._remember(ip_id, packet.icrc)
+        return skipped
 
-    def note_many(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> None:
-        """Remember (n,) packets of which none was overtaken: all alike, or each ahead."""
+    def note_many(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> int:
+        """Remember (n,) packets of which none was overtaken: all alike, or each ahead.
+
+        Returns how many identifications they have passed over.
+        """
         if ip_id[0] < 0:
-            return
-        steps = np.diff(ip_id, prepend=self.high) & 0xFFFF
-        moved = np.flatnonzero(steps) if self.high >= 0 else np.arange(len(ip_id))
+            return 0
+        steps = np.diff(ip_id, prepend=ip_id[0] if self.high < 0 else self.high) & 0xFFFF
+        moved = steps[steps > 0]
         if len(moved):
-            last = moved[-1]
-            self.counts_up = bool(steps[last] < REORDER_IDS) and (self.high >= 0 or last > 0)
-            self.high = int(ip_id[-1])
+            self.counts_up = bool(moved[-1] < REORDER_IDS)
+        self.high = int(ip_id[-1])
         for each, value in zip(ip_id[-KEEP:].tolist(), icrc[-KEEP:].tolist(), strict=True):
             self._remember(each, value)
+        return int((moved - 1).sum())
 
     def _remember(self, ip_id: int, icrc: int) -> None:
         self.newest.pop(ip_id, None)

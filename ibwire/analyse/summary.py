@@ -9,7 +9,15 @@ import numpy.typing as npt
 
 from ibwire.analyse import packets, partners, steady
 from ibwire.analyse.agreed import Agreement, Agreements
-from ibwire.analyse.connection import HORIZON, Birth, Connection, End, Head, Observer
+from ibwire.analyse.connection import (
+    HORIZON,
+    Birth,
+    Connection,
+    End,
+    Head,
+    Observer,
+    PacketObserver,
+)
 from ibwire.analyse.flow import FlowKey, Flows
 from ibwire.analyse.packets import Rows
 from ibwire.analyse.pause import Pauses
@@ -73,8 +81,8 @@ class Summary:
 class Analysis:
     """Follows the connections of one capture, or of consecutive ones.
 
-    every_packet: whether the observer hears of all packets, not only of events and
-    messages, which is much faster. is_part: other captures come before or after, and
+    observer: hears of events and messages, and of every packet if it is a
+    `PacketObserver`. is_part: other captures come before or after, and
     `merge` will be asked for: the first packets of every connection are kept. rate_bps:
     of the link, for the times of pause frames. source: the name of the capture, for
     what is said of it.
@@ -84,13 +92,12 @@ class Analysis:
         self,
         observer: Observer | None = None,
         *,
-        every_packet: bool = True,
         is_part: bool = False,
         rate_bps: int | None = None,
         source: str = "",
     ) -> None:
         self._observer = observer
-        self._one_by_one = observer is not None and every_packet
+        self._packet_observer = observer if isinstance(observer, PacketObserver) else None
         self._is_part = is_part
         self._flows = Flows()
         self._places: list[tuple[Connection, int] | None] = []
@@ -305,6 +312,7 @@ class Analysis:
         connection = Connection(len(self._summary.connections) + 1, ends, key.service)
         connection.pairing = how
         connection.observer = self._observer
+        connection.packet_observer = self._packet_observer
         connection.flows = flows
         connection.first = rows.first
         if self._is_part:
@@ -330,7 +338,7 @@ class Analysis:
         starts = np.flatnonzero(np.diff(number[order], prepend=number.dtype.type(0)))
         ends = np.append(starts[1:], len(rows))
         one_by_one = ends - starts < steady.LEAST
-        if self._one_by_one:
+        if self._packet_observer is not None:
             one_by_one[:] = True
         congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
         for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):

@@ -38,6 +38,8 @@ class Interface:
     """0: no limit."""
     ticks_per_second: int
     offset_ns: int
+    name: str = ""
+    """As the operating system calls it; empty where the file does not say."""
 
     def time_ns(self, ticks: int) -> int:
         """Nanoseconds since the epoch, held within 64 bits."""
@@ -109,6 +111,8 @@ class PcapngParser:
         self._section = 0
         """Where this section's begin."""
         self._numbered = 0
+        self.interfaces: dict[int, Interface] = {}
+        """Those described so far by number over all sections, the first `MAXIMUM_INTERFACES`."""
         self.nanosecond = False
         """Whether an interface seen so far has times finer than microseconds."""
 
@@ -208,6 +212,8 @@ class PcapngParser:
             if len(self._interfaces) - self._section >= MAXIMUM_INTERFACES:
                 return f"more than {MAXIMUM_INTERFACES} interfaces in a section"
             interface = _read_interface(block, order)
+            if len(self.interfaces) < MAXIMUM_INTERFACES:
+                self.interfaces[self._numbered + len(self._interfaces) - self._section] = interface
             self._interfaces.append(interface)
             self.nanosecond |= interface.ticks_per_second > 1_000_000
         return None
@@ -395,15 +401,17 @@ def _times(packets: _Packets, kept: slice, table: Sequence[Interface]) -> npt.ND
 
 def _read_interface(block: memoryview, order: str) -> Interface:
     link_type, snaplen = unpack_from(f"{order}HxxI", block, 8)
-    ticks_per_second, offset = 1_000_000, 0
+    ticks_per_second, offset, name = 1_000_000, 0, ""
     for code, value in _options(block[16:-4], order):
-        if code == _IF_TSRESOL and len(value) == 1:
+        if code == _IF_NAME:
+            name = bytes(value).split(b"\0", 1)[0].decode("utf-8", "replace")
+        elif code == _IF_TSRESOL and len(value) == 1:
             resolution = value[0]
             base = 2 if resolution & 0x80 else 10
             ticks_per_second = base ** (resolution & 0x7F)
         elif code == _IF_TSOFFSET and len(value) == 8:
             (offset,) = unpack_from(f"{order}q", value)
-    return Interface(link_type, snaplen, ticks_per_second, offset * 1_000_000_000)
+    return Interface(link_type, snaplen, ticks_per_second, offset * 1_000_000_000, name)
 
 
 def _options(area: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:

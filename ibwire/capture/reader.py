@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
 from ibwire.capture.index import Chunks, Record, RecordBatch
 from ibwire.capture.pcap import FILE_HEADER_SIZE, MAGICS, PcapParser
-from ibwire.capture.pcapng import SECTION_MAGIC, PcapngParser
+from ibwire.capture.pcapng import SECTION_MAGIC, Interface, PcapngParser
 from ibwire.capture.stream import ByteSource, Target, open_source
 from ibwire.errors import CaptureError
 
@@ -72,6 +72,11 @@ class CaptureReader:
     def nanosecond(self) -> bool:
         """Whether times are finer than microseconds; in pcapng, of an interface seen so far."""
         return self._parser.nanosecond
+
+    @property
+    def interfaces(self) -> Mapping[int, Interface]:
+        """Of pcapng: the interfaces described so far, by the numbers that records have."""
+        return self._parser.interfaces if isinstance(self._parser, PcapngParser) else {}
 
     @property
     def size(self) -> int | None:

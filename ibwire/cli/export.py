@@ -1,0 +1,154 @@
+"""`ibwire export`: captures as tables in Parquet files, or once more with comments."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+import click
+
+from ibwire.analyse.conformance import Conformance
+from ibwire.analyse.events import Event
+from ibwire.capture import CaptureReader, open_capture
+from ibwire.capture.annotate import Comments, annotate
+from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
+from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.dissect import Columns
+from ibwire.errors import CaptureError, EncodeError, MissingExtra
+from ibwire.report import remarks
+
+ANNOTATED = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")
+"""Ends of names that stand for a capture with comments, and not for a directory."""
+
+PREFIX = "ibwire: "
+"""Before each comment, so that they can be told from those of others."""
+
+
+@click.command("export")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.option(
+    "-o", "--output", required=True, metavar="DIR|FILE", help="A directory, or FILE.pcapng."
+)
+def command(captures: tuple[str, ...], output: str) -> None:
+    """Write captures as Parquet tables, or one capture again with comments.
+
+    With a directory, each capture becomes one Parquet file in each of its folders
+    `packets`, `messages`, `events` and `connections`; `ibwire query` and other
+    programs read them. Several machines may write to the same directory.
+
+    With FILE.pcapng, every packet at which something happened gets a comment that
+    says what: what was lost, sent again and why, refused, marked, and which rule of
+    the protocol was broken. Wireshark lists them under `frame.comment`.
+
+    \b
+    ibwire export -o tables/ *.pcap
+    ibwire export -o annotated.pcapng capture.pcap
+    """
+    names = Sources(captures, progress=False).names
+    try:
+        with tempfile.TemporaryDirectory(prefix="ibwire-") as directory, progress() as tell:
+            if output.lower().endswith(ANNOTATED):
+                failures = _annotated(names, output, directory, tell)
+            else:
+                failures = _tables(names, output, directory, tell)
+    except (CaptureError, EncodeError, MissingExtra) as error:
+        raise click.ClickException(str(error)) from None
+    for failure in failures:
+        click.echo(f"ibwire: {failure}", err=True)
+    if failures:
+        sys.exit(UNREADABLE)
+
+
+def _tables(
+    names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
+) -> list[CaptureError]:
+    """Write all captures into a directory; returns what could not be read."""
+    from ibwire.analyse.export import CaptureTables, export, readable
+
+    if os.path.exists(output) and not os.path.isdir(output):
+        reason = f"{output} is no directory; a capture with comments is named FILE.pcapng"
+        raise click.BadParameter(reason, param_hint="--output")
+    targets = _targets(names)
+    failures = []
+    for name, target in targets.items():
+        try:
+            path = spooled(name, directory)
+            open_capture(path).close()
+        except CaptureError as error:
+            failures.append(error)
+            continue
+        shown = STANDARD_INPUT if name == "-" else name
+        capture = CaptureTables(path, shown, tell)
+        export(capture, output, readable(target))
+        if capture.damage:
+            failures.append(capture.damage)
+    return failures
+
+
+def _targets(names: Sequence[str]) -> dict[str, str]:
+    """What the files of each capture are called: as the capture, whatever its folder is."""
+    targets: dict[str, str] = {}
+    for name in names:
+        target = "stdin" if name == "-" else os.path.basename(name)
+        if target in targets.values() and targets.get(name) != target:
+            reason = f"two captures are called {target}, and so would be their tables"
+            raise click.BadParameter(reason, param_hint="CAPTURE")
+        targets[name] = target
+    return targets
+
+
+def _annotated(
+    names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
+) -> list[CaptureError]:
+    """Write one capture with comments; returns what of it could not be read."""
+    if len(names) > 1:
+        reason = f"comments are written to one capture at a time, and {len(names)} are named"
+        raise click.BadParameter(reason, param_hint="CAPTURE")
+    path = spooled(names[0], directory)
+    if os.path.exists(output) and os.path.exists(path) and os.path.samefile(path, output):
+        reason = f"{output} is the capture that is read"
+        raise click.BadParameter(reason, param_hint="--output")
+    shown = STANDARD_INPUT if names[0] == "-" else names[0]
+    with Comments() as comments:
+        try:
+            open_capture(path).close()
+            _judge(path, shown, comments, tell)
+            annotate(path, output, comments)
+        except CaptureError as error:
+            if error.path != path:
+                raise
+            return [CaptureError(shown, error.offset, error.reason)]
+    return []
+
+
+def _judge(
+    path: str, shown: str, comments: Comments, tell: Callable[[CaptureReader], None]
+) -> None:
+    """Collect what is to be said of the packets of a capture, also of one that is damaged."""
+    judge = _Judge(comments)
+    try:
+        with open_capture(path, reuse=True) as reader:
+            for batch in reader.batches():
+                judge.take(Columns(batch, shown))
+                tell(reader)
+    except CaptureError as error:
+        if error.path != path:
+            raise  # else `annotate` comes to the same place
+    for finding in judge.finish(shown):
+        for number, text in remarks.of_finding(finding):
+            comments.add(number, PREFIX + text)
+
+
+class _Judge(Conformance):
+    """Also listens to what happened that broke no rule."""
+
+    def __init__(self, comments: Comments) -> None:
+        super().__init__()
+        self._comments = comments
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        for number, text in remarks.of_event(event):
+            self._comments.add(number, PREFIX + text)

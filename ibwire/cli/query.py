@@ -1,0 +1,202 @@
+"""`ibwire query`: SQL over captures and exported tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
+from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.errors import CaptureError, MissingExtra, QueryError
+
+if TYPE_CHECKING:
+    from ibwire.analyse.database import Database, Result
+
+WRONG_SQL = 2
+
+FORMATS = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".txt": "text",
+    ".tsv": "text",
+    ".parquet": "parquet",
+}
+
+
+@click.command("query")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE... SQL")
+@click.option("--json", "style", flag_value="json", help="One JSON object a row.")
+@click.option("--csv", "style", flag_value="csv", help="Comma-separated values with a header.")
+@click.option("-o", "--output", metavar="FILE", help="Write here; the suffix picks the format.")
+@click.option("--tables", "listed", is_flag=True, help="List the tables and columns instead.")
+@click.option(
+    "--memory", default="1GiB", show_default=True, help="What the database may take of it."
+)
+@click.option(
+    "--temp",
+    type=click.Path(exists=True, file_okay=False),
+    help="Where to put what does not fit; else where the system puts temporary files.",
+)
+def command(
+    sources: tuple[str, ...],
+    style: str | None,
+    output: str | None,
+    listed: bool,
+    memory: str,
+    temp: str | None,
+) -> None:
+    """Ask captures in SQL.
+
+    SOURCE is a capture, a directory written by `ibwire export`, or a Parquet file.
+    The tables are `packets`, `messages`, `events` and `connections`; what a query
+    does not need is not worked out. The SQL is that of DuckDB; it can read the
+    sources and nothing else.
+
+    \b
+    ibwire query --tables capture.pcap
+    ibwire query capture.pcap "SELECT kind, count(*) FROM events GROUP BY kind"
+    ibwire query tables/ "FROM messages ORDER BY latency_ns DESC LIMIT 10" --json
+    """
+    sql = None if listed else sources[-1]
+    names = sources if sql is None else sources[:-1]
+    if not names or (sql is not None and not sql.strip()):
+        raise click.UsageError("name a capture and then the SQL, in quotation marks")
+    if sql is not None and os.path.exists(sql):
+        raise click.UsageError(f"{sql} is a file: the SQL comes last, in quotation marks")
+    style = _style(style, output, names)
+    try:
+        with ExitStack() as stack:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ibwire-", dir=temp))
+            database = _open(stack, names, directory, memory)
+            if sql is None:
+                _list(database)
+            else:
+                _run(database, sql, style, output)
+            damage = database.damage
+    except QueryError as error:
+        sys.stdout.flush()
+        click.echo(f"ibwire: {error}", err=True)
+        sys.exit(WRONG_SQL)
+    except MissingExtra as error:
+        raise click.ClickException(str(error)) from None
+    except CaptureError as error:
+        damage = [error]
+    sys.stdout.flush()
+    for each in damage:
+        click.echo(f"ibwire: {each}", err=True)
+    if damage:
+        sys.exit(UNREADABLE)
+
+
+def _style(style: str | None, output: str | None, names: Sequence[str]) -> str:
+    if output is None or output == "-":
+        return style or ("table" if sys.stdout.isatty() else "text")
+    if any(
+        os.path.exists(each) and os.path.samefile(each, output)
+        for each in names
+        if os.path.exists(output)
+    ):
+        raise click.UsageError(f"{output} is one of the sources")
+    for suffix, named in FORMATS.items():
+        if output.lower().endswith(suffix):
+            if style not in (None, named):
+                raise click.UsageError(f"--{style} contradicts the suffix of {output}")
+            return named
+    if style:
+        return style
+    raise click.UsageError(f"cannot tell a format from {output!r}: use {', '.join(FORMATS)}")
+
+
+def _open(stack: ExitStack, names: Sequence[str], directory: str, memory: str) -> Database:
+    from ibwire.analyse.database import Database
+    from ibwire.analyse.export import CaptureTables
+
+    tell = stack.enter_context(progress(not sys.stdout.isatty()))
+    captures, parquet = [], []
+    for name in Sources(names, progress=False).names:
+        if os.path.isdir(name) or name.lower().endswith(".parquet"):
+            parquet.append(name)
+        else:
+            shown = STANDARD_INPUT if name == "-" else name
+            captures.append(CaptureTables(spooled(name, directory), shown, tell))
+    return stack.enter_context(Database(captures, parquet, directory, memory))
+
+
+def _list(database: Database) -> None:
+    """Every table with its columns, their types, and what they mean."""
+    from ibwire.analyse.tables import TABLES
+
+    for table, columns in database.tables().items():
+        spec = TABLES.get(table)
+        docs = {column.name: column.doc for column in spec.columns} if spec else {}
+        click.secho(f"{table}  {spec.doc if spec else ''}".rstrip(), bold=True)
+        for name, kind in columns:
+            click.echo(f"  {name:22}  {kind:20}  {docs.get(name, '')}".rstrip())
+
+
+def _run(database: Database, sql: str, style: str, output: str | None) -> None:
+    result = database.run(sql)
+    if result is None:
+        return
+    if style == "table":
+        _show(result)
+    elif output is None or output == "-":
+        _write(result, style, sys.stdout)
+    else:
+        try:
+            if style == "parquet":
+                _write_parquet(result, output)
+            else:
+                with open(output, "w", encoding="utf-8") as file:
+                    _write(result, style, file)
+        except OSError as error:
+            raise click.ClickException(f"{output}: {error.strerror or error}") from None
+
+
+def _show(result: Result) -> None:
+    """On a terminal, all at once: how wide a table is, its last row may tell."""
+    from itertools import chain, islice
+
+    from rich.console import Console
+
+    from ibwire.report.rows import rows_of, table
+
+    rows = list(islice(chain.from_iterable(map(rows_of, result)), SHOWN + 1))
+    console = Console(highlight=False)
+    for part in table(result.names, rows[:SHOWN], console.width):
+        console.print(part, soft_wrap=True)
+    if not rows:
+        click.echo("no rows", err=True)
+    elif len(rows) > SHOWN:
+        click.echo(f"the first {SHOWN} rows; -o FILE or a pipe takes all", err=True)
+
+
+def _write(result: Result, style: str, stream: IO[str]) -> None:
+    from ibwire.report.rows import csv_lines, json_lines, text_lines
+
+    make = {"json": json_lines, "csv": csv_lines, "text": text_lines}[style]
+    stream.writelines(f"{line}\n" for line in make(result.names, result))
+
+
+def _write_parquet(result: Result, path: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetWriter(path, result.schema) as writer:
+            for batch in result:
+                writer.write_batch(batch)
+    except pa.ArrowNotImplementedError as error:
+        raise click.ClickException(f"{path}: {error}") from None
+
+
+SHOWN = 1000
+"""Most rows that a terminal shows."""
