@@ -1,0 +1,172 @@
+"""`ibwire explain`: the story of one connection, in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+
+import click
+
+from ibwire.analyse.connection import Connection, Observer
+from ibwire.analyse.summary import Analysis, Summary
+from ibwire.capture import open_capture
+from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
+from ibwire.cli.sources import UNREADABLE
+from ibwire.dissect import Columns
+from ibwire.errors import CaptureError
+from ibwire.report.story import Frames, Story
+from ibwire.report.story_choice import interest, summary
+from ibwire.report.story_record import Record, Recorder
+
+STYLES: dict[str, Callable[[str], str]] = {
+    "head": partial(click.style, bold=True),
+    "title": partial(click.style, fg="yellow", bold=True),
+    "text": str,
+    "verdict": partial(click.style, bold=True),
+}
+"""Of the lines of a story, on a terminal."""
+
+OTHERS = 20
+"""Other connections that are listed."""
+
+
+def _qpn(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """A queue pair number, decimal or with 0x."""
+    if value is None:
+        return None
+    try:
+        number = int(value, 0)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no number, decimal or with 0x") from None
+    if not 0 <= number < 1 << 24:
+        raise click.BadParameter(f"{value} does not fit 24 bits")
+    return number
+
+
+@click.command("explain")
+@click.argument("capture", metavar="CAPTURE")
+@click.option(
+    "--qpn", callback=_qpn, metavar="N", help="Connections with this queue pair at either end."
+)
+@click.option(
+    "--connection", "number", type=click.IntRange(min=1), metavar="N", help="The connection N."
+)
+@click.option("--all", "every", is_flag=True, help="Tell every incident, also the similar ones.")
+@click.option("--json", "as_json", is_flag=True, help="The events, one JSON object a line.")
+def command(capture: str, qpn: int | None, number: int | None, every: bool, as_json: bool) -> None:
+    """Tell what happened to a connection, in words.
+
+    Without --qpn or --connection it is the one with the most trouble, and the
+    others are listed.
+
+    \b
+    ibwire explain capture.pcap
+    ibwire explain --qpn 0x000083 capture.pcap
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="ibwire-") as directory:
+            path = spooled(capture, directory)
+            name = STANDARD_INPUT if capture == "-" else capture
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise CaptureError(name, None, "is no file, and a story reads its capture twice")
+            found, frames, fault = _analyse(path, name, None)
+            if fault is not None:
+                click.echo(f"ibwire: {CaptureError(name, fault.offset, fault.reason)}", err=True)
+                if not found.frames:
+                    sys.exit(UNREADABLE)
+            wanted = _wanted(found.connections, qpn, number)
+            recorder = Recorder({each.number for each in wanted})
+            if wanted:
+                _analyse(path, name, recorder)
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    if not found.connections:
+        click.echo(_without_rdma(name, found), err=as_json)
+    for record in recorder.records():
+        if as_json:
+            _write_events(record)
+        else:
+            _write(Story(record, frames, every))
+    if not as_json and qpn is None and number is None:
+        _write_others([each for each in found.connections if each not in wanted], every)
+    if fault is not None:
+        sys.exit(UNREADABLE)
+
+
+def _analyse(
+    path: str, name: str, observer: Observer | None
+) -> tuple[Summary, Frames, CaptureError | None]:
+    """Read the capture once; the error is what stopped that before its end."""
+    analysis = Analysis(observer)
+    fault = None
+    start = end = None
+    try:
+        with progress() as tell, open_capture(path, reuse=True) as reader:
+            for batch in reader.batches():
+                columns = Columns(batch, path)
+                if columns.rows:
+                    start = int(batch.time_ns[0]) if start is None else start
+                    end = int(batch.time_ns[columns.rows - 1])
+                analysis.take(columns)
+                tell(reader)
+    except CaptureError as error:
+        fault = error
+    return analysis.finish(), Frames(name, start or 0, end or 0), fault
+
+
+def _wanted(
+    connections: Sequence[Connection], qpn: int | None, number: int | None
+) -> list[Connection]:
+    if number is not None:
+        if number > len(connections):
+            there = f"there are {len(connections)}"
+            raise click.BadParameter(f"no connection {number}, {there}", param_hint="--connection")
+        return [connections[number - 1]]
+    if qpn is not None:
+        found = [each for each in connections if qpn in [end.qpn for end in each.ends]]
+        if not found and connections:
+            known = sorted({end.qpn for c in connections for end in c.ends if end.qpn is not None})
+            few = ", ".join(map(str, known[:OTHERS])) + (", ..." if len(known) > OTHERS else "")
+            raise click.BadParameter(f"no packet of {qpn}; there are {few}", param_hint="--qpn")
+        return found
+    return (
+        [max(connections, key=lambda each: (interest(each), -each.number))] if connections else []
+    )
+
+
+def _without_rdma(name: str, found: Summary) -> str:
+    frames = "no frame has" if not found.frames else f"none of {found.frames:,} frames has"
+    return f"{os.path.basename(name)}: no RDMA: {frames} a transport header of InfiniBand or RoCE."
+
+
+def _write(story: Story) -> None:
+    width = shutil.get_terminal_size((100, 24)).columns
+    for line in story.lines(width):
+        click.echo(STYLES[line.style](line.text))
+    click.echo()
+
+
+def _write_others(others: Sequence[Connection], every: bool) -> None:
+    if not others:
+        return
+    worst = sorted(others, key=lambda each: (interest(each), -each.number), reverse=True)
+    click.echo("Other connections; --connection N tells one of them:")
+    for each in worst if every else worst[:OTHERS]:
+        click.echo(summary(each))
+    if len(worst) > OTHERS and not every:
+        click.echo(f"and {len(worst) - OTHERS:,} more (--all lists them)")
+
+
+def _write_events(record: Record) -> None:
+    incidents = {
+        id(event): number for number, case in enumerate(record.cases(), 1) for event in case.events
+    }
+    for event in record.events:
+        fields = asdict(event) | {"incident": incidents.get(id(event))}
+        click.echo(json.dumps(fields))

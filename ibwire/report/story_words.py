@@ -1,0 +1,250 @@
+"""Words of a story: times, numbers of packets and PSNs, and what codes mean to an engineer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from ibwire_layers.opcodes import name_of
+from ibwire_layers.syndrome import NakCode
+
+
+class Why(StrEnum):
+    """What a case of trouble comes from."""
+
+    REFUSED = "refused"
+    GIVEN_UP = "given_up"
+    NO_BUFFER = "no_buffer"
+    LOST_BEFORE = "lost_before"
+    LOST_BEHIND = "lost_behind"
+    DAMAGED = "damaged"
+    OVERTAKEN_BEFORE = "overtaken_before"
+    OVERTAKEN_BEHIND = "overtaken_behind"
+    ANSWER_LOST_BEFORE = "answer_lost_before"
+    ANSWER_LOST_BEHIND = "answer_lost_behind"
+    ANSWER_DAMAGED = "answer_damaged"
+    ANSWER_OVERTAKEN = "answer_overtaken"
+    BEYOND = "beyond"
+    AFTERMATH = "aftermath"
+    OLD_NAK = "old_nak"
+    STALE_TIMER = "stale_timer"
+    NOT_CAPTURED = "not_captured"
+    UNCLEAR = "unclear"
+
+
+class Phrase(NamedTuple):
+    """How a cause is worded. `{r}` is the requester, `{s}` the responder, `{n}` a number of
+    packets with its noun, `{w}` `was` or `were`, `{a}` a number of answers, `{k}` of RNR
+    NAKs, `{t}` how often."""
+
+    title: str
+    """In the title of a case."""
+    verdict: str
+    """In the verdict; a sentence."""
+
+
+PHRASES = {
+    Why.REFUSED: Phrase("{s} refuses a request of {r} for good", ""),
+    Why.GIVEN_UP: Phrase("{r} gives up", ""),
+    Why.NO_BUFFER: Phrase(
+        "{s} has no receive buffer ({k})",
+        "{s} had no receive buffer posted when messages of {r} came ({k}): its program posts "
+        "receives too late, or too few of them; the network is not to blame.",
+    ),
+    Why.LOST_BEFORE: Phrase(
+        "{n} from {r} to {s} lost before this point",
+        "The network lost {n} from {r} to {s} between {r} and this point.",
+    ),
+    Why.LOST_BEHIND: Phrase(
+        "{n} from {r} to {s} lost behind this point",
+        "at least {n} from {r} did not reach {s} in time: lost, damaged or overtaken between this "
+        "point and {s}, by the network or by {s} itself.",
+    ),
+    Why.DAMAGED: Phrase(
+        "{n} from {r} to {s} damaged before this point",
+        "{n} from {r} to {s} came here damaged (wrong ICRC): look at cables, transceivers and "
+        "memory of the switches between {r} and this point.",
+    ),
+    Why.OVERTAKEN_BEFORE: Phrase(
+        "{n} from {r} to {s} overtaken before this point",
+        "The network delivers packets out of order: {n} from {r} to {s} {w} overtaken between "
+        "{r} and this point (several paths?), which a responder takes for loss.",
+    ),
+    Why.OVERTAKEN_BEHIND: Phrase(
+        "{n} from {r} to {s} overtaken behind this point",
+        "{n} from {r} to {s} {w} not lost but overtaken between this point and {s} (several "
+        "paths?): the responder takes that for loss.",
+    ),
+    Why.ANSWER_LOST_BEFORE: Phrase(
+        "{a} of {s} lost before this point",
+        "The network lost {a} of {s} between {s} and this point.",
+    ),
+    Why.ANSWER_LOST_BEHIND: Phrase(
+        "{a} of {s} lost behind this point",
+        "at least {a} of {s} {w} lost, damaged or overtaken between this point and {r}, "
+        "by the network or by {r} itself.",
+    ),
+    Why.ANSWER_DAMAGED: Phrase(
+        "{a} of {s} damaged before this point",
+        "{a} of {s} came here damaged (wrong ICRC): look at cables, transceivers and "
+        "memory of the switches between {s} and this point.",
+    ),
+    Why.ANSWER_OVERTAKEN: Phrase(
+        "{a} of {s} overtaken before this point",
+        "{a} of {s} {w} overtaken between {s} and this point, which {r} takes for loss.",
+    ),
+    Why.BEYOND: Phrase(
+        "a request of {r} or its answer lost between this point and {s}",
+        "Between this point and {s} something was lost {t}: a request of {r} or its answer, "
+        "which cannot be told from here.",
+    ),
+    Why.AFTERMATH: Phrase("{r} asks again for what was lost in the incident before", ""),
+    Why.OLD_NAK: Phrase(
+        "{r} obeys a NAK that was settled",
+        "{r} obeyed a NAK {t} that had been settled meanwhile, and sent again in vain.",
+    ),
+    Why.STALE_TIMER: Phrase(
+        "{r} sends again without need",
+        "{r} sent again {t} although nothing was lost: its ACK timer ended before {s} could "
+        "answer. Linux rxe does so now and then, because it leaves old timers running; else {s} "
+        "was slow or the timer is too short. Harmless.",
+    ),
+    Why.NOT_CAPTURED: Phrase(
+        "{n} from {r} to {s} missing in the capture",
+        "{n} from {r} to {s} {w} acknowledged without being seen here: the capture missed them, "
+        "the network did not.",
+    ),
+    Why.UNCLEAR: Phrase(
+        "{r} sends again, and nothing here says why",
+        "{r} sent again {t} for reasons that this capture does not show.",
+    ),
+}
+
+
+class Refusal(NamedTuple):
+    """What a NAK means that ends a connection."""
+
+    name: str
+    meaning: str
+    look: str
+    """What to look at."""
+    status: str
+    """How the requester's work request ends."""
+
+
+REFUSALS = {
+    # What rxe, rdmavt and mlx5 answer to what: IBA 9.7.5.2.4 and 9.9.3, and their sources.
+    NakCode.INVALID_REQUEST: Refusal(
+        "invalid request",
+        "the request is not allowed as it stands",
+        "the operations that {s}'s queue pair allows, the length against path MTU and receive "
+        "buffer, the order of opcodes, 8-byte alignment of atomics, and how many READs and "
+        "atomics are outstanding",
+        "IBV_WC_REM_INV_REQ_ERR",
+    ),
+    NakCode.REMOTE_ACCESS_ERROR: Refusal(
+        "remote access error",
+        "the R_Key, the address range or the permission is not good for this request",
+        "the R_Key (still registered? of the same protection domain?), whether the range lies "
+        "inside the memory region, and its access flags",
+        "IBV_WC_REM_ACCESS_ERR",
+    ),
+    NakCode.REMOTE_OPERATIONAL_ERROR: Refusal(
+        "remote operational error",
+        "{s} could not carry it out for reasons of its own",
+        "{s}'s receive buffers: a SEND that is longer than the buffer posted for it (Linux rxe "
+        "answers so), or a buffer whose L_Key or address is wrong",
+        "IBV_WC_REM_OP_ERR",
+    ),
+    NakCode.INVALID_RD_REQUEST: Refusal(
+        "invalid RD request",
+        "the request does not fit the reliable datagram channel",
+        "the Q_Key and the RD domain",
+        "IBV_WC_REM_INV_RD_REQ_ERR",
+    ),
+}
+
+VERBS = {
+    "RDMA_WRITE": "WRITE",
+    "RDMA_READ": "READ",
+    "COMPARE_SWAP": "COMPARE SWAP",
+    "FETCH_ADD": "FETCH ADD",
+    "ATOMIC_WRITE": "ATOMIC WRITE",
+}
+
+
+def opcode(code: int) -> str:
+    """An opcode without its transport: `WRITE MIDDLE`."""
+    name = name_of(code)
+    for prefix in ("RC_", "UC_", "UD_", "RD_", "XRC_"):
+        name = name.removeprefix(prefix)
+    return name.removeprefix("RDMA_").replace("_", " ")
+
+
+def duration(ns: int) -> str:
+    """A time span with three digits that matter."""
+    for size, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")):
+        if abs(ns) >= size:
+            value = ns / size
+            digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+            return f"{value:.{digits}f} {unit}"
+    return f"{ns} ns"
+
+
+def span(values: Iterable[int]) -> str:
+    """From the shortest to the longest of some times."""
+    low, high = min(values := list(values)), max(values)
+    return (
+        duration(low) if duration(low) == duration(high) else f"{duration(low)} to {duration(high)}"
+    )
+
+
+def amount(ns_or_bytes: int) -> str:
+    """A number of bytes."""
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (10 << 10, "KiB")):
+        if ns_or_bytes >= size:
+            base = 1 << 10 if unit == "KiB" else size
+            return f"{ns_or_bytes / base:.1f} {unit}"
+    return f"{ns_or_bytes:,} bytes" if ns_or_bytes != 1 else "1 byte"
+
+
+def count(number: int, noun: str, nouns: str = "") -> str:
+    """A number with its noun."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
+
+
+def times(number: int) -> str:
+    """How often."""
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def psns(first: int, last: int) -> str:
+    """One PSN or a range."""
+    return f"PSN {first}" if first == last else f"PSNs {first}-{last}"
+
+
+def packets(numbers: Iterable[int], most: int = 6) -> str:
+    """Numbers of packets, runs joined: `#20`, `#21-27`, `#40, #46 and 8 more`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [f"#{low}" if low == high else f"#{low}-{high}" for low, high in runs]
+    if len(texts) <= most:
+        return ", ".join(texts)
+    left = sum(high - low + 1 for low, high in runs[most - 1 :])
+    return f"{', '.join(texts[: most - 1])} and {left:,} more"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Parts of a sentence, joined."""
+    *most, last = parts
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def sentence(text: str) -> str:
+    """With a capital at its beginning."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,148 @@
+"""`ibwire explain`: which connection it tells, in which form, and what it says of bad input."""
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from ibwire.cli.explain import command
+
+
+def explain(*arguments, status=0, **options):
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(command, list(map(str, arguments)), **options)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def heads(text):
+    """The connections that are told, by number."""
+    return [int(number) for number in re.findall(r", connection (\d+): ", text)]
+
+
+def test_story_ends_with_a_verdict(captures):
+    text = explain(captures / "drop-one-middle.b.pcap").stdout
+
+    assert heads(text) == [1]
+    assert text.split("\nVerdict: ")[1].startswith("The network lost 1 packet from A to B")
+
+
+def test_pipes_get_no_colours(captures):
+    assert "\x1b" not in explain(captures / "drop-one-middle.b.pcap").stdout
+
+
+def test_colours_change_no_word(captures):
+    plain = explain(captures / "drop-one-middle.b.pcap").stdout
+
+    coloured = explain(captures / "drop-one-middle.b.pcap", color=True).stdout
+
+    assert "\x1b[" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_worst_connection_is_told_and_the_others_are_listed(captures):
+    text = explain(captures / "probe-odd-frames.pcap").stdout
+
+    (told,) = heads(text)
+    assert "refused A's request for good: invalid request" in " ".join(text.split())
+    assert "Other connections; --connection N tells one of them:" in text
+    assert not re.search(rf"^ *{told}  RC", text, re.MULTILINE)
+    assert re.search(r"^and \d+ more \(--all lists them\)$", text, re.MULTILINE)
+
+
+# ibv_rc_pingpong said: local QPN 0x00006a (106), remote 0x000036 (54).
+
+
+@pytest.mark.parametrize("qpn", ["106", "0x6a", "54", "0x000036"])
+def test_queue_pair_of_either_end_finds_the_connection(captures, qpn):
+    text = explain("--qpn", qpn, captures / "rc-pingpong.pcap").stdout
+
+    assert heads(text) == [1]
+    assert "QP 106 (0x00006a)" in text
+    assert "QP 54 (0x000036)" in text
+
+
+def test_all_connections_of_a_queue_pair_are_told(captures):
+    text = explain("--qpn", 1, captures / "cm-rping.pcap").stdout
+
+    every = explain("--connection", heads(text)[0], captures / "cm-rping.pcap").stdout
+    assert len(heads(text)) >= 1
+    assert every.split("\nVerdict")[0] in text
+
+
+def test_connection_is_chosen_by_its_number(captures):
+    assert heads(explain("--connection", 3, captures / "probe-odd-frames.pcap").stdout) == [3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--qpn", "7"], "no packet of 7; there are 54, 106"),
+        (["--qpn", "x"], "'x' is no number, decimal or with 0x"),
+        (["--qpn", str(1 << 24)], "does not fit 24 bits"),
+        (["--connection", "2"], "no connection 2, there are 1"),
+        (["--connection", "0"], "0 is not in the range"),
+    ],
+)
+def test_wrong_choice_is_wrong_usage(captures, arguments, said):
+    result = explain(*arguments, captures / "rc-pingpong.pcap", status=2)
+
+    assert said in " ".join(result.stderr.split())
+
+
+def test_json_has_one_event_a_line(captures):
+    lines = explain("--json", captures / "drop-one-middle.b.pcap").stdout.splitlines()
+
+    events = [json.loads(line) for line in lines]
+    assert [event["kind"] for event in events] == ["loss", "nak", "resend"]
+    assert [event["number"] for event in events] == [13, 19, 20]
+    assert [event["psn"] for event in events] == [103, 103, 103]
+    assert {event["incident"] for event in events} == {1}
+
+
+def test_connection_management_alone_is_told_as_well(captures):
+    assert heads(explain(captures / "cm-reject.pcap").stdout)
+
+
+def test_capture_without_rdma_says_so(captures, tmp_path):
+    data = (captures / "rc-pingpong.pcap").read_bytes()
+    size = 24 + 16 + int.from_bytes(data[32:36], "little")
+    path = tmp_path / "arp.pcap"
+    path.write_bytes(data[:size])
+
+    assert explain(path).stdout == (
+        "arp.pcap: no RDMA: none of 1 frames has a transport header of InfiniBand or RoCE.\n"
+    )
+
+
+def test_damaged_capture_is_told_up_to_the_damage(captures, tmp_path):
+    data = (captures / "rc-pingpong.pcap").read_bytes()
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(data[: len(data) // 2])
+
+    result = explain(path, status=3)
+
+    assert heads(result.stdout) == [1]
+    assert result.stderr.count("cut.pcap") == 1
+
+
+def test_file_that_is_no_capture_is_unreadable(tmp_path):
+    path = tmp_path / "text.pcap"
+    path.write_text("this is no capture")
+
+    result = explain(path, status=3)
+
+    assert result.stdout == ""
+    assert "text.pcap" in result.stderr
+
+
+def test_missing_file_is_unreadable(tmp_path):
+    assert "none.pcap" in explain(tmp_path / "none.pcap", status=3).stderr
+
+
+def test_standard_input_is_told_like_a_file(captures):
+    path = captures / "drop-one-middle.b.pcap"
+
+    text = explain("-", input=path.read_bytes()).stdout
+
+    assert text.replace("standard input", path.name) == explain(path).stdout

@@ -1,0 +1,201 @@
+"""The page in a browser: headless Chromium loads it, and a script uses it as a reader would."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+
+import pytest
+from click.testing import CliRunner
+
+from ibwire.capture import PcapngWriter, open_capture
+
+pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
+
+from ibwire.cli.report import command
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
+    None,
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+DARK = "--blink-settings=preferredColorScheme=0"
+
+WATCH = """<script>
+const errors = [];
+addEventListener("error", (event) => errors.push(`${event.message}`));
+addEventListener("securitypolicyviolation", (event) => errors.push(`refused ${event.blockedURI}`));
+</script>"""
+
+USE = """<script>addEventListener("load", async () => {
+  const found = {};
+  const all = (query) => [...document.querySelectorAll(query)];
+  const one = (query) => document.querySelector(query);
+  const plot = one("#plot");
+  const settled = () => new Promise((done) => setTimeout(done, 400));
+  await settled();
+  try { await (async () => { SCRIPT })(); } catch (error) { errors.push(`${error.stack}`); }
+  found.errors = errors;
+  found.requests = performance.getEntriesByType("resource").map((each) => each.name);
+  const result = document.createElement("pre");
+  result.id = "result";
+  result.textContent = JSON.stringify(found);
+  document.body.append(result);
+});</script>"""
+
+
+def browse(directory, capture, script, *options):
+    """What a script found on the page about a capture."""
+    page = directory / "page.html"
+    result = CliRunner().invoke(command, [str(capture), "-o", str(page)])
+    assert result.exit_code == 0, result.output
+    text = page.read_text(encoding="utf-8").replace("<head>", f"<head>{WATCH}", 1)
+    head, _, tail = text.rpartition("</body>")
+    page.write_text(f"{head}{USE.replace('SCRIPT', script)}</body>{tail}", encoding="utf-8")
+    run = subprocess.run(
+        [
+            *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+            *(f"--user-data-dir={directory / 'profile'}", "--virtual-time-budget=30000"),
+            *("--window-size=1300,900", "--disable-background-networking", *options),
+            *("--dump-dom", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    found = re.search(r'<pre id="result">(.*?)</pre>', run.stdout, re.S)
+    assert found, run.stdout[-500:]
+    return json.loads(unescape(found[1]))
+
+
+@pytest.fixture(scope="module")
+def used(captures, tmp_path_factory):
+    """A reader clicks a packet of the events, switches the theme, hides a kind of event, sorts."""
+    return browse(
+        tmp_path_factory.mktemp("used"),
+        captures / "chaos.b.pcap",
+        """
+        const rows = all("#events tbody tr");
+        found.events = rows.length;
+        found.panels = plot.layout.annotations.map((each) => each.text);
+        found.names = plot.data.map((each) => each.name);
+        found.text = plot.data.find((each) => each.name === "NAK").text[0];
+        found.light = plot.layout.paper_bgcolor;
+        found.wide = document.documentElement.scrollWidth <= innerWidth;
+        const nak = rows.find((each) => each.dataset.number === "14");
+        nak.querySelector("a").click();
+        await settled();
+        found.range = plot.layout.xaxis.range;
+        found.psns = plot.layout.yaxis.range;
+        found.shapes = plot.layout.shapes.length;
+        found.picked = one("#picked").textContent;
+        found.row = one("#events tr.picked").dataset.number;
+        const steady = all("#story a").find((each) => each.textContent === "10");
+        steady.click();
+        await settled();
+        found.steady = plot.layout.xaxis.range;
+        one("#kinds button").click();
+        found.left = rows.filter((each) => !each.hidden).length;
+        one("#theme").click();
+        await settled();
+        found.dark = plot.layout.paper_bgcolor;
+        found.button = one("#theme").textContent;
+        """,
+    )
+
+
+def test_the_page_draws_itself_without_errors_or_network(used):
+    assert used["errors"] == []
+    assert used["requests"] == []
+    assert used["wide"]
+
+
+def test_every_panel_and_every_kind_of_mark_is_drawn(used):
+    assert [title.split(" ")[0].rstrip(":") for title in used["panels"]] == [
+        *("PSN", "Message", "Goodput")
+    ]
+    assert {"request", "request sent again", "NAK", "lost (never seen here)"} <= set(used["names"])
+    assert used["text"] == "NAK"
+
+
+def test_a_click_on_an_event_shows_its_place(used):
+    """tshark: packet 14 is a NAK of PSN 16777154 at 187.374 ms."""
+    (first, last), (low, high) = used["range"], used["psns"]
+
+    assert first < 187.374 < last
+    assert last - first < 40
+    assert low < 16777154 < high
+    assert used["shapes"] == 2
+    assert used["row"] == "14"
+    assert "frame.number == 14" in used["picked"]
+
+
+def test_a_packet_without_an_event_is_found_in_the_plot(used):
+    """tshark: packet 10 came at 183.592 ms."""
+    assert used["steady"][0] < 183.592 < used["steady"][1]
+    assert used["steady"] != used["range"]
+
+
+def test_a_kind_of_event_can_be_hidden(used):
+    assert used["events"] - used["left"] == 4  # lost packets, as wire.json has them
+
+
+def test_the_switch_changes_the_plot_with_the_page(used):
+    assert (used["light"], used["dark"]) == ("rgb(255, 255, 255)", "rgb(28, 32, 39)")
+    assert used["button"] == "Light"
+
+
+def test_the_theme_of_the_system_is_followed_and_rows_can_be_sorted_and_opened(captures, tmp_path):
+    found = browse(
+        tmp_path,
+        captures / "cm-ucmatose.pcap",
+        """
+        found.background = plot.layout.paper_bgcolor;
+        const packets = all("#table th button").find((each) => each.textContent === "packets");
+        packets.click();
+        found.down = all("#table tbody tr").map((row) => Number(row.cells[4].textContent));
+        all("#table th button").find((each) => each.textContent === "packets").click();
+        found.up = all("#table tbody tr").map((row) => Number(row.cells[4].textContent));
+        const last = all("#table tbody tr.link").at(-1);
+        last.click();
+        found.number = last.dataset.connection;
+        found.name = one("#name").textContent;
+        """,
+        DARK,
+    )
+
+    assert found["errors"] == []
+    assert found["background"] == "rgb(28, 32, 39)"
+    assert found["down"] == sorted(found["down"], reverse=True) != found["up"]
+    assert found["up"] == sorted(found["up"])
+    assert found["name"].startswith(f"Connection {found['number']}:")
+
+
+def test_hostile_names_and_comments_are_shown_as_text(captures, tmp_path):
+    comment = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
+    capture = tmp_path / "<img src=x onerror=window.pwned=1>.pcapng"
+    with (
+        PcapngWriter(capture) as writer,
+        open_capture(captures / "drop-one-middle.a.pcap") as reader,
+    ):
+        for record in reader.records():
+            writer.write(record.data, record.time_ns, record.wire_len, comments=(comment,))
+
+    found = browse(
+        tmp_path,
+        capture,
+        """
+        found.pwned = window.pwned === undefined ? "no" : "yes";
+        found.images = all("img").length;
+        found.title = one("#title").textContent;
+        found.comment = one("#comments tbody tr").cells[1].textContent;
+        """,
+    )
+
+    assert found["errors"] == []
+    assert (found["pwned"], found["images"]) == ("no", 0)
+    assert found["title"] == capture.name
+    assert found["comment"] == comment

@@ -1,0 +1,258 @@
+"""The page about a capture: what it holds, that it is bounded, and that nothing in it is markup.
+
+PSNs, packet numbers and times of drop-one-middle.a.pcap are tshark's; its wire.json
+says that one packet was lost behind this point. Of chaos.b.pcap it says what was lost.
+"""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ibwire.analyse.connection import Connection, End
+from ibwire.analyse.events import Event, EventKind
+from ibwire.capture import PcapngWriter, open_capture
+from ibwire.dissect import Columns
+from ibwire_layers.opcodes import OpCode, Service
+
+pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
+
+from ibwire.report.figures import plotly_script
+from ibwire.report.html import Closer, Survey, page
+from ibwire.report.series import EVENTS, Bins, Point, Series, Thinned, round_step
+
+HOSTILE = (
+    "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=1>&amp;\u2028"
+)
+
+
+def content(path, most=12):
+    survey = Survey(str(path))
+    for reading in (survey, None):
+        reading = reading or (closer := Closer(survey.finish(), most))
+        with open_capture(path) as reader:
+            for batch in reader.batches():
+                reading.take(Columns(batch, str(path)))
+    return json.loads(embedded("".join(page(closer.finish()))))
+
+
+def embedded(text):
+    """The object in the page, as a browser finds it: up to the first end of the element."""
+    return re.search(r'<script type="application/json" id="data">(.*?)</script', text, re.S)[1]
+
+
+def write_commented(source, target, comment):
+    with PcapngWriter(target) as writer, open_capture(source) as reader:
+        for record in reader.records():
+            comments = (comment,) if record.number == 3 else ()
+            writer.write(record.data, record.time_ns, record.wire_len, comments=comments)
+
+
+@pytest.fixture(scope="module")
+def lost(captures):
+    return content(captures / "drop-one-middle.a.pcap")
+
+
+@pytest.fixture(scope="module")
+def chaos(captures):
+    return content(captures / "chaos.b.pcap")
+
+
+# What the page says.
+
+
+def test_events_stand_at_their_packets_with_time_and_psn(lost):
+    (nak, resend) = lost["connections"]["1"]["events"]
+
+    assert (nak["kind"], nak["number"], nak["time"]) == ("nak", 20, 0.318254)
+    assert nak["place"] == [pytest.approx(318.254), "y", 103]
+    assert (resend["kind"], resend["number"]) == ("resend", 21)
+    assert "7 requests sent again from here to packet 27" in resend["text"]
+    assert "NAK in packet 20" in resend["text"]
+
+
+def test_each_packet_sent_again_is_a_point_with_its_cause(lost):
+    figure = lost["connections"]["1"]["figure"]
+    (trace,) = (trace for trace in figure["data"] if trace["meta"]["role"] == "resent")
+    words = [lost["words"][int(index)] for index in trace["text"]]
+
+    assert words == ["WRITE MIDDLE, sent again: NAK"] * 6 + ["WRITE LAST, sent again: NAK"]
+
+
+def test_psns_that_wrap_around_are_counted_on(chaos):
+    """wire.json: PSN 16777154 was lost before the wrap, 30 behind it."""
+    lost = [each for each in chaos["connections"]["1"]["events"] if each["kind"] == "loss"]
+
+    assert [each["place"][2] for each in lost][:3] == [16777154, 16777196, (1 << 24) + 30]
+
+
+def test_totals_are_those_of_the_wire(chaos, captures):
+    wire = json.loads((captures / "chaos.wire.json").read_text())
+    actions = [each["act"] for each in wire["actions"] if each["dir"] == "ab"]
+    totals = {name: count for name, count, _ in chaos["totals"]}
+
+    assert totals["lost"] == actions.count("loss")
+    assert totals["copies"] == actions.count("dup")
+    assert totals["wrong ICRC"] == actions.count("corrupt")
+
+
+def test_findings_name_packets_whose_places_are_known(chaos):
+    numbers = {number for each in chaos["findings"] for number in each["numbers"]}
+
+    assert numbers
+    assert numbers == set(map(int, chaos["spots"]))
+    for connection, _, axis, _ in chaos["spots"].values():
+        assert (connection, axis) == (1, "y")
+
+
+def test_congestion_has_a_lane_of_its_own(captures):
+    figure = content(captures / "ecn-ce.b.pcap")["connections"]["1"]["figure"]
+    (lane,) = (trace for trace in figure["data"] if trace["meta"]["role"] == "ce")
+
+    # tshark -Y 'ip.dsfield.ecn == 3' counts 11.
+    assert lane["y"] == ["CE A → B"] * 11
+
+
+def test_the_filter_is_that_of_the_connection(lost):
+    assert lost["connections"]["1"]["filter"].startswith("ip.addr == 10.77.0.1 and ip.addr == ")
+    assert "infiniband.bth.destqp == 0x000083" in lost["connections"]["1"]["filter"]
+
+
+def test_datagrams_are_drawn_without_loss(captures):
+    found = content(captures / "ud-pingpong.pcap")
+
+    assert all(not each["events"] for each in found["connections"].values())
+    assert all(each["figure"]["data"] for each in found["connections"].values())
+
+
+def test_a_capture_without_rdma_says_so(tmp_path):
+    path = tmp_path / "empty.pcapng"
+    PcapngWriter(path).close()
+
+    found = content(path)
+    assert found["connections"] == {}
+    assert "no RDMA in this capture" in found["problems"][0]
+
+
+def test_connections_beyond_the_limit_have_a_row_and_no_plot(captures):
+    found = content(captures / "cm-ucmatose.pcap", most=1)
+
+    assert len(found["rows"]) > 1
+    assert len(found["connections"]) == 1
+    assert "--connections" in found["remarks"][0]
+
+
+# Nothing from a capture is markup.
+
+
+def test_comments_and_names_stay_text(captures, tmp_path):
+    path = tmp_path / "<img src=x onerror=alert(1)>.pcapng"
+    write_commented(captures / "drop-one-middle.a.pcap", path, HOSTILE)
+
+    found = content(path)
+    assert found["comments"] == [[3, HOSTILE]]
+    assert found["capture"] == path.name
+
+
+def test_the_page_ends_scripts_only_where_it_means_to(captures, tmp_path):
+    path = tmp_path / "hostile.pcapng"
+    write_commented(captures / "drop-one-middle.a.pcap", path, HOSTILE)
+    survey = Survey(str(path))
+    with open_capture(path) as reader:
+        for batch in reader.batches():
+            survey.take(Columns(batch, str(path)))
+    text = "".join(page(Closer(survey.finish(), 1).finish()))
+
+    assert text.count("</script") == text.count("<script") == 3
+    assert "<img" not in embedded(text)
+    assert "pwned" in embedded(text)
+
+
+def test_a_name_that_is_no_unicode_can_be_written():
+    survey = Survey("caf\udce9.pcap")
+
+    assert "".join(page(Closer(survey.finish(), 1).finish())).encode()
+
+
+def test_plotly_can_stand_in_a_page():
+    script = plotly_script()
+
+    assert "</script" not in script
+    assert "<!--" not in script
+
+
+# What is kept is bounded.
+
+points = st.lists(
+    st.tuples(st.integers(-50, 1100), st.integers(0, 1 << 24)), min_size=1, max_size=3000
+)
+
+
+@given(points, st.integers(1, 60))
+def test_thinning_keeps_few_real_points_and_every_extreme(values, columns):
+    thinned = Thinned(0, 1000, columns)
+    given_points = [
+        Point(time, value, number, "") for number, (time, value) in enumerate(values, 1)
+    ]
+    for point in given_points:
+        thinned.add(point)
+    kept = thinned.points()
+
+    assert thinned.count == len(values)
+    assert set(kept) <= set(given_points)
+    assert thinned.is_thinned or kept == given_points
+    assert len(kept) <= max(2 * (columns + 1), 400)
+    heights = [value for _, value in values]
+    assert min(point.value for point in kept) == min(heights)
+    assert max(point.value for point in kept) == max(heights)
+
+
+@given(
+    st.integers(0, 10**10),
+    st.lists(
+        st.tuples(st.integers(-10, 10**10), st.integers(0, 10**10), st.integers(0, 1 << 31)),
+        max_size=20,
+    ),
+)
+def test_bins_hold_what_was_put_in_and_are_few(span, messages):
+    bins = Bins(0, span)
+    for begin, lasts, size in messages:
+        begin = min(begin, span)
+        bins.spread(max(begin, 0), min(max(begin, 0) + lasts, span), size)
+        bins.add(begin, size)
+
+    assert len(bins.bytes) <= 481
+    assert sum(bins.bytes) == pytest.approx(2 * sum(size for *_, size in messages))
+
+
+@given(st.integers(1, 1 << 70))
+def test_a_round_step_is_the_next_that_is_not_smaller(size):
+    step = round_step(size)
+
+    assert size <= step < max(size * 2.5, 2)
+    assert str(step).rstrip("0") in ("1", "2", "5")
+
+
+def test_events_are_kept_up_to_a_limit_for_each_kind():
+    connection = Connection(1, (End("a", 1), End("b", 2)), Service.RC)
+    series = Series(connection, 100)
+    for number in range(1, EVENTS + 101):
+        series.event(Event(EventKind.LATE, 1, 0, number, number, opcode=OpCode.RC_SEND_ONLY))
+    series.event(Event(EventKind.NAK, 1, 0, 9999, 9999))
+
+    assert len(series.events) == EVENTS + 1
+    assert series.left_out() == {EventKind.LATE: 100}
+
+
+def test_loss_of_responses_is_shown_with_the_requests_that_they_answer(captures):
+    """wire.json of drop-read-response: a response of B's was lost on its way to A."""
+    wire = json.loads((captures / "drop-read-response.wire.json").read_text())
+    (action,) = wire["actions"]
+    found = content(captures / "drop-read-response.a.pcap")["connections"]["1"]
+    (lost,) = (each for each in found["events"] if each["kind"] == "loss")
+
+    assert action["dir"] == "ba"
+    assert lost["way"] == "B → A"
+    assert lost["place"][1:] == ["y", action["psn"]]
