@@ -15,6 +15,13 @@ demo: $(VENV)/run.stamp
 	@echo "\$$ ibwire dissect --where 'aeth.syndrome.opcode in {1, 3} or ip.dsfield.ecn == 3 or icrc.status == bad' captures/*.pcap*"
 	@$(BIN)/ibwire dissect --where 'aeth.syndrome.opcode in {1, 3} or ip.dsfield.ecn == 3 or icrc.status == bad' captures/*.pcap*
 	@echo
+	@echo '--- What went wrong in a capture, connection by connection, and the story of one:'
+	@echo '$$ ibwire flows captures/loss-both-2pc.b.pcap captures/rnr-multi-packet.pcap'
+	@$(BIN)/ibwire flows captures/loss-both-2pc.b.pcap captures/rnr-multi-packet.pcap
+	@echo
+	@echo '$$ ibwire explain captures/drop-one-middle.b.pcap'
+	@$(BIN)/ibwire explain captures/drop-one-middle.b.pcap
+	@echo
 	@echo '--- That NAK, bit by bit:'
 	@echo '$$ ibwire show captures/drop-one-middle.a.pcap 20'
 	@$(BIN)/ibwire show captures/drop-one-middle.a.pcap 20
@@ -45,10 +52,11 @@ interop: $(VENV)/test.stamp
 	@command -v tshark >/dev/null || { echo 'make interop needs tshark (Debian: apt-get install tshark)'; exit 1; }
 	$(BIN)/pytest -q -rs tests/interop tests/capture/test_against_tshark.py
 
-# The generated field reference in layers/README.md, and the table of profiles.
+# The generated field reference in layers/README.md, the tables of profiles and of rules.
 docs: $(VENV)/run.stamp
 	$(BIN)/python -m ibwire_layers.reference layers/README.md
 	$(BIN)/python -m ibwire.rc.reference docs/profiles.md
+	$(BIN)/python -m ibwire.analyse.rules.reference docs/rules.md
 
 wheel: $(VENV)/run.stamp
 	$(BIN)/pip wheel -q --no-deps -w dist .
@@ -61,7 +69,7 @@ $(VENV)/python.stamp:
 	@touch $@
 
 $(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml
-	$(BIN)/pip install -q -e '.[query]'
+	$(BIN)/pip install -q -e '.[query,report]'
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp

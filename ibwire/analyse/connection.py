@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ibwire.analyse.congestion import Congestion
 from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.half import FULL, MTUS, RESPONSES, VERB, Half, Open, Verdict
+from ibwire.analyse.half import FULL, LIVES, MTUS, RESPONSES, VERB, Half, Open, Verdict
 from ibwire.analyse.histogram import Histogram
 from ibwire.analyse.identity import KEEP, Identity
 from ibwire.analyse.packets import Rows, Seen
@@ -51,51 +51,51 @@ class End(NamedTuple):
     """`None` when nothing was seen that is sent to it."""
 
 
+@dataclass(slots=True)
 class Direction:
     """What is counted of the packets that one end sends, and of what became of them."""
 
-    def __init__(self) -> None:
-        self.packets = 0
-        self.bytes = 0
-        """Of whole frames on the wire."""
-        self.payload_bytes = 0
-        self.first_ns: int | None = None
-        self.last_ns: int | None = None
-        self.messages: dict[str, int] = {}
-        """By verb: messages whose last request was seen, each once."""
-        self.message_bytes = 0
-        """Payload of the messages that were completed, each once."""
-        self.completed = 0
-        self.retransmitted = 0
-        self.lost = 0
-        self.duplicates = 0
-        self.reordered = 0
-        self.naks: dict[str, int] = {}
-        """By kind: NAKs of this direction's requests."""
-        self.rnr_naks = 0
-        self.timeouts = 0
-        self.unexplained = 0
-        """Of the timeouts, those for which nothing here shows what was lost."""
-        self.doubtful = 0
-        """Responses seen here for the first time after they had been asked for again: they may
-        have been sent before."""
-        self.skipped_ids = 0
-        """IP identifications that were passed over, and belong to no packet seen."""
-        self.implied_naks = 0
-        self.marked = 0
-        self.cnps = 0
-        """That told this direction's sender to slow down."""
-        self.damaged = 0
-        self.restarts = 0
-        self.acks = 0
-        """Responses that completed messages of this direction."""
-        self.acked_messages = 0
-        self.max_outstanding = 0
-        """PSNs sent and not acknowledged."""
-        self.latency = Histogram()
-        """ns from the first packet of a message to the response that completed it."""
-        self.congestion: Congestion | None = None
-        """From the first CE mark or CNP on."""
+    packets: int = 0
+    bytes: int = 0
+    """Of whole frames on the wire."""
+    payload_bytes: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    messages: dict[str, int] = field(default_factory=dict)
+    """By verb: messages whose last request was seen, each once."""
+    message_bytes: int = 0
+    """Payload of the messages that were completed, each once."""
+    completed: int = 0
+    retransmitted: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    reordered: int = 0
+    naks: dict[str, int] = field(default_factory=dict)
+    """By kind: NAKs of this direction's requests."""
+    rnr_naks: int = 0
+    timeouts: int = 0
+    unexplained: int = 0
+    """Of the timeouts, those for which nothing here shows what was lost."""
+    doubtful: int = 0
+    """Responses seen here for the first time after they had been asked for again: they may
+    have been sent before."""
+    skipped_ids: int = 0
+    """IP identifications that were passed over, and belong to no packet seen."""
+    implied_naks: int = 0
+    marked: int = 0
+    cnps: int = 0
+    """That told this direction's sender to slow down."""
+    damaged: int = 0
+    restarts: int = 0
+    acks: int = 0
+    """Responses that completed messages of this direction."""
+    acked_messages: int = 0
+    max_outstanding: int = 0
+    """PSNs sent and not acknowledged."""
+    latency: Histogram = field(default_factory=Histogram)
+    """ns from the first packet of a message to the response that completed it."""
+    congestion: Congestion | None = None
+    """From the first CE mark or CNP on."""
 
     def count_message(self, verb: str, count: int = 1) -> None:
         """The last requests of so many messages were seen for the first time."""
@@ -357,7 +357,7 @@ class Connection:
 
     def renew(self, end: int, birth: Birth) -> None:
         """The requests of an end will begin anew, as was agreed."""
-        self.halves[end].births.append(birth.psn)
+        self.halves[end].births = [*self.halves[end].births[1 - LIVES :], birth.psn]
         self.max_reads[end] = birth.max_reads
         if not self.mtu_is_seen:
             self.mtu = birth.mtu or self.mtu

@@ -20,7 +20,6 @@ what they acknowledge), 9.7.5.2 (NAK, RNR NAK, implied NAK), 9.9 (going back).
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -170,7 +169,7 @@ class Half:
         self.connection = connection
         self.end = end
         """Who sends the requests."""
-        self.births: deque[int | None] = deque(maxlen=LIVES)
+        self.births: list[int | None] = []
         """PSNs with which the requests begin anew, as was agreed."""
         self.start = 0
         """First PSN seen."""
@@ -178,7 +177,7 @@ class Half:
         """PSN that the next new request has; `None` before the first."""
         self.acked: int = -1
         """Highest PSN that is acknowledged."""
-        self.messages: deque[Open] = deque()
+        self.messages: list[Open] = []
         """Not completed, oldest first."""
         self.missing: list[Missing] = []
         self.missing_answers: list[Missing] = []
@@ -334,7 +333,7 @@ class Half:
         assert self.next is not None
         self.acked = self.next - 1
         while self.messages and (self.messages[0].is_whole or len(self.messages) > 1):
-            message = self.messages.popleft()
+            message = self.messages.pop(0)
             if message.is_whole and message.has_start:
                 self.connection.complete(self, message, packet)
             else:
@@ -343,7 +342,7 @@ class Half:
     def bound(self) -> None:
         """Forget the oldest of what would grow without an end."""
         while len(self.messages) > LIMIT:
-            self.connection.abandon(self, self.messages.popleft())
+            self.connection.abandon(self, self.messages.pop(0))
         for gaps, direction in ((self.missing, self.end), (self.missing_answers, 1 - self.end)):
             while len(gaps) > LIMIT:
                 gap = gaps.pop(0)
@@ -628,7 +627,7 @@ class Half:
         messages = self.messages
         done = 0
         while messages and (state := self._state(messages[0])) is not _UNDER_WAY:
-            message = messages.popleft()
+            message = messages.pop(0)
             if state is _OVERDUE:
                 self._give_up(message)
             else:

@@ -123,7 +123,7 @@ class Rows:
         """Parts of a capture, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        return Rows(np.concatenate([part._data for part in parts]))
+        return Rows(np.concatenate([part._data.view(_BYTES) for part in parts]).view(ROW))
 
 
 BAD = STATUS_WORDS.index(CrcStatus.BAD)

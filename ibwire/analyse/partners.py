@@ -67,6 +67,10 @@ class Pair(NamedTuple):
 
 def candidate(flow: int, key: FlowKey, rows: Rows) -> Candidate:
     """A flow with its first packets."""
+    if len(rows) <= INDEXED:
+        good = [packet for packet in rows.seen() if not packet.damaged]
+        asked = [p for p in good if p.opcode not in RESPONSES and p.opcode != OpCode.CNP]
+        return Candidate(flow, key, asked, [p for p in good if p.opcode in RESPONSES][:ASKED])
     is_response = _IS_RESPONSE[rows.opcode]
     requests = np.flatnonzero(~is_response & (rows.opcode != OpCode.CNP) & ~rows.damaged)
     responses = np.flatnonzero(is_response & ~rows.damaged)

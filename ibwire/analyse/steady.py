@@ -327,7 +327,7 @@ def _complete(connection: Connection, asked: _Asked, rows: Rows, first: int) -> 
     acknowledged = int(answers[-1]) if len(answers) else half.acked
     old = []
     while half.messages and half.messages[0].is_whole and half.messages[0].last <= acknowledged:
-        old.append(half.messages.popleft())
+        old.append(half.messages.pop(0))
     new = _New(asked, rows, first)
     done = int(np.searchsorted(new.last, acknowledged, side="right")) if not half.messages else 0
     last = np.concatenate([np.array([message.last for message in old], np.int64), new.last[:done]])

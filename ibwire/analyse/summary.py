@@ -101,7 +101,9 @@ class Analysis:
         self._is_part = is_part
         self._flows = Flows()
         self._places: list[tuple[Connection, int] | None] = []
-        """Connection and direction by flow."""
+        """Connection and direction by flow; the arrays say the same by numbers."""
+        self._number = np.zeros(1024, np.uint32)
+        self._way = np.zeros(1024, np.uint8)
         self._parked: dict[int, list[Rows]] = {}
         self._parked_rows = 0
         self._agreements = Agreements()
@@ -127,7 +129,7 @@ class Analysis:
         for agreement in self._agreements.take(columns):
             self._agree(agreement)
         flow = self._flows.numbers(columns, rows)
-        self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
+        self._grow()
         if len(rows):
             self._block.append(packets.read(columns, rows, flow))
             self._block_rows += len(rows)
@@ -159,7 +161,7 @@ class Analysis:
         later._follow()
         files = len(self._summary.sources)
         flows = [self._flows.number(key) for key in later._flows.keys]
-        self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
+        self._grow()
         for agreement in self._agreements.merge(later._agreements):
             self._agree(agreement)
         self._agreed.update(later._agreed)
@@ -188,19 +190,21 @@ class Analysis:
             later.number = len(self._summary.connections) + 1
             self._summary.connections.append(later)
             for direction, flow in enumerate(later.flows):
-                self._places[flow] = later, direction
+                self._put(flow, later, direction)
             return
         if not places:
             parts = [part for flow in later.flows for part in self._parked.pop(flow, [])]
             self._parked_rows -= sum(map(len, parts))
-            mine = self._connect(later.flows, later.pairing, Rows.concatenate([*parts, rows]))
+            rows = Rows.concatenate([*parts, rows])
+            rows = rows.take(rows.order())
+            mine = self._connect(later.flows, later.pairing, rows)
+            self._deliver(rows)
         else:
             mine = places[0][0]
             for flow in later.flows:
                 if self._places[flow] is None and len(mine.flows) == 1:
                     self._add_flow(mine, flow, later.pairing)
-            rows = rows.take(np.array([self._places[f] is not None for f in rows.flow.tolist()]))
-            self._deliver(rows)
+            self._deliver(rows.take(self._number[rows.flow] > 0))
         if later.head.state is not None:
             place = self._places[later.flows[0]]
             mine.go_on(later, is_turned=place is not None and place[1] == 1)
@@ -212,7 +216,7 @@ class Analysis:
         connection.pairing = how
         near, far = connection.ends
         connection.ends = End(near.address, self._flows.keys[flow].dst_qpn), far
-        self._places[flow] = connection, 1
+        self._put(flow, connection, 1)
         for part in self._parked.pop(flow, ()):
             self._parked_rows -= len(part)
             self._deliver(part)
@@ -232,6 +236,25 @@ class Analysis:
     def _place(self, key: FlowKey) -> tuple[Connection, int] | None:
         flow = self._flows.find(key)
         return None if flow is None or flow >= len(self._places) else self._places[flow]
+
+    def _grow(self) -> None:
+        """Make room for the places of new flows."""
+        self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
+        short = len(self._places) - len(self._number)
+        if short > 0:
+            more = max(short, len(self._number))
+            self._number = np.pad(self._number, (0, more))
+            self._way = np.pad(self._way, (0, more))
+
+    def _put(self, flow: int, connection: Connection, direction: int) -> None:
+        """A flow is this direction of that connection."""
+        self._places[flow] = connection, direction
+        self._number[flow], self._way[flow] = connection.number, direction
+
+    def _connection(self, flow: int) -> Connection:
+        place = self._places[flow]
+        assert place is not None
+        return place[0]
 
     def connection_of(self, flow: int) -> tuple[Connection, int] | None:
         """Connection and direction of a flow, once they are known."""
@@ -258,7 +281,7 @@ class Analysis:
 
     def _sort_out(self, rows: Rows) -> None:
         """Give packets to their connections, or let them wait."""
-        placed = np.array([place is not None for place in self._places])[rows.flow]
+        placed = self._number[rows.flow] > 0
         if placed.all():
             self._deliver(rows)
             return
@@ -287,10 +310,15 @@ class Analysis:
             if flow not in together and (full or len(rows) >= PARKED):
                 groups.append(([flow], "none"))
         groups.sort(key=lambda group: min(self._parked[flow][0].first for flow in group[0]))
+        begun = []
         for flows, how in groups:
             rows = Rows.concatenate([part for flow in flows for part in self._parked.pop(flow)])
             self._parked_rows -= len(rows)
+            rows = rows.take(rows.order()) if len(flows) > 1 else rows
             self._connect(flows, how, rows)
+            begun.append(rows)
+        if begun:
+            self._deliver(Rows.concatenate(begun))
 
     def _drop_stray(self) -> None:
         """Flows of damaged packets alone may be no flows: the damage may be in their addresses."""
@@ -301,8 +329,7 @@ class Analysis:
                 del self._parked[flow]
 
     def _connect(self, flows: list[int], how: str, rows: Rows) -> Connection:
-        """Begin a connection with these flows and their packets."""
-        rows = rows.take(rows.order())
+        """Begin a connection with these flows, whose packets are `rows`, in their order."""
         flows = sorted(flows, key=lambda flow: flow != rows.flow[0])
         key = self._flows.keys[flows[0]]
         back = self._flows.keys[flows[1]].dst_qpn if len(flows) > 1 else key.src_qpn
@@ -319,22 +346,20 @@ class Analysis:
             connection.head = Head()
         self._summary.connections.append(connection)
         for direction, flow in enumerate(flows):
-            self._places[flow] = connection, direction
+            self._put(flow, connection, direction)
             birth = self._births.get(self._flows.keys[flow])
             if birth is not None:
                 connection.renew(direction, birth)
-        self._deliver(rows)
         return connection
 
     def _deliver(self, rows: Rows) -> None:
         """Give packets to their connections, which are known."""
-        places = [place or (None, 0) for place in self._places]
-        last = len(self._summary.connections)
-        kind = np.uint16 if last < 1 << 16 else np.uint32  # 16 bits are sorted in linear time
-        number = np.array([each.number if each else 0 for each, _ in places], kind)[rows.flow]
+        number = self._number[rows.flow]
+        if len(self._summary.connections) < 1 << 16:
+            number = number.astype(np.uint16)  # which is sorted in linear time
         order = np.argsort(number, kind="stable")
         rows = rows.take(order)
-        direction = np.array([way for _, way in places], np.uint8)[rows.flow]
+        direction = self._way[rows.flow]
         starts = np.flatnonzero(np.diff(number[order], prepend=number.dtype.type(0)))
         ends = np.append(starts[1:], len(rows))
         one_by_one = ends - starts < steady.LEAST
@@ -342,8 +367,7 @@ class Analysis:
             one_by_one[:] = True
         congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
         for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            connection, _ = places[rows.flow[start]]
-            assert connection is not None
+            connection = self._connection(rows.flow[start])
             if connection.head is None and one_by_one[index] and not congested[index]:
                 continue
             part, ways = rows.take(slice(start, end)), direction[start:end]
@@ -364,9 +388,7 @@ class Analysis:
                 _take(connection, part, ways)
         lone = np.flatnonzero(np.repeat(one_by_one, ends - starts))
         for packet, way in zip(rows.take(lone).seen(), direction[lone].tolist(), strict=True):
-            connection, _ = places[packet.flow]
-            assert connection is not None
-            connection.take(way, packet)
+            self._connection(packet.flow).take(way, packet)
 
 
 def _take(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:

@@ -1,0 +1,1 @@
+"""The rules that traffic is judged by, one family a module."""
