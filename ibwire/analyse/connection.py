@@ -15,6 +15,7 @@ from ibwire.analyse.half import FULL, LIVES, MTUS, RESPONSES, VERB, Half, Open, 
 from ibwire.analyse.histogram import Histogram
 from ibwire.analyse.identity import KEEP, Identity
 from ibwire.analyse.packets import Rows, Seen
+from ibwire.analyse.pause import Pauses, still
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 
@@ -76,6 +77,8 @@ class Direction:
     timeouts: int = 0
     unexplained: int = 0
     """Of the timeouts, those for which nothing here shows what was lost."""
+    passed: int = 0
+    """Messages that were answered by a response to a later one."""
     doubtful: int = 0
     """Responses seen here for the first time after they had been asked for again: they may
     have been sent before."""
@@ -127,9 +130,13 @@ class Direction:
 _SUMS = (
     *("packets", "bytes", "payload_bytes", "message_bytes", "completed"),
     *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts", "unexplained"),
-    *("doubtful", "skipped_ids"),
+    *("passed", "doubtful", "skipped_ids"),
     *("implied_naks", "marked", "cnps", "damaged", "restarts", "acks", "acked_messages"),
 )
+
+
+SILENCES = 8
+"""Longest silences of a connection that are kept."""
 
 
 class Birth(NamedTuple):
@@ -196,6 +203,8 @@ class Connection:
         self.first = (0, 0)
         """File and number of its first packet."""
         self.head: Head | None = None
+        self.silences: list[tuple[int, int]] = []
+        """The longest times without a packet, from and to (ns), of a capture with pause frames."""
         self.seams = 0
         """Joints between files at which something may have been counted wrongly."""
 
@@ -269,6 +278,17 @@ class Connection:
                 *(rows.time_ns[cnps], rows.number[cnps], source),
             )
 
+    def note_silences(self, time_ns: npt.NDArray[np.int64]) -> None:
+        """Keep the longest times between packets: (n,) times of the next packets."""
+        last = max((half.last_ns for half in self.halves), default=0)
+        times = np.concatenate([[last], time_ns]) if last else time_ns
+        gaps = np.diff(times)
+        longest = np.argsort(gaps)[-SILENCES:].tolist()
+        found = [(int(times[at]), int(times[at + 1])) for at in longest]
+        self.silences = sorted(self.silences + found, key=lambda silence: silence[0] - silence[1])[
+            :SILENCES
+        ]
+
     def learn_mtu(self, size: int) -> None:
         """A packet that must be full has so many bytes."""
         if size in MTUS and (not self.mtu_is_seen or size > (self.mtu or 0)):
@@ -319,6 +339,19 @@ class Connection:
             "not_observable": self.not_observable(direction),
         }
 
+    def paused_ns(self, pauses: Pauses) -> int:
+        """How long it sat still while some priority was paused: its longest silences, as far as
+        pauses fill at least half of each. That the pauses held *it* is not on the wire."""
+        silences = np.array(self.silences, np.int64).reshape(-1, 2)
+        intervals = [
+            interval
+            for sender in pauses.senders.values()
+            for lane in sender.lanes.values()
+            for interval in lane.longest
+        ]
+        held = still(intervals, silences)
+        return int(held[2 * held >= silences[:, 1] - silences[:, 0]].sum())
+
     def goodput_bps(self, direction: int) -> int | None:
         """Bits a second of completed messages, from the first packet of a direction to the last."""
         counts = self.directions[direction]
@@ -349,7 +382,7 @@ class Connection:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _TIMER)
         if answered.unexplained:
             reasons["lost_packets"] = _TIMER
-        elif answered.acked_messages > answered.acks:
+        elif answered.passed:
             reasons["lost_packets"] = _COALESCED
         if asked.doubtful:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _ASKED_AGAIN)
@@ -500,6 +533,6 @@ class Connection:
 
 _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all destinations"
 _TIMER = "a timer expired, and nothing here shows which packet was lost; there may be more"
-_COALESCED = "one ACK answered several messages: others were lost, or never sent"
+_COALESCED = "messages were answered by a response to a later one: ACKs were lost, or never sent"
 _ASKED_AGAIN = "responses were asked for again and seen once: the first may have been lost, or not"
 _ONE_SIDED = "nothing was seen in the other direction"

@@ -483,10 +483,10 @@ class Half:
     def _skip_again(self, psn: int, packet: Seen) -> None:
         """Requests were left out where all are sent again: they are lost, if they were sent."""
         before = self.requests.get(self.run_upto - 1)
-        if before is None or not self.connection.identities[self.end].counts_up:
+        identity = self.connection.identities[self.end]
+        if before is None or not identity.counts_up:
             return
-        sent = (packet.ip_id - before.ip_id & 0xFFFF) - 1
-        if sent == psn - self.run_upto:
+        if identity.unseen(before, packet) == psn - self.run_upto:
             assert self.next is not None
             end = min(psn, self.next)  # beyond, they are missing for the first time
             gap = Missing(self.run_upto, end, packet.number, packet.time_ns, end - self.run_upto)
@@ -632,6 +632,7 @@ class Half:
                 self._give_up(message)
             else:
                 done += 1
+                self.connection.directions[self.end].passed += message.last != upto
                 self.connection.complete(self, message, packet)
         if done:
             direction = self.connection.directions[self.end]
@@ -768,11 +769,11 @@ class Half:
     def _skip_answers_again(self, upto: int, psn: int, packet: Seen) -> None:
         """Responses were left out where a READ is answered again: lost, if they were sent."""
         before = self.answers.get(upto - 1)
-        if before is None or not self.connection.identities[1 - self.end].counts_up:
+        identity = self.connection.identities[1 - self.end]
+        if before is None or not identity.counts_up:
             return
-        sent = (packet.ip_id - before.ip_id & 0xFFFF) - 1
-        if sent == psn - upto:
-            self.lost_answers.append(Missing(upto, psn, packet.number, packet.time_ns, sent))
+        if identity.unseen(before, packet) == psn - upto:
+            self.lost_answers.append(Missing(upto, psn, packet.number, packet.time_ns, psn - upto))
 
     def _unasked(self, packet: Seen) -> Verdict:
         """A response where no request is seen: follow the PSNs inside a READ, and NAKs."""
@@ -797,8 +798,9 @@ class Half:
 
     def finish(self, now: int) -> None:
         """The capture is over, or this life of the queue pair."""
+        if self.run is not None or self.refusals:
+            self._tell_given_up(now)
         self._end_run()
-        self._tell_given_up(now)
         for gaps, direction in ((self.missing, self.end), (self.missing_answers, 1 - self.end)):
             for gap in gaps:
                 gap.packets = gap.end - gap.first

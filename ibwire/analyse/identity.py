@@ -72,6 +72,13 @@ class Identity:
         if len(self.newest) > KEEP:
             del self.newest[next(iter(self.newest))]
 
+    def unseen(self, one: Seen, other: Seen) -> int:
+        """How many identifications between those of two packets belong to none that was seen."""
+        step = other.ip_id - one.ip_id & 0xFFFF
+        if step > KEEP:
+            return step - 1
+        return sum(one.ip_id + each & 0xFFFF not in self.newest for each in range(1, step))
+
     def is_overtaken(self, packet: Seen, otherwise: bool) -> bool:
         """Whether a packet was sent before what was seen last.
 

@@ -6,6 +6,7 @@ one goes on in the next. Who works on them makes no difference to what comes out
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -128,9 +129,10 @@ def cluster(address: str) -> Work:
     def work(task: Task, paths: Sequence[str]) -> Iterator[Part]:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         try:
-            remote: Any = ray.remote(lambda path: task(path))
+            # Pickled here, because arrays that Ray hands out by itself cannot be written to.
+            remote: Any = ray.remote(lambda path: pickle.dumps(task(path)))
             for pending in [remote.remote(path) for path in paths]:
-                yield ray.get(pending)
+                yield pickle.loads(ray.get(pending))
         finally:
             ray.shutdown()
 

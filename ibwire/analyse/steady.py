@@ -334,7 +334,9 @@ def _complete(connection: Connection, asked: _Asked, rows: Rows, first: int) -> 
     if len(last):
         began = np.array([message.first_ns for message in old], np.int64)
         began = np.concatenate([began, times[new.requests[new.starts[:done]]]])
-        by = asked.responses[np.searchsorted(answers, last)]
+        which = np.searchsorted(answers, last)
+        by = asked.responses[which]
+        counts.passed += int((answers[which] != last).sum())
         counts.completed += len(last)
         counts.acked_messages += len(last)
         counts.acks += 1 + int((np.diff(by) != 0).sum())

@@ -365,9 +365,12 @@ class Analysis:
         one_by_one = ends - starts < steady.LEAST
         if self._packet_observer is not None:
             one_by_one[:] = True
+        has_pauses = self._summary.pauses.frames > 0
         congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
         for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             connection = self._connection(rows.flow[start])
+            if has_pauses:
+                connection.note_silences(rows.time_ns[start:end])
             if connection.head is None and one_by_one[index] and not congested[index]:
                 continue
             part, ways = rows.take(slice(start, end)), direction[start:end]

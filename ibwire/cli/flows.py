@@ -14,6 +14,7 @@ from ibwire.analyse.summary import Summary
 from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.errors import CaptureError, MissingExtra
 from ibwire.report import flows as report
+from ibwire_layers.errors import EncodeError
 
 if TYPE_CHECKING:
     from ibwire.analyse.between import Between
@@ -30,11 +31,11 @@ class _Rate(click.ParamType[int]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        from ibwire.inject.plan import PlanError, parse_rate
+        from ibwire.inject.plan import parse_rate
 
         try:
             return value if isinstance(value, int) else parse_rate(str(value))
-        except PlanError as error:
+        except EncodeError as error:
             self.fail(str(error), param, ctx)
 
 
@@ -110,6 +111,8 @@ def _print_json(summary: Summary, between: Between | None) -> None:
             found = connection.to_json(index)
             if not counts.packets and not counts.naks and not counts.cnps:
                 continue
+            if summary.pauses.frames:
+                found["paused_ns"] = connection.paused_ns(summary.pauses)
             if between is not None:
                 found |= report.between_to_json(between, connection, index)
             click.echo(json.dumps(found))
@@ -123,9 +126,9 @@ def _print_table(summary: Summary, between: Between | None, show_all: bool) -> N
     if width is not None and not show_all:
         rest = len(shown) - SHOWN
         shown = shown[:SHOWN]
-    if not shown:
-        return
-    told = [*report.lines(shown, width), *report.summary_lines(summary, shown, rest)]
+    told = report.lines(shown, width) if shown else []
+    told += report.summary_lines(summary, shown, rest)
     if between is not None:
         told += ["", *report.between_in_words(between)]
-    click.echo("\n".join(told))
+    if told:
+        click.echo("\n".join(told).lstrip("\n"))

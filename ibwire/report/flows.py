@@ -36,6 +36,10 @@ class Row(NamedTuple):
         return self.connection.directions[self.way]
 
 
+STILL = 20
+"""Connections that are named because they sat still."""
+
+
 def worst_first(summary: Summary) -> list[Connection]:
     """The connections, those with the gravest trouble first."""
     return sorted(summary.connections, key=_trouble, reverse=True)
@@ -140,7 +144,8 @@ def summary_lines(summary: Summary, shown: Sequence[Row], rest: int) -> list[str
     seams = sum(connection.seams for connection in summary.connections)
     if seams:
         below.append(f"{seams:,} connections could not be joined exactly from file to file")
-    below += pauses_in_words(summary.pauses)
+    if summary.pauses.frames:
+        below += pauses_in_words(summary.pauses, summary.connections)
     return ["", *below] if below else []
 
 
@@ -182,21 +187,31 @@ def between_in_words(between: Between) -> list[str]:
     return told or ["between the two captures nothing was lost, damaged, doubled or overtaken"]
 
 
-def pauses_in_words(pauses: Pauses) -> list[str]:
-    """Who asked for pauses, of which priority, and for how long."""
+def pauses_in_words(pauses: Pauses, connections: Sequence[Connection]) -> list[str]:
+    """Who asked for pauses, of which priority, for how long, and who sat still meanwhile."""
     about = pauses.to_json()
-    at_most = "" if about["exact"] else "at most "
-    lines = []
+    at_most = "" if pauses.is_exact else "at most "
+    told = []
     for sender in about["senders"]:
-        for lane in sender["lanes"]:
+        for lane in sender["priorities"]:
             what = "the whole port" if lane["priority"] is None else f"priority {lane['priority']}"
-            storms = f", {lane['storms']} storms" if lane["storms"] else ""
-            lines.append(
-                f"{sender['mac']} paused {what}: {lane['frames']} frames, {lane['pauses']} pauses, "
-                f"{at_most}{_time(lane['paused_ns'])} in all, longest {_time(lane['longest_ns'])}"
-                f"{storms}"
+            storms = f", {lane['storms']:,} storms" if lane["storms"] else ""
+            told.append(
+                f"{sender['mac']} paused {what}: {lane['frames']:,} frames, {lane['pauses']:,} "
+                f"pauses, {at_most}{_time(lane['paused_ns'])} in all, longest "
+                f"{_time(lane['longest_ns'])}{storms}"
             )
-    return lines
+    if told and not pauses.is_exact:
+        told.append("times of pauses are upper bounds: --link-rate tells the speed of the link")
+    still = [(connection, connection.paused_ns(pauses)) for connection in connections]
+    still = sorted(((each, held) for each, held in still if held), key=lambda each: -each[1])
+    for connection, held in still[:STILL]:
+        near, far = connection.ends
+        told.append(
+            f"connection {connection.number}, {near.address} - {far.address}, sat still for "
+            f"{at_most}{_time(held)} of pauses"
+        )
+    return told
 
 
 def _end(index: int) -> Callable[[Row], str]:

@@ -134,13 +134,15 @@ class Refusals(Law):
 
     __slots__ = (
         *("duplicates", "eager", "excused", "fatal", "hasty"),
-        *("missing", "refused", "repeats", "waits"),
+        *("latest", "missing", "refused", "repeats", "waits"),
     )
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
         self.missing: Seen | None = None
         """The sequence NAK whose PSN has not come since."""
+        self.latest: Seen | None = None
+        """The newest sequence NAK."""
         self.repeats = 0
         """How often the same was NAKed again."""
         self.duplicates = False
@@ -228,8 +230,9 @@ class Refusals(Law):
         missing, refused = self.missing, self.refused
         again = missing is not None and missing.psn == packet.psn
         self.repeats = self.repeats + 1 if again else 0
+        certain = self._is_no_accident(packet)
         if missing is not None and again:
-            if self._is_no_copy(missing, packet):
+            if certain:
                 yield self._twice(missing, packet)
         elif refused is not None and refused.psn == packet.psn:
             yield AFTER_RNR, f"sequence NAK for PSN {packet.psn} after its RNR NAK", packet
@@ -250,10 +253,17 @@ class Refusals(Law):
             return AFTER_DUPLICATE, f"{found} after a duplicate of an older packet", packet
         return ONCE, f"{found}, and not sent in between", packet
 
-    def _is_no_copy(self, missing: Seen, packet: Seen) -> bool:
-        """Whether a NAK was sent again; copies by the network or a mirror come in twos."""
-        differs = self.life.answer_ids.counts or packet.icrc != missing.icrc
-        return differs or self.repeats >= NO_ACCIDENT - 1
+    def _is_no_accident(self, packet: Seen) -> bool:
+        """Whether a NAK was sent again for nothing.
+
+        It was, if the responder sent nothing in between. Else the packet may have come
+        unseen, to be refused with an RNR NAK unseen as well; and without a counting IP
+        identification it may be a copy by the network or a mirror, which come in twos.
+        """
+        latest, self.latest = self.latest, packet
+        if latest is not None and self.life.answer_ids.is_next(latest, packet):
+            return True
+        return self.repeats >= NO_ACCIDENT - 1
 
     def _settle(self, packet: Seen) -> None:
         """What is acknowledged has come, whether it was seen here or not."""
