@@ -26,8 +26,9 @@ from ibwire_layers.opcodes import OpCode, Service
 
 BLOCK = 1 << 18
 """Packets that are collected before they are followed: many of one connection at once."""
-FIRST_BLOCK = 1 << 14
-"""The same before any connection is known: what comes later need not wait to be paired."""
+SMALL_BLOCK = 1 << 14
+"""The same before any connection is known, because what comes later need not wait to be paired;
+and where packets are followed one by one, because each becomes an object."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
 FEW = 8
@@ -133,7 +134,8 @@ class Analysis:
         if len(rows):
             self._block.append(packets.read(columns, rows, flow))
             self._block_rows += len(rows)
-        if self._block_rows >= (BLOCK if self._summary.connections else FIRST_BLOCK):
+        is_small = self._packet_observer is not None or not self._summary.connections
+        if self._block_rows >= (SMALL_BLOCK if is_small else BLOCK):
             self._follow()
 
     def pause(self) -> None:

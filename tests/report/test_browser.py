@@ -148,17 +148,38 @@ def test_the_switch_changes_the_plot_with_the_page(used):
     assert used["button"] == "Light"
 
 
-def test_the_theme_of_the_system_is_followed_and_rows_can_be_sorted_and_opened(captures, tmp_path):
-    found = browse(
-        tmp_path,
-        captures / "cm-ucmatose.pcap",
+COMMENT = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
+
+NAME = "<img src=x onerror=window.pwned=1>.pcapng"
+
+
+@pytest.fixture(scope="module")
+def hostile(captures, tmp_path_factory):
+    """Several connections and a hostile comment, seen where dark is preferred; rows are sorted."""
+    directory = tmp_path_factory.mktemp("hostile")
+    with (
+        PcapngWriter(directory / NAME) as writer,
+        open_capture(captures / "cm-ucmatose.pcap") as reader,
+    ):
+        for record in reader.records():
+            comments = (COMMENT,) if record.number == 1 else ()
+            writer.write(record.data, record.time_ns, record.wire_len, comments=comments)
+    return browse(
+        directory,
+        directory / NAME,
         """
+        found.pwned = window.pwned === undefined ? "no" : "yes";
+        found.images = all("img").length;
+        found.title = one("#title").textContent;
+        found.comment = one("#comments tbody tr").cells[1].textContent;
         found.background = plot.layout.paper_bgcolor;
-        const packets = all("#table th button").find((each) => each.textContent === "packets");
-        packets.click();
-        found.down = all("#table tbody tr").map((row) => Number(row.cells[4].textContent));
-        all("#table th button").find((each) => each.textContent === "packets").click();
-        found.up = all("#table tbody tr").map((row) => Number(row.cells[4].textContent));
+        const heading = () =>
+          all("#table th button").find((each) => each.textContent === "packets");
+        const packets = () => all("#table tbody tr").map((row) => Number(row.cells[4].textContent));
+        heading().click();
+        found.down = packets();
+        heading().click();
+        found.up = packets();
         const last = all("#table tbody tr.link").at(-1);
         last.click();
         found.number = last.dataset.connection;
@@ -167,35 +188,18 @@ def test_the_theme_of_the_system_is_followed_and_rows_can_be_sorted_and_opened(c
         DARK,
     )
 
-    assert found["errors"] == []
-    assert found["background"] == "rgb(28, 32, 39)"
-    assert found["down"] == sorted(found["down"], reverse=True) != found["up"]
-    assert found["up"] == sorted(found["up"])
-    assert found["name"].startswith(f"Connection {found['number']}:")
+
+def test_hostile_names_and_comments_are_shown_as_text(hostile):
+    assert hostile["errors"] == []
+    assert (hostile["pwned"], hostile["images"]) == ("no", 0)
+    assert (hostile["title"], hostile["comment"]) == (NAME, COMMENT)
 
 
-def test_hostile_names_and_comments_are_shown_as_text(captures, tmp_path):
-    comment = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
-    capture = tmp_path / "<img src=x onerror=window.pwned=1>.pcapng"
-    with (
-        PcapngWriter(capture) as writer,
-        open_capture(captures / "drop-one-middle.a.pcap") as reader,
-    ):
-        for record in reader.records():
-            writer.write(record.data, record.time_ns, record.wire_len, comments=(comment,))
+def test_the_theme_of_the_system_is_followed(hostile):
+    assert hostile["background"] == "rgb(28, 32, 39)"
 
-    found = browse(
-        tmp_path,
-        capture,
-        """
-        found.pwned = window.pwned === undefined ? "no" : "yes";
-        found.images = all("img").length;
-        found.title = one("#title").textContent;
-        found.comment = one("#comments tbody tr").cells[1].textContent;
-        """,
-    )
 
-    assert found["errors"] == []
-    assert (found["pwned"], found["images"]) == ("no", 0)
-    assert found["title"] == capture.name
-    assert found["comment"] == comment
+def test_rows_can_be_sorted_and_opened(hostile):
+    assert hostile["down"] == sorted(hostile["down"], reverse=True) != hostile["up"]
+    assert hostile["up"] == sorted(hostile["up"])
+    assert hostile["name"].startswith(f"Connection {hostile['number']}:")

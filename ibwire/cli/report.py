@@ -1,0 +1,139 @@
+"""`ibwire report`: a capture as one page to look at."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ibwire.analyse.findings import PROFILES, SPEC
+from ibwire.capture import open_capture
+from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
+from ibwire.cli.sources import UNREADABLE
+from ibwire.dissect import Columns
+from ibwire.errors import CaptureError, MissingExtra
+from ibwire.units import GBPS
+
+if TYPE_CHECKING:
+    from ibwire.report.html import Closer, Survey
+
+MOST = 100
+"""Connections that a page can plot: it holds all their points."""
+
+SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".erf")
+"""Ends of a capture's name that do not become part of the page's."""
+
+
+@click.command("report")
+@click.argument("capture", metavar="CAPTURE")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write here, not to CAPTURE.html in this directory."
+)
+@click.option(
+    "--connections",
+    "most",
+    type=click.IntRange(1, MOST),
+    default=12,
+    show_default=True,
+    help="Plot so many connections, the worst.",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(PROFILES),
+    default=SPEC,
+    show_default=True,
+    help="Whose habits are no finding.",
+)
+@click.option(
+    "--link-speed",
+    type=click.FloatRange(min=0.001, max=10_000),
+    metavar="GBPS",
+    help="Of the link, in Gb/s: makes the times of pauses exact.",
+)
+def command(
+    capture: str, output: str | None, most: int, profile: str, link_speed: float | None
+) -> None:
+    """Write a page that shows what went wrong in a capture.
+
+    The page is one file that needs no network: a summary, the connections, and of
+    the worst of them plots of PSNs, latency, goodput and congestion over time, what
+    happened in words, and the findings of `ibwire check`.
+
+    \b
+    ibwire report capture.pcap
+    ibwire report --connections 3 -o incident.html capture.pcap
+    """
+    output = output or _default_name(capture)
+    if os.path.exists(output) and os.path.exists(capture) and os.path.samefile(output, capture):
+        raise click.UsageError(f"{output} is the capture itself")
+    try:
+        from ibwire.report.html import page
+
+        with tempfile.TemporaryDirectory(prefix="ibwire-") as directory:
+            path = spooled(capture, directory)
+            content, failed = _read(path, capture, most, profile, link_speed)
+    except (CaptureError, MissingExtra) as error:
+        raise click.ClickException(str(error)) from None
+    if content is None:
+        sys.exit(UNREADABLE)
+    _write(output, page(content))
+    if failed:
+        sys.exit(UNREADABLE)
+
+
+def _default_name(capture: str) -> str:
+    name = "capture" if capture == "-" else os.path.basename(capture)
+    while (ending := os.path.splitext(name)[1]).lower() in SUFFIXES:
+        name = name.removesuffix(ending)
+    return f"{name}.html"
+
+
+def _read(
+    path: str, capture: str, most: int, profile: str, link_speed: float | None
+) -> tuple[dict[str, Any] | None, bool]:
+    """What the page shows, `None` when nothing can be read; and whether some could not be read."""
+    from ibwire.report.html import Closer, Survey
+
+    name = STANDARD_INPUT if capture == "-" else capture
+    survey = Survey(name, profile, None if link_speed is None else round(link_speed * GBPS))
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CaptureError(name, None, "is no file, and a report reads its capture twice")
+    error = _take(path, survey)
+    if error is not None:
+        click.echo(f"ibwire: {CaptureError(name, error.offset, error.reason)}", err=True)
+        if not survey.frames:
+            return None, True
+    closer = Closer(survey.finish(is_whole=error is None), most)
+    _take(path, closer)
+    return closer.finish(), error is not None
+
+
+def _take(path: str, reading: Survey | Closer) -> CaptureError | None:
+    """Read a capture; returns what stopped it before its end."""
+    try:
+        with progress() as tell, open_capture(path, reuse=True) as reader:
+            for batch in reader.batches():
+                reading.take(Columns(batch, path))
+                tell(reader)
+    except CaptureError as error:
+        return error
+    return None
+
+
+def _write(output: str, pieces: Iterator[str]) -> None:
+    try:
+        if output == "-":
+            for text in pieces:
+                click.echo(text, nl=False)
+            return
+        with open(output, "w", encoding="utf-8") as file:
+            file.writelines(pieces)
+    except OSError as error:
+        if output == "-":
+            raise
+        raise click.ClickException(f"{output}: {error.strerror}") from None
+    click.echo(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB", err=True)

@@ -1,0 +1,468 @@
+"""The plots of a connection: one figure with a time axis that all of its panels share.
+
+Colours are not decided here: each trace names its role, and the page gives it the
+colour of that role in the theme that is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.analyse.events import EventKind
+from ibwire.analyse.pause import Interval
+from ibwire.errors import MissingExtra
+from ibwire.report.series import Bins, Panel, Point, Role, Series, Spot, Told, cause_of
+from ibwire_layers.psn import MASK
+
+try:
+    import plotly.graph_objects as go
+    from plotly.offline import get_plotlyjs
+except ImportError:
+    raise MissingExtra("A report", "report") from None
+
+ENDS = ("A", "B")
+"""What the ends of a connection are called: A is the one that was seen first."""
+
+
+class Mark(NamedTuple):
+    """How points of one role are drawn."""
+
+    label: str
+    symbol: str
+    size: int
+
+
+MARKS: dict[Role | EventKind, Mark] = {
+    Role.ACK: Mark("ACK or NAK packet", "triangle-down", 6),
+    Role.REQUEST: Mark("request", "circle", 5),
+    Role.RESPONSE: Mark("READ or atomic response", "square", 5),
+    Role.RESENT: Mark("request sent again", "diamond", 8),
+    Role.REPLAYED: Mark("response sent again", "diamond-tall", 9),
+    EventKind.LOSS: Mark("lost (never seen here)", "x-thin-open", 11),
+    EventKind.NAK: Mark("NAK", "x", 11),
+    EventKind.RNR_NAK: Mark("RNR NAK", "hourglass", 11),
+    EventKind.DAMAGED: Mark("wrong ICRC", "star", 11),
+    EventKind.LATE: Mark("late (reordered)", "triangle-left", 10),
+    EventKind.COPY: Mark("copy of a packet", "circle-open", 11),
+    EventKind.GIVEN_UP: Mark("given up", "octagon", 14),
+    EventKind.RESTART: Mark("PSNs begin anew", "star-triangle-up", 12),
+}
+"""In the order in which they are drawn: what is rare stands on top."""
+
+UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+
+HEIGHTS = {"psn": 350, "latency": 170, "goodput": 150}
+"""Pixels of the panels."""
+
+GAP = 44
+"""Pixels between panels: the title of the lower one."""
+
+BOTTOM = 52
+
+LANE = 26
+
+TOP = 4
+
+
+class Pause(NamedTuple):
+    """Pauses of one sender and priority."""
+
+    name: str
+    """Short, beside the plot."""
+    words: str
+    intervals: Sequence[Interval]
+
+
+class Words:
+    """Texts that points share, each once; a point holds its index."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+
+    def index(self, text: str) -> int:
+        """Of a text, which is a new one the first time."""
+        return self._index.setdefault(text, len(self._index))
+
+    def all(self) -> list[str]:
+        """The texts by index."""
+        return list(self._index)
+
+
+def plotly_script() -> str:
+    """The library that draws the figures in a browser, in a form that a page may hold."""
+    return str(get_plotlyjs()).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """Times since the first packet of a capture, in a unit that suits the figure."""
+
+    start_ns: int
+    unit_ns: int
+    unit: str
+
+    @staticmethod
+    def of(start_ns: int, first_ns: int, last_ns: int) -> TimeAxis:
+        """For a figure from a first to a last time."""
+        span = last_ns - first_ns
+        size, name = next((each for each in UNITS if span >= 2 * each[0]), UNITS[-1])
+        return TimeAxis(start_ns, size, name)
+
+    def at(self, time_ns: int) -> float:
+        """A time on the axis."""
+        return (time_ns - self.start_ns) / self.unit_ns
+
+
+class Figure:
+    """Draws one connection, panel by panel from the top."""
+
+    def __init__(self, series: Series, start_ns: int, pauses: Iterable[Pause], words: Words):
+        self._series = series
+        self._words = words
+        self._axis = TimeAxis.of(start_ns, series.first_ns, series.last_ns)
+        self._figure = go.Figure()
+        self._panels: list[tuple[str, int, dict[str, Any]]] = []
+        """Title, pixels and the options of the axis."""
+        self._shown: set[str] = set()
+        self._axis_of_end: dict[int, str] = {}
+        for end in (0, 1):
+            if _is_drawn(series, end):
+                self._psns(end, series.panels[end])
+        self._latencies()
+        self._goodput()
+        self._lanes(pauses)
+        self._arrange()
+
+    def to_json(self) -> dict[str, Any]:
+        """As plotly's own library in a browser takes it, arrays packed."""
+        figure: dict[str, Any] = self._figure.to_plotly_json()
+        return figure
+
+    def place(self, spot: Spot) -> tuple[float, str | None, int]:
+        """Where a packet is: time, name of the vertical axis or `None`, and height."""
+        axis = None if spot.end is None else self._axis_of_end.get(spot.end)
+        return self._axis.at(spot.time_ns), axis, spot.value
+
+    def _psns(self, end: int, panel: Panel) -> None:
+        source, target = ENDS[end], ENDS[1 - end]
+        title = f"PSN of requests {source} → {target}, and of the answers {target} → {source}"
+        if panel.counts_from_first:
+            title += " (counted from the first PSN, anew after each restart)"
+        elif panel.is_wrapped:
+            title += " (counted on beyond 2²⁴ - 1, where PSNs wrap around)"
+        axis = self._add_panel(title, HEIGHTS["psn"], tickformat="d")
+        self._axis_of_end[end] = axis
+        events = [told for told in self._series.events if told.spot.end == end]
+        resends = sorted(
+            (told for told in events if told.event.kind is EventKind.RESEND),
+            key=lambda told: told.event.number,
+        )
+        for role, mark in MARKS.items():
+            if isinstance(role, Role):
+                points = panel.points[role].points()
+                if role is Role.RESENT:
+                    points = [_with_cause(point, resends) for point in points]
+                self._scatter(axis, role, mark, points, psn=True)
+            else:
+                found = [told for told in events if told.event.kind is role]
+                if len(found) > _MANY:
+                    mark = mark._replace(size=mark.size * 2 // 3)
+                if found:
+                    self._events(axis, role, mark, found)
+
+    def _events(self, axis: str, role: EventKind, mark: Mark, events: Sequence[Told]) -> None:
+        x: list[float] = []
+        y: list[int | None] = []
+        data: list[tuple[int, int]] = []
+        texts: list[int] = []
+        for told in events:
+            heights = [told.spot.value]
+            if role is EventKind.LOSS and told.last_value > told.spot.value:
+                heights.append(told.last_value)
+            for height in heights:
+                x.append(self._axis.at(told.event.time_ns))
+                y.append(height)
+                data.append((told.event.number, height & MASK))
+                texts.append(self._words.index(mark.label + _details(told)))
+            if role is EventKind.LOSS:  # a line from the first to the last, and none to the next
+                x.append(x[-1])
+                y.append(None)
+                data.append((0, 0))
+                texts.append(texts[-1])
+        self._trace(
+            axis,
+            role.value,
+            mark,
+            x=x,
+            y=y,
+            text=texts,
+            customdata=data,
+            mode="lines+markers" if role is EventKind.LOSS else "markers",
+            hovertemplate=self._hover(psn=True),
+        )
+
+    def _scatter(
+        self, axis: str, role: str, mark: Mark, points: Sequence[Point], psn: bool = False
+    ) -> None:
+        if not points:
+            return
+        numbers = np.array([point.number for point in points])
+        heights = np.array([point.value for point in points])
+        self._trace(
+            axis,
+            role,
+            mark,
+            x=np.array([self._axis.at(point.time_ns) for point in points]),
+            y=_packed(heights) if psn else heights / 1e9,
+            text=[self._words.index(point.words) for point in points],
+            customdata=np.stack([numbers, heights & MASK], axis=1) if psn else numbers[:, None],
+            mode="markers",
+            hovertemplate=self._hover(psn),
+        )
+
+    def _latencies(self) -> None:
+        series = self._series
+        if not any(part.count for part in (*series.latency, *series.slow)):
+            return
+        title = "Message latency: first packet to the answer that completes it"
+        parts = [[part[end].points() for part in (series.latency, series.slow)] for end in (0, 1)]
+        values = [point.value for both in parts for points in both for point in points]
+        # A latency of nothing, from a coarse clock, cannot stand on a logarithmic axis.
+        floor = min((value for value in values if value), default=2) // 2 or 1
+        ticks = _ticks([max(value, floor) for value in values])
+        axis = self._add_panel(title, HEIGHTS["latency"], type="log", **ticks)
+        for end, (plain, slow) in enumerate(parts):
+            way = f"{ENDS[end]} → {ENDS[1 - end]}"
+            mark = Mark(f"message {way}", "circle", 5)
+            self._scatter(axis, _WAYS[end], mark, _at_least(floor, plain))
+            mark = Mark(f"message {way}, partly sent again", "diamond-open", 8)
+            self._scatter(axis, _WAYS[end], mark, _at_least(floor, slow))
+
+    def _goodput(self) -> None:
+        payload = self._series.payload
+        if not any(any(part.bytes) for part in payload) or len(payload[0].bytes) < 3:
+            return
+        step = payload[0].step_ns
+        size, unit = next(each for each in UNITS if step >= each[0])
+        what = "completed messages" if self._series.by_messages else "packets, each once"
+        title = f"Goodput: payload of {what}, per {step // size} {unit}"
+        axis = self._add_panel(
+            title, HEIGHTS["goodput"], tickformat="~s", ticksuffix="bit/s", rangemode="tozero"
+        )
+        for end, role in enumerate(_WAYS):
+            if any(payload[end].bytes):
+                self._rates(axis, role, f"payload {ENDS[end]} → {ENDS[1 - end]}", payload[end])
+
+    def _rates(self, axis: str, role: str, label: str, bins: Bins) -> None:
+        starts = bins.first_ns + np.arange(len(bins.bytes) + 1) * bins.step_ns
+        rates = np.array(bins.bytes) * (8e9 / bins.step_ns)
+        self._trace(
+            axis,
+            role,
+            Mark(label, "circle", 1),
+            x=[self._axis.at(time) for time in starts.tolist()],
+            y=np.append(rates, rates[-1]),
+            mode="lines",
+            line={"shape": "hv", "width": 1.5},
+            hovertemplate=f"%{{y}} from %{{x}} {self._axis.unit}",
+        )
+
+    def _lanes(self, pauses: Iterable[Pause]) -> None:
+        series = self._series
+        rows: list[tuple[str, str, Sequence[Point]]] = []
+        for end in (0, 1):
+            way = f"{ENDS[end]} → {ENDS[1 - end]}"
+            rows.append((f"CE {way}", "ce", series.marked[end].points()))
+            rows.append((f"CNP {way}", "cnp", series.cnps[end].points()))
+        rows = [row for row in rows if row[2]]
+        held = [(each, self._overlapping(each)) for each in pauses]
+        held = [(each, spans) for each, spans in held if spans]
+        if not rows and not held:
+            return
+        title = "Congestion: CE marks, CNPs" + (" and pauses of the link" if held else "")
+        names = [name for name, _, _ in rows] + [each.name for each, _ in held]
+        axis = self._add_panel(
+            title,
+            LANE * len(names) + 10,
+            type="category",
+            categoryarray=names[::-1],
+            categoryorder="array",
+            range=[-0.6, len(names) - 0.4],
+            fixedrange=True,
+        )
+        for name, role, points in rows:
+            self._trace(
+                axis,
+                role,
+                Mark(name.split()[0], "line-ns-open", 14),
+                x=[self._axis.at(point.time_ns) for point in points],
+                y=[name] * len(points),
+                text=[self._words.index(f"{name}: {point.words}") for point in points],
+                customdata=[(point.number,) for point in points],
+                mode="markers",
+                hovertemplate=self._hover(psn=False),
+            )
+        for each, spans in held:
+            self._pause(axis, each, spans)
+
+    def _overlapping(self, pause: Pause) -> list[Interval]:
+        first, last = self._series.first_ns, self._series.last_ns
+        return [each for each in pause.intervals if each.start_ns <= last and first <= each.end_ns]
+
+    def _pause(self, axis: str, pause: Pause, spans: Sequence[Interval]) -> None:
+        x: list[float | None] = []
+        for each in spans:
+            x += [self._axis.at(each.start_ns), self._axis.at(each.end_ns), None]
+        self._trace(
+            axis,
+            "pause",
+            Mark("pause", "line-ns-open", 14),
+            x=x,
+            y=[pause.name] * len(x),
+            text=[
+                self._words.index(f"{pause.words}: {each.paused_ns / 1000:,.1f} µs")
+                for each in spans
+                for _ in range(3)
+            ],
+            customdata=[(each.number,) for each in spans for _ in range(3)],
+            mode="lines+markers",
+            line={"width": 8},
+            hovertemplate=self._hover(psn=False),
+        )
+
+    def _hover(self, psn: bool) -> str:
+        which = "<br>PSN %{customdata[1]}" if psn else ""
+        packet = "<br>packet %{customdata[0]}"
+        return f"<b>%{{text}}</b>{which}{packet}<br>%{{x}} {self._axis.unit}<extra></extra>"
+
+    def _trace(self, axis: str, role: str, mark: Mark, **options: Any) -> None:
+        """Add points or a line; what has a label already is in the legend only once."""
+        self._figure.add_trace(
+            go.Scatter(
+                name=mark.label,
+                legendgroup=mark.label,
+                showlegend=mark.label not in self._shown,
+                marker={"symbol": mark.symbol, "size": mark.size},
+                meta={"role": role},
+                yaxis=axis,
+                **options,
+            )
+        )
+        self._shown.add(mark.label)
+
+    def _add_panel(self, title: str, height: int, **options: Any) -> str:
+        self._panels.append((title, height, options))
+        count = len(self._panels)
+        return "y" if count == 1 else f"y{count}"
+
+    def _arrange(self) -> None:
+        """Stack the panels, as high in pixels as each shall be."""
+        total = sum(height + GAP for _, height, _ in self._panels)
+        layout: dict[str, Any] = {
+            "height": total + TOP + BOTTOM,
+            "margin": {"l": 96, "r": 16, "t": TOP, "b": BOTTOM},
+            "hovermode": "closest",
+            "dragmode": "zoom",
+            "template": None,
+            "annotations": [],
+        }
+        top = total
+        for count, (title, height, options) in enumerate(self._panels, 1):
+            top -= GAP
+            layout["annotations"].append(_title(title, top / total))
+            layout["yaxis" if count == 1 else f"yaxis{count}"] = {
+                "domain": [(top - height) / total, top / total],
+                "automargin": True,
+                "exponentformat": "none",
+                "zeroline": False,
+                **options,
+            }
+            top -= height
+        first, last = (
+            self._axis.at(each) for each in (self._series.first_ns, self._series.last_ns)
+        )
+        margin = (last - first) * 0.02 or 0.5
+        layout["xaxis"] = {
+            "anchor": "y" if len(self._panels) < 2 else f"y{len(self._panels)}",
+            "title": {"text": f"time since the first packet of the capture ({self._axis.unit})"},
+            "range": [first - margin, last + margin],
+            "exponentformat": "none",
+            "zeroline": False,
+        }
+        self._figure.update_layout(layout)
+
+
+def _title(text: str, top: float) -> dict[str, Any]:
+    return {
+        "text": text,
+        "x": 0,
+        "xref": "paper",
+        "xanchor": "left",
+        "y": top,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "name": "title",
+    }
+
+
+def _is_drawn(series: Series, end: int) -> bool:
+    has_points = any(part.count for part in series.panels[end].points.values())
+    return has_points or any(told.spot.end == end for told in series.events)
+
+
+def _packed(heights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64 | np.float64]:
+    """In a type that plotly can pack, which those of 64 bits are not but for floating point."""
+    return heights if np.abs(heights).max() < 1 << 31 else heights.astype(np.float64)
+
+
+def _ticks(values: Sequence[int]) -> dict[str, Any]:
+    """Round times for a logarithmic axis of values in nanoseconds."""
+    low, high = min(values), max(values)
+    digits: tuple[int, ...] = (1, 2, 5) if high < 500 * low else (1,)
+    if high < 10 * low:
+        digits = (1, 2, 3, 4, 5, 6, 8)
+    ticks = [digit * 10**power for power in range(20) for digit in digits]
+    shown = [tick for tick in ticks if low <= 10 * tick and tick <= 10 * high]
+    texts = []
+    for tick in shown:
+        size, unit = next(each for each in UNITS if tick >= each[0])
+        texts.append(f"{tick // size:,} {unit}")
+    return {"tickmode": "array", "tickvals": [tick / 1e9 for tick in shown], "ticktext": texts}
+
+
+def _at_least(floor: int, points: Sequence[Point]) -> list[Point]:
+    return [point._replace(value=max(point.value, floor)) for point in points]
+
+
+def _with_cause(point: Point, resends: Sequence[Told]) -> Point:
+    event = cause_of(resends, point.number)
+    why = _CAUSES.get(event.cause or "", "") if event else ""
+    return point._replace(words=f"{point.words}, sent again{why}")
+
+
+def _details(told: Told) -> str:
+    event = told.event
+    if event.kind is EventKind.LOSS and event.count > 1:
+        return f": {event.count:,} packets, PSN {event.psn} to {event.last_psn}"
+    return ""
+
+
+_CAUSES: Mapping[str, str] = {
+    "nak": ": NAK",
+    "rnr_nak": ": RNR NAK",
+    "implied_nak": ": implied NAK",
+    "read_gap": ": READ responses missing",
+    "timeout": ": timeout",
+    "answer_lost": ": ACK lost, or stale timer",
+}
+
+_WAYS = ("ab", "ba")
+
+_MANY = 60
+"""Events of a kind from which on their marks are smaller."""

@@ -1,0 +1,589 @@
+"""A capture as one page: what went wrong, in which connections, and when.
+
+    survey = Survey()                   # first reading: everything, counted
+    for columns in capture: survey.take(columns)
+    closer = Closer(survey.finish(), 12)  # second reading: the worst, point by point
+    for columns in capture: closer.take(columns)
+    for text in page(closer.finish()): file.write(text)
+
+The page is fixed text of ours, plotly's script, and one JSON object with all that
+comes from the capture. Nothing of a capture becomes markup: our script puts it
+into the page as text.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from ibwire.analyse.conformance import Conformance
+from ibwire.analyse.connection import Connection
+from ibwire.analyse.events import Event, EventKind, Message
+from ibwire.analyse.findings import SPEC, Finding
+from ibwire.analyse.half import Half, Verdict
+from ibwire.analyse.histogram import Histogram
+from ibwire.analyse.packets import Seen
+from ibwire.analyse.partners import PAIRINGS
+from ibwire.analyse.pause import WHOLE_PORT, Lane, Pauses
+from ibwire.analyse.summary import Analysis, Summary
+from ibwire.dissect import Columns
+from ibwire.report import remarks
+from ibwire.report.figures import ENDS, MARKS, Figure, Pause, Words, plotly_script
+from ibwire.report.flows import worst_first
+from ibwire.report.series import EVENTS, Collector, Series, span_of
+from ibwire.report.story import Frames, Story
+from ibwire.report.story_record import Recorder
+from ibwire.report.story_words import duration, sentence
+
+MOST_CONNECTIONS = 1000
+"""Rows of the table of connections."""
+
+MOST_FINDINGS = 300
+
+MOST_COMMENTS = 200
+
+MOST_LANES = 8
+"""Pausing senders and priorities that figures show, those that paused for longest."""
+
+STORY_EVENTS = 20_000
+"""Events from which on a connection is not told as a story, which would be kept whole."""
+
+COLUMNS = 8400
+"""Columns of all figures together: what bounds the size of the page."""
+
+WIDEST = 700
+"""Columns of one figure; hardly a screen has more to give to it."""
+
+
+@dataclass(slots=True)
+class Surveyed:
+    """What the first reading found."""
+
+    name: str
+    """Of the capture."""
+    start_ns: int
+    """Time of its first frame, from which times count."""
+    summary: Summary
+    findings: list[Finding]
+    pauses: Pauses
+    comments: list[tuple[int, str]]
+    """Of packets, by number."""
+    all_comments: int
+    is_whole: bool = True
+    """The capture could be read to its end."""
+
+
+class Survey:
+    """The first reading of a capture.
+
+    profile: whose habits are no finding, see `findings.PROFILES`.
+    rate_bps: of the link, for the times of pauses.
+    """
+
+    def __init__(self, name: str, profile: str = SPEC, rate_bps: int | None = None) -> None:
+        self._name = name
+        self._start_ns: int | None = None
+        self._judged = Conformance(profile)
+        self._pauses = Pauses(rate_bps)
+        self._comments: list[tuple[int, str]] = []
+        self.frames = 0
+        """Taken so far."""
+        self._all_comments = 0
+
+    def take(self, columns: Columns) -> None:
+        """Take the next chunk of the capture."""
+        batch = columns.frames.batch
+        if self._start_ns is None and columns.rows:
+            self._start_ns = int(batch.time_ns[0])
+        self.frames += columns.rows
+        for row, comments in sorted(batch.comments.items()):
+            self._all_comments += len(comments)
+            room = MOST_COMMENTS - len(self._comments)
+            self._comments += [(row + batch.first_number, text) for text in comments[:room]]
+        self._judged.take(columns)
+        self._pauses.take(columns)
+
+    def finish(self, is_whole: bool = True) -> Surveyed:
+        """The capture is over."""
+        findings = self._judged.finish(self._name)
+        return Surveyed(
+            *(self._name, self._start_ns or 0, self._judged.summary, findings, self._pauses),
+            *(self._comments, self._all_comments, is_whole),
+        )
+
+
+class Closer:
+    """The second reading: the worst connections, packet by packet.
+
+    most: connections to look at.
+    """
+
+    def __init__(self, surveyed: Surveyed, most: int) -> None:
+        self._surveyed = surveyed
+        self._ranked = worst_first(surveyed.summary)
+        chosen = self._ranked[:most]
+        columns = min(WIDEST, COLUMNS // max(most, 1))
+        wanted = {
+            number for finding in surveyed.findings[:MOST_FINDINGS] for number in finding.numbers
+        }
+        self._collector = Collector(chosen, columns, wanted)
+        self._told = {each.number for each in chosen}
+        self._recorder = Recorder(self._told)
+        self._heard: Counter[int] = Counter()
+        self._analysis = Analysis(self)
+
+    def take(self, columns: Columns) -> None:
+        """Take the next chunk of the capture."""
+        self._analysis.take(columns)
+
+    def finish(self) -> dict[str, Any]:
+        """The capture is over; returns what the page shows."""
+        self._analysis.finish()
+        self._collector.finish()
+        return _Page(
+            *(self._surveyed, self._ranked, self._collector, self._recorder, self._told)
+        ).build()
+
+    # What an observer is told.
+
+    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+        """A request, before the half moves on."""
+        self._collector.request(half, packet, verdict)
+        self._recorder.request(half, packet, verdict)
+
+    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+        """A response, before the half moves on."""
+        self._collector.response(half, packet, verdict)
+        self._recorder.response(half, packet, verdict)
+
+    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+        """A CNP, a datagram, or a packet with a wrong ICRC."""
+        self._collector.other(connection, direction, packet)
+        self._recorder.other(connection, direction, packet)
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+        self._collector.event(event)
+        self._recorder.event(event)
+        self._heard[event.connection] += 1
+        if self._heard[event.connection] > STORY_EVENTS:
+            self._told.discard(event.connection)
+
+    def message(self, message: Message) -> None:
+        """A message is over."""
+        self._collector.message(message)
+        self._recorder.message(message)
+
+
+def page(content: dict[str, Any]) -> Iterator[str]:
+    """The page, in pieces of text."""
+    parts = {
+        "STYLE": _template("page.css"),
+        "PLOTLY": plotly_script(),
+        "DATA": _embedded(content),
+        "SCRIPT": _template("page.js"),
+    }
+    rest = _template("page.html")
+    for name, text in parts.items():
+        before, rest = rest.split(f"@{name}@")
+        yield before
+        yield text
+    yield rest
+
+
+@dataclass(slots=True)
+class _Page:
+    """What the page shows, as one object for JSON."""
+
+    surveyed: Surveyed
+    ranked: Sequence[Connection]
+    collector: Collector
+    recorder: Recorder
+    told: set[int]
+    """Connections that are told as a story."""
+    words: Words = field(default_factory=Words)
+    figures: dict[int, Figure] = field(default_factory=dict)
+
+    def build(self) -> dict[str, Any]:
+        surveyed = self.surveyed
+        pauses = _pauses_of(surveyed.pauses)
+        for number, series in self.collector.series.items():
+            self.figures[number] = Figure(series, surveyed.start_ns, pauses, self.words)
+        stories = self._stories()
+        shown = surveyed.findings[:MOST_FINDINGS]
+        return {
+            "capture": os.path.basename(surveyed.name),
+            "version": version("ibwire"),
+            "facts": self._facts(),
+            "problems": self._problems(),
+            "totals": _totals(surveyed),
+            "columns": COLUMN_KINDS,
+            "rows": [_row(each) for each in self.ranked[:MOST_CONNECTIONS]],
+            "connections": {
+                number: self._connection(series, stories.get(number))
+                for number, series in self.collector.series.items()
+            },
+            "findings": [_finding(each) for each in shown],
+            "pauses": _pause_rows(surveyed),
+            "comments": surveyed.comments,
+            "spots": {
+                number: (connection, *self.figures[connection].place(spot))
+                for number, (connection, spot) in self.collector.spots.items()
+            },
+            "remarks": self._remarks(),
+            "words": self.words.all(),
+        }
+
+    def _facts(self) -> list[tuple[str, str]]:
+        summary = self.surveyed.summary
+        first, last = summary.first_ns, summary.last_ns
+        begun = datetime.datetime(1970, 1, 1) + datetime.timedelta(
+            microseconds=(first or 0) // 1000
+        )
+        timed = first is not None
+        return [
+            ("Begins", f"{begun:%Y-%m-%d %H:%M:%S.%f} UTC" if timed else "no packets"),
+            ("Duration", duration(last - first) if first is not None else "none"),
+            ("Frames", f"{summary.frames:,}"),
+            ("RDMA packets", f"{summary.packets:,}"),
+            ("Connections", f"{len(summary.connections):,}"),
+        ]
+
+    def _problems(self) -> list[str]:
+        summary = self.surveyed.summary
+        problems = list(summary.problems)
+        if not self.surveyed.is_whole:
+            problems.append("The capture is damaged: this page shows what comes before the damage.")
+        if not summary.packets:
+            problems.append(
+                f"There is no RDMA in this capture: none of its {summary.frames:,} frames has a "
+                "transport header of InfiniBand or RoCE."
+            )
+        return problems
+
+    def _stories(self) -> dict[int, Story]:
+        summary = self.surveyed.summary
+        last_ns = max(summary.last_ns, self.surveyed.start_ns)
+        frames = Frames(self.surveyed.name, self.surveyed.start_ns, last_ns)
+        stories = {}
+        for record in self.recorder.records():
+            number = record.connection.number
+            if number in self.told:
+                stories[number] = Story(record, frames)
+        return stories
+
+    def _connection(self, series: Series, story: Story | None) -> dict[str, Any]:
+        connection = series.connection
+        figure = self.figures[connection.number]
+        left_out = [
+            f"{count:,} more of “{_label(kind)}”" for kind, count in series.left_out().items()
+        ]
+        notes = []
+        if story is None:
+            notes.append(
+                f"With more than {STORY_EVENTS:,} events this connection is not told in words."
+            )
+            notes += [f"{what}: {why}." for what, why in _not_observable(connection)]
+        if left_out:
+            notes.append(
+                f"Of each kind the first {EVENTS} events are shown; left out are "
+                f"{', '.join(left_out)}."
+            )
+        if series.is_thinned:
+            notes.append(
+                "Points of undisturbed traffic are thinned for the plots: at each time the lowest "
+                "and the highest are kept. Events are not thinned."
+            )
+        return {
+            "ends": [_end(connection, end) for end in (0, 1)],
+            "facts": _connection_facts(connection),
+            "verdict": "" if story is None else sentence(story.verdict),
+            "story": [] if story is None else _told(story),
+            "notes": notes,
+            "events": [
+                {
+                    "kind": told.event.kind.value,
+                    "label": _label(told.event.kind),
+                    "number": told.event.number,
+                    "time": (told.event.time_ns - self.surveyed.start_ns) / 1e9,
+                    "way": _way(told.event.direction),
+                    "text": _sentence(told.event),
+                    "place": figure.place(told.spot),
+                }
+                for told in series.events
+            ],
+            "filter": _filter(connection),
+            "figure": figure.to_json(),
+        }
+
+    def _remarks(self) -> list[str]:
+        """What this page leaves out."""
+        surveyed, found = self.surveyed, []
+        connections = len(self.ranked)
+        if connections > len(self.collector.series):
+            found.append(
+                f"Plots are shown for the {len(self.collector.series)} connections with the most "
+                f"trouble of {connections:,}; --connections asks for more."
+            )
+        if connections > MOST_CONNECTIONS:
+            found.append(f"The table has the {MOST_CONNECTIONS:,} connections with most trouble.")
+        if len(surveyed.findings) > MOST_FINDINGS:
+            found.append(
+                f"{len(surveyed.findings) - MOST_FINDINGS:,} further findings are not shown; "
+                "`ibwire check` lists all."
+            )
+        if surveyed.all_comments > len(surveyed.comments):
+            more = surveyed.all_comments - len(surveyed.comments)
+            found.append(f"{more:,} further comments are not shown.")
+        return found
+
+
+def _template(name: str) -> str:
+    return files("ibwire.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _embedded(content: dict[str, Any]) -> str:
+    """JSON that may stand in a script element, whatever texts are in it.
+
+    Escaped so, no `</script>` and no `<!--` can occur; everything beyond ASCII, also
+    what is no valid Unicode in file names, is escaped anyway.
+    """
+    text = json.dumps(content, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+COLUMN_KINDS = (
+    ("number", "#", "count", "number of the connection"),
+    ("a", "A", "text", "the end that was seen first"),
+    ("b", "B", "text", "the other end"),
+    ("service", "type", "text", "transport service"),
+    ("packets", "packets", "count", "of both directions"),
+    ("goodput", "goodput", "rate", "payload of complete messages, over the time of the connection"),
+    ("resent", "sent again", "trouble", "packets sent again"),
+    ("share", "share", "share", "of all packets, those sent again"),
+    ("lost", "lost", "trouble", "packets that were never seen here"),
+    ("late", "late", "trouble", "packets that were overtaken"),
+    ("copies", "copies", "trouble", "copies made by the network or the capture"),
+    ("naks", "NAK", "trouble", "NAKs of all kinds"),
+    ("rnr", "RNR", "trouble", "receiver-not-ready NAKs"),
+    ("timeouts", "timeouts", "trouble", "times that a requester's timer expired"),
+    ("damaged", "bad ICRC", "trouble", "packets with a wrong ICRC"),
+    ("restarts", "restarts", "trouble", "times that PSNs began anew"),
+    ("ce", "CE", "trouble", "packets with a CE mark"),
+    ("cnps", "CNP", "trouble", "congestion notification packets"),
+    ("p50", "latency p50", "time", "median of message latency"),
+    ("p99", "p99", "time", "99 % of message latencies are at most this"),
+)
+"""Columns of the table: key, heading, how values are shown, and what they are."""
+
+_UNWRAPPED = 1 << 20
+
+
+def _row(connection: Connection) -> dict[str, Any]:
+    both = connection.directions
+    latency = Histogram()
+    for each in both:
+        latency.merge(each.latency)
+    first, last = span_of(connection)
+    packets = sum(each.packets for each in both)
+    resent = sum(each.retransmitted for each in both)
+    carried = sum(each.message_bytes for each in both)
+    return {
+        "number": connection.number,
+        "a": _address(connection, 0),
+        "b": _address(connection, 1),
+        "service": connection.service.name,
+        "packets": packets,
+        "goodput": 8e9 * carried / (last - first) if last > first else None,
+        "resent": resent,
+        "share": resent / packets if packets else 0,
+        "lost": sum(each.lost for each in both),
+        "late": sum(each.reordered for each in both),
+        "copies": sum(each.duplicates for each in both),
+        "naks": sum(sum(each.naks.values()) for each in both),
+        "rnr": sum(each.rnr_naks for each in both),
+        "timeouts": sum(each.timeouts for each in both),
+        "damaged": sum(each.damaged for each in both),
+        "restarts": sum(each.restarts for each in both),
+        "ce": sum(each.marked for each in both),
+        "cnps": sum(each.cnps for each in both),
+        "p50": latency.percentile(50),
+        "p99": latency.percentile(99),
+    }
+
+
+def _totals(surveyed: Surveyed) -> list[tuple[str, int, str]]:
+    """What went wrong in all connections together: name, how many, and the role of its colour."""
+    rows = [_row(each) for each in surveyed.summary.connections]
+
+    def total(key: str) -> int:
+        return sum(row[key] for row in rows)
+
+    paused = sum(
+        lane.pauses for sender in surveyed.pauses.senders.values() for lane in sender.lanes.values()
+    )
+    return [
+        ("lost", total("lost"), "loss"),
+        ("sent again", total("resent"), "resent"),
+        ("NAKs", total("naks"), "nak"),
+        ("RNR NAKs", total("rnr"), "rnr_nak"),
+        ("timeouts", total("timeouts"), "given_up"),
+        ("wrong ICRC", total("damaged") + surveyed.summary.stray_damaged, "damaged"),
+        ("late", total("late"), "late"),
+        ("copies", total("copies"), "copy"),
+        ("CE marks", total("ce"), "ce"),
+        ("CNPs", total("cnps"), "cnp"),
+        ("link pauses", paused, "pause"),
+    ]
+
+
+def _address(connection: Connection, end: int) -> str:
+    address, qpn = connection.ends[end]
+    return f"{address} QP {'?' if qpn is None else qpn}"
+
+
+def _way(direction: int) -> str:
+    return f"{ENDS[direction]} → {ENDS[1 - direction]}"
+
+
+def _end(connection: Connection, end: int) -> dict[str, str]:
+    counts = connection.directions[end]
+    address, qpn = connection.ends[end]
+    verbs = ", ".join(f"{count:,} {verb}" for verb, count in counts.messages.items())
+    return {
+        "name": ENDS[end],
+        "address": address,
+        "qpn": "not seen" if qpn is None else f"{qpn} (0x{qpn:06x})",
+        "sent": f"{counts.packets:,} packets, {counts.payload_bytes:,} bytes of payload",
+        "messages": verbs.replace("RDMA_", "").replace("_", " ") or "none",
+    }
+
+
+def _connection_facts(connection: Connection) -> list[tuple[str, str]]:
+    first, last = span_of(connection)
+    return [
+        ("Service", connection.service.name),
+        ("Path MTU", f"{connection.mtu:,} bytes" if connection.mtu else "not seen"),
+        ("Lasts", duration(last - first)),
+        ("Directions paired by", PAIRINGS[connection.pairing]),
+    ]
+
+
+def _not_observable(connection: Connection) -> Iterator[tuple[str, str]]:
+    """Counts that are not to be relied on, and why not."""
+    for direction in (0, 1):
+        if not connection.directions[direction].packets:
+            continue
+        reasons: dict[str, list[str]] = {}
+        for name, reason in connection.not_observable(direction).items():
+            reasons.setdefault(reason, []).append(name.replace("_", " "))
+        for reason, names in reasons.items():
+            yield f"Not to be counted from here {_way(direction)}: {', '.join(names)}", reason
+
+
+def _filter(connection: Connection) -> str:
+    """What shows the connection's packets in Wireshark."""
+    queue_pairs = [end.qpn for end in connection.ends if end.qpn is not None]
+    wanted = " or ".join(f"infiniband.bth.destqp == 0x{qpn:06x}" for qpn in queue_pairs)
+    addresses = [end.address for end in connection.ends]
+    if all("." in address and ":" not in address for address in addresses):
+        hosts = " and ".join(f"ip.addr == {address}" for address in addresses)
+        return f"{hosts} and ({wanted})"
+    return wanted
+
+
+def _told(story: Story) -> list[tuple[str, str]]:
+    """Lines of a story and how each looks; the verdict stands elsewhere."""
+    lines = story.lines(_UNWRAPPED)
+    return [(line.style, line.text) for line in lines if line.text and line.style != "verdict"]
+
+
+def _label(kind: EventKind) -> str:
+    return MARKS[kind].label if kind in MARKS else _LABELS[kind]
+
+
+_LABELS = {
+    EventKind.RESEND: "sent again",
+    EventKind.REPLAY: "answered again",
+    EventKind.MARKED: "CE mark",
+    EventKind.CNP: "CNP",
+}
+
+
+def _sentence(event: Event) -> str:
+    _, text = next(iter(remarks.of_event(event)))
+    return text.removeprefix(f"connection {event.connection}: ")
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    place, rule = finding.place, finding.rule
+    qpn = "" if place.dst_qpn is None else f" QP {place.dst_qpn}"
+    where = f"{place.src} → {place.dst}{qpn}" if place.src else "elsewhere"
+    return {
+        "severity": finding.severity.word,
+        "rule": rule.id,
+        "text": finding.text,
+        "law": rule.sentence,
+        "source": "; a habit of ".join(filter(None, (rule.section, ", ".join(rule.habits)))),
+        "connection": place.connection,
+        "where": where,
+        "count": finding.count,
+        "numbers": finding.numbers,
+    }
+
+
+_PORT = "whole port"
+
+_SHORT = {f"priority {number}": f"PFC {number}" for number in range(WHOLE_PORT)} | {
+    _PORT: "PAUSE",
+}
+"""What a lane is called beside a plot."""
+
+
+def _lanes(pauses: Pauses) -> Iterator[tuple[str, str, Lane]]:
+    """Sender, priority in words, and what it said, the longest paused first."""
+    lanes = [
+        (mac.to_bytes(8).hex(":")[6:], priority, lane)
+        for mac, sender in pauses.senders.items()
+        for priority, lane in sender.lanes.items()
+    ]
+    for mac, priority, lane in sorted(lanes, key=lambda each: (-each[2].paused_ns, each[:2])):
+        yield mac, _PORT if priority == WHOLE_PORT else f"priority {priority}", lane
+
+
+def _pauses_of(pauses: Pauses) -> list[Pause]:
+    lanes = [lane for lane in _lanes(pauses) if lane[2].paused_ns][:MOST_LANES]
+    return [
+        Pause(f"{_SHORT.get(what, what)} …{mac[-8:]}", f"{what} held by {mac}", lane.longest)
+        for mac, what, lane in lanes
+    ]
+
+
+def _pause_rows(surveyed: Surveyed) -> dict[str, Any]:
+    pauses = surveyed.pauses
+    return {
+        "remark": ""
+        if pauses.is_exact
+        else "The speed of the link is not known, so times are those of a 10 Gb/s link, and upper "
+        "bounds for a faster one; --link-speed sets it.",
+        "rows": [
+            {
+                "sender": mac,
+                "what": what,
+                "frames": lane.frames,
+                "pauses": lane.pauses,
+                "paused": lane.paused_ns,
+                "longest": lane.longest_ns,
+                "storms": lane.storms,
+                "number": lane.longest[0].number if lane.longest else 0,
+            }
+            for mac, what, lane in _lanes(pauses)
+        ][:MOST_FINDINGS],
+    }

@@ -1,0 +1,421 @@
+"""What a page draws of a connection: its packets as points, so few that a screen can show them.
+
+Traffic in which nothing happens is thinned: of many points, each column of the
+picture keeps its lowest and its highest. What is trouble is kept packet by packet,
+up to a limit for each kind. So the memory that a connection takes is bounded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from ibwire.analyse.connection import Connection
+from ibwire.analyse.events import Event, EventKind, Message
+from ibwire.analyse.half import ACKNOWLEDGE, RESPONSES, Half, Verdict
+from ibwire.analyse.packets import Seen
+from ibwire.report.story_words import VERBS, duration, opcode
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.psn import HALF, MASK, MODULUS
+from ibwire_layers.syndrome import AckKind, describe, kind
+
+EVENTS = 500
+"""Events of each kind that are kept of a connection."""
+
+COMPLETE = 400
+"""Points of a series that are all kept, however few columns there are."""
+
+STEPS = 240
+"""Bins of time that a connection is cut into for its goodput, at most twice as many."""
+
+
+class Role(StrEnum):
+    """What a point in the plot of PSNs stands for; events have their own kinds."""
+
+    REQUEST = "request"
+    RESENT = "resent"
+    RESPONSE = "response"
+    REPLAYED = "replayed"
+    ACK = "ack"
+
+
+class Point(NamedTuple):
+    """One packet or message."""
+
+    time_ns: int
+    value: int
+    """Its height: a PSN, or nanoseconds."""
+    number: int
+    """Of the packet."""
+    words: str
+
+
+class Spot(NamedTuple):
+    """Where a packet stands in the plots."""
+
+    time_ns: int
+    end: int | None
+    """Whose requests the plot shows; `None`: it has a time and no PSN."""
+    value: int
+
+
+class Told(NamedTuple):
+    """An event, and where it stands."""
+
+    event: Event
+    spot: Spot
+    last_value: int
+    """The height of its last PSN."""
+
+
+class Thinned:
+    """Points of one series, in any order; of many, two for each column of the picture."""
+
+    def __init__(self, first_ns: int, last_ns: int, columns: int) -> None:
+        self.count = 0
+        """Of all points, also those that were not kept."""
+        self._first_ns = first_ns
+        self._span_ns = max(1, last_ns - first_ns)
+        self._columns = columns
+        self._points: list[Point] = []
+        self._cells: dict[int, tuple[Point, Point]] | None = None
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether points were left out."""
+        return self._cells is not None
+
+    def add(self, point: Point) -> None:
+        """Take one more."""
+        self.count += 1
+        if self._cells is None:
+            self._points.append(point)
+            if len(self._points) > max(2 * self._columns, COMPLETE):
+                self._cells = {}
+                for each in self._points:
+                    self._put(self._cells, each)
+                self._points = []
+        else:
+            self._put(self._cells, point)
+
+    def points(self) -> list[Point]:
+        """Those that are kept, in the order of their packets."""
+        if self._cells is None:
+            kept = self._points
+        else:
+            kept = [point for cell in self._cells.values() for point in dict.fromkeys(cell)]
+        return sorted(kept, key=lambda point: point.number)
+
+    def _put(self, cells: dict[int, tuple[Point, Point]], point: Point) -> None:
+        column = (point.time_ns - self._first_ns) * self._columns // self._span_ns
+        # Clocks step back: what lies outside of the picture is drawn at its edge's expense.
+        column = min(max(column, 0), self._columns)
+        low, high = cells.get(column, (point, point))
+        cells[column] = min(low, point, key=_value), max(high, point, key=_value)
+
+
+class Bins:
+    """Bytes in equal steps of time."""
+
+    def __init__(self, first_ns: int, last_ns: int) -> None:
+        self.step_ns = round_step(max(1, (last_ns - first_ns) // STEPS))
+        self.first_ns = first_ns
+        self._last = (last_ns - first_ns) // self.step_ns
+        self.bytes = [0.0] * (self._last + 1)
+
+    def add(self, time_ns: int, size: int) -> None:
+        """Take a packet."""
+        self.bytes[self._bin(time_ns)] += size
+
+    def spread(self, from_ns: int, to_ns: int, size: int) -> None:
+        """Take a message that was carried in this time, evenly."""
+        first, last = self._bin(from_ns), self._bin(to_ns)
+        if first >= last:
+            self.bytes[last] += size
+            return
+        for each in range(first, last + 1):
+            begin = self.first_ns + each * self.step_ns
+            part = min(to_ns, begin + self.step_ns) - max(from_ns, begin)
+            self.bytes[each] += size * max(part, 0) / (to_ns - from_ns)
+
+    def _bin(self, time_ns: int) -> int:
+        return min(max((time_ns - self.first_ns) // self.step_ns, 0), self._last)
+
+
+class Panel:
+    """The requests of one end and what answers them, by PSN.
+
+    PSNs count on where they wrap around; after a restart they count from the first
+    one of the new life, so that lives with PSNs far apart fit into one picture.
+    """
+
+    def __init__(self, counts_from_first: bool, first_ns: int, last_ns: int, columns: int) -> None:
+        self.counts_from_first = counts_from_first
+        self.points = {role: Thinned(first_ns, last_ns, columns) for role in Role}
+        self.is_wrapped = False
+        """PSNs went round, and are counted on."""
+        self._near: int | None = None
+        self._base = MODULUS
+
+    def add(self, role: Role, half: Half, packet: Seen, words: str) -> int:
+        """Take a packet; returns its height."""
+        if half.next is not None:
+            self._near = half.next
+            if self.counts_from_first:
+                self._base = half.start
+        value = self.height(packet.psn)
+        self._near = value + self._base
+        self.is_wrapped |= not 0 <= value <= MASK
+        self.points[role].add(Point(packet.time_ns, value, packet.number, words))
+        return value
+
+    def height(self, psn: int) -> int:
+        """Where a PSN stands that is near the latest."""
+        near = psn + MODULUS if self._near is None else self._near
+        return near + (psn - near + HALF & MASK) - HALF - self._base
+
+    def place(self, role: Role, packet: Seen, words: str) -> None:
+        """Take a datagram, whose PSNs say nothing about order."""
+        self.points[role].add(Point(packet.time_ns, packet.psn, packet.number, words))
+
+
+class Series:
+    """Everything that is drawn of one connection.
+
+    known: the connection as another pass over the capture has found it.
+    """
+
+    def __init__(self, known: Connection, columns: int) -> None:
+        self.connection = known
+        self.first_ns, self.last_ns = span_of(known)
+        span = self.first_ns, self.last_ns
+        self.panels = (
+            Panel(known.directions[0].restarts > 0, *span, columns),
+            Panel(known.directions[1].restarts > 0, *span, columns),
+        )
+        """By the end that sends the requests."""
+        self.latency = Thinned(*span, columns), Thinned(*span, columns)
+        """Of messages, by direction."""
+        self.slow = Thinned(*span, columns), Thinned(*span, columns)
+        """Latency of messages of which packets were sent again."""
+        self.payload = Bins(*span), Bins(*span)
+        """By direction; of completed messages where completion can be seen, otherwise of
+        packets, without those that were sent again."""
+        self.by_messages = known.is_reliable and known.is_paired
+        self._done_ns = [self.first_ns, self.first_ns]
+        """When the newest message of each end was complete."""
+        self.marked = Thinned(*span, columns), Thinned(*span, columns)
+        self.cnps = Thinned(*span, columns), Thinned(*span, columns)
+        """By the direction in which they travel."""
+        self.events: list[Told] = []
+        self.counts: Counter[EventKind] = Counter()
+        self._gap_of: dict[int, int] = {}
+        """Newest packets before which something was missing; whose requests that is about."""
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether points were left out."""
+        parts = [*self.latency, *self.slow, *self.marked, *self.cnps]
+        parts += [part for panel in self.panels for part in panel.points.values()]
+        return any(part.is_thinned for part in parts)
+
+    def left_out(self) -> Counter[EventKind]:
+        """How many events of each kind were not kept."""
+        return Counter(
+            {kind: count - EVENTS for kind, count in self.counts.items() if count > EVENTS}
+        )
+
+    def request(self, half: Half, packet: Seen, verdict: Verdict) -> Spot:
+        """A request, before the half moves on."""
+        again = verdict in (Verdict.RESENT, Verdict.COPY)
+        role = Role.RESENT if verdict is Verdict.RESENT else Role.REQUEST
+        value = self.panels[half.end].add(role, half, packet, opcode(packet.opcode))
+        if not again and not self.by_messages:
+            self.payload[half.end].add(packet.time_ns, packet.size)
+        self._note_gap(packet.number, half.end, verdict)
+        return Spot(packet.time_ns, half.end, value)
+
+    def response(self, half: Half, packet: Seen, verdict: Verdict) -> Spot:
+        """A response, before the half moves on."""
+        panel = self.panels[half.end]
+        words = opcode(packet.opcode)
+        if packet.opcode in ACKNOWLEDGE:
+            role = Role.ACK
+            if kind(packet.syndrome) is not AckKind.ACK:
+                words = describe(packet.syndrome)
+        else:
+            role = Role.REPLAYED if verdict is Verdict.RESENT else Role.RESPONSE
+            again = verdict in (Verdict.RESENT, Verdict.COPY)
+            if not again and not self.by_messages:
+                self.payload[1 - half.end].add(packet.time_ns, packet.size)
+        self._note_gap(packet.number, half.end, verdict)
+        return Spot(packet.time_ns, half.end, panel.add(role, half, packet, words))
+
+    def other(self, direction: int, packet: Seen) -> Spot:
+        """A datagram; or a CNP or a damaged packet, of which events tell."""
+        if packet.opcode == OpCode.CNP:
+            return Spot(packet.time_ns, None, 0)
+        if packet.damaged:
+            end = 1 - direction if packet.opcode in RESPONSES else direction
+            return Spot(packet.time_ns, end, self.panels[end].height(packet.psn))
+        self.panels[direction].place(Role.REQUEST, packet, opcode(packet.opcode))
+        self.payload[direction].add(packet.time_ns, packet.size)
+        return Spot(packet.time_ns, direction, packet.psn)
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+        if event.kind in (EventKind.MARKED, EventKind.CNP):
+            lanes = self.marked if event.kind is EventKind.MARKED else self.cnps
+            point = Point(event.time_ns, 0, event.number, opcode(event.opcode))
+            lanes[event.direction].add(point)
+            return
+        self.counts[event.kind] += 1
+        if self.counts[event.kind] > EVENTS:
+            return
+        end = self._end_of(event)
+        if event.kind is EventKind.RESTART:
+            value = 0 if self.panels[end].counts_from_first else event.psn
+            last_value = value
+        else:
+            value = self.panels[end].height(event.psn)
+            last_value = value + (event.last_psn - event.psn & MASK)
+        self.events.append(Told(event, Spot(event.time_ns, end, value), last_value))
+
+    def message(self, message: Message) -> None:
+        """A message is over."""
+        if not message.acked_number or not self.connection.is_reliable:
+            return
+        # Messages are carried one after the other, so this one begins where the last has ended.
+        begun = max(message.first_ns, self._done_ns[message.direction])
+        self._done_ns[message.direction] = max(begun, message.acked_ns)
+        goes_back = message.verb == "RDMA_READ"
+        carrier = self.payload[message.direction ^ goes_back]
+        carrier.spread(begun, message.acked_ns, message.size)
+        verb = VERBS.get(message.verb, message.verb)
+        words = f"{verb} of {message.size:,} bytes, begun in packet {message.first_number}"
+        waited = max(0, message.acked_ns - message.first_ns)
+        if message.resent:
+            words += f", {message.resent} of its packets sent again"
+        words += f": {duration(waited)}"
+        target = self.slow if message.resent else self.latency
+        point = Point(message.acked_ns, waited, message.acked_number, words)
+        target[message.direction].add(point)
+
+    def finish(self) -> None:
+        """Nothing more follows."""
+        self.events.sort(key=lambda told: (told.event.time_ns, told.event.number))
+
+    def _note_gap(self, number: int, end: int, verdict: Verdict) -> None:
+        if verdict in (Verdict.GAP, Verdict.RESENT):
+            self._gap_of[number] = end
+            if len(self._gap_of) > _GAPS:
+                del self._gap_of[next(iter(self._gap_of))]
+
+    def _end_of(self, event: Event) -> int:
+        """Whose requests an event is about, or the answers to whose."""
+        if event.kind is EventKind.LOSS:
+            return self._gap_of.get(event.number, event.direction)
+        if event.kind in _OF_A_PACKET and event.opcode in RESPONSES:
+            return 1 - event.direction
+        return event.direction
+
+
+class Collector:
+    """Draws up the series of some connections; an observer of a capture's analysis.
+
+    chosen: the connections as another pass has found them.
+    columns: of the picture.
+    wanted: packets of which it is to be remembered where they stand.
+    """
+
+    def __init__(
+        self, chosen: Iterable[Connection], columns: int, wanted: Collection[int] = ()
+    ) -> None:
+        self.series = {each.number: Series(each, columns) for each in chosen}
+        self.spots: dict[int, tuple[int, Spot]] = {}
+        """Connection and place by packet, of those that were wanted."""
+        self._wanted = frozenset(wanted)
+
+    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+        """A request, before the half moves on."""
+        number = half.connection.number
+        series = self.series.get(number)
+        if series is not None:
+            spot = series.request(half, packet, verdict)
+            if packet.number in self._wanted:
+                self.spots[packet.number] = number, spot
+
+    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+        """A response, before the half moves on."""
+        number = half.connection.number
+        series = self.series.get(number)
+        if series is not None:
+            spot = series.response(half, packet, verdict)
+            if packet.number in self._wanted:
+                self.spots[packet.number] = number, spot
+
+    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+        """A CNP, a datagram, or a packet with a wrong ICRC."""
+        series = self.series.get(connection.number)
+        if series is not None:
+            spot = series.other(direction, packet)
+            if packet.number in self._wanted:
+                self.spots[packet.number] = connection.number, spot
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+        series = self.series.get(event.connection)
+        if series is not None:
+            series.event(event)
+
+    def message(self, message: Message) -> None:
+        """A message is over."""
+        series = self.series.get(message.connection)
+        if series is not None:
+            series.message(message)
+
+    def finish(self) -> None:
+        """Nothing more follows."""
+        for series in self.series.values():
+            series.finish()
+
+
+def span_of(connection: Connection) -> tuple[int, int]:
+    """When its first and its last packet came, ns."""
+    times = [
+        time
+        for counts in connection.directions
+        for time in (counts.first_ns, counts.last_ns)
+        if time is not None
+    ]
+    return min(times, default=0), max(times, default=0)
+
+
+def round_step(size: int) -> int:
+    """The smallest of 1, 2, 5, 10, 20 and so on that is at least so large."""
+    power = 1
+    while True:
+        for digit in (1, 2, 5):
+            if digit * power >= size:
+                return digit * power
+        power *= 10
+
+
+def cause_of(events: Sequence[Told], number: int) -> Event | None:
+    """The resending, among events of that kind in the order of their packets, of a packet."""
+    at = bisect_right(events, number, key=lambda told: told.event.number) - 1
+    if at >= 0 and number <= max(events[at].event.last_number, events[at].event.number):
+        return events[at].event
+    return None
+
+
+def _value(point: Point) -> int:
+    return point.value
+
+
+_OF_A_PACKET = (EventKind.LATE, EventKind.COPY, EventKind.DAMAGED, EventKind.REPLAY)
+
+_GAPS = 4096

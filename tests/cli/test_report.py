@@ -1,0 +1,116 @@
+"""`ibwire report`: where it writes, how it ends, and what it refuses."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
+
+from ibwire.cli.report import command
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(command, [*map(str, arguments)], **options)
+
+
+@pytest.fixture
+def capture(captures):
+    return captures / "drop-one-middle.a.pcap"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("trace.pcap", "trace.html"),
+        ("trace.a.pcapng", "trace.a.html"),
+        ("TRACE.PCAP", "TRACE.html"),
+        ("trace", "trace.html"),
+        (".pcap", ".pcap.html"),
+    ],
+)
+def test_the_page_is_called_after_the_capture(capture, here, name, page):
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / name).write_bytes(capture.read_bytes())
+
+    result = run(here / "elsewhere" / name)
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in here.iterdir() if path.is_file()] == [page]
+    assert "<!doctype html>" in (here / page).read_text()
+
+
+def test_standard_input_and_output_will_do(capture):
+    result = run("-", "-o", "-", input=capture.read_bytes())
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("<!doctype html>")
+
+
+def test_the_capture_itself_is_never_written_over(capture, here):
+    copy = here / "trace.pcap"
+    copy.write_bytes(capture.read_bytes())
+    (here / "link.html").symlink_to(copy)
+
+    for output in (copy, here / "link.html"):
+        result = run(copy, "-o", output)
+        assert result.exit_code == 2
+        assert "is the capture itself" in result.output
+    assert copy.read_bytes() == capture.read_bytes()
+
+
+def test_a_damaged_capture_gives_a_page_and_status_3(capture, here):
+    broken = here / "broken.pcap"
+    broken.write_bytes(capture.read_bytes()[:-7])
+
+    result = run(broken)
+    assert result.exit_code == 3
+    assert "broken.pcap: byte" in result.stderr
+    assert "The capture is damaged" in (here / "broken.html").read_text()
+
+
+@pytest.mark.parametrize("data", [None, b"# no capture\n"])
+def test_what_cannot_be_read_at_all_gives_no_page(here, data):
+    if data is not None:
+        (here / "notes.pcap").write_bytes(data)
+
+    result = run("notes.pcap")
+    assert result.exit_code == 3
+    assert "notes.pcap" in result.stderr
+    assert not (here / "notes.html").exists()
+
+
+def test_a_directory_that_does_not_exist_is_named(capture, here):
+    result = run(capture, "-o", here / "nowhere" / "page.html")
+
+    assert result.exit_code == 1
+    assert "No such file or directory" in result.output
+
+
+def test_a_pause_is_as_long_as_the_link_speed_says(here):
+    """One PFC frame, 65,535 quanta of 512 bits: 335.5 us at 100 Gb/s (IEEE 802.3 31B.2)."""
+    from capture.handmade import pcap_header, pcap_record
+
+    frame = bytes.fromhex("0180c2000001 020000000001 8808 0101 0008 0000 0000 0000 ffff")
+    (here / "pfc.pcap").write_bytes(pcap_header() + pcap_record(frame + bytes(34)))
+
+    result = run("pfc.pcap", "--link-speed", "100")
+    assert result.exit_code == 0, result.output
+    assert '"paused":335539' in (here / "pfc.html").read_text()
+
+
+def test_without_plotly_the_extra_is_named(capture):
+    script = (
+        "import sys; sys.modules['plotly'] = None; "
+        f"from ibwire.cli.report import command; command([{str(capture)!r}, '-o', '-'])"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert run.returncode == 1
+    assert "pip install 'ibwire[report]'" in run.stderr
