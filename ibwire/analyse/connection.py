@@ -80,8 +80,8 @@ class Direction:
     passed: int = 0
     """Messages that were answered by a response to a later one."""
     doubtful: int = 0
-    """Responses seen here for the first time after they had been asked for again: they may
-    have been sent before."""
+    """Times at which packets may have been lost unseen: responses that came only after they had
+    been asked for again, and IP identifications left out where requests were sent again."""
     skipped_ids: int = 0
     """IP identifications that were passed over, and belong to no packet seen."""
     implied_naks: int = 0
@@ -534,5 +534,7 @@ class Connection:
 _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all destinations"
 _TIMER = "a timer expired, and nothing here shows which packet was lost; there may be more"
 _COALESCED = "messages were answered by a response to a later one: ACKs were lost, or never sent"
-_ASKED_AGAIN = "responses were asked for again and seen once: the first may have been lost, or not"
+_ASKED_AGAIN = (
+    "packets that were sent again, or asked for again, may have been sent and lost before"
+)
 _ONE_SIDED = "nothing was seen in the other direction"

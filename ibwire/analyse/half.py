@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ibwire.analyse.events import Cause, Event, EventKind
-from ibwire.analyse.identity import REORDER_IDS, Recent
+from ibwire.analyse.identity import KEEP, REORDER_IDS, Recent
 from ibwire.analyse.packets import Seen
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import HALF, MASK, MODULUS
@@ -182,7 +182,9 @@ class Half:
         self.missing: list[Missing] = []
         self.missing_answers: list[Missing] = []
         self.lost: list[Missing] = []
-        """What was missing and has been sent again, until that is over."""
+        """What was missing and has been sent again, until it will not come any more."""
+        self.age = 0
+        """Packets since then."""
         self.skipped: list[Missing] = []
         """What was left out when requests were sent again: lost once more."""
         self.lost_answers: list[Missing] = []
@@ -192,6 +194,8 @@ class Half:
         """NAKs that the requester has not obeyed yet, newest last."""
         self.run: Event | None = None
         """Requests that are being sent again."""
+        self.run_at = 0
+        """PSN of the last of them."""
         self.run_upto = 0
         """PSN behind the last of them."""
         self.attempts = 0
@@ -275,6 +279,7 @@ class Half:
             Verdict.NEW if step == 0 else Verdict.GAP if step > 0 else self._again(psn, packet)
         )
         self.connection.tell_request(self, packet, verdict)
+        self._look_at_order(self.end, psn, packet, verdict)
         if step >= 0:
             self._advance(psn, packet, step)
         elif verdict is Verdict.RESENT:
@@ -285,6 +290,7 @@ class Half:
             self._tell_copy(self.end, packet, self.requests.get(psn))
         else:
             self.requests.add(psn, packet)
+        self._age()
         self.last_ns = packet.time_ns
         return verdict
 
@@ -461,13 +467,13 @@ class Half:
         if run is None or psn < self.run_upto or (refusal and refusal.number > run.number):
             self._end_run()
             run = self._begin_run(psn, packet)
-        elif psn > self.run_upto:
+        else:
             self._skip_again(psn, packet)
         span = self._span(packet)
         run.count += 1
         run.last_psn = psn + span - 1 & MASK
         run.last_number = packet.number
-        self.run_upto = psn + span
+        self.run_at, self.run_upto = psn, psn + span
         self.replay_upto = None
         gap = _within(self.missing, psn)
         if gap is not None:
@@ -482,18 +488,34 @@ class Half:
 
     def _skip_again(self, psn: int, packet: Seen) -> None:
         """Requests were left out where all are sent again: they are lost, if they were sent."""
-        before = self.requests.get(self.run_upto - 1)
+        before = self.requests.get(self.run_at)
         identity = self.connection.identities[self.end]
+        assert self.next is not None
         if before is None or not identity.counts_up:
             return
-        if identity.unseen(before, packet) == psn - self.run_upto:
-            assert self.next is not None
-            end = min(psn, self.next)  # beyond, they are missing for the first time
-            gap = Missing(self.run_upto, end, packet.number, packet.time_ns, end - self.run_upto)
-            self.skipped.append(gap)
+        end = min(psn, self.next)  # beyond, they are missing for the first time
+        known = sum(self.run_upto <= each < end for each in self.requests.all())
+        sent = identity.unseen(before, packet)
+        if not sent:
+            return
+        for packets in {known, end - self.run_upto}:
+            if packets and sent == packets + psn - end:
+                gap = Missing(self.run_upto, end, packet.number, packet.time_ns, packets)
+                self.skipped.append(gap)
+                return
+        self._doubt(before, packet)
+
+    def _doubt(self, before: Seen, packet: Seen) -> None:
+        """Identifications were left out between requests; Linux does that after a silence."""
+        if packet.time_ns - before.time_ns < SILENCE_NS:
+            self.connection.directions[self.end].doubtful += 1
 
     def _begin_run(self, psn: int, packet: Seen) -> Event:
         cause, number, since = self._cause(psn, packet)
+        newest = next(reversed(self.requests.all().values()), None)
+        identity = self.connection.identities[self.end]
+        if newest is not None and identity.counts_up and identity.unseen(newest, packet):
+            self._doubt(newest, packet)
         self.run = Event(
             *(EventKind.RESEND, self.connection.number, self.end),
             *(packet.number, packet.time_ns, packet.psn, packet.psn),
@@ -536,7 +558,6 @@ class Half:
         return Cause.UNKNOWN, 0, 0
 
     def _late(self, psn: int, packet: Seen) -> None:
-        self._tell_late(self.end, packet, self.requests.get(psn))
         span = self._span(packet)
         for gaps in (self.skipped, self.lost, self.missing):
             gap = _within(gaps, psn)
@@ -565,9 +586,8 @@ class Half:
         if verdict is Verdict.COPY:
             self._tell_copy(1 - self.end, packet, self.answers.get(psn))
         else:
-            if verdict is Verdict.LATE:
-                self._tell_late(1 - self.end, packet, self.answers.get(psn))
             self.answers.add(psn, packet)
+        self._age()
         self.last_ns = packet.time_ns
         return verdict
 
@@ -585,6 +605,7 @@ class Half:
         else:
             verdict = Verdict.LATE if identity.is_overtaken(packet, False) else Verdict.STALE
         self.connection.tell_response(self, packet, verdict)
+        self._look_at_order(1 - self.end, psn, packet, verdict)
         if verdict is Verdict.NEW:
             self._settle(upto, packet)
         if not is_ack and verdict is not Verdict.COPY:
@@ -632,7 +653,8 @@ class Half:
                 self._give_up(message)
             else:
                 done += 1
-                self.connection.directions[self.end].passed += message.last != upto
+                if message.last != upto:
+                    self._passed_by(1 - self.end)
                 self.connection.complete(self, message, packet)
         if done:
             direction = self.connection.directions[self.end]
@@ -642,6 +664,12 @@ class Half:
             self.refusals = []
         if messages and messages[0].awaits >= 0 and messages[0].last < self.acked:
             self._passed_over(messages[0], packet)
+
+    def _passed_by(self, direction: int) -> None:
+        """A message was answered by a response to a later one."""
+        self.connection.directions[self.end].passed += 1
+        if self.connection.identities[direction].high < 0:
+            self.connection.directions[direction].skipped_ids += 1  # before the first, who knows
 
     def _state(self, message: Open) -> int:
         """How far the oldest message is."""
@@ -696,6 +724,7 @@ class Half:
         else:
             verdict = Verdict.GAP if self._is_gap(message, psn) else Verdict.NEW
         self.connection.tell_response(self, packet, verdict)
+        self._look_at_order(1 - self.end, psn, packet, verdict)
         if verdict is Verdict.GAP or verdict is Verdict.NEW:
             assert message is not None
             if verdict is Verdict.GAP:
@@ -801,6 +830,7 @@ class Half:
         if self.run is not None or self.refusals:
             self._tell_given_up(now)
         self._end_run()
+        self._settle_lost()
         for gaps, direction in ((self.missing, self.end), (self.missing_answers, 1 - self.end)):
             for gap in gaps:
                 gap.packets = gap.end - gap.first
@@ -841,12 +871,27 @@ class Half:
                 )
             )
 
-    def _tell_late(self, direction: int, packet: Seen, before: Seen | None) -> None:
+    def _look_at_order(self, direction: int, psn: int, packet: Seen, verdict: Verdict) -> None:
+        """Tell a packet that was overtaken, if only by one of the other half."""
+        is_late = verdict is Verdict.LATE
+        overtaken = self.connection.identities[direction].is_overtaken(packet, is_late)
+        if verdict is Verdict.COPY or not overtaken:
+            return
         counts = self.connection.directions[direction]
         counts.reordered += 1
-        if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
-            counts.retransmitted += packet.opcode not in ACKNOWLEDGE  # its PSN was sent before it
+        if is_late and packet.opcode not in ACKNOWLEDGE:
+            counts.retransmitted += self._was_sent_before(direction, psn, packet)
         self._tell_one(EventKind.LATE, direction, packet)
+
+    def _was_sent_before(self, direction: int, psn: int, packet: Seen) -> bool:
+        """Whether a packet that was overtaken is not the first of its PSN."""
+        if direction == self.end:
+            before, gaps = self.requests.get(psn), (self.lost, self.missing)
+        else:
+            before, gaps = self.answers.get(psn), (self.lost_answers, self.missing_answers)
+        if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
+            return True
+        return psn >= self.start and not any(_within(each, psn) for each in gaps)
 
     def _tell_copy(self, direction: int, packet: Seen, first: Seen | None) -> None:
         self.connection.directions[direction].duplicates += 1
@@ -865,16 +910,28 @@ class Half:
         )
 
     def _end_run(self) -> None:
-        """What was sent again is through: what had been missing before was lost."""
+        """What was sent again is through."""
+        if self.run is not None:
+            self.connection.tell(self.run)
+            self.run = None
+
+    def _age(self) -> None:
+        """What has not come a while after the last packet was sent again will not come."""
+        if not (self.lost or self.skipped or self.lost_answers):
+            return
+        self.age = 0 if self.run is not None else self.age + 1
+        if self.age > KEEP:
+            self._settle_lost()
+
+    def _settle_lost(self) -> None:
+        """What had been missing before it was sent again was lost."""
+        self.age = 0
         for gap in _joined(self.lost) + self.skipped:
             self._lose(gap, self.end)
         for gap in _joined(self.lost_answers):
             self._lose(gap, 1 - self.end)
         for gaps in (self.lost, self.skipped, self.lost_answers):
             gaps.clear()
-        if self.run is not None:
-            self.connection.tell(self.run)
-            self.run = None
 
 
 def _within(gaps: list[Missing], psn: int) -> Missing | None:

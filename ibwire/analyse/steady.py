@@ -171,13 +171,11 @@ def _even_ids(identity: Identity, ip_id: npt.NDArray[np.int32], at: Index, end: 
     """Where the IP identifications stop to be all alike, or to go up."""
     if not len(ip_id):
         return end
+    if identity.high < 0 <= ip_id[0]:
+        return min(end, int(at[0]))  # the very first
     steps = np.diff(ip_id, prepend=identity.high) & 0xFFFF
-    if identity.high < 0:
-        steps = steps[1:]
-        at = at[1:]
     backward = steps > 0x10000 - REORDER_IDS
-    if len(steps):
-        backward |= (steps == 0) != (steps[0] == 0)
+    backward |= (steps == 0) != (steps[0] == 0)
     return _or(_first(backward, at), end)
 
 

@@ -15,7 +15,7 @@ from ibwire.analyse.packets import Seen
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK, distance
 
-KEEP = 2048
+KEEP = 256
 """Requests that are remembered, to compare what is sent again."""
 KEEP_READS = 16
 """READs that are remembered after they have been answered."""

@@ -82,7 +82,8 @@ MAX_UNSEEN = 1 << 16
 """A capture may lack so many packets in a row; a response further ahead answers nothing."""
 NEARBY = 1 << 12
 """PSNs around 0xFFFFFF that make an ACK of it an ordinary one."""
-KEEP_MESSAGES = 4096
+KEEP_MESSAGES = 512
+"""Messages of which it is remembered where they end."""
 
 _UNASKING = opcodes_where(
     lambda info: info.is_response or info.service not in (Service.RC, Service.XRC, Service.RD)
