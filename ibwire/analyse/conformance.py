@@ -10,9 +10,9 @@ import numpy.typing as npt
 from ibwire.analyse.connection import Connection
 from ibwire.analyse.events import Event, EventKind, Message
 from ibwire.analyse.findings import (
+    ANY,
     ELSEWHERE,
     EXAMPLES,
-    SPEC,
     Finding,
     Key,
     Ledger,
@@ -46,7 +46,7 @@ class Conformance:
     """
 
     def __init__(
-        self, profile: str = SPEC, rules: Iterable[Rule] = catalogue.RULES.values()
+        self, profile: str = ANY, rules: Iterable[Rule] = catalogue.RULES.values()
     ) -> None:
         self.summary = Summary()
         """The connections, numbered as in the findings, once it is finished."""

@@ -5,6 +5,8 @@ always and harmlessly: such a rule names them as its `habits`, and what would be
 a warning or an error of anyone else is shown as a note. Judged by the profile of
 that implementation it is not shown at all, and judged by the profile of another
 one it has its own severity: what rxe always does is still wrong in a ConnectX.
+A habit that is a mere trait, in every packet, is shown only where a profile is
+asked for, so that clean traffic yields nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+ANY = "any"
+"""Judge by the specification, and let every implementation have its traits."""
 SPEC = "spec"
+"""Judge by the specification alone; what is known of an implementation is a note."""
 
-PROFILES = (SPEC, "rdmavt", "rxe", "connectx", "hns")
+PROFILES = (ANY, SPEC, "rdmavt", "rxe", "connectx", "hns")
 """By whose habits a capture can be judged: the names of `ibwire.rc.profile`."""
 
 
@@ -50,6 +55,8 @@ class Rule:
     """Where the law was read, beyond the specification, or in which capture it was seen."""
     habits: tuple[str, ...] = ()
     """Implementations that are known to break it: names of profiles, and others."""
+    is_trait: bool = False
+    """The habit is in every packet of these implementations and harms nobody."""
     least: int = 1
     """So many packets at one place break it; fewer may be bit errors that no ICRC shows."""
 
@@ -60,9 +67,9 @@ class Rule:
 
     def judged_by(self, profile: str) -> Severity | None:
         """How grave a breach is for a profile; `None` when that is its habit."""
-        if profile in self.habits:
+        if profile in self.habits or (profile == ANY and self.is_trait):
             return None
-        return Severity.NOTE if self.habits and profile == SPEC else self.severity
+        return Severity.NOTE if self.habits and profile in (ANY, SPEC) else self.severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +167,7 @@ Key = tuple[str, int, int]
 class Ledger:
     """Collects what is found; its size is bounded by the number of rules."""
 
-    def __init__(self, rules: Iterable[Rule], profile: str = SPEC) -> None:
+    def __init__(self, rules: Iterable[Rule], profile: str = ANY) -> None:
         self.profile = profile
         self._open: dict[str, Rule] = {
             rule.id: rule for rule in rules if rule.judged_by(profile) is not None

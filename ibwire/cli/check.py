@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from ibwire.analyse.conformance import Conformance
-from ibwire.analyse.findings import EXAMPLES, PROFILES, SPEC, Finding, Rule, Severity
+from ibwire.analyse.findings import ANY, EXAMPLES, PROFILES, Finding, Rule, Severity
 from ibwire.analyse.rules.catalogue import FAMILIES, RULES
 from ibwire.capture import CaptureReader, RecordBatch
 from ibwire.cli.sources import UNREADABLE, Sources
@@ -45,7 +45,7 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
 @click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    default=SPEC,
+    default=ANY,
     show_default=True,
     help="Whose habits are expected.",
 )

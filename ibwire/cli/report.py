@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ibwire.analyse.findings import PROFILES, SPEC
+from ibwire.analyse.findings import ANY, PROFILES
 from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE
@@ -44,7 +44,7 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
 @click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    default=SPEC,
+    default=ANY,
     show_default=True,
     help="Whose habits are no finding.",
 )

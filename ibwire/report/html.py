@@ -26,7 +26,7 @@ from typing import Any
 from ibwire.analyse.conformance import Conformance
 from ibwire.analyse.connection import Connection
 from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.findings import SPEC, Finding
+from ibwire.analyse.findings import ANY, Finding
 from ibwire.analyse.half import Half, Verdict
 from ibwire.analyse.histogram import Histogram
 from ibwire.analyse.packets import Seen
@@ -87,7 +87,7 @@ class Survey:
     rate_bps: of the link, for the times of pauses.
     """
 
-    def __init__(self, name: str, profile: str = SPEC, rate_bps: int | None = None) -> None:
+    def __init__(self, name: str, profile: str = ANY, rate_bps: int | None = None) -> None:
         self._name = name
         self._start_ns: int | None = None
         self._judged = Conformance(profile)

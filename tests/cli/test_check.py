@@ -94,7 +94,7 @@ def test_the_profile_of_another_implementation_makes_them_errors(captures: Path)
     ("level", "status"), [("note", 1), ("warning", 0), ("error", 0), ("never", 0)]
 )
 def test_notes_fail_only_when_asked_for(captures: Path, level: str, status: int) -> None:
-    result = check("--fail-on", level, captures / "rcx-all-ops.pcap")
+    result = check("--fail-on", level, captures / "rnr-multi-packet.pcap")
 
     assert result.exit_code == status
 
@@ -127,7 +127,7 @@ def test_rules_are_listed_without_a_capture() -> None:
 
 def test_a_note_at_many_places_is_one_line(captures: Path) -> None:
     """16 connections of rxe: 32 directions with MigReq 0."""
-    lines = check(captures / "srq-pingpong.pcap").stdout.splitlines()
+    lines = check("--profile", "spec", captures / "srq-pingpong.pcap").stdout.splitlines()
 
     assert len(lines) == 2
     assert "32 directions" in lines[0]
@@ -155,3 +155,23 @@ def test_a_damaged_file_is_judged_up_to_the_damage(broken: Path) -> None:
     assert result.exit_code == 3
     assert "naks.once" in result.stdout
     assert str(broken) in result.stderr
+
+
+CLEAN = ("rcx-all-ops.pcap", "cm-rping.pcap", "uc-write-bw.pcap", "ud-pingpong.pcap")
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_clean_traffic_yields_nothing(captures: Path, name: str) -> None:
+    """What rxe has in every packet (MigReq 0, AckReq on QP1) is not worth a word by itself."""
+    result = check("--fail-on", "note", captures / name)
+
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_traits_of_an_implementation_are_notes_for_the_specification(captures: Path) -> None:
+    result = check("--profile", "spec", captures / "cm-rping.pcap")
+
+    assert "integrity.mig-req" in result.stdout
+    assert "psn_acks.ack-req-mad" in result.stdout
+    assert result.exit_code == 0

@@ -54,6 +54,7 @@ BYTE_4 = Rule(
     "IBA 9.2, annex A17.3.3",
     "hns sends 0x10 in requests: third-party/rocev2_send_imm_part1",
     ("hns",),
+    is_trait=True,
     least=4,
 )
 MIG_REQ = Rule(
@@ -63,6 +64,7 @@ MIG_REQ = Rule(
     "IBA 17.2.8",
     "rxe sends 0 in every packet: all captures; Intel E810 (Lumina)",
     ("rxe", "e810"),
+    is_trait=True,
 )
 P_KEY = Rule(
     "integrity.p-key",

@@ -74,6 +74,7 @@ ASKED_MAD = Rule(
     "IBA 9.2.1",
     "rxe sets AckReq on QP1: cm-rping; native IB does not: third-party/infiniband_native_part1",
     ("rxe",),
+    is_trait=True,
 )
 
 RULES = (MSN, SENT, EARLY, BEFORE_FIRST, STALE, KIND, ASKED, ASKED_MAD)

@@ -16,7 +16,9 @@ What `ibwire check` judges captures by. An *error* is a breach that a conforming
 put up with; a *warning* is not as the specification has it, but receivers take it, or the capture
 may deceive; a *note* is worth knowing. A rule with a *habit* is broken by that implementation
 always and harmlessly: its breach is shown as a note that names it, not at all with `--profile` of
-that implementation, and in its own severity with the profile of another one.
+that implementation, and in its own severity with the profile of another one. What is marked with
+a star is in every packet of these implementations; it is shown only when a profile is named, such
+as `--profile spec`.
 
 Loss, damage and reordering on the way are no breach of anybody's. A rule says nothing where the
 capture cannot show it: what was captured on one side, begins in the middle, or lacks packets.
@@ -35,7 +37,8 @@ def page() -> str:
         lines.append("|---|---|---|---|---|---|")
         for rule in RULES.values():
             if rule.family == family:
-                cells = (f"`{rule.id}`", rule.severity.word, rule.sentence, ", ".join(rule.habits))
+                habits = ", ".join(rule.habits) + "*" * rule.is_trait
+                cells = (f"`{rule.id}`", rule.severity.word, rule.sentence, habits)
                 lines.append("| " + " | ".join((*cells, rule.section, rule.source)) + " |")
         lines.append("")
     return "\n".join(lines)
