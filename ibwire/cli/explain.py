@@ -18,6 +18,7 @@ from ibwire.analyse.summary import Analysis, Summary
 from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.values import QueuePairNumber
 from ibwire.dissect import Columns
 from ibwire.errors import CaptureError
 from ibwire.report.story import Frames, Story
@@ -36,23 +37,13 @@ OTHERS = 20
 """Other connections that are listed."""
 
 
-def _qpn(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """A queue pair number, decimal or with 0x."""
-    if value is None:
-        return None
-    try:
-        number = int(value, 0)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no number, decimal or with 0x") from None
-    if not 0 <= number < 1 << 24:
-        raise click.BadParameter(f"{value} does not fit 24 bits")
-    return number
-
-
 @click.command("explain")
 @click.argument("capture", metavar="CAPTURE")
 @click.option(
-    "--qpn", callback=_qpn, metavar="N", help="Connections with this queue pair at either end."
+    "--qpn",
+    type=QueuePairNumber(),
+    metavar="N",
+    help="Connections with this queue pair at either end.",
 )
 @click.option(
     "--connection", "number", type=click.IntRange(min=1), metavar="N", help="The connection N."

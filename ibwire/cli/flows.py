@@ -12,31 +12,15 @@ import click
 from ibwire.analyse import many
 from ibwire.analyse.summary import Summary
 from ibwire.cli.sources import UNREADABLE, expand
+from ibwire.cli.values import Rate
 from ibwire.errors import CaptureError, MissingExtra
 from ibwire.report import flows as report
-from ibwire_layers.errors import EncodeError
 
 if TYPE_CHECKING:
     from ibwire.analyse.between import Between
 
 SHOWN = 40
 """Lines of the table on a terminal; --all and pipes have more."""
-
-
-class _Rate(click.ParamType[int]):
-    """A link speed such as 100G."""
-
-    name = "rate"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        from ibwire.inject.plan import parse_rate
-
-        try:
-            return value if isinstance(value, int) else parse_rate(str(value))
-        except EncodeError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command("flows")
@@ -48,7 +32,7 @@ class _Rate(click.ParamType[int]):
     metavar="FILE",
     help="A capture of the same traffic at another point: names what was lost between the two.",
 )
-@click.option("--link-rate", type=_Rate(), help="Speed of the paused links, such as 100G.")
+@click.option("--link-rate", type=Rate(), help="Speed of the paused links, such as 100G.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Read files in N processes.")
 @click.option("--ray", metavar="ADDRESS", help="Read files in a Ray cluster; `local` starts one.")
 def command(

@@ -14,9 +14,9 @@ from ibwire.analyse.findings import ANY, PROFILES
 from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.values import Rate
 from ibwire.dissect import Columns
 from ibwire.errors import CaptureError, MissingExtra
-from ibwire.units import GBPS
 
 if TYPE_CHECKING:
     from ibwire.report.html import Closer, Survey
@@ -49,13 +49,12 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
     help="Whose habits are no finding.",
 )
 @click.option(
-    "--link-speed",
-    type=click.FloatRange(min=0.001, max=10_000),
-    metavar="GBPS",
-    help="Of the link, in Gb/s: makes the times of pauses exact.",
+    "--link-rate",
+    type=Rate(),
+    help="Speed of the paused links, such as 100G: makes the times of pauses exact.",
 )
 def command(
-    capture: str, output: str | None, most: int, profile: str, link_speed: float | None
+    capture: str, output: str | None, most: int, profile: str, link_rate: int | None
 ) -> None:
     """Write a page that shows what went wrong in a capture.
 
@@ -75,7 +74,7 @@ def command(
 
         with tempfile.TemporaryDirectory(prefix="ibwire-") as directory:
             path = spooled(capture, directory)
-            content, failed = _read(path, capture, most, profile, link_speed)
+            content, failed = _read(path, capture, most, profile, link_rate)
     except (CaptureError, MissingExtra) as error:
         raise click.ClickException(str(error)) from None
     if content is None:
@@ -93,13 +92,13 @@ def _default_name(capture: str) -> str:
 
 
 def _read(
-    path: str, capture: str, most: int, profile: str, link_speed: float | None
+    path: str, capture: str, most: int, profile: str, link_rate: int | None
 ) -> tuple[dict[str, Any] | None, bool]:
     """What the page shows, `None` when nothing can be read; and whether some could not be read."""
     from ibwire.report.html import Closer, Survey
 
     name = STANDARD_INPUT if capture == "-" else capture
-    survey = Survey(name, profile, None if link_speed is None else round(link_speed * GBPS))
+    survey = Survey(name, profile, link_rate)
     if os.path.exists(path) and not os.path.isfile(path):
         raise CaptureError(name, None, "is no file, and a report reads its capture twice")
     error = _take(path, survey)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import click
 
 from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.values import QueuePairNumber
 from ibwire.errors import CaptureError
 from ibwire.link.conversation import ROLES, Conversation
 from ibwire.link.report import Inference, Report, name_of
@@ -23,26 +24,9 @@ SHOWN = 20
 """Differences of a connection that are listed for people; --json has more."""
 
 
-class _Number(click.ParamType[int]):
-    """A QP number, decimal or with 0x."""
-
-    name = "number"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        try:
-            number = value if isinstance(value, int) else int(str(value), 0)
-        except ValueError:
-            self.fail(f"{value!r} is no number", param, ctx)
-        if not 0 <= number < 1 << 24:
-            self.fail(f"{value} does not fit 24 bits", param, ctx)
-        return number
-
-
 @click.command("respond")
 @click.argument("capture")
-@click.option("--qpn", type=_Number(), help="Only requests to this queue pair.")
+@click.option("--qpn", type=QueuePairNumber(), help="Only requests to this queue pair.")
 @click.option(
     "--profile",
     type=click.Choice(list(PROFILES)),

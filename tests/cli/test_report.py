@@ -100,7 +100,7 @@ def test_a_pause_is_as_long_as_the_link_speed_says(here):
     frame = bytes.fromhex("0180c2000001 020000000001 8808 0101 0008 0000 0000 0000 ffff")
     (here / "pfc.pcap").write_bytes(pcap_header() + pcap_record(frame + bytes(34)))
 
-    result = run("pfc.pcap", "--link-speed", "100")
+    result = run("pfc.pcap", "--link-rate", "100G")
     assert result.exit_code == 0, result.output
     assert '"paused":335539' in (here / "pfc.html").read_text()
 

@@ -1,0 +1,42 @@
+"""Values that options of several commands take."""
+
+from __future__ import annotations
+
+import click
+
+from ibwire_layers.errors import EncodeError
+
+
+class QueuePairNumber(click.ParamType[int]):
+    """A QP number, decimal or with 0x."""
+
+    name = "number"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The number; whatever does not fit 24 bits is wrong usage."""
+        try:
+            number = value if isinstance(value, int) else int(str(value), 0)
+        except ValueError:
+            self.fail(f"{value!r} is no number", param, ctx)
+        if not 0 <= number < 1 << 24:
+            self.fail(f"{value} does not fit 24 bits", param, ctx)
+        return number
+
+
+class Rate(click.ParamType[int]):
+    """A link speed such as 100G, in bits a second."""
+
+    name = "rate"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Bits a second."""
+        from ibwire.inject.plan import parse_rate
+
+        try:
+            return value if isinstance(value, int) else parse_rate(str(value))
+        except EncodeError as error:
+            self.fail(str(error), param, ctx)
