@@ -19,7 +19,7 @@ class QueuePairNumber(click.ParamType[int]):
         try:
             number = value if isinstance(value, int) else int(str(value), 0)
         except ValueError:
-            self.fail(f"{value!r} is no number", param, ctx)
+            self.fail(f"{value!r} is no number, decimal or with 0x", param, ctx)
         if not 0 <= number < 1 << 24:
             self.fail(f"{value} does not fit 24 bits", param, ctx)
         return number
