@@ -18,6 +18,7 @@ from ibwire.analyse.packets import Rows, Seen
 from ibwire.analyse.pause import Pauses, still
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
+from ibwire_layers.syndrome import CREDITS
 
 
 class Observer(Protocol):
@@ -97,12 +98,19 @@ class Direction:
     """PSNs sent and not acknowledged."""
     latency: Histogram = field(default_factory=Histogram)
     """ns from the first packet of a message to the response that completed it."""
+    credit_codes: tuple[int, int] | None = None
+    """Lowest and highest credit code that its receiver gave; `None` when it gave none."""
     congestion: Congestion | None = None
     """From the first CE mark or CNP on."""
 
     def count_message(self, verb: str, count: int = 1) -> None:
         """The last requests of so many messages were seen for the first time."""
         self.messages[verb] = self.messages.get(verb, 0) + count
+
+    def note_credits(self, lowest: int, highest: int) -> None:
+        """The receiver has given credits, by their codes."""
+        known = self.credit_codes or (lowest, highest)
+        self.credit_codes = min(known[0], lowest), max(known[1], highest)
 
     def count_nak(self, name: str) -> None:
         """A NAK, by its name."""
@@ -117,6 +125,8 @@ class Direction:
                 mine[key] = mine.get(key, 0) + count
         self.latency.merge(later.latency)
         self.max_outstanding = max(self.max_outstanding, later.max_outstanding)
+        if later.credit_codes is not None:
+            self.note_credits(*later.credit_codes)
         if self.congestion is None or later.congestion is None:
             self.congestion = self.congestion or later.congestion
         else:
@@ -336,6 +346,7 @@ class Connection:
             "messages_per_ack": round(counts.acked_messages / counts.acks, 2)
             if counts.acks
             else None,
+            "credits": counts.credit_codes and [CREDITS[code] for code in counts.credit_codes],
             "not_observable": self.not_observable(direction),
         }
 

@@ -29,7 +29,7 @@ from ibwire.analyse.identity import KEEP, REORDER_IDS, Recent
 from ibwire.analyse.packets import Seen
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import HALF, MASK, MODULUS
-from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode, code, kind
+from ibwire_layers.syndrome import INVALID_CREDITS, RNR_TIMER_US, AckKind, NakCode, code, kind
 
 if TYPE_CHECKING:
     from ibwire.analyse.connection import Connection
@@ -578,6 +578,9 @@ class Half:
         """Take a response; returns what it is."""
         if self.next is None:
             return self._unasked(packet)
+        if 0 <= packet.syndrome < INVALID_CREDITS:
+            direction = self.connection.directions[self.end]
+            direction.note_credits(packet.syndrome, packet.syndrome)
         psn = self.next + (packet.psn - self.next + HALF & MASK) - HALF
         if packet.opcode in ACKNOWLEDGE:
             verdict = self._acknowledge(psn, packet)

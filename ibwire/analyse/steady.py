@@ -38,6 +38,7 @@ from ibwire.analyse.identity import REORDER_IDS, Identity
 from ibwire.analyse.packets import Rows
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
+from ibwire_layers.syndrome import INVALID_CREDITS
 
 LEAST = 48
 """Packets from which on this is faster than one by one."""
@@ -293,6 +294,10 @@ def _follow(connection: Connection, asked: _Asked, rows: Rows) -> None:
         _count_messages(counts, rows.opcode[requests])
         started = _continue(asked, rows)
     if len(responses):
+        given = rows.syndrome[responses]
+        given = given[(given >= 0) & (given < INVALID_CREDITS)]
+        if len(given):
+            counts.note_credits(int(given.min()), int(given.max()))
         half.acked = int(asked.answers[-1])
         half.attempts = 0
         half.answers.add_many(asked.answers, rows, responses)

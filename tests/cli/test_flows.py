@@ -190,3 +190,21 @@ def test_wrong_usage_is_status_2(arguments: list[str], message: str):
 
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_credits_are_the_fewest_and_the_most_that_were_given(tmp_path: Path):
+    """Codes 5 and 6 are 6 and 8 receive work requests (IBA 9.7.7.2)."""
+    path = pcap(
+        tmp_path / "credits.pcap",
+        [
+            (0, frame(1, OpCode.RC_SEND_ONLY)),
+            (1_000, frame(1, OpCode.RC_ACKNOWLEDGE, back=True, aeth=0x06000001)),
+            (2_000, frame(2, OpCode.RC_SEND_ONLY)),
+            (3_000, frame(2, OpCode.RC_ACKNOWLEDGE, back=True, aeth=0x05000002)),
+        ],
+    )
+
+    there, back = directions(path)
+
+    assert there["credits"] == [6, 8]
+    assert back["credits"] is None
