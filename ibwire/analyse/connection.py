@@ -81,8 +81,10 @@ class Direction:
     passed: int = 0
     """Messages that were answered by a response to a later one."""
     doubtful: int = 0
-    """Times at which packets may have been lost unseen: responses that came only after they had
-    been asked for again, and IP identifications left out where requests were sent again."""
+    """Responses seen here for the first time after they had been asked for again: they may
+    have been sent before."""
+    left_out: int = 0
+    """IP identifications that no packet had where requests were sent again."""
     skipped_ids: int = 0
     """IP identifications that were passed over, and belong to no packet seen."""
     implied_naks: int = 0
@@ -140,7 +142,7 @@ class Direction:
 _SUMS = (
     *("packets", "bytes", "payload_bytes", "message_bytes", "completed"),
     *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts", "unexplained"),
-    *("passed", "doubtful", "skipped_ids"),
+    *("passed", "doubtful", "left_out", "skipped_ids"),
     *("implied_naks", "marked", "cnps", "damaged", "restarts", "acks", "acked_messages"),
 )
 
@@ -397,6 +399,8 @@ class Connection:
             reasons["lost_packets"] = _COALESCED
         if asked.doubtful:
             reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _ASKED_AGAIN)
+        if asked.left_out:
+            reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _LEFT_OUT)
         return reasons
 
     def renew(self, end: int, birth: Birth) -> None:
@@ -545,7 +549,6 @@ class Connection:
 _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all destinations"
 _TIMER = "a timer expired, and nothing here shows which packet was lost; there may be more"
 _COALESCED = "messages were answered by a response to a later one: ACKs were lost, or never sent"
-_ASKED_AGAIN = (
-    "packets that were sent again, or asked for again, may have been sent and lost before"
-)
+_ASKED_AGAIN = "responses were asked for again and seen once: the first may have been lost, or not"
+_LEFT_OUT = "IP identifications were left out where packets were sent again: some may be lost"
 _ONE_SIDED = "nothing was seen in the other direction"

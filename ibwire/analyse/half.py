@@ -128,6 +128,9 @@ tens of milliseconds at most (w: rnr-late-recv, rnr-multi-packet)."""
 SILENCE_NS = 1_000_000
 """Who sends again after a longer silence had a timer that ended it. NICs answer a NAK
 within hundreds of microseconds at most (Lumina)."""
+HASTE_NS = 500_000
+"""Between packets that follow each other so soon no sender leaves out IP identifications. Linux
+does after a jiffy or more, 1 ms at least (net/ipv4/route.c ip_idents_reserve)."""
 MTUS = (256, 512, 1024, 2048, 4096)
 """Bytes of the path MTUs there are (IBA 9.4.3)."""
 
@@ -183,6 +186,8 @@ class Half:
         self.missing_answers: list[Missing] = []
         self.lost: list[Missing] = []
         """What was missing and has been sent again, until it will not come any more."""
+        self.doubts: set[int] = set()
+        """IP identifications that were left out where requests were sent again."""
         self.age = 0
         """Packets since then."""
         self.skipped: list[Missing] = []
@@ -233,6 +238,7 @@ class Half:
             or self.lost
             or self.skipped
             or self.lost_answers
+            or self.doubts
             or self.refusals
             or self.run
             or any(message.is_doubtful for message in self.messages)
@@ -495,26 +501,26 @@ class Half:
             return
         end = min(psn, self.next)  # beyond, they are missing for the first time
         known = sum(self.run_upto <= each < end for each in self.requests.all())
-        sent = identity.unseen(before, packet)
-        if not sent:
+        unseen = identity.unseen(before, packet)
+        if not unseen:
             return
         for packets in {known, end - self.run_upto}:
-            if packets and sent == packets + psn - end:
+            if packets and len(unseen) == packets + psn - end:
                 gap = Missing(self.run_upto, end, packet.number, packet.time_ns, packets)
                 self.skipped.append(gap)
                 return
         self._doubt(before, packet)
 
     def _doubt(self, before: Seen, packet: Seen) -> None:
-        """Identifications were left out between requests; Linux does that after a silence."""
-        if packet.time_ns - before.time_ns < SILENCE_NS:
-            self.connection.directions[self.end].doubtful += 1
+        """Note identifications left out between two requests; Linux does that after a silence."""
+        if packet.time_ns - before.time_ns < HASTE_NS:
+            self.doubts |= self.connection.identities[self.end].unseen(before, packet)
 
     def _begin_run(self, psn: int, packet: Seen) -> Event:
         cause, number, since = self._cause(psn, packet)
         newest = next(reversed(self.requests.all().values()), None)
         identity = self.connection.identities[self.end]
-        if newest is not None and identity.counts_up and identity.unseen(newest, packet):
+        if newest is not None and identity.counts_up:
             self._doubt(newest, packet)
         self.run = Event(
             *(EventKind.RESEND, self.connection.number, self.end),
@@ -695,6 +701,10 @@ class Half:
                 gap.packets = gap.end - gap.first
                 self.missing_answers.remove(gap)
                 self._lose(gap, 1 - self.end)
+        rest = message.last + 1 - message.awaits
+        if rest > 0:
+            shown = message.last_number, message.last_ns
+            self._lose(Missing(message.awaits, message.last + 1, *shown, rest), 1 - self.end)
         self.refusals = [each for each in self.refusals if each.psn > message.last]
         self.connection.abandon(self, message)
 
@@ -804,7 +814,7 @@ class Half:
         identity = self.connection.identities[1 - self.end]
         if before is None or not identity.counts_up:
             return
-        if identity.unseen(before, packet) == psn - upto:
+        if len(identity.unseen(before, packet)) == psn - upto:
             self.lost_answers.append(Missing(upto, psn, packet.number, packet.time_ns, psn - upto))
 
     def _unasked(self, packet: Seen) -> Verdict:
@@ -880,6 +890,8 @@ class Half:
         overtaken = self.connection.identities[direction].is_overtaken(packet, is_late)
         if verdict is Verdict.COPY or not overtaken:
             return
+        if direction == self.end:
+            self.doubts.discard(packet.ip_id)
         counts = self.connection.directions[direction]
         counts.reordered += 1
         if is_late and packet.opcode not in ACKNOWLEDGE:
@@ -920,7 +932,7 @@ class Half:
 
     def _age(self) -> None:
         """What has not come a while after the last packet was sent again will not come."""
-        if not (self.lost or self.skipped or self.lost_answers):
+        if not (self.lost or self.skipped or self.lost_answers or self.doubts):
             return
         self.age = 0 if self.run is not None else self.age + 1
         if self.age > KEEP:
@@ -929,6 +941,8 @@ class Half:
     def _settle_lost(self) -> None:
         """What had been missing before it was sent again was lost."""
         self.age = 0
+        self.connection.directions[self.end].left_out += len(self.doubts)
+        self.doubts.clear()
         for gap in _joined(self.lost) + self.skipped:
             self._lose(gap, self.end)
         for gap in _joined(self.lost_answers):

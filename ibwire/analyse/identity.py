@@ -26,6 +26,7 @@ class Identity:
     def __init__(self) -> None:
         self.high = -1
         """Of the newest packet; -1 before the first."""
+        self.first = -1
         self.counts_up = False
         self.newest: dict[int, int] = {}
         """ICRC by identification, of the newest packets."""
@@ -41,11 +42,11 @@ class Identity:
         step = ip_id - self.high & 0xFFFF
         skipped = 0
         if self.high < 0:
-            self.high = ip_id
+            self.first = self.high = ip_id
         elif 0 < step <= 0x10000 - REORDER_IDS:
             self.high, self.counts_up = ip_id, step < REORDER_IDS
             skipped = step - 1
-        elif step and ip_id not in self.newest:
+        elif step and ip_id not in self.newest and not self._precedes_all(ip_id):
             skipped = -1
         self._remember(ip_id, packet.icrc)
         return skipped
@@ -72,12 +73,18 @@ class Identity:
         if len(self.newest) > KEEP:
             del self.newest[next(iter(self.newest))]
 
-    def unseen(self, one: Seen, other: Seen) -> int:
-        """How many identifications between those of two packets belong to none that was seen."""
+    def _precedes_all(self, ip_id: int) -> bool:
+        """Whether a packet was overtaken by the first that was seen."""
+        return 0 < (self.first - ip_id & 0xFFFF) < REORDER_IDS
+
+    def unseen(self, one: Seen, other: Seen) -> set[int]:
+        """Identifications between those of two packets that belong to none that was seen.
+
+        None when the other was overtaken by the first.
+        """
         step = other.ip_id - one.ip_id & 0xFFFF
-        if step > KEEP:
-            return step - 1
-        return sum(one.ip_id + each & 0xFFFF not in self.newest for each in range(1, step))
+        step = min(step, REORDER_IDS) if step <= 0x10000 - REORDER_IDS else 0
+        return {one.ip_id + each & 0xFFFF for each in range(1, step)}.difference(self.newest)
 
     def is_overtaken(self, packet: Seen, otherwise: bool) -> bool:
         """Whether a packet was sent before what was seen last.

@@ -61,6 +61,8 @@ def _analyse_one(path: str, *, is_part: bool, rate_bps: int | None) -> Part:
         feed(analysis, path)
     except CaptureError as error:
         return Part(path, analysis, str(error))
+    finally:
+        analysis.flush()
     return Part(path, analysis, None)
 
 
@@ -76,7 +78,6 @@ def feed(analysis: Analysis, path: str) -> None:
     with open_capture(path, reuse=True) as capture:
         for batch in capture.batches():
             analysis.take(Columns(batch, capture.path))
-    analysis.pause()
 
 
 def in_order(paths: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ibwire.dissect import Columns
 from ibwire.dissect.fields import gather
+from ibwire.dissect.frames import HEADER_SIZE
 from ibwire.dissect.icrc import STATUS_WORDS
 from ibwire_layers import headers as h
 from ibwire_layers import outer
@@ -134,6 +135,13 @@ _CE = 3
 def known(columns: Columns) -> npt.NDArray[np.int64]:
     """Rows of a chunk that hold a transport packet with a known opcode and whole headers."""
     return np.flatnonzero(columns.valid("payload.len"))
+
+
+def cut(columns: Columns) -> int:
+    """How many packets of a chunk have a known opcode, and headers that were not captured whole."""
+    frames = columns.frames
+    whole = columns.valid("payload.len")
+    return int(((frames.bth >= 0) & ~whole & (HEADER_SIZE[frames.opcode] > 0)).sum())
 
 
 def read(columns: Columns, rows: npt.NDArray[np.int64], flow: npt.NDArray[np.int32]) -> Rows:

@@ -2,20 +2,21 @@
 
 A reliable connection's packets name the queue pair they go to and not the one
 they come from. Two flows between the same ends belong together when one answers
-the other: its responses name PSNs that the other's requests had. Where several
-fit, the UDP source port decides (rxe has one for both directions); where a
+the other: its responses name PSNs of requests that the other had sent before. Where
+several fit, the UDP source port decides (rxe has one for both directions); where a
 connection manager or a program's own exchange was captured, that decides first.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ibwire.analyse.flow import FlowKey
-from ibwire.analyse.half import RESPONSES
+from ibwire.analyse.half import ACKNOWLEDGE, ANSWERED, RESPONSES
 from ibwire.analyse.packets import Rows, Seen
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import distance
@@ -34,10 +35,12 @@ INDEXED = 64
 """Requests of a flow by which answers to it are known."""
 ASKED = 16
 """Responses of a flow that are looked up."""
+RIVALS = 4
+"""Flows that are considered for each response: those whose request came last before it."""
 NEAR = 4096
 """PSNs that a response without a request of its PSN may be away: a NAK of a lost packet."""
 CANDIDATES = 64
-"""Flows between two ends from which on none is chosen for being near."""
+"""Flows between two ends from which on none is chosen by being near."""
 
 
 class Candidate(NamedTuple):
@@ -118,58 +121,99 @@ def _by_agreement(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> I
 
 
 def _by_answers(waiting: Sequence[Candidate]) -> list[Pair]:
-    by_psn: dict[tuple[str, str, int], list[Candidate]] = {}
-    by_ends: dict[tuple[str, str], list[Candidate]] = {}
-    for each in waiting:
-        ends = each.key.src, each.key.dst
-        by_ends.setdefault(ends, []).append(each)
-        for psn in {packet.psn for packet in each.requests}:
-            by_psn.setdefault((*ends, psn), []).append(each)
-    wishes = []
-    for each in waiting:
-        if each.responses:
-            back = each.key.dst, each.key.src
-            scores: dict[int, int] = {}
-            askers: dict[int, Candidate] = {}
-            for psn in {packet.psn for packet in each.responses}:
-                for asker in by_psn.get((*back, psn), ()):
-                    askers[asker.flow] = asker
-                    scores[asker.flow] = scores.get(asker.flow, 0) + 1
-            best = max(scores.values(), default=0)
-            fitting = [askers[flow] for flow, score in scores.items() if score == best]
-            wishes += _wishes(each, fitting or _near(each, by_ends.get(back, [])), best)
+    asked = _Asked(waiting)
+    wishes = [wish for each in waiting if each.responses for wish in asked.wishes(each)]
     return _first_come(wishes)
 
 
-def _wishes(each: Candidate, fitting: list[Candidate], score: int) -> list[tuple[int, Pair]]:
-    """The pairs that a flow could be in."""
-    same_port = [asker for asker in fitting if asker.port == each.port]
-    how = "guess"
-    if len(fitting) == 1 and score:
-        how = "answers"
-    elif len(same_port) == 1 and score:
-        how = "port"
-    return [(score, Pair(each.flow, asker.flow, how)) for asker in same_port or fitting]
+class _Wish(NamedTuple):
+    """A pair that could be, in the order in which such pairs are believed."""
+
+    doubt: int
+    """Index of its way in `PAIRINGS`."""
+    missed: int
+    """Less, the more responses answer the other flow: how many of `ASKED` do not."""
+    distance: int
+    """Packets between requests and responses, in all: with equal PSNs the nearest is likely."""
+    pair: Pair
 
 
-def _near(each: Candidate, askers: list[Candidate]) -> list[Candidate]:
-    """Flows that may have asked although none of their requests has the PSN of a response."""
-    psn = each.responses[0].psn
-    if len(askers) > CANDIDATES:
-        return []
-    return [
-        asker
-        for asker in askers
-        if asker.requests and abs(distance(asker.requests[-1].psn, psn)) <= NEAR
-    ]
+class _Asked:
+    """The requests of all flows that wait, to be found by what answers them."""
+
+    def __init__(self, waiting: Sequence[Candidate]) -> None:
+        self._by_ends: dict[tuple[str, str], list[Candidate]] = {}
+        self._found: dict[_Token, list[tuple[Place, int]]] = {}
+        for each in waiting:
+            ends = each.key.src, each.key.dst
+            self._by_ends.setdefault(ends, []).append(each)
+            for packet in each.requests:
+                found = (packet.file, packet.number), each.flow
+                for port in (packet.port, None):
+                    token = *ends, port, packet.opcode in ANSWERED, packet.psn
+                    self._found.setdefault(token, []).append(found)
+        for places in self._found.values():
+            places.sort()
+
+    def wishes(self, each: Candidate) -> list[_Wish]:
+        """The pairs that a flow with responses could be in."""
+        of_port, of_any = self._scores(each, each.port), self._scores(each, None)
+        if len(of_any) == 1:
+            return self._ranked(each, of_any, "answers")
+        if len(of_port) == 1:
+            return self._ranked(each, of_port, "port")
+        if of_any:
+            return self._ranked(each, of_port or of_any, "guess")
+        return [
+            _Wish(_ORDER["guess"], ASKED, 0, Pair(each.flow, asker.flow, "guess"))
+            for asker in self._near(each)
+        ]
+
+    def _scores(self, each: Candidate, port: int | None) -> dict[int, tuple[int, int]]:
+        """How many responses each flow is answered by, and how far away they are in all."""
+        scores: dict[int, tuple[int, int]] = {}
+        for packet in each.responses:
+            token = each.key.dst, each.key.src, port, packet.opcode not in ACKNOWLEDGE, packet.psn
+            places = self._found.get(token, ())
+            at = bisect_left(places, ((packet.file, packet.number), -1))
+            for (file, number), flow in places[max(0, at - RIVALS) : at]:
+                count, distance = scores.get(flow, (0, 0))
+                far = packet.number - number if file == packet.file else NEAR
+                scores[flow] = count + 1, distance + far
+        return scores
+
+    def _ranked(self, each: Candidate, scores: dict[int, tuple[int, int]], how: str) -> list[_Wish]:
+        return [
+            _Wish(_ORDER[how], ASKED - count, distance, Pair(each.flow, flow, how))
+            for flow, (count, distance) in scores.items()
+        ]
+
+    def _near(self, each: Candidate) -> list[Candidate]:
+        """Flows that may have asked although none of their requests has the PSN of a response."""
+        psn = each.responses[0].psn
+        askers = self._by_ends.get((each.key.dst, each.key.src), [])
+        if len(askers) > CANDIDATES:
+            return []
+        near = [
+            asker
+            for asker in askers
+            if asker.requests and abs(distance(asker.requests[-1].psn, psn)) <= NEAR
+        ]
+        return [asker for asker in near if asker.port == each.port] or near
 
 
-def _first_come(wishes: list[tuple[int, Pair]]) -> list[Pair]:
+Place = tuple[int, int]
+"""File and number of a packet."""
+_Token = tuple[str, str, int | None, bool, int]
+"""Requester, responder, UDP source port (`None`: any), whether it has an answer of its own, PSN."""
+_ORDER = {how: index for index, how in enumerate(PAIRINGS)}
+
+
+def _first_come(wishes: list[_Wish]) -> list[Pair]:
     """The pairs that contradict none better."""
-    order = list(PAIRINGS)
     taken: set[int] = set()
     pairs = []
-    for _, wish in sorted(wishes, key=lambda each: (order.index(each[1].how), -each[0], each[1])):
+    for _, _, _, wish in sorted(wishes):
         if wish.one not in taken and wish.other not in taken and wish.one != wish.other:
             taken |= {wish.one, wish.other}
             pairs.append(wish)

@@ -27,10 +27,19 @@ from ibwire_layers.opcodes import OpCode, Service
 BLOCK = 1 << 18
 """Packets that are collected before they are followed: many of one connection at once."""
 SMALL_BLOCK = 1 << 14
-"""The same before any connection is known, because what comes later need not wait to be paired;
-and where packets are followed one by one, because each becomes an object."""
+"""The same where packets are followed one by one, because each becomes an object."""
+SETTLE_EVERY = 1 << 14
+"""Packets after which it is looked which of the flows that wait belong together. So connections
+and their numbers are the same, however packets are followed."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
+STEP_NS = 1_000_000
+"""Queues of a NIC and CPUs of a host disorder times by less."""
+BACK_PROBLEM = "times go back by {:.6f} s from one frame to the next: latencies and order are wrong"
+CUT_PROBLEM = (
+    "{:,} packets were cut before the end of their transport headers, and are left out: what "
+    "looks lost may be one of them"
+)
 FEW = 8
 """Packets from which on most ICRCs being wrong says something of the capture, not of packets."""
 ICRC_PROBLEM = (
@@ -61,7 +70,32 @@ class Summary:
         self.stray_damaged = 0
         """Packets with a wrong ICRC that belong to no flow: the damage may be in their headers."""
         self.problems: list[str] = []
+        self.cut = 0
+        """Packets whose transport headers were not captured whole."""
+        self.back_ns = 0
+        """How far a time is before the one of the frame that comes first."""
+        self._newest = 0
+
+    def note_times(self, columns: Columns) -> None:
+        """Note when the frames of the next chunk were seen, and whether their clock goes back."""
+        times = columns.frames.batch.time_ns
+        if not len(times):
+            return
+        before = np.concatenate([times[:1] if self.first_ns is None else [self._newest], times])
+        back = before[:-1] - before[1:]
+        self.back_ns = max(self.back_ns, int(back.max()))
+        self._newest = int(times[-1])
+        self.first_ns = min(self.first_ns or int(times[0]), int(times.min()))
+        self.last_ns = max(self.last_ns, int(times.max()))
+
+    def all_problems(self) -> list[str]:
         """What is wrong with the captures themselves, in words."""
+        found = list(self.problems)
+        if self.back_ns > STEP_NS:
+            found.append(BACK_PROBLEM.format(self.back_ns / 1e9))
+        if self.cut:
+            found.append(CUT_PROBLEM.format(self.cut))
+        return found
 
     def merge(self, later: Summary) -> None:
         """Count what a later capture has, but for its connections."""
@@ -74,6 +108,8 @@ class Summary:
         self.packets += later.packets
         self.stray_damaged += later.stray_damaged
         self.problems += later.problems
+        self.cut += later.cut
+        self.back_ns = max(self.back_ns, later.back_ns)
         if self.first_ns is None:
             self.first_ns = later.first_ns
         self.last_ns = max(self.last_ns, later.last_ns)
@@ -113,6 +149,7 @@ class Analysis:
         self._births: dict[FlowKey, Birth] = {}
         self._block: list[Rows] = []
         self._block_rows = 0
+        self._unsettled = 0
         self._ignores_icrc: bool | None = None
         self._summary = Summary(source, Pauses(rate_bps))
 
@@ -120,10 +157,8 @@ class Analysis:
         """Take the next chunk of the capture."""
         rows = packets.known(columns)
         summary = self._summary
-        if columns.rows:
-            times = columns.frames.batch.time_ns
-            summary.first_ns = min(summary.first_ns or int(times[0]), int(times.min()))
-            summary.last_ns = max(summary.last_ns, int(times.max()))
+        summary.note_times(columns)
+        summary.cut += packets.cut(columns)
         summary.frames += columns.rows
         summary.packets += len(rows)
         summary.pauses.take(columns)
@@ -131,20 +166,29 @@ class Analysis:
             self._agree(agreement)
         flow = self._flows.numbers(columns, rows)
         self._grow()
-        if len(rows):
-            self._block.append(packets.read(columns, rows, flow))
-            self._block_rows += len(rows)
-        is_small = self._packet_observer is not None or not self._summary.connections
-        if self._block_rows >= (SMALL_BLOCK if is_small else BLOCK):
-            self._follow()
+        if not len(rows):
+            return
+        seen = packets.read(columns, rows, flow)
+        self._judge(seen)
+        self._sort_out(seen)
+        self._unsettled += len(seen)
+        if self._unsettled >= SETTLE_EVERY:
+            self._unsettled = 0
+            self._settle(force=False)
+        if self._block_rows >= (BLOCK if self._packet_observer is None else SMALL_BLOCK):
+            self.flush()
 
-    def pause(self) -> None:
-        """Deal with what was taken so far; more may follow, or a later capture."""
-        self._follow()
+    def flush(self) -> None:
+        """Follow all packets whose connections are known; more may be taken."""
+        if self._block:
+            rows = Rows.concatenate(self._block)
+            self._block, self._block_rows = [], 0
+            self._deliver(rows)
 
     def finish(self) -> Summary:
         """The capture is over, and no other follows."""
-        self._follow(is_last=True)
+        self.flush()
+        self._settle(force=True)
         summary = self._summary
         for connection in summary.connections:
             connection.finish(summary.last_ns)
@@ -159,8 +203,8 @@ class Analysis:
 
         Both must have been begun with `is_part`; the later one is used up.
         """
-        self._follow()
-        later._follow()
+        self.flush()
+        later.flush()
         files = len(self._summary.sources)
         flows = [self._flows.number(key) for key in later._flows.keys]
         self._grow()
@@ -175,6 +219,7 @@ class Analysis:
         if parked:
             rows = Rows.concatenate(parked).moved(flows, files)
             self._sort_out(rows.take(rows.order()))
+            self.flush()
             self._settle(force=False)
 
     def _join(self, later: Connection, flows: list[int], files: int) -> None:
@@ -262,15 +307,6 @@ class Analysis:
         """Connection and direction of a flow, once they are known."""
         return self._places[flow]
 
-    def _follow(self, is_last: bool = False) -> None:
-        """Deal with the packets that were collected."""
-        if self._block:
-            rows = Rows.concatenate(self._block)
-            self._block, self._block_rows = [], 0
-            self._judge(rows)
-            self._sort_out(rows)
-        self._settle(force=is_last)
-
     def _judge(self, rows: Rows) -> None:
         """Believe packets with wrong ICRCs where that is how a capture shows all of them."""
         if self._ignores_icrc is None:
@@ -282,16 +318,16 @@ class Analysis:
             rows.damaged[:] = False
 
     def _sort_out(self, rows: Rows) -> None:
-        """Give packets to their connections, or let them wait."""
+        """Put packets aside until there are many, or until their connection is known."""
         placed = self._number[rows.flow] > 0
-        if placed.all():
-            self._deliver(rows)
-            return
-        for flow, part in _by_flow(rows.take(~placed)):
-            self._parked.setdefault(flow, []).append(part)
-            self._parked_rows += len(part)
-        if placed.any():
-            self._deliver(rows.take(placed))
+        if not placed.all():
+            for flow, part in _by_flow(rows.take(~placed)):
+                self._parked.setdefault(flow, []).append(part)
+                self._parked_rows += len(part)
+            rows = rows.take(placed)
+        if len(rows):
+            self._block.append(rows)
+            self._block_rows += len(rows)
 
     def _settle(self, force: bool) -> None:
         """Make connections of the flows that wait, as far as it is clear which belong together."""

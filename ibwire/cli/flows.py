@@ -72,10 +72,11 @@ def command(
     else:
         _print_table(summary, between, show_all)
     sys.stdout.flush()
+    problems = summary.all_problems()
     if between is not None:
         damage += map(str, between.errors)
-        summary.problems += between.problems
-    for text in [*damage, *summary.problems]:
+        problems += between.problems
+    for text in [*damage, *problems]:
         click.echo(f"ibwire: {text}", err=True)
     if not summary.packets and not damage:
         click.echo(f"ibwire: no RDMA packets among {summary.frames:,} frames", err=True)

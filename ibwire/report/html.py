@@ -258,7 +258,7 @@ class _Page:
 
     def _problems(self) -> list[str]:
         summary = self.surveyed.summary
-        problems = list(summary.problems)
+        problems = summary.all_problems()
         if not self.surveyed.is_whole:
             problems.append("The capture is damaged: this page shows what comes before the damage.")
         if not summary.packets:
