@@ -379,6 +379,8 @@ class Connection:
         reasons = {} if self._has_all(direction) else self._not_seen(direction)
         if self.is_reliable and not self.is_paired:
             reasons |= dict.fromkeys(("naks", "rnr_naks", "timeouts", "implied_naks"), _ONE_SIDED)
+            if not self.directions[direction].messages:
+                reasons |= dict.fromkeys(("lost_packets", "retransmitted_packets"), _ONE_SIDED)
         return reasons
 
     def _has_all(self, direction: int) -> bool:

@@ -112,6 +112,8 @@ class Refusal:
 
 REFUSALS = 4
 """NAKs that are remembered until they are obeyed; a restart answers all that are near."""
+ASKED_AGAIN = 32
+"""READs and atomics that were sent again, which are remembered to know their answers."""
 LIVES = 16
 """Agreements on a connection that are remembered until they are seen to be true."""
 LIMIT = 4096
@@ -119,8 +121,10 @@ LIMIT = 4096
 the former."""
 OVERDUE = 32
 """So many messages later a READ will not be asked for again: its responses were not captured."""
-JUMP = 1 << 20
-"""A larger step in PSNs is a new life of the queue pair and no loss. A READ of 1 GiB reserves
+GAPS = 256
+"""Gaps that are open at a time."""
+JUMP = 1 << 16
+"""A larger step in PSNs is a new life of the queue pair and no loss. A lost READ of 64 MiB reserves
 as many at an MTU of 1024."""
 PATIENCE_NS = 100_000_000
 """Who has not sent again so long after it was due has given up. Timers of Linux are late by
@@ -195,6 +199,8 @@ class Half:
         self.lost_answers: list[Missing] = []
         self.replay_upto: int | None = None
         """PSN behind the last response that was sent again."""
+        self.asked_again: list[tuple[int, int]] = []
+        """PSNs, from and to, of READs and atomics that were sent again; the newest."""
         self.refusals: list[Refusal] = []
         """NAKs that the requester has not obeyed yet, newest last."""
         self.run: Event | None = None
@@ -279,7 +285,8 @@ class Half:
             self.restart(packet)
             step = 0
         psn = self.next + step
-        if step > 0 and self._settle_read(psn):
+        if step > 0 and not self.connection.mtu:
+            self._settle_read(psn, packet)
             step = psn - self.next
         verdict = (
             Verdict.NEW if step == 0 else Verdict.GAP if step > 0 else self._again(psn, packet)
@@ -356,7 +363,7 @@ class Half:
         while len(self.messages) > LIMIT:
             self.connection.abandon(self, self.messages.pop(0))
         for gaps, direction in ((self.missing, self.end), (self.missing_answers, 1 - self.end)):
-            while len(gaps) > LIMIT:
+            while len(gaps) > GAPS:
                 gap = gaps.pop(0)
                 gap.packets = gap.end - gap.first
                 self._lose(gap, direction)
@@ -367,18 +374,27 @@ class Half:
             return 1
         return self.connection.packets_of(packet.dma_len)
 
-    def _settle_read(self, psn: int) -> bool:
-        """Learn the path MTU where a READ of unknown span is followed by this PSN."""
-        if self.connection.mtu or not self.messages:
-            return False
-        message = self.messages[-1]
-        if not message.is_read or message.last + 1 != self.next:
-            return False
+    def _settle_read(self, psn: int, packet: Seen) -> None:
+        """Learn the path MTU, where a READ of unknown span is followed by this request.
+
+        It may be the next, or the same READ asked for again from a later PSN and
+        address on. If neither shows the MTU, the READ has at least reached so far.
+        """
+        assert self.next is not None
+        message = self.messages[-1] if self.messages else None
+        if message is None or not message.is_read or message.last + 1 != self.next:
+            return
+        far = psn - message.first
+        asked = self.requests.get(message.first)
+        again = packet.opcode in READ and asked is not None and asked.rkey == packet.rkey
         for mtu in MTUS:
-            if message.first + -(-message.dma_len // mtu) == psn:
+            if far == -(-message.dma_len // mtu) or (
+                again and asked is not None and packet.va - asked.va == far * mtu
+            ):
                 self.connection.learn_mtu(mtu)
-                return True
-        return False
+                return
+        if far <= -(-message.dma_len // MTUS[0]):
+            message.last, self.next = psn - 1, psn
 
     def mtu_learnt(self) -> None:
         """Correct what was reckoned without the path MTU: the span of the newest READ."""
@@ -443,7 +459,11 @@ class Half:
         identity = self.connection.identities[self.end]
         has_cause = self._has_cause(psn, packet)
         was_seen = psn >= self.start and _within(self.missing, psn) is None
-        if was_seen and identity.is_copy(packet, self.requests.get(psn), has_cause):
+        before = self.requests.get(psn)
+        since = 0 if before is None else before.number
+        is_due = any(each.psn <= psn and each.number > since for each in self.refusals)
+        is_due |= self.run is not None and self.run.number > since
+        if was_seen and identity.is_copy(packet, before, is_due):
             return Verdict.COPY
         if not self.connection.is_reliable:
             return Verdict.COPY if was_seen else Verdict.LATE
@@ -480,6 +500,8 @@ class Half:
         run.last_psn = psn + span - 1 & MASK
         run.last_number = packet.number
         self.run_at, self.run_upto = psn, psn + span
+        if packet.opcode in ANSWERED:
+            self.asked_again = [*self.asked_again[1 - ASKED_AGAIN :], (psn, psn + span)]
         self.replay_upto = None
         gap = _within(self.missing, psn)
         if gap is not None:
@@ -605,7 +627,11 @@ class Half:
         identity = self.connection.identities[1 - self.end]
         is_ack = kind(packet.syndrome) is AckKind.ACK
         upto = psn if is_ack else psn - 1
-        if identity.is_copy(packet, None, True):
+        before = self.answers.get(psn)
+        has_cause = is_ack or (
+            self.run is not None and before is not None and self.run.number > before.number
+        )
+        if identity.is_copy(packet, before, has_cause):
             verdict = Verdict.COPY
         elif upto >= self.next:
             verdict = Verdict.UNKNOWN
@@ -790,9 +816,10 @@ class Half:
             return Verdict.UNKNOWN
         identity = self.connection.identities[1 - self.end]
         was_seen = _within(self.missing_answers, psn) is None
-        if was_seen and identity.is_copy(packet, self.answers.get(psn), self.run is not None):
+        was_asked = any(first <= psn < end for first, end in self.asked_again)
+        if was_seen and identity.is_copy(packet, self.answers.get(psn), was_asked):
             return Verdict.COPY
-        overtaken = identity.is_overtaken(packet, not was_seen and self.run is None)
+        overtaken = identity.is_overtaken(packet, not was_seen and not was_asked)
         return Verdict.LATE if overtaken else Verdict.RESENT
 
     def _answer_resent(self, psn: int, packet: Seen) -> None:

@@ -24,7 +24,6 @@ from ibwire.analyse.half import (
     ANSWERED,
     ENDS,
     FULL,
-    JUMP,
     LIMIT,
     MTUS,
     READ,
@@ -40,6 +39,10 @@ from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import INVALID_CREDITS
 
+LONGEST = 1 << 24
+"""Bytes of a READ from which on it is left to be followed by itself."""
+REACH = 1 << 22
+"""PSNs that are followed at once: half as many as tell ahead from behind."""
 LEAST = 48
 """Packets from which on this is faster than one by one."""
 
@@ -160,7 +163,7 @@ def _plain(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8])
     odd = rows.damaged | (_IS_RESPONSE[opcode] & (rows.syndrome >= 0x20))
     mtu = connection.mtu or 0
     odd |= _IS_FULL[opcode] & (rows.size != mtu)
-    odd |= ~_IS_FULL[opcode] & _IS_READ[opcode] & (rows.dma_len > (MTUS[0] if not mtu else JUMP))
+    odd |= ~_IS_FULL[opcode] & _IS_READ[opcode] & (rows.dma_len > (MTUS[0] if not mtu else LONGEST))
     end = _or(_first(odd), len(rows))
     for index, identity in enumerate(connection.identities):
         at = np.flatnonzero(direction[:end] == index)
@@ -201,7 +204,7 @@ def _regular(asked: _Asked, rows: Rows) -> int:
     opcode = rows.opcode[requests]
     psn = rows.psn[requests]
     odd = (asked.psn & MASK) != psn
-    odd |= asked.psn - half.next > JUMP  # type: ignore[operator]
+    odd |= asked.psn - half.next > REACH  # type: ignore[operator]
     verb = _VERB_OF[opcode]
     start = _IS_START[opcode]
     whole = np.ones(len(requests), np.bool_)
