@@ -342,7 +342,7 @@ class Connection:
             "ecn_ce": counts.marked,
             "cnps": counts.cnps,
             "icrc_bad": counts.damaged,
-            "congestion": counts.congestion.to_json() if counts.congestion else None,
+            "congestion": self._congestion(direction),
             "latency_ns": counts.latency.to_json(),
             "max_outstanding_psns": counts.max_outstanding,
             "messages_per_ack": round(counts.acked_messages / counts.acks, 2)
@@ -364,6 +364,16 @@ class Connection:
         ]
         held = still(intervals, silences)
         return int(held[2 * held >= silences[:, 1] - silences[:, 0]].sum())
+
+    def _congestion(self, direction: int) -> dict[str, Any] | None:
+        counts = self.directions[direction]
+        if counts.congestion is None:
+            return None
+        found = counts.congestion.to_json()
+        # It was begun at the first mark or CNP; the direction knows all of its packets.
+        del found["packets"]
+        found["ecn_ce_share"] = counts.marked / counts.packets if counts.packets else 0.0
+        return found
 
     def goodput_bps(self, direction: int) -> int | None:
         """Bits a second of completed messages, from the first packet of a direction to the last."""

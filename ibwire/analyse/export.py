@@ -37,6 +37,8 @@ class CaptureTables:
         self.shown = readable(shown or path)
         self.damage: CaptureError | None = None
         self._progress = progress
+        self.is_rdma = False
+        """Whether `analyse` has found an RDMA packet."""
         self._places: Places | None = None
 
     @property
@@ -55,7 +57,9 @@ class CaptureTables:
             analysis = Analysis(exporter)
             for columns in self._read():
                 analysis.take(columns)
-            connections = analysis.finish().connections
+            summary = analysis.finish()
+            self.is_rdma = summary.packets > 0
+            connections = summary.connections
             for row in connection_rows(self.shown, connections):
                 files[CONNECTIONS.name].add(row)
         self._places = _places_of(connections)

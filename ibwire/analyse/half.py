@@ -104,6 +104,8 @@ class Refusal:
 
     psn: int
     number: int
+    place: tuple[int, int]
+    """File and number."""
     time_ns: int
     cause: Cause
     wait_ns: int = 0
@@ -207,6 +209,8 @@ class Half:
         """Requests that are being sent again."""
         self.run_at = 0
         """PSN of the last of them."""
+        self.run_place = (0, 0)
+        """File and number of its first packet."""
         self.run_upto = 0
         """PSN behind the last of them."""
         self.attempts = 0
@@ -460,9 +464,9 @@ class Half:
         has_cause = self._has_cause(psn, packet)
         was_seen = psn >= self.start and _within(self.missing, psn) is None
         before = self.requests.get(psn)
-        since = 0 if before is None else before.number
-        is_due = any(each.psn <= psn and each.number > since for each in self.refusals)
-        is_due |= self.run is not None and self.run.number > since
+        since = (-1, 0) if before is None else before.place
+        is_due = any(each.psn <= psn and each.place > since for each in self.refusals)
+        is_due |= self.run is not None and self.run_place > since
         if was_seen and identity.is_copy(packet, before, is_due):
             return Verdict.COPY
         if not self.connection.is_reliable:
@@ -479,10 +483,10 @@ class Half:
     def _refused(self, psn: int) -> Refusal | None:
         """The NAK that names this PSN: an RNR NAK before others, which rxe sends after it."""
         fitting = [each for each in self.refusals if each.psn == psn]
-        return max(fitting, key=lambda each: (each.cause is Cause.RNR, each.number), default=None)
+        return max(fitting, key=lambda each: (each.cause is Cause.RNR, each.place), default=None)
 
     def _remember_refusal(self, psn: int, packet: Seen, cause: Cause, wait_ns: int = 0) -> None:
-        refusal = Refusal(psn, packet.number, packet.time_ns, cause, wait_ns)
+        refusal = Refusal(psn, packet.number, packet.place, packet.time_ns, cause, wait_ns)
         self.refusals = [*self.refusals[1 - REFUSALS :], refusal]
 
     def _resent(self, psn: int, packet: Seen) -> None:
@@ -490,7 +494,7 @@ class Half:
         direction.retransmitted += 1
         run = self.run
         refusal = self._refused(psn)
-        if run is None or psn < self.run_upto or (refusal and refusal.number > run.number):
+        if run is None or psn < self.run_upto or (refusal and refusal.place > self.run_place):
             self._end_run()
             run = self._begin_run(psn, packet)
         else:
@@ -563,6 +567,7 @@ class Half:
             direction.timeouts += 1  # a missing response is no NAK for everybody: rxe waits
         if cause is Cause.IMPLIED_NAK:
             direction.implied_naks += 1
+        self.run_place = packet.place
         self.attempts += 1
         self.resent_after = packet.time_ns - (since or self.last_ns)
         self.resent_number, self.resent_ns = packet.number, packet.time_ns
@@ -629,7 +634,7 @@ class Half:
         upto = psn if is_ack else psn - 1
         before = self.answers.get(psn)
         has_cause = is_ack or (
-            self.run is not None and before is not None and self.run.number > before.number
+            self.run is not None and before is not None and self.run_place > before.place
         )
         if identity.is_copy(packet, before, has_cause):
             verdict = Verdict.COPY
@@ -912,10 +917,19 @@ class Half:
             )
 
     def _look_at_order(self, direction: int, psn: int, packet: Seen, verdict: Verdict) -> None:
-        """Tell a packet that was overtaken, if only by one of the other half."""
+        """Tell a packet that was overtaken.
+
+        rxe numbers requests and responses side by side, and may send them in another
+        order: where PSNs are in order, only a packet of the same kind counts.
+        """
         is_late = verdict is Verdict.LATE
         overtaken = self.connection.identities[direction].is_overtaken(packet, is_late)
         if verdict is Verdict.COPY or not overtaken:
+            return
+        newest = (self.requests if direction == self.end else self.answers).newest
+        if not is_late and (
+            newest is None or not 0 < (newest.ip_id - packet.ip_id & 0xFFFF) < REORDER_IDS
+        ):
             return
         if direction == self.end:
             self.doubts.discard(packet.ip_id)

@@ -139,6 +139,12 @@ class Recent:
         self._unpack()
         return self._packets.get(psn)
 
+    @property
+    def newest(self) -> Seen | None:
+        """The one that was added last."""
+        self._unpack()
+        return self._packets[next(reversed(self._packets))] if self._packets else None
+
     def all(self) -> dict[int, Seen]:
         """All of them by PSN, oldest first."""
         self._unpack()

@@ -55,6 +55,11 @@ class Seen(NamedTuple):
     damaged: bool
     """The ICRC is wrong: the receiver will drop the packet, whatever it says."""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """File and number: the order of packets, also over several captures."""
+        return self.file, self.number
+
 
 _TYPES = {
     **dict.fromkeys(("number", "time_ns"), np.int64),

@@ -116,6 +116,8 @@ def _judge(
         _take(judged, capture, batch)
     if current is not None:
         yield current.path, judged
+    elif not sources.failed:
+        yield from ((name, judged) for name in sources.names)  # files without a frame
 
 
 def _take(judged: Conformance, capture: CaptureReader, batch: RecordBatch) -> None:

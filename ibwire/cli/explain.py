@@ -17,7 +17,7 @@ from ibwire.analyse.connection import Connection, Observer
 from ibwire.analyse.summary import Analysis, Summary
 from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
-from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import QueuePairNumber
 from ibwire.dissect import Columns
 from ibwire.errors import CaptureError
@@ -76,7 +76,7 @@ def command(capture: str, qpn: int | None, number: int | None, every: bool, as_j
             if wanted:
                 _analyse(path, name, recorder)
     except CaptureError as error:
-        raise click.ClickException(str(error)) from None
+        raise Unreadable(str(error)) from None
     if not found.connections:
         click.echo(_without_rdma(name, found), err=as_json)
     for record in recorder.records():
@@ -132,8 +132,11 @@ def _wanted(
 
 
 def _without_rdma(name: str, found: Summary) -> str:
+    name = os.path.basename(name)
+    if found.packets:
+        return f"{name}: none of {found.packets:,} RDMA packets is whole: their ICRCs are wrong."
     frames = "no frame has" if not found.frames else f"none of {found.frames:,} frames has"
-    return f"{os.path.basename(name)}: no RDMA: {frames} a transport header of InfiniBand or RoCE."
+    return f"{name}: no RDMA: {frames} a transport header of InfiniBand or RoCE."
 
 
 def _write(story: Story) -> None:

@@ -22,6 +22,9 @@ from ibwire.report import remarks
 ANNOTATED = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")
 """Ends of names that stand for a capture with comments, and not for a directory."""
 
+REFUSED = (".pcap", ".cap", ".pcap.gz", ".pcap.xz", ".pcap.zst", ".parquet", ".csv", ".json")
+"""Endings of names that are hardly meant to be those of a directory."""
+
 PREFIX = "ibwire: "
 """Before each comment, so that they can be told from those of others."""
 
@@ -47,6 +50,9 @@ def command(captures: tuple[str, ...], output: str) -> None:
     ibwire export -o annotated.pcapng capture.pcap
     """
     names = Sources(captures, progress=False).names
+    if output.lower().endswith(REFUSED) and not os.path.isdir(output):
+        reason = f"comments need pcapng, and {output} is no name of a directory: use FILE.pcapng"
+        raise click.BadParameter(reason, param_hint="--output")
     try:
         with tempfile.TemporaryDirectory(prefix="ibwire-") as directory, progress() as tell:
             if output.lower().endswith(ANNOTATED):
@@ -82,6 +88,8 @@ def _tables(
         shown = STANDARD_INPUT if name == "-" else name
         capture = CaptureTables(path, shown, tell)
         export(capture, output, readable(target))
+        if not capture.is_rdma and not capture.damage:
+            click.echo(f"ibwire: {shown}: no RDMA packets", err=True)
         if capture.damage:
             failures.append(capture.damage)
     return failures

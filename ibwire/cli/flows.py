@@ -64,9 +64,13 @@ def command(
     try:
         work = many.cluster(ray) if ray else many.processes(jobs) if jobs else None
         summary, damage = many.analyse(paths, work, rate_bps=link_rate)
-        between = _compare(paths[0], other) if other is not None else None
-    except (CaptureError, MissingExtra) as error:
+    except MissingExtra as error:
         raise click.ClickException(str(error)) from None
+    try:
+        between = _compare(paths[0], other) if other is not None else None
+    except CaptureError as error:
+        between = None
+        damage.append(str(error))
     if as_json:
         _print_json(summary, between)
     else:

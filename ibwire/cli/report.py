@@ -13,7 +13,7 @@ import click
 from ibwire.analyse.findings import ANY, PROFILES
 from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
-from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import Rate
 from ibwire.dissect import Columns
 from ibwire.errors import CaptureError, MissingExtra
@@ -75,7 +75,9 @@ def command(
         with tempfile.TemporaryDirectory(prefix="ibwire-") as directory:
             path = spooled(capture, directory)
             content, failed = _read(path, capture, most, profile, link_rate)
-    except (CaptureError, MissingExtra) as error:
+    except CaptureError as error:
+        raise Unreadable(str(error)) from None
+    except MissingExtra as error:
         raise click.ClickException(str(error)) from None
     if content is None:
         sys.exit(UNREADABLE)

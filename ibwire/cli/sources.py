@@ -24,6 +24,12 @@ LONG = 64 << 20
 """Bytes of input from which on a progress bar is worth its line."""
 
 
+class Unreadable(click.ClickException):
+    """The input cannot be read at all."""
+
+    exit_code = UNREADABLE
+
+
 class Sources:
     """The batches of several captures; `failed` tells whether one was damaged."""
 

@@ -77,12 +77,15 @@ def _plain(name: str) -> Callable[[Row], int]:
     return lambda row: int(getattr(row.counts, name))
 
 
-_AMISS: tuple[Callable[[Row], int], ...] = tuple(
-    _plain(name)
-    for name in (
-        *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts"),
-        *("restarts", "marked", "cnps", "damaged"),
-    )
+_AMISS: tuple[Callable[[Row], int], ...] = (
+    lambda row: sum(row.counts.naks.values()),
+    *map(
+        _plain,
+        (
+            *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts"),
+            *("restarts", "marked", "cnps", "damaged", "implied_naks"),
+        ),
+    ),
 )
 
 
@@ -152,7 +155,9 @@ def summary_lines(summary: Summary, shown: Sequence[Row], rest: int) -> list[str
 def between_to_json(between: Between, connection: Connection, index: int) -> dict[str, Any]:
     """What two captures say together of a direction."""
     found = between.directions.get(_key(connection, index))
-    return found.to_json() if found is not None else {}
+    if found is None or not found.matched:
+        return {"lost_between": None}  # the captures have nothing of it in common
+    return found.to_json()
 
 
 def _key(connection: Connection, index: int) -> FlowKey:
@@ -165,6 +170,8 @@ def _key(connection: Connection, index: int) -> FlowKey:
 
 def between_in_words(between: Between) -> list[str]:
     """What happened to frames between two captures, frame by frame."""
+    if not any(direction.matched for direction in between.directions.values()):
+        return ["no frame is in both captures: they are not of the same traffic"]
     told = []
     for key, direction in between.directions.items():
         kinds = (
@@ -311,15 +318,14 @@ class _Column(NamedTuple):
 
 
 def _service(row: Row) -> str:
-    service = row.connection.service
-    return "" if service is Service.RC else service.name
+    return row.connection.service.name
 
 
 _COLUMNS = (
     _Column("#", lambda row: str(row.connection.number), 0, "{}:"),
     _Column("from", _end(0), 0, is_number=False),
     _Column("to", _end(1), 0, "-> {}", is_number=False),
-    _Column("", _service, 0, is_number=False),
+    _Column("type", _service, 0, is_number=False),
     _Column("messages", _messages, 1, is_number=False),
     _Column("packets", _count("packets"), 1, "{} packets"),
     _Column("data", _size, 1),
