@@ -50,7 +50,7 @@ def command(captures: tuple[str, ...], output: str) -> None:
     ibwire export -o annotated.pcapng capture.pcap
     """
     names = Sources(captures, progress=False).names
-    if output.lower().endswith(REFUSED) and not os.path.isdir(output):
+    if output.lower().endswith(REFUSED) and not os.path.exists(output):
         reason = f"comments need pcapng, and {output} is no name of a directory: use FILE.pcapng"
         raise click.BadParameter(reason, param_hint="--output")
     try:
