@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from ibwire.analyse.congestion import Congestion
 from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.half import FULL, LIVES, MTUS, RESPONSES, VERB, Half, Open, Verdict
+from ibwire.analyse.half import LIVES, MTUS, Half, Verdict
 from ibwire.analyse.histogram import Histogram
 from ibwire.analyse.identity import KEEP, Identity
+from ibwire.analyse.kinds import FULL, RESPONSES, VERB
 from ibwire.analyse.packets import Rows, Seen
 from ibwire.analyse.pause import Pauses, still
+from ibwire.analyse.under_way import Open
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import CREDITS

@@ -25,9 +25,19 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ibwire.analyse.events import Cause, Event, EventKind
+from ibwire.analyse.gaps import Missing, cut, joined, within
 from ibwire.analyse.identity import KEEP, REORDER_IDS, Recent
+from ibwire.analyse.kinds import (
+    ACKNOWLEDGE,
+    ANSWERED,
+    ENDS,
+    FULL,
+    READ,
+    STARTS,
+    VERB,
+)
 from ibwire.analyse.packets import Seen
-from ibwire_layers.opcodes import INFO, Operation, Position
+from ibwire.analyse.under_way import Open
 from ibwire_layers.psn import HALF, MASK, MODULUS
 from ibwire_layers.syndrome import INVALID_CREDITS, RNR_TIMER_US, AckKind, NakCode, code, kind
 
@@ -52,50 +62,6 @@ class Verdict(StrEnum):
     """A response that acknowledges nothing new."""
     UNKNOWN = "unknown"
     """A response to nothing that was seen here."""
-
-
-@dataclass(slots=True)
-class Open:
-    """A message under way. PSNs are unwrapped."""
-
-    verb: str
-    first: int
-    last: int
-    """The last PSN known to belong to it; of a READ the last that it reserves."""
-    is_whole: bool
-    """Its last packet has been seen."""
-    size: int
-    first_number: int
-    first_ns: int
-    last_number: int
-    last_ns: int
-    awaits: int = -1
-    """For READs and atomics: the PSN of the next response. -1: an ACK will do."""
-    dma_len: int = 0
-    resent: int = 0
-    is_read: bool = False
-    has_start: bool = True
-    """Its first packet has been seen."""
-    is_doubtful: bool = False
-    """It was asked for again, and not because it had been refused: nobody knows whether
-    responses that were not seen until then had been sent."""
-
-    def is_followed_by(self, psn: int, verb: str) -> bool:
-        """Whether a packet that starts no message goes on with this one."""
-        return self.last + 1 == psn and not self.is_whole and self.verb == verb
-
-
-@dataclass(slots=True)
-class Missing:
-    """PSNs `first` to `end` - 1, which were passed without being seen."""
-
-    first: int
-    end: int
-    number: int
-    """Of the packet that came instead."""
-    time_ns: int
-    packets: int = 0
-    """How many they were; a READ takes several PSNs and is one."""
 
 
 @dataclass(slots=True)
@@ -139,32 +105,6 @@ HASTE_NS = 500_000
 does after a jiffy or more, 1 ms at least (net/ipv4/route.c ip_idents_reserve)."""
 MTUS = (256, 512, 1024, 2048, 4096)
 """Bytes of the path MTUs there are (IBA 9.4.3)."""
-
-VERB = {
-    code: {Operation.WRITE: "RDMA_WRITE", Operation.READ: "RDMA_READ"}.get(
-        info.operation, info.operation.name
-    )
-    for code, info in INFO.items()
-}
-"""What a work request is called that has packets of this opcode."""
-
-
-def _opcodes(*wanted: Operation | Position) -> frozenset[int]:
-    return frozenset(
-        code for code, info in INFO.items() if info.operation in wanted or info.position in wanted
-    )
-
-
-STARTS = _opcodes(Position.FIRST, Position.ONLY)
-ENDS = _opcodes(Position.LAST, Position.ONLY)
-FULL = _opcodes(Position.FIRST, Position.MIDDLE)
-READ = _opcodes(Operation.READ)
-ANSWERED = READ | _opcodes(
-    Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.FLUSH, Operation.ATOMIC_WRITE
-)
-"""Requests that are answered by a response of their own, not by any ACK."""
-RESPONSES = _opcodes(Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE, Operation.ACKNOWLEDGE)
-ACKNOWLEDGE = _opcodes(Operation.ACKNOWLEDGE)
 
 _UNDER_WAY, _DONE, _OVERDUE = range(3)
 
@@ -462,7 +402,7 @@ class Half:
         """What a request is whose PSN had been passed."""
         identity = self.connection.identities[self.end]
         has_cause = self._has_cause(psn, packet)
-        was_seen = psn >= self.start and _within(self.missing, psn) is None
+        was_seen = psn >= self.start and within(self.missing, psn) is None
         before = self.requests.get(psn)
         since = (-1, 0) if before is None else before.place
         is_due = any(each.psn <= psn and each.place > since for each in self.refusals)
@@ -507,7 +447,7 @@ class Half:
         if packet.opcode in ANSWERED:
             self.asked_again = [*self.asked_again[1 - ASKED_AGAIN :], (psn, psn + span)]
         self.replay_upto = None
-        gap = _within(self.missing, psn)
+        gap = within(self.missing, psn)
         if gap is not None:
             self._fill(gap, psn, span, packet)
             self._collect(psn, packet)
@@ -593,16 +533,16 @@ class Half:
     def _late(self, psn: int, packet: Seen) -> None:
         span = self._span(packet)
         for gaps in (self.skipped, self.lost, self.missing):
-            gap = _within(gaps, psn)
+            gap = within(gaps, psn)
             if gap is not None:
-                _cut(gaps, gap, psn, psn + span)
+                cut(gaps, gap, psn, psn + span)
                 if gaps is self.missing:
                     self._collect(psn, packet)
                 return
 
     def _fill(self, gap: Missing, psn: int, span: int, packet: Seen) -> None:
         """A request that was missing has been sent again."""
-        _cut(self.missing, gap, psn, psn + span)
+        cut(self.missing, gap, psn, psn + span)
         self.lost.append(Missing(psn, psn + span, gap.number, gap.time_ns, 1))
 
     # Responses.
@@ -743,7 +683,7 @@ class Half:
         """Requests that were acknowledged although they were never seen here."""
         end = min(gap.end, upto + 1)
         self._lose(Missing(gap.first, end, gap.number, gap.time_ns, end - gap.first), self.end)
-        _cut(self.missing, gap, gap.first, end)
+        cut(self.missing, gap, gap.first, end)
 
     def _lacks(self, message: Open) -> bool:
         """Whether responses of a READ are missing before the newest."""
@@ -780,9 +720,9 @@ class Half:
             self._answer_resent(psn, packet)
         elif verdict is Verdict.LATE:
             for gaps in (self.lost_answers, self.missing_answers):
-                gap = _within(gaps, psn)
+                gap = within(gaps, psn)
                 if gap is not None:
-                    _cut(gaps, gap, psn, psn + 1)
+                    cut(gaps, gap, psn, psn + 1)
                     self._settle(self.acked, packet)
                     break
         return verdict
@@ -820,7 +760,7 @@ class Half:
         if psn >= self.next or psn < self.start:
             return Verdict.UNKNOWN
         identity = self.connection.identities[1 - self.end]
-        was_seen = _within(self.missing_answers, psn) is None
+        was_seen = within(self.missing_answers, psn) is None
         was_asked = any(first <= psn < end for first, end in self.asked_again)
         if was_seen and identity.is_copy(packet, self.answers.get(psn), was_asked):
             return Verdict.COPY
@@ -834,9 +774,9 @@ class Half:
         if upto is not None and psn > upto:
             self._skip_answers_again(upto, psn, packet)
         self.replay_upto = psn + 1
-        gap = _within(self.missing_answers, psn)
+        gap = within(self.missing_answers, psn)
         if gap is not None:
-            _cut(self.missing_answers, gap, psn, psn + 1)
+            cut(self.missing_answers, gap, psn, psn + 1)
             self.lost_answers.append(Missing(psn, psn + 1, gap.number, gap.time_ns, 1))
             self._settle(self.acked, packet)
 
@@ -947,7 +887,7 @@ class Half:
             before, gaps = self.answers.get(psn), (self.lost_answers, self.missing_answers)
         if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
             return True
-        return psn >= self.start and not any(_within(each, psn) for each in gaps)
+        return psn >= self.start and not any(within(each, psn) for each in gaps)
 
     def _tell_copy(self, direction: int, packet: Seen, first: Seen | None) -> None:
         self.connection.directions[direction].duplicates += 1
@@ -984,40 +924,9 @@ class Half:
         self.age = 0
         self.connection.directions[self.end].left_out += len(self.doubts)
         self.doubts.clear()
-        for gap in _joined(self.lost) + self.skipped:
+        for gap in joined(self.lost) + self.skipped:
             self._lose(gap, self.end)
-        for gap in _joined(self.lost_answers):
+        for gap in joined(self.lost_answers):
             self._lose(gap, 1 - self.end)
         for gaps in (self.lost, self.skipped, self.lost_answers):
             gaps.clear()
-
-
-def _within(gaps: list[Missing], psn: int) -> Missing | None:
-    """The gap that a PSN lies in."""
-    for gap in gaps:
-        if gap.first <= psn < gap.end:
-            return gap
-    return None
-
-
-def _joined(gaps: list[Missing]) -> list[Missing]:
-    """Gaps that touch, as one."""
-    joined: list[Missing] = []
-    for gap in sorted(gaps, key=lambda each: each.first):
-        if joined and joined[-1].end == gap.first and joined[-1].number == gap.number:
-            joined[-1].end = gap.end
-            joined[-1].packets += gap.packets
-        else:
-            joined.append(gap)
-    return joined
-
-
-def _cut(gaps: list[Missing], gap: Missing, first: int, end: int) -> None:
-    """Take the PSNs `first` to `end` - 1 out of a gap."""
-    at = gaps.index(gap)
-    parts = [(gap.first, first), (end, gap.end)]
-    gaps[at : at + 1] = [
-        Missing(low, high, gap.number, gap.time_ns, gap.packets and high - low)
-        for low, high in parts
-        if low < high
-    ]

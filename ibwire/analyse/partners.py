@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ibwire.analyse.flow import FlowKey
-from ibwire.analyse.half import ACKNOWLEDGE, ANSWERED, RESPONSES
+from ibwire.analyse.kinds import ACKNOWLEDGE, ANSWERED, RESPONSES
 from ibwire.analyse.packets import Rows, Seen
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import distance

@@ -19,22 +19,11 @@ import numpy.typing as npt
 
 from ibwire.analyse.connection import Connection, Direction
 from ibwire.analyse.events import EventKind
-from ibwire.analyse.half import (
-    ACKNOWLEDGE,
-    ANSWERED,
-    ENDS,
-    FULL,
-    LIMIT,
-    MTUS,
-    READ,
-    RESPONSES,
-    STARTS,
-    VERB,
-    Half,
-    Open,
-)
+from ibwire.analyse.half import LIMIT, MTUS, Half
 from ibwire.analyse.identity import REORDER_IDS, Identity
+from ibwire.analyse.kinds import ACKNOWLEDGE, ANSWERED, ENDS, FULL, READ, RESPONSES, STARTS, VERB
 from ibwire.analyse.packets import Rows
+from ibwire.analyse.under_way import Open
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import INVALID_CREDITS

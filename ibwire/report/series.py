@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from ibwire.analyse.connection import Connection
 from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.half import ACKNOWLEDGE, RESPONSES, Half, Verdict
+from ibwire.analyse.half import Half, Verdict
+from ibwire.analyse.kinds import ACKNOWLEDGE, RESPONSES
 from ibwire.analyse.packets import Seen
 from ibwire.report.story_words import VERBS, duration, opcode
 from ibwire_layers.opcodes import OpCode

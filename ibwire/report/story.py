@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.half import RESPONSES
+from ibwire.analyse.kinds import RESPONSES
 from ibwire.analyse.partners import PAIRINGS
 from ibwire.report.story_cases import Scene, tell
 from ibwire.report.story_record import Case, Record, Stretch

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ibwire.analyse.events import Cause, Event, EventKind
-from ibwire.analyse.half import ANSWERED, RESPONSES, SILENCE_NS
+from ibwire.analyse.half import SILENCE_NS
+from ibwire.analyse.kinds import ANSWERED, RESPONSES
 from ibwire.report.story_facts import Facts
 from ibwire.report.story_record import Case, Clue, Place
 from ibwire.report.story_told import Step, Told, summed_up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ibwire.analyse.events import Event, EventKind
-from ibwire.analyse.half import RESPONSES
+from ibwire.analyse.kinds import RESPONSES
 from ibwire.report.story_record import Case
 from ibwire_layers.psn import MASK
 

@@ -15,18 +15,9 @@ from typing import NamedTuple
 
 from ibwire.analyse.connection import Connection
 from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.half import (
-    ACKNOWLEDGE,
-    ANSWERED,
-    READ,
-    RESPONSES,
-    SILENCE_NS,
-    STARTS,
-    VERB,
-    Half,
-    Verdict,
-)
+from ibwire.analyse.half import SILENCE_NS, Half, Verdict
 from ibwire.analyse.histogram import Histogram
+from ibwire.analyse.kinds import ACKNOWLEDGE, ANSWERED, READ, RESPONSES, STARTS, VERB
 from ibwire.analyse.packets import Seen
 from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import HALF, MASK

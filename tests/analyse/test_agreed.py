@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ibwire.analyse import agreed
 from ibwire.analyse.agreed import Agreement, Agreements, Closing, Side
 from ibwire.analyse.flow import addresses
-from ibwire.analyse.half import RESPONSES
+from ibwire.analyse.kinds import RESPONSES
 from ibwire.capture import open_capture
 from ibwire.capture.pcapng import PcapngWriter
 from ibwire.dissect import Columns

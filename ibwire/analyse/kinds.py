@@ -1,0 +1,31 @@
+"""What BTH opcodes are to a connection: requests, responses, where a message starts and ends."""
+
+from __future__ import annotations
+
+from ibwire_layers.opcodes import INFO, Operation, Position
+
+VERB = {
+    code: {Operation.WRITE: "RDMA_WRITE", Operation.READ: "RDMA_READ"}.get(
+        info.operation, info.operation.name
+    )
+    for code, info in INFO.items()
+}
+"""What a work request is called that has packets of this opcode."""
+
+
+def _opcodes(*wanted: Operation | Position) -> frozenset[int]:
+    return frozenset(
+        code for code, info in INFO.items() if info.operation in wanted or info.position in wanted
+    )
+
+
+STARTS = _opcodes(Position.FIRST, Position.ONLY)
+ENDS = _opcodes(Position.LAST, Position.ONLY)
+FULL = _opcodes(Position.FIRST, Position.MIDDLE)
+READ = _opcodes(Operation.READ)
+ANSWERED = READ | _opcodes(
+    Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.FLUSH, Operation.ATOMIC_WRITE
+)
+"""Requests that are answered by a response of their own, not by any ACK."""
+RESPONSES = _opcodes(Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE, Operation.ACKNOWLEDGE)
+ACKNOWLEDGE = _opcodes(Operation.ACKNOWLEDGE)
