@@ -20,7 +20,7 @@ what they acknowledge), 9.7.5.2 (NAK, RNR NAK, implied NAK), 9.9 (going back).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -111,63 +111,63 @@ _UNDER_WAY, _DONE, _OVERDUE = range(3)
 NAK_NAMES = {value.value: value.name.lower() for value in NakCode}
 
 
+@dataclass(slots=True, eq=False)
 class Half:
     """State of the requests from one end of a connection and of what answers them."""
 
-    def __init__(self, connection: Connection, end: int) -> None:
-        self.connection = connection
-        self.end = end
-        """Who sends the requests."""
-        self.births: list[int | None] = []
-        """PSNs with which the requests begin anew, as was agreed."""
-        self.start = 0
-        """First PSN seen."""
-        self.next: int | None = None
-        """PSN that the next new request has; `None` before the first."""
-        self.acked: int = -1
-        """Highest PSN that is acknowledged."""
-        self.messages: list[Open] = []
-        """Not completed, oldest first."""
-        self.missing: list[Missing] = []
-        self.missing_answers: list[Missing] = []
-        self.lost: list[Missing] = []
-        """What was missing and has been sent again, until it will not come any more."""
-        self.doubts: set[int] = set()
-        """IP identifications that were left out where requests were sent again."""
-        self.age = 0
-        """Packets since then."""
-        self.skipped: list[Missing] = []
-        """What was left out when requests were sent again: lost once more."""
-        self.lost_answers: list[Missing] = []
-        self.replay_upto: int | None = None
-        """PSN behind the last response that was sent again."""
-        self.asked_again: list[tuple[int, int]] = []
-        """PSNs, from and to, of READs and atomics that were sent again; the newest."""
-        self.refusals: list[Refusal] = []
-        """NAKs that the requester has not obeyed yet, newest last."""
-        self.run: Event | None = None
-        """Requests that are being sent again."""
-        self.run_at = 0
-        """PSN of the last of them."""
-        self.run_place = (0, 0)
-        """File and number of its first packet."""
-        self.run_upto = 0
-        """PSN behind the last of them."""
-        self.attempts = 0
-        """How often the oldest request was sent again since something was acknowledged."""
-        self.resent_number = 0
-        """Of the packet that began to be sent again last, and when and after what wait it was."""
-        self.resent_ns = 0
-        self.resent_after = 0
-        self.last_ns = 0
-        """When the last packet of the half was seen."""
-        self.fatal = False
-        """A NAK has ended the connection."""
-        self.requests = Recent()
-        """The newest by PSN."""
-        self.answers = Recent()
-        self.unasked_next: int | None = None
-        """PSN of the next response of a READ whose request was never seen."""
+    connection: Connection
+    end: int
+    """Who sends the requests."""
+    births: list[int | None] = field(default_factory=list)
+    """PSNs with which the requests begin anew, as was agreed."""
+    start: int = 0
+    """First PSN seen."""
+    next: int | None = None
+    """PSN that the next new request has; `None` before the first."""
+    acked: int = -1
+    """Highest PSN that is acknowledged."""
+    messages: list[Open] = field(default_factory=list)
+    """Not completed, oldest first."""
+    missing: list[Missing] = field(default_factory=list)
+    missing_answers: list[Missing] = field(default_factory=list)
+    lost: list[Missing] = field(default_factory=list)
+    """What was missing and has been sent again, until it will not come any more."""
+    doubts: set[int] = field(default_factory=set)
+    """IP identifications that were left out where requests were sent again."""
+    age: int = 0
+    """Packets since then."""
+    skipped: list[Missing] = field(default_factory=list)
+    """What was left out when requests were sent again: lost once more."""
+    lost_answers: list[Missing] = field(default_factory=list)
+    replay_upto: int | None = None
+    """PSN behind the last response that was sent again."""
+    asked_again: list[tuple[int, int]] = field(default_factory=list)
+    """PSNs, from and to, of READs and atomics that were sent again; the newest."""
+    refusals: list[Refusal] = field(default_factory=list)
+    """NAKs that the requester has not obeyed yet, newest last."""
+    run: Event | None = None
+    """Requests that are being sent again."""
+    run_at: int = 0
+    """PSN of the last of them."""
+    run_place: tuple[int, int] = (0, 0)
+    """File and number of its first packet."""
+    run_upto: int = 0
+    """PSN behind the last of them."""
+    attempts: int = 0
+    """How often the oldest request was sent again since something was acknowledged."""
+    resent_number: int = 0
+    """Of the packet that began to be sent again last, and when and after what wait it was."""
+    resent_ns: int = 0
+    resent_after: int = 0
+    last_ns: int = 0
+    """When the last packet of the half was seen."""
+    fatal: bool = False
+    """A NAK has ended the connection."""
+    requests: Recent = field(default_factory=Recent)
+    """The newest by PSN."""
+    answers: Recent = field(default_factory=Recent)
+    unasked_next: int | None = None
+    """PSN of the next response of a READ whose request was never seen."""
 
     @property
     def next_psn(self) -> int | None:

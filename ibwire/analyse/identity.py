@@ -6,6 +6,8 @@ does, over all its queue pairs); others leave it at 0. Where it counts, it decid
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,16 +22,17 @@ REORDER_IDS = 1024
 """How far back the IP identification of a packet lies that was overtaken."""
 
 
+@dataclass(slots=True, eq=False)
 class Identity:
     """The IP identifications of one direction."""
 
-    def __init__(self) -> None:
-        self.high = -1
-        """Of the newest packet; -1 before the first."""
-        self.first = -1
-        self.counts_up = False
-        self.newest: dict[int, int] = {}
-        """ICRC by identification, of the newest packets."""
+    high: int = -1
+    """Of the newest packet; -1 before the first."""
+    first: int = -1
+    """Of the first packet; -1 before it."""
+    counts_up: bool = False
+    newest: dict[int, int] = field(default_factory=dict)
+    """ICRC by identification, of the newest packets."""
 
     def note(self, packet: Seen) -> int:
         """Remember a packet; returns how many identifications it has passed over.
@@ -109,14 +112,14 @@ class Identity:
         return same and packet.time_ns - before.time_ns < COPY_NS
 
 
+@dataclass(slots=True, eq=False)
 class Recent:
     """The newest packets of a kind, by PSN (unwrapped)."""
 
-    def __init__(self) -> None:
-        self._packets: dict[int, Seen] = {}
-        self._psn: list[int] = []
-        self._rows: Rows | None = None
-        """Newest packets that nobody has asked for yet, so that they stay arrays."""
+    _packets: dict[int, Seen] = field(default_factory=dict)
+    _psn: list[int] = field(default_factory=list)
+    _rows: Rows | None = None
+    """Newest packets that nobody has asked for yet, so that they stay arrays."""
 
     def add(self, psn: int, packet: Seen) -> None:
         """Remember a packet."""
