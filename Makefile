@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench interop docs wheel clean
+.PHONY: demo test lint bench interop interop-rxe live docs wheel clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -51,6 +51,17 @@ bench: $(VENV)/test.stamp
 interop: $(VENV)/test.stamp
 	@command -v tshark >/dev/null || { echo 'make interop needs tshark (Debian: apt-get install tshark)'; exit 1; }
 	$(BIN)/pytest -q -rs tests/interop tests/capture/test_against_tshark.py
+
+# On virtual links between network namespaces; each test says what it lacks where it cannot run.
+live: $(VENV)/test.stamp
+	$(BIN)/pytest -q -rs --override-ini addopts=--import-mode=importlib tests/live
+
+# Linux's Soft-RoCE in QEMU, built from Debian packages, which are kept in ~/.cache/ibwire.
+interop-rxe: $(VENV)/test.stamp
+	@command -v qemu-system-x86_64 >/dev/null || { \
+	  echo 'make interop-rxe needs QEMU (Debian: apt-get install --no-install-recommends qemu-system-x86)'; exit 1; }
+	$(BIN)/python tests/interop/rxe/build.py
+	$(BIN)/pytest -q -rs --override-ini addopts=--import-mode=importlib tests/interop/rxe
 
 # The generated field reference in layers/README.md, the tables of profiles and of rules.
 docs: $(VENV)/run.stamp

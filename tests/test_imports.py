@@ -24,6 +24,7 @@ RANKS = {
     "ibwire.inject": 3,
     "ibwire.trace": 3,
     "ibwire.analyse": 4,
+    "ibwire.cm": 4,
     "ibwire.fabric": 4,
     "ibwire.verbs": 4,
     "ibwire.link": 5,

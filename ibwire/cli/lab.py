@@ -1,0 +1,166 @@
+"""`ibwire lab`: two network namespaces with a link between them, without root."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+import click
+
+from ibwire.errors import LinkError
+from ibwire.link.veth import (
+    ADDRESSES,
+    DEFAULT_MTU,
+    DEFAULT_NAME,
+    INTERFACES,
+    LARGEST_MTU,
+    SIDES,
+    SMALLEST_MTU,
+    Lab,
+    execute,
+)
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+@click.group("lab")
+def command() -> None:
+    """A place to try things: two namespaces, a virtual Ethernet link between them.
+
+    Nothing outside of them is touched, and nobody needs root where the system allows
+    user namespaces. Side a has the interface veth-a with 10.0.0.1 and fd00::a00:1, side b
+    has veth-b with 10.0.0.2 and fd00::a00:2.
+
+    \b
+    ibwire lab run -- ping -c 3 10.0.0.2
+    ibwire lab up
+    ibwire lab run --side b -- COMMAND
+    ibwire lab shell
+    ibwire lab down
+    """
+
+
+def _named(function: Decorated) -> Decorated:
+    option = click.option(
+        "--name",
+        metavar="NAME",
+        help=f"Which lab, where there are several; {DEFAULT_NAME!r}, or the one around, if none.",
+    )
+    return option(function)
+
+
+_mtu = click.option(
+    "--mtu",
+    type=click.IntRange(SMALLEST_MTU, LARGEST_MTU),
+    default=DEFAULT_MTU,
+    show_default=True,
+    help="Bytes of the largest IP packet; RoCE needs 80 more than the path MTU.",
+)
+_side = click.option(
+    "--side",
+    type=click.Choice(SIDES),
+    default=SIDES[0],
+    show_default=True,
+    help="Which of the two namespaces.",
+)
+
+
+@command.command("up")
+@_named
+@_mtu
+def up(name: str | None, mtu: int) -> None:
+    """Build a lab that stays until `ibwire lab down`."""
+    try:
+        Lab.create(name or DEFAULT_NAME, mtu=mtu, detached=True)
+    except LinkError as error:
+        raise click.ClickException(str(error)) from None
+    for side in SIDES:
+        click.echo(f"{side}: {INTERFACES[side]} {' '.join(ADDRESSES[side])} mtu {mtu}")
+
+
+@command.command("down")
+@_named
+def down(name: str | None) -> None:
+    """Take a lab away."""
+    _found(name).down()
+
+
+@command.command("shell")
+@_named
+@_side
+def shell(name: str | None, side: str) -> None:
+    """A shell inside a lab that is up."""
+    _become(_found(name), side, [os.environ.get("SHELL") or "/bin/sh"])
+
+
+@command.command("run", context_settings={"ignore_unknown_options": True})
+@_named
+@_side
+@_mtu
+@click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def run(
+    context: click.Context, name: str | None, side: str, mtu: int, arguments: tuple[str, ...]
+) -> None:
+    """Run a command inside a lab, and give back its exit status.
+
+    When no lab is up, and none is named, one is built for this command. From inside,
+    `ibwire lab run --side b` reaches the other side of the same lab.
+    """
+    try:
+        lab = Lab.find(name)
+        given = context.get_parameter_source("mtu") is click.core.ParameterSource.COMMANDLINE
+        if lab is not None:
+            if given:
+                raise click.UsageError("--mtu is for a lab that is not up yet")
+            _become(lab, side, arguments)
+        if name is not None:
+            raise click.ClickException(f"{name}: is not up: ibwire lab up --name {name}")
+        with Lab.create(mtu=mtu) as lab:
+            status = _wait_for(lab, side, arguments)
+    except LinkError as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(status)
+
+
+def _found(name: str | None) -> Lab:
+    try:
+        lab = Lab.find(name)
+    except LinkError as error:
+        raise click.ClickException(str(error)) from None
+    if lab is None:
+        raise click.ClickException(f"{name or DEFAULT_NAME}: is not up: ibwire lab up")
+    return lab
+
+
+def _become(lab: Lab, side: str, arguments: Sequence[str]) -> NoReturn:
+    try:
+        lab.enter(side)
+        execute(arguments, lab.environment())
+    except LinkError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _wait_for(lab: Lab, side: str, arguments: Sequence[str]) -> int:
+    """Run a command to its end; its exit status as a shell has it."""
+    process = subprocess.Popen(lab.command(side, arguments), env=lab.environment())
+    # Ctrl-C goes to the command too, which decides what it means; SIGTERM comes here alone.
+    handlers: dict[signal.Signals, Callable[[int, object], None]] = {
+        signal.SIGINT: lambda number, _: None,
+        signal.SIGTERM: lambda number, _: process.send_signal(number),
+    }
+    before = {number: signal.signal(number, each) for number, each in handlers.items()}
+    try:
+        status = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else _KILLED - status
+
+
+_KILLED = 128
+"""A command that a signal has ended has this and the signal as its exit status."""

@@ -1,0 +1,350 @@
+"""A Linux interface as a port: a packet socket, many frames a system call.
+
+The socket sees RoCE frames only, by a filter in the kernel, and never what this
+machine sends. Two batch calls that Python has no names for, recvmmsg and sendmmsg,
+are made through ctypes; a ring shared with the kernel was measured to be no faster
+for sending, and not needed at the rates at which a `Device` makes packets.
+
+The kernel of the machine sees the frames as well. It has no RDMA, so it would answer
+each with an ICMP error if the address is its own; UDP port 4791 is held to keep it
+quiet.
+
+Source: packet(7), linux/if_packet.h, linux/socket.h, recvmmsg(2), sendmmsg(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from struct import Struct
+from types import TracebackType
+from typing import Self
+
+from ibwire.errors import LinkError
+from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
+from ibwire.link.packet_filter import NOTHING, interesting
+from ibwire.node import Frame
+from ibwire_layers.outer import ROCEV2_PORT
+
+
+class AFPacketPort:
+    """A Linux interface; a context manager.
+
+    neighbours: take ARP and neighbour discovery too, for a node that answers them
+    itself. promiscuous: take frames for other MAC addresses, for a node with one of its
+    own. hold_port: keep the kernel from answering RoCEv2 with ICMP errors. receive_buffer:
+    bytes of frames that may wait in the kernel.
+
+    Raises `LinkError` when there is no such interface, it is down, the right to open
+    packet sockets is missing, or another program has the UDP port. Nothing is sent
+    but by `send`.
+    """
+
+    BATCH = 64
+    """Frames that are received or sent by one system call."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        neighbours: bool = False,
+        promiscuous: bool = False,
+        hold_port: bool = True,
+        receive_buffer: int = 8 << 20,
+    ) -> None:
+        self.interface: Interface = interface(name)
+        """As it was at the beginning."""
+        if not self.interface.is_up:
+            raise LinkError(name, f"is down: ip link set {name} up")
+        if not self.interface.has_carrier:
+            raise LinkError(name, "is up, but nobody is at the other end (no carrier)")
+        self.counters: Counter[str] = Counter()
+        """`received`, `sent`; `too_long`: received frames longer than the MTU; `not_sent`:
+        frames that the interface's queue has refused; `no_room`: frames that the kernel had
+        no room to keep, as `notes` has last found."""
+        with ExitStack() as opened:
+            self._socket = opened.enter_context(_packet_socket(name))
+            program = interesting(neighbours=neighbours, foreign=promiscuous)
+            _attach(self._socket, program)
+            self._enlarge(receive_buffer)
+            if promiscuous:
+                membership = _MREQ.pack(self.interface.index, _PACKET_MR_PROMISC, 0)
+                self._socket.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
+            # Kernels before 4.20 do not know it; the filter drops what they hand over.
+            with suppress(OSError):
+                self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+            if hold_port:
+                for family in (socket.AF_INET, socket.AF_INET6):
+                    held = _held_port(name, family)
+                    if held is not None:
+                        opened.enter_context(held)
+            # Only now, behind its filter, does the socket begin to receive.
+            self._socket.bind((name, _ETH_P_ALL))
+            self._closing = opened.pop_all()
+        # Room for a VLAN tag, which the kernel leaves in place when there are two.
+        self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE + 4)
+        self._sending = _Batch(self.BATCH, 0)
+
+    @property
+    def name(self) -> str:
+        """The interface."""
+        return self.interface.name
+
+    @property
+    def mac(self) -> bytes:
+        """Its MAC address."""
+        return self.interface.mac
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of the largest IP packet."""
+        return self.interface.mtu
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """IPv4, then global, then link-local IPv6."""
+        return self.interface.addresses
+
+    def receive(self) -> Sequence[Frame]:
+        """Frames that have arrived, at most `BATCH`; never waits."""
+        batch = self._receiving
+        count = _recvmmsg(self._socket.fileno(), batch.headers, self.BATCH, _MSG_DONTWAIT, None)
+        if count <= 0:
+            if count < 0:
+                self._check(ctypes.get_errno())
+            return ()
+        frames = []
+        for header, buffer in zip(batch.headers[:count], batch.buffers, strict=False):
+            if header.message.flags & _MSG_TRUNC:
+                self.counters["too_long"] += 1
+            else:
+                frames.append(buffer[: header.length].tobytes())
+        self.counters["received"] += len(frames)
+        return frames
+
+    def send(self, frames: Sequence[Frame]) -> int:
+        """Send frames, never waiting; how many were taken."""
+        taken = 0
+        while taken < len(frames):
+            some = frames[taken : taken + self.BATCH]
+            count = self._send_batch(some)
+            taken += count
+            if count < len(some):
+                break
+        return taken
+
+    def notes(self) -> list[str]:
+        """What a user should know about the interface and about what has happened on it so far,
+        a sentence each."""
+        statistics = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
+        # Reading starts the kernel's count anew.
+        self.counters["no_room"] += _STATISTICS.unpack(statistics)[1]
+        sentences = notes(self.interface)
+        for counter, reason in _LOSSES.items():
+            if self.counters[counter]:
+                text = f"{self.counters[counter]} {reason.format(self.name)}"
+                sentences.append(f"{self.name}: {text}")
+        return sentences
+
+    def fileno(self) -> int:
+        """The packet socket."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the packet socket and let the UDP port go."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _send_batch(self, frames: Sequence[Frame]) -> int:
+        batch = self._sending
+        for vector, frame in zip(batch.vectors, frames, strict=False):
+            vector.base = frame
+            vector.length = len(frame)
+        descriptor = self._socket.fileno()
+        count = _sendmmsg(descriptor, batch.headers, len(frames), _MSG_DONTWAIT)
+        if count >= 0:
+            self.counters["sent"] += count
+            return int(count)
+        code = ctypes.get_errno()
+        if code == errno.EMSGSIZE:
+            size = len(frames[0]) - _ETHERNET_SIZE
+            largest = largest_path_mtu(self.mtu)
+            reason = f"a packet of {size} bytes does not fit its MTU of {self.mtu}"
+            raise LinkError(self.name, f"{reason}, which allows a path MTU of {largest}")
+        if code == errno.ENOBUFS:
+            # The frame was refused by the queue of the interface, and is lost as on any wire.
+            self.counters["not_sent"] += 1
+            return 1
+        self._check(code)
+        return 0
+
+    def _check(self, code: int) -> None:
+        """Whether an error number means only that there is nothing to do."""
+        if code in (errno.EAGAIN, errno.EINTR):
+            return
+        if code == errno.ENETDOWN:
+            raise LinkError(self.name, "has gone down")
+        if code in (errno.ENXIO, errno.ENODEV):
+            raise LinkError(self.name, "has gone: there is no such interface any more")
+        raise LinkError(self.name, os.strerror(code))
+
+    def _enlarge(self, size: int) -> None:
+        """Make room for frames that wait; without CAP_NET_ADMIN up to net.core.rmem_max."""
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size)
+        except PermissionError:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
+class _Vector(ctypes.Structure):
+    """struct iovec; a `c_char_p` takes the address of a bytes object, and keeps it alive."""
+
+    _fields_ = (("base", ctypes.c_char_p), ("length", ctypes.c_size_t))
+
+
+class _Message(ctypes.Structure):
+    """struct msghdr."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_length", ctypes.c_uint32),
+        ("vectors", ctypes.POINTER(_Vector)),
+        ("vector_count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+class _Header(ctypes.Structure):
+    """struct mmsghdr: what a message is made of, and how many bytes of it there were."""
+
+    _fields_ = (("message", _Message), ("length", ctypes.c_uint32))
+
+
+class _Batch:
+    """The structures of one batch call, made once: a vector of one buffer for each frame."""
+
+    __slots__ = ("_memory", "buffers", "headers", "vectors")
+
+    def __init__(self, count: int, size: int) -> None:
+        self._memory = (ctypes.c_char * (count * size))()
+        view = memoryview(self._memory).cast("B")
+        self.buffers = [view[each * size : (each + 1) * size] for each in range(count)]
+        array = (_Vector * count)()
+        self.vectors = list(array)
+        self.headers = (_Header * count)()
+        for number, vector in enumerate(self.vectors):
+            place = ctypes.addressof(self._memory) + number * size
+            ctypes.c_void_p.from_buffer(vector).value = place
+            vector.length = size
+            message = self.headers[number].message
+            message.vectors = ctypes.pointer(vector)
+            message.vector_count = 1
+
+
+def _packet_socket(name: str) -> socket.socket:
+    # Protocol 0: nothing arrives before the socket is bound.
+    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+    try:
+        return socket.socket(socket.AF_PACKET, kind, 0)
+    except PermissionError:
+        raise LinkError(
+            name,
+            "needs the capability CAP_NET_RAW: run as root, or without any rights on the "
+            "interfaces of `ibwire lab`",
+        ) from None
+    except OSError as error:
+        raise LinkError(name, f"no packet socket: {error.strerror}") from None
+
+
+def _held_port(name: str, family: int) -> socket.socket | None:
+    """A socket that keeps the UDP port of RoCEv2 and takes nothing from it.
+
+    `None` on a machine without this version of IP.
+    """
+    try:
+        held = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            return None
+        raise LinkError(name, f"no UDP socket: {error.strerror}") from None
+    try:
+        _attach(held, NOTHING)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(name) + b"\0")
+        if family == socket.AF_INET6:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        held.bind(("", ROCEV2_PORT))
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            raise LinkError(
+                name,
+                f"UDP port {ROCEV2_PORT} is taken: another RoCE stack, such as Soft-RoCE or a "
+                "second ibwire, would answer too",
+            ) from None
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None  # IPv6 is switched off
+        raise LinkError(name, f"UDP port {ROCEV2_PORT}: {error.strerror}") from None
+    return held
+
+
+def _attach(filtered: socket.socket, program: bytes) -> None:
+    """Let the kernel run a BPF program over everything that the socket would receive."""
+    code = ctypes.create_string_buffer(program, len(program))
+    length = len(program) // _INSTRUCTION_SIZE
+    descriptor = _FPROG.pack(length, ctypes.addressof(code))
+    filtered.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, descriptor)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_recvmmsg = _libc.recvmmsg
+_recvmmsg.argtypes = (
+    *(ctypes.c_int, ctypes.POINTER(_Header), ctypes.c_uint, ctypes.c_int, ctypes.c_void_p),
+)
+_sendmmsg = _libc.sendmmsg
+_sendmmsg.argtypes = (ctypes.c_int, ctypes.POINTER(_Header), ctypes.c_uint, ctypes.c_int)
+
+_LOSSES = {
+    "too_long": "received frames were longer than the MTU and are lost; the kernel may merge UDP "
+    "packets: ethtool -K {} rx-udp-gro-forwarding off rx-gro-list off gro off",
+    "no_room": "received frames are lost: they came faster than they were taken; a larger "
+    "net.core.rmem_max, or CAP_NET_ADMIN, lets more of them wait",
+    "not_sent": "frames were refused by the interface's queue and are lost: "
+    "ip link set {} txqueuelen 10000",
+}
+"""What the counters of lost frames mean."""
+
+_ETHERNET_SIZE = 14
+_MSG_TRUNC = socket.MSG_TRUNC
+_MSG_DONTWAIT = socket.MSG_DONTWAIT
+_ETH_P_ALL = 3  # linux/if_ether.h
+_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
+_SO_RCVBUFFORCE = 33  # asm-generic/socket.h
+_SOL_PACKET = 263
+_PACKET_ADD_MEMBERSHIP = 1
+_PACKET_STATISTICS = 6
+_PACKET_IGNORE_OUTGOING = 23
+_PACKET_MR_PROMISC = 1
+_MREQ = Struct("@iHH8x")
+"""struct packet_mreq: interface, type, length of the address, address."""
+_STATISTICS = Struct("=II")
+"""struct tpacket_stats: frames, drops; reading starts them anew."""
+_FPROG = Struct("@HP")
+"""struct sock_fprog: instructions, address of the first."""
+_INSTRUCTION_SIZE = 8

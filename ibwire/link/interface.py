@@ -1,0 +1,206 @@
+"""What the kernel says about a network interface: state, addresses, offloads.
+
+Asked by ioctl and netlink, which answer for the network namespace of the process;
+/sys shows the one in which it was mounted.
+
+Source: linux/if.h, linux/sockios.h, linux/ethtool.h, linux/rtnetlink.h, linux/if_addr.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import ipaddress
+import os
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any
+
+from ibwire.errors import LinkError
+from ibwire.link import netlink
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface as it was when it was asked for."""
+
+    name: str
+    index: int
+    mac: bytes
+    mtu: int
+    is_up: bool
+    """Whether the administrator wants it up."""
+    has_carrier: bool
+    """Whether there is somebody at the other end, and the kernel has taken note of it."""
+    addresses: tuple[str, ...]
+    """IPv4, then global IPv6, then link-local IPv6; none that is still being checked for
+    duplicates."""
+    driver: str
+    """The kernel's name of it, empty when it does not say."""
+    tx_checksum: bool
+    """Whether the kernel leaves checksums of its own packets to the driver."""
+
+
+def interface(name: str) -> Interface:
+    """The interface with this name; raises `LinkError` when it is missing or no Ethernet."""
+    known = {each: index for index, each in socket.if_nameindex()}
+    if name not in known:
+        there = ", ".join(known) or "none"
+        raise LinkError(name, f"no such interface; there are: {there}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
+        try:
+            kind, mac = _ask(asking, name, _SIOCGIFHWADDR, _HARDWARE)
+            (flags,) = _ask(asking, name, _SIOCGIFFLAGS, _FLAGS)
+            (mtu,) = _ask(asking, name, _SIOCGIFMTU, _MTU)
+        except OSError as problem:
+            raise LinkError(name, f"cannot be asked: {problem.strerror}") from None
+        if kind not in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK):
+            raise LinkError(name, f"is no Ethernet interface (its type is {kind})")
+        driver = b""
+        with suppress(OSError):  # one that does not say
+            answer = _ethtool(asking, name, _DRVINFO.pack(_ETHTOOL_GDRVINFO, b""))
+            driver = _DRVINFO.unpack(answer)[1].rstrip(b"\0")
+        tx_checksum = bool(_ethtool_value(asking, name, _ETHTOOL_GTXCSUM))
+        # The flag follows the state of the link only after a while.
+        linked = _ethtool_value(asking, name, _ETHTOOL_GLINK) != 0
+    return Interface(
+        name,
+        known[name],
+        mac,
+        mtu,
+        bool(flags & _IFF_UP),
+        bool(flags & _IFF_RUNNING) and linked,
+        _addresses(name, known[name]),
+        driver.decode(errors="replace"),
+        tx_checksum,
+    )
+
+
+def notes(found: Interface) -> list[str]:
+    """What a user should know before RoCE frames go through this interface, a sentence each."""
+    sentences = []
+    if found.tx_checksum and found.driver in _VIRTUAL:
+        sentences.append(
+            f"{found.name}: checksums are left to the driver, which is {found.driver} and makes "
+            "none: captures show unfinished ones in the kernel's own packets, and a virtual "
+            f"machine at the other end may drop these: ethtool -K {found.name} tx off"
+        )
+    if not largest_path_mtu(found.mtu):
+        sentences.append(
+            f"{found.name}: MTU {found.mtu} has no room for a path MTU of 256 bytes, "
+            f"which needs {256 + HEADERS}"
+        )
+    if not found.addresses:
+        sentences.append(
+            f"{found.name}: no IP address, so the kernel answers no ARP or neighbour solicitation"
+        )
+    return sentences
+
+
+def largest_path_mtu(mtu: int) -> int:
+    """The largest path MTU whose packets fit an interface's MTU, 0 for none.
+
+    80 bytes are left for headers, as Soft-RoCE does it (rc-transport.md 16.3).
+    """
+    return next((each for each in (4096, 2048, 1024, 512, 256) if each + HEADERS <= mtu), 0)
+
+
+HEADERS = 80
+"""Bytes that a RoCE packet may need beside its payload (rxe_param.h RXE_MAX_HDR_LENGTH)."""
+
+
+def set_tx_checksum(name: str, on: bool) -> None:
+    """Turn the checksums of the kernel's own packets over to the adapter, or back."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
+        try:
+            _ethtool(asking, name, _ETHTOOL_VALUE.pack(_ETHTOOL_STXCSUM, on))
+        except OSError as problem:
+            raise LinkError(name, f"tx-checksum cannot be set: {problem.strerror}") from None
+
+
+def _ask(asking: socket.socket, name: str, request: int, answer: Struct) -> tuple[Any, ...]:
+    """What stands behind the name in the `struct ifreq` of the answer."""
+    found = fcntl.ioctl(asking, request, _IFREQ.pack(os.fsencode(name), b""))
+    return answer.unpack_from(found, _NAME_SIZE)
+
+
+def _ethtool_value(asking: socket.socket, name: str, command: int) -> int | None:
+    """A number that the driver has, `None` when it does not say."""
+    try:
+        answer = _ethtool(asking, name, _ETHTOOL_VALUE.pack(command, 0))
+    except OSError:
+        return None
+    return int(_ETHTOOL_VALUE.unpack(answer)[1])
+
+
+def _ethtool(asking: socket.socket, name: str, argument: bytes) -> bytes:
+    """What the driver makes of the structure that begins with a command.
+
+    Raises `OSError` for a driver that does not know the command.
+    """
+    # The request holds the address of the structure, where the answer goes.
+    structure = ctypes.create_string_buffer(argument, len(argument))
+    pointer = ctypes.addressof(structure).to_bytes(ctypes.sizeof(ctypes.c_void_p), sys.byteorder)
+    fcntl.ioctl(asking, _SIOCETHTOOL, _IFREQ.pack(os.fsencode(name), pointer))
+    return structure.raw
+
+
+def _addresses(name: str, index: int) -> tuple[str, ...]:
+    found: list[tuple[bool, bool, str]] = []
+    everything = _IFADDRMSG.pack(0, 0, 0, 0, 0)
+    for answer in netlink.ask(name, _RTM_GETADDR, everything, netlink.DUMP):
+        family, _, flags, scope, owner = _IFADDRMSG.unpack_from(answer)
+        attributes = netlink.attributes(answer[_IFADDRMSG.size :])
+        # IFA_ADDRESS of IPv4 is the other end's on a point-to-point link, IFA_LOCAL ours.
+        own = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
+        if own is None or owner != index or flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED):
+            continue
+        if family in (socket.AF_INET, socket.AF_INET6):
+            address = str(ipaddress.ip_address(own))
+            found.append((family == socket.AF_INET6, scope == _RT_SCOPE_LINK, address))
+    # Stable: several of a kind stay in the kernel's order, primary ones first.
+    found.sort(key=lambda each: each[:2])
+    return tuple(address for _, _, address in found)
+
+
+_NAME_SIZE = 16
+_IFREQ = Struct("=16s24s")
+"""struct ifreq: the name, and a union that is as large as struct ifmap."""
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCGIFMTU = 0x8921
+_SIOCGIFHWADDR = 0x8927
+_SIOCETHTOOL = 0x8946
+_FLAGS = Struct("=H")
+_MTU = Struct("=i")
+_HARDWARE = Struct("=H6s")
+"""struct sockaddr: ARPHRD type as the family, then the address."""
+
+_IFF_UP = 0x1
+_IFF_RUNNING = 0x40
+_ARPHRD_ETHER = 1
+_ARPHRD_LOOPBACK = 772
+
+_VIRTUAL = ("veth", "tun")
+"""Drivers without hardware that would make checksums."""
+
+_ETHTOOL_GDRVINFO = 0x03
+_ETHTOOL_GLINK = 0x0A
+_ETHTOOL_GTXCSUM = 0x16
+_ETHTOOL_STXCSUM = 0x17
+_ETHTOOL_VALUE = Struct("=II")
+"""struct ethtool_value: command, value."""
+_DRVINFO = Struct("=I32s160x")
+"""struct ethtool_drvinfo: command, driver, and what is of no interest."""
+
+_RTM_GETADDR = 22
+_IFADDRMSG = Struct("=BBBBI")
+"""struct ifaddrmsg: family, prefix length, flags, scope, interface."""
+_IFA_ADDRESS = 1
+_IFA_LOCAL = 2
+_IFA_F_DADFAILED = 0x08
+_IFA_F_TENTATIVE = 0x40
+_RT_SCOPE_LINK = 253

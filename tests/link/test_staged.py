@@ -1,0 +1,135 @@
+"""Middleboxes in front of a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from ibwire.errors import EncodeError
+from ibwire.fabric.sim import Simulator
+from ibwire.inject.stages import Duplicate
+from ibwire.link.staged import Staged
+from ibwire.rc.work import WCStatus
+from ibwire.units import US, S
+from pair import Pair
+
+
+class Node:
+    """Keeps what it receives, sends what it is given, and has one timeout."""
+
+    def __init__(self, *frames, due=None):
+        self.frames = list(frames)
+        self.received = []
+        self.due = due
+
+    def receive(self, frame, now, port=0):
+        self.received.append((now, frame, port))
+
+    def poll_transmit(self, now, port=0, grant=None):
+        return self.frames.pop(0) if self.frames else None
+
+    def poll_timeout(self):
+        return self.due
+
+    def handle_timeout(self, now):
+        self.due = None
+
+
+def sent(node, now, port=0):
+    frames = []
+    while (frame := node.poll_transmit(now, port)) is not None:
+        frames.append(frame)
+    return frames
+
+
+def test_without_stages_everything_passes_as_it_is():
+    node = Node(b"1", b"2", due=5)
+    staged = Staged(node)
+
+    staged.receive(b"in", 3, 1)
+
+    assert node.received == [(3, b"in", 1)]
+    assert sent(staged, 4) == [b"1", b"2"]
+    assert staged.poll_timeout() == 5
+
+
+def test_frames_that_a_stage_drops_do_not_hide_those_behind_them():
+    staged = Staged(Node(b"1", b"2", b"3"), outbound=lambda f, now: [] if f < b"3" else [(0, f)])
+
+    assert sent(staged, 0) == [b"3"]
+
+
+def test_copies_leave_one_after_the_other():
+    staged = Staged(Node(b"1", b"2"), outbound=Duplicate())
+
+    assert sent(staged, 0) == [b"1", b"1", b"2", b"2"]
+
+
+def test_delayed_frame_leaves_at_its_time_and_from_its_port():
+    node = Node(b"slow", b"fast", due=50)
+    staged = Staged(node, outbound=lambda f, now: [(10 if f == b"slow" else 0, f)])
+
+    first = sent(staged, 100, port=2)
+    due = min(staged.poll_timeout(), 110)
+    node.due = None
+    waiting = staged.poll_timeout()
+    staged.handle_timeout(109)
+    early = sent(staged, 109, port=2)
+    staged.handle_timeout(110)
+
+    assert (first, due, waiting, early) == ([b"fast"], 50, 110, [])
+    assert sent(staged, 110, port=0) == []
+    assert sent(staged, 110, port=2) == [b"slow"]
+    assert staged.poll_timeout() is None
+
+
+def test_delayed_frame_arrives_at_its_time_before_the_nodes_own_timeout():
+    node = Node(due=30)
+    staged = Staged(node, inbound=lambda f, now: [(20, f), (0, b"copy")])
+
+    staged.receive(b"in", 5, 1)
+    due = staged.poll_timeout()
+    staged.handle_timeout(due)
+
+    assert due == 25
+    assert node.received == [(5, b"copy", 1), (25, b"in", 1)]
+    assert node.due == 30
+
+
+def test_waiting_frames_are_bounded(monkeypatch):
+    monkeypatch.setattr(Staged, "LIMIT", 3)
+    node = Node()
+    staged = Staged(node, inbound=lambda f, now: [(1, f)])
+
+    for _ in range(5):
+        staged.receive(b"x", 0)
+    staged.handle_timeout(1)
+
+    assert len(node.received) == 3
+    assert staged.overflow == 2
+
+
+def test_negative_delay_is_refused():
+    staged = Staged(Node(), inbound=lambda f, now: [(-1, f)])
+
+    with pytest.raises(EncodeError):
+        staged.receive(b"x", 5)
+
+
+def test_connection_survives_loss_and_delay_on_both_ways():
+    pair = Pair(timeout=10)
+    numbers = iter(range(10_000))
+
+    def stage(frame, now):
+        number = next(numbers)
+        return [] if number % 13 == 7 else [((number % 3) * 2 * US, frame)]
+
+    sim = Simulator()
+    sim.connect(Staged(pair.a.device, inbound=stage, outbound=stage), pair.b.device)
+    pair.a.mr.buffer[:20_000] = bytes(range(250)) * 80
+    pair.b.post_recv(20_000)
+    pair.post(length=20_000)
+
+    sim.run(until=10 * S)
+
+    assert [wc.status for wc in pair.completions] == [WCStatus.SUCCESS]
+    assert bytes(pair.b.mr.buffer[:20_000]) == bytes(range(250)) * 80
