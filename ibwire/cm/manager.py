@@ -1,0 +1,559 @@
+"""The connection manager of one port: who has asked for, accepted, refused and ended what.
+
+It has four kinds of method, as a queue pair has. Commands come from the application:
+`connect`, `listen`, `accept`, `reject`, `delay`, `ready`, `disconnect`, `resolve`; they
+fail at once with a `VerbsError` or `EncodeError`, or not at all. `handle_mad`,
+`handle_established` and `handle_timeout` take input. `poll_transmit`, `poll_timeout` and
+`poll_event` give output: after any command or input the caller drains the first until
+`None`, then reads the second, then drains the third.
+
+What a peer can make it keep is bounded: connections, requests that wait for a decision,
+messages that wait to be sent, events that nobody has taken. Beyond that a message is
+dropped and counted, as if the network had lost it; a peer that means it asks again.
+
+`states.py` has the rules. Here is which connection a message is about, what the messages
+say, and when.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ibwire.cm.answers import (
+    confirmation,
+    disbelief,
+    disconnection,
+    objection,
+    postponement,
+    refusal,
+    rejection,
+    unresolved,
+)
+from ibwire.cm.connection import Connection, Event, Listener, is_xrc, patience_of
+from ibwire.cm.messages import (
+    LINUX,
+    Message,
+    Received,
+    Timing,
+    decode,
+    duration,
+    encode,
+    padded,
+)
+from ibwire.cm.registry import Registry
+from ibwire.cm.states import (
+    ACTIVE_HEARS,
+    PASSIVE_HEARS,
+    TRANSITIONS,
+    WAITS,
+    EventKind,
+    Input,
+    Send,
+    State,
+    Wait,
+)
+from ibwire.cm.timers import Timers
+from ibwire.errors import EncodeError, VerbsError
+from ibwire.rc.attributes import AddressVector
+from ibwire.units import Time
+from ibwire_layers import cm
+
+
+def identifiers(source: random.Random) -> Iterator[tuple[int, int]]:
+    """Communication and transaction IDs for new connections, drawn from a generator.
+
+    A stranger who can guess the first can end a connection: live, pass `SystemRandom`.
+    """
+    while True:
+        yield source.getrandbits(32), source.getrandbits(64)
+
+
+class ConnectionManager:
+    """Connections of a port over RoCE.
+
+    gids: the port's own. guid: of the CA. ids: communication and transaction ID of each
+    new connection; IDs in use and 0 are skipped.
+    """
+
+    LIMIT_CONNECTIONS = 1 << 14
+    """Connections, with those in TIMEWAIT."""
+    LIMIT_MESSAGES = 4096
+    """MADs that wait to be sent."""
+    LIMIT_EVENTS = 4096
+    """Events that nobody has taken, from which on requests are dropped."""
+
+    def __init__(
+        self,
+        gids: Sequence[int],
+        guid: int,
+        ids: Iterator[tuple[int, int]],
+        timing: Timing = LINUX,
+    ) -> None:
+        self.gids = gids
+        self.guid = guid
+        self.timing = timing
+        self.counters: Counter[str] = Counter()
+        self.listeners: dict[int, Listener] = {}
+        """By service ID."""
+        self.connections = Registry()
+        self._ids = ids
+        self._messages: deque[tuple[bytes, AddressVector]] = deque()
+        self._events: deque[Event] = deque()
+        self._timers = Timers()
+
+    # Commands.
+
+    def listen(self, service_id: int, backlog: int = 128) -> Listener:
+        """Accept requests for a service; EADDRINUSE if somebody does already.
+
+        backlog: requests that may wait for a decision; more of them are dropped.
+        """
+        if service_id in self.listeners:
+            raise VerbsError(errno.EADDRINUSE, f"service ID {service_id:#x}")
+        listener = self.listeners[service_id] = Listener(service_id, backlog)
+        return listener
+
+    def unlisten(self, listener: Listener) -> None:
+        """Stop accepting; requests that have come already can still be answered."""
+        if self.listeners.get(listener.service_id) is listener:
+            del self.listeners[listener.service_id]
+
+    def connect(self, request: cm.REQ, now: Time) -> Connection:
+        """Ask for a connection; EADDRNOTAVAIL unless it is from a GID of ours."""
+        if request.primary_local_gid not in self.gids:
+            raise VerbsError(errno.EADDRNOTAVAIL, f"GID {request.primary_local_gid:#x}")
+        request = replace(request, local_ca_guid=self.guid)
+        peer = AddressVector(
+            dgid=request.primary_remote_gid,
+            sgid_index=self.gids.index(request.primary_local_gid),
+            traffic_class=request.primary_traffic_class,
+            hop_limit=request.primary_hop_limit,
+            sl=request.primary_sl,
+        )
+        connection = self._begin(request, peer)
+        message = replace(request, local_comm_id=connection.local_id)
+        self._start(connection, Input.CONNECT, message, now)
+        self.connections.add_local_qp(connection)
+        return connection
+
+    def resolve(self, request: cm.SIDR_REQ, peer: AddressVector, now: Time) -> Connection:
+        """Ask for the queue pair that serves a service ID."""
+        connection = self._begin(request, peer)
+        message = replace(request, request_id=connection.local_id)
+        self._start(connection, Input.RESOLVE, message, now)
+        return connection
+
+    def accept(self, connection: Connection, reply: cm.REP | cm.SIDR_REP, now: Time) -> None:
+        """Answer a REQ with a REP, or a SIDR_REQ with a SIDR_REP; their IDs are filled in."""
+        request = connection.request
+        if isinstance(request, cm.REQ) and isinstance(reply, cm.REP):
+            reply = replace(
+                reply,
+                local_comm_id=connection.local_id,
+                remote_comm_id=connection.remote_id,
+                local_ca_guid=self.guid,
+            )
+        elif isinstance(request, cm.SIDR_REQ) and isinstance(reply, cm.SIDR_REP):
+            reply = replace(reply, request_id=connection.remote_id, service_id=request.service_id)
+        else:
+            raise VerbsError(errno.EINVAL, f"{type(reply).__name__} is no answer to this request")
+        self._command(connection, Input.ACCEPT, now, reply)
+        connection.reply = reply
+        self.connections.add_local_qp(connection)
+
+    def reject(
+        self,
+        connection: Connection,
+        now: Time,
+        reason: int = cm.RejectReason.CONSUMER_DEFINED,
+        private_data: bytes = b"",
+        ari: bytes = b"",
+    ) -> None:
+        """Refuse a connection, or give up making it, at any time before it is established.
+
+        A SIDR_REQ is refused with `SIDRStatus.REJECTED`, and without private data.
+        """
+        request = connection.request
+        message: Message
+        if isinstance(request, cm.REQ):
+            message = rejection(connection, self.guid, reason, private_data, ari)
+        else:
+            message = unresolved(request, cm.SIDRStatus.REJECTED)
+        self._command(connection, Input.REJECT, now, message)
+
+    def delay(
+        self,
+        connection: Connection,
+        now: Time,
+        service_timeout: int | None = None,
+        private_data: bytes = b"",
+    ) -> None:
+        """Ask the peer for more time to answer its REQ or REP; a code n, 4.096 us x 2^n.
+
+        Not needed where the peer's patience will do: who asks twice is told by itself.
+        """
+        code = self.timing.service_timeout if service_timeout is None else service_timeout
+        self._command(connection, Input.DELAY, now, postponement(connection, code, private_data))
+
+    def ready(self, connection: Connection, now: Time, private_data: bytes = b"") -> None:
+        """Answer a REP: our queue pair is up, and the connection with it."""
+        message = cm.RTU(
+            local_comm_id=connection.local_id,
+            remote_comm_id=connection.remote_id,
+            private_data=padded(cm.RTU, private_data),
+        )
+        self._command(connection, Input.READY, now, message)
+
+    def disconnect(self, connection: Connection, now: Time, private_data: bytes = b"") -> None:
+        """End a connection that is established."""
+        message = disconnection(connection, private_data)
+        self._command(connection, Input.DISCONNECT, now, message)
+
+    # Input.
+
+    def handle_mad(self, mad: bytes, source: AddressVector, now: Time) -> None:
+        """Take a MAD from QP1 in; nothing that it says raises.
+
+        source: the way back to its sender.
+        """
+        received = decode(mad)
+        if received is None:
+            self.counters["malformed"] += 1
+            return
+        message = received.message
+        match message:
+            case cm.REQ() | cm.SIDR_REQ():
+                self._handle_request(message, received, source, now)
+            case cm.SIDR_REP():
+                self._handle_resolution(message, source, now)
+            case cm.REP():
+                self._handle_rep(message, received, source, now)
+            case cm.LAP() | cm.APR():
+                self.counters["unsupported"] += 1
+            case _:
+                connection = self.connections.addressed(message, source)
+                if connection is None:
+                    self._handle_stray(message, received, source)
+                elif not isinstance(message, cm.DREQ) or message.remote_qpn == connection.local_qpn:
+                    self._hear(connection, _input_of(message), now, received)
+
+    def handle_established(self, qpn: int, now: Time) -> None:
+        """A queue pair of ours has its first data (COMM_EST), which stands for the RTU."""
+        connection = self.connections.local_queue_pair(qpn)
+        if connection is not None and not connection.is_active:
+            self._move(connection, Input.COMM_EST, now)
+
+    def handle_timeout(self, now: Time) -> None:
+        """Do what is due by `now`."""
+        for connection in self._timers.take_due(now):
+            if WAITS[connection.state] is Wait.LINGER or not connection.retries_left:
+                self._move(connection, Input.EXPIRED, now)
+            else:
+                connection.retries_left -= 1
+                self._move(connection, Input.TIMEOUT, now)
+
+    # Output.
+
+    def poll_transmit(self, now: Time) -> tuple[bytes, AddressVector] | None:
+        """The next MAD for QP1 of a peer, and where that is; `None` when there is none."""
+        return self._messages.popleft() if self._messages else None
+
+    def poll_timeout(self) -> Time | None:
+        """When `handle_timeout` wants to be called; earlier than needed is possible."""
+        return self._timers.next_timeout()
+
+    def poll_event(self) -> Event | None:
+        """The next thing that the application should know, `None` when there is none."""
+        return self._events.popleft() if self._events else None
+
+    # Messages, by what they begin or answer.
+
+    def _handle_request(
+        self, request: cm.REQ | cm.SIDR_REQ, received: Received, source: AddressVector, now: Time
+    ) -> None:
+        known = self.connections.duplicate(request, source)
+        is_datagram = isinstance(request, cm.SIDR_REQ)
+        if known is not None:
+            self.counters["duplicates"] += 1
+            self._hear(known, Input.SIDR_REQ if is_datagram else Input.REQ, now, received)
+            return
+        refused: Message | None = objection(request, self.listeners, self.gids)
+        if isinstance(request, cm.REQ):
+            stale = self.connections.stale(request.local_ca_guid, request.local_qpn, source)
+            if stale is not None:
+                # The peer has forgotten the old connection (Linux `cm_match_req`).
+                self._end(stale, now)
+                refused = refusal(request, cm.RejectReason.STALE_CONNECTION)
+            elif refused is None:
+                source = replace(source, sgid_index=self.gids.index(request.primary_remote_gid))
+        if refused is not None:
+            self._put(encode(refused, received.transaction_id), source)
+            return
+        listener = self.listeners[request.service_id]
+        if self._has_room(listener):
+            connection = self._begin(request, source, received)
+            connection.listener = listener
+            self._move(connection, Input.SIDR_REQ if is_datagram else Input.REQ, now, received)
+
+    def _has_room(self, listener: Listener) -> bool:
+        if listener.waiting >= listener.backlog:
+            self.counters["backlog_full"] += 1
+        elif len(self.connections) >= self.LIMIT_CONNECTIONS:
+            self.counters["connections_full"] += 1
+        elif len(self._events) >= self.LIMIT_EVENTS:
+            self.counters["events_full"] += 1
+        else:
+            return True
+        return False
+
+    def _handle_rep(
+        self, answer: cm.REP, received: Received, source: AddressVector, now: Time
+    ) -> None:
+        connection = self.connections.asked(answer.remote_comm_id, source)
+        if connection is None or not isinstance(connection.request, cm.REQ):
+            self._disbelieve(answer, received, source, cm.RejectReason.INVALID_COMM_ID)
+        elif connection.reply is not None:
+            self.counters["duplicates"] += 1
+            if answer.local_comm_id == connection.remote_id:
+                self._hear(connection, Input.REP, now, received)
+        elif connection.is_active and Input.REP in TRANSITIONS[connection.state]:
+            qpn = answer.local_eecn if is_xrc(connection.request) else answer.local_qpn
+            stale = self.connections.stale(answer.local_ca_guid, qpn, source)
+            if stale is not None:
+                self._disbelieve(answer, received, source, cm.RejectReason.STALE_CONNECTION)
+                self._end(stale, now)
+            elif self.connections.knows_remote(answer, source):
+                self.counters["ignored"] += 1
+            else:
+                connection.reply = answer
+                connection.remote_id = answer.local_comm_id
+                self.connections.add_remote(connection)
+                self._move(connection, Input.REP, now, received)
+
+    def _handle_resolution(self, answer: cm.SIDR_REP, source: AddressVector, now: Time) -> None:
+        connection = self.connections.asked(answer.request_id, source)
+        if connection is None or connection.state is not State.SIDR_REQ_SENT:
+            self.counters["unknown"] += 1
+            return
+        connection.reply = answer
+        self._move(connection, Input.SIDR_REP, now, Received(0, answer))
+
+    def _handle_stray(self, message: Message, received: Received, source: AddressVector) -> None:
+        """A message about no connection of ours."""
+        if isinstance(message, cm.DREQ):
+            # The connection is over, and saying so ends the waiting (Linux `cm_issue_drep`).
+            self._put(encode(confirmation(message), received.transaction_id), source)
+        elif isinstance(message, cm.RTU):
+            self._disbelieve(message, received, source, cm.RejectReason.INVALID_COMM_ID)
+        else:
+            self.counters["unknown"] += 1
+
+    def _disbelieve(
+        self,
+        message: cm.REP | cm.RTU,
+        received: Received,
+        source: AddressVector,
+        reason: cm.RejectReason,
+    ) -> None:
+        """Tell who believes in a connection that it is none. Linux lets it find out by itself."""
+        self.counters["unknown"] += 1
+        self._put(encode(disbelief(message, reason), received.transaction_id), source)
+
+    def _end(self, connection: Connection, now: Time) -> None:
+        """End a connection whose peer does not know it any more."""
+        if Input.DISCONNECT in TRANSITIONS[connection.state]:
+            self._move(connection, Input.DISCONNECT, now, outgoing=disconnection(connection))
+
+    # Connections.
+
+    def _begin(
+        self,
+        request: cm.REQ | cm.SIDR_REQ,
+        peer: AddressVector,
+        received: Received | None = None,
+    ) -> Connection:
+        """A new connection, of ours or with the request that was received."""
+        if len(self.connections) >= self.LIMIT_CONNECTIONS:
+            raise VerbsError(errno.ENOMEM, f"{self.LIMIT_CONNECTIONS} connections exist already")
+        local_id, transaction_id = next(
+            pair for pair in self._ids if pair[0] and pair[0] not in self.connections
+        )
+        connection = Connection(
+            local_id=local_id,
+            transaction_id=transaction_id,
+            request_transaction=received.transaction_id if received else transaction_id,
+            is_active=received is None,
+            request=request,
+            peer=peer,
+            patience=patience_of(request, self.timing, is_active=received is None),
+        )
+        if received is not None:
+            connection.remote_id = (
+                request.local_comm_id if isinstance(request, cm.REQ) else request.request_id
+            )
+        self.connections.add(connection)
+        if received is not None and isinstance(request, cm.REQ):
+            self.connections.add_remote(connection)
+        return connection
+
+    def _start(
+        self, connection: Connection, what: Input, request: cm.REQ | cm.SIDR_REQ, now: Time
+    ) -> None:
+        """Send the request of a connection of ours; nothing is left of it if it cannot be sent."""
+        connection.request = request
+        try:
+            self._command(connection, what, now, request)
+        except EncodeError:
+            self.connections.remove(connection)
+            raise
+
+    def _command(self, connection: Connection, what: Input, now: Time, outgoing: Message) -> None:
+        """Do what the application asks for; raises EINVAL where the state does not allow it."""
+        if what not in TRANSITIONS[connection.state]:
+            raise VerbsError(errno.EINVAL, f"no {what.name} in {connection.state.name}")
+        self._move(connection, what, now, outgoing=outgoing)
+
+    def _hear(
+        self, connection: Connection, what: Input | None, now: Time, received: Received
+    ) -> None:
+        """Give a message to its connection, if its side is the one to hear it."""
+        if what in (ACTIVE_HEARS if connection.is_active else PASSIVE_HEARS) and what is not None:
+            self._move(connection, what, now, received)
+
+    def _move(
+        self,
+        connection: Connection,
+        what: Input,
+        now: Time,
+        received: Received | None = None,
+        outgoing: Message | None = None,
+    ) -> None:
+        """Do what the table says. outgoing: the application's message, where it has made it."""
+        move = TRANSITIONS[connection.state].get(what)
+        if move is None:
+            self.counters["ignored"] += 1
+            return
+        if move.send is not None:
+            self._send(connection, move.send, received, outgoing)
+        before, connection.state = connection.state, move.state
+        if before is not move.state:
+            self._enter(connection, before)
+        # Not for what a peer repeats, or it could keep a question of ours alive; but an answer
+        # is kept as long as somebody asks for it.
+        if before is not move.state or what is Input.TIMEOUT or before is State.ANSWERED:
+            self._arm(connection, now, received)
+        if move.tell is not None:
+            self._tell(connection, move.tell, received)
+
+    def _enter(self, connection: Connection, before: State) -> None:
+        """Account for a new state."""
+        state, listener = connection.state, connection.listener
+        if listener is not None:
+            listener.waiting += (state in _UNDECIDED) - (before in _UNDECIDED)
+        if state in (State.TIMEWAIT, State.ANSWERED):
+            self.connections.release_queue_pairs(connection)
+        elif state is State.IDLE:
+            self.connections.remove(connection)
+
+    def _arm(self, connection: Connection, now: Time, received: Received | None) -> None:
+        """Set the timer of the state that a connection has entered, or asks in once more."""
+        wait = WAITS.get(connection.state)
+        if wait is None:
+            connection.deadline = None
+            return
+        patience = connection.patience
+        time = patience.linger
+        if wait is Wait.ANSWER:
+            time = patience.answer
+        elif wait is Wait.SERVICE:
+            assert received is not None
+            assert isinstance(received.message, cm.MRA)
+            time += duration(received.message.service_timeout)
+        elif connection.state is State.ANSWERED:
+            time += patience.repetition + connection.promised
+        self._timers.set(connection, now + time, len(self.connections))
+
+    def _send(
+        self,
+        connection: Connection,
+        send: Send,
+        received: Received | None,
+        outgoing: Message | None,
+    ) -> None:
+        if send is not Send.AGAIN:
+            message = outgoing or self._automatic(connection, send, received)
+            if send is Send.DREQ:
+                transaction = connection.transaction_id
+            elif send is Send.DREP and received is not None:
+                transaction = received.transaction_id
+            else:
+                transaction = connection.request_transaction
+            connection.last = encode(message, transaction)
+            if isinstance(message, cm.MRA):
+                connection.promised = duration(message.service_timeout)
+            if send in _ASKS:
+                connection.retries_left = connection.patience.retries
+        self._put(connection.last, connection.peer)
+
+    def _automatic(self, connection: Connection, send: Send, received: Received | None) -> Message:
+        """A message that the manager sends by itself."""
+        heard = received.message if received is not None else None
+        if send is Send.MRA:
+            return postponement(connection, self.timing.service_timeout)
+        if send is Send.DREP and isinstance(heard, cm.DREQ):
+            return confirmation(heard)
+        if send is Send.REJ_STALE:
+            about = _ABOUT.get(type(heard), cm.MessageRejected.OTHER)
+            stale = cm.RejectReason.STALE_CONNECTION
+            return rejection(connection, self.guid, stale, about=about)
+        assert send is Send.REJ_TIMEOUT
+        return rejection(connection, self.guid, cm.RejectReason.TIMEOUT)
+
+    def _put(self, mad: bytes, to: AddressVector) -> None:
+        if len(self._messages) >= self.LIMIT_MESSAGES:
+            self.counters["messages_full"] += 1
+        else:
+            self._messages.append((mad, to))
+
+    def _tell(self, connection: Connection, kind: EventKind, received: Received | None) -> None:
+        message = received.message if received is not None else None
+        event = Event(kind, connection, getattr(message, "private_data", b""))
+        if isinstance(message, cm.REJ):
+            used = message.ari[: message.reject_info_length]
+            event = replace(event, reason=message.reason, ari=used)
+        elif isinstance(message, cm.SIDR_REP):
+            event = replace(event, reason=message.status)
+        self._events.append(event)
+
+
+def _input_of(message: Message) -> Input | None:
+    """What a message about a known connection is to it; `None` for an MRA about a LAP."""
+    if isinstance(message, cm.MRA):
+        return _MRAED.get(message.message_mraed)
+    return _INPUTS.get(type(message))
+
+
+_MRAED: dict[int, Input] = {cm.MessageMRAed.REQ: Input.MRA_REQ, cm.MessageMRAed.REP: Input.MRA_REP}
+
+_INPUTS: dict[type, Input] = {
+    cm.RTU: Input.RTU,
+    cm.REJ: Input.REJ,
+    cm.DREQ: Input.DREQ,
+    cm.DREP: Input.DREP,
+}
+
+_ABOUT: dict[type, cm.MessageRejected] = {
+    cm.REQ: cm.MessageRejected.REQ,
+    cm.REP: cm.MessageRejected.REP,
+}
+"""What a REJ answers, by what it was sent for."""
+
+_ASKS = frozenset({Send.REQ, Send.REP, Send.DREQ, Send.SIDR_REQ})
+"""Messages that are repeated until they are answered."""
+
+_UNDECIDED = frozenset({State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD})
+"""States in which the application's decision is waited for."""

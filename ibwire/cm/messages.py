@@ -1,0 +1,238 @@
+"""The messages of communication management to and from MADs, and the usual REQ, REP and SIDR_REQ.
+
+The messages themselves are the headers of `ibwire_layers.cm`. A connection manager fills
+in communication IDs and CA GUIDs; whatever else a message says is its maker's.
+
+Source: rc-transport.md 20; IBA 13.4 for the common header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ibwire.errors import EncodeError
+from ibwire.rc.attributes import MTU_CODES
+from ibwire.units import ACK_TIMEOUT_UNIT, Time
+from ibwire_layers import cm
+from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass
+
+Message = (
+    cm.REQ
+    | cm.MRA
+    | cm.REJ
+    | cm.REP
+    | cm.RTU
+    | cm.DREQ
+    | cm.DREP
+    | cm.SIDR_REQ
+    | cm.SIDR_REP
+    | cm.LAP
+    | cm.APR
+)
+
+BASE_VERSION = 1
+CLASS_VERSION = 2
+
+PERMISSIVE_LID = 0xFFFF
+"""In a REQ of RoCE, which has no LIDs (cm-rping)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things take and how often they are tried; times are codes n: 4.096 us x 2^n.
+
+    The defaults are those of the RDMA-CM of Linux 6.1 over rxe, as the captures have them.
+    """
+
+    packet_life_time: int = 18
+    """Of a packet on its way through the network (`CMA_IBOE_PACKET_LIFETIME`)."""
+    ca_ack_delay: int = 15
+    """Until a device here answers a packet (rxe)."""
+    response_timeout: int = 20
+    """Until a connection manager answers, here and at the peer (`CMA_CM_RESPONSE_TIMEOUT`)."""
+    max_cm_retries: int = 15
+    """`CMA_MAX_CM_RETRIES`."""
+    service_timeout: int = 24
+    """What an MRA asks for (`CMA_CM_MRA_SETTING`)."""
+
+
+LINUX = Timing()
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message as it came."""
+
+    transaction_id: int
+    message: Message
+
+
+def encode(message: Message, transaction_id: int) -> bytes:
+    """The 256 bytes of the MAD; `EncodeError` for a field that does not fit."""
+    common = MAD(
+        base_version=BASE_VERSION,
+        mgmt_class=MgmtClass.COMM_MGT,
+        class_version=CLASS_VERSION,
+        method=Method.SEND,
+        transaction_id=transaction_id,
+        attribute_id=_ATTRIBUTES[type(message)],
+    )
+    return common.pack() + message.pack()
+
+
+def decode(data: bytes) -> Received | None:
+    """Read a MAD; `None` for one that is of another size, class, version or method, or unknown."""
+    if len(data) != MAD_SIZE:
+        return None
+    common = MAD.unpack(data)
+    message = _MESSAGES.get(common.attribute_id)
+    if (
+        message is None
+        or common.base_version != BASE_VERSION
+        or common.mgmt_class != MgmtClass.COMM_MGT
+        or common.class_version != CLASS_VERSION
+        or common.method != Method.SEND
+    ):
+        return None
+    return Received(common.transaction_id, message.unpack(data, MAD.SIZE))
+
+
+def request(
+    *,
+    service_id: int,
+    source: int,
+    destination: int,
+    qpn: int,
+    starting_psn: int,
+    mtu: int = 1024,
+    service: cm.TransportType = cm.TransportType.RC,
+    responder_resources: int = 1,
+    initiator_depth: int = 1,
+    retry_count: int = 7,
+    rnr_retry_count: int = 7,
+    flow_label: int = 0,
+    traffic_class: int = 0,
+    hop_limit: int = 64,
+    sl: int = 0,
+    srq: bool = False,
+    pkey: int = 0xFFFF,
+    timing: Timing = LINUX,
+    private_data: bytes = b"",
+) -> cm.REQ:
+    """A REQ from one GID to another over RoCE.
+
+    starting_psn: of the first packet that the peer shall send us, not that we send.
+    mtu: bytes, of the path. responder_resources: READs and atomics that we can serve at
+    once; initiator_depth: that we shall have outstanding. flow_label, traffic_class,
+    hop_limit: of the connection's packets, in both directions. retry_count,
+    rnr_retry_count: of the peer's queue pair, and our own retry_count.
+    Raises `EncodeError`.
+    """
+    if mtu not in MTU_CODES:
+        raise EncodeError("mtu", mtu, "256, 512, 1024, 2048 or 4096")
+    return cm.REQ(
+        service_id=service_id,
+        local_qpn=qpn,
+        responder_resources=responder_resources,
+        initiator_depth=initiator_depth,
+        remote_cm_response_timeout=timing.response_timeout,
+        transport_service_type=service,
+        starting_psn=starting_psn,
+        local_cm_response_timeout=timing.response_timeout,
+        retry_count=retry_count,
+        pkey=pkey,
+        path_packet_payload_mtu=MTU_CODES[mtu],
+        rnr_retry_count=rnr_retry_count,
+        max_cm_retries=timing.max_cm_retries,
+        srq=srq,
+        primary_local_lid=PERMISSIVE_LID,
+        primary_remote_lid=PERMISSIVE_LID,
+        primary_local_gid=source,
+        primary_remote_gid=destination,
+        primary_flow_label=flow_label,
+        primary_traffic_class=traffic_class,
+        primary_hop_limit=hop_limit,
+        primary_sl=sl,
+        primary_local_ack_timeout=combined_ack_timeout(
+            timing.ca_ack_delay, timing.packet_life_time
+        ),
+        private_data=padded(cm.REQ, private_data),
+    )
+
+
+def reply(
+    *,
+    qpn: int,
+    starting_psn: int,
+    responder_resources: int = 1,
+    initiator_depth: int = 1,
+    rnr_retry_count: int = 7,
+    srq: bool = False,
+    timing: Timing = LINUX,
+    private_data: bytes = b"",
+) -> cm.REP:
+    """A REP for RC or UC. Raises `EncodeError`.
+
+    starting_psn: of the first packet that the peer shall send us. rnr_retry_count: of the
+    peer's queue pair.
+    """
+    return cm.REP(
+        local_qpn=qpn,
+        starting_psn=starting_psn,
+        responder_resources=responder_resources,
+        initiator_depth=initiator_depth,
+        target_ack_delay=timing.ca_ack_delay,
+        rnr_retry_count=rnr_retry_count,
+        srq=srq,
+        private_data=padded(cm.REP, private_data),
+    )
+
+
+H = TypeVar("H", bound=Message)
+
+
+def padded(message: type[H], data: bytes, name: str = "private_data") -> bytes:
+    """Private data, or another field of bytes, with zeros up to its size; `EncodeError`."""
+    size = next(field.size // 8 for field in message.FIELDS if field.name == name)
+    if len(data) > size:
+        raise EncodeError(f"{message.__name__}.{name}", data, f"at most {size} bytes")
+    return data.ljust(size, b"\0")
+
+
+def combined_ack_timeout(ca_ack_delay: int, packet_life_time: int) -> int:
+    """The code of the local ACK timeout: there and back, and what the answering device takes.
+
+    Times are powers of two, so the sum is the larger of the two, or one more where they
+    are about the same (rc-transport.md 20; Linux `cm_ack_timeout`).
+    """
+    both_ways = packet_life_time + 1
+    larger = max(both_ways, ca_ack_delay)
+    return min(31, larger + (abs(both_ways - ca_ack_delay) <= 1))
+
+
+def duration(code: int) -> Time:
+    """4.096 us x 2^code, but for whatever a peer asks no longer than `LONGEST`."""
+    return min(ACK_TIMEOUT_UNIT << code, LONGEST)
+
+
+LONGEST: Time = ACK_TIMEOUT_UNIT << LINUX.service_timeout
+"""68.7 s: the longest that a peer can have us wait at once. Codes go to 31, 2.4 hours."""
+
+_ATTRIBUTES: dict[type, cm.CMAttribute] = {
+    cm.REQ: cm.CMAttribute.REQ,
+    cm.MRA: cm.CMAttribute.MRA,
+    cm.REJ: cm.CMAttribute.REJ,
+    cm.REP: cm.CMAttribute.REP,
+    cm.RTU: cm.CMAttribute.RTU,
+    cm.DREQ: cm.CMAttribute.DREQ,
+    cm.DREP: cm.CMAttribute.DREP,
+    cm.SIDR_REQ: cm.CMAttribute.SIDR_REQ,
+    cm.SIDR_REP: cm.CMAttribute.SIDR_REP,
+    cm.LAP: cm.CMAttribute.LAP,
+    cm.APR: cm.CMAttribute.APR,
+}
+
+_MESSAGES: dict[int, type[Message]] = {
+    attribute: message for message, attribute in _ATTRIBUTES.items()
+}

@@ -1,0 +1,137 @@
+"""Which connection a message is about: everything a manager keeps, by every name it has.
+
+A peer is known by its GID and the GUID of its CA, because IDs and queue pair numbers mean
+something only there. A message from another GID than a connection's peer is about none.
+
+Source: the tables of Linux `core/cm.c`, which does not look at the GID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from ibwire.cm.connection import Connection
+from ibwire.rc.attributes import AddressVector
+from ibwire_layers import cm
+
+Addressed = cm.MRA | cm.REP | cm.RTU | cm.REJ | cm.DREQ | cm.DREP
+"""Messages that name a connection by its IDs at both ends."""
+
+
+class Registry:
+    """Connections by local ID, remote ID and queue pair."""
+
+    __slots__ = ("_by_id", "_by_local_qp", "_by_remote_id", "_by_remote_qp", "_by_request")
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Connection] = {}
+        self._by_remote_id: dict[_Remote, Connection] = {}
+        self._by_remote_qp: dict[_Remote, Connection] = {}
+        """While the queue pairs are in use: not in TIMEWAIT."""
+        self._by_request: dict[tuple[int, int], Connection] = {}
+        """Requests of others to resolve a service ID, by GID and request ID."""
+        self._by_local_qp: dict[int, Connection] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Connection]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, local_id: object) -> bool:
+        return local_id in self._by_id
+
+    def add(self, connection: Connection) -> None:
+        """Take a connection in under its own ID, and a peer's request under its own."""
+        self._by_id[connection.local_id] = connection
+        if not connection.is_active and isinstance(connection.request, cm.SIDR_REQ):
+            self._by_request[connection.peer.dgid, connection.remote_id] = connection
+
+    def add_remote(self, connection: Connection) -> None:
+        """The peer's ID and queue pair have become known."""
+        self._by_remote_id.setdefault(_remote(connection, connection.remote_id), connection)
+        if connection.remote_qpn is not None:
+            self._by_remote_qp.setdefault(_remote(connection, connection.remote_qpn), connection)
+
+    def add_local_qp(self, connection: Connection) -> None:
+        """Our queue pair has become known."""
+        if connection.local_qpn is not None:
+            self._by_local_qp[connection.local_qpn] = connection
+
+    def release_queue_pairs(self, connection: Connection) -> None:
+        """The queue pairs may serve another connection."""
+        if connection.remote_qpn is not None:
+            _remove(self._by_remote_qp, _remote(connection, connection.remote_qpn), connection)
+        if connection.local_qpn is not None:
+            _remove(self._by_local_qp, connection.local_qpn, connection)
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.release_queue_pairs(connection)
+        _remove(self._by_id, connection.local_id, connection)
+        _remove(self._by_remote_id, _remote(connection, connection.remote_id), connection)
+        _remove(self._by_request, (connection.peer.dgid, connection.remote_id), connection)
+
+    def local_queue_pair(self, qpn: int) -> Connection | None:
+        """The connection of a queue pair of ours."""
+        return self._by_local_qp.get(qpn)
+
+    def duplicate(self, message: cm.REQ | cm.SIDR_REQ, source: AddressVector) -> Connection | None:
+        """The connection that a request has made already."""
+        if isinstance(message, cm.SIDR_REQ):
+            return self._by_request.get((source.dgid, message.request_id))
+        key = source.dgid, message.local_ca_guid, message.local_comm_id
+        return self._by_remote_id.get(key)
+
+    def stale(self, guid: int, qpn: int, source: AddressVector) -> Connection | None:
+        """The connection that a peer's queue pair is in by what we know."""
+        return self._by_remote_qp.get((source.dgid, guid, qpn))
+
+    def knows_remote(self, answer: cm.REP, source: AddressVector) -> bool:
+        """Whether a peer's ID stands for a connection already."""
+        key = source.dgid, answer.local_ca_guid, answer.local_comm_id
+        return key in self._by_remote_id
+
+    def asked(self, local_id: int, source: AddressVector) -> Connection | None:
+        """The connection of ours with an ID, if the sender is its peer."""
+        connection = self._by_id.get(local_id)
+        if connection is None or connection.peer.dgid != source.dgid:
+            return None
+        return connection
+
+    def addressed(self, message: Addressed, source: AddressVector) -> Connection | None:
+        """The connection with both IDs of a message."""
+        if isinstance(message, cm.REJ) and message.reason == cm.RejectReason.TIMEOUT:
+            # Who got no answer does not know our ID, and says who it is itself.
+            guid = int.from_bytes(message.ari[:8])
+            return self._by_remote_id.get((source.dgid, guid, message.local_comm_id))
+        connection = self.asked(message.remote_comm_id, source)
+        if connection is None or not isinstance(connection.request, cm.REQ):
+            return None
+        if _is_before_rep(message):
+            return None if connection.knows_remote else connection
+        if connection.knows_remote and connection.remote_id == message.local_comm_id:
+            return connection
+        return None
+
+
+_Remote = tuple[int, int, int]
+"""GID and CA GUID of a peer, and a number that means something there."""
+
+K = TypeVar("K")
+
+
+def _remote(connection: Connection, number: int) -> _Remote:
+    return connection.peer.dgid, connection.remote_guid or 0, number
+
+
+def _remove(table: dict[K, Connection], key: K, connection: Connection) -> None:
+    if table.get(key) is connection:
+        del table[key]
+
+
+def _is_before_rep(message: Addressed) -> bool:
+    if isinstance(message, cm.MRA):
+        return message.message_mraed == cm.MessageMRAed.REQ
+    return isinstance(message, cm.REJ) and message.message_rejected == cm.MessageRejected.REQ
