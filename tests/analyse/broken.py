@@ -129,11 +129,12 @@ def _stale(talk: Talk, broken: bool) -> None:
 
 
 def _kind(talk: Talk, broken: bool) -> None:
-    talk.ask(Op.RC_SEND_ONLY, 0, 64, ack_req=1)
+    talk.sends(0, 1)  # which shows that the two directions belong together
+    talk.ask(Op.RC_SEND_ONLY, 1, 64, ack_req=1)
     if broken:
-        talk.answer(0, 1, opcode=Op.RC_RDMA_READ_RESPONSE_ONLY, size=4)
+        talk.answer(1, 2, opcode=Op.RC_RDMA_READ_RESPONSE_ONLY, size=4)
     else:
-        talk.answer(0, 1)
+        talk.answer(1, 2)
 
 
 def _ack_req(talk: Talk, broken: bool) -> None:

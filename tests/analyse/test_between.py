@@ -530,7 +530,7 @@ def test_json_names_a_lost_frame_with_opcode_and_psn() -> None:
     direction = next(iter(between.directions.values())).to_json()
 
     assert direction["lost_between"] == [
-        {"frame": 13, "opcode": "RC_RDMA_WRITE_MIDDLE", "psn": 103}
+        {"frame": 13, "opcode": 7, "opcode_name": "RC_RDMA_WRITE_MIDDLE", "psn": 103}
     ]
 
 
