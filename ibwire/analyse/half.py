@@ -85,8 +85,7 @@ ASKED_AGAIN = 32
 LIVES = 16
 """Agreements on a connection that are remembered until they are seen to be true."""
 LIMIT = 4096
-"""Messages that are under way at a time, and gaps; a capture of one direction has no end of
-the former."""
+"""Messages that are under way at a time; a capture of one direction has no end of them."""
 OVERDUE = 32
 """So many messages later a READ will not be asked for again: its responses were not captured."""
 GAPS = 256
