@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.analyse.congestion import Congestion
+from ibwire.analyse.dialogue import Dialogue
 from ibwire.analyse.events import Event, EventKind, Message
 from ibwire.analyse.half import LIVES, MTUS, Half, Verdict
 from ibwire.analyse.histogram import Histogram
@@ -199,7 +200,7 @@ class Connection:
         """How it is known that the two directions belong together, see `PAIRINGS`."""
         self.directions = Direction(), Direction()
         """Index 0: packets from end 0 to end 1."""
-        self.halves = Half(self, 0), Half(self, 1)
+        self.halves = Dialogue(self, 0), Dialogue(self, 1)
         self.identities = Identity(), Identity()
         """Of the packets of each direction."""
         self.damaged_psns: tuple[dict[int, None], dict[int, None]] = {}, {}
