@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,8 @@ def fed(pair, data, node=None, **options):
     there, back = pair
 
     def writer():
-        with open(there, "wb", buffering=0) as file:
+        # A node that has seen enough closes its end.
+        with open(there, "wb", buffering=0) as file, suppress(BrokenPipeError):
             for start in range(0, len(data), 7):
                 file.write(data[start : start + 7])
 
