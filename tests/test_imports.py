@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 RANKS = {
     "ibwire_layers": 0,
     "ibwire": 0,
+    "ibwire.closing": 0,
     "ibwire.errors": 0,
     "ibwire.units": 0,
     "ibwire_layers.construct": 1,

@@ -13,11 +13,11 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ibwire.analyse.export import ANALYSED, CaptureTables
 from ibwire.analyse.tables import PACKETS, TABLES, TableSpec
+from ibwire.closing import Closing
 from ibwire.errors import CaptureError, IbwireError, MissingExtra, QueryError
 
 try:
@@ -34,7 +34,7 @@ MEMORY = "1GiB"
 """What DuckDB may take; what needs more goes to disk."""
 
 
-class Database:
+class Database(Closing):
     """Tables of captures and Parquet files, to be asked in SQL; a context manager.
 
     captures: read again for each table that a query names. parquet: files, or
@@ -95,17 +95,6 @@ class Database:
     def close(self) -> None:
         """Forget everything."""
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _lock_down(self, files: Sequence[str], directory: str, memory: str) -> None:
         """Nothing but these files may be read or written, whatever the SQL says."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from struct import Struct, unpack_from
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
+from ibwire.closing import Closing
 from ibwire.errors import CaptureError, EncodeError
 
 MAXIMUM_SNAPLEN = 262144
@@ -147,7 +146,7 @@ class PcapParser:
         raise CaptureError(self._path, chunks.base, reason)
 
 
-class PcapWriter:
+class PcapWriter(Closing):
     """Writes little-endian pcap; nanoseconds unless told otherwise, microseconds round down.
 
     A path is compressed as its suffix says. Raises `EncodeError` for values the
@@ -193,17 +192,6 @@ class PcapWriter:
     def close(self) -> None:
         """Write what is buffered and close a file that was opened here."""
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 FILE_HEADER_SIZE = 24

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from struct import Struct, unpack_from
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
+from ibwire.closing import Closing
 from ibwire.errors import CaptureError, EncodeError
 
 SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
@@ -453,7 +453,7 @@ def _name(kind: int) -> str:
     return _NAMES.get(kind, f"a block of type 0x{kind:08x}")
 
 
-class PcapngWriter:
+class PcapngWriter(Closing):
     """Writes one little-endian section with nanosecond times.
 
     Interface 0 has the link type given here; `add_interface` makes more. A path is
@@ -512,17 +512,6 @@ class PcapngWriter:
     def close(self) -> None:
         """Write what is buffered and close a file that was opened here."""
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _write_block(self, kind: int, body: bytes) -> None:
         size = len(body) + _BLOCK_OVERHEAD

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import Self
 
 from ibwire.capture.index import Chunks, Record, RecordBatch
 from ibwire.capture.pcap import FILE_HEADER_SIZE, MAGICS, PcapParser
 from ibwire.capture.pcapng import SECTION_MAGIC, Interface, PcapngParser
 from ibwire.capture.stream import ByteSource, Target, open_source
+from ibwire.closing import Closing
 from ibwire.errors import CaptureError
 
 CHUNK_SIZE = 6 * 2**20
@@ -37,7 +36,7 @@ def open_capture(
         raise
 
 
-class CaptureReader:
+class CaptureReader(Closing):
     """One pass over the records of a capture file; a context manager.
 
     `batches()` and `records()` share the pass: each goes on where reading stopped.
@@ -100,17 +99,6 @@ class CaptureReader:
     def close(self) -> None:
         """Close the file, if it was opened here."""
         self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _parser(chunks: Chunks) -> PcapParser | PcapngParser:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.closing import Closing
 from ibwire.dissect.column import Kind
 from ibwire.dissect.columns import Columns
 from ibwire.dissect.fields import FieldSpec
@@ -51,7 +51,7 @@ def schema_of(fields: Sequence[FieldSpec]) -> Any:
     return pa.schema([(spec.name, _type_of(spec)) for spec in fields])
 
 
-class ParquetFile:
+class ParquetFile(Closing):
     """Writes tables of one schema to a file as they come."""
 
     def __init__(self, path: str, fields: Sequence[FieldSpec]) -> None:
@@ -80,17 +80,6 @@ class ParquetFile:
         """Write what waits, and the footer."""
         self._flush()
         self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _flush(self) -> None:
         if self._waiting:

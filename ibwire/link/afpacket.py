@@ -22,9 +22,8 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from struct import Struct
-from types import TracebackType
-from typing import Self
 
+from ibwire.closing import Closing
 from ibwire.errors import LinkError
 from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
 from ibwire.link.packet_filter import NOTHING, interesting
@@ -32,7 +31,7 @@ from ibwire.node import Frame
 from ibwire_layers.outer import ROCEV2_PORT
 
 
-class AFPacketPort:
+class AFPacketPort(Closing):
     """A Linux interface; a context manager.
 
     neighbours: take ARP and neighbour discovery too, for a node that answers them
@@ -158,17 +157,6 @@ class AFPacketPort:
     def close(self) -> None:
         """Close the packet socket and let the UDP port go."""
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _send_batch(self, frames: Sequence[Frame]) -> int:
         batch = self._sending

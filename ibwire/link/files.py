@@ -23,11 +23,10 @@ from contextlib import ExitStack
 from enum import StrEnum
 from io import BytesIO
 from struct import Struct
-from types import TracebackType
-from typing import Self
 
 from ibwire.capture import PcapWriter, Record, open_capture
 from ibwire.capture.pcap import FILE_HEADER_SIZE, MAGICS, MAXIMUM_SNAPLEN
+from ibwire.closing import Closing
 from ibwire.errors import EncodeError, LinkError
 from ibwire.fabric.sim import MAXIMUM_REPEATS, Livelock
 from ibwire.node import Frame, Node
@@ -50,7 +49,7 @@ class Ended(StrEnum):
     """As many frames as were given have arrived."""
 
 
-class FileLink:
+class FileLink(Closing):
     """A link through two files; a context manager.
 
     incoming: a capture, or a FIFO that somebody writes pcap to. outgoing: a FIFO, or a
@@ -121,17 +120,6 @@ class FileLink:
         """Close both ends."""
         self._closing.close()
         self._output = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # Virtual time.
 
