@@ -13,22 +13,13 @@ import click
 
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.cli.values import FORMATS
 from ibwire.errors import CaptureError, MissingExtra, QueryError
 
 if TYPE_CHECKING:
     from ibwire.analyse.database import Database, Result
 
 WRONG_SQL = 2
-
-FORMATS = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".txt": "text",
-    ".tsv": "text",
-    ".parquet": "parquet",
-}
 
 
 @click.command("query")

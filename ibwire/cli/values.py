@@ -6,6 +6,17 @@ import click
 
 from ibwire_layers.errors import EncodeError
 
+FORMATS = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".txt": "text",
+    ".tsv": "text",
+    ".parquet": "parquet",
+}
+"""What is written to a file, by the ending of its name."""
+
 
 class QueuePairNumber(click.ParamType[int]):
     """A QP number, decimal or with 0x."""

@@ -434,7 +434,6 @@ def test_requests_that_nobody_answers_take_bounded_memory() -> None:
 
     analysis = feed(Analysis(), frames)
     analysis.flush()
-    analysis._settle(force=False)
     place = analysis.connection_of(0)
     assert place is not None
     open_messages = len(place[0].halves[0].messages)
