@@ -19,6 +19,7 @@ __all__ = [
     "IbwireError",
     "LinkError",
     "MissingExtra",
+    "PeerError",
     "QueryError",
     "ScriptError",
     "VerbsError",
@@ -91,3 +92,7 @@ class LinkError(IbwireError):
         self.link = link
         self.reason = reason
         super().__init__(f"{link}: {reason}")
+
+
+class PeerError(IbwireError):
+    """A peer that does not do its part: it is silent, gone, refuses, or cannot be understood."""

@@ -31,16 +31,16 @@ RANKS = {
     "ibwire.link": 5,
     "ibwire.scenario": 5,
     "ibwire.workload": 5,
+    "ibwire.programs": 6,
     "ibwire.report": 6,
-    "ibwire.cli": 6,
-    "ibwire.__main__": 6,
+    "ibwire.cli": 7,
+    "ibwire.__main__": 7,
 }
 
 SIDEWAYS = {
     ("ibwire.errors", "ibwire_layers"),
     ("ibwire.verbs", "ibwire.fabric"),
     ("ibwire.scenario", "ibwire.workload"),
-    ("ibwire.cli", "ibwire.report"),
     ("ibwire.__main__", "ibwire.cli"),
 }
 

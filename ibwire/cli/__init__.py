@@ -24,6 +24,7 @@ COMMANDS = {
     "export": "Those tables as Parquet, or a capture with comments on its packets.",
     "report": "One self-contained page about a capture.",
     "run": "A scenario in virtual time: network, faults, traffic, and what came of it.",
+    "pingpong": "Messages back and forth with ibv_rc_pingpong, uc, ud, on a real link.",
     "lab": "A virtual link between two namespaces, to try things without root.",
     "respond": "Replay recorded connections against an emulated peer.",
 }

@@ -51,6 +51,11 @@ class Port(Protocol):
         """
         ...
 
+    def notes(self) -> list[str]:
+        """What a user should know about the link, and about what it has lost so far, a sentence
+        each."""
+        ...
+
     def fileno(self) -> int:
         """A descriptor that is readable when frames have arrived, writable when there is room."""
         ...

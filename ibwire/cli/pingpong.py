@@ -1,0 +1,121 @@
+"""`ibwire pingpong`: messages back and forth with ibv_rc_pingpong and its like."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+import click
+
+from ibwire.cli.live import Link, fail, live_options
+from ibwire.programs import pingpong
+from ibwire.programs.pingpong import Plan, Result
+from ibwire.rc.attributes import MTU_CODES, QPType
+
+TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
+
+
+@click.command("pingpong")
+@click.option("--connect", metavar="HOST", help="Be the client of a program there.")
+@click.option("-t", "--type", "kind", type=click.Choice(list(TYPES)), default="rc", help="[rc]")
+@click.option("-p", "--port", type=click.IntRange(1, 65535), default=pingpong.PORT, help="TCP.")
+@click.option(
+    "-s", "--size", type=click.IntRange(1, 1 << 30), help="Bytes of a message. [4096; 1024 with ud]"
+)
+@click.option("-n", "--iters", type=click.IntRange(1), default=1000, help="Messages. [1000]")
+@click.option(
+    "-m",
+    "--mtu",
+    type=click.Choice([str(size) for size in MTU_CODES]),
+    help="Path MTU, which both ends must be told; the client's and the server's are not compared "
+    "by the tools. [1024, or less where the interface carries less]",
+)
+@click.option("-l", "--sl", type=click.IntRange(0, 15), default=0, help="Service level.")
+@click.option("--json", "as_json", is_flag=True, help="One object instead of text.")
+@live_options
+def command(
+    link: Link,
+    connect: str | None,
+    kind: str,
+    port: int,
+    size: int | None,
+    iters: int,
+    mtu: str | None,
+    sl: int,
+    as_json: bool,
+) -> None:
+    """Play ping-pong with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibwire.
+
+    Without --connect, wait for a client. Contents are verified.
+
+    \b
+    ibwire pingpong --dev veth-b                      and at the other end
+    ibwire pingpong --dev veth-a --connect 10.0.0.2
+    """
+    if size is None:
+        size = 1024 if kind == "ud" else 4096
+    plan = Plan(TYPES[kind], size, iters, int(mtu) if mtu else None, sl)
+    with link.open() as endpoint:
+        if connect:
+            result = pingpong.connect(endpoint, plan, connect, port)
+        else:
+            result = pingpong.serve(endpoint, plan, port, listens=lambda: _tell_waiting(port))
+        if as_json:
+            click.echo(json.dumps(_as_object(result, endpoint.counters())))
+        else:
+            _print(result)
+        if not result.passed:
+            fail(_reason(result))
+
+
+def _tell_waiting(port: int) -> None:
+    click.echo(f"waiting for a client at TCP port {port}", err=True)
+
+
+def _print(result: Result) -> None:
+    click.echo(f"local  {result.own} QP {result.qpn:#08x}, path MTU {result.mtu}")
+    click.echo(f"remote {result.peer} QP {result.peer_qpn:#08x}")
+    messages = result.sent + result.received
+    rate = messages * result.size * 8 / result.seconds / 1e6
+    click.echo(
+        f"{messages * result.size} bytes in {result.seconds:.2f} seconds = {rate:.2f} Mbit/sec"
+    )
+    each = result.seconds / max(result.received, 1) * 1e6
+    text = f"{result.received} iters in {result.seconds:.2f} seconds = {each:.2f} usec/iter"
+    if result.rounds_ns:
+        median, late = _spread(result.rounds_ns)
+        text += f", median {median:.2f}, 99% {late:.2f}"
+    click.echo(text)
+    click.echo(f"{result.received - result.wrong} of {result.received} messages verified")
+
+
+def _as_object(result: Result, counters: dict[str, int]) -> dict[str, object]:
+    found: dict[str, object] = {
+        "local": result.own,
+        "remote": result.peer,
+        "qpn": result.qpn,
+        "remote_qpn": result.peer_qpn,
+        "path_mtu": result.mtu,
+        "size": result.size,
+        "sent": result.sent,
+        "received": result.received,
+        "wrong": result.wrong,
+        "status": result.status.name,
+        "seconds": result.seconds,
+    }
+    if result.rounds_ns:
+        median, late = _spread(result.rounds_ns)
+        found |= {"round_us_median": median, "round_us_p99": late}
+    return found | {"passed": result.passed, "counters": counters}
+
+
+def _spread(rounds_ns: list[int]) -> tuple[float, float]:
+    """Median and 99th percentile, us."""
+    ordered = sorted(rounds_ns)
+    return statistics.median(ordered) / 1e3, ordered[len(ordered) * 99 // 100] / 1e3
+
+
+def _reason(result: Result) -> str:
+    if result.wrong:
+        return f"{result.wrong} messages were not as they had been sent"
+    return f"ended by a completion with {result.status.name}"

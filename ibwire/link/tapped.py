@@ -1,0 +1,75 @@
+"""A port whose frames are written down: what really arrived, what really left, and when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ibwire.capture import PcapngWriter
+from ibwire.capture.stream import Target
+from ibwire.closing import Closing
+from ibwire.link.port import Port
+from ibwire.node import Frame
+from ibwire_layers.outer import LinkType
+
+
+class TappedPort(Closing):
+    """A port in front of another, which it closes with itself; the file is pcapng."""
+
+    def __init__(self, port: Port, target: Target) -> None:
+        """Raises `CaptureError` for a file that cannot be opened."""
+        self.port = port
+        self._writer = PcapngWriter(target, LinkType.ETHERNET, name=port.name)
+
+    @property
+    def name(self) -> str:
+        """The interface."""
+        return self.port.name
+
+    @property
+    def mac(self) -> bytes:
+        """Its MAC address."""
+        return self.port.mac
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of the largest IP packet."""
+        return self.port.mtu
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Its IP addresses."""
+        return self.port.addresses
+
+    def receive(self) -> Sequence[Frame]:
+        """Frames that have arrived; their time is that of being fetched."""
+        frames = self.port.receive()
+        if frames:
+            self._write(frames)
+        return frames
+
+    def send(self, frames: Sequence[Frame]) -> int:
+        """Send frames; written are those that the link has taken."""
+        taken = self.port.send(frames)
+        self._write(frames[:taken])
+        return taken
+
+    def notes(self) -> list[str]:
+        """What a user should know about the link, a sentence each."""
+        return self.port.notes()
+
+    def fileno(self) -> int:
+        """The descriptor of the port."""
+        return self.port.fileno()
+
+    def close(self) -> None:
+        """Finish the file and close the port."""
+        try:
+            self._writer.close()
+        finally:
+            self.port.close()
+
+    def _write(self, frames: Sequence[Frame]) -> None:
+        now = time.time_ns()
+        for frame in frames:
+            self._writer.write(frame, now)

@@ -1,0 +1,242 @@
+"""A device of ours on a real link, which lives while its program waits for something.
+
+A program is written from top to bottom: it posts, waits until what it needs is there,
+posts again. Only in `wait` does time pass for the device: frames arrive and leave,
+timeouts are handled, TCP channels and completion queues fill.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ibwire.closing import Closing
+from ibwire.cm import ConnectionManager, ManagedDevice
+from ibwire.errors import LinkError, PeerError
+from ibwire.link.channel import Channel, Listening
+from ibwire.link.interface import HEADERS, largest_path_mtu
+from ibwire.link.live import Ended, Live
+from ibwire.link.neighbours import mac_towards
+from ibwire.link.port import Port
+from ibwire.link.staged import Staged
+from ibwire.programs.faults import Faults
+from ibwire.rc.device import Device, gid_of
+from ibwire.rc.path import V4_MAPPED, is_v4
+
+
+class Interrupted(Exception):
+    """SIGINT or SIGTERM has ended a wait; `number` is which."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+class Endpoint(Closing):
+    """A device with a connection manager on a port.
+
+    addresses: of the device, by default those of the port. profile: how it behaves.
+    faults: what happens to its frames. spin: never sleep. source: of random numbers.
+    Raises `LinkError` for a port without an address.
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        *,
+        addresses: Sequence[str] = (),
+        profile: str = "spec",
+        faults: Faults | None = None,
+        spin: bool = False,
+        source: random.Random | None = None,
+    ) -> None:
+        self.port = port
+        self.faults = faults or Faults()
+        self.random = source or random.SystemRandom()
+        self.addresses = tuple(addresses or port.addresses)
+        if not self.addresses:
+            raise LinkError(port.name, "has no IP address")
+        # Numbers that a former run on the same hosts has not used: packets of old
+        # connections may still be about, and strangers shall not guess keys.
+        self.device = Device(
+            port.name,
+            self.addresses,
+            mac=port.mac,
+            profile=profile,
+            first_qpn=self.random.randrange(0x100, 0xF00000),
+            key_start=self.random.getrandbits(24),
+        )
+        self.managed = ManagedDevice(self.device, self.random)
+        self.staged = Staged(
+            self.managed, inbound=self.faults.inbound, outbound=self.faults.outbound
+        )
+        self.live = Live(self.staged, port, spin=spin)
+
+    @property
+    def manager(self) -> ConnectionManager:
+        """The connection manager behind QP1."""
+        return self.managed.manager
+
+    @property
+    def now_ns(self) -> int:
+        """Nanoseconds since the endpoint was made."""
+        return self.live.now // 1000
+
+    def psn(self) -> int:
+        """A first PSN that nobody guesses."""
+        return self.random.getrandbits(24)
+
+    # Waiting.
+
+    def wait(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        *,
+        seconds: float | None = None,
+        watch: Sequence[int] = (),
+    ) -> None:
+        """Let the device live until a condition holds, which is asked after every step.
+
+        watch: descriptors whose input wakes it. Raises `PeerError`, no `what` for so many
+        seconds, when the time is over, and `Interrupted` for a signal.
+        """
+        ended = self.live.run(stop=condition, seconds=seconds, watch=watch)
+        if ended is Ended.SIGNAL:
+            raise Interrupted(self.live.signal or signal.SIGINT)
+        if ended is not Ended.STOPPED:
+            raise PeerError(f"no {what} for {seconds:g} s")
+
+    def wait_on(
+        self, condition: Callable[[], bool], progress: Callable[[], int], what: str, seconds: float
+    ) -> None:
+        """As `wait`, for as long as something moves.
+
+        progress: a number that changes when it does; the wait is over when it has not for
+        so many seconds, which shows after twice as many at most.
+        """
+        seen = None
+        while True:
+            seen, before = progress(), seen
+            if seen == before:
+                raise PeerError(f"no {what} for {seconds:g} s")
+            ended = self.live.run(stop=condition, seconds=seconds)
+            if ended is Ended.SIGNAL:
+                raise Interrupted(self.live.signal or signal.SIGINT)
+            if ended is Ended.STOPPED:
+                return
+
+    def read(self, channel: Channel, size: int, what: str, *, seconds: float = 10) -> bytes:
+        """Exactly so many bytes from a channel; raises `PeerError` when they do not come."""
+        message: bytes | None = None
+
+        def has_come() -> bool:
+            nonlocal message
+            message = channel.read(size)
+            return message is not None
+
+        self.wait(
+            has_come, f"{what} from {channel.peer}", seconds=seconds, watch=[channel.fileno()]
+        )
+        return message or b""
+
+    def accept(self, listening: Listening, *, seconds: float | None = None) -> Channel:
+        """The next program that connects."""
+        channel: Channel | None = None
+
+        def has_come() -> bool:
+            nonlocal channel
+            channel = listening.accept()
+            return channel is not None
+
+        self.wait(has_come, "connection", seconds=seconds, watch=[listening.fileno()])
+        assert channel is not None
+        return channel
+
+    def linger(self, quiet: float, seconds: float) -> None:
+        """Live on until nothing has arrived for a while: an acknowledgement of ours may have
+        been lost, and the peer then asks again.
+
+        quiet, seconds: how long nothing must arrive, and the end in any case.
+        """
+        end = self.now_ns + int(seconds * 1e9)
+        heard = -1
+        while heard != self.live.received and self.now_ns < end:
+            heard = self.live.received
+            if self.live.run(seconds=quiet) is Ended.SIGNAL:
+                raise Interrupted(self.live.signal or signal.SIGINT)
+
+    # Addresses.
+
+    def gid_towards(self, gid: int) -> int:
+        """Number of the device's own GID from which a peer is reached; learns the way to it.
+
+        One of the same IP version, and link-local only for link-local. Raises `LinkError`
+        when there is none, or nobody answers.
+        """
+        if not gid:
+            raise PeerError("the peer has no GID: RoCE needs one (its GID index?)")
+        own = self.device.gids
+        fitting = [each for each in own if is_v4(each) == is_v4(gid)]
+        near = [each for each in fitting if _is_link_local(each) == _is_link_local(gid)]
+        chosen = next(iter(near or fitting), None)
+        if chosen is None:
+            version = 4 if is_v4(gid) else 6
+            raise LinkError(
+                self.port.name, f"no IPv{version} address, and the peer has {address_of(gid)}"
+            )
+        self.device.neighbours[gid] = mac_towards(self.port.name, address_of(gid))
+        return own.index(chosen)
+
+    def gid_like(self, address: str) -> int:
+        """Number of the GID that we tell a program at that address, before we know its own."""
+        version = is_v4(gid_of(address))
+        alike = (number for number, gid in enumerate(self.device.gids) if is_v4(gid) == version)
+        return next(alike, 0)
+
+    def path_mtu(self, wanted: int | None = None, usual: int = 1024) -> int:
+        """Bytes: what is wanted, or the usual one as far as it fits.
+
+        Raises `LinkError` when the interface carries less.
+        """
+        largest = largest_path_mtu(self.port.mtu)
+        if not largest or (wanted or 0) > largest:
+            path_mtu = wanted or 256
+            raise LinkError(
+                self.port.name,
+                f"MTU {self.port.mtu} has no room for a path MTU of {path_mtu}, which needs "
+                f"{path_mtu + HEADERS}",
+            )
+        return wanted or min(usual, largest)
+
+    # The end.
+
+    def counters(self) -> dict[str, int]:
+        """What has happened, without what has not: of all queue pairs, device and link."""
+        total: Counter[str] = Counter()
+        for qp in self.device.qps.values():
+            total.update(qp.counters.as_dict())
+        total.update(self.device.counters)
+        total["faults"] = self.faults.hits
+        total["frames_sent"] = self.live.sent
+        total["frames_received"] = self.live.received
+        return {name: count for name, count in total.items() if count}
+
+    def close(self) -> None:
+        """Take every queue pair down, so that nothing is answered any more."""
+        for qp in list(self.device.qps.values()):
+            qp.close()
+
+
+def address_of(gid: int) -> str:
+    """The IP address that a GID stands for."""
+    if is_v4(gid):
+        return str(ipaddress.IPv4Address(gid ^ V4_MAPPED))
+    return str(ipaddress.IPv6Address(gid))
+
+
+def _is_link_local(gid: int) -> bool:
+    return gid >> 118 == 0xFE80 >> 6

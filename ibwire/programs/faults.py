@@ -1,0 +1,59 @@
+"""A plan of what happens to the frames of a live device, as a TOML file says it.
+
+    seed = 7
+
+    [[in]]
+    loss = 0.01
+    [[out]]
+    drop = { opcode = "RC_SEND_LAST", nth = 3 }
+
+`in` is for frames that arrive, `out` for those that leave; the rules are those of
+`ibwire.inject.plan`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ibwire.errors import ScriptError
+from ibwire.inject import PlanError, build_pipe
+from ibwire.node import Pipe
+from ibwire.scenario.document import Document, Table
+
+
+class Faults(NamedTuple):
+    """The stages of both directions; `None` where nothing happens."""
+
+    inbound: Pipe | None = None
+    outbound: Pipe | None = None
+
+    @property
+    def hits(self) -> int:
+        """Frames that a rule was for."""
+        stages: list[Any] = [stage for pipe in self if pipe for stage in pipe.stages]
+        return sum(stage.hits for stage in stages)
+
+
+def read_faults(path: str) -> Faults:
+    """The plan in a file; raises `ScriptError`, which says where it is wrong."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ScriptError(path, None, None, str(error.strerror)) from None
+    top = Document(content, path).top
+    seed = top.take_int("seed", 1, 0, (1 << 63) - 1)
+    faults = Faults(_pipe(top, "in", seed), _pipe(top, "out", seed))
+    top.end()
+    return faults
+
+
+def _pipe(top: Table, direction: str, seed: int) -> Pipe | None:
+    rules = top.take(direction)
+    if rules is None:
+        return None
+    rules = [rules] if isinstance(rules, dict) else rules
+    try:
+        return build_pipe(rules, seed=seed, name=direction, path=(direction,))
+    except PlanError as error:
+        raise top.error_at(error.key_path, error.reason, at_key=error.at_key) from None

@@ -1,0 +1,302 @@
+"""Messages back and forth with `ibv_rc_pingpong`, `ibv_uc_pingpong` or `ibv_ud_pingpong`.
+
+The two tell each other their queue pairs over TCP, one line each way. The client begins;
+each end sends its next message when the last one has arrived and its own is completed.
+
+The tools use one buffer for what they send and receive, so they send back what they got,
+byte by byte: that is how contents are verified here. The client counts its messages in
+eight bytes; the server sends everything back as it is. The first byte of every 4096 is 0,
+as the tools' option `-c` wants it.
+
+Source: rdma-core libibverbs/examples/{rc,uc,ud}_pingpong.c; captures/rc-pingpong.pcap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ibwire.errors import EncodeError, PeerError
+from ibwire.link.channel import Channel, Listening
+from ibwire.programs.endpoint import Endpoint, address_of
+from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
+from ibwire.rc.connect import bring_up
+from ibwire.rc.memory import Access, MemoryRegion
+from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.unreliable import GRH_SIZE
+from ibwire.rc.work import SGE, RecvWR, SendWR, WCOpcode, WCStatus
+
+PORT = 18515
+QKEY = 0x11111111
+"""Of the queue pairs of ibv_ud_pingpong."""
+
+DONE = b"done\0"
+"""What the client says when it has the server's line."""
+
+PAGE = 4096
+"""Bytes from one checked byte to the next: the page size of x86."""
+
+RECEIVES = 64
+"""Receive requests that are posted at once; one would do."""
+
+COUNT = slice(8, 16)
+"""Where the client's count stands in a message, if it is long enough."""
+
+QUIET, LINGER = 0.3, 5.0
+"""Seconds: the peer asks again for a lost acknowledgement after 67 ms."""
+
+
+LINE_SIZE = 52
+"""Bytes of the line in which an end says what it is, with its final NUL."""
+
+
+class Destination(NamedTuple):
+    """What one end says of itself."""
+
+    qpn: int
+    psn: int
+    gid: int
+    lid: int = 0
+
+    def pack(self) -> bytes:
+        """The line."""
+        return b"%04x:%06x:%06x:%032x\0" % (self.lid, self.qpn, self.psn, self.gid)
+
+    @classmethod
+    def unpack(cls, line: bytes) -> Destination:
+        """What a line says; raises `PeerError`.
+
+        Older tools fill the GID with spaces (`%32x`), so these count as zeros.
+        """
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise PeerError(f"this is no line of a pingpong program: {line!r}")
+        lid, qpn, psn, gid = (int(part.replace(b" ", b"0"), 16) for part in match.groups())
+        return cls(qpn, psn, gid, lid)
+
+
+_LINE = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):( *[0-9a-f]{1,32})\0")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is wanted."""
+
+    qp_type: QPType = QPType.RC
+    size: int = 4096
+    """Bytes of a message; a UD message is one packet."""
+    messages: int = 1000
+    """That each end sends."""
+    mtu: int | None = None
+    """Path MTU; `None` for 1024, the tools' own, or less where the interface carries less."""
+    service_level: int = 0
+    patience: float = 10
+    """Seconds without a message after which the peer is given up."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it."""
+
+    own: str
+    peer: str
+    qpn: int
+    peer_qpn: int
+    mtu: int
+    size: int
+    sent: int = 0
+    received: int = 0
+    wrong: int = 0
+    """Messages that were not what they must be."""
+    status: WCStatus = WCStatus.SUCCESS
+    """Of the completion that ended it."""
+    rounds_ns: list[int] = field(default_factory=list)
+    """How long each message and its answer took."""
+    seconds: float = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether all messages arrived, and as they were sent."""
+        return self.status is WCStatus.SUCCESS and not self.wrong
+
+
+def connect(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
+    """Be the client of a program on a host."""
+    mtu = _path_mtu(endpoint, plan)
+    with Channel.connect(host, port) as channel:
+        pingpong = _Pingpong(endpoint, plan, mtu, is_client=True)
+        own = pingpong.destination(endpoint.gid_like(channel.address))
+        channel.send(own.pack())
+        line = endpoint.read(channel, LINE_SIZE, "answer")
+        pingpong.bring_up(own, Destination.unpack(line))
+        channel.send(DONE)
+    return pingpong.run()
+
+
+def serve(
+    endpoint: Endpoint,
+    plan: Plan,
+    port: int = PORT,
+    *,
+    listens: Callable[[], None] = lambda: None,
+) -> Result:
+    """Be the server of the first client that connects; `listens` is called when it can."""
+    mtu = _path_mtu(endpoint, plan)
+    with Listening(port) as listening:
+        listens()
+        channel = endpoint.accept(listening)
+    with channel:
+        pingpong = _Pingpong(endpoint, plan, mtu, is_client=False)
+        peer = Destination.unpack(endpoint.read(channel, LINE_SIZE, "line"))
+        own = pingpong.destination(endpoint.gid_towards(peer.gid))
+        pingpong.bring_up(own, peer)
+        channel.send(own.pack())
+        if endpoint.read(channel, len(DONE), "confirmation") != DONE:
+            raise PeerError(f"{channel.peer} has not understood our line")
+    return pingpong.run()
+
+
+def _path_mtu(endpoint: Endpoint, plan: Plan) -> int:
+    if plan.qp_type is not QPType.UD:
+        return endpoint.path_mtu(plan.mtu)
+    mtu = endpoint.path_mtu(usual=4096)
+    if plan.size > mtu:
+        raise EncodeError("size", plan.size, f"at most {mtu}: a datagram is one packet")
+    return mtu
+
+
+class _Pingpong:
+    """One end."""
+
+    def __init__(self, endpoint: Endpoint, plan: Plan, mtu: int, *, is_client: bool) -> None:
+        self.endpoint = endpoint
+        self.plan = plan
+        self.mtu = mtu
+        self.is_client = is_client
+        self.result: Result
+        device = endpoint.device
+        pd = device.alloc_pd()
+        self.cq = device.create_cq(4 * RECEIVES)
+        self.qp: QueuePair = device.create_qp(
+            QPInit(plan.qp_type, pd, self.cq, self.cq, cap=QPCap(2, RECEIVES))
+        )
+        self.head = GRH_SIZE if plan.qp_type is QPType.UD else 0
+        """Bytes in front of a received message."""
+        access = int(Access.LOCAL_WRITE)
+        self.sending: MemoryRegion = pd.register(plan.size, access)
+        self.receiving: MemoryRegion = pd.register(self.head + plan.size, access)
+        self._content = bytearray(endpoint.random.randbytes(plan.size))
+        self._content[::PAGE] = bytes(len(range(0, plan.size, PAGE)))
+        self._counts = plan.size >= COUNT.stop
+        self._posted = 0
+        self._sent_ns = 0
+        """When the last message was posted."""
+
+    def destination(self, gid_index: int) -> Destination:
+        """What this end says of itself."""
+        return Destination(
+            self.qp.number, self.endpoint.psn(), self.endpoint.device.gids[gid_index]
+        )
+
+    def bring_up(self, own: Destination, peer: Destination) -> None:
+        """Take the queue pair to RTS with everything that can arrive posted."""
+        plan, endpoint = self.plan, self.endpoint
+        self.result = Result(
+            *(address_of(own.gid), address_of(peer.gid), own.qpn, peer.qpn, self.mtu, plan.size)
+        )
+        self._address = AddressVector(
+            dgid=peer.gid, sgid_index=endpoint.gid_towards(peer.gid), sl=plan.service_level
+        )
+        self._remote_qpn = peer.qpn
+        # What the tools ask for, but that 7 retries are 7 and not for ever as with rxe.
+        bring_up(
+            self.qp,
+            self._address,
+            dest_qp_num=peer.qpn,
+            sq_psn=own.psn,
+            rq_psn=peer.psn,
+            path_mtu=MTU_CODES[self.mtu],
+            qkey=QKEY,
+            max_rd_atomic=1,
+            max_dest_rd_atomic=1,
+            min_rnr_timer=12,
+            timeout=14,
+            retry_cnt=7,
+            rnr_retry=7,
+        )
+        for _ in range(RECEIVES):
+            self._post_recv()
+
+    def run(self) -> Result:
+        """Send and receive what is wanted."""
+        endpoint, result = self.endpoint, self.result
+        begun = endpoint.now_ns
+        if self.is_client:
+            self._send()
+        endpoint.wait_on(
+            self._step,
+            lambda: result.received,
+            f"message from {result.peer} QP {result.peer_qpn:#x}",
+            self.plan.patience,
+        )
+        result.seconds = (endpoint.now_ns - begun) / 1e9
+        if result.status is WCStatus.SUCCESS and self.plan.qp_type is QPType.RC:
+            endpoint.linger(QUIET, LINGER)
+        return result
+
+    def _step(self) -> bool:
+        """Take completions and send what is due; whether it is over."""
+        result, wanted = self.result, self.plan.messages
+        for wc in self.cq.poll(RECEIVES):
+            if wc.status is not WCStatus.SUCCESS:
+                result.status = wc.status
+                return True
+            if wc.opcode is WCOpcode.RECV:
+                self._receive(wc.byte_len - self.head)
+            else:
+                result.sent += 1
+        due = min(result.received + self.is_client, wanted)
+        if self._posted == result.sent < due:
+            self._send()
+        return result.sent == result.received == wanted
+
+    def _send(self) -> None:
+        region, qp = self.sending, self.qp
+        if self.is_client and self._counts:
+            self._content[COUNT] = self._posted.to_bytes(8)
+        region.write(region.iova, self._content)
+        self._posted += 1
+        self._sent_ns = self.endpoint.now_ns
+        qp.post_send(
+            SendWR(
+                sg_list=[SGE(region.iova, self.plan.size, region.lkey)],
+                ah=self._address,
+                remote_qpn=self._remote_qpn,
+                remote_qkey=QKEY,
+            )
+        )
+
+    def _receive(self, length: int) -> None:
+        """Look at a message; the server's next one is the same."""
+        result, region = self.result, self.receiving
+        message = region.buffer[self.head : self.head + length]
+        if self.is_client:
+            result.rounds_ns.append(self.endpoint.now_ns - self._sent_ns)
+        elif not result.received:
+            if length == self.plan.size:
+                self._content[:] = message
+        elif self._counts and message[COUNT] == _next(self._content[COUNT]):
+            self._content[COUNT] = message[COUNT]
+        result.wrong += message != self._content
+        result.received += 1
+        self._post_recv()
+
+    def _post_recv(self) -> None:
+        region = self.receiving
+        self.qp.post_recv(RecvWR([SGE(region.iova, region.length, region.lkey)]))
+
+
+def _next(count: bytearray) -> bytes:
+    return (int.from_bytes(count) + 1 & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8)
