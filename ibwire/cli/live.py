@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from ibwire.cli.values import IPAddress
 from ibwire.errors import EncodeError, IbwireError, ScriptError
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.port import Port
@@ -94,7 +95,12 @@ def fail(reason: str) -> NoReturn:
 
 _OPTIONS = (
     click.option("--dev", metavar="IFACE", required=True, help="The interface, and no other."),
-    click.option("--address", metavar="IP", help="Which of its addresses; all by default."),
+    click.option(
+        "--address",
+        type=IPAddress(),
+        metavar="IP",
+        help="Which of its addresses; all by default.",
+    ),
     click.option(
         "--profile",
         type=click.Choice(list(PROFILES)),

@@ -18,7 +18,9 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
 @click.command("pingpong")
 @click.option("--connect", metavar="HOST", help="Be the client of a program there.")
 @click.option("-t", "--type", "kind", type=click.Choice(list(TYPES)), default="rc", help="[rc]")
-@click.option("-p", "--port", type=click.IntRange(1, 65535), default=pingpong.PORT, help="TCP.")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65535), default=pingpong.PORT, help="TCP. [18515]"
+)
 @click.option(
     "-s", "--size", type=click.IntRange(1, 1 << 30), help="Bytes of a message. [4096; 1024 with ud]"
 )
@@ -59,7 +61,7 @@ def command(
         if connect:
             result = pingpong.connect(endpoint, plan, connect, port)
         else:
-            result = pingpong.serve(endpoint, plan, port, listens=lambda: _tell_waiting(port))
+            result = pingpong.serve(endpoint, plan, port, listens=_tell_waiting)
         if as_json:
             click.echo(json.dumps(_as_object(result, endpoint.counters())))
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import click
 
 from ibwire_layers.errors import EncodeError
@@ -34,6 +36,21 @@ class QueuePairNumber(click.ParamType[int]):
         if not 0 <= number < 1 << 24:
             self.fail(f"{value} does not fit 24 bits", param, ctx)
         return number
+
+
+class IPAddress(click.ParamType[str]):
+    """An IPv4 or IPv6 address, in its usual form."""
+
+    name = "ip"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The address."""
+        try:
+            return str(ipaddress.ip_address(str(value)))
+        except ValueError:
+            self.fail(f"{value!r} is no IP address", param, ctx)
 
 
 class Rate(click.ParamType[int]):

@@ -91,7 +91,7 @@ class Channel(Closing):
 
 
 class Listening(Closing):
-    """A TCP port of this host, at all of its addresses unless one is given."""
+    """A TCP port of this host, 0 for any, at all of its addresses unless one is given."""
 
     def __init__(self, port: int, address: str = "") -> None:
         """Raises `LinkError` when it is taken."""
@@ -104,6 +104,8 @@ class Listening(Closing):
         except OSError as error:
             raise LinkError(f"TCP port {port}", str(error.strerror)) from None
         self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        """Its number."""
 
     def fileno(self) -> int:
         """Readable when somebody has connected."""

@@ -12,6 +12,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ibwire.closing import Closing
 from ibwire.cm import ConnectionManager, ManagedDevice
@@ -39,7 +40,8 @@ class Endpoint(Closing):
     """A device with a connection manager on a port.
 
     addresses: of the device, by default those of the port. profile: how it behaves.
-    faults: what happens to its frames. spin: never sleep. source: of random numbers.
+    faults: what happens to its frames. neighbour: the MAC address that leads to an IP
+    address, by default what the kernel knows. spin: never sleep. source: of random numbers.
     Raises `LinkError` for a port without an address.
     """
 
@@ -50,11 +52,13 @@ class Endpoint(Closing):
         addresses: Sequence[str] = (),
         profile: str = "spec",
         faults: Faults | None = None,
+        neighbour: Callable[[str], bytes] | None = None,
         spin: bool = False,
         source: random.Random | None = None,
     ) -> None:
         self.port = port
         self.faults = faults or Faults()
+        self.neighbour = neighbour or partial(mac_towards, port.name)
         self.random = source or random.SystemRandom()
         self.addresses = tuple(addresses or port.addresses)
         if not self.addresses:
@@ -188,7 +192,7 @@ class Endpoint(Closing):
             raise LinkError(
                 self.port.name, f"no IPv{version} address, and the peer has {address_of(gid)}"
             )
-        self.device.neighbours[gid] = mac_towards(self.port.name, address_of(gid))
+        self.device.neighbours[gid] = self.neighbour(address_of(gid))
         return own.index(chosen)
 
     def gid_like(self, address: str) -> int:

@@ -140,12 +140,15 @@ def serve(
     plan: Plan,
     port: int = PORT,
     *,
-    listens: Callable[[], None] = lambda: None,
+    listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
-    """Be the server of the first client that connects; `listens` is called when it can."""
+    """Be the server of the first client that connects.
+
+    listens: called with the TCP port when one can.
+    """
     mtu = _path_mtu(endpoint, plan)
     with Listening(port) as listening:
-        listens()
+        listens(listening.port)
         channel = endpoint.accept(listening)
     with channel:
         pingpong = _Pingpong(endpoint, plan, mtu, is_client=False)

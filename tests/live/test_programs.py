@@ -1,0 +1,230 @@
+"""Commands on a real link as their user starts them: how they end, and what they say."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ibwire.errors import LinkError
+from ibwire.link.veth import Lab
+
+PATIENCE = 30
+"""Seconds that anything may take here."""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    try:
+        built = Lab.create()
+    except LinkError as error:
+        pytest.skip(f"no lab: {error}")
+    with built:
+        yield built
+
+
+@pytest.fixture
+def start(lab: Lab) -> Iterator[Start]:
+    """Starts an ibwire command on a side; whatever still runs is ended with the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(side: str, *arguments: object, under: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        command = [*under, sys.executable, "-m", "ibwire", *map(str, arguments)]
+        process = subprocess.Popen(
+            lab.command(side, command),
+            env=lab.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def server(start: Start, *arguments: object) -> subprocess.Popen[str]:
+    """A pingpong server that can be connected to."""
+    process = start("b", "pingpong", "--dev", "veth-b", "--json", *arguments)
+    wait_for(process, "waiting for a client")
+    return process
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> None:
+    assert process.stderr
+    for line in process.stderr:
+        if words in line:
+            return
+    pytest.fail(f"never said {words!r}")
+
+
+@pytest.mark.parametrize("kind", ["rc", "uc", "ud"])
+@pytest.mark.parametrize(
+    ("host", "own"), [("10.0.0.2", "10.0.0.1"), ("fd00::a00:2", "fd00::a00:1")]
+)
+def test_two_commands_play(start: Start, tmp_path: Path, kind: str, host: str, own: str) -> None:
+    tap = tmp_path / "tap.pcapng"
+    serving = server(start, "-t", kind, "-n", 100)
+    playing = start(
+        *("a", "pingpong", "--dev", "veth-a", "--connect", host, "--json"),
+        *("-t", kind, "-n", 100, "--tap", tap),
+    )
+    ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
+
+    assert [end["passed"] for end in ends] == [True, True]
+    assert [end["received"] for end in ends] == [100, 100]
+    assert ends[0]["local"] == ends[1]["remote"] == own
+    assert check(tap) == 0
+
+
+def check(capture: Path) -> int:
+    command = [sys.executable, "-m", "ibwire", "check", str(capture)]
+    return subprocess.run(command, capture_output=True).returncode
+
+
+def test_faults_of_a_plan_are_survived_and_counted(start: Start, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text("seed = 3\n[[in]]\nloss = 0.02\n[[out]]\nloss = 0.02\n")
+    server(start, "-n", 200)
+    playing = start(
+        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--json"),
+        *("-n", 200, "--faults", plan),
+    )
+    result = json.loads(playing.communicate(timeout=PATIENCE)[0])
+
+    assert result["passed"]
+    assert result["counters"]["faults"] > 0
+    assert result["counters"]["retransmitted"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_a_command_that_waits(start: Start, number: signal.Signals) -> None:
+    serving = server(start)
+
+    serving.send_signal(number)
+    output, errors = serving.communicate(timeout=PATIENCE)
+
+    assert serving.returncode == 128 + number
+    assert output == ""
+    assert errors == "counters: nothing happened\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_in_the_middle_leaves_a_whole_capture(
+    start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    tap = tmp_path / "tap.pcapng"
+    serving = server(start, "-n", 10_000_000)
+    playing = start(
+        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2"),
+        *("-n", 10_000_000, "--tap", tap),
+    )
+    while not tap.exists() or tap.stat().st_size < 100_000:
+        assert playing.poll() is None
+    playing.send_signal(number)
+    _, errors = playing.communicate(timeout=PATIENCE)
+
+    assert playing.returncode == 128 + number
+    counted = int(errors.partition("frames_sent ")[2].partition(",")[0])
+    assert counted > 0
+    dissected = subprocess.run(
+        [sys.executable, "-m", "ibwire", "dissect", "--json", tap], capture_output=True, text=True
+    )
+    assert dissected.returncode == 0
+    assert dissected.stderr == ""
+    # The peer that is left behind gives up by itself.
+    output, errors = serving.communicate(timeout=PATIENCE)
+    assert serving.returncode == 1
+    assert json.loads(output)["status"] == "RETRY_EXC_ERR"
+    assert "RETRY_EXC_ERR" in errors
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, errors
+
+
+def test_missing_interface_is_a_sentence(start: Start) -> None:
+    status, errors = ended(start("a", "pingpong", "--dev", "nothing0"))
+
+    assert status == 1
+    assert errors == "ibwire: nothing0: no such interface; there are: lo, veth-a\n"
+
+
+def test_address_that_the_interface_has_not_is_a_sentence(start: Start) -> None:
+    status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--address", "nonsense"))
+
+    assert status == 2
+    assert "'nonsense' is no IP address" in errors
+
+
+def test_path_mtu_too_large_is_a_sentence(start: Start, lab: Lab) -> None:
+    ip = ["ip", "link", "set", "veth-a", "mtu"]
+    subprocess.run(lab.command("a", [*ip, "1500"]), env=lab.environment(), check=True)
+    try:
+        status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "-m", 4096))
+    finally:
+        subprocess.run(lab.command("a", [*ip, "9000"]), env=lab.environment(), check=True)
+
+    assert status == 1
+    assert "veth-a: MTU 1500 has no room for a path MTU of 4096, which needs 4176" in errors
+
+
+def test_interface_that_is_down_is_a_sentence(start: Start, lab: Lab) -> None:
+    ip = ["ip", "link", "set", "veth-a"]
+    subprocess.run(lab.command("a", [*ip, "down"]), env=lab.environment(), check=True)
+    try:
+        status, errors = ended(start("a", "pingpong", "--dev", "veth-a"))
+    finally:
+        restore = [*ip, "up"]
+        subprocess.run(lab.command("a", restore), env=lab.environment(), check=True)
+        address = ["ip", "address", "replace", "fd00::a00:1/64", "dev", "veth-a", "nodad"]
+        subprocess.run(lab.command("a", address), env=lab.environment(), check=True)
+
+    assert status == 1
+    assert errors == "ibwire: veth-a: is down: ip link set veth-a up\n"
+
+
+def test_nobody_at_the_other_end_is_a_sentence(start: Start) -> None:
+    status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2"))
+
+    assert status == 1
+    assert errors.endswith("ibwire: 10.0.0.2 port 18515: nobody listens there\n")
+
+
+def test_tcp_port_that_is_taken_is_a_sentence(start: Start) -> None:
+    server(start)
+    status, errors = ended(start("b", "pingpong", "--dev", "veth-b"))
+
+    assert status == 1
+    assert "4791" in errors or "TCP port 18515: Address already in use" in errors
+
+
+def test_without_permission_it_is_a_sentence(start: Start) -> None:
+    under = ("setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw")
+    status, errors = ended(start("a", "pingpong", "--dev", "veth-a", under=under))
+
+    assert status == 1
+    assert "CAP_NET_RAW" in errors
+
+
+def test_peer_that_speaks_no_pingpong_is_a_sentence(start: Start, lab: Lab) -> None:
+    serving = server(start)
+    script = "import socket; socket.create_connection(('10.0.0.2', 18515)).sendall(b'x' * 52)"
+    subprocess.run(
+        lab.command("a", [sys.executable, "-c", script]), env=lab.environment(), check=True
+    )
+    status, errors = ended(serving)
+
+    assert status == 1
+    assert "this is no line of a pingpong program" in errors
