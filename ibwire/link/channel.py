@@ -8,9 +8,15 @@ program that waits for one lets its device live meanwhile (`Endpoint.read`).
 from __future__ import annotations
 
 import socket
+import time
 
 from ibwire.closing import Closing
 from ibwire.errors import LinkError, PeerError
+
+STARTING = 2.0
+"""Seconds that a program may need until it listens: both ends are started side by side."""
+
+_STEP = 0.05
 
 
 class Channel(Closing):
@@ -28,21 +34,25 @@ class Channel(Closing):
 
     @classmethod
     def connect(cls, host: str, port: int, *, seconds: float = 10) -> Channel:
-        """Connect to a program on another host.
+        """Connect to a program on another host, which may be starting just now.
 
         Raises `LinkError` for a name that means no address, `PeerError` when nobody answers.
         """
         peer = f"{host} port {port}"
-        try:
-            return cls(socket.create_connection((host, port), seconds), peer)
-        except socket.gaierror as error:
-            raise LinkError(host, f"no such host: {error.strerror}") from None
-        except TimeoutError:
-            raise PeerError(f"{peer}: no answer for {seconds:g} s") from None
-        except ConnectionRefusedError:
-            raise PeerError(f"{peer}: nobody listens there") from None
-        except OSError as error:
-            raise PeerError(f"{peer}: {error.strerror}") from None
+        end = time.monotonic() + STARTING
+        while True:
+            try:
+                return cls(socket.create_connection((host, port), seconds), peer)
+            except socket.gaierror as error:
+                raise LinkError(host, f"no such host: {error.strerror}") from None
+            except TimeoutError:
+                raise PeerError(f"{peer}: no answer for {seconds:g} s") from None
+            except ConnectionRefusedError:
+                if time.monotonic() >= end:
+                    raise PeerError(f"{peer}: nobody listens there") from None
+            except OSError as error:
+                raise PeerError(f"{peer}: {error.strerror}") from None
+            time.sleep(_STEP)
 
     @property
     def address(self) -> str:
