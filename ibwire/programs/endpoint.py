@@ -115,7 +115,12 @@ class Endpoint(Closing):
             raise PeerError(f"no {what} for {seconds:g} s")
 
     def wait_on(
-        self, condition: Callable[[], bool], progress: Callable[[], int], what: str, seconds: float
+        self,
+        condition: Callable[[], bool],
+        progress: Callable[[], int],
+        what: str,
+        seconds: float,
+        watch: Sequence[int] = (),
     ) -> None:
         """As `wait`, for as long as something moves.
 
@@ -127,7 +132,7 @@ class Endpoint(Closing):
             seen, before = progress(), seen
             if seen == before:
                 raise PeerError(f"no {what} for {seconds:g} s")
-            ended = self.live.run(stop=condition, seconds=seconds)
+            ended = self.live.run(stop=condition, seconds=seconds, watch=watch)
             if ended is Ended.SIGNAL:
                 raise Interrupted(self.live.signal or signal.SIGINT)
             if ended is Ended.STOPPED:
