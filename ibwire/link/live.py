@@ -131,7 +131,7 @@ class Live:
         stop: asked after every step; it may also give the node work to do, and read what
         the descriptors in `watch` have, which wake it. frames: that have arrived in this
         run. Without any limit only a signal ends it. It can be called again: the clock goes
-        on, and timeouts that have passed meanwhile are handled first. Beginning and ending
+        on, and what has arrived and what was due meanwhile comes first. Beginning and ending
         cost some 25 us, so a closed loop posts its next message in `stop`.
 
         Frames that the node still has when the run ends are sent, as far as they leave at
@@ -141,7 +141,8 @@ class Live:
         with self._listening():
             ended = self._loop(seconds, frames, stop, watch)
             self._flush()
-        return ended
+        # Whatever has ended the loop: nobody but this run would know of the signal.
+        return ended if self.signal is None else Ended.SIGNAL
 
     def _loop(
         self,
@@ -154,11 +155,12 @@ class Live:
         end = None if seconds is None else clock.now_ns() + int(seconds * 1e9)
         last = None if frames is None else self.received + frames
         while True:
+            # Before the timeouts: after a long step of somebody else what they wait for is there.
+            busy = self._receive()
             now = self.now
             due = node.poll_timeout()
             if due is not None and due <= now:
                 node.handle_timeout(now)
-            busy = self._receive()
             if stop is not None and stop():
                 return Ended.STOPPED
             busy = self._transmit() or busy
@@ -175,9 +177,11 @@ class Live:
         """Hand over one batch of each port; whether there was any."""
         received = 0
         for number, port in enumerate(self.ports):
-            for frame in port.receive():
-                self.node.receive(frame, self.now, number)
-                received += 1
+            frames = port.receive()
+            now = self.now
+            for frame in frames:
+                self.node.receive(frame, now, number)
+            received += len(frames)
         self.received += received
         return received > 0
 
@@ -186,8 +190,9 @@ class Live:
         more = False
         for number, port in enumerate(self.ports):
             unsent = self._unsent[number]
+            now = self.now
             while len(unsent) < self.BATCH:
-                frame = self.node.poll_transmit(self.now, number)
+                frame = self.node.poll_transmit(now, number)
                 if frame is None:
                     break
                 unsent.append(frame)

@@ -315,6 +315,37 @@ def test_signal_ends_the_run_and_the_handler_is_given_back(clock, number):
     assert signal.set_wakeup_fd(-1) == -1
 
 
+@pytest.mark.parametrize("when", ["with the end", "while the last frames leave"])
+def test_signal_after_the_last_look_at_it_is_not_lost(clock, when):
+    """The next run would begin as if there had been none."""
+    node, port = Recorder(), FakePort(room=0)
+    node.waiting[0] = [b"x"]
+
+    def stop():
+        if when == "with the end":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            clock.events = [lambda: os.kill(os.getpid(), signal.SIGTERM)]
+        return True
+
+    ended = Live(node, port, clock=clock).run(stop=stop)
+
+    assert ended is Ended.SIGNAL
+
+
+def test_acknowledgement_that_waits_is_taken_before_the_timeout_that_is_due(clock):
+    """A program that was busy with something else is no reason to send again."""
+    node, port = Recorder(), FakePort()
+    live = Live(node, port, clock=clock)
+    node.due = 1 * MS
+    port.arrived = [b"ack"]
+    clock.ns += 5_000_000
+
+    live.run(stop=lambda: True)
+
+    assert [each[0] for each in node.happened] == ["frame", "timeout"]
+
+
 def test_signal_ends_a_real_sleep_whenever_it_comes():
     inner, outer = os.pipe()
     thread = threading.Timer(0, os.kill, (os.getpid(), signal.SIGTERM))
