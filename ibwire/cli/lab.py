@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 import click
@@ -74,10 +75,8 @@ _side = click.option(
 @_mtu
 def up(name: str | None, mtu: int) -> None:
     """Build a lab that stays until `ibwire lab down`."""
-    try:
+    with _errors_told():
         Lab.create(name or DEFAULT_NAME, mtu=mtu, detached=True)
-    except LinkError as error:
-        raise click.ClickException(str(error)) from None
     for side in SIDES:
         click.echo(f"{side}: {INTERFACES[side]} {' '.join(ADDRESSES[side])} mtu {mtu}")
 
@@ -86,7 +85,8 @@ def up(name: str | None, mtu: int) -> None:
 @_named
 def down(name: str | None) -> None:
     """Take a lab away."""
-    _found(name).down()
+    with _errors_told():
+        _found(name).down()
 
 
 @command.command("shell")
@@ -94,7 +94,8 @@ def down(name: str | None) -> None:
 @_side
 def shell(name: str | None, side: str) -> None:
     """A shell inside a lab that is up."""
-    _become(_found(name), side, [os.environ.get("SHELL") or "/bin/sh"])
+    with _errors_told():
+        _become(_found(name), side, [os.environ.get("SHELL") or "/bin/sh"])
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True})
@@ -111,7 +112,7 @@ def run(
     When no lab is up, and none is named, one is built for this command. From inside,
     `ibwire lab run --side b` reaches the other side of the same lab.
     """
-    try:
+    with _errors_told():
         lab = Lab.find(name)
         given = context.get_parameter_source("mtu") is click.core.ParameterSource.COMMANDLINE
         if lab is not None:
@@ -122,27 +123,27 @@ def run(
             raise click.ClickException(f"{name}: is not up: ibwire lab up --name {name}")
         with Lab.create(mtu=mtu) as lab:
             status = _wait_for(lab, side, arguments)
-    except LinkError as error:
-        raise click.ClickException(str(error)) from None
     sys.exit(status)
 
 
-def _found(name: str | None) -> Lab:
+@contextmanager
+def _errors_told() -> Iterator[None]:
     try:
-        lab = Lab.find(name)
+        yield
     except LinkError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _found(name: str | None) -> Lab:
+    lab = Lab.find(name)
     if lab is None:
         raise click.ClickException(f"{name or DEFAULT_NAME}: is not up: ibwire lab up")
     return lab
 
 
 def _become(lab: Lab, side: str, arguments: Sequence[str]) -> NoReturn:
-    try:
-        lab.enter(side)
-        execute(arguments, lab.environment())
-    except LinkError as error:
-        raise click.ClickException(str(error)) from None
+    lab.enter(side)
+    execute(arguments, lab.environment())
 
 
 def _wait_for(lab: Lab, side: str, arguments: Sequence[str]) -> int:

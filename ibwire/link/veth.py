@@ -31,9 +31,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self
 
+from ibwire.closing import Closing
 from ibwire.errors import LinkError
 from ibwire.link.interface import interface, set_tx_checksum
 
@@ -59,7 +59,7 @@ VARIABLE = "IBWIRE_LAB"
 """The environment variable that names a lab's socket to the programs inside."""
 
 
-class Lab:
+class Lab(Closing):
     """A running lab. A context manager: at its end the lab is taken down."""
 
     def __init__(self, path: Path, keeper: subprocess.Popen[bytes] | None = None) -> None:
@@ -149,28 +149,25 @@ class Lab:
     def down(self) -> None:
         """Take the link away, let the keeper go, and wait until it has.
 
-        Programs that are still inside keep their namespace, but without the link.
+        Programs that are still inside keep their namespace, but without the link. Raises
+        `LinkError` when the keeper does not answer.
         """
         connection = _connect(self.path)
         if connection is not None:
-            with connection, suppress(OSError):
-                connection.send(_DOWN)
-                connection.recv(1)
+            with connection, suppress(ConnectionError):
+                try:
+                    connection.send(_DOWN)
+                    connection.recv(1)
+                except TimeoutError:
+                    raise LinkError(self.path.stem, _SILENT) from None
         if self._keeper is not None:
             assert self._keeper.stdin is not None
             self._keeper.stdin.close()
             self._keeper.wait()
             self._keeper = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """As `down`."""
         self.down()
 
     def _namespaces(self) -> list[int]:
@@ -182,10 +179,10 @@ class Lab:
             try:
                 connection.send(_ENTER)
                 _, descriptors, _, _ = socket.recv_fds(connection, 1, _NAMESPACES)
-            except OSError as error:
-                raise LinkError(self.path.stem, f"does not answer: {error.strerror}") from None
+            except OSError:
+                descriptors = []
         if len(descriptors) != _NAMESPACES:
-            raise LinkError(self.path.stem, "does not answer")
+            raise LinkError(self.path.stem, _SILENT)
         return descriptors
 
 
@@ -218,15 +215,19 @@ def _keep(path: Path, mtu: int, *, attached: bool) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as listening:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
+            # Nobody else has made it since the maker of the lab looked.
+            _directory(path.stem)
             listening.bind(str(path))
+            # At once: a socket on which nobody listens would be taken for a dead keeper's.
+            listening.listen()
         except OSError as error:
-            reason = "is up already" if error.errno == errno.EADDRINUSE else error.strerror
-            raise LinkError(path.stem, str(reason)) from None
+            taken = error.errno == errno.EADDRINUSE
+            reason = "is up already" if taken else f"{path.parent}: {error.strerror}"
+            raise LinkError(path.stem, reason) from None
         try:
             # A terminated keeper cleans up.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit())
             networks = _build(path.stem, mtu)
-            listening.listen()
             sys.stdout.buffer.write(_READY)
             sys.stdout.buffer.flush()
             # Whoever has said that it is over waits for this connection to close.
@@ -235,9 +236,7 @@ def _keep(path: Path, mtu: int, *, attached: bool) -> None:
             with suppress(LinkError):
                 _ip(path.stem, f"link del {INTERFACES['a']}")
         finally:
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # another lab is still there
-                path.parent.rmdir()
+            _remove(path)
     if waiting is not None:
         waiting.close()
 
@@ -249,7 +248,7 @@ def _build(name: str, mtu: int) -> list[int]:
     try:
         _call("unshare", _CLONE_NEWNET)
     except OSError as error:
-        raise LinkError(name, f"no second network namespace: {error.strerror}") from None
+        raise LinkError(name, f"no second network namespace: {_reason(error)}") from None
     networks.append(_own_network_namespace())
     _call("setns", networks[0], _CLONE_NEWNET)
     a, b = (f"{INTERFACES[side]} address {_mac(side)} mtu {mtu}" for side in SIDES)
@@ -274,7 +273,7 @@ def _unshare_first(name: str) -> None:
         return
     except OSError as error:
         if error.errno != errno.EPERM:
-            raise LinkError(name, f"no network namespace: {error.strerror}") from None
+            raise LinkError(name, f"no network namespace: {_reason(error)}") from None
     uid, gid = os.geteuid(), os.getegid()
     try:
         _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
@@ -283,7 +282,13 @@ def _unshare_first(name: str) -> None:
         Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
         Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
     except OSError as error:
-        raise LinkError(name, f"no user namespace: {error.strerror}; {_FORBIDDEN}") from None
+        raise LinkError(name, f"no user namespace: {_reason(error)}; {_FORBIDDEN}") from None
+
+
+def _reason(error: OSError) -> str:
+    # The kernel's word for it speaks of a disk.
+    full = error.errno == errno.ENOSPC
+    return "the limit of their number is reached" if full else str(error.strerror)
 
 
 def _configure(name: str, side: str) -> None:
@@ -413,12 +418,18 @@ def _connect(path: Path) -> socket.socket | None:
         connection.connect(str(path))
     except ConnectionRefusedError:
         connection.close()
-        path.unlink(missing_ok=True)
+        _remove(path)
         return None
     except OSError:
         connection.close()
         return None
     return connection
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with suppress(OSError):  # another lab is still there
+        path.parent.rmdir()
 
 
 def _environment() -> dict[str, str]:
@@ -441,6 +452,7 @@ _PATIENCE = 2.0
 """Seconds that a keeper waits for a client's request, and for a link to have a carrier."""
 _KEEPERS_PATIENCE = 10.0
 """Seconds that a client waits for a keeper."""
+_SILENT = "its keeper does not answer"
 _STEP = 0.001
 _LONGEST_PATH = 107
 """Bytes of a socket's path, without the NUL (unix(7))."""

@@ -94,6 +94,16 @@ def test_lab_stays_up_between_commands(environment):
     assert (after.returncode, after.stderr) == (1, "Error: lab: is not up: ibwire lab up\n")
 
 
+def test_of_several_who_build_the_same_lab_at_once_one_does(environment):
+    started = [
+        subprocess.Popen([*IBWIRE, "up"], env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(5)
+    ]
+    said = sorted(process.communicate(timeout=PATIENCE)[1] for process in started)
+
+    assert said == ["", *["Error: lab: is up already\n"] * 4]
+
+
 def test_two_labs_do_not_meet(environment):
     lab(environment, "up")
     lab(environment, "up", "--name", "other", "--mtu", "1500")
