@@ -36,8 +36,9 @@ class Interface:
     has_carrier: bool
     """Whether there is somebody at the other end, and the kernel has taken note of it."""
     addresses: tuple[str, ...]
-    """IPv4, then global IPv6, then link-local IPv6; none that is still being checked for
-    duplicates."""
+    """IPv4, then global IPv6, then link-local IPv6."""
+    unusable: tuple[str, ...]
+    """IPv6 addresses that are still being checked for duplicates, or were found to be one."""
     driver: str
     """The kernel's name of it, empty when it does not say."""
     tx_checksum: bool
@@ -46,11 +47,15 @@ class Interface:
 
 def interface(name: str) -> Interface:
     """The interface with this name; raises `LinkError` when it is missing or no Ethernet."""
-    known = {each: index for index, each in socket.if_nameindex()}
-    if name not in known:
-        there = ", ".join(known) or "none"
-        raise LinkError(name, f"no such interface; there are: {there}")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
+    try:
+        known = {each: index for index, each in socket.if_nameindex()}
+        asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    except OSError as problem:
+        raise LinkError(name, f"cannot be asked: {problem.strerror}") from None
+    with asking:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise LinkError(name, f"no such interface; there are: {there}")
         try:
             kind, mac = _ask(asking, name, _SIOCGIFHWADDR, _HARDWARE)
             (flags,) = _ask(asking, name, _SIOCGIFFLAGS, _FLAGS)
@@ -73,7 +78,7 @@ def interface(name: str) -> Interface:
         mtu,
         bool(flags & _IFF_UP),
         bool(flags & _IFF_RUNNING) and linked,
-        _addresses(name, known[name]),
+        *_addresses(name, known[name]),
         driver.decode(errors="replace"),
         tx_checksum,
     )
@@ -92,6 +97,11 @@ def notes(found: Interface) -> list[str]:
         sentences.append(
             f"{found.name}: MTU {found.mtu} has no room for a path MTU of 256 bytes, "
             f"which needs {256 + HEADERS}"
+        )
+    if found.unusable:
+        sentences.append(
+            f"{found.name}: not usable are {', '.join(found.unusable)}: still being checked for "
+            "duplicates, which takes a second or two, or found to be one"
         )
     if not found.addresses:
         sentences.append(
@@ -148,22 +158,26 @@ def _ethtool(asking: socket.socket, name: str, argument: bytes) -> bytes:
     return structure.raw
 
 
-def _addresses(name: str, index: int) -> tuple[str, ...]:
-    found: list[tuple[bool, bool, str]] = []
+def _addresses(name: str, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that are usable, and the others."""
+    found: list[tuple[bool, bool, bool, str]] = []
     everything = _IFADDRMSG.pack(0, 0, 0, 0, 0)
     for answer in netlink.ask(name, _RTM_GETADDR, everything, netlink.DUMP):
         family, _, flags, scope, owner = _IFADDRMSG.unpack_from(answer)
         attributes = netlink.attributes(answer[_IFADDRMSG.size :])
         # IFA_ADDRESS of IPv4 is the other end's on a point-to-point link, IFA_LOCAL ours.
         own = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
-        if own is None or owner != index or flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED):
+        if own is None or owner != index or family not in (socket.AF_INET, socket.AF_INET6):
             continue
-        if family in (socket.AF_INET, socket.AF_INET6):
-            address = str(ipaddress.ip_address(own))
-            found.append((family == socket.AF_INET6, scope == _RT_SCOPE_LINK, address))
-    # Stable: several of a kind stay in the kernel's order, primary ones first.
-    found.sort(key=lambda each: each[:2])
-    return tuple(address for _, _, address in found)
+        unusable = bool(flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED))
+        address = str(ipaddress.ip_address(own))
+        found.append((unusable, family == socket.AF_INET6, scope == _RT_SCOPE_LINK, address))
+    # Stable: several of a kind stay in the kernel's order.
+    found.sort(key=lambda each: each[:3])
+    return (
+        tuple(address for unusable, *_, address in found if not unusable),
+        tuple(address for unusable, *_, address in found if unusable),
+    )
 
 
 _NAME_SIZE = 16

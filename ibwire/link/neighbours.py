@@ -73,7 +73,9 @@ def _route(name: str, target: bytes, index: int | None = None) -> tuple[int, int
     found = netlink.attributes(answer[_RTMSG.size :])
     kind = _RTMSG.unpack_from(answer)[7]
     owner = int.from_bytes(found.get(_RTA_OIF, b""), sys.byteorder)
-    return kind, owner, found.get(_RTA_GATEWAY, target)
+    # The router to an IPv4 address may have an IPv6 address.
+    other = found.get(_RTA_VIA, b"")[_VIA_FAMILY_SIZE:]
+    return kind, owner, found.get(_RTA_GATEWAY) or other or target
 
 
 def _known(name: str, index: int, address: bytes) -> bytes | None:
@@ -91,12 +93,12 @@ def _known(name: str, index: int, address: bytes) -> bytes | None:
 def _provoke(name: str, index: int, address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     target = (address, _DISCARD, 0, index) if ":" in address else (address, _DISCARD)
-    with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(name) + b"\0")
             asking.sendto(b"", target)
-        except OSError as error:
-            raise LinkError(name, f"{address} cannot be asked for: {error.strerror}") from None
+    except OSError as error:
+        raise LinkError(name, f"{address} cannot be asked for: {error.strerror}") from None
 
 
 def _family(address: bytes) -> int:
@@ -118,6 +120,9 @@ flags."""
 _RTA_DST = 1
 _RTA_OIF = 4
 _RTA_GATEWAY = 5
+_RTA_VIA = 18
+_VIA_FAMILY_SIZE = 2
+"""Bytes of struct rtvia before the address."""
 _RTN_LOCAL = 2
 _NDMSG = Struct("=BBHiHBB")
 """struct ndmsg: family, padding, padding, interface, state, flags, type."""

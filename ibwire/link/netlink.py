@@ -24,24 +24,27 @@ def ask(name: str, request: int, body: bytes, flags: int = 0) -> Iterator[bytes]
     """
     header = _HEADER.pack(_HEADER.size + len(body), request, _NLM_F_REQUEST | flags, 1, 0)
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE) as asking:
-        asking.send(header + body)
-        while True:
-            data = asking.recv(_ANSWER)
-            position = 0
-            while position + _HEADER.size <= len(data):
-                size, answer, _, _, _ = _HEADER.unpack_from(data, position)
-                if answer == _NLMSG_DONE:
+    try:
+        with socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE) as asking:
+            asking.send(header + body)
+            while True:
+                data = asking.recv(_ANSWER)
+                position = 0
+                while position + _HEADER.size <= len(data):
+                    size, answer, _, _, _ = _HEADER.unpack_from(data, position)
+                    if answer == _NLMSG_DONE:
+                        return
+                    inner = data[position + _HEADER.size : position + size]
+                    if answer == _NLMSG_ERROR:
+                        (code,) = _ERROR.unpack_from(inner)
+                        raise LinkError(name, os.strerror(-code))
+                    if answer == request - 2:
+                        yield inner
+                    position += _aligned(size)
+                if not flags & DUMP:
                     return
-                inner = data[position + _HEADER.size : position + size]
-                if answer == _NLMSG_ERROR:
-                    (code,) = _ERROR.unpack_from(inner)
-                    raise LinkError(name, os.strerror(-code))
-                if answer == request - 2:
-                    yield inner
-                position += _aligned(size)
-            if not flags & DUMP:
-                return
+    except OSError as error:
+        raise LinkError(name, f"cannot be asked: {error.strerror}") from None
 
 
 def attribute(kind: int, value: bytes) -> bytes:

@@ -9,6 +9,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -334,6 +336,40 @@ def test_peer_behind_a_router_has_the_routers_mac_address(runtime):
     assert said == "02000a000002"
 
 
+def test_router_to_an_ipv4_address_may_have_an_ipv6_address(runtime):
+    with build() as own:
+        said = inside(
+            own,
+            "import subprocess\n"
+            "route = 'ip route add 192.0.2.0/24 via inet6 fd00::a00:2'\n"
+            "subprocess.run(route.split(), check=True)\n"
+            + MAC_TOWARDS.format(addresses=["192.0.2.1"]),
+        )
+
+    assert said == "02000a000002"
+
+
+def test_address_that_is_still_being_checked_for_duplicates_is_not_used_but_named(runtime):
+    with build() as own:
+        said = inside(
+            own,
+            "import pathlib, subprocess\n"
+            "from ibwire.link.interface import interface, notes\n"
+            "pathlib.Path('/proc/sys/net/ipv6/conf/veth-a/accept_dad').write_text('1')\n"
+            "for command in ('del fd00::a00:1/64', 'add fd00::5/64'):\n"
+            "    subprocess.run(f'ip addr {command} dev veth-a'.split(), check=True)\n"
+            "found = interface('veth-a')\n"
+            "print(*found.addresses[:1], len(found.addresses))\n"
+            "print(*found.unusable)\n"
+            "print(*notes(found))\n",
+        )
+
+    usable, unusable, note = said.splitlines()
+    assert usable == "10.0.0.1 2"  # the other one is link-local
+    assert unusable == "fd00::5"
+    assert note.startswith("veth-a: not usable are fd00::5: still being checked")
+
+
 # The lab itself.
 
 
@@ -397,6 +433,21 @@ def test_lab_ends_with_its_maker_even_when_that_is_killed(runtime):
         time.sleep(0.01)
 
     assert Lab.find("orphan") is None
+
+
+def test_killed_keeper_leaves_a_socket_that_the_next_look_removes(runtime):
+    lab = build(name="killed")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.connect(str(lab.path))
+        # struct ucred: process, user, group.
+        who = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        os.kill(struct.unpack("3i", who)[0], signal.SIGKILL)
+
+    # The pipe to it closes when it has gone.
+    lab.down()
+
+    assert Lab.find("killed") is None
+    assert list(runtime.rglob("*")) == []
 
 
 def test_nothing_of_this_machine_is_visible_inside(lab):
