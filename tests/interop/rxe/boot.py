@@ -25,9 +25,9 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from ibwire.closing import Closing
 from interop.rxe import build
 from interop.rxe.network import LINK_MTU, Network
 
@@ -122,7 +122,7 @@ class Job:
         return result
 
 
-class Guest:
+class Guest(Closing):
     """One guest, from its making until it is closed.
 
     It boots in the background: guests made one after the other boot at the same time, and
@@ -192,17 +192,6 @@ class Guest:
         self._monitor.settimeout(ANSWER_LIMIT)
         self._monitor_lines = self._monitor.makefile("rb")
         self._agreed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def start(self, script: str) -> Job:
         """Run a shell script in the guest; it goes on while others run."""

@@ -4,9 +4,10 @@
 
 Nothing is installed and nothing needs root: apt resolves and fetches the packages in a directory
 of its own, and what the guest needs of them goes straight into an initramfs. The guest is kept in
-$IBWIRE_CACHE, else $XDG_CACHE_HOME/ibwire, else ~/.cache/ibwire; packages are not. The only
-network it needs is the Debian mirror, $IBWIRE_DEBIAN_MIRROR or else deb.debian.org, by way of
-whatever proxy apt is configured for.
+$IBWIRE_CACHE, else $XDG_CACHE_HOME/ibwire, else ~/.cache/ibwire; packages are not. It is kept until
+this recipe changes, whatever versions the mirror has meanwhile; `packages` beside it says of which
+it was made. The only network it needs is the Debian mirror, $IBWIRE_DEBIAN_MIRROR or else
+deb.debian.org, by way of whatever proxy apt is configured for.
 """
 
 import fcntl
@@ -84,6 +85,10 @@ class Image(NamedTuple):
     kernel: Path
     initramfs: Path
 
+    def size(self) -> int:
+        """Bytes of both."""
+        return sum(path.stat().st_size for path in self)
+
 
 class Member(NamedTuple):
     """One file, link or directory of the guest."""
@@ -110,10 +115,14 @@ def cache_directory() -> Path:
 
 
 def cached() -> Image | None:
-    """The guest that this recipe makes, where it was made already."""
+    """The guest that this recipe makes, where it was made already and is whole."""
     directory = cache_directory() / f"rxe-{_recipe()}"
     image = Image(directory / "vmlinux", directory / "initramfs")
-    return image if image.kernel.is_file() and image.initramfs.is_file() else None
+    try:
+        whole = (directory / "size").read_text() == str(image.size())
+    except OSError:
+        return None
+    return image if whole else None
 
 
 def build() -> Image:
@@ -143,7 +152,11 @@ def _build_in(cache: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="making-rxe-", dir=cache) as work:
         made = Path(work) / "made"
         made.mkdir()
-        _make(_download(Path(work)), made)
+        packages = _download(Path(work))
+        _make(packages, made)
+        (made / "packages").write_text("".join(f"{package.name}\n" for package in packages))
+        # What is cut off later, by a crash of the machine say, is no guest.
+        (made / "size").write_text(str(Image(made / "vmlinux", made / "initramfs").size()))
         for old in cache.glob("rxe-*"):
             shutil.rmtree(old)
         made.rename(cache / f"rxe-{_recipe()}")
@@ -214,7 +227,10 @@ def _make(packages: Iterable[Path], directory: Path) -> None:
     tree: Tree = {}
     modules: dict[str, bytes] = {}
     for package in packages:
-        _unpack(package, tree, modules)
+        try:
+            _unpack(package, tree, modules)
+        except tarfile.TarError as error:
+            raise BuildError(f"dpkg-deb cannot read {package.name}: {error}") from error
     kernels = [path for path in tree if path.startswith("boot/vmlinuz")]
     if len(kernels) != 1:
         raise BuildError(f"one kernel was expected among the packages, found {kernels}")
@@ -376,8 +392,8 @@ def main() -> int:
     except BuildError as error:
         print(f"no guest: {error}", file=sys.stderr)
         return 1
-    size = sum(path.stat().st_size for path in image) / 1e6
-    print(f"guest: {image.kernel.parent}, {size:.0f} MB, {time.monotonic() - begin:.0f} s")
+    seconds = time.monotonic() - begin
+    print(f"guest: {image.kernel.parent}, {image.size() / 1e6:.0f} MB, {seconds:.0f} s")
     return 0
 
 

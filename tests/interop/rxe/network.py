@@ -10,8 +10,8 @@ import shutil
 import subprocess
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from ibwire.closing import Closing
 
 LINK_MTU = 9000
 """Room for a path MTU of 4096 and its headers."""
@@ -52,7 +52,7 @@ def missing() -> str | None:
     return None
 
 
-class Network:
+class Network(Closing):
     """A bridge with taps for guests and ports for us, until it is closed.
 
     Raises `NetworkError` wherever the system refuses.
@@ -88,17 +88,6 @@ class Network:
         except NetworkError:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def command(self, *command: str) -> list[str]:
         """The command as it has to be started to run in the namespace."""

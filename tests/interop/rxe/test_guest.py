@@ -152,6 +152,26 @@ def test_pingpong_between_two_guests_is_captured_and_clean(
 
 
 @live
+def test_guest_that_is_not_whole_any_more_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build.cached()
+    assert made
+    directory = tmp_path / made.kernel.parent.name
+    directory.mkdir()
+    for path in made:
+        (directory / path.name).write_bytes(b"12345")
+    (directory / "size").write_text("10")
+    monkeypatch.setenv("IBWIRE_CACHE", str(tmp_path))
+
+    whole = build.cached()
+    (directory / made.initramfs.name).write_bytes(b"1234")
+
+    assert whole
+    assert build.cached() is None
+
+
+@live
 def test_guest_that_died_is_an_error() -> None:
     with Guest() as guest:
         with pytest.raises(GuestError, match="died"):
