@@ -263,6 +263,10 @@ class _Pingpong:
         due = min(result.received + self.is_client, wanted)
         if self._posted == result.sent < due:
             self._send()
+        if self.is_client and result.received == wanted:
+            # The answer shows that the last message has arrived; the acknowledgement may be
+            # lost for good, because the peer is done.
+            result.sent = wanted
         return result.sent == result.received == wanted
 
     def _send(self) -> None:
