@@ -18,6 +18,7 @@ import ctypes
 import errno
 import os
 import socket
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -26,16 +27,16 @@ from struct import Struct
 from ibwire.closing import Closing
 from ibwire.errors import LinkError
 from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
-from ibwire.link.packet_filter import NOTHING, interesting
+from ibwire.link.packet_filter import NOTHING, attach, interesting
 from ibwire.node import Frame
-from ibwire_layers.outer import ROCEV2_PORT
+from ibwire_layers.outer import ROCEV2_PORT, EtherType
 
 
 class AFPacketPort(Closing):
     """A Linux interface; a context manager.
 
-    neighbours: take ARP and neighbour discovery too, for a node that answers them
-    itself. promiscuous: take frames for other MAC addresses, for a node with one of its
+    neighbours: take ARP, neighbour discovery and echo requests too, for a node that answers
+    them itself. promiscuous: take frames for other MAC addresses, for a node with one of its
     own. hold_port: keep the kernel from answering RoCEv2 with ICMP errors. receive_buffer:
     bytes of frames that may wait in the kernel.
 
@@ -69,7 +70,7 @@ class AFPacketPort(Closing):
         with ExitStack() as opened:
             self._socket = opened.enter_context(_packet_socket(name))
             program = interesting(neighbours=neighbours, foreign=promiscuous)
-            _attach(self._socket, program)
+            attach(self._socket, program)
             self._enlarge(receive_buffer)
             if promiscuous:
                 membership = _MREQ.pack(self.interface.index, _PACKET_MR_PROMISC, 0)
@@ -79,14 +80,19 @@ class AFPacketPort(Closing):
                 self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             if hold_port:
                 for family in (socket.AF_INET, socket.AF_INET6):
-                    held = _held_port(name, family)
+                    held = held_port(name, family)
                     if held is not None:
                         opened.enter_context(held)
+            # So the kernel tells the VLAN tag that it has taken off a frame.
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
             # Only now, behind its filter, does the socket begin to receive.
             self._socket.bind((name, _ETH_P_ALL))
             self._closing = opened.pop_all()
-        # Room for a VLAN tag, which the kernel leaves in place when there are two.
-        self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE + 4)
+        self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE, _CONTROL_SIZE)
+        words = self._receiving.control.cast("I")
+        self._statuses = words[_STATUS // 4 :: _CONTROL_SIZE // 4]
+        """What the kernel says of each frame of a batch, and its VLAN tag."""
+        self._tags = words[_TAG // 4 :: _CONTROL_SIZE // 4]
         self._sending = _Batch(self.BATCH, 0)
 
     @property
@@ -118,9 +124,13 @@ class AFPacketPort(Closing):
                 self._check(ctypes.get_errno())
             return ()
         frames = []
-        for header, buffer in zip(batch.headers[:count], batch.buffers, strict=False):
+        for header, buffer, status, tag in zip(
+            batch.headers[:count], batch.buffers, self._statuses, self._tags, strict=False
+        ):
             if header.message.flags & _MSG_TRUNC:
                 self.counters["too_long"] += 1
+            elif status & _VLAN_VALID:
+                frames.append(_tagged(buffer[: header.length].tobytes(), status, tag))
             else:
                 frames.append(buffer[: header.length].tobytes())
         self.counters["received"] += len(frames)
@@ -226,17 +236,23 @@ class _Header(ctypes.Structure):
 
 
 class _Batch:
-    """The structures of one batch call, made once: a vector of one buffer for each frame."""
+    """The structures of one batch call, made once: a vector of one buffer for each frame.
 
-    __slots__ = ("_memory", "buffers", "headers", "vectors")
+    control_size: bytes for what the kernel says of each frame; it must be exactly what it
+    says, or the kernel's note of how much that was would have to be undone for each call.
+    """
 
-    def __init__(self, count: int, size: int) -> None:
+    __slots__ = ("_memory", "buffers", "control", "headers", "vectors")
+
+    def __init__(self, count: int, size: int, control_size: int = 0) -> None:
         self._memory = (ctypes.c_char * (count * size))()
         view = memoryview(self._memory).cast("B")
         self.buffers = [view[each * size : (each + 1) * size] for each in range(count)]
         array = (_Vector * count)()
         self.vectors = list(array)
         self.headers = (_Header * count)()
+        control = (ctypes.c_char * (count * control_size))()
+        self.control = memoryview(control).cast("B")
         for number, vector in enumerate(self.vectors):
             place = ctypes.addressof(self._memory) + number * size
             ctypes.c_void_p.from_buffer(vector).value = place
@@ -244,6 +260,17 @@ class _Batch:
             message = self.headers[number].message
             message.vectors = ctypes.pointer(vector)
             message.vector_count = 1
+            if control_size:
+                message.control = ctypes.addressof(control) + number * control_size
+                message.control_length = control_size
+
+
+def _tagged(frame: Frame, status: int, tag: int) -> Frame:
+    """A frame with the VLAN tag that the kernel has taken off it."""
+    control, kind = _TAG_PARTS.unpack(tag.to_bytes(4, sys.byteorder))
+    if not status & _VLAN_TPID_VALID:
+        kind = EtherType.VLAN
+    return frame[:12] + _TAG_BYTES.pack(kind, control) + frame[12:]
 
 
 def _packet_socket(name: str) -> socket.socket:
@@ -261,7 +288,7 @@ def _packet_socket(name: str) -> socket.socket:
         raise LinkError(name, f"no packet socket: {error.strerror}") from None
 
 
-def _held_port(name: str, family: int) -> socket.socket | None:
+def held_port(name: str, family: int) -> socket.socket | None:
     """A socket that keeps the UDP port of RoCEv2 and takes nothing from it.
 
     `None` on a machine without this version of IP.
@@ -273,7 +300,7 @@ def _held_port(name: str, family: int) -> socket.socket | None:
             return None
         raise LinkError(name, f"no UDP socket: {error.strerror}") from None
     try:
-        _attach(held, NOTHING)
+        attach(held, NOTHING)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(name) + b"\0")
         if family == socket.AF_INET6:
             held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -290,14 +317,6 @@ def _held_port(name: str, family: int) -> socket.socket | None:
             return None  # IPv6 is switched off
         raise LinkError(name, f"UDP port {ROCEV2_PORT}: {error.strerror}") from None
     return held
-
-
-def _attach(filtered: socket.socket, program: bytes) -> None:
-    """Let the kernel run a BPF program over everything that the socket would receive."""
-    code = ctypes.create_string_buffer(program, len(program))
-    length = len(program) // _INSTRUCTION_SIZE
-    descriptor = _FPROG.pack(length, ctypes.addressof(code))
-    filtered.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, descriptor)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -322,17 +341,24 @@ _ETHERNET_SIZE = 14
 _MSG_TRUNC = socket.MSG_TRUNC
 _MSG_DONTWAIT = socket.MSG_DONTWAIT
 _ETH_P_ALL = 3  # linux/if_ether.h
-_SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 _SO_RCVBUFFORCE = 33  # asm-generic/socket.h
 _SOL_PACKET = 263
 _PACKET_ADD_MEMBERSHIP = 1
 _PACKET_STATISTICS = 6
+_PACKET_AUXDATA = 8
 _PACKET_IGNORE_OUTGOING = 23
 _PACKET_MR_PROMISC = 1
 _MREQ = Struct("@iHH8x")
 """struct packet_mreq: interface, type, length of the address, address."""
 _STATISTICS = Struct("=II")
 """struct tpacket_stats: frames, drops; reading starts them anew."""
-_FPROG = Struct("@HP")
-"""struct sock_fprog: instructions, address of the first."""
-_INSTRUCTION_SIZE = 8
+# What comes with each frame: a struct cmsghdr, then a struct tpacket_auxdata.
+_CONTROL_SIZE = socket.CMSG_SPACE(20)
+_STATUS = socket.CMSG_LEN(0)
+"""Where the status stands; bits of it say whether there was a tag, and whether its type is told."""
+_VLAN_VALID = 1 << 4
+_VLAN_TPID_VALID = 1 << 6
+_TAG = _STATUS + 16
+"""Where priority and VLAN ID stand, and then the type of the tag; 16 bits each."""
+_TAG_PARTS = Struct("=HH")
+_TAG_BYTES = Struct(">HH")

@@ -233,7 +233,8 @@ class Live:
                 if unsent
             ]
             if busy:
-                self._clock.wait((), busy, end)
+                # Where the descriptor stands for several sockets, room makes it readable.
+                self._clock.wait(busy, busy, end)
             elif not more:
                 return
 

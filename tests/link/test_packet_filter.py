@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import socket
-import struct
 import sys
 from pathlib import Path
 
 import pytest
 
 from ibwire.capture import open_capture
-from ibwire.link.packet_filter import NOTHING, interesting
+from ibwire.link.packet_filter import NOTHING, attach, interesting
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="BPF on sockets is Linux's")
 
@@ -32,14 +30,23 @@ ROCEV1 = MACS + b"\x89\x15" + bytes(60)
 ARP = MACS + b"\x08\x06" + bytes(28)
 SOLICITATION = MACS + b"\x86\xdd" + ICMPV6 + b"\x87" + bytes(23)
 ADVERTISEMENT = MACS + b"\x86\xdd" + ICMPV6 + b"\x88" + bytes(23)
+ICMP = V4[:9] + b"\x01" + V4[10:]
+ECHO = MACS + b"\x08\x00" + ICMP + b"\x08\x00" + bytes(22)
+ECHO_WITH_OPTIONS = (
+    MACS + b"\x08\x00\x46" + ICMP[1:] + b"\x94\x04\x00\x00" + b"\x08\x00" + bytes(22)
+)
+ECHO_V6 = MACS + b"\x86\xdd" + ICMPV6 + b"\x80" + bytes(23)
 
 ROCE = [ROCEV2_V4, WITH_OPTIONS, ROCEV2_V6, ROCEV1]
-NEIGHBOURS = [ARP, SOLICITATION, ADVERTISEMENT]
+NEIGHBOURS = [ARP, SOLICITATION, ADVERTISEMENT, ECHO, ECHO_WITH_OPTIONS, ECHO_V6]
 OTHERS = [
     MACS + b"\x08\x00" + V4 + UDP_53,
     MACS + b"\x86\xdd" + V6 + UDP_53,
     MACS + b"\x08\x00" + V4[:9] + b"\x06" + V4[10:] + UDP_4791,  # TCP
     MACS + b"\x86\xdd" + ICMPV6 + b"\x86" + bytes(23),  # router advertisement
+    MACS + b"\x86\xdd" + ICMPV6 + b"\x81" + bytes(23),  # echo reply
+    MACS + b"\x08\x00" + ICMP + bytes(24),  # echo reply
+    MACS + b"\x08\x00" + ICMP[:6] + b"\x00\x10" + ICMP[8:] + b"\x08" + bytes(23),  # fragment
     MACS + b"\x08\x00" + V4[:6] + b"\x20\x00" + V4[8:] + UDP_4791,  # first fragment
     MACS + b"\x08\x00" + V4[:6] + b"\x00\x10" + V4[8:] + UDP_4791,  # a later one
     MACS + b"\x88\xcc" + bytes(46),  # LLDP
@@ -52,9 +59,7 @@ def passed(program, frames):
     """The frames that the kernel lets through, cut as it says."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with left, right:
-        code = ctypes.create_string_buffer(program, len(program))
-        descriptor = struct.pack("@HP", len(program) // 8, ctypes.addressof(code))
-        right.setsockopt(socket.SOL_SOCKET, 26, descriptor)  # SO_ATTACH_FILTER
+        attach(right, program)
         right.setblocking(False)
         found = []
         for frame in frames:
@@ -70,7 +75,7 @@ def test_roce_of_both_versions_passes_whole_and_nothing_else():
     assert passed(interesting(), [*OTHERS, *NEIGHBOURS, *ROCE]) == ROCE
 
 
-def test_neighbour_discovery_passes_when_asked_for():
+def test_neighbour_discovery_and_echo_requests_pass_when_asked_for():
     program = interesting(neighbours=True)
 
     assert passed(program, [*OTHERS, *ROCE, *NEIGHBOURS]) == [*ROCE, *NEIGHBOURS]

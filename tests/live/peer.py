@@ -2,7 +2,8 @@
 
 Arguments: a JSON object with `role` (a function here), `device`, own
 and peer's `address`, `mtu`, and for a requester the `rkey` and `iova` of the responder's
-memory. Prints a JSON object a line: first what it is, last what came of it.
+memory; if need be the kind of `port`, the `mac` of an address that is not the kernel's, a
+`vlan`, a `profile`. Prints a JSON object a line: first what it is, last what came of it.
 """
 
 import json
@@ -13,6 +14,9 @@ import sys
 from ibwire.errors import LinkError
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.live import Ended, Live
+from ibwire.link.pcap_port import PcapPort
+from ibwire.link.responder import Responder
+from ibwire.link.udp_port import UDPPort
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import Device, gid_of
@@ -45,7 +49,18 @@ class End:
 
     def __init__(self, port, wanted, role, size):
         self.peer = "respond" if role == "request" else "request"
-        self.device = Device(role, wanted["address"], mac=port.mac)
+        mac = bytes.fromhex(wanted["mac"]) if "mac" in wanted else port.mac
+        vlan = wanted.get("vlan")
+        self.device = Device(
+            role, wanted["address"], mac=mac, vlan=vlan, profile=wanted.get("profile", "spec")
+        )
+        self.wanted = wanted
+        self.responder = None
+        self.live = Live(self.device, port)
+        if "mac" in wanted:
+            self.responder = Responder(self.device, mac, wanted["address"], vlan=vlan)
+            self.device.neighbours = self.responder.neighbours
+            self.live = Live(self.responder, port)
         self.memory = bytearray(size)
         pd = self.device.alloc_pd()
         self.region = pd.register(self.memory, int(ALL_ACCESS))
@@ -54,16 +69,23 @@ class End:
         self.qp = self.device.create_qp(
             QPInit(QPType.RC, pd, send_cq=self.cq, recv_cq=self.cq, cap=cap), QPNS[role]
         )
+        self.role = role
+        self.done = []
+
+    def connect(self):
+        """Find the peer, if nobody else does, and bring the queue pair up."""
+        if self.responder:
+            asked = self.responder.resolve(gid_of(self.wanted["peer"]))
+            self.live.run(stop=lambda: asked.mac or asked.failed, seconds=SECONDS)
         bring_up(
             self.qp,
-            AddressVector(dgid=gid_of(wanted["peer"])),
+            AddressVector(dgid=gid_of(self.wanted["peer"])),
             dest_qp_num=QPNS[self.peer],
-            sq_psn=PSNS[role],
+            sq_psn=PSNS[self.role],
             rq_psn=PSNS[self.peer],
-            path_mtu=MTU_CODES[wanted["mtu"]],
+            path_mtu=MTU_CODES[self.wanted["mtu"]],
             timeout=18,  # a second: a busy machine is no loss
         )
-        self.done = []
 
     def sge(self, offset=0, length=SIZE):
         return SGE(self.region.iova + offset, length, self.region.lkey)
@@ -79,13 +101,24 @@ class End:
         return stop
 
 
+def opened(wanted):
+    kind = wanted.get("port", "afpacket")
+    own = "mac" in wanted
+    if kind == "udp":
+        return UDPPort(wanted["device"], addresses=[wanted["address"]])
+    if kind == "pcap":
+        return PcapPort(wanted["device"], neighbours=own, promiscuous=own)
+    return AFPacketPort(wanted["device"], neighbours=own, promiscuous=own)
+
+
 def respond(port, wanted):
     """Takes a SEND into the first third of the memory, a WRITE into the second."""
     end = End(port, wanted, "respond", 3 * SIZE)
     end.memory[2 * SIZE :] = content("read")
-    end.qp.post_recv(RecvWR([end.sge()]))
-    live = Live(end.device, port)
+    live = end.live
     tell(rkey=end.region.rkey, iova=end.region.iova, addresses=port.addresses)
+    end.connect()
+    end.qp.post_recv(RecvWR([end.sge()]))
     ended = live.run(stop=end.completes(), seconds=SECONDS)
     # The READ that follows asks for no completion here; the test says when it is over.
     if ended is Ended.STOPPED:
@@ -102,8 +135,9 @@ def respond(port, wanted):
 def request(port, wanted):
     end = End(port, wanted, "request", 3 * SIZE)
     end.memory[: 2 * SIZE] = content("send") + content("write")
-    live = Live(end.device, port)
+    live = end.live
     tell(addresses=port.addresses)
+    end.connect()
     remote = {"rkey": wanted["rkey"]}
     for opcode, place in ((WROpcode.RDMA_WRITE, 1), (WROpcode.SEND, 0), (WROpcode.RDMA_READ, 2)):
         remote["remote_addr"] = wanted["iova"] + place * SIZE
@@ -123,7 +157,7 @@ def request(port, wanted):
 def wait(port, wanted):
     """Lives until a signal comes or the link goes."""
     end = End(port, wanted, "respond", SIZE)
-    live = Live(end.device, port)
+    live = end.live
     told_so = []
 
     def stop():
@@ -142,5 +176,5 @@ def wait(port, wanted):
 if __name__ == "__main__":
     wanted = json.loads(sys.argv[1])
     roles = {"respond": respond, "request": request, "wait": wait}
-    with AFPacketPort(wanted["device"]) as port:
+    with opened(wanted) as port:
         roles[wanted["role"]](port, wanted)

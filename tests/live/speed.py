@@ -1,6 +1,6 @@
 """How fast two ibwire processes are over a veth pair: a measurement, not a test.
 
-    python tests/live/speed.py
+    python tests/live/speed.py [afpacket|udp|pcap]
 
 Each row: a ping-pong of SENDs, half the round trip as perftest has it; then a stream of
 WRITEs of 64 KiB, counting the frames that the writer sends.
@@ -15,6 +15,8 @@ from itertools import pairwise
 
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.live import Live
+from ibwire.link.pcap_port import PcapPort
+from ibwire.link.udp_port import UDPPort
 from ibwire.link.veth import ADDRESSES, INTERFACES, Lab
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up
@@ -26,14 +28,15 @@ PINGS = 2000
 WRITES = 200
 WRITE_SIZE = 1 << 16
 SECONDS = 30
+PORTS = {"afpacket": AFPacketPort, "udp": UDPPort, "pcap": PcapPort}
 
 
-def main():
+def main(port):
     print("wait   bytes  path MTU  latency us: median  p99  frames/s sent  MB/s")
     with Lab.create() as lab:
         for spin, size, mtu in ((0, 64, 1024), (1, 64, 1024), (1, 1024, 1024), (1, 4096, 4096)):
-            server = start(lab, "b", spin, size, mtu)
-            client = start(lab, "a", spin, size, mtu)
+            server = start(lab, "b", port, spin, size, mtu)
+            client = start(lab, "a", port, spin, size, mtu)
             median, p99, frames, megabytes = json.loads(client.communicate()[0])
             server.wait()
             way = "spin" if spin else "sleep"
@@ -52,9 +55,9 @@ def start(lab, side, *arguments):
     return process
 
 
-def run(side, spin, size, mtu):
+def run(side, kind, spin, size, mtu):
     other = "b" if side == "a" else "a"
-    with AFPacketPort(INTERFACES[side]) as port:
+    with PORTS[kind](INTERFACES[side]) as port:
         device = Device(side, ADDRESSES[side][0], mac=port.mac)
         pd = device.alloc_pd()
         region = pd.register(WRITE_SIZE, int(ALL_ACCESS), iova=0x1000)
@@ -122,7 +125,7 @@ def run(side, spin, size, mtu):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        run(sys.argv[1], *map(int, sys.argv[2:]))
+    if len(sys.argv) > 2:
+        run(*sys.argv[1:3], *map(int, sys.argv[3:]))
     else:
-        main()
+        main(*sys.argv[1:] or ["afpacket"])
