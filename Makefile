@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench interop interop-rxe live docs wheel clean
+.PHONY: demo test lint bench interop interop-tshark interop-rxe live docs wheel clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -47,16 +47,21 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/compare.py
 	$(BIN)/python tests/bench/emulator.py
 
+# With implementations of others: tshark, and Linux's Soft-RoCE.
+interop: interop-tshark interop-rxe
+
 # Agreement with tshark, field by field: the same tests as in `make test`, but tshark must be there.
-interop: $(VENV)/test.stamp
+interop-tshark: $(VENV)/test.stamp
 	@command -v tshark >/dev/null || { echo 'make interop needs tshark (Debian: apt-get install tshark)'; exit 1; }
 	$(BIN)/pytest -q -rs tests/interop tests/capture/test_against_tshark.py
 
 # On virtual links between network namespaces; each test says what it lacks where it cannot run.
 live: $(VENV)/test.stamp
+	-$(BIN)/pip install -q -e '.[live]'
 	$(BIN)/pytest -q -rs --override-ini addopts=--import-mode=importlib tests/live
 
-# Linux's Soft-RoCE in QEMU, built from Debian packages, which are kept in ~/.cache/ibwire.
+# The peer of ibwire is Linux's Soft-RoCE in QEMU, built from Debian packages once and kept in
+# ~/.cache/ibwire.
 interop-rxe: $(VENV)/test.stamp
 	@command -v qemu-system-x86_64 >/dev/null || { \
 	  echo 'make interop-rxe needs QEMU (Debian: apt-get install --no-install-recommends qemu-system-x86)'; exit 1; }

@@ -12,14 +12,20 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from ibwire.cli.values import IPAddress
+from ibwire.cli.values import IPAddress, MACAddress
 from ibwire.errors import EncodeError, IbwireError, ScriptError
 from ibwire.link.afpacket import AFPacketPort
+from ibwire.link.interface import interface
+from ibwire.link.pcap_port import PcapPort
 from ibwire.link.port import Port
 from ibwire.link.tapped import TappedPort
+from ibwire.link.udp_port import UDPPort
 from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.programs.faults import Faults, read_faults
+from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import PROFILES
+
+VIAS = ("afpacket", "pcap", "udp")
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -32,7 +38,10 @@ class Link:
     """What the options say."""
 
     dev: str
+    via: str
     address: str | None
+    mac: bytes | None
+    vlan: int | None
     profile: str
     faults: str | None
     tap: str | None
@@ -47,15 +56,24 @@ class Link:
         """
         with _exit_status(), ExitStack() as stack:
             faults = read_faults(self.faults) if self.faults else Faults()
-            port: Port = stack.enter_context(AFPacketPort(self.dev))
+            own = self._own_mac()
+            port = self._port(own is not None)
+            stack.callback(port.close)
             if self.tap:
                 port = stack.enter_context(TappedPort(port, self.tap))
             for note in port.notes():
                 click.echo(f"note: {note}", err=True)
-            addresses = [self.address] if self.address else []
             endpoint = stack.enter_context(
                 Endpoint(
-                    port, addresses=addresses, profile=self.profile, faults=faults, spin=self.spin
+                    port,
+                    addresses=[self.address] if self.address else [],
+                    mac=own,
+                    vlan=self.vlan,
+                    profile=self.profile,
+                    faults=faults,
+                    # The kernel finds the way of its sockets by itself.
+                    neighbour=(lambda _: port.mac) if self.via == "udp" else None,
+                    spin=self.spin,
                 )
             )
             try:
@@ -65,22 +83,30 @@ class Link:
                 told = (f"{name} {count}" for name, count in endpoint.counters().items())
                 click.echo("counters: " + (", ".join(told) or "nothing happened"), err=True)
 
+    def _own_mac(self) -> bytes | None:
+        """The MAC address of a device whose IP address is not the interface's."""
+        is_own = self.address is not None and self.address not in interface(self.dev).addresses
+        if not is_own and (self.mac or self.vlan):
+            raise click.UsageError("--mac and --vlan are for an --address of our own")
+        if not is_own or self.via == "udp":
+            return None
+        assert self.address is not None
+        return self.mac or mac_of(gid_of(self.address))
+
+    def _port(self, has_own_mac: bool) -> Port:
+        if self.via == "udp":
+            return UDPPort(self.dev, addresses=[self.address] if self.address else [])
+        port = AFPacketPort if self.via == "afpacket" else PcapPort
+        return port(self.dev, neighbours=has_own_mac, promiscuous=has_own_mac)
+
 
 def live_options(function: Decorated) -> Decorated:
     """The options of every live command, which become one argument, `link`."""
 
     @functools.wraps(function)
-    def command(
-        *args: Any,
-        dev: str,
-        address: str | None,
-        profile: str,
-        faults: str | None,
-        tap: str | None,
-        spin: bool,
-        **rest: Any,
-    ) -> object:
-        return function(*args, link=Link(dev, address, profile, faults, tap, spin), **rest)
+    def command(*args: Any, **options: Any) -> object:
+        link = Link(**{name: options.pop(name) for name in Link.__dataclass_fields__})
+        return function(*args, link=link, **options)
 
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -99,7 +125,19 @@ _OPTIONS = (
         "--address",
         type=IPAddress(),
         metavar="IP",
-        help="Which of its addresses; all by default.",
+        help="Which of its addresses; all by default. Another one is ours alone: ARP and ND are "
+        "answered, and the peer must be on the same link.",
+    ),
+    click.option(
+        "--mac", type=MACAddress(), help="Of an address of our own. [02:00 and the IP address]"
+    ),
+    click.option("--vlan", type=click.IntRange(1, 4094), help="Of an address of our own."),
+    click.option(
+        "--via",
+        type=click.Choice(VIAS),
+        default=VIAS[0],
+        show_default=True,
+        help="Packet sockets, libpcap (slow to answer), or UDP sockets, which need no privilege.",
     ),
     click.option(
         "--profile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 import click
 
@@ -51,6 +52,29 @@ class IPAddress(click.ParamType[str]):
             return str(ipaddress.ip_address(str(value)))
         except ValueError:
             self.fail(f"{value!r} is no IP address", param, ctx)
+
+
+class MACAddress(click.ParamType[bytes]):
+    """Six bytes with colons between them."""
+
+    name = "mac"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """The address of one station."""
+        if isinstance(value, bytes):
+            return value
+        parts = str(value).split(":")
+        if len(parts) != 6 or not all(_BYTE.fullmatch(part) for part in parts):
+            self.fail(f"{value!r} is no MAC address", param, ctx)
+        address = bytes(int(part, 16) for part in parts)
+        if address[0] & 1:
+            self.fail(f"{value} is the address of a group", param, ctx)
+        return address
+
+
+_BYTE = re.compile("[0-9a-fA-F]{1,2}")
 
 
 class Rate(click.ParamType[int]):

@@ -228,3 +228,62 @@ def test_peer_that_speaks_no_pingpong_is_a_sentence(start: Start, lab: Lab) -> N
 
     assert status == 1
     assert "this is no line of a pingpong program" in errors
+
+
+@pytest.mark.parametrize("vlan", [(), ("--vlan", 5)], ids=["untagged", "vlan"])
+def test_addresses_of_our_own_are_found_by_arp_and_nd(
+    start: Start, tmp_path: Path, vlan: tuple[object, ...]
+) -> None:
+    """Neither kernel knows these addresses; TCP goes between those that they know."""
+    for number, own in (("10.0.0.7", "10.0.0.8"), ("fd00::7", "fd00::8")):
+        tap = tmp_path / f"{number.replace(':', '')}.pcapng"
+        serving = server(start, "--address", number, "-n", 50, *vlan)
+        playing = start(
+            *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--json"),
+            *("--address", own, "-n", 50, "--tap", tap, *vlan),
+        )
+        ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
+
+        assert [end["passed"] for end in ends] == [True, True]
+        assert (ends[0]["local"], ends[0]["remote"]) == (own, number)
+        tagged = dissected(tap, "--where", "vlan.id == 5 and bth")
+        # A busy machine asks again.
+        assert len(tagged) >= 2 * 50 * 5 if vlan else not tagged
+
+
+def dissected(capture: Path, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "ibwire", "dissect", "--json", *options, str(capture)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("via", ["pcap", "udp"])
+def test_other_ways_to_the_same_link(start: Start, via: str) -> None:
+    if via == "pcap":
+        pytest.importorskip("pcapy")
+    serving = server(start, "--via", via, "-n", 50)
+    playing = start(
+        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--json", "-n", 50)
+    )
+    ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
+
+    assert [end["passed"] for end in ends] == [True, True]
+
+
+def test_mac_address_is_for_an_address_of_our_own(start: Start) -> None:
+    status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--mac", "02:00:00:00:00:09"))
+
+    assert status == 2
+    assert "--mac and --vlan are for an --address of our own" in errors
+
+
+def test_peer_of_another_ip_version_is_a_sentence(start: Start) -> None:
+    serving = server(start, "--address", "10.0.0.7")
+    playing = start(
+        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--address", "fd00::8")
+    )
+
+    assert ended(playing)[0] == 1
+    status, errors = ended(serving)
+    assert status == 1
+    assert "veth-b: no IPv6 address, and the peer has fd00::8" in errors
