@@ -135,7 +135,9 @@ class Connection:
     def bring_up(self, qp: QueuePair, **attr: Any) -> None:
         """Take a queue pair from RESET to RTS; `attr` are fields of `QPAttr` that differ.
 
-        The passive side does so right after `accept`, the active side before `ready`.
+        The passive side does so right after `accept`, as the RDMA-CM of Linux: then data is no
+        COMM_EST any more, and a lost RTU comes when the REP is repeated. The active side does
+        so before `ready`.
         """
         address, attributes = self.queue_pair_attributes()
         bring_up(qp, address, **attributes | attr)

@@ -108,7 +108,7 @@ class ConnectionManager:
     # Commands.
 
     def listen(self, service_id: int, backlog: int = 128) -> Listener:
-        """Accept requests for a service; EADDRINUSE if somebody does already.
+        """Accept requests for a service, at every GID; EADDRINUSE if somebody does already.
 
         backlog: requests that may wait for a decision; more of them are dropped.
         """

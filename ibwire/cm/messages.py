@@ -82,7 +82,11 @@ def encode(message: Message, transaction_id: int) -> bytes:
 
 
 def decode(data: bytes) -> Received | None:
-    """Read a MAD; `None` for one that is of another size, class, version or method, or unknown."""
+    """Read a MAD; `None` for one that is of another size, class, version or method, or unknown.
+
+    The attribute modifier is not looked at: with it a REQ offers vendors' extensions (ECE), and
+    a REP in which it is 0 declines them (Linux `cm_format_rep_event`).
+    """
     if len(data) != MAD_SIZE:
         return None
     common = MAD.unpack(data)

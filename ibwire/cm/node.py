@@ -32,14 +32,12 @@ from ibwire.rc.memory import Access
 from ibwire.rc.path import V4_MAPPED
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.states import TRANSITIONS
-from ibwire.rc.unreliable import GRH_SIZE
+from ibwire.rc.unreliable import GRH_SIZE, QP1
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCStatus
 from ibwire.units import Time
 from ibwire_layers.headers import GRH
 from ibwire_layers.mad import GSI_QKEY, MAD_SIZE
 from ibwire_layers.outer import IPv4
-
-QP1 = 1
 
 DEPTH = 128
 """MADs that QP1 can receive before it is looked at, and that can wait to leave it."""
@@ -88,7 +86,7 @@ class ManagedDevice:
                 self.manager.handle_established(event.element.number, now)
         for wc in self._received.poll(DEPTH):
             if wc.status is WCStatus.SUCCESS:
-                self._handle(wc.wr_id, wc.byte_len, now)
+                self._handle(wc.wr_id, wc.byte_len, frame[_SOURCE_MAC], now)
             self._post_recv(wc.wr_id)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
@@ -120,9 +118,10 @@ class ManagedDevice:
         self.device.handle_timeout(now)
         self.manager.handle_timeout(now)
 
-    def _handle(self, slot: int, length: int, now: Time) -> None:
+    def _handle(self, slot: int, length: int, mac: bytes, now: Time) -> None:
         data = self._memory.read(self._memory.iova + slot * self._slot, length)
-        self.manager.handle_mad(data[GRH_SIZE:], way_back(data[:GRH_SIZE], self.device), now)
+        way = way_back(data[:GRH_SIZE], self.device, mac)
+        self.manager.handle_mad(data[GRH_SIZE:], way, now)
 
     def _post_recv(self, slot: int) -> None:
         memory = self._memory
@@ -130,10 +129,12 @@ class ManagedDevice:
         self.qp1.post_recv(RecvWR([sge], slot))
 
 
-def way_back(grh: bytes, device: Device) -> AddressVector:
-    """Where the sender of a datagram is, by the 40 bytes in front of it.
+def way_back(grh: bytes, device: Device, mac: bytes) -> AddressVector:
+    """Where the sender of a datagram is, by the 40 bytes in front of it and the MAC it came from.
 
-    Over IPv4 its header takes the last 20 of them (IBA annex A17.4.5.2).
+    Over IPv4 its header takes the last 20 of them (IBA annex A17.4.5.2). The connection
+    that is made takes the same way (Linux `cm_init_av_for_response`), so who listens need
+    not ask for the MAC address of a stranger.
     """
     if grh[0] >> 4 == 6:
         header = GRH.unpack(grh)
@@ -143,7 +144,7 @@ def way_back(grh: bytes, device: Device) -> AddressVector:
         source, destination = V4_MAPPED | ip.src, V4_MAPPED | ip.dst
         traffic_class = ip.dscp << 2 | ip.ecn
     own = device.gids.index(destination) if destination in device.gids else 0
-    return AddressVector(dgid=source, sgid_index=own, traffic_class=traffic_class)
+    return AddressVector(dgid=source, sgid_index=own, traffic_class=traffic_class, dmac=mac)
 
 
 def ca_guid(mac: bytes) -> int:
@@ -159,3 +160,7 @@ def _start(qp: QueuePair) -> None:
         attr.qp_state = state
         qp.modify(attr, TRANSITIONS[QPType.UD][before, state].required | QPAttrMask.STATE)
         before = state
+
+
+_SOURCE_MAC = slice(6, 12)
+"""Of an Ethernet frame."""

@@ -72,6 +72,9 @@ class Profile:
     """Hop limit that replaces the one asked for (rxe: 64, the route's)."""
     fixed_pkeys: tuple[int, ...] = ()
     """P_Keys accepted whatever the table says, the first of them sent (rxe: probe-odd-frames)."""
+    asks_on_qp1: bool = False
+    """Whether MADs on QP1 ask for an ACK, which no datagram gets (rxe: cm-rping, cm-udaddy;
+    its other datagrams and native InfiniBand do not: third-party/infiniband_native_part1)."""
 
     # The requester.
     ack_request_interval: int = 64
@@ -169,6 +172,7 @@ RXE = Profile(
     counts_identification=True,
     route_hop_limit=64,
     fixed_pkeys=(0xFFFF, 0x7FFF),
+    asks_on_qp1=True,
     ack_request_interval=66,
     max_unacked_psns=128,
     counts_atomic_write=True,

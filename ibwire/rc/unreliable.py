@@ -23,6 +23,9 @@ from ibwire_layers.syndrome import NakCode
 
 GRH_SIZE = 40
 
+QP1 = 1
+"""The queue pair of general services, connection management among them."""
+
 
 class UnreliableRequester(Requester):
     """Sends each packet once."""
@@ -53,7 +56,7 @@ class UnreliableRequester(Requester):
             if packet is None:
                 self._break(WCStatus.LOC_PROT_ERR)
                 return None
-            packet.ack_req = 0
+            packet.ack_req = int(qp.number == QP1 and qp.profile.asks_on_qp1)
             self.psn = self.una = self.next_psn = self.psn + 1 & MASK
             qp.address(packet, wqe.wr)
             if packet.form.is_last:

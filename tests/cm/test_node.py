@@ -41,8 +41,11 @@ WORDS = b"words over a connection that was asked for"
 class End:
     """A managed device, its queue pair and an application that connects or accepts."""
 
-    def __init__(self, address: str, seed: int, qp_type: QPType) -> None:
-        self.node = ManagedDevice(Device(f"dev{seed}", address), random.Random(seed))
+    def __init__(self, address: str, seed: int, qp_type: QPType, profile: str) -> None:
+        # Not the MAC address that stands for the IP address: it has to be learnt.
+        mac = bytes((2, 0xAB, 0, 0, 0, seed))
+        made = Device(f"dev{seed}", address, mac=mac, profile=profile)
+        self.node = ManagedDevice(made, random.Random(seed))
         device = self.node.device
         pd = device.alloc_pd()
         self.memory = pd.register(4096, 7)
@@ -66,8 +69,10 @@ class Network:
         lose: Callable[[Packet], bool] = lambda packet: False,
         qp_type: QPType = QPType.RC,
         server_state: QPState = QPState.RTS,
+        profile: str = "spec",
     ) -> None:
-        self.client, self.server = End(client, 1, qp_type), End(server, 2, qp_type)
+        self.client = End(client, 1, qp_type, profile)
+        self.server = End(server, 2, qp_type, profile)
         self.server_state = server_state
         self.frames: list[tuple[str, Packet]] = []
         self.lose = lose
@@ -239,6 +244,47 @@ def test_frames_of_qp1_are_datagrams_of_256_bytes() -> None:
         assert len(packet.build()) == 322
         assert (packet.bth.opcode, packet.bth.dest_qp, packet.bth.pkey) == (0x64, 1, 0xFFFF)
         assert packet.extensions == (DETH(qkey=0x80010000, src_qp=1),)
+
+
+@pytest.mark.parametrize(("profile", "asks"), [("rxe", 1), ("spec", 0)])
+def test_mads_ask_for_an_ack_where_the_profile_does(profile: str, asks: int) -> None:
+    """tshark's infiniband.bth.a: 1 in cm-rping, 0 in third-party/infiniband_native_part1."""
+    net = Network(*ADDRESSES[0], profile=profile)
+    net.connect()
+    net.run(lambda: net.both_are_up)
+
+    assert {packet.bth.ack_req for _, packet in net.frames} == {asks}
+    assert len(net.frames) == 3
+
+
+def test_other_datagrams_of_rxe_do_not_ask_for_an_ack() -> None:
+    """tshark's infiniband.bth.a in ud-pingpong: always 0."""
+    net = Network(*ADDRESSES[0], profile="rxe")
+    device = net.client.node.device
+    pd = device.alloc_pd()
+    qp = queue_pair(device, pd=pd, qp_type=QPType.UD)
+    attr = QPAttr(qkey=1)
+    for before, state in pairwise((QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)):
+        attr.qp_state = state
+        required = TRANSITIONS[QPType.UD][before, state].required
+        qp.modify(attr, required | QPAttrMask.STATE)
+    qp.post_send(SendWR(ah=AddressVector(dgid=net.ends.destination), remote_qpn=0x50))
+    net.sim.kick(net.client.node)
+    net.run()
+
+    assert [packet.bth.ack_req for _, packet in net.frames] == [0]
+
+
+def test_server_answers_to_the_mac_address_that_asked() -> None:
+    """It knows nobody's: without an ARP of its own it takes the way back."""
+    net = Network(*ADDRESSES[0])
+    net.connect()
+    net.run(lambda: net.both_are_up)
+    net.say(net.server, net.client)
+
+    to_client = {packet.route.eth.dst for sender, packet in net.frames if sender == "server"}
+    assert to_client == {0x02AB_0000_0001}
+    assert len(net.frames) == 5  # REQ, REP, RTU, SEND, ACK
 
 
 def test_data_stands_for_an_rtu_that_is_lost() -> None:
