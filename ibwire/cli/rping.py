@@ -1,0 +1,116 @@
+"""`ibwire rping`: pings over a connection of the RDMA connection manager, with rping."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from ibwire.cli.live import Link, live_options
+from ibwire.programs import rping, rping_live
+from ibwire.programs.rping_live import Result
+
+
+@click.command("rping")
+@click.option("--connect", metavar="HOST", help="Be the client of a server there.")
+@click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=rping.PORT,
+    show_default=True,
+    help="Of the RDMA connection manager's TCP port space.",
+)
+@click.option(
+    "-C",
+    "--count",
+    type=click.IntRange(0),
+    default=0,
+    help="Pings; without it, or with 0, until Ctrl-C. A server answers as many as come.",
+)
+@click.option(
+    "-S",
+    "--size",
+    type=click.IntRange(rping.SMALLEST, rping.LARGEST),
+    help=f"Bytes of a ping, {rping.DEFAULT_SIZE} by default; for a server the most that it takes.",
+)
+@click.option(
+    "-V",
+    "--validate/--no-validate",
+    default=True,
+    help="Compare every byte, as is done unless told otherwise.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print the data of each ping.")
+@click.option("-P", "--persistent", is_flag=True, help="A server for any number of clients.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a connection.")
+@live_options
+def command(
+    link: Link,
+    connect: str | None,
+    port: int,
+    count: int,
+    size: int | None,
+    validate: bool,
+    verbose: bool,
+    persistent: bool,
+    as_json: bool,
+) -> None:
+    """Exchange pings with rping, or with ibwire.
+
+    The client offers memory, the server READs it and WRITEs it back; the connection is
+    made and ended by the RDMA connection manager. Both sides look at the contents.
+    Without --connect, wait for a client.
+
+    \b
+    ibwire rping --dev veth-b                                   rping -s
+    ibwire rping --dev veth-a --connect 10.0.0.2 -C 10          rping -c -a 10.0.0.2 -C 10
+
+    Exit status: 0 all pings complete and right, 1 not, 2 wrong usage.
+    """
+    if connect is not None and persistent:
+        raise click.UsageError("--persistent is for a server, and --connect makes it a client")
+
+    def tell(data: bytes) -> None:
+        if verbose:
+            text = data.partition(b"\0")[0].decode("ascii", "backslashreplace")
+            click.echo(f"{'ping' if connect else 'server ping'} data: {text}", err=as_json)
+
+    def report(result: Result) -> None:
+        click.echo(json.dumps(asdict(result)) if as_json else _line(result))
+
+    with link.open() as endpoint:
+        if connect is None:
+            service = rping_live.Service(
+                endpoint,
+                port,
+                is_persistent=persistent,
+                limit=size or rping.LARGEST,
+                validate=validate,
+                tell=tell,
+                report=report,
+            )
+            where = ", ".join(endpoint.addresses)
+            click.echo(f"waiting for a client at {where} port {port}", err=True)
+            service.run()
+        else:
+            rping_live.ping(
+                endpoint,
+                connect,
+                port,
+                size=size or rping.DEFAULT_SIZE,
+                count=count,
+                validate=validate,
+                tell=tell,
+                report=report,
+            )
+
+
+def _line(result: Result) -> str:
+    contents = ", contents verified" if result.validated and result.pings else ""
+    text = f"{result.peer}: {result.pings} pings of {result.size} bytes{contents}"
+    text += f", {result.seconds:.3f} s"
+    if result.latency_us:
+        spread = "/".join(f"{value:.0f}" for value in result.latency_us.values())
+        text += f", latency min/mean/max {spread} us"
+    return f"{text}, then: {result.problem}" if result.problem else text
