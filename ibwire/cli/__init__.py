@@ -25,6 +25,8 @@ COMMANDS = {
     "report": "One self-contained page about a capture.",
     "run": "A scenario in virtual time: network, faults, traffic, and what came of it.",
     "pingpong": "Messages back and forth with ibv_rc_pingpong, uc, ud, on a real link.",
+    "perf": "Measure with ib_send_bw, ib_write_lat and their like, on a real link.",
+    "rping": "Pings with rping over the RDMA connection manager, on a real link.",
     "lab": "A virtual link between two namespaces, to try things without root.",
     "respond": "Replay recorded connections against an emulated peer.",
 }

@@ -1,0 +1,302 @@
+"""`ibwire perf`: the tests of perftest, with its programs or with ibwire at the other end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import click
+
+from ibwire.cli.live import Link, fail, live_options
+from ibwire.programs import perf
+from ibwire.programs.perf_cm import connect_cm, serve_cm
+from ibwire.programs.perf_flows import Plan
+from ibwire.programs.perf_results import Result
+from ibwire.programs.perftest import PORT, Verb
+from ibwire.rc.attributes import MTU_CODES, QPType
+
+LARGEST = 1 << 26
+"""Bytes of a message that we have memory for."""
+
+COLUMNS = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
+LATENCY_COLUMNS = (
+    " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "
+    "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] "
+)
+LINE = "-" * 87
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+@click.group("perf")
+def command() -> None:
+    """Measure with ib_send_bw, ib_write_bw, ib_read_bw, ib_atomic_bw, their _lat, or ibwire.
+
+    Without --connect, wait for a client. Both ends must be told the same, but for the depths.
+    Contents are verified as far as they can be known, and the result says how.
+
+    \b
+    ibwire perf write --dev veth-b                      and at the other end
+    ibwire perf write --dev veth-a --connect 10.0.0.2
+    """
+
+
+def _test_options(function: Decorated) -> Decorated:
+    """The options that every test has."""
+    for option in reversed(
+        (
+            click.option("--connect", metavar="HOST", help="Be the client of a program there."),
+            click.option(
+                "-p",
+                "--port",
+                type=click.IntRange(0, 65535),
+                default=PORT,
+                help="TCP, with -R of the connection manager. [18515]",
+            ),
+            click.option(
+                "-n",
+                "--iters",
+                type=click.IntRange(1),
+                help="Messages of each queue pair. [1000; writes for bandwidth 5000]",
+            ),
+            click.option(
+                "-D",
+                "--duration",
+                "seconds",
+                type=click.FloatRange(0, min_open=True),
+                help="Seconds, in place of a number of messages.",
+            ),
+            click.option(
+                "-q",
+                "--qp",
+                "qps",
+                type=click.IntRange(1, 1024),
+                default=1,
+                help="Queue pairs. [1]",
+            ),
+            click.option(
+                "-m",
+                "--mtu",
+                type=click.Choice([str(size) for size in MTU_CODES]),
+                help="Path MTU; the smaller of both ends' counts. [the largest that fits]",
+            ),
+            click.option("-b", "--bidirectional", "both", is_flag=True, help="Both ends send."),
+            click.option(
+                "-t",
+                "--tx-depth",
+                "depth",
+                type=click.IntRange(1, 1 << 15),
+                default=128,
+                help="Requests outstanding. [128]",
+            ),
+            click.option(
+                "-u",
+                "--qp-timeout",
+                "timeout",
+                type=click.IntRange(0, 31),
+                default=14,
+                help="Code of the local ACK timeout. [14, 67 ms]",
+            ),
+            click.option("--latency", is_flag=True, help="One message at a time: the _lat way."),
+            click.option(
+                "-R",
+                "--rdma_cm",
+                "uses_cm",
+                is_flag=True,
+                help="Connect by the RDMA connection manager, without TCP.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="One object instead of text."),
+            live_options,
+        )
+    ):
+        function = option(function)
+    return function
+
+
+_size = click.option(
+    "-s",
+    "--size",
+    type=click.IntRange(1, LARGEST),
+    help="Bytes of a message. [65536; 2 for latency; of UD at most a packet]",
+)
+_receives = click.option(
+    "-r",
+    "--rx-depth",
+    "receives",
+    type=click.IntRange(1, 1 << 15),
+    default=512,
+    help="Receive requests posted. [512]",
+)
+
+
+def _connection(*kinds: str) -> Callable[[Decorated], Decorated]:
+    return click.option(
+        "-c",
+        "--connection",
+        "kind",
+        type=click.Choice(kinds, case_sensitive=False),
+        default="RC",
+        help="Transport service. [RC]",
+    )
+
+
+@command.command("send")
+@_size
+@_receives
+@_connection("RC", "UC", "UD")
+@_test_options
+def send(link: Link, **options: Any) -> None:
+    """SENDs, as ib_send_bw and ib_send_lat."""
+    _run(Verb.SEND, link, **options)
+
+
+@command.command("write")
+@_size
+@_connection("RC", "UC")
+@_test_options
+def write(link: Link, **options: Any) -> None:
+    """RDMA WRITEs, as ib_write_bw and ib_write_lat."""
+    _run(Verb.WRITE, link, **options)
+
+
+@command.command("read")
+@_size
+@_test_options
+def read(link: Link, **options: Any) -> None:
+    """RDMA READs, as ib_read_bw and ib_read_lat."""
+    _run(Verb.READ, link, **options)
+
+
+@command.command("atomic")
+@click.option(
+    "-A",
+    "--atomic-type",
+    "atomic",
+    default="FETCH_AND_ADD",
+    show_default=True,
+    type=click.Choice(["FETCH_AND_ADD", "CMP_AND_SWAP"]),
+    help="Which.",
+)
+@_test_options
+def atomic(link: Link, **options: Any) -> None:
+    """Atomics of 8 bytes, as ib_atomic_bw and ib_atomic_lat."""
+    _run(Verb.ATOMIC, link, **options)
+
+
+def _run(
+    verb: Verb,
+    link: Link,
+    *,
+    connect: str | None,
+    port: int,
+    iters: int | None,
+    seconds: float | None,
+    qps: int,
+    mtu: str | None,
+    both: bool,
+    depth: int,
+    timeout: int,
+    latency: bool,
+    uses_cm: bool,
+    as_json: bool,
+    size: int | None = None,
+    receives: int = 1,
+    kind: str = "RC",
+    atomic: str = "",
+) -> None:
+    if iters is not None and seconds is not None:
+        raise click.UsageError("-n and -D are two ways to say when it ends: choose one")
+    if latency and (both or qps > 1):
+        raise click.UsageError("--latency is one message at a time: no -b and no -q")
+    messages = 5000 if verb is Verb.WRITE and not latency else 1000
+    if uses_cm and kind != "RC":
+        raise click.UsageError("-R is for RC alone")
+    if uses_cm and mtu:
+        raise click.UsageError("with -R the connection manager chooses the path MTU: no -m")
+    plan = Plan(
+        verb,
+        latency=latency,
+        qp_type=QPType[kind],
+        size=size or 0,
+        messages=iters or messages,
+        seconds=seconds,
+        qps=qps,
+        mtu=int(mtu) if mtu else None,
+        both=both,
+        depth=depth,
+        receives=receives,
+        swaps=atomic == "CMP_AND_SWAP",
+        timeout=timeout,
+    )
+    with link.open() as endpoint:
+        if connect:
+            be_client = connect_cm if uses_cm else perf.connect
+            result = be_client(endpoint, plan, connect, port)
+        else:
+            be_server = serve_cm if uses_cm else perf.serve
+            result = be_server(endpoint, plan, port, listens=_tell_waiting)
+        if as_json:
+            click.echo(json.dumps(_as_object(plan, result, endpoint.counters())))
+        else:
+            _print(plan, result)
+        if not result.passed:
+            fail(f"{result.wrong} of the contents that were looked at are not what they must be")
+
+
+def _tell_waiting(port: int) -> None:
+    click.echo(f"waiting for a client at port {port}", err=True)
+
+
+def _print(plan: Plan, result: Result) -> None:
+    click.echo(LINE)
+    service = f"{plan.verb.upper()} over {plan.qp_type.name}"
+    other = "ibwire" if result.is_ibwire else "perftest"
+    click.echo(f" {service} with {other}, path MTU {result.mtu}")
+    for own, peer in result.qpns:
+        click.echo(f" local {result.own} QP {own:#08x}, remote {result.peer} QP {peer:#08x}")
+    click.echo(LINE)
+    if result.latency is not None:
+        times = result.latency
+        click.echo(LATENCY_COLUMNS)
+        click.echo(
+            f" {times.size:<7} {times.messages}          {times.t_min:<7.2f}        "
+            f"{times.t_max:<7.2f}      {times.t_typical:<7.2f}  \t       {times.t_avg:<7.2f}     "
+            f"\t{times.t_stdev:<7.2f}\t\t{times.p99:<7.2f} \t\t{times.p99_9:<7.2f}"
+        )
+    elif result.report is not None:
+        report = result.report
+        click.echo(COLUMNS)
+        click.echo(
+            f" {report.size:<7}    {report.messages:<10}       {report.peak_mb:<7.2f}            "
+            f"{report.average_mb:<7.2f}\t\t   {report.rate_mpps:<7.6f}"
+        )
+    click.echo(LINE)
+    for what, how in result.verified.items():
+        click.echo(f" verified: {what}, {how}")
+    if result.lost:
+        click.echo(f" lost or torn: {result.lost}")
+
+
+def _as_object(plan: Plan, result: Result, counters: dict[str, int]) -> dict[str, object]:
+    found: dict[str, object] = {
+        "verb": plan.verb,
+        "service": plan.qp_type.name,
+        "local": result.own,
+        "remote": result.peer,
+        "with": "ibwire" if result.is_ibwire else "perftest",
+        "qpns": [list(pair) for pair in result.qpns],
+        "path_mtu": result.mtu,
+        "size": result.size,
+        "sent": result.sent,
+        "received": result.received,
+        "lost": result.lost,
+        "wrong": result.wrong,
+        "verified": result.verified,
+    }
+    if result.report is not None:
+        found["bandwidth"] = asdict(result.report)
+    if result.latency is not None:
+        found["latency_us"] = asdict(result.latency)
+    return found | {"passed": result.passed, "counters": counters}

@@ -1,0 +1,132 @@
+"""The traffic of a bandwidth test: as much at a time as the queues hold, until all is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ibwire.errors import PeerError
+from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.perf_flows import Flow, Plan
+from ibwire.programs.perf_results import PEAK_LIMIT, Bandwidth
+from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.work import WC, WCStatus
+
+
+class Sending:
+    """The requesting half of an end."""
+
+    def __init__(
+        self, endpoint: Endpoint, plan: Plan, flows: Sequence[Flow], cq: CompletionQueue
+    ) -> None:
+        self.measured = Bandwidth(plan.size)
+        self._endpoint = endpoint
+        self._plan = plan
+        self._flows = flows
+        self._cq = cq
+        self._every = max(plan.depth // 4, 1)
+        """A completion is asked for of each so manieth message, and of the last."""
+        self._total: int | None = None if plan.seconds else plan.messages
+        """Messages of each flow, once it is known."""
+        self._posted = 0
+        """Messages of all flows."""
+        self._ends_ns = 0
+        if not plan.seconds and plan.messages * plan.qps <= PEAK_LIMIT:
+            self.measured.posted_ns = []
+
+    def begin(self) -> None:
+        """Post the first messages."""
+        now = self.measured.begun_ns = self._endpoint.now_ns
+        self._ends_ns = now + int((self._plan.seconds or 0) * 1e9)
+        for flow in self._flows:
+            self._post(flow, now)
+
+    def step(self) -> bool:
+        """Take completions, and post as much again; whether all is done."""
+        if not self._cq:
+            return False
+        now = self._endpoint.now_ns
+        for wc in self._cq.poll(len(self._cq)):
+            flow = self._flows[wc.wr_id]
+            self._complete(flow, wc, now)
+            self._post(flow, now)
+        if self._total is None and now >= self._ends_ns:
+            self._stop()
+        self.measured.ended_ns = now
+        # Whatever completes makes room, so when nothing is outstanding all has been posted.
+        return self.measured.messages == self._posted
+
+    def _stop(self) -> None:
+        """The time is over: no more messages but a last one that asks for a completion."""
+        self._total = 0
+        for flow in self._flows:
+            if flow.posted % self._every:
+                loud = flow.requests.loud
+                flow.qp.post_send(loud[flow.posted % len(loud)])
+                flow.posted += 1
+                self._posted += 1
+
+    def _complete(self, flow: Flow, wc: WC, now: int) -> None:
+        begin = flow.completed
+        if wc.status is not WCStatus.SUCCESS:
+            raise failure(flow, wc, begin)
+        # Of as many as ask for one, or of those after the last such.
+        end = min(begin - begin % self._every + self._every, flow.posted)
+        flow.wrong += flow.requests.settle(begin, end)
+        flow.completed = end
+        self.measured.messages += end - begin
+        if self.measured.posted_ns is not None:
+            self.measured.completed_ns.extend([now] * (end - begin))
+
+    def _post(self, flow: Flow, now: int) -> None:
+        begin, last = flow.posted, self._total
+        end = flow.completed + self._plan.depth
+        if last is not None:
+            end = min(end, last)
+        if begin >= end:
+            return
+        post, every = flow.qp.post_send, self._every
+        quiet, loud = flow.requests.quiet, flow.requests.loud
+        count = len(quiet)
+        for number in range(begin, end):
+            asks = (number + 1) % every == 0 or number + 1 == last
+            post((loud if asks else quiet)[number % count])
+        flow.posted = end
+        self._posted += end - begin
+        if self.measured.posted_ns is not None:
+            self.measured.posted_ns.extend([now] * (end - begin))
+
+
+class Receiving:
+    """The half of an end that takes SENDs."""
+
+    def __init__(
+        self, endpoint: Endpoint, plan: Plan, flows: Sequence[Flow], cq: CompletionQueue
+    ) -> None:
+        self.measured = Bandwidth(plan.size)
+        self._endpoint = endpoint
+        self._flows = {flow.qp.number: flow for flow in flows}
+        self._cq = cq
+
+    def step(self) -> None:
+        """Take messages that have come, and post for as many."""
+        if not self._cq:
+            return
+        now = self.measured.ended_ns = self._endpoint.now_ns
+        if not self.measured.messages:
+            self.measured.begun_ns = now
+        for wc in self._cq.poll(len(self._cq)):
+            flow = self._flows[wc.qp_num]
+            if wc.status is not WCStatus.SUCCESS:
+                raise failure(flow, wc, flow.received)
+            assert flow.receives is not None
+            flow.wrong += not flow.receives.take(wc, flow.received)
+            flow.received += 1
+            self.measured.messages += 1
+
+
+def failure(flow: Flow, wc: WC, number: int) -> PeerError:
+    """What a completion with an error means."""
+    return PeerError(
+        f"QP {flow.qp.number:#08x} with the peer's {flow.peer.qpn:#08x}: message {number} has "
+        f"ended with {wc.status.name}"
+    )

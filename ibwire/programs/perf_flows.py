@@ -1,0 +1,275 @@
+"""The queue pairs of a test with their memory, and what both ends know of each.
+
+The responding end is here: what a peer's SENDs arrive in, and the buffer that its WRITEs,
+READs and atomics go to. Like every program of perftest each end has both, and uses what
+its part needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ibwire.errors import EncodeError
+from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.perf_contents import (
+    Contents,
+    Pieces,
+    RandomRun,
+    pieces_kept,
+    pieces_sent,
+    row_of,
+)
+from ibwire.programs.perf_requests import QKEY, Atomics, Outgoing, Reads, Requests
+from ibwire.programs.perftest import Layout, Record, Verb
+from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
+from ibwire.rc.connect import bring_up
+from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.memory import Access, MemoryRegion, ProtectionDomain
+from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.unreliable import GRH_SIZE
+from ibwire.rc.work import SGE, WC, RecvWR, WROpcode
+
+MEMORY = 1 << 28
+"""Bytes that messages of all queue pairs may wait in."""
+
+IN_FLIGHT = 512
+"""Packets that all queue pairs together have outstanding: the queue of a virtual machine's tap
+takes 1000 (txqueuelen), and unlike an adapter it has no way to say that it is full."""
+
+TELLING = 8
+"""Bytes that are not the same as others by chance."""
+
+OUTSTANDING = 16
+"""READs and atomics that we answer at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is wanted."""
+
+    verb: Verb
+    latency: bool = False
+    qp_type: QPType = QPType.RC
+    size: int = 0
+    """Bytes of a message; 0 for the usual: 65536, for latency 2, of an atomic 8, of a datagram
+    at most a packet."""
+    messages: int = 1000
+    """Of each queue pair."""
+    seconds: float | None = None
+    """How long the test lasts, in place of a number of messages."""
+    qps: int = 1
+    mtu: int | None = None
+    """Path MTU; `None` for the largest that the interface carries. The smaller of both
+    ends' counts."""
+    both: bool = False
+    """Whether both ends send."""
+    depth: int = 128
+    """Requests that a queue pair has outstanding."""
+    receives: int = 512
+    """Receive requests that a queue pair has posted."""
+    swaps: bool = False
+    """Whether atomics are COMPARE_AND_SWAPs."""
+    timeout: int = 14
+    """Code of the local ACK timeout."""
+    patience: float = 10
+    """Seconds without anything from the peer after which it is given up."""
+
+
+class Flow:
+    """One queue pair."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        pd: ProtectionDomain,
+        plan: Plan,
+        layout: Layout,
+        cqs: tuple[CompletionQueue, CompletionQueue],
+        index: int,
+        gid_index: int,
+    ) -> None:
+        self.plan = plan
+        self.layout = layout
+        self.index = index
+        self.address: AddressVector | None = None
+        """Of the peer, which UD is told with each message."""
+        self.posted = 0
+        self.completed = 0
+        self.received = 0
+        self.wrong = 0
+        """Messages or results that were not what they must be."""
+        self.requests: Requests
+        self.receives: Receives | None = None
+        self.peer: Record
+        self._pd = pd
+        self.qp: QueuePair = endpoint.device.create_qp(
+            QPInit(plan.qp_type, pd, *cqs, cap=QPCap(plan.depth + 1, plan.receives, 1, 1))
+        )
+        psn, gid = endpoint.psn(), endpoint.device.gids[gid_index]
+        self.own = Record(self.qp.number, psn, gid)
+        self.buffer: MemoryRegion | None = None
+        if plan.verb is not Verb.SEND:
+            access = int(Access.LOCAL_WRITE | _ACCESS[plan.verb])
+            buffer = self.buffer = pd.register(layout.length, access)
+            reads = OUTSTANDING if plan.verb is not Verb.WRITE else 1
+            self.own = Record(self.qp.number, psn, gid, buffer.rkey, buffer.iova, reads)
+            if plan.verb is not Verb.WRITE or not plan.latency:
+                buffer.write(buffer.iova, row_of(self.own, layout.length))
+
+    def bring_up(self, peer: Record, gid_index: int, mtu: int) -> None:
+        """Take the queue pair to RTS."""
+        plan = self.plan
+        self.address = AddressVector(dgid=peer.gid, sgid_index=gid_index)
+        bring_up(
+            self.qp,
+            self.address,
+            dest_qp_num=peer.qpn,
+            sq_psn=self.own.psn,
+            rq_psn=peer.psn,
+            path_mtu=MTU_CODES[mtu],
+            qkey=QKEY,
+            qp_access_flags=int(_ACCESS[plan.verb]),
+            max_rd_atomic=min(peer.out_reads, OUTSTANDING),
+            max_dest_rd_atomic=OUTSTANDING,
+            min_rnr_timer=12,
+            timeout=plan.timeout,
+            retry_cnt=7,
+            rnr_retry=7,
+        )
+
+    def prepare_requests(self, *, is_ibwire: bool) -> None:
+        """Make what this end posts; is_ibwire: whether the peer is."""
+        plan, layout, peer, pd = self.plan, self.layout, self.peer, self._pd
+        kept = pieces_kept(peer, layout) if is_ibwire else None
+        if plan.verb is Verb.ATOMIC:
+            self.requests = Atomics(
+                pd, kept, layout, peer, self.index, plan.depth, swaps=plan.swaps
+            )
+        elif plan.verb is Verb.READ:
+            contents: Contents = kept or RandomRun(layout, steady=True)
+            self.requests = Reads(pd, contents, layout, peer, self.index, plan.depth)
+        else:
+            opcode = WROpcode.SEND if plan.verb is Verb.SEND else WROpcode.RDMA_WRITE
+            address = self.address if plan.qp_type is QPType.UD else None
+            own = pieces_sent(self.own, layout)
+            self.requests = Outgoing(pd, own, layout, peer, self.index, address, opcode)
+
+    def prepare_receives(self, *, is_ibwire: bool) -> None:
+        """Post what the peer's SENDs arrive in."""
+        contents: Contents = (
+            pieces_sent(self.peer, self.layout)
+            if is_ibwire
+            else RandomRun(self.layout, steady=False)
+        )
+        self.receives = Receives(self._pd, self.qp, self.plan, contents)
+
+    def written(self, *, is_ibwire: bool, messages: int) -> tuple[int, str]:
+        """How many places the peer's WRITEs have not reached or left wrong, and how that is
+        known.
+
+        messages: that the peer has written at least, so as many places must have been reached.
+        """
+        assert self.buffer is not None
+        layout = self.layout
+        pieces = pieces_sent(self.peer, layout) if is_ibwire else None
+        unknown = RandomRun(layout, steady=False)
+        before = row_of(self.own, layout.length)
+        wrong = 0
+        for place in range(layout.places):
+            start = place * layout.step
+            data = self.buffer.buffer[start : start + layout.size]
+            is_untouched = before.startswith(data, start)
+            if is_untouched and (place >= messages or layout.size >= TELLING):
+                wrong += place < messages
+            elif pieces is not None:
+                wrong += not pieces.holds(place, layout.places, data)
+            else:
+                wrong += not unknown.fits(place, data)
+        return wrong, pieces.how if pieces is not None else unknown.how
+
+    @property
+    def progress(self) -> int:
+        """A number that changes when anything of ours is acknowledged, or anything has come."""
+        return self.qp.requester.una + self.received + self.completed
+
+    def added(self) -> int:
+        """How much the peer's atomics have added to all places."""
+        assert self.buffer is not None
+        before = row_of(self.own, self.layout.length)
+        total = 0
+        for offset in pieces_kept(self.own, self.layout).offsets:
+            was = int.from_bytes(before[offset : offset + 8], "little")
+            total += self.buffer.load64(offset) - was & 0xFFFF_FFFF_FFFF_FFFF
+        return total
+
+
+class Receives:
+    """Receive requests, each with its own piece of memory."""
+
+    def __init__(self, pd: ProtectionDomain, qp: QueuePair, plan: Plan, contents: Contents) -> None:
+        self.contents = contents
+        self._qp = qp
+        self._size = plan.size
+        self._head = GRH_SIZE if plan.qp_type is QPType.UD else 0
+        """Bytes in front of a message."""
+        self._room = self._head + plan.size
+        self._clean = bytes(plan.size)
+        self._is_reliable = plan.qp_type is QPType.RC
+        region = pd.register(plan.receives * self._room, int(Access.LOCAL_WRITE))
+        self._buffer = region.buffer
+        self._wrs: Sequence[RecvWR] = [
+            RecvWR([SGE(region.iova + slot * self._room, self._room, region.lkey)], slot)
+            for slot in range(plan.receives)
+        ]
+        for wr in self._wrs:
+            qp.post_recv(wr)
+
+    def take(self, wc: WC, number: int) -> bool:
+        """Look at a message, and post its request again; whether it was message `number`.
+
+        Of an unreliable service messages may be missing, so any that the peer sends counts.
+        """
+        start = wc.wr_id * self._room + self._head
+        data = self._buffer[start : start + self._size]
+        fits = wc.byte_len == self._room and self.contents.fits(number, data)
+        if not fits and not self._is_reliable and isinstance(self.contents, Pieces):
+            fits = self.contents.holds(0, 1, data)
+        data[:] = self._clean  # so that it cannot be taken for the next
+        self._qp.post_recv(self._wrs[wc.wr_id])
+        return fits
+
+
+def fitting(plan: Plan, mtu: int) -> Plan:
+    """A plan with a size, and no deeper queues than it has use and memory for.
+
+    Raises `EncodeError` for a UD message that is longer than a packet.
+    """
+    size, depth, receives = plan.size, plan.depth, plan.receives
+    if not size:
+        size = 8 if plan.verb is Verb.ATOMIC else 2 if plan.latency else 65536
+        if plan.qp_type is QPType.UD:
+            size = min(size, mtu)
+    elif plan.qp_type is QPType.UD and size > mtu:
+        raise EncodeError("size", size, f"at most {mtu}: a datagram is one packet")
+    if plan.latency:
+        depth = 1
+    if plan.seconds is None:
+        depth, receives = min(depth, plan.messages), min(receives, plan.messages)
+    if plan.swaps:
+        # One that is outstanding on each place: the next must know what it leaves.
+        depth = min(depth, Layout(size).places)
+    if plan.verb in (Verb.SEND, Verb.WRITE):
+        depth = min(depth, IN_FLIGHT * mtu // (plan.qps * max(size, mtu)))
+    most = MEMORY // (plan.qps * size)
+    return replace(
+        plan, size=size, depth=max(min(depth, most), 1), receives=max(min(receives, most), 1)
+    )
+
+
+_ACCESS = {
+    Verb.SEND: Access.LOCAL_WRITE,
+    Verb.WRITE: Access.REMOTE_WRITE,
+    Verb.READ: Access.REMOTE_READ,
+    Verb.ATOMIC: Access.REMOTE_ATOMIC,
+}

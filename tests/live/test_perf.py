@@ -1,0 +1,189 @@
+"""`ibwire perf` as its users start it, between two namespaces. Live tests."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ibwire.errors import LinkError
+from ibwire.link.veth import Lab
+
+PATIENCE = 30
+"""Seconds that anything may take here."""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    try:
+        built = Lab.create()
+    except LinkError as error:
+        pytest.skip(f"no lab: {error}")
+    with built:
+        yield built
+
+
+@pytest.fixture
+def start(lab: Lab) -> Iterator[Start]:
+    """Starts `ibwire perf` on a side; whatever still runs is ended with the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(side: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ibwire", "perf", *map(str, arguments)]
+        process = subprocess.Popen(
+            lab.command(side, [*command, "--dev", f"veth-{side}"]),
+            env=lab.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def server(start: Start, *arguments: object) -> subprocess.Popen[str]:
+    process = start("b", *arguments)
+    assert process.stderr
+    for line in process.stderr:
+        if "waiting for a client" in line:
+            return process
+    pytest.fail("the server does not wait for a client")
+
+
+def client(start: Start, *arguments: object, host: str = "10.0.0.2") -> subprocess.Popen[str]:
+    return start("a", *arguments, "--connect", host)
+
+
+def results(*processes: subprocess.Popen[str]) -> list[dict]:
+    return [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in processes]
+
+
+@pytest.mark.parametrize("verb", ["send", "write", "read", "atomic"])
+@pytest.mark.parametrize("options", [("-q", 2, "-b"), ("--latency",), ("-R",)], ids=str)
+def test_both_ends_agree_and_the_capture_is_clean(
+    start: Start, tmp_path: Path, verb: str, options: tuple[object, ...]
+) -> None:
+    tap = tmp_path / "tap.pcapng"
+    serving = server(start, verb, "-n", 100, *options, "--json")
+    ends = results(client(start, verb, "-n", 100, *options, "--json", "--tap", tap), serving)
+
+    assert [end["passed"] for end in ends] == [True, True]
+    assert [end["with"] for end in ends] == ["ibwire", "ibwire"]
+    assert ends[0]["sent"] == 100 * len(ends[0]["qpns"])
+    assert ends[0]["verified"] or ends[1]["verified"]
+    assert [end["local"] for end in ends] == ["10.0.0.1", "10.0.0.2"]
+    check = [sys.executable, "-m", "ibwire", "check", str(tap)]
+    assert subprocess.run(check, capture_output=True).returncode == 0
+
+
+def test_table_is_in_the_shape_of_perftest(start: Start) -> None:
+    """The columns as ib_send_bw and ib_send_lat of perftest 4.5-0.17 print them."""
+    serving = server(start, "send", "-n", 50, "-s", 2000)
+    output, _ = client(start, "send", "-n", 50, "-s", 2000).communicate(timeout=PATIENCE)
+    serving.communicate(timeout=PATIENCE)
+    lines = output.splitlines()
+    row = lines.index(
+        " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
+    )
+    size, messages, *measures = lines[row + 1].split()
+
+    assert (size, messages) == ("2000", "50")
+    assert len([float(measure) for measure in measures]) == 3
+
+    serving = server(start, "send", "--latency", "-n", 50)
+    output, _ = client(start, "send", "--latency", "-n", 50).communicate(timeout=PATIENCE)
+    serving.communicate(timeout=PATIENCE)
+    lines = output.splitlines()
+    row = lines.index(
+        " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "
+        "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] "
+    )
+    size, messages, *measures = lines[row + 1].split()
+
+    assert (size, messages) == ("2", "50")
+    assert len([float(measure) for measure in measures]) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_in_the_middle(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    tap = tmp_path / "tap.pcapng"
+    serving = server(start, "write", "--json")
+    running = client(start, "write", "-D", 20, "--json", "--tap", tap)
+    while not tap.exists() or tap.stat().st_size < 1_000_000:
+        assert running.poll() is None
+    running.send_signal(number)
+    output, errors = running.communicate(timeout=PATIENCE)
+    ended, reason = serving.communicate(timeout=PATIENCE)
+
+    assert running.returncode == 128 + number
+    assert output == ended == ""
+    assert "frames_sent" in errors
+    assert serving.returncode == 1
+    assert "has closed its connection" in reason or "reset" in reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("send", "-n", 5, "-D", 1), "two ways to say when it ends"),
+        (("read", "--latency", "-b"), "one message at a time"),
+        (("write", "--latency", "-q", 2), "one message at a time"),
+        (("send", "-c", "UC", "-R"), "-R is for RC alone"),
+        (("send", "-m", 1024, "-R"), "the connection manager chooses the path MTU"),
+        (("read", "-c", "UC"), "No such option"),
+        (("atomic", "-s", 16), "No such option"),
+        (("send", "-s", 0), "0 is not in the range"),
+    ],
+)
+def test_wrong_usage_is_explained(start: Start, arguments: tuple[object, ...], reason: str) -> None:
+    wrong = start("a", *arguments)
+    _, errors = wrong.communicate(timeout=PATIENCE)
+
+    assert wrong.returncode == 2
+    assert reason in errors
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("s.sendall(b'5.31'.ljust(16, b'\\0'))", "its perftest is version 5.31"),
+        ("s.sendall(b'GET / HTTP/1.1\\r\\n')", "this is no program of perftest"),
+        ("s.sendall(b'6.06')", "has closed its connection"),
+    ],
+)
+def test_client_that_is_no_perftest_is_a_sentence(
+    start: Start, lab: Lab, script: str, reason: str
+) -> None:
+    serving = server(start, "read")
+    connect = f"import socket; s = socket.create_connection(('10.0.0.2', 18515)); {script}"
+    subprocess.run(
+        lab.command("a", [sys.executable, "-c", connect]), env=lab.environment(), check=True
+    )
+    output, errors = serving.communicate(timeout=PATIENCE)
+
+    assert serving.returncode == 1
+    assert output == ""
+    assert reason in errors
+    assert "Traceback" not in errors
+
+
+def test_datagram_that_is_no_packet_is_wrong_usage(start: Start) -> None:
+    serving = server(start, "send", "-c", "UD", "-s", 5000)
+    asking = client(start, "send", "-c", "UD", "-s", 5000)
+    _, errors = asking.communicate(timeout=PATIENCE)
+    serving.communicate(timeout=PATIENCE)
+
+    assert asking.returncode == serving.returncode == 2
+    assert "a datagram is one packet" in errors
