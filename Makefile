@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench interop interop-tshark interop-rxe live docs wheel clean
+.PHONY: demo test lint bench interop interop-tshark interop-rxe live bench-rxe docs wheel clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -67,6 +67,11 @@ interop-rxe: $(VENV)/test.stamp
 	  echo 'make interop-rxe needs QEMU (Debian: apt-get install --no-install-recommends qemu-system-x86)'; exit 1; }
 	$(BIN)/python tests/interop/rxe/build.py
 	$(BIN)/pytest -q -rs --override-ini addopts=--import-mode=importlib tests/interop/rxe
+
+# Beside two Soft-RoCE guests, which are what it takes to compare.
+bench-rxe: $(VENV)/test.stamp
+	$(BIN)/python tests/interop/rxe/build.py
+	PYTHONPATH=tests $(BIN)/python tests/interop/rxe/speed.py
 
 # The generated field reference in layers/README.md, the tables of profiles and of rules.
 docs: $(VENV)/run.stamp
