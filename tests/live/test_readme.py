@@ -1,0 +1,56 @@
+"""The README's commands for a real wire, as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ibwire.errors import LinkError
+from ibwire.link.veth import Lab
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "docs/live.md")
+SCRIPTS = [
+    pytest.param(script, id=f"{name}-{number}")
+    for name in DOCUMENTS
+    for number, script in enumerate(
+        re.findall(r"^ *```sh\n(.*?)^ *```", (ROOT / name).read_text(), re.MULTILINE | re.DOTALL)
+    )
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible() -> None:
+    try:
+        Lab.create().down()
+    except LinkError as error:
+        pytest.skip(f"no lab: {error}")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_commands_do_what_they_say(script: str, tmp_path: Path) -> None:
+    """Every one ends with status 0; a lab of another name is out of the way of the user's."""
+    command = tmp_path / "ibwire"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ibwire "$@"\n')
+    command.chmod(0o755)
+    script = re.sub(r"\bibwire lab (\w+)", r"ibwire lab \1 --name readme", script)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'layers'}",
+    }
+    done = subprocess.run(
+        ["bash", "-ec", script + "\nwait -n || true; wait\n"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 0, done.stderr
