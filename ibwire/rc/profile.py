@@ -130,6 +130,10 @@ class Profile:
     """Whether a READ replayed from a later PSN begins with MIDDLE or LAST instead of FIRST
     or ONLY (rxe: drop-read-response.b)."""
     excess_reads: ExcessReads = ExcessReads.NAK
+    answers_in_turn: bool = False
+    """Whether each request is answered before the next is looked at, as rxe_resp.c does: an
+    answer then has the MSN of its request, and a NAK goes out though the missing packet has
+    come meanwhile. Otherwise the MSN is that of the moment (qib_rc.c, loss-ack-only.a)."""
     naks_after_rnr: bool = False
     """Whether packets after an RNR NAK draw one sequence NAK (rxe: rnr-multi-packet)."""
     duplicate_clears_nak: bool = False
@@ -193,6 +197,7 @@ RXE = Profile(
     read_replay=ReadReplay.NARROWING,
     replays_mid_read=True,
     excess_reads=ExcessReads.RECYCLE,
+    answers_in_turn=True,
     naks_after_rnr=True,
     checks_payload_size=False,
     discards_unpadded=False,

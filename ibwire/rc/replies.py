@@ -44,10 +44,15 @@ class Resource:
 class Reply:
     """A response that waits: an acknowledgement, or the answer of a `Resource`."""
 
-    __slots__ = ("first", "length", "position", "psn", "resource", "syndrome")
+    __slots__ = ("first", "length", "msn", "position", "psn", "resource", "syndrome")
 
-    def __init__(self, psn: int, syndrome: int | None, resource: Resource | None = None) -> None:
+    def __init__(
+        self, psn: int, msn: int, syndrome: int | None, resource: Resource | None = None
+    ) -> None:
         self.psn = psn
+        self.msn = msn
+        """Messages that were completed when it was made: others may be before it leaves
+        (rc-transport.md 3)."""
         self.syndrome = syndrome
         """NAK or RNR NAK; `None` for an ACK with the credits of the moment it leaves."""
         self.resource = resource

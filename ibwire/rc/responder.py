@@ -134,7 +134,9 @@ class Responder:
         if handler is None:
             self._refuse(packet)
         elif handler(self, packet) and self.qp.hears_requests:  # not after a CQ overrun
-            self._nak_sent = False
+            if self._nak_sent:
+                self._nak_sent = False
+                self._withdraw_naks()
             if packet.ack_req and operation in _ACKNOWLEDGED:
                 self._acknowledge(packet.psn)
 
@@ -145,11 +147,12 @@ class Responder:
             return None
         reply = replies[0]
         resource = reply.resource
+        msn = self._msn_of(reply)
         if resource is None:
             replies.popleft()
             packet = TransportPacket(self._form(OpCode.RC_ACKNOWLEDGE), reply.psn)
             if reply.syndrome is None:
-                packet.syndrome = self._credits()
+                packet.syndrome = self._credits(msn)
             else:
                 packet.syndrome = reply.syndrome
                 self.qp.counters.count_nak(reply.syndrome)
@@ -167,8 +170,8 @@ class Responder:
             else:
                 form = self._form(OpCode.RC_RDMA_READ_RESPONSE_ONLY)
                 packet = TransportPacket(form, resource.psn)
-            packet.syndrome = self._credits()
-        packet.msn = self.msn
+            packet.syndrome = self._credits(msn)
+        packet.msn = msn
         self.qp.address(packet, None)
         if self.failed and not replies:
             self.qp.enter_error()
@@ -193,11 +196,16 @@ class Responder:
             return INVALID_CREDITS
         return credit_code(len(qp.receives.waiting))
 
-    def _credits(self) -> int:
-        """Syndrome of a positive acknowledgement that leaves now."""
+    def _msn_of(self, reply: Reply) -> int:
+        """What a response that leaves now says; a NAK never counts what it refuses."""
+        in_turn = reply.syndrome is not None or self.qp.profile.answers_in_turn
+        return reply.msn if in_turn else self.msn
+
+    def _credits(self, msn: int) -> int:
+        """Syndrome of a positive acknowledgement that leaves now and says this MSN."""
         code = self._credit_code()
         if code != INVALID_CREDITS:
-            self._advertised = self.msn + CREDITS[code] & MASK
+            self._advertised = msn + CREDITS[code] & MASK
         return code
 
     def _acknowledge(self, psn: int) -> None:
@@ -205,19 +213,24 @@ class Responder:
         if replies and self.qp.profile.coalesces_acks:
             last = replies[-1]
             if last.resource is None and last.syndrome is None:
-                last.psn = psn
+                last.psn, last.msn = psn, self.msn
                 return
-        replies.append(Reply(psn, None))
+        replies.append(Reply(psn, self.msn, None))
         self.qp.wake()
 
     def _answer(self, resource: Resource) -> None:
-        self.replies.append(Reply(resource.psn, None, resource))
+        self.replies.append(Reply(resource.psn, self.msn, None, resource))
         self.qp.wake()
+
+    def _withdraw_naks(self) -> None:
+        """What a NAK that has not left asks for has come meanwhile (qib_rc.c `r_nak_state`)."""
+        if not self.qp.profile.answers_in_turn:
+            self.replies = deque(reply for reply in self.replies if reply.syndrome is None)
 
     def _handle_gap(self) -> None:
         if not self._nak_sent:
             self._nak_sent = True
-            self.replies.append(Reply(self.epsn, _NAK | NakCode.PSN_SEQUENCE_ERROR))
+            self.replies.append(Reply(self.epsn, self.msn, _NAK | NakCode.PSN_SEQUENCE_ERROR))
             self.qp.wake()
 
     def _refuse(
@@ -233,7 +246,7 @@ class Responder:
     def _fail(self, psn: int, code: NakCode, status: WCStatus | None = None) -> None:
         qp = self.qp
         self.failed = True
-        self.replies.append(Reply(psn, _NAK | code))
+        self.replies.append(Reply(psn, self.msn, _NAK | code))
         if qp.receives.current is not None and code != NakCode.REMOTE_ACCESS_ERROR:
             qp.receives.fail(status or qp.profile.invalid_request_status)
         elif code in _EVENTS:
@@ -244,7 +257,7 @@ class Responder:
         """No receive request: the peer shall come again. Always `False`."""
         qp = self.qp
         timer = qp.attr.min_rnr_timer & 31
-        self.replies.append(Reply(packet.psn, _RNR_NAK | timer))
+        self.replies.append(Reply(packet.psn, self.msn, _RNR_NAK | timer))
         self._nak_sent = not qp.profile.naks_after_rnr
         qp.wake()
         return False
@@ -493,7 +506,7 @@ class Responder:
             self._acknowledge(self.executed_psn if executed else self.epsn - 1 & MASK)
 
     def _replay(self, resource: Resource, position: int, length: int = 0) -> None:
-        reply = Reply(resource.psn, None, resource)
+        reply = Reply(resource.psn, self.msn, None, resource)
         reply.position = reply.first = position
         reply.length = length
         if self.qp.profile.replays_mid_read:
@@ -533,7 +546,7 @@ class Responder:
             if is_first:
                 opcode = OpCode.RC_RDMA_READ_RESPONSE_FIRST
         packet = TransportPacket(self._form(opcode), psn, payload)
-        packet.syndrome = self._credits() if packet.form.has_aeth else 0
+        packet.syndrome = self._credits(self._msn_of(reply)) if packet.form.has_aeth else 0
         return packet
 
 

@@ -18,6 +18,7 @@ from ibwire.rc.memory import Access
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.work import SGE, MWBindInfo, RecvWR, WCStatus
 from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import Packet
 from ibwire_layers.psn import HALF, MASK
 from lone import Lone, words
 
@@ -496,6 +497,47 @@ def test_row_2_a_nak_carries_the_msn_of_what_was_completed() -> None:
     (nak,) = write(psn=103)(lone)
 
     assert getattr(nak.extensions[0], "msn") == 2  # noqa: B009
+
+
+def give_together(lone: Lone, *packets: Packet) -> list[Packet]:
+    """As on a real link: several requests are there before the first answer leaves."""
+    for packet in packets:
+        lone.device.receive(packet.build(), lone.now)
+    return lone.hear()
+
+
+def writes(lone: Lone, *psns: int) -> list[Packet]:
+    return [lone.packet(OpCode.RC_RDMA_WRITE_ONLY, psn, b"abcd", ack_req=1) for psn in psns]
+
+
+def test_row_2_a_nak_is_withdrawn_when_the_packet_comes_before_it_leaves() -> None:
+    """qib_rc.c clears `r_nak_state`; a NAK for a PSN that is there would have it sent again."""
+    lone = Lone()
+
+    # Nothing is posted, so there are no credits.
+    assert words(give_together(lone, *writes(lone, 101, 100))) == ["ACKNOWLEDGE 100 0x00"]
+
+
+def test_row_2_rxe_has_sent_the_nak_by_then_and_it_counts_what_was_there() -> None:
+    lone = Lone(profile=RXE)
+
+    nak, ack = give_together(lone, *writes(lone, 101, 100))
+
+    assert words([nak, ack]) == ["ACKNOWLEDGE 100 0x60", "ACKNOWLEDGE 100 0x1f"]
+    assert [getattr(each.extensions[0], "msn") for each in (nak, ack)] == [0, 1]  # noqa: B009
+
+
+@pytest.mark.parametrize(("profile", "msns"), [(SPEC, [2, 2]), (RXE, [1, 2])])
+def test_an_answer_of_rxe_does_not_count_the_messages_behind_it(
+    profile: Profile, msns: list[int]
+) -> None:
+    """rxe answers a request before it looks at the next one (rxe_resp.c)."""
+    lone = Lone(profile=profile)
+    read = lone.packet(OpCode.RC_RDMA_READ_REQUEST, EPSN, dma_len=8)
+
+    heard = give_together(lone, read, *writes(lone, EPSN + 1))
+
+    assert [getattr(each.extensions[0], "msn") for each in heard] == msns  # noqa: B009
 
 
 @pytest.mark.parametrize("code", [0, 1, 12, 31])
