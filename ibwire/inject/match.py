@@ -63,6 +63,51 @@ def _is_plain(frame: Frame) -> bool:
     )
 
 
+class Sightings:
+    """The queue pairs that packets at one place were for, and with which PSN each sequence began.
+
+    Rules of one place share it, so that what one of them does to a packet does not change
+    what the others count from.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._firsts: dict[tuple[int, bool], int] = {}
+        """By destination QPN and whether it is a response."""
+
+    def note(self, dest_qp: int, opcode: int, number: int) -> None:
+        """A packet has come: destination QPN, opcode and PSN."""
+        self.connection(dest_qp)
+        self.distance(dest_qp, opcode, number)
+
+    def connection(self, dest_qp: int) -> int | None:
+        """Number of a destination QPN, the first that was seen is 1; `None` for those without."""
+        known = self._numbers
+        number = known.get(dest_qp)
+        if number is None and dest_qp > 1 and len(known) < MAXIMUM_QPNS:
+            number = known[dest_qp] = len(known) + 1
+        return number
+
+    def first(self, dest_qp: int, opcode: int) -> int | None:
+        """The PSN with which the sequence of such packets began; `None` for none."""
+        if opcode == opcodes.OpCode.CNP:
+            return None
+        return self._firsts.get((dest_qp, opcode in RESPONSES))
+
+    def distance(self, dest_qp: int, opcode: int, number: int) -> int | None:
+        """PSNs from the first of its sequence, which it may be; `None` where there is none."""
+        if opcode == opcodes.OpCode.CNP:  # its PSN means nothing (IBA annex A17.9)
+            return None
+        known = self._firsts
+        sequence = dest_qp, opcode in RESPONSES
+        first = known.get(sequence)
+        if first is None:
+            if len(known) == MAXIMUM_QPNS:
+                return None
+            first = known[sequence] = number
+        return number - first & psn.MASK
+
+
 class Match:
     """Frames that fit every condition that is given; conditions on headers need a BTH.
 
@@ -78,7 +123,8 @@ class Match:
     min_size, max_size: bytes of the frame. after, before: `after <= now < before`.
     nth: of the frames that fit everything else, the nth, the first is 1; one or
     several. every: of those, the nth, 2nth, and so on.
-    link_type: what the frames are, Ethernet or native InfiniBand.
+    link_type: what the frames are, Ethernet or native InfiniBand. sightings: what
+    `connection` and `psn` count from, when it is shared with others.
 
     Raises `EncodeError` for a condition that no frame could fit or that says nothing.
     """
@@ -99,6 +145,7 @@ class Match:
         nth: int | Collection[int] | None = None,
         every: int | None = None,
         link_type: int = LinkType.ETHERNET,
+        sightings: Sightings | None = None,
     ) -> None:
         self.fitting = 0
         """Frames that fitted everything but `nth` and `every`."""
@@ -121,19 +168,17 @@ class Match:
             numbers is not None
             for numbers in (self._dest_qps, self._connections, self._relative, self._absolute)
         )
-        self._reads_headers = (
+        self.reads_headers = (
             self._reads_numbers or self._opcodes is not None or self._syndromes is not None
         )
-        self._number_of: dict[int, int] = {}
-        """Destination QPN -> its number."""
-        self._first_psn: dict[tuple[int, bool], int] = {}
-        """Destination QPN and whether it is a response -> first PSN."""
+        """Whether only packets with a BTH can fit, and not all of them."""
+        self._sightings = Sightings() if sightings is None else sightings
 
     def __call__(self, frame: Frame, now: Time) -> bool:
         """Whether the frame is one of those meant; counts it."""
         # The headers come first: also a frame that is too small or too early is the first
         # of its queue pair.
-        if self._reads_headers and not self._headers_fit(frame):
+        if self.reads_headers and not self._headers_fit(frame):
             return False
         size = len(frame)
         if (
@@ -147,6 +192,28 @@ class Match:
         if self._nth is not None and self.fitting not in self._nth:
             return False
         return self._every is None or self.fitting % self._every == 0
+
+    def psns(self, dest_qp: int, opcode: int) -> Collection[int] | None:
+        """PSNs of the packets for a queue pair, with an opcode, that may fit; `None`: any.
+
+        Whether one really does is only known when it is asked about. The queue pair's first
+        packet must have been noted.
+        """
+        if (self._opcodes is not None and opcode not in self._opcodes) or (
+            self._dest_qps is not None and dest_qp not in self._dest_qps
+        ):
+            return ()
+        if self._connections is not None:
+            connection = self._sightings.connection(dest_qp)
+            if connection not in self._connections:
+                return ()
+        if self._relative is None:
+            return self._absolute
+        first = self._sightings.first(dest_qp, opcode)
+        if first is None:
+            return ()
+        numbers = frozenset(first + distance & psn.MASK for distance in self._relative)
+        return numbers if self._absolute is None else numbers & self._absolute
 
     def _headers_fit(self, frame: Frame) -> bool:
         if self._link_type == LinkType.ETHERNET and _is_plain(frame):
@@ -173,31 +240,15 @@ class Match:
         number = int.from_bytes(frame[at + 9 : at + 12])
         connection = distance = None
         if self._connections is not None:
-            connection = self._number(dest_qp)
+            connection = self._sightings.connection(dest_qp)
         if self._relative is not None:
-            distance = self._distance(dest_qp, opcode in _RESPONSES, number)
+            distance = self._sightings.distance(dest_qp, opcode, number)
         return (
             (self._dest_qps is None or dest_qp in self._dest_qps)
             and (self._connections is None or connection in self._connections)
             and (self._relative is None or distance in self._relative)
             and (self._absolute is None or number in self._absolute)
         )
-
-    def _number(self, dest_qp: int) -> int | None:
-        known = self._number_of
-        number = known.get(dest_qp)
-        if number is None and dest_qp > 1 and len(known) < MAXIMUM_QPNS:
-            number = known[dest_qp] = len(known) + 1
-        return number
-
-    def _distance(self, dest_qp: int, is_response: bool, number: int) -> int | None:
-        known = self._first_psn
-        first = known.get((dest_qp, is_response))
-        if first is None:
-            if len(known) == MAXIMUM_QPNS:
-                return None
-            first = known[dest_qp, is_response] = number
-        return number - first & psn.MASK
 
 
 class Chance:
@@ -310,11 +361,12 @@ def _several(field: str, value: object) -> Collection[object]:
     return value
 
 
-_RESPONSES = frozenset(code for code, info in opcodes.INFO.items() if info.is_response)
+RESPONSES = frozenset(code for code, info in opcodes.INFO.items() if info.is_response)
+"""Opcodes of responses."""
 
 _OPCODE_CLASSES: dict[str, frozenset[int]] = {
-    "request": frozenset(opcodes.INFO) - _RESPONSES - {opcodes.OpCode.CNP},
-    "response": _RESPONSES,
+    "request": frozenset(opcodes.INFO) - RESPONSES - {opcodes.OpCode.CNP},
+    "response": RESPONSES,
     **{
         operation.name: frozenset(
             code for code, info in opcodes.INFO.items() if info.operation is operation

@@ -20,12 +20,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from ibwire.errors import EncodeError, IbwireError
-from ibwire.inject.match import All, Burst, Chance, Match, Pick, always
+from ibwire.inject.match import All, Burst, Chance, Match, Pick, Sightings, always
+from ibwire.inject.replies import Answer, Answering, PFCAnswer, QueuePairAnswer
+from ibwire.inject.rules import Rules
 from ibwire.inject.stages import Corrupt, Delay, Duplicate, Loss, MarkECN, Reorder, Rewrite
-from ibwire.node import Pipe, Stage
+from ibwire.node import Stage
 from ibwire.units import MS, NS, US, S, Time
 from ibwire_layers.outer import LinkType
 
@@ -52,21 +54,22 @@ def build_pipe(
     name: str = "pipe",
     path: KeyPath = ("faults",),
     link_type: int = LinkType.ETHERNET,
-) -> Pipe:
+    answering: Answering | None = None,
+) -> Rules:
     """The stages of a list of rules, in its order.
 
     name: of the place that the pipe is for; each random part draws from a generator
     named `seed/name/index`. path: where the list stands, for errors. link_type: what
-    the frames are, Ethernet or native InfiniBand. Raises `PlanError`.
+    the frames are, Ethernet or native InfiniBand. answering: where answers go, without
+    which there is no `cnp`, `nak` or `pfc`. Raises `PlanError`.
     """
     if not isinstance(rules, Sequence) or isinstance(rules, str):
         raise PlanError(path, f"{_shown(rules)} is not a list of rules")
-    return Pipe(
-        *(
-            _stage(rule, (*path, index), seed, f"{name}/{index}", link_type)
-            for index, rule in enumerate(rules)
-        )
-    )
+    place = _Place(seed, link_type, Sightings(), answering)
+    stages = [
+        _stage(rule, (*path, index), f"{name}/{index}", place) for index, rule in enumerate(rules)
+    ]
+    return Rules(*stages, sightings=place.sightings, link_type=link_type)
 
 
 def parse_duration(value: object) -> Time:
@@ -97,7 +100,16 @@ def _quantity(
     return int(number)
 
 
-def _stage(rule: object, path: KeyPath, seed: int, name: str, link_type: int) -> Stage:
+class _Place(NamedTuple):
+    """What all rules of a list share."""
+
+    seed: int
+    link_type: int
+    sightings: Sightings
+    answering: Answering | None
+
+
+def _stage(rule: object, path: KeyPath, name: str, place: _Place) -> Stage:
     if not isinstance(rule, Mapping):
         raise PlanError(path, f"{_shown(rule)} is not a table")
     for key in rule:
@@ -110,19 +122,18 @@ def _stage(rule: object, path: KeyPath, seed: int, name: str, link_type: int) ->
     if more:
         reason = f"a rule has one action, and {action} is there already"
         raise PlanError((*path, more[0][0]), reason, at_key=True)
-    return _ACTIONS[action](_Table(value, action, (*path, action), seed, name, link_type))
+    return _ACTIONS[action](_Table(value, action, (*path, action), name, place))
 
 
 class _Table:
     """The value of an action: takes keys out one by one, and what is left over is unknown."""
 
-    def __init__(
-        self, value: object, action: str, path: KeyPath, seed: int, name: str, link_type: int
-    ) -> None:
-        self.seed = seed
+    def __init__(self, value: object, action: str, path: KeyPath, name: str, place: _Place) -> None:
+        self.seed = place.seed
+        self.link_type = place.link_type
         self.name = name
-        self.link_type = link_type
         self.path = path
+        self._place = place
         shorthand = _SHORTHANDS.get(action)
         if isinstance(value, Mapping):
             self._left = dict(value)
@@ -163,7 +174,8 @@ class _Table:
             raise PlanError((*self.path, key), reason, at_key=True)
         with self.errors():
             if conditions:
-                picks.append(Match(**conditions, link_type=self.link_type))
+                sightings = self._place.sightings
+                picks.append(Match(**conditions, link_type=self.link_type, sightings=sightings))
             if chance:
                 chosen = Chance(chance["probability"], seed=self.seed, name=self.name)
         if burst:
@@ -186,6 +198,13 @@ class _Table:
             raise PlanError(path, "count is missing")
         with _errors(lambda field: (*path, field)):
             return Burst(**value)
+
+    def answering(self) -> Answering:
+        """Where answers go."""
+        if self._place.answering is None:
+            reason = "only `ibwire tap` answers frames, which has two sides"
+            raise PlanError(self.path, reason, at_key=True)
+        return self._place.answering
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -271,6 +290,33 @@ def _rewrite(table: _Table) -> Stage:
         return Rewrite(pick, flat, **options, link_type=table.link_type)
 
 
+def _cnp(table: _Table) -> Stage:
+    send, partners = table.answering()
+    options = table.take("to_qp", "dscp")
+    pick = table.pick()
+    with table.errors():
+        return Answer(pick, QueuePairAnswer(partners, **options), send)
+
+
+def _nak(table: _Table) -> Stage:
+    send, partners = table.answering()
+    options = table.take("code", "timer", "to_qp", "dscp")
+    options.setdefault("code", "PSN_SEQUENCE_ERROR")
+    pick = table.pick()
+    with table.errors():
+        return Answer(pick, QueuePairAnswer(partners, **options), send)
+
+
+def _pfc(table: _Table) -> Stage:
+    send, _ = table.answering()
+    options = table.take("priorities", "quanta")
+    pick = table.pick()
+    if "priorities" not in options:
+        raise PlanError(table.path, "priorities is missing")
+    with table.errors():
+        return Answer(pick, PFCAnswer(**options), send)
+
+
 def _dotted(path: KeyPath) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
@@ -293,11 +339,14 @@ _ACTIONS: dict[str, Callable[[_Table], Stage]] = {
     "delay": _delay,
     "mark_ecn": _mark_ecn,
     "rewrite": _rewrite,
+    "cnp": _cnp,
+    "nak": _nak,
+    "pfc": _pfc,
 }
 
 _SHORTHANDS = {
     **dict.fromkeys(("drop", "loss", "corrupt", "duplicate", "reorder"), "probability"),
-    "mark_ecn": "probability",
+    **dict.fromkeys(("mark_ecn", "cnp", "nak"), "probability"),
     "delay": "time",
 }
 """Action -> the key that a value other than a table stands for."""

@@ -129,7 +129,8 @@ class Reorder:
         self.max_delay = _at_least("max_delay", max_delay, 0)
         self.hits = 0
         self.held: Frame | None = None
-        self._until: Time = 0
+        self.until: Time = 0
+        """When the frame that is held has waited for `max_delay`."""
         self._to_pass = 0
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
@@ -138,7 +139,7 @@ class Reorder:
         held = self.held
         if held is not None:
             self._to_pass -= 1
-            if now > self._until:
+            if now > self.until:
                 self.held = None
                 return ((0, held), (0, frame))
             if not self._to_pass:
@@ -148,7 +149,7 @@ class Reorder:
         if not picked:
             return ((0, frame),)
         self.hits += 1
-        self.held, self._until, self._to_pass = frame, now + self.max_delay, self.by
+        self.held, self.until, self._to_pass = frame, now + self.max_delay, self.by
         return ()
 
 

@@ -1,0 +1,195 @@
+"""`ibwire tap`: a plan of faults carried out in the path, or on a capture."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+import click
+
+from ibwire.cli.sources import UNREADABLE
+from ibwire.errors import CaptureError, EncodeError, LinkError, ScriptError
+from ibwire.link.bump import Side, notes
+from ibwire.programs.tap import Event, Plan, load_plan, shipped
+from ibwire.programs.tap_files import FileTap
+from ibwire.programs.tap_live import LiveTap
+from ibwire.programs.tap_record import Record
+
+FAILED = 1
+WRONG_USAGE = 2
+
+
+@click.command("tap")
+@click.argument("capture", required=False)
+@click.option(
+    "--between",
+    nargs=2,
+    metavar="A B",
+    help="The two interfaces that everything passes between.",
+)
+@click.option("--plan", metavar="FILE", help="What happens to which frames; or a shipped plan.")
+@click.option("--list", "listed", is_flag=True, help="The plans that ibwire brings along.")
+@click.option(
+    *("-o", "--output", "outputs"),
+    metavar="FILE",
+    multiple=True,
+    help="Write what passes: once for both interfaces, twice for one each.",
+)
+@click.option(
+    *("--a", "sources"),
+    metavar="ADDRESS",
+    multiple=True,
+    help="On a capture: an address, or the interface, whose frames come from side a.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Draw otherwise than the plan says.")
+@click.option("--time", "seconds", type=click.FloatRange(min=0), help="End after SECONDS.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N frames.")
+@click.option("--spin", is_flag=True, help="Never sleep: less latency, one processor more.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object an event, one at the end.")
+def command(
+    capture: str | None,
+    between: tuple[str, str] | None,
+    plan: str | None,
+    listed: bool,
+    outputs: tuple[str, ...],
+    sources: tuple[str, ...],
+    seed: int | None,
+    seconds: float | None,
+    count: int | None,
+    spin: bool,
+    as_json: bool,
+) -> None:
+    """Pass frames between two interfaces, and do to some of them what a plan says.
+
+    Everything else passes untouched and in order: a bump in the wire, for any two devices.
+    Side a is the first interface. With a CAPTURE in place of the interfaces the same
+    is done to its packets; side a is then who sends the first of them.
+
+    \b
+    ibwire tap --between eth1 eth2 --plan faults.toml -o both.pcapng
+    ibwire tap --between eth1 eth2 --plan lumina
+    ibwire tap in.pcap -o out.pcap --plan faults.toml
+    """
+    if listed:
+        for name, description in shipped().items():
+            click.echo(f"{name:24}{description}")
+        return
+    if (capture is None) == (between is None):
+        raise click.UsageError("one of CAPTURE and --between")
+    if plan is None:
+        raise click.UsageError("which --plan? `ibwire tap --list` names those that are shipped")
+    try:
+        loaded = load_plan(plan, seed)
+        if between is not None:
+            if sources:
+                raise click.UsageError("--a is for captures: side a is the first interface")
+            _between(between, loaded, outputs, seconds, count, spin, as_json)
+        elif capture is not None:
+            if seconds is not None or len(outputs) != 1:
+                raise click.UsageError("a capture needs one -o, and knows no --time")
+            _over(capture, loaded, outputs[0], sources, count, as_json)
+    except (ScriptError, EncodeError) as error:
+        _fail(error, WRONG_USAGE)
+    except LinkError as error:
+        _fail(error, FAILED)
+    except CaptureError as error:
+        _fail(error, FAILED if error.path in outputs else UNREADABLE)
+    except BrokenPipeError:  # nobody reads the events any more
+        raise
+    except OSError as error:
+        _fail(f"{' '.join(outputs)}: {error.strerror}", FAILED)
+
+
+def _between(
+    names: tuple[str, str],
+    plan: Plan,
+    outputs: Sequence[str],
+    seconds: float | None,
+    count: int | None,
+    spin: bool,
+    as_json: bool,
+) -> None:
+    if names[0] == names[1]:
+        raise click.UsageError("--between needs two interfaces")
+    if len(outputs) > 2:
+        raise click.UsageError("-o once for both interfaces, or twice for one each")
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(Side(name)) for name in names)
+        record = stack.enter_context(Record(outputs, names)) if outputs else None
+        for note in notes([first, second]):
+            click.echo(f"note: {note}", err=True)
+        tap = LiveTap(plan, (first, second), _Teller(as_json), record, spin=spin)
+        click.echo(f"passing between {names[0]} and {names[1]}", err=True)
+        try:
+            signal = tap.run(seconds=seconds, count=count)
+        finally:
+            # Also when a link goes down: what was done is the first question.
+            _report(plan, names, tap.counters(), tap.problems(), as_json)
+    if signal is not None:
+        sys.exit(128 + signal)
+    if tap.problems():
+        sys.exit(FAILED)
+
+
+def _over(
+    capture: str, plan: Plan, output: str, sources: Sequence[str], count: int | None, as_json: bool
+) -> None:
+    with FileTap(plan, capture, output, _Teller(as_json), sources) as tap:
+        try:
+            tap.run(count)
+        finally:
+            _report(plan, ("a", "b"), tap.counters(), tap.problems(), as_json)
+
+
+def _fail(reason: object, status: int) -> NoReturn:
+    click.echo(f"ibwire: {reason}", err=True)
+    sys.exit(status)
+
+
+class _Teller:
+    """Prints events."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def __call__(self, event: Event) -> None:
+        click.echo(json.dumps(event.as_dict()) if self._as_json else str(event))
+        # Whoever reads a pipe wants to know now.
+        sys.stdout.flush()
+
+
+def _report(
+    plan: Plan,
+    names: Sequence[str],
+    counters: dict[str, Any],
+    problems: Sequence[str],
+    as_json: bool,
+) -> None:
+    """What came of the rules, and of the frames."""
+    if as_json:
+        rules = [
+            {"from": name, **each}
+            for way, name in zip(plan.ways, names, strict=True)
+            for each in way.hits()
+        ]
+        summary = {"kind": "end", "rules": rules, "frames": counters, "problems": problems}
+        click.echo(json.dumps(summary))
+    else:
+        for way, name in zip(plan.ways, names, strict=True):
+            for each in way.hits():
+                click.echo(_rule_in_words(name, **each))
+        for name, found in counters.items():
+            told = ", ".join(f"{what} {number}" for what, number in found.items())
+            click.echo(f"{name}: {told or 'nothing came'}")
+    sys.stdout.flush()
+    for text in problems:
+        click.echo(f"note: {text}", err=True)
+
+
+def _rule_in_words(name: str, rule: int, action: str, frames: int, unanswered: int = 0) -> str:
+    met = "no frame" if not frames else "1 frame" if frames == 1 else f"{frames} frames"
+    rest = f", {unanswered} more could not be answered" if unanswered else ""
+    return f"rule {rule} from {name}: {action} met {met}{rest}"
