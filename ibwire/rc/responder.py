@@ -511,7 +511,10 @@ class Responder:
         reply.length = length
         if self.qp.profile.replays_mid_read:
             reply.first = 0
-        put_back(self.replies, reply)
+        if self.qp.profile.answers_in_turn:
+            self.replies.append(reply)
+        else:
+            put_back(self.replies, reply)
         self.qp.wake()
 
     def _cut_read(self, reply: Reply, resource: Resource) -> TransportPacket | None:

@@ -540,6 +540,19 @@ def test_an_answer_of_rxe_does_not_count_the_messages_behind_it(
     assert [getattr(each.extensions[0], "msn") for each in heard] == msns  # noqa: B009
 
 
+@pytest.mark.parametrize(("profile", "times"), [(SPEC, 1), (RXE, 2)])
+def test_a_duplicate_read_joins_the_answer_that_waits_but_in_rxe(
+    profile: Profile, times: int
+) -> None:
+    """rxe has answered the first in full by then."""
+    lone = Lone(profile=profile)
+    read = lone.packet(OpCode.RC_RDMA_READ_REQUEST, EPSN, dma_len=400)
+
+    heard = give_together(lone, read, read)
+
+    assert [packet.bth.psn for packet in heard] == [EPSN, EPSN + 1] * times
+
+
 @pytest.mark.parametrize("code", [0, 1, 12, 31])
 @pytest.mark.parametrize(
     ("opcode", "payload"),
