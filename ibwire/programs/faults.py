@@ -16,10 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ibwire.errors import ScriptError
 from ibwire.inject import PlanError, build_pipe
 from ibwire.node import Pipe
-from ibwire.scenario.document import Document, Table
+from ibwire.scenario.document import Document, Table, read_content
 
 
 class Faults(NamedTuple):
@@ -37,11 +36,7 @@ class Faults(NamedTuple):
 
 def read_faults(path: str) -> Faults:
     """The plan in a file; raises `ScriptError`, which says where it is wrong."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise ScriptError(path, None, None, str(error.strerror)) from None
-    top = Document(content, path).top
+    top = Document(read_content(Path(path)), path).top
     seed = top.take_int("seed", 1, 0, (1 << 63) - 1)
     faults = Faults(_pipe(top, "in", seed), _pipe(top, "out", seed))
     top.end()

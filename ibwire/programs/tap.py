@@ -32,7 +32,7 @@ from ibwire.inject.match import locate
 from ibwire.inject.replies import Answer, Answering, Partners
 from ibwire.inject.rules import Rules
 from ibwire.node import Frame
-from ibwire.scenario.document import Document, hint
+from ibwire.scenario.document import Document, hint, read_content
 from ibwire.units import Time
 from ibwire_layers import opcodes
 from ibwire_layers.headers import BTH
@@ -229,12 +229,7 @@ def load_plan(name: str, seed: int | None = None) -> Plan:
         if name not in plans:
             raise ScriptError(name, None, None, f"no such plan{hint(name, plans)}")
         return read_plan(plans[name].read_bytes(), name, seed)
-    try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ScriptError(name, None, None, reason) from None
-    return read_plan(content, name, seed)
+    return read_plan(read_content(path), name, seed)
 
 
 def read_plan(content: bytes, name: str, seed: int | None = None) -> Plan:

@@ -25,7 +25,7 @@ class Record(Closing):
         """Raises `CaptureError` for a file that cannot be opened, or has another suffix."""
         for path in paths:
             if not path.lower().endswith(_SUFFIXES):
-                raise CaptureError(path, None, "cannot be written: the name does not end in .pcapng")
+                raise CaptureError(path, None, "its name does not end in .pcapng")
         with ExitStack() as opened:
             writers = [
                 opened.enter_context(PcapngWriter(path, LinkType.ETHERNET, name=name))

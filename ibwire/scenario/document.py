@@ -10,6 +10,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
 from ibwire.errors import EncodeError, ScriptError
@@ -26,15 +27,23 @@ MAXIMUM_LINE = 1000
 T = TypeVar("T")
 
 
+def read_content(file: Traversable) -> bytes:
+    """What a file holds, and one byte more than it may hold at most; raises `ScriptError`."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(MAXIMUM_SIZE + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ScriptError(str(file), None, None, reason) from None
+
+
 class Document:
     """A parsed file, whose name is for messages only."""
 
     def __init__(self, content: bytes, name: str) -> None:
         self.name = name
         if len(content) > MAXIMUM_SIZE:
-            raise ScriptError(
-                name, None, None, f"{len(content)} bytes, a scenario has at most {MAXIMUM_SIZE}"
-            )
+            raise ScriptError(name, None, None, f"it is too long: more than {MAXIMUM_SIZE} bytes")
         text = _decoded(content, name)
         for number, line in enumerate(text.split("\n"), 1):
             if len(line) > MAXIMUM_LINE:

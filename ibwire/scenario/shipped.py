@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from ibwire.errors import ScriptError
-from ibwire.scenario.document import hint
+from ibwire.scenario.document import hint, read_content
 from ibwire.scenario.model import Scenario, read_scenario
 
 _SUFFIX = ".toml"
@@ -43,9 +43,4 @@ def _files() -> dict[str, Traversable]:
 
 
 def _read(file: Traversable) -> Scenario:
-    try:
-        content = file.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ScriptError(str(file), None, None, reason) from None
-    return read_scenario(content, str(file))
+    return read_scenario(read_content(file), str(file))
