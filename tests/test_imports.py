@@ -30,7 +30,9 @@ RANKS = {
     "ibwire.verbs": 4,
     "ibwire.link": 5,
     "ibwire.scenario": 5,
+    "ibwire.stream": 5,
     "ibwire.workload": 5,
+    "ibwire.drill": 6,
     "ibwire.programs": 6,
     "ibwire.report": 6,
     "ibwire.cli": 7,
@@ -40,7 +42,9 @@ RANKS = {
 SIDEWAYS = {
     ("ibwire.errors", "ibwire_layers"),
     ("ibwire.verbs", "ibwire.fabric"),
+    ("ibwire.drill", "ibwire.programs"),
     ("ibwire.scenario", "ibwire.workload"),
+    ("ibwire.stream", "ibwire.scenario"),
     ("ibwire.__main__", "ibwire.cli"),
 }
 
