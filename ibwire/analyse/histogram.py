@@ -42,13 +42,13 @@ class Histogram:
             self._buckets[index] = self._buckets.get(index, 0) + count
         self._widen(len(numbers), int(numbers.min()), int(numbers.max()))
 
-    def add_one(self, value: int) -> None:
-        """Count one value."""
+    def add_one(self, value: int, times: int = 1) -> None:
+        """Count one value, once or more often."""
         value = max(value, 0)
         excess = max(value.bit_length() - _BITS, 0)
         index = (excess << _BITS - 1) + (value >> excess)
-        self._buckets[index] = self._buckets.get(index, 0) + 1
-        self._widen(1, value, value)
+        self._buckets[index] = self._buckets.get(index, 0) + times
+        self._widen(times, value, value)
 
     def merge(self, other: Histogram) -> None:
         """Count everything that the other has counted."""

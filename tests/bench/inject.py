@@ -1,0 +1,304 @@
+"""Sending beside tcpreplay and Scapy, in one run over a veth pair: packets a second, and pacing.
+
+    python tests/bench/inject.py [--packets N] [--rounds N]
+
+Needs root, for the back-end `live`, and tcpreplay. tcpreplay sends a ready capture of 1024
+frames from memory, again and again (`-t -K`); ibwire builds each packet with its own PSN and
+ICRC on the way. All jobs take turns in every round, each a process of its own that says how
+fast it was; the tables show medians, and the median of the ratios in the same round. The
+frames of both are the same, and end in the peer's IP input, where nobody listens.
+
+The pacing of each is judged by the kernel's receive time stamps at the other side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import re
+import select
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+
+from ibwire.capture import PcapWriter
+from ibwire.link.live_frames import LiveFrames
+from ibwire.link.pacing import Pacer
+from ibwire.link.sender import Sender, packet_socket
+from ibwire.link.transmission import Feed, transmit
+from ibwire.link.veth import ADDRESSES, INTERFACES, Lab
+from ibwire.stream.injection import Injection
+from ibwire.stream.model import Stream, Verb
+from ibwire.stream.pace import make_pace, parse_rate
+from ibwire_layers.outer import LinkType
+
+PAYLOADS = (64, 1024, 4096)
+RATES = (1_000, 10_000, 50_000)
+POOL = 1024
+"""Frames of the capture that tcpreplay repeats."""
+LIVE_LARGEST = 3000
+"""Bytes of payload that the back-end `live` takes."""
+SCAPY_PACKETS = 1500
+
+_SO_TIMESTAMPNS = 35  # asm-generic/socket.h
+_TIMESPEC = Struct("@ll")
+_SIOCETHTOOL = 0x8946
+_ETHTOOL_SGRO = 0x2C  # linux/ethtool.h
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--packets", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    if shutil.which("tcpreplay") is None:
+        sys.exit("tcpreplay is not installed")
+    with Lab.create() as lab, tempfile.TemporaryDirectory() as folder:
+        bench = Bench(lab, Path(folder), arguments.packets, arguments.rounds)
+        for napi in (False, True):
+            bench.speed(napi)
+        bench.pacing()
+
+
+class Bench:
+    """A lab and what is run in it."""
+
+    def __init__(self, lab: Lab, folder: Path, packets: int, rounds: int) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.packets = packets
+        self.rounds = rounds
+        for payload in PAYLOADS:
+            write_pool(self.pool(payload), payload)
+
+    def pool(self, payload: int) -> Path:
+        return self.folder / f"pool-{payload}.pcap"
+
+    def speed(self, napi: bool) -> None:
+        """Packets a second, as fast as possible.
+
+        napi: whether the receiver polls, which `live` needs; else the kernel's backlog receives.
+        """
+        self.inside("b", "gro", str(int(napi)))
+        jobs: dict[str, Callable[[int], float]] = {
+            "tcpreplay -t -K": self.tcpreplay,
+            "ibwire mmsg": lambda payload: self.ibwire("mmsg", payload),
+        }
+        if napi:
+            jobs["ibwire live"] = lambda payload: self.ibwire("live", payload)
+        else:
+            jobs["Scapy build and send"] = lambda payload: self.inside("a", "scapy", str(payload))
+        base, *_ = jobs
+        how = "with" if napi else "without"
+        print(f"\nreceiver {how} NAPI, {self.rounds} rounds: kpps (x {base})\n")
+        print("| payload |", " | ".join(jobs), "|")
+        print("|---" * (1 + len(jobs)) + "|")
+        for payload in PAYLOADS:
+            found: dict[str, list[float]] = {job: [] for job in jobs}
+            for _ in range(self.rounds):
+                for job, run in jobs.items():
+                    if job != "ibwire live" or payload <= LIVE_LARGEST:
+                        found[job].append(run(payload))
+            cells = []
+            for rates in found.values():
+                if rates:
+                    ratios = [a / b for a, b in zip(rates, found[base], strict=True)]
+                    median, ratio = statistics.median(rates), statistics.median(ratios)
+                    cells.append(f"{median / 1e3:.4g} ({ratio:.3g})")
+                else:
+                    cells.append("-")
+            print(f"| {payload} |", " | ".join(cells), "|", flush=True)
+
+    def pacing(self) -> None:
+        """Rates and gaps, by the receiver's time stamps."""
+        self.inside("b", "gro", "0")
+        jobs: dict[str, Callable[[int], object]] = {
+            "tcpreplay --pps": lambda rate: self.tcpreplay(1024, rate),
+            "ibwire": lambda rate: self.ibwire("mmsg", 1024, rate),
+            "Scapy inter=": lambda rate: self.inside("a", "scapy", "1024", str(rate)),
+        }
+        print(f"\npacing, {self.rounds} rounds: rate error (median gap error, us)\n")
+        print("| asked pps |", " | ".join(jobs), "|")
+        print("|---" * (1 + len(jobs)) + "|")
+        for rate in RATES:
+            found: dict[str, list[tuple[float, float]]] = {job: [] for job in jobs}
+            for _ in range(self.rounds):
+                for job, run in jobs.items():
+                    found[job].append(self.received(rate, run))
+            cells = []
+            for results in found.values():
+                errors, gaps = zip(*results, strict=True)
+                cells.append(f"{statistics.median(errors):.3%} ({statistics.median(gaps):.2f})")
+            print(f"| {rate} |", " | ".join(cells), "|", flush=True)
+
+    def received(self, rate: int, run: Callable[[int], object]) -> tuple[float, float]:
+        """How wrong the rate was, and the median gap error in microseconds."""
+        receiver = self.start("b", "receive")
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "ready\n"
+        run(rate)
+        times = np.array(json.loads(receiver.communicate("over\n")[0]))
+        gaps = np.diff(times)
+        achieved = 1e9 * len(gaps) / (times[-1] - times[0])
+        return abs(achieved / rate - 1), float(np.median(np.abs(gaps - 1e9 / rate))) / 1e3
+
+    def tcpreplay(self, payload: int, rate: int | None = None) -> float:
+        speed = ["-t"] if rate is None else [f"--pps={rate}"]
+        packets = self.packets if rate is None else rate
+        command = ["tcpreplay", *speed, "-K", f"--loop={-(-packets // POOL)}"]
+        command += [f"--limit={packets}", "-i", INTERFACES["a"], str(self.pool(payload))]
+        done = subprocess.run(
+            self.lab.command("a", command),
+            env=self.lab.environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = re.search(r"Actual: (\d+) packets .* sent in ([\d.]+) seconds", done.stdout)
+        assert found is not None, done.stdout + done.stderr
+        return int(found[1]) / float(found[2])
+
+    def ibwire(self, back_end: str, payload: int, rate: int | None = None) -> float:
+        # Getting the kernel ready takes a fixed time, of which a second is a fair share.
+        packets = rate or self.packets * (8 if back_end == "live" else 1)
+        return self.inside("a", "send", back_end, str(payload), str(packets), str(rate or 0))
+
+    def inside(self, side: str, *arguments: str) -> float:
+        process = self.start(side, *arguments)
+        output, _ = process.communicate()
+        assert process.returncode == 0
+        return float(json.loads(output))
+
+    def start(self, side: str, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.lab.command(side, [sys.executable, __file__, *arguments]),
+            env=self.lab.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+
+def injection(payload: int, count: int) -> Injection:
+    """Packets with a payload each and no header behind the BTH."""
+    stream = Stream(
+        verb=Verb.SEND,
+        qpns=((0x11, 1),),
+        size=payload,
+        mtu=4096,
+        src=ADDRESSES["a"][0],
+        dst=ADDRESSES["b"][0],
+    )
+    return Injection(streams=(stream,), count=count)
+
+
+def write_pool(path: Path, payload: int) -> None:
+    with path.open("wb") as out:
+        writer = PcapWriter(out, LinkType.ETHERNET)
+        for block in injection(payload, POOL).blocks(POOL):
+            for number, (row, length) in enumerate(zip(block.frames, block.lengths, strict=True)):
+                writer.write(row[:length].tobytes(), number * 1000)
+
+
+# The processes of a job, each in a namespace.
+
+
+def send(back_end: str, payload: str, packets: str, rate: str) -> None:
+    source = injection(int(payload), int(packets))
+    pace = make_pace({"rate": parse_rate(f"{rate}pps")}) if int(rate) else None
+    name = INTERFACES["a"]
+    if back_end == "live":
+        with LiveFrames(name, source.templates() or ()) as outlet:
+            report = transmit(outlet, count=int(packets))
+    else:
+        with Sender(name) as sender:
+            feed = Feed(sender, source)
+            report = transmit(feed, pace and Pacer(pace), count=int(packets))
+    assert report.error is None, report.error
+    assert not report.lost, report.device
+    print(report.rate)
+
+
+def scapy(payload: str, rate: str = "0") -> None:
+    """Build each packet and send it; paced by what Scapy offers, `inter`."""
+    from scapy.config import conf
+    from scapy.layers.inet import IP, UDP
+    from scapy.layers.l2 import Ether
+    from scapy.packet import Raw
+    from scapy.sendrecv import sendp
+
+    import scapy.contrib.roce as roce  # isort: skip
+
+    frame = (
+        Ether(src="02:00:0a:00:00:01", dst="02:00:0a:00:00:02")
+        / IP(src=ADDRESSES["a"][0], dst=ADDRESSES["b"][0])
+        / UDP(sport=0xC000, dport=4791)
+        / roce.BTH(opcode="RC_SEND_ONLY", dqpn=0x11)
+        / Raw(bytes(int(payload)))
+    )
+    name = INTERFACES["a"]
+    if int(rate):
+        ready = bytes(frame)
+        count = min(int(rate), 5000)
+        sendp([Raw(ready)] * count, inter=1 / int(rate), iface=name, verbose=False)
+        print(0)
+        return
+    with conf.L2socket(iface=name) as sending:
+        begin = time.perf_counter()
+        for number in range(SCAPY_PACKETS):
+            frame[roce.BTH].psn = number
+            frame.clear_cache()
+            sending.send(frame)
+        print(SCAPY_PACKETS / (time.perf_counter() - begin))
+
+
+def receive() -> None:
+    """Print when each frame has arrived, in nanoseconds, once something is said."""
+    with packet_socket(INTERFACES["b"]) as receiving:
+        receiving.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 25)
+        receiving.bind((INTERFACES["b"], 3))  # ETH_P_ALL
+        receiving.settimeout(0.05)
+        print("ready", flush=True)
+        times = []
+        while True:
+            try:
+                data, ancillary, _, _ = receiving.recvmsg(64, 64)
+            except TimeoutError:
+                if select.select([sys.stdin], [], [], 0)[0]:
+                    break
+                continue
+            # RoCEv2 only: the kernel sends a packet of its own now and then.
+            if data[12:14] == b"\x08\x00" and data[36:38] == b"\x12\xb7":
+                seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+                times.append(seconds * 1_000_000_000 + nanoseconds)
+    print(json.dumps(times))
+
+
+def gro(on: str) -> None:
+    """Turn merging of received packets on or off, which turns NAPI on or off on a veth."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        import ctypes
+
+        value = (ctypes.c_uint32 * 2)(_ETHTOOL_SGRO, int(on))
+        request = Struct("@16sP16x").pack(INTERFACES["b"].encode(), ctypes.addressof(value))
+        fcntl.ioctl(asking, _SIOCETHTOOL, request)
+    print(0)
+
+
+if __name__ == "__main__":
+    jobs = {"send": send, "scapy": scapy, "receive": receive, "gro": gro}
+    if sys.argv[1:] and sys.argv[1] in jobs:
+        jobs[sys.argv[1]](*sys.argv[2:])
+    else:
+        main()
