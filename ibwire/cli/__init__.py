@@ -27,6 +27,7 @@ COMMANDS = {
     "pingpong": "Messages back and forth with ibv_rc_pingpong, uc, ud, on a real link.",
     "perf": "Measure with ib_send_bw, ib_write_lat and their like, on a real link.",
     "rping": "Pings with rping over the RDMA connection manager, on a real link.",
+    "inject": "RDMA test traffic, right or wrong on purpose, to an interface or a capture.",
     "tap": "Faults in the path: a bump in the wire, or capture to capture.",
     "lab": "A virtual link between two namespaces, to try things without root.",
     "respond": "Replay recorded connections against an emulated peer.",

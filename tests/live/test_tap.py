@@ -415,7 +415,7 @@ def test_limit_ends_it(start: Start, tap: Tap, limit: tuple[str, float]) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("x.pcap", "the name does not end in .pcapng"), ("n/x.pcapng", "")]
+    ("name", "words"), [("x.pcap", "name does not end in .pcapng"), ("n/x.pcapng", "")]
 )
 def test_file_that_cannot_be_written_is_told_first(
     start: Start, tmp_path: Path, name: str, words: str
