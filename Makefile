@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench interop interop-tshark interop-rxe live bench-rxe docs wheel clean
+.PHONY: demo test lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject docs wheel clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -49,6 +49,13 @@ bench: $(VENV)/test.stamp
 
 # With implementations of others: tshark, and Linux's Soft-RoCE.
 interop: interop-tshark interop-rxe
+
+# Building and sending beside tcpreplay and Scapy, and the tap: needs root and tcpreplay.
+bench-inject: $(VENV)/test.stamp
+	@command -v tcpreplay >/dev/null || { echo 'make bench-inject needs tcpreplay (Debian: apt-get install tcpreplay)'; exit 1; }
+	$(BIN)/python tests/bench/build.py
+	$(BIN)/python tests/bench/inject.py
+	$(BIN)/python tests/bench/tap.py
 
 # Agreement with tshark, field by field: the same tests as in `make test`, but tshark must be there.
 interop-tshark: $(VENV)/test.stamp
