@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -26,6 +26,9 @@ from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import PROFILES
 
 VIAS = ("afpacket", "pcap", "udp")
+
+LARGEST_MESSAGE = 1 << 26
+"""Bytes of a message that we have memory for."""
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -54,6 +57,8 @@ class Link:
         Exit status 1 for what the link or the peer did, 2 for wrong usage, 128 and the
         number of a signal for that.
         """
+        if self.tap == "-":
+            raise click.UsageError("--tap writes to a file: results go to standard output")
         with _exit_status(), ExitStack() as stack:
             faults = read_faults(self.faults) if self.faults else Faults()
             own = self._own_mac()
@@ -61,8 +66,8 @@ class Link:
             stack.callback(port.close)
             if self.tap:
                 port = stack.enter_context(TappedPort(port, self.tap))
-            for note in port.notes():
-                click.echo(f"note: {note}", err=True)
+            known = port.notes()
+            _tell(known)
             endpoint = stack.enter_context(
                 Endpoint(
                     port,
@@ -82,6 +87,8 @@ class Link:
                 # Also after an error: what was sent and what has come are the first questions.
                 told = (f"{name} {count}" for name, count in endpoint.counters().items())
                 click.echo("counters: " + (", ".join(told) or "nothing happened"), err=True)
+                # What the link has lost meanwhile.
+                _tell(note for note in port.notes() if note not in known)
 
     def _own_mac(self) -> bytes | None:
         """The MAC address of a device whose IP address is not the interface's."""
@@ -113,10 +120,10 @@ def live_options(function: Decorated) -> Decorated:
     return command  # type: ignore[return-value]
 
 
-def fail(reason: str) -> NoReturn:
-    """End the command: the transfer has failed."""
-    click.echo(f"ibwire: {reason}", err=True)
-    sys.exit(FAILED)
+def tell_waiting(port: int, *addresses: str) -> None:
+    """Say that a client may come, at a port of TCP, or of the connection manager's addresses."""
+    where = f"{', '.join(addresses)} port" if addresses else "TCP port"
+    click.echo(f"waiting for a client at {where} {port}", err=True)
 
 
 _OPTIONS = (
@@ -125,11 +132,15 @@ _OPTIONS = (
         "--address",
         type=IPAddress(),
         metavar="IP",
-        help="Which of its addresses; all by default. Another one is ours alone: ARP and ND are "
-        "answered, and the peer must be on the same link.",
+        help="Which of its addresses. Another one is ours alone: ARP and ND are answered, and "
+        "the peer must be on the same link.",
+        show_default="all of them",
     ),
     click.option(
-        "--mac", type=MACAddress(), help="Of an address of our own. [02:00 and the IP address]"
+        "--mac",
+        type=MACAddress(),
+        help="Of an address of our own.",
+        show_default="02:00 and the IP address",
     ),
     click.option("--vlan", type=click.IntRange(1, 4094), help="Of an address of our own."),
     click.option(
@@ -162,13 +173,19 @@ def _exit_status() -> Iterator[None]:
         click.echo(f"ibwire: {error}", err=True)
         sys.exit(WRONG_USAGE)
     except IbwireError as error:
-        fail(str(error))
+        click.echo(f"ibwire: {error}", err=True)
+        sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Interrupted as interrupted:
         sys.exit(128 + interrupted.number)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def _interrupt(number: int, _: object) -> NoReturn:

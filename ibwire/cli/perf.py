@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ibwire.cli.live import Link, fail, live_options
+from ibwire.cli.live import LARGEST_MESSAGE, Link, live_options, tell_waiting
+from ibwire.errors import PeerError
 from ibwire.programs import perf
 from ibwire.programs.perf_cm import connect_cm, serve_cm
 from ibwire.programs.perf_flows import Plan
@@ -17,8 +18,8 @@ from ibwire.programs.perf_results import Result
 from ibwire.programs.perftest import PORT, Verb
 from ibwire.rc.attributes import MTU_CODES, QPType
 
-LARGEST = 1 << 26
-"""Bytes of a message that we have memory for."""
+LONGEST = 1 << 31
+"""Seconds of a test: some 68 years, and what waits for so long does not overflow."""
 
 COLUMNS = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
 LATENCY_COLUMNS = (
@@ -53,19 +54,22 @@ def _test_options(function: Decorated) -> Decorated:
                 "--port",
                 type=click.IntRange(0, 65535),
                 default=PORT,
-                help="TCP, with -R of the connection manager. [18515]",
+                show_default=True,
+                help="Of TCP, with -R of the connection manager; 0 for a server over TCP at any "
+                "that is free.",
             ),
             click.option(
                 "-n",
                 "--iters",
                 type=click.IntRange(1),
-                help="Messages of each queue pair. [1000; writes for bandwidth 5000]",
+                help="Messages of each queue pair.",
+                show_default="1000; WRITEs for bandwidth 5000",
             ),
             click.option(
                 "-D",
                 "--duration",
                 "seconds",
-                type=click.FloatRange(0, min_open=True),
+                type=click.IntRange(1, LONGEST),
                 help="Seconds, in place of a number of messages.",
             ),
             click.option(
@@ -74,13 +78,15 @@ def _test_options(function: Decorated) -> Decorated:
                 "qps",
                 type=click.IntRange(1, 1024),
                 default=1,
-                help="Queue pairs. [1]",
+                show_default=True,
+                help="Queue pairs.",
             ),
             click.option(
                 "-m",
                 "--mtu",
                 type=click.Choice([str(size) for size in MTU_CODES]),
-                help="Path MTU; the smaller of both ends' counts. [the largest that fits]",
+                help="Path MTU; the smaller of both ends' counts.",
+                show_default="the largest that fits",
             ),
             click.option("-b", "--bidirectional", "both", is_flag=True, help="Both ends send."),
             click.option(
@@ -89,7 +95,8 @@ def _test_options(function: Decorated) -> Decorated:
                 "depth",
                 type=click.IntRange(1, 1 << 15),
                 default=128,
-                help="Requests outstanding. [128]",
+                show_default=True,
+                help="Requests outstanding.",
             ),
             click.option(
                 "-u",
@@ -97,7 +104,8 @@ def _test_options(function: Decorated) -> Decorated:
                 "timeout",
                 type=click.IntRange(0, 31),
                 default=14,
-                help="Code of the local ACK timeout. [14, 67 ms]",
+                show_default="14, which is 67 ms",
+                help="Code of the local ACK timeout.",
             ),
             click.option("--latency", is_flag=True, help="One message at a time: the _lat way."),
             click.option(
@@ -118,8 +126,9 @@ def _test_options(function: Decorated) -> Decorated:
 _size = click.option(
     "-s",
     "--size",
-    type=click.IntRange(1, LARGEST),
-    help="Bytes of a message. [65536; 2 for latency; of UD at most a packet]",
+    type=click.IntRange(1, LARGEST_MESSAGE),
+    help="Bytes of a message.",
+    show_default="65536; 2 for latency; of UD at most a packet",
 )
 _receives = click.option(
     "-r",
@@ -127,7 +136,8 @@ _receives = click.option(
     "receives",
     type=click.IntRange(1, 1 << 15),
     default=512,
-    help="Receive requests posted. [512]",
+    show_default=True,
+    help="Receive requests posted.",
 )
 
 
@@ -137,8 +147,10 @@ def _connection(*kinds: str) -> Callable[[Decorated], Decorated]:
         "--connection",
         "kind",
         type=click.Choice(kinds, case_sensitive=False),
+        metavar=f"[{'|'.join(kinds)}]",
         default="RC",
-        help="Transport service. [RC]",
+        show_default=True,
+        help="Transport service.",
     )
 
 
@@ -177,7 +189,7 @@ def read(link: Link, **options: Any) -> None:
     default="FETCH_AND_ADD",
     show_default=True,
     type=click.Choice(["FETCH_AND_ADD", "CMP_AND_SWAP"]),
-    help="Which.",
+    help="Which operation.",
 )
 @_test_options
 def atomic(link: Link, **options: Any) -> None:
@@ -192,7 +204,7 @@ def _run(
     connect: str | None,
     port: int,
     iters: int | None,
-    seconds: float | None,
+    seconds: int | None,
     qps: int,
     mtu: str | None,
     both: bool,
@@ -215,6 +227,8 @@ def _run(
         raise click.UsageError("-R is for RC alone")
     if uses_cm and mtu:
         raise click.UsageError("with -R the connection manager chooses the path MTU: no -m")
+    if not port and (uses_cm or connect is not None):
+        raise click.UsageError("-p 0 is for a server over TCP")
     plan = Plan(
         verb,
         latency=latency,
@@ -231,22 +245,22 @@ def _run(
         timeout=timeout,
     )
     with link.open() as endpoint:
-        if connect:
+        if connect is not None:
             be_client = connect_cm if uses_cm else perf.connect
             result = be_client(endpoint, plan, connect, port)
         else:
             be_server = serve_cm if uses_cm else perf.serve
-            result = be_server(endpoint, plan, port, listens=_tell_waiting)
+            addresses = endpoint.addresses if uses_cm else ()
+            result = be_server(
+                endpoint, plan, port, listens=lambda port: tell_waiting(port, *addresses)
+            )
         if as_json:
             click.echo(json.dumps(_as_object(plan, result, endpoint.counters())))
         else:
             _print(plan, result)
         if not result.passed:
-            fail(f"{result.wrong} of the contents that were looked at are not what they must be")
-
-
-def _tell_waiting(port: int) -> None:
-    click.echo(f"waiting for a client at port {port}", err=True)
+            reason = "of the contents that were looked at are not what they must be"
+            raise PeerError(f"{result.wrong} {reason}")
 
 
 def _print(plan: Plan, result: Result) -> None:
@@ -272,7 +286,8 @@ def _print(plan: Plan, result: Result) -> None:
             f" {report.size:<7}    {report.messages:<10}       {report.peak_mb:<7.2f}            "
             f"{report.average_mb:<7.2f}\t\t   {report.rate_mpps:<7.6f}"
         )
-    click.echo(LINE)
+    if result.latency is not None or result.report is not None:
+        click.echo(LINE)
     for what, how in result.verified.items():
         click.echo(f" verified: {what}, {how}")
     if result.lost:

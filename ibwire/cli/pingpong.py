@@ -7,7 +7,8 @@ import statistics
 
 import click
 
-from ibwire.cli.live import Link, fail, live_options
+from ibwire.cli.live import LARGEST_MESSAGE, Link, live_options, tell_waiting
+from ibwire.errors import PeerError
 from ibwire.programs import pingpong
 from ibwire.programs.pingpong import Plan, Result
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -17,22 +18,53 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
 
 @click.command("pingpong")
 @click.option("--connect", metavar="HOST", help="Be the client of a program there.")
-@click.option("-t", "--type", "kind", type=click.Choice(list(TYPES)), default="rc", help="[rc]")
 @click.option(
-    "-p", "--port", type=click.IntRange(0, 65535), default=pingpong.PORT, help="TCP. [18515]"
+    "-t",
+    "--type",
+    "kind",
+    type=click.Choice(list(TYPES)),
+    default="rc",
+    show_default=True,
+    help="Transport service.",
 )
 @click.option(
-    "-s", "--size", type=click.IntRange(1, 1 << 30), help="Bytes of a message. [4096; 1024 with ud]"
+    "-p",
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=pingpong.PORT,
+    show_default=True,
+    help="Of TCP; 0 for a server at any that is free.",
 )
-@click.option("-n", "--iters", type=click.IntRange(1), default=1000, help="Messages. [1000]")
+@click.option(
+    "-s",
+    "--size",
+    type=click.IntRange(1, LARGEST_MESSAGE),
+    help="Bytes of a message.",
+    show_default="4096; 1024 with ud",
+)
+@click.option(
+    "-n",
+    "--iters",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Messages.",
+)
 @click.option(
     "-m",
     "--mtu",
     type=click.Choice([str(size) for size in MTU_CODES]),
-    help="Path MTU, which both ends must be told; the client's and the server's are not compared "
-    "by the tools. [1024, or less where the interface carries less]",
+    help="Path MTU; both ends must be told the same, which the tools do not compare.",
+    show_default="1024, or less where the interface carries less",
 )
-@click.option("-l", "--sl", type=click.IntRange(0, 15), default=0, help="Service level.")
+@click.option(
+    "-l",
+    "--sl",
+    type=click.IntRange(0, 15),
+    default=0,
+    show_default=True,
+    help="Service level.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One object instead of text.")
 @live_options
 def command(
@@ -54,24 +86,22 @@ def command(
     ibwire pingpong --dev veth-b                      and at the other end
     ibwire pingpong --dev veth-a --connect 10.0.0.2
     """
+    if connect is not None and not port:
+        raise click.UsageError("-p 0 is for a server, and --connect makes it a client")
     if size is None:
         size = 1024 if kind == "ud" else 4096
     plan = Plan(TYPES[kind], size, iters, int(mtu) if mtu else None, sl)
     with link.open() as endpoint:
-        if connect:
+        if connect is not None:
             result = pingpong.connect(endpoint, plan, connect, port)
         else:
-            result = pingpong.serve(endpoint, plan, port, listens=_tell_waiting)
+            result = pingpong.serve(endpoint, plan, port, listens=tell_waiting)
         if as_json:
             click.echo(json.dumps(_as_object(result, endpoint.counters())))
         else:
             _print(result)
         if not result.passed:
-            fail(_reason(result))
-
-
-def _tell_waiting(port: int) -> None:
-    click.echo(f"waiting for a client at TCP port {port}", err=True)
+            raise PeerError(_reason(result))
 
 
 def _print(result: Result) -> None:
@@ -82,8 +112,9 @@ def _print(result: Result) -> None:
     click.echo(
         f"{messages * result.size} bytes in {result.seconds:.2f} seconds = {rate:.2f} Mbit/sec"
     )
-    each = result.seconds / max(result.received, 1) * 1e6
-    text = f"{result.received} iters in {result.seconds:.2f} seconds = {each:.2f} usec/iter"
+    text = f"{result.received} iters in {result.seconds:.2f} seconds"
+    if result.received:
+        text += f" = {result.seconds / result.received * 1e6:.2f} usec/iter"
     if result.rounds_ns:
         median, late = _spread(result.rounds_ns)
         text += f", median {median:.2f}, 99% {late:.2f}"

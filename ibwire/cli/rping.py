@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from ibwire.cli.live import Link, live_options
+from ibwire.cli.live import Link, live_options, tell_waiting
 from ibwire.programs import rping, rping_live
 from ibwire.programs.rping_live import Result
 
@@ -27,23 +27,28 @@ from ibwire.programs.rping_live import Result
     "--count",
     type=click.IntRange(0),
     default=0,
-    help="Pings; without it, or with 0, until Ctrl-C. A server answers as many as come.",
+    show_default="0: until Ctrl-C",
+    help="Pings. A server answers as many as come.",
 )
 @click.option(
     "-S",
     "--size",
     type=click.IntRange(rping.SMALLEST, rping.LARGEST),
-    help=f"Bytes of a ping, {rping.DEFAULT_SIZE} by default; for a server the most that it takes.",
+    help="Bytes of a ping; for a server the most that it takes.",
+    show_default=f"{rping.DEFAULT_SIZE}; for a server {rping.LARGEST}",
 )
 @click.option(
     "-V",
     "--validate/--no-validate",
     default=True,
-    help="Compare every byte, as is done unless told otherwise.",
+    show_default="--validate",
+    help="Compare every byte.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print the data of each ping.")
 @click.option("-P", "--persistent", is_flag=True, help="A server for any number of clients.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a connection.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="An object for each connection instead of text."
+)
 @live_options
 def command(
     link: Link,
@@ -65,8 +70,6 @@ def command(
     \b
     ibwire rping --dev veth-b                                   rping -s
     ibwire rping --dev veth-a --connect 10.0.0.2 -C 10          rping -c -a 10.0.0.2 -C 10
-
-    Exit status: 0 all pings complete and right, 1 not, 2 wrong usage.
     """
     if connect is not None and persistent:
         raise click.UsageError("--persistent is for a server, and --connect makes it a client")
@@ -90,8 +93,7 @@ def command(
                 tell=tell,
                 report=report,
             )
-            where = ", ".join(endpoint.addresses)
-            click.echo(f"waiting for a client at {where} port {port}", err=True)
+            tell_waiting(port, *endpoint.addresses)
             service.run()
         else:
             rping_live.ping(
@@ -108,7 +110,7 @@ def command(
 
 def _line(result: Result) -> str:
     contents = ", contents verified" if result.validated and result.pings else ""
-    text = f"{result.peer}: {result.pings} pings of {result.size} bytes{contents}"
+    text = f"{result.remote}: {result.pings} pings of {result.size} bytes{contents}"
     text += f", {result.seconds:.3f} s"
     if result.latency_us:
         spread = "/".join(f"{value:.0f}" for value in result.latency_us.values())

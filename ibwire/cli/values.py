@@ -40,18 +40,25 @@ class QueuePairNumber(click.ParamType[int]):
 
 
 class IPAddress(click.ParamType[str]):
-    """An IPv4 or IPv6 address, in its usual form."""
+    """An IPv4 or IPv6 address that a host may have, in its usual form."""
 
     name = "ip"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """The address."""
+        """The address; what is mapped into IPv6 is IPv4."""
         try:
-            return str(ipaddress.ip_address(str(value)))
+            address = ipaddress.ip_address(str(value))
         except ValueError:
             self.fail(f"{value!r} is no IP address", param, ctx)
+        if isinstance(address, ipaddress.IPv6Address):
+            if address.scope_id is not None:
+                self.fail(f"{value} says an interface, and that is known already", param, ctx)
+            address = address.ipv4_mapped or address
+        if address.is_unspecified or address.is_multicast or str(address) == _BROADCAST:
+            self.fail(f"{value} is no address of a single host", param, ctx)
+        return str(address)
 
 
 class MACAddress(click.ParamType[bytes]):
@@ -74,6 +81,7 @@ class MACAddress(click.ParamType[bytes]):
         return address
 
 
+_BROADCAST = "255.255.255.255"
 _BYTE = re.compile("[0-9a-fA-F]{1,2}")
 
 

@@ -7,11 +7,13 @@ program that waits for one lets its device live meanwhile (`Endpoint.read`).
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 
 from ibwire.closing import Closing
 from ibwire.errors import LinkError, PeerError
+from ibwire.link.names import addresses_of
 
 STARTING = 2.0
 """Seconds that a program may need until it listens: both ends are started side by side."""
@@ -36,21 +38,23 @@ class Channel(Closing):
     def connect(cls, host: str, port: int, *, seconds: float = 10) -> Channel:
         """Connect to a program on another host, which may be starting just now.
 
-        Raises `LinkError` for a name that means no address, `PeerError` when nobody answers.
+        Raises `LinkError` for a name that means no address, or one that only an interface
+        gives a meaning, `PeerError` when nobody answers.
         """
+        addresses_of(host)  # a name that means nothing, not even the local host as "" does
         peer = f"{host} port {port}"
         end = time.monotonic() + STARTING
         while True:
             try:
                 return cls(socket.create_connection((host, port), seconds), peer)
-            except socket.gaierror as error:
-                raise LinkError(host, f"no such host: {error.strerror}") from None
             except TimeoutError:
                 raise PeerError(f"{peer}: no answer for {seconds:g} s") from None
             except ConnectionRefusedError:
                 if time.monotonic() >= end:
                     raise PeerError(f"{peer}: nobody listens there") from None
             except OSError as error:
+                if error.errno == errno.EINVAL:
+                    raise LinkError(host, f"is on which interface? {host}%IFACE") from None
                 raise PeerError(f"{peer}: {error.strerror}") from None
             time.sleep(_STEP)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ibwire.capture import PcapngWriter
 from ibwire.capture.stream import Target
 from ibwire.closing import Closing
+from ibwire.errors import CaptureError
 from ibwire.link.port import Port
 from ibwire.node import Frame
 from ibwire_layers.outer import LinkType
@@ -17,8 +18,10 @@ class TappedPort(Closing):
     """A port in front of another, which it closes with itself; the file is pcapng."""
 
     def __init__(self, port: Port, target: Target) -> None:
-        """Raises `CaptureError` for a file that cannot be opened."""
+        """Raises `CaptureError` for a file that cannot be opened, and later, from every method
+        that writes, for one that takes no more."""
         self.port = port
+        self._target = target
         self._writer = PcapngWriter(target, LinkType.ETHERNET, name=port.name)
 
     @property
@@ -66,10 +69,19 @@ class TappedPort(Closing):
         """Finish the file and close the port."""
         try:
             self._writer.close()
+        except OSError as error:
+            raise self._failure(error) from None
         finally:
             self.port.close()
 
     def _write(self, frames: Sequence[Frame]) -> None:
         now = time.time_ns()
-        for frame in frames:
-            self._writer.write(frame, now)
+        try:
+            for frame in frames:
+                self._writer.write(frame, now)
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: OSError) -> CaptureError:
+        reason = str(error.strerror).lower()
+        return CaptureError(str(self._target), None, f"cannot be written: {reason}")

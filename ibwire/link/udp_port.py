@@ -197,7 +197,8 @@ class UDPPort(Closing):
             opened.close()
             reasons = {
                 errno.EPERM: "before Linux 5.7 it needs CAP_NET_RAW to keep to one interface",
-                errno.EADDRINUSE: f"UDP port {port} is taken: by another RoCE stack?",
+                errno.EADDRINUSE: f"UDP port {port} is taken: by another RoCE stack, such as "
+                "Soft-RoCE or a second ibwire",
                 errno.EADDRNOTAVAIL: "this machine does not have this address",
             }
             reason = reasons.get(error.errno or 0, str(error.strerror))

@@ -146,10 +146,17 @@ def settle(endpoint: Endpoint, *left: Connection, seconds: float = END_SECONDS) 
 
 
 def events(endpoint: Endpoint) -> Iterator[Event]:
-    """What the connection manager has to say; asynchronous events of the device go."""
+    """What the connection manager has to say; asynchronous events of the device go.
+
+    Who asks for datagrams is told that there are none: without an answer such requests would
+    fill the listener's backlog for good.
+    """
     endpoint.device.events.clear()
     while (event := endpoint.manager.poll_event()) is not None:
-        yield event
+        if event.kind is EventKind.RESOLVE_REQUEST:
+            endpoint.manager.reject(event.connection, endpoint.live.now)
+        else:
+            yield event
 
 
 def refusal(event: Event) -> str:

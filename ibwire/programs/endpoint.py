@@ -35,6 +35,10 @@ WINDOW = 128
 """Packets without an acknowledgement, as rxe has it (rxe-peer.md, section 3)."""
 
 
+QUIET, LINGER = 0.3, 5.0
+"""Seconds: a peer asks again for a lost acknowledgement after 67 ms, the tools' timeout."""
+
+
 class Interrupted(Exception):
     """SIGINT or SIGTERM has ended a wait; `number` is which."""
 
@@ -111,6 +115,19 @@ class Endpoint(Closing):
 
     # Waiting.
 
+    def run(
+        self,
+        *,
+        stop: Callable[[], bool] | None = None,
+        seconds: float | None = None,
+        watch: Sequence[int] = (),
+    ) -> Ended:
+        """`Live.run`, but that a signal is raised: `Interrupted`."""
+        ended = self.live.run(stop=stop, seconds=seconds, watch=watch)
+        if ended is Ended.SIGNAL:
+            raise Interrupted(self.live.signal or signal.SIGINT)
+        return ended
+
     def wait(
         self,
         condition: Callable[[], bool],
@@ -124,10 +141,7 @@ class Endpoint(Closing):
         watch: descriptors whose input wakes it. Raises `PeerError`, no `what` for so many
         seconds, when the time is over, and `Interrupted` for a signal.
         """
-        ended = self.live.run(stop=condition, seconds=seconds, watch=watch)
-        if ended is Ended.SIGNAL:
-            raise Interrupted(self.live.signal or signal.SIGINT)
-        if ended is not Ended.STOPPED:
+        if self.run(stop=condition, seconds=seconds, watch=watch) is not Ended.STOPPED:
             raise PeerError(f"no {what} for {seconds:g} s")
 
     def wait_on(
@@ -145,10 +159,7 @@ class Endpoint(Closing):
         """
         seen, still = progress(), 0
         while still < 4:
-            ended = self.live.run(stop=condition, seconds=seconds / 4, watch=watch)
-            if ended is Ended.SIGNAL:
-                raise Interrupted(self.live.signal or signal.SIGINT)
-            if ended is Ended.STOPPED:
+            if self.run(stop=condition, seconds=seconds / 4, watch=watch) is Ended.STOPPED:
                 return
             seen, before = progress(), seen
             still = still + 1 if seen == before else 0
@@ -181,7 +192,7 @@ class Endpoint(Closing):
         assert channel is not None
         return channel
 
-    def linger(self, quiet: float, seconds: float) -> None:
+    def linger(self, quiet: float = QUIET, seconds: float = LINGER) -> None:
         """Live on until nothing has arrived for a while: an acknowledgement of ours may have
         been lost, and the peer then asks again.
 
@@ -191,8 +202,7 @@ class Endpoint(Closing):
         heard = -1
         while heard != self.live.received and self.now_ns < end:
             heard = self.live.received
-            if self.live.run(seconds=quiet) is Ended.SIGNAL:
-                raise Interrupted(self.live.signal or signal.SIGINT)
+            self.run(seconds=quiet)
 
     # Addresses.
 

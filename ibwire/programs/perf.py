@@ -44,9 +44,6 @@ from ibwire.rc.path import is_v4
 USUAL_MTU = 4096
 """Path MTU unless another is wanted: the tools' is that of the port."""
 
-QUIET, LINGER = 0.3, 5.0
-"""Seconds: the peer asks again for a lost acknowledgement after 67 ms."""
-
 LATE = 0.05
 """Seconds: what an unreliable service has not brought by then is lost."""
 
@@ -120,10 +117,10 @@ class Run:
         for step in steps.after:
             self._say(step, patience=plan.patience)
         if self.receiving is not None and plan.qp_type is not QPType.RC:
-            self.endpoint.linger(LATE, LINGER)
+            self.endpoint.linger(LATE)
             self.receiving.step()
         if not steps.after:
-            self.endpoint.linger(QUIET, LINGER)
+            self.endpoint.linger()
         return self._result()
 
     def _agree(self) -> tuple[int, int]:

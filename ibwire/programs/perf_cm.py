@@ -149,7 +149,7 @@ class CMExchange:
 
         def has_come() -> bool:
             self._take_events()
-            self._asked = [each for each in self._asked if is_open(each)]
+            self._asked = [each for each in self._asked if self._is_welcome(each)]
             return bool(self._asked)
 
         endpoint.wait(has_come, f"connection of {self.peer}", seconds=seconds)
@@ -163,6 +163,16 @@ class CMExchange:
             raise PeerError(f"{asker(asked)} wants no RC connection: -R has no other here")
         accept(endpoint, asked, qp, depth=depth)
         self.connections.append(asked)
+
+    def _is_welcome(self, asked: Connection) -> bool:
+        """Whether a request is still open, and from the one client once there is one."""
+        if not is_open(asked):
+            return False
+        if not self.connections or asker(asked) == self.peer:
+            return True
+        endpoint = self._endpoint
+        endpoint.manager.reject(asked, endpoint.live.now, cm.RejectReason.NO_RESOURCES)
+        return False
 
     def close(self) -> None:
         """End all connections."""

@@ -243,7 +243,8 @@ class Receives:
 def fitting(plan: Plan, mtu: int) -> Plan:
     """A plan with a size, and no deeper queues than it has use and memory for.
 
-    Raises `EncodeError` for a UD message that is longer than a packet.
+    Raises `EncodeError` for a UD message that is longer than a packet, and for messages that
+    there is no memory for.
     """
     size, depth, receives = plan.size, plan.depth, plan.receives
     if not size:
@@ -252,6 +253,9 @@ def fitting(plan: Plan, mtu: int) -> Plan:
             size = min(size, mtu)
     elif plan.qp_type is QPType.UD and size > mtu:
         raise EncodeError("size", size, f"at most {mtu}: a datagram is one packet")
+    if plan.qps * size > MEMORY:
+        most = MEMORY // plan.qps
+        raise EncodeError("size", size, f"at most {most} with {plan.qps} queue pairs")
     if plan.latency:
         depth = 1
     if plan.seconds is None:
@@ -262,9 +266,7 @@ def fitting(plan: Plan, mtu: int) -> Plan:
     if plan.verb in (Verb.SEND, Verb.WRITE):
         depth = min(depth, IN_FLIGHT * mtu // (plan.qps * max(size, mtu)))
     most = MEMORY // (plan.qps * size)
-    return replace(
-        plan, size=size, depth=max(min(depth, most), 1), receives=max(min(receives, most), 1)
-    )
+    return replace(plan, size=size, depth=max(min(depth, most), 1), receives=min(receives, most))
 
 
 _ACCESS = {

@@ -11,12 +11,10 @@ run_iter_lat; captures/send-lat.pcap.
 
 from __future__ import annotations
 
-import signal
 from abc import ABC, abstractmethod
 
 from ibwire.errors import PeerError
-from ibwire.link.live import Ended
-from ibwire.programs.endpoint import Endpoint, Interrupted
+from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_bandwidth import failure
 from ibwire.programs.perf_contents import pieces_sent
 from ibwire.programs.perf_flows import Flow, Plan
@@ -55,8 +53,7 @@ class Turns(ABC):
                 self._step, lambda: self.flow.progress, f"message from {peer}", plan.patience
             )
             return
-        if endpoint.live.run(stop=self._step, seconds=plan.seconds) is Ended.SIGNAL:
-            raise Interrupted(endpoint.live.signal or signal.SIGINT)
+        endpoint.run(stop=self._step, seconds=plan.seconds)
         if not self.flow.completed:
             raise PeerError(f"no message from {peer} for {plan.seconds:g} s")
 

@@ -125,7 +125,6 @@ class Result:
     report: Report | None = None
     """What the table shows of a bandwidth test."""
     latency: Latency | None = None
-    seconds: float = 0
 
     @property
     def passed(self) -> bool:

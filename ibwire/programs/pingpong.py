@@ -44,9 +44,6 @@ RECEIVES = 64
 COUNT = slice(8, 16)
 """Where the client's count stands in a message, if it is long enough."""
 
-QUIET, LINGER = 0.3, 5.0
-"""Seconds: the peer asks again for a lost acknowledgement after 67 ms."""
-
 
 LINE_SIZE = 52
 """Bytes of the line in which an end says what it is, with its final NUL."""
@@ -246,7 +243,7 @@ class _Pingpong:
         )
         result.seconds = (endpoint.now_ns - begun) / 1e9
         if result.status is WCStatus.SUCCESS and self.plan.qp_type is QPType.RC:
-            endpoint.linger(QUIET, LINGER)
+            endpoint.linger()
         return result
 
     def _step(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,7 +20,7 @@ from ibwire.programs.cm import (
     refusal,
     settle,
 )
-from ibwire.programs.endpoint import Endpoint, Interrupted
+from ibwire.programs.endpoint import Endpoint, Interrupted, address_of
 from ibwire.programs.rping import DEFAULT_SIZE, LARGEST, PORT, Client, Server, Side, Turn
 from ibwire.units import US, S, Time
 from ibwire_layers import cm
@@ -38,7 +37,9 @@ class Result:
     """What came of one connection."""
 
     role: str
-    peer: str
+    local: str
+    """IP address."""
+    remote: str
     pings: int = 0
     size: int = 0
     """Bytes of a ping."""
@@ -95,7 +96,7 @@ def ping(
             settle(endpoint, connection)
         else:
             settle(endpoint, connection, seconds=ABORT_SECONDS)
-        report(_result("client", side, size, took, problem))
+        report(_result(endpoint, connection, side, size, took, problem))
 
 
 @dataclass(eq=False, slots=True)
@@ -140,16 +141,15 @@ class Service:
 
     def run(self) -> None:
         """Serve. Raises `Interrupted`, and `PeerError` when its only client has failed."""
-        live = self._endpoint.live
         while not self._is_over:
             before = {number: each.side.completed for number, each in self._sessions.items()}
-            ended = live.run(stop=self._step, seconds=PATIENCE)
-            if ended is Ended.SIGNAL:
-                interrupted = Interrupted(live.signal or signal.SIGINT)
+            try:
+                ended = self._endpoint.run(stop=self._step, seconds=PATIENCE)
+            except Interrupted:
                 for session in list(self._sessions.values()):
                     self._end(session, None)
                 self._settle()
-                raise interrupted
+                raise
             for number, session in list(self._sessions.items()):
                 if ended is Ended.TIME and before.get(number) == session.side.completed:
                     self._end(session, f"{session.side.peer} has been silent for {PATIENCE:g} s")
@@ -218,16 +218,31 @@ class Service:
         del self._sessions[session.connection.local_id]
         leave(endpoint, session.connection)
         took = endpoint.live.now - session.begun
-        self._report(_result("server", side, side.size, took, problem))
+        self._report(_result(endpoint, session.connection, side, side.size, took, problem))
         if self._is_persistent:
             side.close()
         else:
             self._problem, self._is_over = problem, True
 
 
-def _result(role: str, side: Side, size: int, took: Time, problem: str | None) -> Result:
+def _result(
+    endpoint: Endpoint,
+    connection: Connection,
+    side: Side,
+    size: int,
+    took: Time,
+    problem: str | None,
+) -> Result:
+    way = connection.peer
     result = Result(
-        *(role, side.peer, side.pings, size, side.validate and not problem, took / S, problem),
+        "client" if isinstance(side, Client) else "server",
+        address_of(endpoint.device.gids[way.sgid_index]),
+        address_of(way.dgid),
+        side.pings,
+        size,
+        side.validate and not problem,
+        took / S,
+        problem,
         counters={name: count for name, count in side.qp.counters.as_dict().items() if count},
     )
     if isinstance(side, Client) and side.pings:

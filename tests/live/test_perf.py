@@ -145,6 +145,9 @@ def test_signal_in_the_middle(start: Start, tmp_path: Path, number: signal.Signa
         (("read", "-c", "UC"), "No such option"),
         (("atomic", "-s", 16), "No such option"),
         (("send", "-s", 0), "0 is not in the range"),
+        (("send", "-D", "nan"), "'nan' is not a valid integer range"),
+        (("send", "--dev", "veth-a", "-R", "-p", 0), "-p 0 is for a server over TCP"),
+        (("read", "--dev", "veth-a", "--connect", "", "-p", 0), "-p 0 is for a server over TCP"),
     ],
 )
 def test_wrong_usage_is_explained(start: Start, arguments: tuple[object, ...], reason: str) -> None:

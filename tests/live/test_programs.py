@@ -168,6 +168,73 @@ def test_address_that_the_interface_has_not_is_a_sentence(start: Start) -> None:
     assert "'nonsense' is no IP address" in errors
 
 
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("0.0.0.0", "0.0.0.0 is no address of a single host"),
+        ("::", ":: is no address of a single host"),
+        ("224.0.0.1", "224.0.0.1 is no address of a single host"),
+        ("ff02::1", "ff02::1 is no address of a single host"),
+        ("255.255.255.255", "255.255.255.255 is no address of a single host"),
+        ("::ffff:224.0.0.1", "is no address of a single host"),
+        ("fe80::1%veth-a", "fe80::1%veth-a says an interface, and that is known already"),
+    ],
+)
+def test_address_that_no_host_can_have_is_wrong_usage(
+    start: Start, address: str, reason: str
+) -> None:
+    status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--address", address))
+
+    assert status == 2
+    assert reason in errors
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("", ": no such host: "),
+        ("a..b", "a..b: no such host: no possible name"),
+        ("fe80::1", "fe80::1: is on which interface? fe80::1%IFACE"),
+    ],
+)
+def test_host_that_means_nothing_is_a_sentence(start: Start, host: str, reason: str) -> None:
+    status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--connect", host))
+
+    assert status == 1
+    assert reason in errors
+    assert "Traceback" not in errors
+
+
+def test_link_local_host_is_found_on_its_interface(start: Start) -> None:
+    serving = server(start, "-n", 20)
+    host = "fe80::aff:fe00:2%veth-a"
+    playing = start("a", "pingpong", "--dev", "veth-a", "--connect", host, "--json", "-n", 20)
+    ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
+
+    assert [end["passed"] for end in ends] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("-p", 0, "--connect", "10.0.0.2"), ("-s", 1 << 27), ("--connect", "10.0.0.2", "-n", 0)],
+)
+def test_numbers_without_a_meaning_are_wrong_usage(
+    start: Start, options: tuple[object, ...]
+) -> None:
+    assert ended(start("a", "pingpong", "--dev", "veth-a", *options))[0] == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_full_disk_under_a_tap_is_a_sentence(start: Start) -> None:
+    serving = server(start, "-n", 3000, "--tap", "/dev/full")
+    playing = start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "-n", 3000)
+    status, errors = ended(serving)
+
+    assert status == 1
+    assert "ibwire: /dev/full: cannot be written: no space left on device" in errors
+    assert ended(playing)[0] == 1
+
+
 def test_path_mtu_too_large_is_a_sentence(start: Start, lab: Lab) -> None:
     ip = ["ip", "link", "set", "veth-a", "mtu"]
     subprocess.run(lab.command("a", [*ip, "1500"]), env=lab.environment(), check=True)

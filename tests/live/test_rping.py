@@ -85,7 +85,7 @@ def test_both_sides_say_what_was_verified(
     served = end(serving)
 
     assert status == served[0] == 0
-    assert output.startswith(f"{host} port 7174: 30 pings of 9000 bytes, contents verified, ")
+    assert output.startswith(f"{host}: 30 pings of 9000 bytes, contents verified, ")
     assert served[1].startswith(f"{own}: 30 pings of 9000 bytes, contents verified, ")
     checked = subprocess.run([sys.executable, "-m", "ibwire", "check", tap], capture_output=True)
     assert checked.returncode == 0

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
+from ibwire.cm import Endpoints, request
 from ibwire.errors import EncodeError, LinkError, PeerError
 from ibwire.inject import build_pipe
 from ibwire.programs import perf
 from ibwire.programs.endpoint import Endpoint
-from ibwire.programs.perf_cm import connect_cm, serve_cm
+from ibwire.programs.perf_cm import CMExchange, connect_cm, serve_cm
 from ibwire.programs.perf_contents import pieces_kept, pieces_sent
 from ibwire.programs.perf_exchange import TCPExchange
 from ibwire.programs.perf_flows import MEMORY, Flow, Plan, Receives, fitting
 from ibwire.programs.perf_requests import Outgoing, Reads
 from ibwire.programs.perf_results import Bandwidth, Latency, Result
-from ibwire.programs.perftest import Layout, Record, Verb, Version, pack_mtu, pack_number
+from ibwire.programs.perftest import PORT, Layout, Record, Verb, Version, pack_mtu, pack_number
 from ibwire.rc.attributes import QPAttr, QPAttrMask, QPState, QPType
 from ibwire.rc.device import Device
-from ibwire.rc.qp import QPInit
+from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import WC, WCOpcode, WCStatus
 from socket_port import endpoints, ports, side_by_side
 
@@ -222,6 +223,37 @@ def test_over_the_connection_manager(verb: Verb, latency: bool) -> None:
     assert server.passed
     assert client.sent == 50 * plan.qps
     assert client.qpns == [(peer, own) for own, peer in server.qpns]
+
+
+def test_stranger_gets_no_queue_pair_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One who asks just when the queue pairs of the traffic are connected."""
+    a, b = endpoints()
+    own, other = a.device.gids[1], b.device.gids[1]
+    ready = threading.Event()
+    connect = CMExchange._connect
+
+    def intrude(exchange: CMExchange, qp: QueuePair) -> None:
+        ends = Endpoints(own, 4000, other, PORT)
+        asked = request(
+            service_id=ends.service_id,
+            source=ends.source,
+            destination=ends.destination,
+            qpn=5,
+            starting_psn=0,
+            private_data=ends.private_data(),
+        )
+        a.gid_towards(other)
+        a.manager.connect(asked, a.live.now)
+        connect(exchange, qp)
+
+    monkeypatch.setattr(CMExchange, "_connect", intrude)
+    with a, b, a.port, b.port:
+        client, server = side_by_side(
+            lambda: ready.wait() and connect_cm(a, Plan(Verb.SEND, messages=5), "10.0.0.2"),
+            lambda: serve_cm(b, Plan(Verb.SEND, messages=5), listens=lambda port: ready.set()),
+        )
+
+    assert (client.sent, server.received) == (5, 5)
 
 
 def test_nobody_listens_at_the_connection_manager() -> None:
@@ -518,11 +550,14 @@ def test_datagram_larger_than_a_packet_is_refused() -> None:
 
 
 def test_memory_is_bounded_whatever_is_wanted() -> None:
-    plan = fitting(Plan(Verb.SEND, size=1 << 26, qps=1000, messages=10_000), 4096)
+    plan = fitting(Plan(Verb.SEND, size=1 << 26, qps=4, messages=10_000), 4096)
     assert (plan.depth, plan.receives) == (1, 1)
 
     plan = fitting(Plan(Verb.READ, size=1 << 20, messages=10_000), 4096)
     assert plan.depth * plan.size <= MEMORY
+
+    with pytest.raises(EncodeError, match="at most 268435 with 1000 queue pairs"):
+        fitting(Plan(Verb.SEND, size=1 << 26, qps=1000), 4096)
 
 
 def test_swaps_have_no_more_outstanding_than_places() -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from ibwire.cm import Connection, Endpoints, Event, EventKind, State, request
+from ibwire.cm import (
+    Connection,
+    Endpoints,
+    Event,
+    EventKind,
+    State,
+    request,
+    resolve_request,
+)
 from ibwire.errors import LinkError, PeerError
 from ibwire.inject import build_pipe
 from ibwire.programs import cm as connections
@@ -16,7 +24,7 @@ from ibwire.programs import rping_live
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.rping import PORT, Advert, Client
 from ibwire.programs.rping_live import Result, Service, ping
-from ibwire.rc.attributes import QPCap
+from ibwire.rc.attributes import AddressVector, QPCap
 from ibwire.rc.work import SendFlags, SendWR
 from ibwire_layers import cm
 from ibwire_layers.packet import Packet
@@ -92,7 +100,7 @@ def test_pings_are_answered_and_the_connection_ends(hall: Hall, host: str, own: 
     for result in (server, client):
         assert (result.pings, result.size, result.problem) == (20, 5000, None)
         assert result.validated
-    assert (client.peer, server.peer) == (f"{host} port 7174", own)
+    assert (client.local, client.remote) == (server.remote, server.local) == (own, host)
     assert 0 < client.latency_us["min"] <= client.latency_us["mean"] <= client.latency_us["max"]
     # 2 SENDs and 2 packets of READ responses of each 20 pings, besides acknowledgements.
     assert client.counters["bytes_sent"] == 20 * (2 * 16 + 5000)
@@ -347,6 +355,31 @@ def test_request_that_is_taken_back_at_once_is_forgotten(hall: Hall) -> None:
 
     assert [each.state for each in hall.server.manager.connections] == [State.TIMEWAIT]
     assert hall.results == []
+
+
+def test_who_asks_for_datagrams_is_told_that_there_are_none(hall: Hall) -> None:
+    """More than the backlog of 128: unanswered they would keep clients out for good."""
+    service = Service(hall.server, is_persistent=True, report=hall.results.append)
+    client = hall.client
+    gids = client.device.gids[0], hall.server.device.gids[0]
+    ends = Endpoints(gids[0], 4000, gids[1], PORT)
+    outcomes: list[int] = []
+
+    def ask() -> None:
+        way = AddressVector(dgid=gids[1], sgid_index=client.gid_towards(gids[1]))
+        for _ in range(130):
+            client.manager.resolve(resolve_request(ends), way, client.live.now)
+            outcomes.append(hall.wait_for(client, EventKind.RESOLVED).reason)
+        hall.ask(count=2)
+
+    def serve() -> None:
+        while not hall.over.is_set():
+            hall.server.live.run(stop=service._step, seconds=0.02)
+
+    side_by_side(hall.until_over(ask), serve)
+
+    assert outcomes == [cm.SIDRStatus.REJECTED] * 130
+    assert hall.results[0].pings == 2
 
 
 def test_persistent_server_has_room_for_so_many(
