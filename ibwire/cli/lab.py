@@ -19,6 +19,8 @@ from ibwire.link.veth import (
     DEFAULT_NAME,
     INTERFACES,
     LARGEST_MTU,
+    MIDDLE,
+    MIDDLE_INTERFACES,
     SIDES,
     SMALLEST_MTU,
     Lab,
@@ -34,7 +36,9 @@ def command() -> None:
 
     Nothing outside of them is touched, and nobody needs root where the system allows
     user namespaces. Side a has the interface veth-a with 10.0.0.1 and fd00::a00:1, side b
-    has veth-b with 10.0.0.2 and fd00::a00:2.
+    has veth-b with 10.0.0.2 and fd00::a00:2. With --middle they are not joined directly:
+    their links end at eth-a and eth-b of a third namespace, side m, and what comes
+    to one of these goes on only where a program passes it, as `ibwire tap` does.
 
     \b
     ibwire lab run -- ping -c 3 10.0.0.2
@@ -42,6 +46,8 @@ def command() -> None:
     ibwire lab run --side b -- COMMAND
     ibwire lab shell
     ibwire lab down
+    ibwire lab up --middle
+    ibwire lab run --side m -- ibwire tap --between eth-a eth-b --plan lumina
     """
 
 
@@ -61,24 +67,28 @@ _mtu = click.option(
     show_default=True,
     help="Bytes of the largest IP packet; RoCE needs 80 more than the path MTU.",
 )
+_middle = click.option("--middle", is_flag=True, help="A third namespace, between a and b.")
 _side = click.option(
     "--side",
-    type=click.Choice(SIDES),
+    type=click.Choice((*SIDES, MIDDLE)),
     default=SIDES[0],
     show_default=True,
-    help="Which of the two namespaces.",
+    help="Which of the namespaces.",
 )
 
 
 @command.command("up")
 @_named
 @_mtu
-def up(name: str | None, mtu: int) -> None:
+@_middle
+def up(name: str | None, mtu: int, middle: bool) -> None:
     """Build a lab that stays until `ibwire lab down`."""
     with _errors_told():
-        Lab.create(name or DEFAULT_NAME, mtu=mtu, detached=True)
+        Lab.create(name or DEFAULT_NAME, mtu=mtu, detached=True, middle=middle)
     for side in SIDES:
         click.echo(f"{side}: {INTERFACES[side]} {' '.join(ADDRESSES[side])} mtu {mtu}")
+    if middle:
+        click.echo(f"{MIDDLE}: {' '.join(MIDDLE_INTERFACES)} mtu {mtu}")
 
 
 @command.command("down")
@@ -102,10 +112,16 @@ def shell(name: str | None, side: str) -> None:
 @_named
 @_side
 @_mtu
+@_middle
 @click.argument("arguments", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def run(
-    context: click.Context, name: str | None, side: str, mtu: int, arguments: tuple[str, ...]
+    context: click.Context,
+    name: str | None,
+    side: str,
+    mtu: int,
+    middle: bool,
+    arguments: tuple[str, ...],
 ) -> None:
     """Run a command inside a lab, and give back its exit status.
 
@@ -116,12 +132,14 @@ def run(
         lab = Lab.find(name)
         given = context.get_parameter_source("mtu") is click.core.ParameterSource.COMMANDLINE
         if lab is not None:
-            if given:
-                raise click.UsageError("--mtu is for a lab that is not up yet")
+            if given or middle:
+                raise click.UsageError("--mtu and --middle are for a lab that is not up yet")
             _become(lab, side, arguments)
         if name is not None:
-            raise click.ClickException(f"{name}: is not up: ibwire lab up --name {name}")
-        with Lab.create(mtu=mtu) as lab:
+            raise _not_up(name)
+        if side == MIDDLE and not middle:
+            raise click.UsageError("no lab is up; one that is built for --side m needs --middle")
+        with Lab.create(mtu=mtu, middle=middle) as lab:
             status = _wait_for(lab, side, arguments)
     sys.exit(status)
 
@@ -137,8 +155,13 @@ def _errors_told() -> Iterator[None]:
 def _found(name: str | None) -> Lab:
     lab = Lab.find(name)
     if lab is None:
-        raise click.ClickException(f"{name or DEFAULT_NAME}: is not up: ibwire lab up")
+        raise _not_up(name)
     return lab
+
+
+def _not_up(name: str | None) -> click.ClickException:
+    command = f"ibwire lab up --name {name}" if name is not None else "ibwire lab up"
+    return click.ClickException(f"{name or DEFAULT_NAME}: is not up: {command}")
 
 
 def _become(lab: Lab, side: str, arguments: Sequence[str]) -> NoReturn:

@@ -1,5 +1,8 @@
 """A laboratory: two network namespaces and a veth pair between them, for anybody.
 
+With a middle there are three, and two veth pairs: a --- m --- b. Nothing passes the middle
+but what a program there passes, `ibwire tap` for example.
+
 Where the system lets an unprivileged user make user namespaces nobody needs root: the
 namespaces belong to a user namespace of their own, in which its maker may do
 everything, and outside of which nothing changes.
@@ -48,6 +51,12 @@ ADDRESSES = {
 """IPv4, IPv6. They end in the same four bytes, so that one MAC address is the one that
 `ibwire.rc.device.mac_of` gives for both: devices there need no ARP."""
 
+MIDDLE = "m"
+"""The name of the third side, where there is one."""
+
+MIDDLE_INTERFACES = ("eth-a", "eth-b")
+"""Its ends of the links to a and b. They have no addresses, so the kernel there is silent."""
+
 DEFAULT_NAME = "lab"
 DEFAULT_MTU = 9000
 """Room for every path MTU."""
@@ -69,13 +78,18 @@ class Lab(Closing):
 
     @classmethod
     def create(
-        cls, name: str | None = None, *, mtu: int = DEFAULT_MTU, detached: bool = False
+        cls,
+        name: str | None = None,
+        *,
+        mtu: int = DEFAULT_MTU,
+        detached: bool = False,
+        middle: bool = False,
     ) -> Self:
         """Build a lab.
 
         name: what `find` finds it by; `None` for the default of a detached one, and otherwise
         for one that only its maker knows. mtu: bytes, 1280 to 65535. detached: it stays when
-        this process ends, until `down`.
+        this process ends, until `down`. middle: a and b are joined by way of a third side, m.
 
         Raises `LinkError` when there is one with the name, and when the system does not
         allow it or lacks the command `ip`.
@@ -89,9 +103,9 @@ class Lab(Closing):
         if connection is not None:
             connection.close()
             raise LinkError(label, "is up already")
-        how = "detached" if detached else "attached"
+        how = ["detached" if detached else "attached", *(["middle"] if middle else [])]
         keeper = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, "keep", str(path), str(mtu), how],
+            [sys.executable, "-m", _MODULE, "keep", str(path), str(mtu), *how],
             stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -136,10 +150,13 @@ class Lab(Closing):
     def enter(self, side: str) -> None:
         """Move this process, which must have one thread, into one side; there is no way back."""
         user, *networks = self._namespaces()
+        sides = dict(zip((*SIDES, MIDDLE), networks, strict=False))
         try:
+            if side not in sides:
+                raise LinkError(self.path.stem, "has no middle: ibwire lab up --middle")
             if not os.path.samestat(os.fstat(user), os.stat("/proc/self/ns/user")):
                 _call("setns", user, _CLONE_NEWUSER)
-            _call("setns", networks[SIDES.index(side)], _CLONE_NEWNET)
+            _call("setns", sides[side], _CLONE_NEWNET)
         except OSError as error:
             raise LinkError(self.path.stem, f"cannot be entered: {error.strerror}") from None
         finally:
@@ -147,9 +164,9 @@ class Lab(Closing):
                 os.close(each)
 
     def down(self) -> None:
-        """Take the link away, let the keeper go, and wait until it has.
+        """Take the links away, let the keeper go, and wait until it has.
 
-        Programs that are still inside keep their namespace, but without the link. Raises
+        Programs that are still inside keep their namespace, but without its links. Raises
         `LinkError` when the keeper does not answer.
         """
         connection = _connect(self.path)
@@ -171,17 +188,17 @@ class Lab(Closing):
         self.down()
 
     def _namespaces(self) -> list[int]:
-        """Descriptors of the user namespace and of the network namespace of each side."""
+        """Descriptors of the user namespace and of the network namespaces of a, b and maybe m."""
         connection = _connect(self.path)
         if connection is None:
             raise LinkError(self.path.stem, "is not up: ibwire lab up")
         with connection:
             try:
                 connection.send(_ENTER)
-                _, descriptors, _, _ = socket.recv_fds(connection, 1, _NAMESPACES)
+                _, descriptors, _, _ = socket.recv_fds(connection, 1, _MOST_NAMESPACES)
             except OSError:
                 descriptors = []
-        if len(descriptors) != _NAMESPACES:
+        if len(descriptors) <= len(SIDES):
             raise LinkError(self.path.stem, _SILENT)
         return descriptors
 
@@ -190,8 +207,8 @@ def main(arguments: Sequence[str]) -> None:
     """What the processes of a lab do: `keep` it, or `enter` it and run a command."""
     try:
         if arguments[0] == "keep":
-            path, mtu, how = arguments[1:]
-            _keep(Path(path), int(mtu), attached=how == "attached")
+            path, mtu, *how = arguments[1:]
+            _keep(Path(path), int(mtu), attached="attached" in how, middle="middle" in how)
         else:
             path, side, *command = arguments[1:]
             Lab(Path(path)).enter(side)
@@ -211,7 +228,7 @@ def execute(command: Sequence[str], environment: Mapping[str, str] | None = None
 # The keeper.
 
 
-def _keep(path: Path, mtu: int, *, attached: bool) -> None:
+def _keep(path: Path, mtu: int, *, attached: bool, middle: bool) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as listening:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -227,42 +244,51 @@ def _keep(path: Path, mtu: int, *, attached: bool) -> None:
         try:
             # A terminated keeper cleans up.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-            networks = _build(path.stem, mtu)
+            networks = _build(path.stem, mtu, middle=middle)
             sys.stdout.buffer.write(_READY)
             sys.stdout.buffer.flush()
             # Whoever has said that it is over waits for this connection to close.
             waiting = _serve(listening, networks, attached=attached)
-            # Taken away by name: programs that stay inside would keep it alive.
-            with suppress(LinkError):
-                _ip(path.stem, f"link del {INTERFACES['a']}")
+            # Taken away by name: programs that stay inside would keep them alive.
+            for side, network in zip(SIDES, networks, strict=False):
+                _call("setns", network, _CLONE_NEWNET)
+                with suppress(LinkError):  # without a middle the second goes with the first
+                    _ip(path.stem, f"link del {INTERFACES[side]}")
         finally:
             _remove(path)
     if waiting is not None:
         waiting.close()
 
 
-def _build(name: str, mtu: int) -> list[int]:
-    """Make both namespaces and the link; leaves this process on side a."""
+def _build(name: str, mtu: int, *, middle: bool) -> list[int]:
+    """Make the namespaces, of a, b and maybe m, and the links between them."""
     _unshare_first(name)
     networks = [_own_network_namespace()]
-    try:
-        _call("unshare", _CLONE_NEWNET)
-    except OSError as error:
-        raise LinkError(name, f"no second network namespace: {_reason(error)}") from None
-    networks.append(_own_network_namespace())
-    _call("setns", networks[0], _CLONE_NEWNET)
+    for _ in range(2 if middle else 1):
+        try:
+            _call("unshare", _CLONE_NEWNET)
+        except OSError as error:
+            raise LinkError(name, f"no further network namespace: {_reason(error)}") from None
+        networks.append(_own_network_namespace())
     a, b = (f"{INTERFACES[side]} address {_mac(side)} mtu {mtu}" for side in SIDES)
-    link = f"link add {a} type veth peer name {b} netns /proc/self/fd/{networks[1]}"
-    _ip(name, link, descriptors=networks)
-    for side, network in reversed(list(zip(SIDES, networks, strict=True))):
+    # This process is in the last namespace: one end of each link is there.
+    here = [f"{link} mtu {mtu}" for link in MIDDLE_INTERFACES] if middle else [b]
+    for near, far, network in zip(here, (a, b), networks, strict=False):
+        link = f"link add {near} type veth peer name {far} netns /proc/self/fd/{network}"
+        _ip(name, link, descriptors=networks)
+    if middle:
+        _configure_middle(name)
+    for side, network in reversed(list(zip(SIDES, networks, strict=False))):
         _call("setns", network, _CLONE_NEWNET)
         _configure(name, side)
-    # The other end is up before, so now there is a carrier; the kernel takes note of it later.
-    for side, network in reversed(list(zip(SIDES, networks, strict=True))):
+    # Both ends of each link are up, so there is a carrier; the kernel takes note of it later.
+    links = [(INTERFACES[side],) for side in SIDES] + [MIDDLE_INTERFACES]
+    for names, network in reversed(list(zip(links, networks, strict=False))):
         _call("setns", network, _CLONE_NEWNET)
-        _wait_for_carrier(INTERFACES[side])
-        # Else what the kernel sends over the pair has no checksum yet when it is captured.
-        set_tx_checksum(INTERFACES[side], False)
+        for each in names:
+            _wait_for_carrier(each)
+            # Else what the kernel sends has no checksum yet when it is captured.
+            set_tx_checksum(each, False)
     return networks
 
 
@@ -302,6 +328,14 @@ def _configure(name: str, side: str) -> None:
     # A system without IPv6 still has a lab.
     if Path("/proc/net/if_inet6").exists():
         _ip(name, f"addr add {v6}/64 dev {link} nodad")
+
+
+def _configure_middle(name: str) -> None:
+    for link in MIDDLE_INTERFACES:
+        if Path("/proc/net/if_inet6").exists():
+            # Before it is up: no link-local address either.
+            _ip(name, f"link set {link} addrgenmode none")
+        _ip(name, f"link set {link} up")
 
 
 def _serve(
@@ -446,7 +480,7 @@ _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _READY = b"ready\n"
 _ENTER = b"e"
 _DOWN = b"d"
-_NAMESPACES = 1 + len(SIDES)
+_MOST_NAMESPACES = 1 + len(SIDES) + 1
 
 _PATIENCE = 2.0
 """Seconds that a keeper waits for a client's request, and for a link to have a carrier."""

@@ -1,4 +1,4 @@
-"""The README's commands for a real wire, as they stand there."""
+"""The commands for a real wire in the README and in documents, as they stand there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from ibwire.errors import LinkError
 from ibwire.link.veth import Lab
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/live.md")
+DOCUMENTS = ("README.md", "docs/live.md", "docs/tap.md")
+NAME = "readme"
 SCRIPTS = [
     pytest.param(script, id=f"{name}-{number}")
     for name in DOCUMENTS
@@ -32,13 +34,22 @@ def _possible() -> None:
         pytest.skip(f"no lab: {error}")
 
 
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """What a failed script leaves in the background ends with its lab."""
+    yield
+    left = Lab.find(NAME)
+    if left is not None:
+        left.down()
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_commands_do_what_they_say(script: str, tmp_path: Path) -> None:
     """Every one ends with status 0; a lab of another name is out of the way of the user's."""
     command = tmp_path / "ibwire"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ibwire "$@"\n')
     command.chmod(0o755)
-    script = re.sub(r"\bibwire lab (\w+)", r"ibwire lab \1 --name readme", script)
+    script = re.sub(r"\bibwire lab (\w+)", rf"ibwire lab \1 --name {NAME}", script)
     environment = {
         **os.environ,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
