@@ -28,6 +28,23 @@ from ibwire.closing import Closing
 from ibwire.errors import LinkError
 from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
 from ibwire.link.packet_filter import NOTHING, attach, interesting
+from ibwire.link.packet_socket import (
+    AUXDATA,
+    ETH_P_ALL,
+    IGNORE_OUTGOING,
+    MSG_DONTWAIT,
+    MSG_TRUNC,
+    SOL_PACKET,
+    VLAN_TPID_VALID,
+    VLAN_VALID,
+    check,
+    make_room,
+    packet_socket,
+    recvmmsg,
+    sendmmsg,
+    take_all,
+    take_lost,
+)
 from ibwire.node import Frame
 from ibwire_layers.outer import ROCEV2_PORT, EtherType
 
@@ -68,25 +85,24 @@ class AFPacketPort(Closing):
         frames that the interface's queue has refused; `no_room`: frames that the kernel had
         no room to keep, as `notes` has last found."""
         with ExitStack() as opened:
-            self._socket = opened.enter_context(_packet_socket(name))
+            self._socket = opened.enter_context(packet_socket(name))
             program = interesting(neighbours=neighbours, foreign=promiscuous)
             attach(self._socket, program)
-            self._enlarge(receive_buffer)
+            make_room(self._socket, receive_buffer)
             if promiscuous:
-                membership = _MREQ.pack(self.interface.index, _PACKET_MR_PROMISC, 0)
-                self._socket.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
+                take_all(self._socket, self.interface.index)
             # Kernels before 4.20 do not know it; the filter drops what they hand over.
             with suppress(OSError):
-                self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+                self._socket.setsockopt(SOL_PACKET, IGNORE_OUTGOING, 1)
             if hold_port:
                 for family in (socket.AF_INET, socket.AF_INET6):
                     held = held_port(name, family)
                     if held is not None:
                         opened.enter_context(held)
             # So the kernel tells the VLAN tag that it has taken off a frame.
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+            self._socket.setsockopt(SOL_PACKET, AUXDATA, 1)
             # Only now, behind its filter, does the socket begin to receive.
-            self._socket.bind((name, _ETH_P_ALL))
+            self._socket.bind((name, ETH_P_ALL))
             self._closing = opened.pop_all()
         self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE, _CONTROL_SIZE)
         words = self._receiving.control.cast("I")
@@ -118,18 +134,18 @@ class AFPacketPort(Closing):
     def receive(self) -> Sequence[Frame]:
         """Frames that have arrived, at most `BATCH`; never waits."""
         batch = self._receiving
-        count = _recvmmsg(self._socket.fileno(), batch.headers, self.BATCH, _MSG_DONTWAIT, None)
+        count = recvmmsg(self._socket.fileno(), batch.headers, self.BATCH, MSG_DONTWAIT, None)
         if count <= 0:
             if count < 0:
-                self._check(ctypes.get_errno())
+                check(self.name, ctypes.get_errno())
             return ()
         frames = []
         for header, buffer, status, tag in zip(
             batch.headers[:count], batch.buffers, self._statuses, self._tags, strict=False
         ):
-            if header.message.flags & _MSG_TRUNC:
+            if header.message.flags & MSG_TRUNC:
                 self.counters["too_long"] += 1
-            elif status & _VLAN_VALID:
+            elif status & VLAN_VALID:
                 frames.append(_tagged(buffer[: header.length].tobytes(), status, tag))
             else:
                 frames.append(buffer[: header.length].tobytes())
@@ -150,9 +166,7 @@ class AFPacketPort(Closing):
     def notes(self) -> list[str]:
         """What a user should know about the interface and about what has happened on it so far,
         a sentence each."""
-        statistics = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
-        # Reading starts the kernel's count anew.
-        self.counters["no_room"] += _STATISTICS.unpack(statistics)[1]
+        self.counters["no_room"] += take_lost(self._socket)
         sentences = notes(self.interface)
         for counter, reason in _LOSSES.items():
             if self.counters[counter]:
@@ -174,7 +188,7 @@ class AFPacketPort(Closing):
             vector.base = frame
             vector.length = len(frame)
         descriptor = self._socket.fileno()
-        count = _sendmmsg(descriptor, batch.headers, len(frames), _MSG_DONTWAIT)
+        count = sendmmsg(descriptor, batch.headers, len(frames), MSG_DONTWAIT)
         if count >= 0:
             self.counters["sent"] += count
             return int(count)
@@ -188,25 +202,8 @@ class AFPacketPort(Closing):
             # The frame was refused by the queue of the interface, and is lost as on any wire.
             self.counters["not_sent"] += 1
             return 1
-        self._check(code)
+        check(self.name, code)
         return 0
-
-    def _check(self, code: int) -> None:
-        """Whether an error number means only that there is nothing to do."""
-        if code in (errno.EAGAIN, errno.EINTR):
-            return
-        if code == errno.ENETDOWN:
-            raise LinkError(self.name, "has gone down")
-        if code in (errno.ENXIO, errno.ENODEV):
-            raise LinkError(self.name, "has gone: there is no such interface any more")
-        raise LinkError(self.name, os.strerror(code))
-
-    def _enlarge(self, size: int) -> None:
-        """Make room for frames that wait; without CAP_NET_ADMIN up to net.core.rmem_max."""
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, size)
-        except PermissionError:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
 
 class _Vector(ctypes.Structure):
@@ -268,24 +265,9 @@ class _Batch:
 def _tagged(frame: Frame, status: int, tag: int) -> Frame:
     """A frame with the VLAN tag that the kernel has taken off it."""
     control, kind = _TAG_PARTS.unpack(tag.to_bytes(4, sys.byteorder))
-    if not status & _VLAN_TPID_VALID:
+    if not status & VLAN_TPID_VALID:
         kind = EtherType.VLAN
     return frame[:12] + _TAG_BYTES.pack(kind, control) + frame[12:]
-
-
-def _packet_socket(name: str) -> socket.socket:
-    # Protocol 0: nothing arrives before the socket is bound.
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-    try:
-        return socket.socket(socket.AF_PACKET, kind, 0)
-    except PermissionError:
-        raise LinkError(
-            name,
-            "needs the capability CAP_NET_RAW: run as root, or without any rights on the "
-            "interfaces of `ibwire lab`",
-        ) from None
-    except OSError as error:
-        raise LinkError(name, f"no packet socket: {error.strerror}") from None
 
 
 def held_port(name: str, family: int) -> socket.socket | None:
@@ -319,14 +301,6 @@ def held_port(name: str, family: int) -> socket.socket | None:
     return held
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_recvmmsg = _libc.recvmmsg
-_recvmmsg.argtypes = (
-    *(ctypes.c_int, ctypes.POINTER(_Header), ctypes.c_uint, ctypes.c_int, ctypes.c_void_p),
-)
-_sendmmsg = _libc.sendmmsg
-_sendmmsg.argtypes = (ctypes.c_int, ctypes.POINTER(_Header), ctypes.c_uint, ctypes.c_int)
-
 _LOSSES = {
     "too_long": "received frames were longer than the MTU and are lost; the kernel may merge UDP "
     "packets: ethtool -K {} rx-udp-gro-forwarding off rx-gro-list off gro off",
@@ -338,26 +312,10 @@ _LOSSES = {
 """What the counters of lost frames mean."""
 
 _ETHERNET_SIZE = 14
-_MSG_TRUNC = socket.MSG_TRUNC
-_MSG_DONTWAIT = socket.MSG_DONTWAIT
-_ETH_P_ALL = 3  # linux/if_ether.h
-_SO_RCVBUFFORCE = 33  # asm-generic/socket.h
-_SOL_PACKET = 263
-_PACKET_ADD_MEMBERSHIP = 1
-_PACKET_STATISTICS = 6
-_PACKET_AUXDATA = 8
-_PACKET_IGNORE_OUTGOING = 23
-_PACKET_MR_PROMISC = 1
-_MREQ = Struct("@iHH8x")
-"""struct packet_mreq: interface, type, length of the address, address."""
-_STATISTICS = Struct("=II")
-"""struct tpacket_stats: frames, drops; reading starts them anew."""
 # What comes with each frame: a struct cmsghdr, then a struct tpacket_auxdata.
 _CONTROL_SIZE = socket.CMSG_SPACE(20)
 _STATUS = socket.CMSG_LEN(0)
 """Where the status stands; bits of it say whether there was a tag, and whether its type is told."""
-_VLAN_VALID = 1 << 4
-_VLAN_TPID_VALID = 1 << 6
 _TAG = _STATUS + 16
 """Where priority and VLAN ID stand, and then the type of the tag; 16 bits each."""
 _TAG_PARTS = Struct("=HH")

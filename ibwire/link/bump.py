@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import select
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from struct import Struct
@@ -34,6 +32,25 @@ import numpy.typing as npt
 from ibwire.closing import Closing
 from ibwire.errors import LinkError
 from ibwire.link.interface import Interface, interface
+from ibwire.link.packet_socket import (
+    AUXDATA,
+    ETH_P_ALL,
+    HEADER,
+    IGNORE_OUTGOING,
+    MSG_DONTWAIT,
+    MSG_TRUNC,
+    SOL_PACKET,
+    VECTOR,
+    VLAN_TPID_VALID,
+    VLAN_VALID,
+    check,
+    make_room,
+    packet_socket,
+    recvmmsg,
+    sendmmsg,
+    take_all,
+    take_lost,
+)
 from ibwire.node import Frame
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.outer import VLAN, Ethernet, EtherType
@@ -89,7 +106,7 @@ class Side(Closing):
         self.counters: Counter[str] = Counter()
         """`received`, `sent`; and frames that are lost: `too_long` for the other interface's
         MTU, `refused` by its queue, `no_room` in the kernel for arriving ones."""
-        self._socket = _packet_socket(name)
+        self._socket = packet_socket(name)
         try:
             self._prepare(receive_buffer)
         except OSError as error:
@@ -116,22 +133,22 @@ class Side(Closing):
         """Frames that have arrived, at most `BATCH`, `None` for none; never waits."""
         headers = self._receiving.headers
         limit = min(most, self.BATCH)
-        count = _recvmmsg(self.fileno(), self._receiving.address, limit, _MSG_DONTWAIT, None)
+        count = recvmmsg(self.fileno(), self._receiving.address, limit, MSG_DONTWAIT, None)
         if count <= 0:
             if count < 0:
-                self._check(ctypes.get_errno())
+                check(self.name, ctypes.get_errno())
             return None
         self.counters["received"] += count
         some = headers[:count]
         some["message"]["control_length"] = _CONTROL.itemsize
         starts = self._starts[:count].copy()
         lengths = some["length"].astype(np.int64) - _OFFLOAD.size
-        tagged = np.flatnonzero(self._control["status"][:count] & _VLAN_VALID)
+        tagged = np.flatnonzero(self._control["status"][:count] & VLAN_VALID)
         if len(tagged):
             self._put_tags_back(tagged, starts, lengths)
         merged = self._data[starts - _OFFLOAD.size + 1] != _NOT_MERGED
         arrived = Arrived(self._data, starts, lengths, merged)
-        cut = some["message"]["flags"] & _MSG_TRUNC != 0
+        cut = some["message"]["flags"] & MSG_TRUNC != 0
         if cut.any():
             self.counters["too_long"] += int(cut.sum())
             kept = ~cut
@@ -171,11 +188,9 @@ class Side(Closing):
     def count_losses(self) -> None:
         """Ask the kernel for `no_room`; raises `LinkError`."""
         try:
-            found = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
+            self.counters["no_room"] += take_lost(self._socket)
         except OSError as error:
             raise LinkError(self.name, str(error.strerror)) from None
-        # Reading starts the kernel's count anew.
-        self.counters["no_room"] += _STATISTICS.unpack(found)[1]
 
     def close(self) -> None:
         """Close the socket, with which the interface stops being promiscuous."""
@@ -183,20 +198,13 @@ class Side(Closing):
 
     def _prepare(self, receive_buffer: int) -> None:
         opened = self._socket
-        for force, plain in (
-            (_SO_RCVBUFFORCE, socket.SO_RCVBUF),
-            (_SO_SNDBUFFORCE, socket.SO_SNDBUF),
-        ):
-            try:
-                opened.setsockopt(socket.SOL_SOCKET, force, receive_buffer)
-            except PermissionError:  # without CAP_NET_ADMIN up to net.core.rmem_max
-                opened.setsockopt(socket.SOL_SOCKET, plain, receive_buffer)
-        opened.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
-        opened.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
-        opened.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-        membership = _MREQ.pack(self.interface.index, _PACKET_MR_PROMISC, 0)
-        opened.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, membership)
-        opened.bind((self.name, _ETH_P_ALL))
+        make_room(opened, receive_buffer)
+        make_room(opened, receive_buffer, sending=True)
+        opened.setsockopt(SOL_PACKET, _PACKET_VNET_HDR, 1)
+        opened.setsockopt(SOL_PACKET, AUXDATA, 1)
+        opened.setsockopt(SOL_PACKET, IGNORE_OUTGOING, 1)
+        take_all(opened, self.interface.index)
+        opened.bind((self.name, ETH_P_ALL))
 
     def _put_tags_back(
         self,
@@ -214,7 +222,7 @@ class Side(Closing):
         front[:, _CHECKSUM_AT : _CHECKSUM_AT + 2] = begins.view(np.uint8)
         table[rows, : front.shape[1]] = front
         control = self._control[rows]
-        known = control["status"] & _VLAN_TPID_VALID != 0
+        known = control["status"] & VLAN_TPID_VALID != 0
         tag = np.empty((len(rows), 2), ">u2")
         tag[:, 0] = np.where(known, control["tpid"], EtherType.VLAN)
         tag[:, 1] = control["tci"]
@@ -228,8 +236,8 @@ class Side(Closing):
         messages.vectors["length"][:count] = lengths
         done, descriptor = 0, self.fileno()
         while done < count:
-            place = messages.address + done * _HEADER.itemsize
-            sent = _sendmmsg(descriptor, place, count - done, _MSG_DONTWAIT)
+            place = messages.address + done * HEADER.itemsize
+            sent = sendmmsg(descriptor, place, count - done, MSG_DONTWAIT)
             if sent > 0:
                 self.counters["sent"] += sent
                 done += sent
@@ -247,7 +255,7 @@ class Side(Closing):
                 self.counters["refused"] += 1
                 done += 1
             else:
-                self._check(code)
+                check(self.name, code)
 
     def _wait(self) -> bool:
         """Wait until the interface takes more."""
@@ -255,26 +263,16 @@ class Side(Closing):
         poll.register(self.fileno(), select.POLLOUT)
         return bool(poll.poll(_PATIENCE_MS))
 
-    def _check(self, code: int) -> None:
-        """Whether an error number means only that there is nothing to do."""
-        if code in (errno.EAGAIN, errno.EINTR):
-            return
-        if code == errno.ENETDOWN:
-            raise LinkError(self.name, "has gone down")
-        if code in (errno.ENXIO, errno.ENODEV):
-            raise LinkError(self.name, "has gone: there is no such interface any more")
-        raise LinkError(self.name, os.strerror(code))
-
 
 class _Messages:
     """The structures of one batch call: a message with one buffer for each frame."""
 
     def __init__(self, count: int) -> None:
-        self.vectors = np.zeros(count, _VECTOR)
-        self.headers = np.zeros(count, _HEADER)
+        self.vectors = np.zeros(count, VECTOR)
+        self.headers = np.zeros(count, HEADER)
         self.address: int = self.headers.ctypes.data
         message = self.headers["message"]
-        message["vectors"] = self.vectors.ctypes.data + np.arange(count) * _VECTOR.itemsize
+        message["vectors"] = self.vectors.ctypes.data + np.arange(count) * VECTOR.itemsize
         message["vector_count"] = 1
 
     def place(self, addresses: npt.NDArray[np.int64]) -> None:
@@ -309,38 +307,6 @@ def losses(side: Side) -> list[str]:
     ]
 
 
-def _packet_socket(name: str) -> socket.socket:
-    # Protocol 0: nothing arrives before the socket is bound.
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-    try:
-        return socket.socket(socket.AF_PACKET, kind, 0)
-    except PermissionError:
-        raise LinkError(name, "needs the capability CAP_NET_RAW: run as root") from None
-    except OSError as error:
-        raise LinkError(name, f"no packet socket: {error.strerror}") from None
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_recvmmsg = _libc.recvmmsg
-_recvmmsg.argtypes = (
-    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p),
-)
-_sendmmsg = _libc.sendmmsg
-_sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
-
-_VECTOR = np.dtype([("base", np.uintp), ("length", np.uintp)])
-"""struct iovec."""
-_MESSAGE = np.dtype(
-    [
-        *(("name", np.uintp), ("name_length", np.uint32), ("vectors", np.uintp)),
-        *(("vector_count", np.uintp), ("control", np.uintp), ("control_length", np.uintp)),
-        ("flags", np.int32),
-    ],
-    align=True,
-)
-"""struct msghdr."""
-_HEADER = np.dtype([("message", _MESSAGE), ("length", np.uint32)], align=True)
-"""struct mmsghdr: what a message is made of, and how many bytes of it there were."""
 _CONTROL = np.dtype(
     [
         *(("length", np.uintp), ("level", np.int32), ("type", np.int32)),
@@ -358,10 +324,6 @@ _CHECKSUM_AT = 6
 """Where it says from where on the checksum counts."""
 _NEEDS_CHECKSUM = 1  # VIRTIO_NET_HDR_F_NEEDS_CSUM
 _NOT_MERGED = 0  # VIRTIO_NET_HDR_GSO_NONE
-_MREQ = Struct("@iHH8x")
-"""struct packet_mreq: interface, type, length of the address, address."""
-_STATISTICS = Struct("=II")
-"""struct tpacket_stats: frames, drops."""
 
 _MAC = 6
 _FRAME = VLAN.SIZE + _OFFLOAD.size
@@ -380,17 +342,4 @@ _LOSSES = {
 }
 """What the counters of lost frames mean."""
 
-_ETH_P_ALL = 3  # linux/if_ether.h
-_MSG_TRUNC = socket.MSG_TRUNC
-_MSG_DONTWAIT = socket.MSG_DONTWAIT
-_SO_SNDBUFFORCE = 32  # asm-generic/socket.h
-_SO_RCVBUFFORCE = 33
-_SOL_PACKET = 263
-_PACKET_ADD_MEMBERSHIP = 1
-_PACKET_STATISTICS = 6
-_PACKET_AUXDATA = 8
 _PACKET_VNET_HDR = 15
-_PACKET_IGNORE_OUTGOING = 23
-_PACKET_MR_PROMISC = 1
-_VLAN_VALID = 0x10  # TP_STATUS_VLAN_VALID
-_VLAN_TPID_VALID = 0x40

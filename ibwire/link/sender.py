@@ -28,6 +28,7 @@ import numpy.typing as npt
 from ibwire.closing import Closing
 from ibwire.errors import LinkError
 from ibwire.link import netlink
+from ibwire.link.packet_socket import HEADER, MSG_DONTWAIT, VECTOR, packet_socket, sendmmsg
 from ibwire.link.safety import injectable
 
 
@@ -54,15 +55,21 @@ class Sender(Closing):
         """How often it had to be waited, by why: `buffer full` when the socket's is, `queue full`
         when the interface's queue refuses a frame, which is then sent again."""
         self._socket = packet_socket(name)
+        try:
+            # With protocol 0 it sends, and is never handed a frame.
+            self._socket.bind((name, 0))
+        except OSError as error:
+            self._socket.close()
+            raise LinkError(name, f"no packet socket: {error.strerror}") from None
         self._full = ""
         """Why the last call has taken nothing, empty when it has taken something."""
         self._full_since = 0.0
         self._loaded = 0
-        self._headers = np.zeros(self.BATCH, _HEADER)
-        self._vectors = np.zeros(self.BATCH, _VECTOR)
+        self._headers = np.zeros(self.BATCH, HEADER)
+        self._vectors = np.zeros(self.BATCH, VECTOR)
         begin = _address(self._vectors)
         messages = self._headers["message"]
-        messages["vectors"] = begin + np.arange(self.BATCH) * _VECTOR.itemsize
+        messages["vectors"] = begin + np.arange(self.BATCH) * VECTOR.itemsize
         messages["vector_count"] = 1
         self._rows = np.arange(self.BATCH)
         self._first_header = _address(self._headers)
@@ -100,8 +107,8 @@ class Sender(Closing):
         `PATIENCE`.
         """
         count = min(count, self._loaded - first)
-        header = self._first_header + first * _HEADER.itemsize
-        taken = int(_sendmmsg(self._socket.fileno(), header, count, socket.MSG_DONTWAIT))
+        header = self._first_header + first * HEADER.itemsize
+        taken = int(sendmmsg(self._socket.fileno(), header, count, MSG_DONTWAIT))
         if taken > 0:
             self.sent += taken
             self._full = ""
@@ -194,53 +201,10 @@ def device_counters(name: str) -> DeviceCounters:
     return DeviceCounters(*_STATISTICS.unpack_from(found[_IFLA_STATS64]))
 
 
-def packet_socket(name: str) -> socket.socket:
-    """A packet socket that sends on an interface and never receives."""
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    try:
-        made = socket.socket(socket.AF_PACKET, kind, 0)
-    except PermissionError:
-        raise LinkError(
-            name,
-            "needs the capability CAP_NET_RAW: run as root, or without any rights on the "
-            "interfaces of `ibwire lab`",
-        ) from None
-    except OSError as error:
-        raise LinkError(name, f"no packet socket: {error.strerror}") from None
-    try:
-        # Protocol 0: bound to send, without ever being handed a frame.
-        made.bind((name, 0))
-    except OSError as error:
-        made.close()
-        raise LinkError(name, f"no packet socket: {error.strerror}") from None
-    return made
-
-
 def _address(array: npt.NDArray[np.generic]) -> int:
     """Where an array's memory begins."""
     return int(array.__array_interface__["data"][0])
 
-
-_VECTOR = np.dtype([("base", np.uintp), ("length", np.uintp)], align=True)
-"""struct iovec."""
-_MESSAGE = np.dtype(
-    [
-        ("name", np.uintp),
-        ("name_length", np.uint32),
-        ("vectors", np.uintp),
-        ("vector_count", np.uintp),
-        ("control", np.uintp),
-        ("control_length", np.uintp),
-        ("flags", np.int32),
-    ],
-    align=True,
-)
-"""struct msghdr."""
-_HEADER = np.dtype([("message", _MESSAGE), ("sent", np.uint32)], align=True)
-"""struct mmsghdr: a message, and how many bytes of it were sent."""
-
-_sendmmsg = ctypes.CDLL(None, use_errno=True).sendmmsg
-_sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
 
 _BUFFER = "buffer full"
 _QUEUE = "queue full"

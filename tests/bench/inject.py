@@ -34,7 +34,8 @@ import numpy as np
 from ibwire.capture import PcapWriter
 from ibwire.link.live_frames import LiveFrames
 from ibwire.link.pacing import Pacer
-from ibwire.link.sender import Sender, packet_socket
+from ibwire.link.packet_socket import packet_socket
+from ibwire.link.sender import Sender
 from ibwire.link.transmission import Feed, transmit
 from ibwire.link.veth import ADDRESSES, INTERFACES, Lab
 from ibwire.stream.injection import Injection

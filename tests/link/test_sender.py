@@ -9,7 +9,8 @@ from ibwire.errors import LinkError
 from ibwire.link import bpf
 from ibwire.link.afpacket import _Header, _Message, _Vector
 from ibwire.link.bpf import R0, R1, R2, R6, Helper, Jump, Operation, Size
-from ibwire.link.sender import _HEADER, _MESSAGE, _VECTOR, Sender, device_counters
+from ibwire.link.packet_socket import HEADER, MESSAGE, VECTOR
+from ibwire.link.sender import Sender, device_counters
 
 MISSING = "no-such-link"
 
@@ -21,9 +22,9 @@ def offsets(dtype):
 @pytest.mark.parametrize(
     ("dtype", "structure", "names"),
     [
-        (_VECTOR, _Vector, {"base": "base", "length": "length"}),
+        (VECTOR, _Vector, {"base": "base", "length": "length"}),
         (
-            _MESSAGE,
+            MESSAGE,
             _Message,
             {
                 "name": "name",
@@ -35,7 +36,7 @@ def offsets(dtype):
                 "flags": "flags",
             },
         ),
-        (_HEADER, _Header, {"message": "message", "sent": "length"}),
+        (HEADER, _Header, {"message": "message", "length": "length"}),
     ],
 )
 def test_arrays_lie_in_memory_as_the_structures_of_c(dtype, structure, names):
