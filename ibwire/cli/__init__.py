@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 # NumPy's linear algebra, which nothing here uses, would start a thread a core;
 # Arrow's own allocators keep more memory than they need.
@@ -56,16 +63,54 @@ class _Main(_Lazy):
     def invoke(self, ctx: click.Context) -> object:
         if sys.stdout is None:
             raise click.ClickException("standard output is closed")
+        with _told_apart():
+            try:
+                try:
+                    return super().invoke(ctx)
+                finally:
+                    sys.stdout.flush()
+            except _OutputClosed:  # the reader of a pipe has seen enough
+                _forget_output()
+                return None
+            except _OutputError as error:
+                _forget_output()
+                raise click.ClickException(f"standard output: {error.strerror}") from None
+
+
+class _OutputError(OSError):
+    """Standard output cannot be written; any other `OSError` that comes so far is a bug."""
+
+
+class _OutputClosed(_OutputError, BrokenPipeError):
+    """Nobody reads it any more."""
+
+
+class _Output(io.FileIO):
+    """Standard output with errors of its own."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader of a pipe has seen enough
-            _forget_output()
-            return None
+            return super().write(data)
         except OSError as error:
-            _forget_output()
-            raise click.ClickException(f"standard output: {error.strerror}") from None
-        return result
+            kind = _OutputClosed if error.errno == errno.EPIPE else _OutputError
+            raise kind(error.errno, error.strerror) from None
+
+
+def _told_apart() -> AbstractContextManager[object]:
+    """Write standard output through `_Output`, unless it is no file, as under a test."""
+    before = sys.stdout
+    try:
+        raw = _Output(before.fileno(), "w", closefd=False)
+    except io.UnsupportedOperation:
+        return nullcontext()
+    return redirect_stdout(
+        io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            before.encoding,
+            before.errors,
+            line_buffering=before.isatty(),
+        )
+    )
 
 
 def _forget_output() -> None:

@@ -78,6 +78,7 @@ class Link:
                     faults=faults,
                     # The kernel finds the way of its sockets by itself.
                     neighbour=(lambda _: port.mac) if self.via == "udp" else None,
+                    tell=lambda text: click.echo(text, err=True),
                     spin=self.spin,
                 )
             )

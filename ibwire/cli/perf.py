@@ -255,7 +255,8 @@ def _run(
                 endpoint, plan, port, listens=lambda port: tell_waiting(port, *addresses)
             )
         if as_json:
-            click.echo(json.dumps(_as_object(plan, result, endpoint.counters())))
+            role = "server" if connect is None else "client"
+            click.echo(json.dumps(_as_object(plan, role, result, endpoint.counters())))
         else:
             _print(plan, result)
         if not result.passed:
@@ -282,9 +283,10 @@ def _print(plan: Plan, result: Result) -> None:
     elif result.report is not None:
         report = result.report
         click.echo(COLUMNS)
+        peak, average = report.peak_mib_per_s, report.average_mib_per_s
         click.echo(
-            f" {report.size:<7}    {report.messages:<10}       {report.peak_mb:<7.2f}            "
-            f"{report.average_mb:<7.2f}\t\t   {report.rate_mpps:<7.6f}"
+            f" {report.size:<7}    {report.messages:<10}       {peak:<7.2f}            "
+            f"{average:<7.2f}\t\t   {report.rate_mpps:<7.6f}"
         )
     if result.latency is not None or result.report is not None:
         click.echo(LINE)
@@ -294,8 +296,11 @@ def _print(plan: Plan, result: Result) -> None:
         click.echo(f" lost or torn: {result.lost}")
 
 
-def _as_object(plan: Plan, result: Result, counters: dict[str, int]) -> dict[str, object]:
+def _as_object(
+    plan: Plan, role: str, result: Result, counters: dict[str, int]
+) -> dict[str, object]:
     found: dict[str, object] = {
+        "role": role,
         "verb": plan.verb,
         "service": plan.qp_type.name,
         "local": result.own,
@@ -313,5 +318,7 @@ def _as_object(plan: Plan, result: Result, counters: dict[str, int]) -> dict[str
     if result.report is not None:
         found["bandwidth"] = asdict(result.report)
     if result.latency is not None:
-        found["latency_us"] = asdict(result.latency)
+        times = asdict(result.latency)
+        del times["size"], times["messages"]
+        found["latency_us"] = times
     return found | {"passed": result.passed, "counters": counters}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
+from array import array
 
 import click
+import numpy as np
 
 from ibwire.cli.live import LARGEST_MESSAGE, Link, live_options, tell_waiting
 from ibwire.errors import PeerError
@@ -97,7 +98,8 @@ def command(
         else:
             result = pingpong.serve(endpoint, plan, port, listens=tell_waiting)
         if as_json:
-            click.echo(json.dumps(_as_object(result, endpoint.counters())))
+            role = "server" if connect is None else "client"
+            click.echo(json.dumps(_as_object(role, result, endpoint.counters())))
         else:
             _print(result)
         if not result.passed:
@@ -122,8 +124,9 @@ def _print(result: Result) -> None:
     click.echo(f"{result.received - result.wrong} of {result.received} messages verified")
 
 
-def _as_object(result: Result, counters: dict[str, int]) -> dict[str, object]:
+def _as_object(role: str, result: Result, counters: dict[str, int]) -> dict[str, object]:
     found: dict[str, object] = {
+        "role": role,
         "local": result.own,
         "remote": result.peer,
         "qpn": result.qpn,
@@ -142,10 +145,10 @@ def _as_object(result: Result, counters: dict[str, int]) -> dict[str, object]:
     return found | {"passed": result.passed, "counters": counters}
 
 
-def _spread(rounds_ns: list[int]) -> tuple[float, float]:
+def _spread(rounds_ns: array[int]) -> tuple[float, float]:
     """Median and 99th percentile, us."""
-    ordered = sorted(rounds_ns)
-    return statistics.median(ordered) / 1e3, ordered[len(ordered) * 99 // 100] / 1e3
+    ordered = np.sort(rounds_ns)
+    return float(np.median(ordered)) / 1e3, float(ordered[len(ordered) * 99 // 100]) / 1e3
 
 
 def _reason(result: Result) -> str:

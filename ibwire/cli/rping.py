@@ -80,7 +80,11 @@ def command(
             click.echo(f"{'ping' if connect else 'server ping'} data: {text}", err=as_json)
 
     def report(result: Result) -> None:
-        click.echo(json.dumps(asdict(result)) if as_json else _line(result))
+        if as_json:
+            more = {"passed": result.passed, "counters": endpoint.counters()}
+            click.echo(json.dumps(asdict(result) | more))
+        else:
+            click.echo(_line(result))
 
     with link.open() as endpoint:
         if connect is None:

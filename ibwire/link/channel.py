@@ -67,6 +67,11 @@ class Channel(Closing):
             raise PeerError(f"{self.peer}: {error.strerror}") from None
         return address.removeprefix("::ffff:").partition("%")[0]
 
+    @property
+    def waiting(self) -> bytes:
+        """What has come of a message that is not whole."""
+        return bytes(self._waiting)
+
     def fileno(self) -> int:
         """Readable when something has come."""
         return self._socket.fileno()

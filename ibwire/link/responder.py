@@ -22,7 +22,7 @@ from struct import Struct
 from ibwire.errors import LinkError
 from ibwire.node import OPEN, Frame, Grant, Node
 from ibwire.rc.device import gid_of, mac_of
-from ibwire.rc.path import V4_MAPPED, is_v4
+from ibwire.rc.path import V4_MAPPED, is_v4, nearest
 from ibwire.units import S, Time
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.outer import EtherType, IPProto, IPv4, IPv6
@@ -177,12 +177,11 @@ class Responder:
 
     def _own_for(self, gid: int) -> int:
         """The own address to ask from: link-local for link-local."""
-        fitting = [each for each in self.gids if is_v4(each) == is_v4(gid)]
-        near = [each for each in fitting if _is_link_local(each) == _is_link_local(gid)]
-        if not fitting:
+        own = nearest(self.gids, gid)
+        if own is None:
             version = 4 if is_v4(gid) else 6
             raise LinkError("responder", f"no IPv{version} address to ask from")
-        return (near or fitting)[0]
+        return own
 
     def _learn(self, gid: int, mac: bytes) -> None:
         if gid in self.gids:
@@ -381,10 +380,6 @@ def _solicited_group(gid: int) -> int:
 
 def _is_multicast(gid: int) -> bool:
     return (gid >> 28 & 15 == 14) if is_v4(gid) else gid >> 120 == 0xFF
-
-
-def _is_link_local(gid: int) -> bool:
-    return gid >> 118 == 0xFE80 >> 6
 
 
 _IPV4 = EtherType.IPV4.to_bytes(2)

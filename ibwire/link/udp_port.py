@@ -23,7 +23,6 @@ Source: ip(7), ipv6(7), udp(7), linux/udp.h, asm-generic/socket.h.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import select
 import socket
@@ -41,7 +40,7 @@ from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
 from ibwire.link.packet_filter import NOTHING, attach
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of
-from ibwire.rc.path import V4_MAPPED, Path, ethernet_route, is_v4
+from ibwire.rc.path import V4_MAPPED, Path, address_of, ethernet_route, is_link_local, is_v4
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.headers import BTH, ICRC_SIZE
 from ibwire_layers.outer import ROCEV2_PORT, UDP, EtherType, IPProto, IPv4, IPv6
@@ -202,7 +201,7 @@ class UDPPort(Closing):
                 errno.EADDRNOTAVAIL: "this machine does not have this address",
             }
             reason = reasons.get(error.errno or 0, str(error.strerror))
-            raise LinkError(self.name, f"{_address(gid)}: {reason}") from None
+            raise LinkError(self.name, f"{address_of(gid)}: {reason}") from None
         return self._opened.enter_context(opened)
 
     def _sender(self, gid: int, port: int) -> socket.socket | None:
@@ -220,8 +219,8 @@ class UDPPort(Closing):
     def _place(self, gid: int, port: int) -> tuple[object, ...]:
         """A socket address, on this link where it is link-local."""
         if is_v4(gid):
-            return _address(gid), port
-        return _address(gid), port, 0, self.interface.index if gid >> 118 == 0xFE80 >> 6 else 0
+            return address_of(gid), port
+        return address_of(gid), port, 0, self.interface.index if is_link_local(gid) else 0
 
     # Receiving.
 
@@ -414,13 +413,6 @@ def _frame(path: Path, payload: bytes, v4: bool) -> Frame:
             checksum = internet_checksum(ip).to_bytes(2)
             frame = frame[:14] + ip[:10] + checksum + ip[12:] + frame[34:]
     return frame[:-ICRC_SIZE] + icrc
-
-
-def _address(gid: int) -> str:
-    """The IP address that a GID stands for."""
-    if is_v4(gid):
-        return str(ipaddress.IPv4Address(gid ^ V4_MAPPED))
-    return str(ipaddress.IPv6Address(gid))
 
 
 _LOSSES = {

@@ -10,15 +10,20 @@ from collections.abc import Callable, Iterator
 
 from ibwire.cm import Connection, Endpoints, Event, EventKind, State, reply, request
 from ibwire.errors import LinkError, PeerError
+from ibwire.link.live import Ended
 from ibwire.link.names import addresses_of
-from ibwire.programs.endpoint import Endpoint, address_of
+from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_BYTES, MTU_CODES
 from ibwire.rc.device import gid_of
+from ibwire.rc.path import address_of
 from ibwire.rc.qp import QueuePair
 from ibwire_layers import cm
 
 CONNECT_SECONDS = 30.0
 """Until a peer must have answered: a request is repeated after 6.4 s (`Timing`)."""
+
+SILENT_SECONDS = 3.0
+"""Until the user is told that it has not."""
 
 END_SECONDS = 10.0
 """Until it must have confirmed the end, which is repeated once in that time."""
@@ -74,7 +79,7 @@ def connect(
         connection.bring_up(qp, retry_cnt=RETRIES)
         ready()
         manager.ready(connection, endpoint.live.now)
-        settle(endpoint)  # the RTU leaves before the first data
+        endpoint.run(stop=lambda: True)  # the RTU leaves before the first data
     except BaseException:
         leave(endpoint, connection)
         settle(endpoint, connection, seconds=ABORT_SECONDS)
@@ -203,7 +208,9 @@ def _wait_for_answer(endpoint: Endpoint, connection: Connection, peer: str) -> E
         found.extend(event for event in events(endpoint) if event.connection is connection)
         return bool(found)
 
-    endpoint.wait(has_come, f"answer from {peer}", seconds=CONNECT_SECONDS)
+    if endpoint.run(stop=has_come, seconds=SILENT_SECONDS) is not Ended.STOPPED:
+        endpoint.tell(f"{peer} has not answered yet; asking again for {CONNECT_SECONDS:g} s")
+        endpoint.wait(has_come, f"answer from {peer}", seconds=CONNECT_SECONDS)
     return found[-1]  # a REJ may have followed the REP at once
 
 

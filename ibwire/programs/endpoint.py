@@ -7,13 +7,14 @@ timeouts are handled, TCP channels and completion queues fill.
 
 from __future__ import annotations
 
-import ipaddress
 import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from ibwire.closing import Closing
 from ibwire.cm import ConnectionManager, ManagedDevice
@@ -28,15 +29,16 @@ from ibwire.link.staged import Staged
 from ibwire.node import Node
 from ibwire.programs.faults import Faults
 from ibwire.rc.device import Device, gid_of
-from ibwire.rc.path import V4_MAPPED, is_v4
+from ibwire.rc.path import address_of, is_v4, nearest
 from ibwire.rc.profile import PROFILES, Profile
 
 WINDOW = 128
 """Packets without an acknowledgement, as rxe has it (rxe-peer.md, section 3)."""
 
-
 QUIET, LINGER = 0.3, 5.0
 """Seconds: a peer asks again for a lost acknowledgement after 67 ms, the tools' timeout."""
+
+Said = TypeVar("Said")
 
 
 class Interrupted(Exception):
@@ -54,7 +56,8 @@ class Endpoint(Closing):
     interface's: then the addresses are not the kernel's either, and ARP and neighbour
     solicitations are answered here. vlan: VLAN ID of such a device. profile: how it behaves.
     faults: what happens to its frames. neighbour: the MAC address that leads to an IP
-    address, by default what the kernel knows. spin: never sleep. source: of random numbers.
+    address, by default what the kernel knows. tell: says something to the user while a
+    program waits. spin: never sleep. source: of random numbers.
     Raises `LinkError` for a port without an address.
     """
 
@@ -68,12 +71,14 @@ class Endpoint(Closing):
         profile: str = "spec",
         faults: Faults | None = None,
         neighbour: Callable[[str], bytes] | None = None,
+        tell: Callable[[str], None] = lambda text: None,
         spin: bool = False,
         source: random.Random | None = None,
     ) -> None:
         self.port = port
         self.faults = faults or Faults()
         self.neighbour = neighbour or partial(mac_towards, port.name)
+        self.tell = tell
         self.random = source or random.SystemRandom()
         self.addresses = tuple(addresses or port.addresses)
         if not self.addresses:
@@ -165,18 +170,42 @@ class Endpoint(Closing):
             still = still + 1 if seen == before else 0
         raise PeerError(f"no {what} for {seconds:g} s")
 
-    def read(self, channel: Channel, size: int, what: str, *, seconds: float = 10) -> bytes:
-        """Exactly so many bytes from a channel; raises `PeerError` when they do not come."""
+    def read(
+        self,
+        channel: Channel,
+        size: int,
+        what: str,
+        *,
+        seconds: float = 10,
+        patience: float | None = None,
+        meanwhile: Callable[[], object] = bool,
+    ) -> bytes:
+        """Exactly so many bytes from a channel; raises `PeerError` when they do not come.
+
+        seconds: that it may take, or patience: without a frame of anybody. meanwhile: done
+        whenever something may have come.
+        """
         message: bytes | None = None
 
         def has_come() -> bool:
             nonlocal message
+            meanwhile()
             message = channel.read(size)
             return message is not None
 
-        self.wait(
-            has_come, f"{what} from {channel.peer}", seconds=seconds, watch=[channel.fileno()]
-        )
+        what, watch = f"{what} from {channel.peer}", [channel.fileno()]
+        try:
+            if patience is None:
+                self.wait(has_come, what, seconds=seconds, watch=watch)
+            else:
+                self.wait_on(has_come, lambda: self.live.received, what, patience, watch)
+        except PeerError as error:
+            if not channel.waiting:
+                raise
+            count = len(channel.waiting)
+            raise PeerError(
+                f"{error}, after {count} of {size} bytes: {channel.waiting!r}"
+            ) from None
         return message or b""
 
     def accept(self, listening: Listening, *, seconds: float | None = None) -> Channel:
@@ -191,6 +220,25 @@ class Endpoint(Closing):
         self.wait(has_come, "connection", seconds=seconds, watch=[listening.fileno()])
         assert channel is not None
         return channel
+
+    def meet(
+        self, listening: Listening, size: int, what: str, understand: Callable[[bytes], Said]
+    ) -> tuple[Channel, Said]:
+        """The first program that connects and begins as a client does, and what it says.
+
+        size: bytes of that. understand: raises `PeerError` for what no client says; who
+        says so, or nothing, is told of, and waited for no more.
+        """
+        while True:
+            with ExitStack() as closing:
+                channel = closing.enter_context(self.accept(listening))
+                try:
+                    said = understand(self.read(channel, size, what))
+                except PeerError as error:
+                    self.tell(f"{channel.peer} is no client: {error}; waiting for another")
+                    continue
+                closing.pop_all()
+                return channel, said
 
     def linger(self, quiet: float = QUIET, seconds: float = LINGER) -> None:
         """Live on until nothing has arrived for a while: an acknowledgement of ours may have
@@ -214,17 +262,14 @@ class Endpoint(Closing):
         """
         if not gid:
             raise PeerError("the peer has no GID: RoCE needs one (its GID index?)")
-        own = self.device.gids
-        fitting = [each for each in own if is_v4(each) == is_v4(gid)]
-        near = [each for each in fitting if _is_link_local(each) == _is_link_local(gid)]
-        chosen = next(iter(near or fitting), None)
+        chosen = nearest(self.device.gids, gid)
         if chosen is None:
             version = 4 if is_v4(gid) else 6
             raise LinkError(
                 self.port.name, f"no IPv{version} address, and the peer has {address_of(gid)}"
             )
         self.device.neighbours[gid] = self.neighbour(address_of(gid))
-        return own.index(chosen)
+        return self.device.gids.index(chosen)
 
     def _ask(self, address: str) -> bytes:
         """The MAC address of a neighbour, asked for by ARP or a neighbour solicitation."""
@@ -282,14 +327,3 @@ def _bounded(profile: Profile) -> Profile:
     """
     window = max(WINDOW, 2 * profile.ack_request_interval)
     return replace(profile, max_unacked_psns=min(profile.max_unacked_psns, window))
-
-
-def address_of(gid: int) -> str:
-    """The IP address that a GID stands for."""
-    if is_v4(gid):
-        return str(ipaddress.IPv4Address(gid ^ V4_MAPPED))
-    return str(ipaddress.IPv6Address(gid))
-
-
-def _is_link_local(gid: int) -> bool:
-    return gid >> 118 == 0xFE80 >> 6

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from ibwire.errors import LinkError, PeerError
 from ibwire.link.channel import Channel, Listening
-from ibwire.programs.endpoint import Endpoint, address_of
+from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_bandwidth import Receiving, Sending
 from ibwire.programs.perf_exchange import Exchange, TCPExchange
 from ibwire.programs.perf_flows import Flow, Plan, fitting
@@ -25,6 +25,7 @@ from ibwire.programs.perftest import (
     LARGEST_CACHE_LINE,
     LARGEST_CYCLE_BUFFER,
     PORT,
+    VERSION_SIZE,
     Layout,
     Record,
     Report,
@@ -39,7 +40,7 @@ from ibwire.programs.perftest import (
 )
 from ibwire.rc.attributes import QPType
 from ibwire.rc.cq import CompletionQueue
-from ibwire.rc.path import is_v4
+from ibwire.rc.path import address_of, is_v4
 
 USUAL_MTU = 4096
 """Path MTU unless another is wanted: the tools' is that of the port."""
@@ -50,10 +51,11 @@ LATE = 0.05
 
 def connect(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
     """Be the client of a program on a host."""
+    refuse_unfit(endpoint, plan)
     with Channel.connect(host, port) as channel:
         gid_index = endpoint.gid_like(channel.address)
         exchange = TCPExchange(endpoint, channel, is_client=True)
-        return Run(endpoint, plan, exchange, gid_index).run()
+        return Run(endpoint, plan, exchange, gid_index, greet(exchange)).run()
 
 
 def serve(
@@ -63,20 +65,43 @@ def serve(
     *,
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
-    """Be the server of the first client that connects; `listens` is told the TCP port."""
+    """Be the server of the first client that connects; who is none is told of.
+
+    listens: called with the TCP port when one can.
+    """
+    refuse_unfit(endpoint, plan)
     with Listening(port) as listening:
         listens(listening.port)
-        channel = endpoint.accept(listening)
+        channel, version = endpoint.meet(listening, VERSION_SIZE, "version", Version.unpack)
     with channel:
+        channel.send(Version().pack())
         gid_index = endpoint.gid_like(channel.address)
         exchange = TCPExchange(endpoint, channel, is_client=False)
-        return Run(endpoint, plan, exchange, gid_index).run()
+        return Run(endpoint, plan, exchange, gid_index, version).run()
+
+
+def refuse_unfit(endpoint: Endpoint, plan: Plan) -> None:
+    """Raise what `fitting` has against a plan, before anybody is waited for."""
+    fitting(plan, endpoint.path_mtu(plan.mtu, USUAL_MTU))
+
+
+def greet(exchange: Exchange) -> Version:
+    """Tell each other the versions; the peer's."""
+    return Version.unpack(exchange.swap(Version().pack(), "version"))
 
 
 class Run:
     """One test."""
 
-    def __init__(self, endpoint: Endpoint, plan: Plan, exchange: Exchange, gid_index: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        plan: Plan,
+        exchange: Exchange,
+        gid_index: int,
+        version: Version,
+    ) -> None:
+        """version: the peer's, which is told it first."""
         self.endpoint = endpoint
         self.plan = plan
         self.exchange = exchange
@@ -86,7 +111,7 @@ class Run:
         self.requests = exchange.is_client or plan.both or back_and_forth
         """Whether this end sends, writes, reads or adds."""
         self.responds = not exchange.is_client or plan.both or back_and_forth
-        self.is_ibwire = False
+        self.is_ibwire = version.is_ibwire
         """Whether the peer is."""
         self.mtu = endpoint.path_mtu(plan.mtu, USUAL_MTU)
         self.cqs: tuple[CompletionQueue, CompletionQueue]
@@ -124,10 +149,8 @@ class Run:
         return self._result()
 
     def _agree(self) -> tuple[int, int]:
-        """Exchange version, layout and path MTU; returns cycle buffer and cache line."""
+        """Exchange layout and path MTU; returns cycle buffer and cache line."""
         exchange = self.exchange
-        version = Version.unpack(exchange.swap(Version().pack(), "version"))
-        self.is_ibwire = version.is_ibwire
         cycle, line = (
             max(own, unpack_number(exchange.swap(pack_number(own), what), what, highest))
             for own, what, highest in (

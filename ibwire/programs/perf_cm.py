@@ -26,7 +26,7 @@ from ibwire.programs.cm import (
     settle,
 )
 from ibwire.programs.endpoint import Endpoint
-from ibwire.programs.perf import Run
+from ibwire.programs.perf import Run, greet, refuse_unfit
 from ibwire.programs.perf_flows import OUTSTANDING, Flow, Plan
 from ibwire.programs.perf_results import Result
 from ibwire.programs.perftest import PORT, Record
@@ -51,13 +51,14 @@ RECEIVES = 4
 
 def connect_cm(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
     """Be the client of a program on a host."""
+    refuse_unfit(endpoint, plan)
     exchange = CMExchange(endpoint, f"{host} port {port}", host, port, None)
     try:
         exchange.connections.append(
             connect(endpoint, host, port, exchange.qp, ready=exchange.listen)
         )
         own = exchange.connections[0].peer.sgid_index
-        return Run(endpoint, plan, exchange, own).run()
+        return Run(endpoint, plan, exchange, own, greet(exchange)).run()
     finally:
         exchange.close()
 
@@ -70,6 +71,7 @@ def serve_cm(
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
     """Be the server of the first client that connects; `listens` is told the port."""
+    refuse_unfit(endpoint, plan)
     listener = endpoint.manager.listen(Endpoints(0, 0, 0, port).service_id)
     listens(port)
     exchange = CMExchange(endpoint, "client", "", port, listener)
@@ -78,7 +80,7 @@ def serve_cm(
         exchange.listen()
         exchange.peer = asker(exchange.connections[0])
         own = exchange.connections[0].peer.sgid_index
-        return Run(endpoint, plan, exchange, own).run()
+        return Run(endpoint, plan, exchange, own, greet(exchange)).run()
     finally:
         exchange.close()
 

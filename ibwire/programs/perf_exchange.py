@@ -62,7 +62,12 @@ class TCPExchange:
         """Say something, and hear as many bytes."""
         if self.is_client:
             self._channel.send(own)
-        theirs = self._hear(len(own), what, patience)
+        theirs = self._endpoint.read(
+            *(self._channel, len(own), what),
+            seconds=self.SECONDS,
+            patience=patience,
+            meanwhile=self.meanwhile,
+        )
         if not self.is_client:
             self._channel.send(own)
         return theirs
@@ -74,24 +79,3 @@ class TCPExchange:
     def end(self, word: bytes) -> None:
         """Say the last word."""
         self._channel.send(word)
-
-    def _hear(self, size: int, what: str, patience: float | None) -> bytes:
-        channel, endpoint = self._channel, self._endpoint
-        if patience is None:
-            return endpoint.read(channel, size, what, seconds=self.SECONDS)
-        message: bytes | None = None
-
-        def has_come() -> bool:
-            nonlocal message
-            self.meanwhile()
-            message = channel.read(size)
-            return message is not None
-
-        endpoint.wait_on(
-            has_come,
-            lambda: endpoint.live.received,
-            f"{what} from {self.peer}",
-            patience,
-            (channel.fileno(),),
-        )
-        return message or b""

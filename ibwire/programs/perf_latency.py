@@ -12,6 +12,7 @@ run_iter_lat; captures/send-lat.pcap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 
 from ibwire.errors import PeerError
 from ibwire.programs.endpoint import Endpoint
@@ -36,7 +37,7 @@ class Turns(ABC):
     def __init__(
         self, endpoint: Endpoint, plan: Plan, flow: Flow, cq: CompletionQueue, *, begins: bool
     ) -> None:
-        self.posted_ns: list[int] = []
+        self.posted_ns = array("q")
         self.plan = plan
         self.flow = flow
         self._endpoint = endpoint

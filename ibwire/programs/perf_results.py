@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -80,20 +78,21 @@ class Latency:
         in it perftest's end finds out how fast its processor's clock is, for 0.2 s
         (get_clock.c).
         """
-        rounds = pairwise(posted_ns[1:])
-        times = sorted((after - before) / 1e3 / ways for before, after in rounds) or [0.0]
+        times = np.sort(np.diff(np.array(posted_ns[1:], np.float64))) / 1e3 / ways
+        if not len(times):
+            times = np.zeros(1)
 
         def percentile(share: float) -> float:
-            return times[min(math.ceil(len(times) * share), len(times)) - 1]
+            return float(times[math.ceil(len(times) * share) - 1])
 
         return cls(
             size,
             len(posted_ns),
-            times[0],
-            times[-1],
-            statistics.median(times),
-            statistics.fmean(times),
-            statistics.pstdev(times),
+            float(times[0]),
+            float(times[-1]),
+            float(np.median(times)),
+            float(times.mean()),
+            float(times.std()),
             percentile(0.99),
             percentile(0.999),
         )

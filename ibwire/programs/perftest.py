@@ -215,9 +215,9 @@ class Report:
     """Bytes of a message."""
     messages: int = 0
     """Of all queue pairs together; in a test for a time only those that were counted."""
-    peak_mb: float = 0.0
-    """MB/s, of 2^20 bytes."""
-    average_mb: float = 0.0
+    peak_mib_per_s: float = 0.0
+    """perftest calls it MB/sec."""
+    average_mib_per_s: float = 0.0
     rate_mpps: float = 0.0
     """Millions of messages a second."""
 
@@ -228,8 +228,8 @@ class Report:
         """Both directions together; messages count once, as in perftest's table."""
         return replace(
             self,
-            peak_mb=self.peak_mb + other.peak_mb,
-            average_mb=self.average_mb + other.average_mb,
+            peak_mib_per_s=self.peak_mib_per_s + other.peak_mib_per_s,
+            average_mib_per_s=self.average_mib_per_s + other.average_mib_per_s,
             rate_mpps=self.rate_mpps + other.rate_mpps,
         )
 
@@ -237,7 +237,8 @@ class Report:
         """The numbers."""
         integers = [each.to_bytes(8) for each in (self.size, self.messages)]
         return integers + [
-            struct.pack(">d", each) for each in (self.peak_mb, self.average_mb, self.rate_mpps)
+            struct.pack(">d", each)
+            for each in (self.peak_mib_per_s, self.average_mib_per_s, self.rate_mpps)
         ]
 
     @classmethod

@@ -14,16 +14,18 @@ Source: rdma-core libibverbs/examples/{rc,uc,ud}_pingpong.c; captures/rc-pingpon
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ibwire.errors import EncodeError, PeerError
 from ibwire.link.channel import Channel, Listening
-from ibwire.programs.endpoint import Endpoint, address_of
+from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access, MemoryRegion
+from ibwire.rc.path import address_of
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.unreliable import GRH_SIZE
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCOpcode, WCStatus
@@ -109,7 +111,7 @@ class Result:
     """Messages that were not what they must be."""
     status: WCStatus = WCStatus.SUCCESS
     """Of the completion that ended it."""
-    rounds_ns: list[int] = field(default_factory=list)
+    rounds_ns: array[int] = field(default_factory=lambda: array("q"))
     """How long each message and its answer took."""
     seconds: float = 0
 
@@ -123,11 +125,11 @@ def connect(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Resu
     """Be the client of a program on a host."""
     mtu = _path_mtu(endpoint, plan)
     with Channel.connect(host, port) as channel:
-        pingpong = _Pingpong(endpoint, plan, mtu, is_client=True)
-        own = pingpong.destination(endpoint.gid_like(channel.address))
+        qp = _queue_pair(endpoint, plan)
+        own = _destination(endpoint, qp, endpoint.gid_like(channel.address))
         channel.send(own.pack())
-        line = endpoint.read(channel, LINE_SIZE, "answer")
-        pingpong.bring_up(own, Destination.unpack(line))
+        peer = Destination.unpack(endpoint.read(channel, LINE_SIZE, "answer"))
+        pingpong = _Pingpong(endpoint, plan, mtu, qp, own, peer, is_client=True)
         channel.send(DONE)
     return pingpong.run()
 
@@ -139,19 +141,18 @@ def serve(
     *,
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
-    """Be the server of the first client that connects.
+    """Be the server of the first client that connects; who is none is told of.
 
     listens: called with the TCP port when one can.
     """
     mtu = _path_mtu(endpoint, plan)
     with Listening(port) as listening:
         listens(listening.port)
-        channel = endpoint.accept(listening)
+        channel, peer = endpoint.meet(listening, LINE_SIZE, "line", Destination.unpack)
     with channel:
-        pingpong = _Pingpong(endpoint, plan, mtu, is_client=False)
-        peer = Destination.unpack(endpoint.read(channel, LINE_SIZE, "line"))
-        own = pingpong.destination(endpoint.gid_towards(peer.gid))
-        pingpong.bring_up(own, peer)
+        qp = _queue_pair(endpoint, plan)
+        own = _destination(endpoint, qp, endpoint.gid_towards(peer.gid))
+        pingpong = _Pingpong(endpoint, plan, mtu, qp, own, peer, is_client=False)
         channel.send(own.pack())
         if endpoint.read(channel, len(DONE), "confirmation") != DONE:
             raise PeerError(f"{channel.peer} has not understood our line")
@@ -167,57 +168,61 @@ def _path_mtu(endpoint: Endpoint, plan: Plan) -> int:
     return mtu
 
 
-class _Pingpong:
-    """One end."""
+def _queue_pair(endpoint: Endpoint, plan: Plan) -> QueuePair:
+    device = endpoint.device
+    cq = device.create_cq(4 * RECEIVES)
+    return device.create_qp(QPInit(plan.qp_type, device.alloc_pd(), cq, cq, cap=QPCap(2, RECEIVES)))
 
-    def __init__(self, endpoint: Endpoint, plan: Plan, mtu: int, *, is_client: bool) -> None:
+
+def _destination(endpoint: Endpoint, qp: QueuePair, gid_index: int) -> Destination:
+    """What this end says of itself."""
+    return Destination(qp.number, endpoint.psn(), endpoint.device.gids[gid_index])
+
+
+class _Pingpong:
+    """One end, whose queue pair is up, with everything posted that can arrive."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        plan: Plan,
+        mtu: int,
+        qp: QueuePair,
+        own: Destination,
+        peer: Destination,
+        *,
+        is_client: bool,
+    ) -> None:
         self.endpoint = endpoint
         self.plan = plan
-        self.mtu = mtu
+        self.qp = qp
         self.is_client = is_client
-        self.result: Result
-        device = endpoint.device
-        pd = device.alloc_pd()
-        self.cq = device.create_cq(4 * RECEIVES)
-        self.qp: QueuePair = device.create_qp(
-            QPInit(plan.qp_type, pd, self.cq, self.cq, cap=QPCap(2, RECEIVES))
+        self.result = Result(
+            *(address_of(own.gid), address_of(peer.gid), own.qpn, peer.qpn, mtu, plan.size)
         )
         self.head = GRH_SIZE if plan.qp_type is QPType.UD else 0
         """Bytes in front of a received message."""
         access = int(Access.LOCAL_WRITE)
-        self.sending: MemoryRegion = pd.register(plan.size, access)
-        self.receiving: MemoryRegion = pd.register(self.head + plan.size, access)
+        self.sending: MemoryRegion = qp.pd.register(plan.size, access)
+        self.receiving: MemoryRegion = qp.pd.register(self.head + plan.size, access)
         self._content = bytearray(endpoint.random.randbytes(plan.size))
         self._content[::PAGE] = bytes(len(range(0, plan.size, PAGE)))
         self._counts = plan.size >= COUNT.stop
         self._posted = 0
         self._sent_ns = 0
         """When the last message was posted."""
-
-    def destination(self, gid_index: int) -> Destination:
-        """What this end says of itself."""
-        return Destination(
-            self.qp.number, self.endpoint.psn(), self.endpoint.device.gids[gid_index]
-        )
-
-    def bring_up(self, own: Destination, peer: Destination) -> None:
-        """Take the queue pair to RTS with everything that can arrive posted."""
-        plan, endpoint = self.plan, self.endpoint
-        self.result = Result(
-            *(address_of(own.gid), address_of(peer.gid), own.qpn, peer.qpn, self.mtu, plan.size)
-        )
         self._address = AddressVector(
             dgid=peer.gid, sgid_index=endpoint.gid_towards(peer.gid), sl=plan.service_level
         )
         self._remote_qpn = peer.qpn
         # What the tools ask for, but that 7 retries are 7 and not for ever as with rxe.
         bring_up(
-            self.qp,
+            qp,
             self._address,
             dest_qp_num=peer.qpn,
             sq_psn=own.psn,
             rq_psn=peer.psn,
-            path_mtu=MTU_CODES[self.mtu],
+            path_mtu=MTU_CODES[mtu],
             qkey=QKEY,
             max_rd_atomic=1,
             max_dest_rd_atomic=1,
@@ -249,7 +254,8 @@ class _Pingpong:
     def _step(self) -> bool:
         """Take completions and send what is due; whether it is over."""
         result, wanted = self.result, self.plan.messages
-        for wc in self.cq.poll(RECEIVES):
+        assert self.qp.recv_cq is not None
+        for wc in self.qp.recv_cq.poll(RECEIVES):
             if wc.status is not WCStatus.SUCCESS:
                 result.status = wc.status
                 return True

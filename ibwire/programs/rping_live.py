@@ -20,8 +20,9 @@ from ibwire.programs.cm import (
     refusal,
     settle,
 )
-from ibwire.programs.endpoint import Endpoint, Interrupted, address_of
+from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.programs.rping import DEFAULT_SIZE, LARGEST, PORT, Client, Server, Side, Turn
+from ibwire.rc.path import address_of
 from ibwire.units import US, S, Time
 from ibwire_layers import cm
 
@@ -50,8 +51,13 @@ class Result:
     """Why it ended before its time."""
     latency_us: dict[str, float] = field(default_factory=dict)
     """Of a client's pings: shortest, mean and longest."""
-    counters: dict[str, int] = field(default_factory=dict)
+    qp_counters: dict[str, int] = field(default_factory=dict)
     """Of the queue pair, without those that are 0."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was wrong to its end."""
+        return self.problem is None
 
 
 def ping(
@@ -88,6 +94,10 @@ def ping(
         endpoint.wait_on(is_over, lambda: side.completed, f"answer from {peer}", PATIENCE)
     except PeerError as error:
         problem = str(error)
+        raise
+    except Interrupted as interrupted:
+        if count:
+            problem = f"ended by {interrupted}"
         raise
     finally:
         took = endpoint.live.now - begun
@@ -243,7 +253,7 @@ def _result(
         side.validate and not problem,
         took / S,
         problem,
-        counters={name: count for name, count in side.qp.counters.as_dict().items() if count},
+        qp_counters={name: count for name, count in side.qp.counters.as_dict().items() if count},
     )
     if isinstance(side, Client) and side.pings:
         result.latency_us = {

@@ -7,6 +7,8 @@ reads with `ibwire_layers`.
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32 as _zlib_crc32
 
@@ -39,6 +41,26 @@ V4_MAPPED = 0xFFFF << 32
 def is_v4(gid: int) -> bool:
     """Whether a GID stands for an IPv4 address."""
     return gid >> 32 == 0xFFFF
+
+
+def is_link_local(gid: int) -> bool:
+    """Whether a GID stands for an IPv6 address of one link (fe80::/10, RFC 4291 2.4)."""
+    return gid >> 118 == 0xFE80 >> 6
+
+
+def address_of(gid: int) -> str:
+    """The IP address that a GID stands for."""
+    if is_v4(gid):
+        return str(ipaddress.IPv4Address(gid ^ V4_MAPPED))
+    return str(ipaddress.IPv6Address(gid))
+
+
+def nearest(own: Sequence[int], gid: int) -> int | None:
+    """From which of our GIDs a peer is spoken to: one of its IP version, link-local for
+    link-local if there is any such."""
+    fitting = [each for each in own if is_v4(each) == is_v4(gid)]
+    near = (each for each in fitting if is_link_local(each) == is_link_local(gid))
+    return next(near, fitting[0] if fitting else None)
 
 
 class Headers:

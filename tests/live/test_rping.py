@@ -103,6 +103,8 @@ def test_data_and_objects_are_printed(start: Start) -> None:
     result = json.loads(output)
     assert (result["role"], result["pings"], result["size"]) == ("client", 2, 64)
     assert (result["validated"], result["problem"]) == (True, None)
+    assert (result["passed"], result["local"], result["remote"]) == (True, "10.0.0.1", "10.0.0.2")
+    assert result["counters"]["frames_sent"] > result["qp_counters"]["packets_sent"] > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

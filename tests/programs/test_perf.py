@@ -19,6 +19,7 @@ from ibwire.programs.perf_cm import CMExchange, connect_cm, serve_cm
 from ibwire.programs.perf_contents import pieces_kept, pieces_sent
 from ibwire.programs.perf_exchange import TCPExchange
 from ibwire.programs.perf_flows import MEMORY, Flow, Plan, Receives, fitting
+from ibwire.programs.perf_latency import Fetches
 from ibwire.programs.perf_requests import Outgoing, Reads
 from ibwire.programs.perf_results import Bandwidth, Latency, Result
 from ibwire.programs.perftest import PORT, Layout, Record, Verb, Version, pack_mtu, pack_number
@@ -180,7 +181,7 @@ def test_for_a_time_in_place_of_a_number(verb: Verb) -> None:
     assert client.sent > 0
     assert client.report is not None
     assert client.report.messages == client.sent
-    assert client.report.peak_mb == 0
+    assert client.report.peak_mib_per_s == 0
     assert (server.received == client.sent) is (verb is Verb.SEND)
 
 
@@ -417,6 +418,56 @@ def test_peer_that_has_never_room_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         side_by_side(ask, serve)
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"", "has closed its connection"),
+        (b"6.06", "has closed its connection, after 4 of 16 bytes: b'6.06'"),
+        (b"GET / HTTP/1.1\r\n", "this is no program of perftest"),
+        (b"5.31".ljust(16, b"\0"), "its perftest is version 5.31"),
+    ],
+)
+def test_server_goes_on_waiting_after_who_is_no_client(said: bytes, reason: str) -> None:
+    told: list[str] = []
+    a, b = endpoints(tell=told.append)
+    listens: SimpleQueue[int] = SimpleQueue()
+    plan = Plan(Verb.SEND, messages=3)
+
+    def ask() -> Result:
+        port = listens.get()
+        with socket.create_connection(("127.0.0.1", port)) as connected:
+            connected.sendall(said)
+        return perf.connect(a, plan, "127.0.0.1", port)
+
+    with a, b, a.port, b.port:
+        client, server = side_by_side(ask, lambda: perf.serve(b, plan, 0, listens=listens.put))
+
+    assert client.passed
+    assert server.passed
+    (line,) = told
+    assert line.startswith("127.0.0.1 port ")
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda end, plan: perf.connect(end, plan, "127.0.0.1", 1),
+        lambda end, plan: perf.serve(end, plan, 0, listens=_nobody_may_wait),
+        lambda end, plan: connect_cm(end, plan, "10.0.0.2"),
+        lambda end, plan: serve_cm(end, plan, listens=_nobody_may_wait),
+    ],
+)
+def test_plan_that_cannot_be_is_refused_before_anybody_is_waited_for(program: Any) -> None:
+    a, _ = endpoints()
+    with a, a.port, pytest.raises(EncodeError, match="at most 262144 with 1024 queue pairs"):
+        program(a, Plan(Verb.SEND, size=1 << 26, qps=1024))
+
+
+def _nobody_may_wait(port: int) -> None:
+    raise AssertionError("waits")
+
+
 def answer(*words: bytes, keep: bool = False) -> tuple[socket.socket, threading.Thread]:
     """A server that says its words whenever it is told something, then closes, or is silent."""
     listening = socket.create_server(("127.0.0.1", 0))
@@ -570,10 +621,10 @@ def test_bandwidth_by_hand() -> None:
     measured = Bandwidth(1 << 20, 2, 0, 2 * s + s // 2, [0, s], [2 * s, 2 * s + s // 2])
     report = measured.report()
 
-    assert report.average_mb == pytest.approx(2 / 2.5)
+    assert report.average_mib_per_s == pytest.approx(2 / 2.5)
     assert report.rate_mpps == pytest.approx(2 / 2.5 / 1e6)
     # Both in 2.5 s, or the second in 1.5 s, or the first in 2 s.
-    assert report.peak_mb == pytest.approx(1 / 1.25)
+    assert report.peak_mib_per_s == pytest.approx(1 / 1.25)
 
 
 def test_latency_by_hand() -> None:
@@ -585,6 +636,18 @@ def test_latency_by_hand() -> None:
     assert (latency.t_min, latency.t_typical, latency.t_max) == (5, 12.5, 50)
     assert latency.t_avg == 20
     assert (latency.p99, latency.p99_9) == (50, 50)
+
+
+def test_times_of_messages_take_eight_bytes_each() -> None:
+    a, _ = endpoints()
+    plan = Plan(Verb.READ, latency=True, messages=10)
+    cq = a.device.create_cq(10)
+    with a, a.port:
+        flow = Flow(a, a.device.alloc_pd(), plan, Layout(8), (cq, cq), 0, 0)
+        taken = Fetches(a, plan, flow, cq, begins=True)
+        taken.posted_ns.extend(range(10))
+
+    assert memoryview(taken.posted_ns).nbytes == 10 * 8
 
 
 def test_latency_of_one_message_is_none() -> None:

@@ -136,9 +136,9 @@ def test_report_of_a_client_is_read() -> None:
 
     assert (report.size, report.messages) == (3000, 20)
     # 0x40079f4f90087376 and 0x3f50e8d5557a6856 as numbers of IEEE 754.
-    assert report.peak_mb == pytest.approx(2.952788)
+    assert report.peak_mib_per_s == pytest.approx(2.952788)
     assert report.rate_mpps == pytest.approx(0.00103207, abs=1e-8)
-    assert report.average_mb == pytest.approx(report.rate_mpps * 1e6 * 3000 / 2**20)
+    assert report.average_mib_per_s == pytest.approx(report.rate_mpps * 1e6 * 3000 / 2**20)
     assert report.pack() == numbers
 
 

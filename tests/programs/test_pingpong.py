@@ -152,12 +152,36 @@ def test_nobody_listens() -> None:
     ("said", "reason"),
     [
         (b"", "has closed its connection"),
-        (b"0000:00006a", "has closed its connection"),
+        # The first that a program of perftest says.
+        (b"6.06".ljust(16, b"\0"), r"connection, after 16 of 52 bytes: b'6.06\x00"),
         (b"\r\n" * 26, "no line of a pingpong program"),
-        (CLIENT_LINE.replace(b"ffff0a4d0001", b"000000000000"), "the peer has no GID"),
     ],
 )
-def test_client_that_cannot_be_understood_is_an_error(said: bytes, reason: str) -> None:
+def test_server_goes_on_waiting_after_who_is_no_client(said: bytes, reason: str) -> None:
+    told: list[str] = []
+    a, b = endpoints(tell=told.append)
+    listens: SimpleQueue[int] = SimpleQueue()
+
+    def ask() -> pingpong.Result:
+        port = listens.get()
+        with socket.create_connection(("127.0.0.1", port)) as connected:
+            connected.sendall(said)
+        return pingpong.connect(a, Plan(messages=3), "127.0.0.1", port)
+
+    with a, b, a.port, b.port:
+        client, server = side_by_side(
+            ask, lambda: pingpong.serve(b, Plan(messages=3), 0, listens=listens.put)
+        )
+
+    assert client.passed
+    assert server.passed
+    (line,) = told
+    assert line.startswith("127.0.0.1 port ")
+    assert reason in line
+
+
+def test_client_without_a_gid_is_an_error() -> None:
+    said = CLIENT_LINE.replace(b"ffff0a4d0001", b"000000000000")
     _, b = endpoints()
 
     def say(port: int) -> None:
@@ -167,8 +191,14 @@ def test_client_that_cannot_be_understood_is_an_error(said: bytes, reason: str) 
 
         threading.Thread(target=run).start()
 
-    with b, b.port, pytest.raises(PeerError, match=reason):
+    with b, b.port, pytest.raises(PeerError, match="the peer has no GID"):
         pingpong.serve(b, Plan(), 0, listens=say)
+
+
+def test_rounds_take_eight_bytes_each() -> None:
+    client, _ = play(Plan(messages=20))
+
+    assert memoryview(client.rounds_ns).nbytes == 20 * 8
 
 
 def test_peer_that_falls_silent_is_given_up() -> None:

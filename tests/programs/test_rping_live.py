@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -21,7 +24,7 @@ from ibwire.errors import LinkError, PeerError
 from ibwire.inject import build_pipe
 from ibwire.programs import cm as connections
 from ibwire.programs import rping_live
-from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.programs.rping import PORT, Advert, Client
 from ibwire.programs.rping_live import Result, Service, ping
 from ibwire.rc.attributes import AddressVector, QPCap
@@ -45,6 +48,19 @@ class Hall:
     def serve(self, **kind: Any) -> None:
         """The server of one client."""
         Service(self.server, report=self.results.append, **kind).run()
+
+    @contextmanager
+    def serving_beside(self) -> Iterator[None]:
+        """The server in a thread, for a client that gets signals: only the main thread does."""
+
+        def serve() -> None:
+            with suppress(PeerError):  # such a client leaves in the middle of a ping
+                self.serve()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join()
 
     def idle(self) -> None:
         """A host on which nobody listens."""
@@ -103,7 +119,7 @@ def test_pings_are_answered_and_the_connection_ends(hall: Hall, host: str, own: 
     assert (client.local, client.remote) == (server.remote, server.local) == (own, host)
     assert 0 < client.latency_us["min"] <= client.latency_us["mean"] <= client.latency_us["max"]
     # 2 SENDs and 2 packets of READ responses of each 20 pings, besides acknowledgements.
-    assert client.counters["bytes_sent"] == 20 * (2 * 16 + 5000)
+    assert client.qp_counters["bytes_sent"] == 20 * (2 * 16 + 5000)
 
 
 def test_every_frame_twice_is_as_good_as_once(hall: Hall) -> None:
@@ -138,6 +154,32 @@ def test_rtu_leaves_before_the_first_data(hall: Hall) -> None:
     assert [qpn == 1 for qpn in to[:3]] == [True, True, False]  # REQ, RTU, SEND
 
 
+def test_signal_while_the_rtu_leaves_is_not_lost(hall: Hall) -> None:
+    def interrupt(frame: bytes, now: int) -> list[tuple[int, bytes]]:
+        if Packet.parse(frame).bth.dest_qp == 1 and frame[-244:-242] == b"\x00\x14":
+            os.kill(os.getpid(), signal.SIGINT)
+        return [(0, frame)]
+
+    hall.client.staged.outbound = interrupt
+    with hall.serving_beside(), pytest.raises(Interrupted):
+        hall.connect()
+
+    assert [each.problem for each in hall.results] == [None]
+
+
+@pytest.mark.parametrize(("count", "problem"), [(0, None), (10**9, "ended by SIGINT")])
+def test_signal_is_a_problem_where_a_number_of_pings_is_wanted(
+    hall: Hall, count: int, problem: str | None
+) -> None:
+    def interrupt(data: bytes) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with hall.serving_beside(), pytest.raises(Interrupted):
+        hall.ask(count=count, tell=interrupt)
+
+    assert [each.problem for each in hall.results if each.role == "client"] == [problem]
+
+
 def test_own_queue_pair_gives_up_also_as_rxe() -> None:
     """7 retries would be for ever there (rxe-peer.md, 3); the peer is asked for 7 as by rping."""
     hall = Hall(profile="rxe")
@@ -161,10 +203,14 @@ def test_nobody_listening_is_a_sentence(hall: Hall) -> None:
 
 
 def test_nobody_there_is_a_sentence(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.02)
     monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.05)
+    told: list[str] = []
+    hall.client.tell = told.append
     with pytest.raises(PeerError, match=r"^no answer from 10.0.0.2 port 7174 for 0.05 s$"):
         hall.ask(count=1)
 
+    assert told == ["10.0.0.2 port 7174 has not answered yet; asking again for 0.05 s"]
     # The peer would be told that nobody waits any more.
     last = [mad[16:18] for mad in mads_to(hall)]
     assert last == [b"\x00\x10", b"\x00\x12"]

@@ -9,6 +9,7 @@ with Peers() as peers:
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,15 @@ class Running:
                     return
             if time.monotonic() > deadline:
                 raise AssertionError(f"does not listen for {limit:g} s: {self.end()}")
+            time.sleep(0.01)
+
+    def wait_for_words(self, words: str, limit: float = LIMIT) -> None:
+        """Until it says so on standard error."""
+        deadline = time.monotonic() + limit
+        # Its place in the file is the command's, too: not to be moved.
+        while words not in os.pread(self._errors.fileno(), 1 << 16, 0).decode():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"never says {words!r}: {self.end()}")
             time.sleep(0.01)
 
     def wait(self, limit: float = LIMIT) -> Ended:
@@ -160,19 +170,27 @@ class Peers:
     ) -> Iterator[tuple[Running, Job]]:
         """Two commands that talk to each other, the server first; the caller ends theirs.
 
-        ours: arguments of ibwire, without interface and host. theirs: a tool, without device
-        and host. is_client: whether ours is the client. directory: for both captures.
+        ours: arguments of ibwire, without interface and host; with -R its server is found by
+        the connection manager. theirs: a tool, without device and host. is_client: whether
+        ours is the client. directory: for both captures.
         """
         tap = ("--dev", self.port, "--tap", str(directory / OWN_CAPTURE))
         arguments = ["-m", "ibwire", *ours, *tap]
         with self.guest.capture(directory / GUEST_CAPTURE):
             if is_client:
                 job = self.guest.start(f"{theirs} -d {DEVICE}")
-                self.guest.wait_for_port(TCP_PORT, LIMIT)
+                if "-R" in ours:
+                    listens = f"rdma resource show cm_id | grep -q 'LISTEN.*:{TCP_PORT}'"
+                    self.guest.check(f"until {listens}; do sleep 0.05; done", LIMIT)
+                else:
+                    self.guest.wait_for_port(TCP_PORT, LIMIT)
                 running = self.start(*arguments, "--connect", THEIRS[4])
             else:
                 running = self.start(*arguments)
-                running.wait_for_port()
+                if "-R" in ours:
+                    running.wait_for_words("waiting for a client")
+                else:
+                    running.wait_for_port()
                 job = self.guest.start(f"{theirs} -d {DEVICE} {OURS[4]}")
             try:
                 yield running, job

@@ -52,13 +52,17 @@ class Wire:
         """The packets with a wrong ICRC."""
         return [packet for packet in self.packets if not packet.is_intact]
 
-    def assert_clean(self, service: str = "RC", profile: str = "spec") -> None:
+    def assert_clean(
+        self, service: str = "RC", profile: str = "spec", *, uses_cm: bool = False
+    ) -> None:
         """Nothing is wrong with it, but for packets of ours that were damaged on purpose.
 
-        service: that of every packet. profile: ours.
+        service: that of every packet. profile: ours. uses_cm: whether the connection
+        manager speaks, by datagrams.
         """
         intact = [packet for packet in self.packets if packet.is_intact]
-        assert {packet.opcode.split("_")[0] for packet in intact} == {service}
+        services = {service, "UD"} if uses_cm else {service}
+        assert {packet.opcode.split("_")[0] for packet in intact} == services
         assert [packet for packet in self.damaged if not packet.is_ours] == []
         assert self.strangers == []
         result = CliRunner().invoke(check, ["--json", "--profile", "spec", str(self.path)])
