@@ -4,6 +4,7 @@ import pytest
 
 from ibwire.errors import LinkError
 from ibwire.link.veth import Lab
+from processes import ending
 
 pytest.register_assert_rewrite("live.sides")
 
@@ -19,10 +20,14 @@ def lab():
 
 
 @pytest.fixture
+def processes():
+    """Starts processes, which end with the test, however it ends."""
+    with ending() as started:
+        yield started
+
+
+@pytest.fixture
 def started():
-    """Processes that are ended with the test, however it ends."""
-    processes = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate()
+    """As `processes`, for tests that start them otherwise: a list of them."""
+    with ending() as those:
+        yield those.all

@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ibwire.errors import LinkError
 from ibwire.link.veth import Lab
+from processes import Processes, wait_for
 
 PATIENCE = 30
 """Seconds that anything may take here."""
@@ -20,46 +20,22 @@ PATIENCE = 30
 Start = Callable[..., subprocess.Popen[str]]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    try:
-        built = Lab.create()
-    except LinkError as error:
-        pytest.skip(f"no lab: {error}")
-    with built:
-        yield built
-
-
 @pytest.fixture
-def start(lab: Lab) -> Iterator[Start]:
-    """Starts `ibwire perf` on a side; whatever still runs is ended with the test."""
-    processes: list[subprocess.Popen[str]] = []
+def start(lab: Lab, processes: Processes) -> Start:
+    """Starts `ibwire perf` on a side."""
 
     def start(side: str, *arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "ibwire", "perf", *map(str, arguments)]
-        process = subprocess.Popen(
-            lab.command(side, [*command, "--dev", f"veth-{side}"]),
-            env=lab.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return process
+        command += ["--dev", f"veth-{side}"]
+        return processes.start(lab.command(side, command), lab.environment())
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def server(start: Start, *arguments: object) -> subprocess.Popen[str]:
     process = start("b", *arguments)
-    assert process.stderr
-    for line in process.stderr:
-        if "waiting for a client" in line:
-            return process
-    pytest.fail("the server does not wait for a client")
+    wait_for(process.stderr, "waiting for a client")
+    return process
 
 
 def client(start: Start, *arguments: object, host: str = "10.0.0.2") -> subprocess.Popen[str]:

@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ibwire.errors import LinkError
 from ibwire.link.veth import Lab
+from processes import Processes, wait_for
 
 PATIENCE = 30
 """Seconds that anything may take here."""
@@ -20,52 +20,22 @@ PATIENCE = 30
 Start = Callable[..., subprocess.Popen[str]]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    try:
-        built = Lab.create()
-    except LinkError as error:
-        pytest.skip(f"no lab: {error}")
-    with built:
-        yield built
-
-
 @pytest.fixture
-def start(lab: Lab) -> Iterator[Start]:
-    """Starts an ibwire command on a side; whatever still runs is ended with the test."""
-    processes: list[subprocess.Popen[str]] = []
+def start(lab: Lab, processes: Processes) -> Start:
+    """Starts an ibwire command on a side."""
 
     def start(side: str, *arguments: object, under: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         command = [*under, sys.executable, "-m", "ibwire", *map(str, arguments)]
-        process = subprocess.Popen(
-            lab.command(side, command),
-            env=lab.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return process
+        return processes.start(lab.command(side, command), lab.environment())
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def server(start: Start, *arguments: object) -> subprocess.Popen[str]:
     """A pingpong server that can be connected to."""
     process = start("b", "pingpong", "--dev", "veth-b", "--json", *arguments)
-    wait_for(process, "waiting for a client")
+    wait_for(process.stderr, "waiting for a client")
     return process
-
-
-def wait_for(process: subprocess.Popen[str], words: str) -> None:
-    assert process.stderr
-    for line in process.stderr:
-        if words in line:
-            return
-    pytest.fail(f"never said {words!r}")
 
 
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud"])
@@ -293,7 +263,7 @@ def test_server_goes_on_waiting_after_who_is_no_client(start: Start, lab: Lab) -
     subprocess.run(
         lab.command("a", [sys.executable, "-c", script]), env=lab.environment(), check=True
     )
-    wait_for(serving, "is no client: this is no line of a pingpong program")
+    wait_for(serving.stderr, "is no client: this is no line of a pingpong program")
     playing = start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "-n", 20)
 
     assert ended(playing)[0] == 0

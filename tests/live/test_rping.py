@@ -6,14 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ibwire.errors import LinkError
 from ibwire.link.veth import Lab
+from processes import Processes, wait_for
 
 PATIENCE = 30
 """Seconds that anything may take here."""
@@ -21,37 +20,16 @@ PATIENCE = 30
 Start = Callable[..., subprocess.Popen[str]]
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    try:
-        built = Lab.create()
-    except LinkError as error:
-        pytest.skip(f"no lab: {error}")
-    with built:
-        yield built
-
-
 @pytest.fixture
-def start(lab: Lab) -> Iterator[Start]:
-    """Starts rping on a side; whatever still runs is ended with the test."""
-    processes: list[subprocess.Popen[str]] = []
+def start(lab: Lab, processes: Processes) -> Start:
+    """Starts rping on a side."""
 
     def start(side: str, *arguments: object) -> subprocess.Popen[str]:
         command = [*(sys.executable, "-m", "ibwire", "rping", "--dev", f"veth-{side}")]
-        process = subprocess.Popen(
-            lab.command(side, [*command, *map(str, arguments)]),
-            env=lab.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return process
+        command += map(str, arguments)
+        return processes.start(lab.command(side, command), lab.environment())
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def serve(start: Start, *arguments: object) -> subprocess.Popen[str]:
@@ -59,13 +37,6 @@ def serve(start: Start, *arguments: object) -> subprocess.Popen[str]:
     process = start("b", *arguments)
     wait_for(process.stderr, "waiting for a client")
     return process
-
-
-def wait_for(lines: Any, words: str) -> None:
-    for line in lines:
-        if words in line:
-            return
-    pytest.fail(f"never said {words!r}")
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:

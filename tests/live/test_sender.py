@@ -212,7 +212,7 @@ def test_queue_that_is_full_is_waited_for_and_loses_nothing(lab, started, receiv
 
     with slow(lab, "rate 80mbit burst 20kb limit 30kb"):
         said = report(sender(lab, started, source="random", count=1000, longest=1514))
-        time.sleep(0.1)  # what the queue still holds
+        time.sleep(0.5)  # what the queue still holds, on a busy machine
     seen = end()
 
     assert said["error"] is None

@@ -17,6 +17,7 @@ import pytest
 
 from ibwire.capture import open_capture
 from live.tap_wire import Wire, WireError
+from processes import Processes, wait_for
 
 PATIENCE = 60
 """Seconds that anything may take here."""
@@ -37,25 +38,14 @@ def wire() -> Iterator[Wire]:
 
 
 @pytest.fixture
-def start(wire: Wire) -> Iterator[Start]:
-    """Starts a Python program somewhere; whatever still runs is ended with the test."""
-    processes: list[subprocess.Popen[str]] = []
+def start(wire: Wire, processes: Processes) -> Start:
+    """Starts a Python program somewhere."""
 
     def start(where: str, *arguments: object) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            wire.command(where, sys.executable, *arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return process
+        command = wire.command(where, sys.executable, *arguments)
+        return processes.start(command, stdin=subprocess.PIPE)
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    return start
 
 
 class Tapping:
@@ -67,7 +57,7 @@ class Tapping:
             *("middle", "-c", TAP, "--between", "eth1", "eth2", "--json"),
             *("--plan", folder / "plan.toml", *arguments),
         )
-        wait_for(self.process, "passing between")
+        wait_for(self.process.stderr, "passing between")
 
     def end(self, number: signal.Signals = signal.SIGINT) -> tuple[list[Any], dict[str, Any]]:
         """Ends it as its user would: events, and what it says in the end."""
@@ -86,21 +76,11 @@ def tap(start: Start, tmp_path: Path) -> Callable[..., Tapping]:
 Tap = Callable[..., Tapping]
 
 
-def wait_for(process: subprocess.Popen[str], words: str) -> None:
-    assert process.stderr
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if words in line:
-            return
-    pytest.fail(f"never said {words!r}: {said}")
-
-
 def play(start: Start, folder: Path, count: int = 20) -> None:
     """Messages of 4096 bytes in both directions; what each end saw is in a.pcapng, b.pcapng."""
     common = ("-m", "ibwire", "pingpong", "--dev", "eth0", "-n", count, "--json", "--tap")
     serving = start("b", *common, folder / "b.pcapng")
-    wait_for(serving, "waiting for a client")
+    wait_for(serving.stderr, "waiting for a client")
     playing = start("a", *common, folder / "a.pcapng", "--connect", "10.0.0.2")
     ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
     assert [each["passed"] for each in ends] == [True, True]
@@ -206,11 +186,11 @@ def test_luminas_example_runs_on_a_wire(start: Start, tap: Tap, tmp_path: Path) 
         *("middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "lumina"),
         *("-o", sides[0], "-o", sides[1]),
     )
-    wait_for(process, "passing between")
+    wait_for(process.stderr, "passing between")
     command = ("-m", "ibwire", "perf", "write", "--dev", "eth0", "-q", 4, "-n", 1)
     command += ("-s", 102_400, "-m", 1024)
     serving = start("b", *command)
-    wait_for(serving, "waiting for a client")
+    wait_for(serving.stderr, "waiting for a client")
     playing = start("a", *command, "--connect", "10.0.0.2")
     _, said = playing.communicate(timeout=PATIENCE)
     assert playing.returncode == 0, said
@@ -232,7 +212,7 @@ def test_one_of_each_is_survived(start: Start, tap: Tap, tmp_path: Path) -> None
     process = start(
         *("middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "one-of-each", "--json")
     )
-    wait_for(process, "passing between")
+    wait_for(process.stderr, "passing between")
     play(start, tmp_path)
     process.send_signal(signal.SIGTERM)
     told, _ = process.communicate(timeout=PATIENCE)
@@ -300,7 +280,7 @@ def test_everything_passes_untouched_and_in_order(start: Start, tap: Tap, plan: 
     tapping = tap(plan)
     tests = Path(__file__).parents[1]
     receiving = start("b", "-c", RECEIVE, tests)
-    wait_for(receiving, "ready")
+    wait_for(receiving.stderr, "ready")
     sending = start("a", "-c", SEND, tests)
 
     assert receiving.communicate(timeout=PATIENCE)[0].split() == ["2000", "True"]
@@ -333,7 +313,7 @@ def test_tcp_of_kernels_passes(wire: Wire, start: Start, tap: Tap, plan: str) ->
     """Their checksums are unfinished on a veth pair, and segments come merged."""
     tapping = tap(plan)
     serving = start("b", "-c", SERVE)
-    wait_for(serving, "ready")
+    wait_for(serving.stderr, "ready")
     sent = start("a", "-c", CONNECT).communicate(timeout=PATIENCE)[0]
 
     assert serving.communicate(timeout=PATIENCE)[0] == sent
@@ -389,7 +369,7 @@ def test_signal_ends_it_and_leaves_the_interfaces_as_they_were(
 def test_delayed_frames_leave_when_it_ends(start: Start, tap: Tap, tmp_path: Path) -> None:
     tapping = tap("[[from.a]]\ndelay = '1000s'", "-o", tmp_path / "both.pcapng")
     receiving = start("b", "-c", RECEIVE, Path(__file__).parents[1])
-    wait_for(receiving, "ready")
+    wait_for(receiving.stderr, "ready")
     sending = start("a", "-c", SEND, Path(__file__).parents[1])
     assert sending.stdout
     assert sending.stdout.readline() == "2000\n"

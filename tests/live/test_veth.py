@@ -28,26 +28,6 @@ PATIENCE = 20
 """Seconds that anything may take here."""
 
 
-@pytest.fixture(scope="module")
-def lab():
-    try:
-        built = Lab.create()
-    except LinkError as error:
-        pytest.skip(f"no lab: {error}")
-    with built:
-        yield built
-
-
-@pytest.fixture
-def started():
-    """Processes that are ended with the test, however it ends."""
-    processes = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
 def peer(lab, started, side, role, *, mtu=1024, version=0, **more):
     """Start one of the two processes; it, and what it says first."""
     other = "b" if side == "a" else "a"

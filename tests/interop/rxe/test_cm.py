@@ -17,6 +17,7 @@ from ibwire_layers.packet import CrcStatus, Packet
 from interop.rxe.boot import Guest
 from interop.rxe.peers import Peers
 from interop.rxe.wire import OURS, THEIRS
+from processes import ending
 
 CM_END = Path(__file__).with_name("cm_end.py")
 
@@ -36,22 +37,8 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def start(peers: Peers) -> Iterator[Start]:
     """Starts Python where our port is; whatever still runs is ended with the test."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            peers.network.command(sys.executable, *arguments),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    with ending() as processes:
+        yield lambda *arguments: processes.start(peers.network.command(sys.executable, *arguments))
 
 
 class Ended(NamedTuple):
