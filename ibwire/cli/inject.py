@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ibwire.cli.closed_loop import Loop, loop_options
 from ibwire.cli.injecting import Order, Way, deliver, errors_told, way_options
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import type_of
@@ -108,10 +109,17 @@ def _options(table: tuple[tuple[str, str, str], ...]) -> Callable[[Decorated], D
 @_options(_STREAM)
 @click.option("--solicited", is_flag=True, help="Solicited events.")
 @_options(_ORDER)
+@loop_options
 @way_options
 @click.pass_context
 def command(
-    context: click.Context, /, way: Way, file: str | None, solicited: bool, **options: str | None
+    context: click.Context,
+    /,
+    way: Way,
+    loop: Callable[[Injection], Loop] | None,
+    file: str | None,
+    solicited: bool,
+    **options: str | None,
 ) -> None:
     """Send RDMA test traffic: right PSNs, right ICRCs, or wrong ones on purpose.
 
@@ -125,10 +133,12 @@ def command(
     """
     if context.invoked_subcommand is not None:
         given = [name for name, each in options.items() if each is not None]
-        if given or file or way != Way(None, None, False, False, "mmsg", False):
+        if given or file or loop or way != Way(None, None, False, False, "mmsg", False):
             raise click.UsageError(f"options belong behind {context.invoked_subcommand}")
         return
     way.check()
+    if loop is not None and way.output:
+        raise click.UsageError("nobody answers a capture: --listen and the like are for --dev")
     with errors_told():
         values = {key: parse_value(key, text) for key, text in options.items() if text is not None}
         if solicited:
@@ -140,6 +150,7 @@ def command(
             count=injection.count,
             time=injection.time,
             pace=injection.pace,
+            loop=None if loop is None else loop(injection),
         )
     deliver(order, way)
 

@@ -17,15 +17,15 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import click
 import numpy as np
 
-from ibwire.analyse.histogram import Histogram
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
+from ibwire.cli.closed_loop import Loop, spread
 from ibwire.cli.preview import preview
 from ibwire.errors import EncodeError, IbwireError, LinkError, ScriptError
 from ibwire.link.live_frames import LiveFrames
 from ibwire.link.pacing import Pacer, Pacing, Recorded
 from ibwire.link.sender import Sender
-from ibwire.link.transmission import Ended, Feed, Report, transmit
+from ibwire.link.transmission import Ended, Feed, Outlet, Report, transmit
 from ibwire.stream.blocks import Source, Template
 from ibwire.stream.pace import Pace, Phase, Unit
 from ibwire.units import NS, S, Time
@@ -100,6 +100,8 @@ class Order:
     """`None`: as fast as possible, unless there are times."""
     times: Sequence[int] | None = None
     """Nanoseconds at which each packet leaves, for those that have times of their own."""
+    loop: Loop | None = None
+    """For packets whose answers count."""
 
     @property
     def ends(self) -> bool:
@@ -205,13 +207,48 @@ def _send(order: Order, way: Way) -> None:
     assert way.dev is not None
     for line in order.text:
         click.echo(line, err=True)
+    loop = order.loop
+    report = _sent(order, way)
+    if loop is not None:
+        loop.count(report)
+    if way.as_json:
+        told = _as_object(report)
+        if loop is not None:
+            told["answers"] = loop.as_object()
+        click.echo(json.dumps(told))
+    else:
+        click.echo(_as_text(report, order))
+        for line in () if loop is None else loop.lines():
+            click.echo(line)
+    if report.error is not None:
+        _end(FAILED, str(report.error))
+    if report.signal is not None:
+        sys.exit(128 + report.signal)
+    if loop is not None and loop.error is not None:
+        _end(FAILED, str(loop.error))
+    if report.lost:
+        _end(FAILED, f"the device has not sent {report.lost} of {report.accepted} packets")
+    if not report.held:
+        asked, rate = report.asked_rate, report.rate
+        _end(FAILED, f"the rate was not held: {_pps(asked)} asked, {_pps(rate)} achieved")
+
+
+def _sent(order: Order, way: Way) -> Report:
+    assert way.dev is not None
+    loop = order.loop
+    if loop is not None and loop.polite is not None:
+        if way.tx == "live":
+            raise LinkError(way.dev, "--tx live waits for nobody: it is not for a window or CNPs")
+        return loop.converse(way.dev, certain=way.certain)
     with ExitStack() as stack:
-        outlet: Feed | LiveFrames
+        outlet: Outlet
         if way.tx == "live":
             outlet = stack.enter_context(_live(order, way))
         else:
             sender = stack.enter_context(Sender(way.dev, certain=way.certain))
             outlet = Feed(sender, order.source)
+        if loop is not None:
+            outlet = listening = stack.enter_context(loop.listening(outlet))
         report = transmit(
             outlet,
             order.pacing(),
@@ -220,16 +257,11 @@ def _send(order: Order, way: Way) -> None:
             final=order.source.final,
             certain=way.certain,
         )
-    click.echo(json.dumps(_as_object(report)) if way.as_json else _as_text(report, order))
-    if report.error is not None:
-        _end(FAILED, str(report.error))
-    if report.signal is not None:
-        sys.exit(128 + report.signal)
-    if report.lost:
-        _end(FAILED, f"the device has not sent {report.lost} of {report.accepted} packets")
-    if not report.held:
-        asked, rate = report.asked_rate, report.rate
-        _end(FAILED, f"the rate was not held: {_pps(asked)} asked, {_pps(rate)} achieved")
+        if loop is not None:
+            listening.linger()
+            for note in listening.notes():
+                click.echo(note, err=True)
+    return report
 
 
 def _live(order: Order, way: Way) -> LiveFrames:
@@ -255,9 +287,9 @@ def _as_text(report: Report, order: Order) -> str:
     if report.final:
         lines.append(f"final     {report.final} frames at the end")
     if len(report.gaps):
-        lines.append(f"gaps      {_spread(report.gaps)}")
+        lines.append(f"gaps      {spread(report.gaps)}")
     if len(report.gap_errors):
-        lines.append(f"errors    {_spread(report.gap_errors)} of these gaps")
+        lines.append(f"errors    {spread(report.gap_errors)} of these gaps")
     lines += (f"waited    {count} times: {why}" for why, count in report.waits.items())
     if report.ended is not Ended.COUNT:
         lines.append(f"ended     {_WHY[report.ended]}")
@@ -294,12 +326,6 @@ def _asked(report: Report, order: Order) -> str:
 
 def _pps(rate: float | None) -> str:
     return "no rate" if rate is None else f"{rate:,.1f} pps"
-
-
-def _spread(histogram: Histogram) -> str:
-    """Of nanoseconds."""
-    median, late = histogram.percentile(50), histogram.percentile(99)
-    return f"median {(median or 0) / 1e3:g} us, 99 % {(late or 0) / 1e3:g} us"
 
 
 _WHY = {

@@ -289,7 +289,7 @@ def transmit(
                     report.error = report.error or error
         run.conclude()
     with suppress(LinkError):
-        report.device = _settled(outlet.name, before, report.accepted + report.final, clock)
+        report.device = settled(outlet.name, before, report.accepted + report.final, clock)
     if not outlet.keeps_times and report.lost and 2 * report.lost > report.accepted:
         report.error = report.error or LinkError(
             outlet.name,
@@ -440,7 +440,7 @@ class _Run:
         self._last = now
 
 
-def _settled(name: str, before: DeviceCounters, wanted: int, clock: Clock) -> DeviceCounters:
+def settled(name: str, before: DeviceCounters, wanted: int, clock: Clock) -> DeviceCounters:
     """What an interface has sent since; waits for what is still in its queue."""
     end = clock.now_ns() + _SETTLING
     while True:

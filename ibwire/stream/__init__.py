@@ -6,6 +6,7 @@ from ibwire.stream.cycle import Turn
 from ibwire.stream.injection import Injection
 from ibwire.stream.model import Icrc, Link, Payload, PortRule, Stream, Verb, parse_qpns
 from ibwire.stream.pace import Pace, Phase, Rate, Unit
+from ibwire.stream.pairs import Pair
 from ibwire.stream.script import make_injection, make_stream, parse_value, read_injection
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Injection",
     "Link",
     "Pace",
+    "Pair",
     "Payload",
     "Phase",
     "PortRule",

@@ -46,16 +46,23 @@ class Builder:
     """The packets of a mix of streams, without end.
 
     turn: whether queue pairs take turns by message or by packet. seed: of everything random.
+    room: bytes of frames that are kept, for many builders beside one another.
     """
 
     def __init__(
-        self, streams: Sequence[Stream], *, turn: Turn = Turn.MESSAGE, seed: int = 0
+        self,
+        streams: Sequence[Stream],
+        *,
+        turn: Turn = Turn.MESSAGE,
+        seed: int = 0,
+        room: int = MAXIMUM_RING,
     ) -> None:
         self.cycle = make_cycle(streams, turn, seed=seed)
         self.kinds = [(kind, stream) for stream in streams for kind in make_kinds(stream)]
         self.stride = max(len(kind.frame) for kind, _ in self.kinds)
         """Bytes of the longest frame."""
         self._seed = seed
+        self._room = room
         drawn = [kind.payload_size for kind, of in self.kinds if of.payload is Payload.RANDOM]
         self._random_words = -(-max(drawn, default=0) // 8)
         self._is_marked = any(stream.ce for stream in streams)
@@ -66,14 +73,14 @@ class Builder:
         The frames of a block are overwritten by the next ones.
         """
         cycle = self.cycle
-        fitting = min(BATCH, MAXIMUM_RING // self.stride) // len(cycle)
-        repeated = max(1, fitting)
+        batch = max(1, min(BATCH, self._room // self.stride))
+        repeated = max(1, batch // len(cycle))
         rows = repeated * len(cycle)
-        keeps = rows * self.stride <= MAXIMUM_RING
-        ring = np.zeros((rows if keeps else min(BATCH, rows), self.stride), np.uint8)
+        keeps = rows * self.stride <= self._room
+        ring = np.zeros((rows if keeps else min(batch, rows), self.stride), np.uint8)
         parts = []
-        for start in range(0, rows, BATCH):
-            stop = min(start + BATCH, rows)
+        for start in range(0, rows, batch):
+            stop = min(start + batch, rows)
             frames = ring[start:stop] if keeps else ring[: stop - start]
             parts.append(_Part(self, frames, start, repeated))
             if keeps:

@@ -11,6 +11,7 @@ from ibwire.stream.build import Builder
 from ibwire.stream.cycle import Turn
 from ibwire.stream.model import Stream
 from ibwire.stream.pace import Pace
+from ibwire.stream.pairs import Pair, counts, pairs
 from ibwire.units import NS, Time
 
 
@@ -60,3 +61,11 @@ class Injection:
     def templates(self) -> list[Template] | None:
         """The cycle for who numbers packets itself; `None` if more changes than the PSN."""
         return self._builder.templates()
+
+    def pairs(self) -> list[Pair]:
+        """The same packets by queue pair; `EncodeError` if answers could not be told apart."""
+        return pairs(self.streams, self._builder, count=self.count, pace=self.pace, seed=self.seed)
+
+    def counts(self, count: int) -> list[int]:
+        """How many of the first so many packets belong to each of `pairs`."""
+        return counts(self._builder.cycle, count)
