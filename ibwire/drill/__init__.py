@@ -1,0 +1,12 @@
+"""Conformance scripts that read as the exchange: a device does what they say, or a line fails.
+
+`load` and `parse` read a script, `run` carries one of its cases out, `report` explains a failure.
+The language is in docs/drill.md.
+"""
+
+from ibwire.drill.parser import load, parse
+from ibwire.drill.runner import run
+from ibwire.drill.steps import Case, Script
+from ibwire.drill.verdict import Failure, Verdict, report
+
+__all__ = ["Case", "Failure", "Script", "Verdict", "load", "parse", "report", "run"]

@@ -1,0 +1,86 @@
+"""Files about a run: the packets of a case as pcapng, results as JUnit XML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from ibwire.capture import PcapngWriter
+from ibwire.drill.verdict import INTO, OUT_OF, Verdict, report
+from ibwire.errors import ScriptError
+from ibwire.units import NS
+
+
+def write_capture(verdict: Verdict, directory: Path) -> Path:
+    """Write every packet of a case; returns the file, named after script and case.
+
+    Each packet has a comment: the line of the script that sent or expected it, or that
+    none did; the last packet before the failure also has what was expected there.
+    Raises `OSError` and `CaptureError` when the file cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{_file_name(verdict)}.pcapng"
+    packets = [(index, entry) for index, entry in enumerate(verdict.entries) if entry.frame]
+    failure = verdict.failure
+    with PcapngWriter(str(path), name="drill") as writer:
+        for index, entry in packets:
+            assert entry.frame is not None
+            comments = [_comment(entry.way, entry.line)]
+            if failure is not None and index == packets[-1][0]:
+                comments.append(
+                    f"line {failure.line.number} failed: expected {failure.expected}, "
+                    f"got {failure.got}"
+                )
+            writer.write(entry.frame, entry.time // NS, comments=comments)
+    return path
+
+
+def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptError]) -> None:
+    """Write results as JUnit XML: a test case for each case, an error for each bad script."""
+    failed = sum(not verdict.passed for verdict in verdicts)
+    suite = ElementTree.Element(
+        "testsuite",
+        name="ibwire drill",
+        tests=str(len(verdicts) + len(errors)),
+        failures=str(failed),
+        errors=str(len(errors)),
+    )
+    for verdict in verdicts:
+        script = verdict.path.removesuffix(".drill")
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=script, name=verdict.case or Path(script).name
+        )
+        failure = verdict.failure
+        if failure is not None:
+            message = f"line {failure.line.number}: expected {failure.expected}, got {failure.got}"
+            element = ElementTree.SubElement(case, "failure", message=_clean(message))
+            element.text = _clean(report(verdict))
+    for error in errors:
+        script = error.path.removesuffix(".drill")
+        case = ElementTree.SubElement(suite, "testcase", classname=script, name=Path(script).name)
+        ElementTree.SubElement(case, "error", message=_clean(str(error)))
+    ElementTree.indent(suite)
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _comment(way: str, line: int | None) -> str:
+    if line is None:
+        return "sent by the device; no line of the script expects it"
+    return {
+        INTO: f"line {line} of the script",
+        OUT_OF: f"sent by the device, as line {line} of the script expects",
+    }[way]
+
+
+def _file_name(verdict: Verdict) -> str:
+    """Letters, digits and signs that every file system takes."""
+    stem = Path(verdict.path).name.removesuffix(".drill")
+    name = f"{stem}.{verdict.case}" if verdict.case else stem
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", name)[:120]
+
+
+def _clean(text: str) -> str:
+    """Without the characters that XML does not know."""
+    return re.sub(r"[^\t\n\x20-\uD7FF\uE000-\uFFFD]", "?", text)

@@ -1,0 +1,267 @@
+"""A packet in a script: `SEND_FIRST psn+1 len=1024 ack`, with any field of any header.
+
+The name of the opcode says which headers there are. A field is a header's field by its
+name, with the header before it where two have the same (`ieth.rkey`, `ip.ttl`), or one
+of the words below, which stand for several fields or for none. The same words describe
+what is sent, where they have one value each, and what is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ibwire.drill.cursor import Cursor
+from ibwire.drill.expressions import Expression, Value, read_expression, read_value
+from ibwire.drill.tokens import Kind, Token
+from ibwire_layers import headers as h
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.outer import UDP, VLAN, Ethernet, IPv4, IPv6
+from ibwire_layers.schema import Field, Header
+from ibwire_layers.syndrome import NakCode
+
+WRAPPING = ("psn", "msn")
+"""Fields whose numbers go on at 0."""
+
+WORDS = {
+    "len": "bytes of payload",
+    "at": "where in the test pattern the payload begins",
+    "data": "the payload in hexadecimal",
+    "nak": "the NAK code of the syndrome",
+    "rnr": "the timer code of an RNR NAK",
+    "credits": "the credit code of the syndrome",
+}
+"""Words for what is sent and for what is expected."""
+
+SAID_WORDS = {
+    "pad": "bytes of padding, whatever the payload needs",
+    "fill": "what each byte of the padding is",
+    "icrc": "good, bad, none, or the four bytes as a number",
+    "cut": "bytes that are left of the packet, from its BTH on",
+    "more": "bytes behind the padding that no header knows of",
+}
+"""Words for what is sent only."""
+
+_SYNDROMES = ("nak", "rnr", "credits", "syndrome")
+_FLAGS = {"ack": "ack_req", "se": "se"}
+_OUTER: dict[str, type[Header]] = {"eth": Ethernet, "vlan": VLAN, "udp": UDP}
+_NAMES: dict[str, Mapping[str, int]] = {
+    "nak": {code.name: code.value for code in NakCode},
+    "icrc": {"good": -1, "bad": -2, "none": -3},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A field of a header: `part` is `bth`, `reth`, ..., `ip`, `udp`, `eth` or `vlan`."""
+
+    part: str
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A packet as a script has it: what it says about its fields."""
+
+    token: Token
+    opcode: int
+    headers: tuple[type[Header], ...]
+    """Extension headers."""
+    words: Mapping[str, tuple[Token, Value]]
+    fields: Mapping[Place, tuple[Token, Value]]
+    data: bytes | None
+
+    @property
+    def is_any(self) -> bool:
+        """Whether every packet fits."""
+        return self.opcode == ANY
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it goes from the responder to the requester."""
+        info = INFO.get(self.opcode)
+        return info is not None and info.is_response
+
+
+ANY = -1
+
+OPCODES: dict[str, int] = {}
+"""Opcodes by each of their names: with or without `RC_`, with or without `RDMA_`, ACK."""
+for _opcode in OpCode:
+    _short = _opcode.name.replace("RDMA_", "")
+    for _name in (_opcode.name, _short):
+        OPCODES[_name] = OPCODES[_name.removeprefix("RC_")] = _opcode
+OPCODES["ACK"] = OpCode.RC_ACKNOWLEDGE
+OPCODES["ATOMIC_ACK"] = OpCode.RC_ATOMIC_ACKNOWLEDGE
+
+
+def short_name(opcode: int) -> str:
+    """An opcode as reports have it."""
+    info = INFO.get(opcode)
+    if info is None:
+        return f"OPCODE_0x{opcode:02X}"
+    return info.opcode.name.removeprefix("RC_").replace("RDMA_", "")
+
+
+def read_said(cursor: Cursor) -> Literal:
+    """A packet to send: every field has one value."""
+    return _read(cursor, said=True)
+
+
+def read_heard(cursor: Cursor) -> Literal:
+    """A packet that is expected: fields that are not named may be anything right."""
+    return _read(cursor, said=False)
+
+
+def single(value: Value) -> Expression:
+    """The value of a field that is sent."""
+    return value.choices[0][0]
+
+
+def _read(cursor: Cursor, *, said: bool) -> Literal:
+    token = cursor.name("the name of an opcode")
+    opcode = _opcode_of(cursor, token, said=said)
+    info = INFO.get(opcode)
+    headers = info.headers if info else ()
+    known = _fields_of(headers)
+    words: dict[str, tuple[Token, Value]] = {}
+    fields: dict[Place, tuple[Token, Value]] = {}
+    data: bytes | None = None
+    if opcode != ANY and _begins_psn(cursor):
+        fields[known["psn"]] = cursor.here, _value(cursor, {}, said=said)
+    vocabulary = {**WORDS, **SAID_WORDS} if said else WORDS
+    while not cursor.at_end and cursor.here.text not in ("|", "{"):
+        negated = cursor.takes("!")
+        name = cursor.name("a field of the packet")
+        if name.text in _FLAGS and cursor.here.text != "=":
+            _put(cursor, fields, known[_FLAGS[name.text]], name, _constant(name, not negated))
+            continue
+        if negated:
+            raise cursor.unknown(name, "flag", _FLAGS)
+        if name.text not in vocabulary and name.text not in known:
+            own = sorted(_own_names(headers))
+            raise cursor.unknown(name, f"field of {token.text}", [*own, *vocabulary, *_FLAGS])
+        cursor.sign("=")
+        if name.text == "data":
+            if data is not None:
+                raise cursor.error(name, "data is given twice")
+            data = read_data(cursor)
+            continue
+        value = _value(cursor, _NAMES.get(name.text, {}), said=said)
+        if name.text not in vocabulary:
+            _put(cursor, fields, known[name.text], name, value)
+        elif name.text in words:
+            raise cursor.error(name, f"{name.text} is given twice")
+        else:
+            words[name.text] = name, value
+    literal = Literal(token, opcode, headers, words, fields, data)
+    _check(cursor, literal, known)
+    return literal
+
+
+def read_data(cursor: Cursor) -> bytes:
+    """Bytes in hexadecimal, in quotes."""
+    token = cursor.take()
+    if token.kind is not Kind.TEXT:
+        raise cursor.expected('bytes such as "00 ff"', token)
+    try:
+        return bytes.fromhex(token.text)
+    except ValueError:
+        raise cursor.error(token, f"{token.text!r} is no hexadecimal") from None
+
+
+def _check(cursor: Cursor, literal: Literal, known: Mapping[str, Place]) -> None:
+    """What contradicts itself."""
+    given = [name for name in _SYNDROMES if name in literal.words]
+    syndrome = known.get("syndrome")
+    if syndrome in literal.fields:
+        given.append("syndrome")
+    if given and syndrome is None:
+        token = literal.words[given[0]][0]
+        raise cursor.error(token, f"{literal.token.text} has no AETH and so no {given[0]}")
+    if len(given) > 1:
+        raise cursor.error(literal.token, f"{given[0]} and {given[1]} are the same field")
+    if literal.data is not None and ("len" in literal.words or "at" in literal.words):
+        raise cursor.error(literal.token, "data says what the payload is; len and at do too")
+
+
+def _put(
+    cursor: Cursor,
+    fields: dict[Place, tuple[Token, Value]],
+    place: Place,
+    token: Token,
+    value: Value,
+) -> None:
+    if place in fields:
+        raise cursor.error(token, f"{token.text} is given twice")
+    fields[place] = token, value
+
+
+def _value(cursor: Cursor, names: Mapping[str, int], *, said: bool) -> Value:
+    if not said:
+        return read_value(cursor, names)
+    if cursor.here.kind is Kind.TEXT:
+        raise cursor.expected("a number", cursor.here)
+    token = cursor.here
+    expression = read_expression(cursor, names)
+    return Value(token, ((expression, expression),))
+
+
+def _constant(token: Token, value: bool) -> Value:
+    number = int(value)
+    expression = Expression(token, str(number), lambda scope: number, is_plain=True)
+    return Value(token, ((expression, expression),))
+
+
+def _begins_psn(cursor: Cursor) -> bool:
+    """Whether a PSN without its name comes: `psn+1`, a number, `(psn)`, `*` or `?x`."""
+    here = cursor.here
+    if here.kind in (Kind.NUMBER, Kind.VARIABLE):
+        return True
+    if here.kind is Kind.SIGN:
+        return here.text in ("(", "*", "?", "{")
+    return here.text in ("psn", "rq_psn", "sq_psn") and cursor.after.text != "="
+
+
+def _opcode_of(cursor: Cursor, token: Token, *, said: bool) -> int:
+    if token.text == "any" and not said:
+        return ANY
+    if token.text in OPCODES:
+        return OPCODES[token.text]
+    number = token.text.removeprefix("OPCODE_0x").removeprefix("OPCODE_0X")
+    if number != token.text and len(number) == 2:
+        try:
+            return int(number, 16)
+        except ValueError:
+            pass
+    raise cursor.unknown(token, "opcode", OPCODES if said else [*OPCODES, "any"])
+
+
+def _own_names(headers: tuple[type[Header], ...]) -> list[str]:
+    return [entry.name for header in _with_bth(headers) for entry in header.FIELDS]
+
+
+def _with_bth(headers: tuple[type[Header], ...]) -> tuple[type[Header], ...]:
+    return (h.BTH, *headers)
+
+
+def _fields_of(headers: tuple[type[Header], ...]) -> dict[str, Place]:
+    """Every name that a field has in a packet with these extension headers."""
+    if headers not in _KNOWN:
+        known: dict[str, Place] = {}
+        for header in _with_bth(headers):
+            for entry in header.FIELDS:
+                place = Place(header.KEY, entry)
+                known[f"{header.KEY}.{entry.name}"] = place
+                known.setdefault(entry.name, place)
+        for part, header in _OUTER.items():
+            for entry in header.FIELDS:
+                known[f"{part}.{entry.name}"] = Place(part, entry)
+        for version in (IPv6, IPv4):
+            for entry in version.FIELDS:
+                known[f"ip.{entry.name}"] = Place("ip", entry)
+        _KNOWN[headers] = known
+    return _KNOWN[headers]
+
+
+_KNOWN: dict[tuple[type[Header], ...], dict[str, Place]] = {}

@@ -1,0 +1,391 @@
+"""Packets of a script as frames, and frames against packets of a script.
+
+What a script sends is right in everything that it does not say otherwise: the addresses,
+P_Key, destination queue pair, pad count, lengths, checksums and the ICRC, which is made
+last. What the device sends must be right in everything that the script does not mention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ibwire.drill.expressions import Scope
+from ibwire.drill.literals import WRAPPING, Literal, Place, short_name, single
+from ibwire_layers import headers as h
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.crc import internet_checksum
+from ibwire_layers.errors import DecodeError
+from ibwire_layers.opcodes import INFO, Payload
+from ibwire_layers.outer import IPv4
+from ibwire_layers.packet import (
+    CrcStatus,
+    Packet,
+    RoCEv2Route,
+    Route,
+    headers_before_bth,
+    with_lengths,
+)
+from ibwire_layers.psn import MASK, distance
+from ibwire_layers.schema import Header
+from ibwire_layers.syndrome import AckKind
+
+MAXIMUM_PAYLOAD = 16384
+"""Bytes of a packet of a script: more than any path MTU, for packets that are too long."""
+
+GOOD, BAD, NONE = -1, -2, -3
+"""What `icrc` may be besides a number."""
+
+
+def pattern(at: int, length: int) -> bytes:
+    """Bytes of the test pattern, which repeats after 2^16 and is another at every offset near."""
+    at &= 0xFFFF
+    return (_PATTERN * ((at + length >> 16) + 1))[at : at + length]
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What the packets of one connection have in common, seen from who sends to the device."""
+
+    route: Route
+    """From the peer to the device."""
+    qpn: int
+    peer_qpn: int
+    pkey: int
+    mtu: int
+    rq_psn: int
+    sq_psn: int
+    va: int
+    rkey: int
+
+
+def psn_base(wire: Wire, *, to_device: bool, is_response: bool) -> int:
+    """What `psn` is in a packet: the first PSN of the stream of requests that it belongs to."""
+    return wire.rq_psn if to_device != is_response else wire.sq_psn
+
+
+def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
+    """The frame of a packet that a script sends; raises `ScriptError` for what does not fit."""
+    payload = _payload(literal, scope)
+    pad = _word(literal, scope, "pad", -len(payload) % 4, 0, MAXIMUM_PAYLOAD)
+    padding = bytes([_word(literal, scope, "fill", 0, 0, 255)]) * pad
+    padding += bytes(_word(literal, scope, "more", 0, 0, MAXIMUM_PAYLOAD))
+    given = _numbers(literal, scope)
+    defaults: dict[str, dict[str, int]] = {
+        "bth": {
+            "opcode": literal.opcode,
+            "pkey": wire.pkey,
+            "mig_req": 1,
+            "dest_qp": wire.qpn,
+            "pad_count": pad & 3,
+            "psn": psn_base(wire, to_device=True, is_response=literal.is_response),
+        },
+        "reth": {"va": wire.va, "rkey": wire.rkey, "dma_len": len(payload)},
+        "atomiceth": {"va": wire.va, "rkey": wire.rkey},
+        "feth": {"plt": 1},
+        "aeth": {"syndrome": _syndrome(literal, scope)},
+    }
+
+    def numbers(kind: type[Header]) -> dict[str, int]:
+        return {**defaults.get(kind.KEY, {}), **given.get(kind.KEY, {})}
+
+    bth = h.BTH(**numbers(h.BTH))
+    extensions = tuple(kind(**numbers(kind)) for kind in literal.headers)
+    packet = Packet(wire.route, bth, extensions, payload, padding)
+    if "cut" in literal.words:
+        whole = b"".join(header.pack() for header in (bth, *extensions)) + payload + padding
+        cut = _word(literal, scope, "cut", 0, 0, len(whole))
+        if cut < h.BTH.SIZE:  # no room for what the ICRC masks: it counts as a number here
+            route = _addressed(literal, with_lengths(wire.route, cut), given, scope)
+            return headers_before_bth(route) + whole[:cut] + bytes(4)
+        rest = whole[h.BTH.SIZE : cut]
+        packet = Packet(wire.route, bth, (), rest, b"")
+    size = h.BTH.SIZE + sum(each.SIZE for each in packet.extensions)
+    size += len(packet.payload) + len(packet.padding or b"")
+    icrc = _word(literal, scope, "icrc", GOOD, NONE, 0xFFFFFFFF)
+    without = h.ICRC_SIZE if icrc == NONE else 0
+    route = _addressed(literal, with_lengths(wire.route, size - without), given, scope)
+    packet = replace(packet, route=route)
+    if icrc == BAD:
+        right = packet.computed_icrc()
+        packet = replace(packet, icrc=bytes([right[0] ^ 1]) + right[1:])
+    elif icrc != GOOD:
+        packet = replace(packet, icrc=b"" if icrc == NONE else icrc.to_bytes(4))
+    return packet.build()
+
+
+def parse(frame: bytes) -> Packet | str:
+    """A frame of the device as a packet, or what is wrong with it."""
+    try:
+        packet = Packet.parse(frame)
+    except DecodeError as error:
+        return str(error)
+    if packet.icrc_status() in (CrcStatus.BAD, CrcStatus.ABSENT):
+        return f"{short_name(packet.bth.opcode)} whose ICRC is {packet.icrc_status().value}"
+    return packet
+
+
+def differences(
+    literal: Literal, packet: Packet, wire: Wire, scope: Scope, *, from_device: bool = True
+) -> list[str]:
+    """Why a packet is not the one that a script expects; nothing if it is.
+
+    from_device: it must be right in what the script does not mention.
+
+    What it is to be remembered by is in `scope` only when nothing differs.
+    """
+    if literal.is_any:
+        return wrong_anyway(packet, wire) if from_device else []
+    opcode = literal.opcode
+    if packet.bth.opcode != opcode:
+        return [f"opcode {short_name(packet.bth.opcode)}, not {short_name(opcode)}"]
+    found: list[str] = []
+    captured: dict[str, int] = {}
+    for place, (token, value) in literal.fields.items():
+        actual = _number_at(packet, place)
+        if actual is None:
+            raise scope.error(token, f"the packets of this connection have no {token.text}")
+        _compare(found, captured, place.field.name, value, actual, scope)
+    found += _payload_differences(literal, packet, captured, scope)
+    found += _syndrome_differences(literal, packet, captured, scope)
+    if from_device:
+        named = frozenset(place.field.name for place in literal.fields)
+        found += wrong_anyway(packet, wire, named)
+    if not found:
+        scope.captured.update(captured)
+    return found
+
+
+def wrong_anyway(packet: Packet, wire: Wire, named: frozenset[str] = frozenset()) -> list[str]:
+    """What no packet of the device may have, unless the script names the field itself."""
+    bth = packet.bth
+    found = []
+    if bth.dest_qp != wire.peer_qpn and "dest_qp" not in named:
+        found.append(f"dest_qp {bth.dest_qp:#x}, not {wire.peer_qpn:#x}")
+    if bth.tver and "tver" not in named:
+        found.append(f"tver {bth.tver}, not 0")
+    if bth.pkey & 0x7FFF != wire.pkey & 0x7FFF and "pkey" not in named:
+        found.append(f"pkey {bth.pkey:#x}, not {wire.pkey:#x}")
+    if bth.pad_count != -len(packet.payload) % 4 and "pad_count" not in named:
+        found.append(f"pad_count {bth.pad_count} with {len(packet.payload)} bytes of payload")
+    if packet.padding and any(packet.padding):
+        found.append(f"padding {packet.padding.hex()}, not zeros")
+    info = INFO.get(bth.opcode)
+    if info is None:
+        found.append("a reserved opcode")
+    elif not _size_fits(info.payload, len(packet.payload), wire.mtu):
+        found.append(f"{len(packet.payload)} bytes of payload with a path MTU of {wire.mtu}")
+    return found
+
+
+def describe(packet: Packet, wire: Wire, *, to_device: bool) -> str:
+    """A packet in a line, with its PSN relative to the connection."""
+    info = INFO.get(packet.bth.opcode)
+    base = psn_base(wire, to_device=to_device, is_response=info is not None and info.is_response)
+    bth = packet.bth
+    words = [short_name(bth.opcode), _relative(bth.psn, base)]
+    ack = packet.extension(h.AETH)
+    if ack is not None:
+        words += [aeth.describe(ack.syndrome), f"msn={ack.msn}"]
+    reth = packet.extension(h.RETH)
+    if reth is not None:
+        words += [f"va={reth.va:#x}", f"rkey={reth.rkey:#x}", f"dma_len={reth.dma_len}"]
+    atomic = packet.extension(h.AtomicETH)
+    if atomic is not None:
+        words += [f"va={atomic.va:#x}", f"swap={atomic.swap:#x}", f"compare={atomic.compare:#x}"]
+    original = packet.extension(h.AtomicAckETH)
+    if original is not None:
+        words.append(f"orig={original.orig:#x}")
+    if packet.payload or (info is not None and info.payload is not Payload.NONE):
+        words.append(f"len={len(packet.payload)}")
+    words += ["ack"] * bth.ack_req + ["se"] * bth.se
+    return " ".join(words)
+
+
+def shown(literal: Literal, scope: Scope) -> str:
+    """What a script expects or sends, in a line, with the numbers behind the symbols."""
+    words = ["any" if literal.is_any else short_name(literal.opcode)]
+    for place, (_, value) in literal.fields.items():
+        name = f"{place.part}." * (place.part in _OUTER) + place.field.name
+        words.append(f"{name}={value.shown(scope)}")
+    words += [f"{name}={value.shown(scope)}" for name, (_, value) in literal.words.items()]
+    if literal.data is not None:
+        words.append(f'data="{literal.data.hex()}"')
+    return " ".join(words)
+
+
+def _relative(psn: int, base: int) -> str:
+    ahead = distance(base, psn)
+    if abs(ahead) > 0xFFFF:
+        return f"psn={psn}"
+    return f"psn{ahead:+d} ({psn})" if ahead else f"psn ({psn})"
+
+
+def _payload(literal: Literal, scope: Scope) -> bytes:
+    if literal.data is not None:
+        return literal.data
+    length = _word(literal, scope, "len", 0, 0, MAXIMUM_PAYLOAD)
+    return pattern(_word(literal, scope, "at", 0, 0, 1 << 31), length)
+
+
+def _word(literal: Literal, scope: Scope, name: str, default: int, low: int, high: int) -> int:
+    if name not in literal.words:
+        return default
+    token, value = literal.words[name]
+    number = single(value).evaluate(scope)
+    if not low <= number <= high:
+        raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
+    return number
+
+
+def _syndrome(literal: Literal, scope: Scope) -> int:
+    for name, kind in _KINDS.items():
+        if name in literal.words:
+            return kind << 5 | _word(literal, scope, name, 0, 0, 31)
+    return aeth.INVALID_CREDITS
+
+
+def _numbers(literal: Literal, scope: Scope) -> dict[str, dict[str, int]]:
+    """Fields by part and name."""
+    given: dict[str, dict[str, int]] = {}
+    for place, (token, value) in literal.fields.items():
+        number = single(value).evaluate(scope)
+        if place.field.name in WRAPPING:
+            number &= MASK
+        if not 0 <= number < 1 << place.field.width:
+            reason = f"{token.text} is {number:#x}, which does not fit {place.field.width} bits"
+            raise scope.error(token, reason)
+        given.setdefault(place.part, {})[place.field.name] = number
+    return given
+
+
+def _addressed(
+    literal: Literal, route: Route, given: Mapping[str, Mapping[str, int]], scope: Scope
+) -> Route:
+    """The route with the fields of its headers that a script says otherwise."""
+    parts = [part for part in _OUTER if part in given]
+    if not parts:
+        return route
+    assert isinstance(route, RoCEv2Route)
+    for part in parts:
+        names = _names_of(_outer(route, part))
+        for place, (token, _) in literal.fields.items():
+            if place.part == part and place.field.name not in names:
+                raise scope.error(token, f"the packets of this connection have no {token.text}")
+    if "eth" in given and route.eth is not None:
+        route = replace(route, eth=replace(route.eth, **given["eth"]))
+    if "udp" in given:
+        route = replace(route, udp=replace(route.udp, **given["udp"]))
+    if "ip" in given:
+        changes: dict[str, Any] = dict(given["ip"])
+        ip = replace(route.ip, **changes)
+        if isinstance(ip, IPv4) and "checksum" not in changes:
+            ip = replace(ip, checksum=0)
+            ip = replace(ip, checksum=internet_checksum(ip.pack() + route.options))
+        route = replace(route, ip=ip)
+    return route
+
+
+def _outer(route: Route, part: str) -> Header | None:
+    if not isinstance(route, RoCEv2Route):
+        return None
+    return {"ip": route.ip, "udp": route.udp, "eth": route.eth}.get(part)
+
+
+def _names_of(header: Header | None) -> set[str]:
+    return set() if header is None else {entry.name for entry in header.FIELDS}
+
+
+def _number_at(packet: Packet, place: Place) -> int | None:
+    """The number in a field of a packet, `None` if it has no such field."""
+    header: Header | None
+    if place.part in _OUTER:
+        header = _outer(packet.route, place.part)
+    else:
+        headers = (packet.bth, *packet.extensions)
+        header = next((each for each in headers if place.part == each.KEY), None)
+    if header is None or place.field.name not in _names_of(header):
+        return None
+    number = getattr(header, place.field.name)
+    return number if isinstance(number, int) else None
+
+
+def _compare(
+    found: list[str],
+    captured: dict[str, int],
+    name: str,
+    value: Any,
+    actual: int,
+    scope: Scope,
+) -> None:
+    if value.name:
+        captured[value.name] = actual
+    elif not value.accepts(actual, scope, MASK if name in WRAPPING else -1):
+        shown_actual = hex(actual) if actual >= 1 << 24 else str(actual)
+        found.append(f"{name} {shown_actual}, not {value.shown(scope)}")
+
+
+def _payload_differences(
+    literal: Literal, packet: Packet, captured: dict[str, int], scope: Scope
+) -> list[str]:
+    found: list[str] = []
+    payload = packet.payload
+    if "len" in literal.words:
+        _compare(found, captured, "len", literal.words["len"][1], len(payload), scope)
+    expected = literal.data
+    if "at" in literal.words:
+        token, value = literal.words["at"]
+        if len(value.choices) != 1:
+            raise scope.error(token, "the payload begins at one place of the pattern")
+        expected = pattern(_word(literal, scope, "at", 0, 0, 1 << 31), len(payload))
+    if expected is not None and expected != payload:
+        found.append(byte_difference(expected, payload))
+    return found
+
+
+def byte_difference(expected: bytes, actual: bytes) -> str:
+    """Where bytes begin to differ."""
+    if len(expected) != len(actual):
+        return f"{len(actual)} bytes, not {len(expected)}"
+    first = next(i for i, (a, b) in enumerate(zip(expected, actual, strict=True)) if a != b)
+    few = slice(first, first + 8)
+    return f"bytes from {first} on are {actual[few].hex()}, not {expected[few].hex()}"
+
+
+def _syndrome_differences(
+    literal: Literal, packet: Packet, captured: dict[str, int], scope: Scope
+) -> list[str]:
+    """An answer is positive unless a script expects something else of it."""
+    found: list[str] = []
+    ack = packet.extension(h.AETH)
+    if ack is None:
+        return found
+    kind, code = aeth.kind(ack.syndrome), aeth.code(ack.syndrome)
+    for name, wanted in _KINDS.items():
+        if name in literal.words:
+            if kind is not wanted:
+                return [f"{aeth.describe(ack.syndrome)}, not {_KIND_NAMES[name]}"]
+            _compare(found, captured, name, literal.words[name][1], code, scope)
+            return found
+    is_named = any(place.field.name == "syndrome" for place in literal.fields)
+    if kind is not AckKind.ACK and not is_named:
+        found.append(f"{aeth.describe(ack.syndrome)}, not an ACK")
+    return found
+
+
+def _size_fits(rule: Payload, size: int, mtu: int) -> bool:
+    if rule is Payload.PMTU:
+        return size == mtu
+    if rule is Payload.NONE:
+        return size == 0
+    if rule is Payload.EIGHT:
+        return size == 8
+    return (rule is Payload.ANY or size > 0) and size <= mtu
+
+
+_PATTERN = bytes((i * 167 + (i >> 8) * 59 + 1) & 0xFF for i in range(1 << 16))
+_KINDS = {"nak": AckKind.NAK, "rnr": AckKind.RNR_NAK, "credits": AckKind.ACK}
+_KIND_NAMES = {"nak": "a NAK", "rnr": "an RNR NAK", "credits": "an ACK"}
+_OUTER = ("ip", "udp", "eth", "vlan")
+"""Headers before the BTH."""

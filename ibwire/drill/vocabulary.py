@@ -1,0 +1,163 @@
+"""The verbs of a script: what the application of the device does and finds.
+
+Names of attributes, opcodes, states, statuses and events are those of the verbs.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ibwire.rc.attributes import EventType, QPState, QPType
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.memory import Access
+from ibwire.rc.work import FlushLevel, FlushType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+
+Names = Mapping[str, int]
+
+ACCESS: Names = {each.name: each.value for each in Access if each.name} | {
+    "NONE": 0,
+    "ALL": int(ALL_ACCESS),
+}
+TYPES: Names = {each.name: each.value for each in QPType if each in (QPType.RC, QPType.UC)}
+STATES: Names = {each.name: each.value for each in QPState}
+STATUSES: Names = {each.name: each.value for each in WCStatus}
+SEND_OPCODES: Names = {each.name: each.value for each in WROpcode}
+EVENTS: Names = {each.name: each.value for each in EventType}
+ERRORS: Names = {errno.errorcode[each]: each for each in (errno.EINVAL, errno.ENOMEM, errno.EFAULT)}
+NOTHING: Names = {}
+
+_ATTRIBUTES: Mapping[str, Names] = {
+    "access": ACCESS,
+    **dict.fromkeys(
+        (
+            *("timeout", "retry_cnt", "rnr_retry", "min_rnr_timer"),
+            *("max_rd_atomic", "max_dest_rd_atomic", "sqd_event"),
+        ),
+        NOTHING,
+    ),
+}
+_FAILS: Mapping[str, Names] = {"fails": ERRORS}
+_CONTENTS: Mapping[str, Names] = {"len": NOTHING, "at": NOTHING, "u64": NOTHING}
+
+
+@dataclass(frozen=True, slots=True)
+class VerbForm:
+    """What a verb takes."""
+
+    doc: str
+    args: Mapping[str, Names]
+    """Arguments, each with the names that its numbers have."""
+    words: Names | None = None
+    """What follows its name: one of these; `{}` for any new name."""
+    what: str = ""
+    """That word, in a message."""
+    has_address: bool = False
+    has_data: bool = False
+    expects: bool = False
+    """Whether it looks for something, so that its arguments may be ranges."""
+    waits: bool = False
+    """Whether what it looks for may still come, so that its time is a limit."""
+
+
+VERBS: Mapping[str, VerbForm] = {
+    "qp": VerbForm(
+        "The connection: first of all, or not at all if everything is to be usual.",
+        {
+            **_ATTRIBUTES,
+            "type": TYPES,
+            "state": STATES,
+            **dict.fromkeys(
+                (
+                    *("mtu", "rq_psn", "sq_psn", "pkey", "size", "srq"),
+                    *("max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe", "version"),
+                ),
+                NOTHING,
+            ),
+        },
+    ),
+    "mr": VerbForm(
+        "Register memory; NAME.va, NAME.rkey, NAME.lkey, NAME.size and NAME.end are its numbers.",
+        {"len": NOTHING, "access": ACCESS, "pd": NOTHING},
+        words={},
+        what="a name for the region",
+    ),
+    "mw": VerbForm(
+        "Bind a type 2 memory window to the queue pair.",
+        {"va": NOTHING, "len": NOTHING, "access": ACCESS},
+        words={},
+        what="a name for the window",
+    ),
+    "dereg": VerbForm("Deregister a region.", _FAILS, words={}, what="the name of a region"),
+    "modify": VerbForm(
+        "Modify the queue pair; what the transition needs and is not given stays as it was.",
+        {**_ATTRIBUTES, "state": STATES, **_FAILS},
+    ),
+    "post_recv": VerbForm(
+        "Post a receive request.",
+        {"wr_id": NOTHING, "len": NOTHING, "addr": NOTHING, "lkey": NOTHING, **_FAILS},
+    ),
+    "post_send": VerbForm(
+        "Post a send request.",
+        {
+            **dict.fromkeys(
+                (
+                    *("wr_id", "len", "addr", "lkey", "remote_addr", "rkey", "imm_data"),
+                    *("invalidate_rkey", "compare_add", "swap", "flush_len", "u64"),
+                ),
+                NOTHING,
+            ),
+            "flags": {each.name: each.value for each in SendFlags if each.name} | {"NONE": 0},
+            "flush_type": {each.name: each.value for each in FlushType if each.name},
+            "flush_level": {each.name: each.value for each in FlushLevel},
+            **_FAILS,
+        },
+        words=SEND_OPCODES,
+        what="the opcode of a work request",
+    ),
+    "store": VerbForm(
+        "Write to the device's memory: the test pattern, a number in its byte order, or bytes.",
+        _CONTENTS,
+        has_address=True,
+        has_data=True,
+    ),
+    "poll": VerbForm(
+        "The next completion, within the time; or `nothing`.",
+        {
+            "wr_id": NOTHING,
+            "status": STATUSES,
+            "opcode": {each.name: each.value for each in WCOpcode},
+            "byte_len": NOTHING,
+            "imm_data": NOTHING,
+            "flags": {each.name: each.value for each in WCFlags if each.name} | {"NONE": 0},
+            "nothing": NOTHING,
+        },
+        words={"send": 0, "recv": 1},
+        what="send or recv",
+        expects=True,
+        waits=True,
+    ),
+    "event": VerbForm(
+        "The next asynchronous event, within the time; or `nothing`.",
+        {},
+        words={**EVENTS, "nothing": -1},
+        what="an asynchronous event or nothing",
+        expects=True,
+        waits=True,
+    ),
+    "state": VerbForm(
+        "The state that the queue pair is in.",
+        {},
+        words=STATES,
+        what="a state of a queue pair",
+        expects=True,
+    ),
+    "memory": VerbForm(
+        "What the memory of the device holds: the test pattern, a number, bytes, or zeros.",
+        {**_CONTENTS, "zero": NOTHING},
+        has_address=True,
+        has_data=True,
+        expects=True,
+    ),
+}

@@ -1,0 +1,155 @@
+"""`ibwire drill`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ibwire.cli.drill import command
+from ibwire.drill import Verdict, run
+
+RIGHT = "// Right.\n+1us < WRITE_ONLY psn ack len=8\n> ACK psn\n"
+WRONG = "// Wrong.\nsection IBA 9\n+1us < WRITE_ONLY psn ack len=8\n> ACK psn+1\n"
+
+
+def drill(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "right.drill").write_text(RIGHT)
+    (tmp_path / "deep" / "wrong.drill").write_text(WRONG)
+    (tmp_path / "notes.txt").write_text("not a script")
+    return tmp_path
+
+
+def test_all_passed_is_one_line_and_status_0(scripts: Path) -> None:
+    result = drill(scripts / "right.drill")
+
+    assert result.exit_code == 0
+    assert result.stdout == "1 script, 1 case, profile spec: all passed\n"
+
+
+def test_a_directory_is_searched_and_a_failure_is_explained(scripts: Path) -> None:
+    result = drill(scripts)
+
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"FAIL  {scripts}/deep/wrong.drill:4: > ACK psn+1"
+    assert lines[1] == "  expected  ACKNOWLEDGE psn=psn+1 (101)"
+    assert lines[-1] == "2 scripts, 2 cases, profile spec: 1 failed"
+
+
+def test_a_script_named_twice_runs_once(scripts: Path) -> None:
+    result = drill(scripts / "right.drill", scripts / "right.drill")
+
+    assert result.stdout.startswith("1 script, 1 case")
+
+
+def test_json_has_an_object_a_case_and_one_for_the_run(scripts: Path) -> None:
+    first, second, last = map(json.loads, drill(scripts, "--json").stdout.splitlines())
+
+    assert (first["passed"], first["failure"]["line"], first["section"]) == (False, 4, "IBA 9")
+    assert (second["passed"], second["failure"], second["rule"]) == (True, None, "Right.")
+    assert last == {
+        "kind": "run",
+        "profile": "spec",
+        "scripts": 2,
+        "cases": 2,
+        "failed": 1,
+        "unreadable": 0,
+    }
+
+
+def test_a_bad_script_does_not_keep_the_others_from_running(scripts: Path) -> None:
+    (scripts / "bad.drill").write_text("nonsense\n")
+
+    result = drill(scripts)
+
+    assert result.exit_code == 2
+    assert f"ibwire: {scripts}/bad.drill:1:1: nonsense is no event" in result.stderr
+    assert result.stdout.splitlines()[-1] == (
+        "3 scripts, 2 cases, profile spec: 1 failed, 1 script cannot be read"
+    )
+
+
+def test_a_script_that_cannot_be_opened_is_told(scripts: Path) -> None:
+    (scripts / "link.drill").symlink_to(scripts / "nowhere")
+
+    result = drill(scripts)
+
+    assert result.exit_code == 2
+    assert f"ibwire: {scripts}/link.drill: No such file or directory" in result.stderr
+    assert "3 scripts, 2 cases" in result.stdout
+
+
+def test_an_interrupted_run_tells_what_it_has(
+    scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> Verdict:
+        if "right" in str(arguments[0]):
+            raise KeyboardInterrupt
+        return run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ibwire.cli.drill.run", interrupted)
+
+    result = drill(scripts, "--junit", scripts / "out.xml")
+
+    assert result.exit_code == 130
+    assert result.stdout.splitlines()[-1] == "2 scripts, 1 case, profile spec: 1 failed"
+    assert result.stderr == "ibwire: interrupted; the rest did not run\n"
+    assert (scripts / "out.xml").read_text().count("<testcase") == 1
+
+
+def test_output_holds_a_capture_of_each_failure(scripts: Path, tmp_path: Path) -> None:
+    result = drill(scripts, "-o", tmp_path / "failures", "--junit", tmp_path / "out.xml")
+
+    assert result.exit_code == 1
+    assert [path.name for path in (tmp_path / "failures").iterdir()] == ["wrong.pcapng"]
+    assert (tmp_path / "out.xml").read_text().count("<testcase") == 2
+
+
+def test_verbose_shows_the_time_line_of_what_passes(scripts: Path) -> None:
+    lines = drill("-v", scripts / "right.drill").stdout.splitlines()
+
+    assert lines[0] == f"pass  {scripts}/right.drill"
+    assert lines[3] == "           1.000     3  > ACKNOWLEDGE psn (100) ACK credits=0 msn=1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing argument 'PATHS...'"),
+        (["nowhere.drill"], "Path 'nowhere.drill' does not exist"),
+        (["{scripts}/notes.txt", "--profile", "mine"], "'mine' is not one of"),
+        (["{scripts}", "--case", "none such"], "no case has 'none such' in its name"),
+        (["{scripts}/empty"], "no *.drill file in"),
+    ],
+)
+def test_wrong_usage_is_told(scripts: Path, arguments: list[str], message: str) -> None:
+    (scripts / "empty").mkdir()
+
+    result = drill(*(argument.format(scripts=scripts) for argument in arguments))
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_results_that_cannot_be_written_are_told(scripts: Path) -> None:
+    result = drill(scripts / "right.drill", "--junit", scripts / "no" / "out.xml")
+
+    assert result.exit_code == 1
+    assert "No such file or directory" in result.stderr
+
+
+def test_a_profile_is_the_devices(scripts: Path) -> None:
+    reserved = "on rxe {\n+1us < OPCODE_0x1F psn\n+1us silence\n} otherwise {\nstate ERR\n}\n"
+    (scripts / "reserved.drill").write_text(reserved)
+
+    assert drill(scripts / "reserved.drill", "--profile", "rxe").exit_code == 0
+    assert drill(scripts / "reserved.drill").exit_code == 1

@@ -1,0 +1,63 @@
+"""What a run leaves behind: packets as pcapng, results as JUnit XML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from ibwire.capture import open_capture
+from ibwire.drill import Verdict, parse, run
+from ibwire.drill.files import write_capture, write_junit
+from ibwire.errors import ScriptError
+
+TEXT = """// A rule & <more>.
+cases what, number {
+  right, psn
+  wrong, psn+1
+}
+  +1us < WRITE_ONLY psn ack len=8
+       > ACK $number
+"""
+
+
+def verdicts() -> list[Verdict]:
+    script = parse(TEXT.encode(), "some/script.drill")
+    return [run(script, case) for case in script.cases]
+
+
+def test_packets_have_the_times_of_the_run_and_comments(tmp_path: Path) -> None:
+    path = write_capture(verdicts()[1], tmp_path / "new" / "directory")
+
+    assert path == tmp_path / "new" / "directory" / "script.wrong.pcapng"
+    with open_capture(path) as reader:
+        records = list(reader.records())
+    assert [(record.time_ns, record.comments) for record in records] == [
+        (1000, ("line 6 of the script",)),
+        (
+            1000,
+            (
+                "sent by the device; no line of the script expects it",
+                "line 7 failed: expected ACKNOWLEDGE psn=psn+1 (101), "
+                "got ACKNOWLEDGE psn (100) ACK credits=0 msn=1 at 1.000 us",
+            ),
+        ),
+    ]
+
+
+def test_junit_has_a_case_for_each_and_the_report_of_what_failed(tmp_path: Path) -> None:
+    path = tmp_path / "out.xml"
+    error = ScriptError("other.drill", 3, 4, "bad\x00character")
+
+    write_junit(str(path), verdicts(), [error])
+
+    suite = ElementTree.parse(path).getroot()
+    assert suite.attrib == {"name": "ibwire drill", "tests": "3", "failures": "1", "errors": "1"}
+    cases = [(case.get("classname"), case.get("name")) for case in suite]
+    assert cases == [("some/script", "right"), ("some/script", "wrong"), ("other", "other")]
+    failure = suite[1].find("failure")
+    assert failure is not None
+    assert failure.text is not None
+    assert "rule      A rule & <more>." in failure.text
+    broken = suite[2].find("error")
+    assert broken is not None
+    assert broken.get("message") == "other.drill:3:4: bad?character"

@@ -1,0 +1,285 @@
+"""Scripts are read with line and column: what stands there, and what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ibwire.drill import Script, parse, run
+from ibwire.drill.parser import MAXIMUM_CASES, MAXIMUM_STEPS
+from ibwire.drill.steps import Hear, Say, Verb
+from ibwire.drill.tokens import MAXIMUM_LINE, MAXIMUM_SIZE
+from ibwire.drill.vocabulary import VERBS
+from ibwire.errors import ScriptError
+from ibwire.rc.profile import PROFILES
+
+
+def read(text: str, profile: str = "spec") -> Script:
+    return parse(text.encode(), "s.drill", profile)
+
+
+def run_all(content: bytes, profile: str = "spec") -> None:
+    script = parse(content, "s.drill", profile)
+    for case in script.cases:
+        run(script, case, profile)
+
+
+def error_of(text: str) -> str:
+    with pytest.raises(ScriptError) as caught:
+        run_all(text.encode())
+    return str(caught.value)
+
+
+ERRORS = {
+    # The text of a script, and the error. Columns were counted by hand.
+    "frobnicate": "1:1: frobnicate is no event; expected dereg, event, memory, modify, mr, mw, "
+    "poll, post_recv, post_send, qp, section, silence, state, store, tolerance",
+    "pol recv": "1:1: pol is no event; did you mean poll?",
+    "+1us": "1:5: expected '<', '>', silence or a verb, found the end of the line",
+    "+ < SEND_ONLY": "1:3: expected a number, a symbol or a bracket, found <",
+    "+1us 5": "1:6: expected '<', '>', silence or a verb, found 5",
+    "+1us <": "1:7: expected the name of an opcode, found the end of the line",
+    "+1us < SEND_ONYL": "1:8: SEND_ONYL is no opcode; did you mean SEND_ONLY?",
+    "< SEND_ONLY psm": "1:13: psm is no field of SEND_ONLY; did you mean psn?",
+    "< SEND_ONLY psn lenn=4": "1:17: lenn is no field of SEND_ONLY; did you mean len?",
+    "< SEND_ONLY psn len": "1:20: expected '=', found the end of the line",
+    "< SEND_ONLY psn len=": "1:21: expected a number, a symbol or a bracket, "
+    "found the end of the line",
+    "< SEND_ONLY psn+": "1:17: expected a number, a symbol or a bracket, found the end of the line",
+    "< SEND_ONLY psn len=8 len=9": "1:23: len is given twice",
+    "< SEND_ONLY psn psn=5": "1:17: psn is given twice",
+    "< SEND_ONLY psn va=4": "1:17: va is no field of SEND_ONLY; expected ack, ack_req, at, becn, "
+    "credits, cut, data, dest_qp, fecn, fill, icrc, len, mig_req, more, nak, opcode, pad, "
+    "pad_count, pkey, psn, resv6a, resv7, rnr, se, tver",
+    "< SEND_ONLY psn len=8 }": "1:23: expected a field of the packet, found }",
+    "< SEND_ONLY psn len=(8": "1:23: expected ')', found the end of the line",
+    "< SEND_ONLY psn nak=INVALID_REQUEST": "1:17: SEND_ONLY has no AETH and so no nak",
+    "< ACK psn nak=INVALID": "1:15: INVALID is no number; did you mean INVALID_REQUEST?",
+    "< ACK psn nak=INVALID_REQUEST rnr=3": "1:3: nak and rnr are the same field",
+    "< SEND_ONLY psn !len": "1:18: len is no flag; expected ack, se",
+    '< SEND_ONLY psn data="0g"': "1:22: '0g' is no hexadecimal",
+    '< SEND_ONLY psn data="00" len=4': "1:3: data says what the payload is; len and at do too",
+    "< any": "1:3: any is no opcode; expected one such as ACK, ACKNOWLEDGE, ATOMIC_ACK, "
+    "ATOMIC_ACKNOWLEDGE, ATOMIC_WRITE, CNP, COMPARE_SWAP, FETCH_ADD, FLUSH, RC_ACKNOWLEDGE, "
+    "RC_ATOMIC_ACKNOWLEDGE, RC_ATOMIC_WRITE",
+    "> ACK psn len=4 | ": "1:18: expected the name of an opcode, found the end of the line",
+    "> ACK psn icrc=bad": "1:11: icrc is no field of ACK; expected ack, ack_req, at, becn, "
+    "credits, data, dest_qp, fecn, len, mig_req, msn, nak, opcode, pad_count, pkey, psn, resv6a, "
+    "resv7, rnr, se, syndrome, tver",
+    "> ACK {1, 2": "1:12: expected '}', found the end of the line",
+    "> ACK ?": "1:8: expected the name of a variable, found the end of the line",
+    "> ACK $x": "1:7: no column, loop or ?x before has given $x a value",
+    "+0..5us < SEND_ONLY psn": "1:9: this happens at one time: a range is for what is expected",
+    "+0..5us state RTS": "1:9: this happens at one time: a range is for what is expected",
+    "5us < SEND_ONLY psn": "1:1: expected a time such as +1us, found 5us",
+    "+1h silence": "1:3: unit 'h'; expected ps, ns, us, ms, s",
+    "+0.0001ps silence": "1:2: 0.0001ps is not a whole number of picoseconds",
+    "+5 silence": "1:2: 5 is less than a nanosecond: is its unit missing?",
+    "+0-5us silence": "1:2: 0-5us is negative: time does not go back",
+    '+1us "x': "1:6: a text without its second quote",
+    "state ERR #": "1:11: nothing begins with '#'",
+    "state EROR": "1:7: EROR is no state of a queue pair; did you mean ERR?",
+    "state": "1:6: expected a state of a queue pair, found the end of the line",
+    "event": "1:6: expected an asynchronous event or nothing, found the end of the line",
+    "poll send wrid=3": "1:11: wrid is no argument of poll; did you mean wr_id?",
+    "poll send status=SUCESS": "1:18: SUCESS is no number; did you mean SUCCESS?",
+    "memory va len=8": "1:1: expected one of at=, u64=, data= or zero",
+    "memory va len=8 at=0 zero": "1:1: expected one of at=, u64=, data= or zero",
+    "memory nowhere zero": "1:8: nowhere is no number; expected end, lkey, mtu, peer_qpn, pkey, "
+    "psn, qpn, rkey, rq_psn, size, sq_psn, va",
+    "dereg x": "1:7: x is no region; expected mr",
+    "mr x.y": "1:4: a name without a dot",
+    "qp mtu=257": "1:1: mtu 257, not one of [256, 512, 1024, 2048, 4096]",
+    "qp size=5": "1:4: size is 5, not from 4096 to 4194304",
+    "state RTS\nqp mtu=256": "2:1: qp comes first, or not at all",
+    "qp mtu=256\nqp mtu=256": "2:1: qp comes first, or not at all",
+    "+1us state RTS\n}": "2:1: '}' without its '{'",
+    "for i in 0..3 {": "1:15: '{' without its '}'",
+    "for i in 0..3 {\n} otherwise {\n}": "2:3: 'otherwise' without its 'on PROFILE {'",
+    "for i in 3..0 {\n}": "1:13: 0 comes before 3",
+    "for i in 0..9999999 {\n}": f"1:13: a loop of more than {MAXIMUM_STEPS} turns",
+    "for i 0..3 {\n}": "1:7: expected 'in', found 0",
+    "for i in 0..psn {\n}": "1:13: psn is not known yet",
+    "on rx {\n}": "1:4: rx is no profile; did you mean rxe?",
+    "{\n}": "1:2: expected cases, for, on or unordered, found the end of the line",
+    "unordered {\n}": "1:1: nothing is expected, in whatever order",
+    "unordered {\n< SEND_ONLY psn\n}": "2:1: in any order come only packets, '>', without a time",
+    "cases a, b {\n1\n}": "2:2: 1 cells in a table of 2 columns",
+    "cases a, a {\n1, 2\n}": "1:10: column a is given twice",
+    "cases {\n1\n}": "1:7: expected the name of a column, found {",
+    "cases a {\n}": "1:1: a table without rows",
+    "state RTS\ncases a {\n1\n}": "2:1: one table of cases, before everything that happens",
+    "section": "1:8: expected a section of the specification",
+    "< SEND_ONLY psn len=99999": "1:17: len is 99999, not from 0 to 16384",
+    "< SEND_ONLY psn pkey=0x10000": "1:17: pkey is 0x10000, which does not fit 16 bits",
+    "< SEND_ONLY psn tver=-1": "1:17: tver is -0x1, which does not fit 4 bits",
+    "< SEND_ONLY psn ip.flow_label=1": "1:17: the packets of this connection have no ip.flow_label",
+    "< SEND_ONLY psn cut=77": "1:17: cut is 77, not from 0 to 12",
+    "+ack_timeout(32) silence": "1:2: ack_timeout(32): codes go from 0 to 31",
+    "post_recv len=x.va": "1:15: x.va is no number; did you mean va?",
+    "post_recv fails=EPERM": "1:17: EPERM is no number; expected EFAULT, EINVAL, ENOMEM",
+    "+1us state RTS extra": "1:16: extra is no argument of state; expected nothing more",
+    "< WRITE_ONLY psn va=1*2*99999999999999999999999*999999999999999999999": "1:48: the result is "
+    "larger than any field",
+    "< OPCODE_0xZZ psn": "1:3: OPCODE_0xZZ is no opcode; expected one such as ACK, ACKNOWLEDGE, "
+    "ATOMIC_ACK, ATOMIC_ACKNOWLEDGE, ATOMIC_WRITE, CNP, COMPARE_SWAP, FETCH_ADD, FLUSH, "
+    "RC_ACKNOWLEDGE, RC_ATOMIC_ACKNOWLEDGE, RC_ATOMIC_WRITE",
+}
+
+
+@pytest.mark.parametrize("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
+def test_an_error_says_where_it_is_and_what_was_expected(text: str) -> None:
+    assert error_of(text) == f"s.drill:{ERRORS[text]}"
+
+
+def test_a_mistake_in_a_row_is_told_where_the_row_stands() -> None:
+    text = "cases opcode {\n  SEND_ONLY\n  SEND_ONYL\n}\n< $opcode psn\n"
+
+    assert error_of(text) == "s.drill:3:3: SEND_ONYL is no opcode; did you mean SEND_ONLY?"
+
+
+def test_a_mistake_for_another_profile_is_told_too() -> None:
+    assert error_of("on rxe {\n  state NOWHERE\n}\n").startswith("s.drill:2:9: NOWHERE is no state")
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"a" * (MAXIMUM_SIZE + 1), "s.drill: a script has at most 65536 bytes"),
+        (b"//\n" + b"a" * (MAXIMUM_LINE + 1), f"s.drill:2:{MAXIMUM_LINE + 1}: a line of"),
+        (b"state RTS\n// \xff", "s.drill:2:4: not UTF-8"),
+        (b"cases a {\n" + b"1\n" * (MAXIMUM_CASES + 1) + b"}", "s.drill:1:1: 501 rows"),
+        (b"for i in 1..99 {\nfor j in 1..99 {\nstate RTS\n}\n}", "s.drill: more than 5000 steps"),
+        (b"for i in 1..9 {\n" * 9 + b"}\n" * 9, "s.drill:9:15: more than 8 blocks"),
+        (b"< SEND_ONLY " + b"(" * 50, "s.drill:1:33: more than 20 brackets"),
+        (b"< SEND_ONLY psn=" + b"-" * 50, "s.drill:1:37: more than 20 brackets"),
+        (
+            b"cases a {\n1" + b"+1" * 190 + b"\n}\n< SEND_ONLY " + b"+".join([b"$a"] * 90),
+            "s.drill:4:1: 34382 words",
+        ),
+        (b"+" + b"9" * 50 + b"s silence", "s.drill:1:2: a number of 50 digits"),
+    ],
+    ids=[
+        "large",
+        "wide",
+        "bytes",
+        "rows",
+        "steps",
+        "blocks",
+        "brackets",
+        "signs",
+        "words",
+        "digits",
+    ],
+)
+def test_limits(content: bytes, where: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        parse(content, "s.drill")
+
+    assert str(caught.value).startswith(where)
+
+
+def test_the_comment_at_the_top_is_the_rule_and_section_is_text() -> None:
+    script = read(
+        '// One rule,\n//   two lines.\n\nsection IBA 9.7, "quoted" (x) // y\nstate RTS\n'
+    )
+
+    assert script.rule == "One rule,\ntwo lines."
+    assert script.section == 'IBA 9.7, "quoted" (x) // y'
+
+
+def test_rows_and_loops_stand_for_tokens() -> None:
+    script = read(
+        "cases what, fields {\n  one, len=1 ack\n  two,\n}\n"
+        "for i in 0..1 {\n  < SEND_ONLY psn+$i $fields\n}\n"
+    )
+
+    assert [case.name for case in script.cases] == ["one", "two"]
+    assert [len(case.steps) for case in script.cases] == [2, 2]
+    one = script.cases[0].steps[0]
+    assert isinstance(one, Say)
+    assert set(one.literal.words) == {"len"}
+
+
+def test_rows_whose_first_cells_are_equal_are_named_by_all_cells() -> None:
+    script = read("cases a, b {\n 1, 2\n 1, 3\n}\nstate RTS\n")
+
+    assert [case.name for case in script.cases] == ["1, 2", "1, 3"]
+
+
+@pytest.mark.parametrize(("profile", "count"), [("rxe", 1), ("spec", 2)])
+def test_a_profile_has_its_own_steps(profile: str, count: int) -> None:
+    script = read("on rxe {\nstate RTS\n} otherwise {\nstate RTS\nstate RTS\n}\n", profile)
+
+    assert len(script.cases[0].steps) == count
+
+
+def test_the_example_of_the_architecture_is_a_script() -> None:
+    script = read(
+        """// A lost packet draws one NAK that names the first missing PSN.
+   0     qp mtu=1024 rq_psn=500
+  +0     post_recv wr_id=1 len=4096
+  +1us   < RC_SEND_FIRST psn=500 len=1024
+  +1us   < RC_SEND_LAST  psn=502 len=1024
+  +0..5us > RC_ACKNOWLEDGE psn=501 nak=PSN_SEQUENCE_ERROR
+"""
+    )
+
+    assert [type(step) for step in script.cases[0].steps] == [Verb, Verb, Say, Say, Hear]
+    assert run(script, script.cases[0]).passed
+
+
+WORDS = st.sampled_from(
+    [
+        *VERBS,
+        *("<", ">", ">?", "{", "}", "(", ")", "|", "=", "+", "-", "*", "?", "!", ",", ".."),
+        *("+1us", "+0..5us", "0", "7", "0xffffffffffffffffff", "1.5", "psn", "va", "rkey+1", "$i"),
+        *("SEND_ONLY", "WRITE_FIRST", "READ_REQUEST", "ACK", "any", "len=8", "nak=", "status="),
+        *("cases", "for i in 0..3 {", "on rxe {", "otherwise", "unordered {", "upto", "silence"),
+        *("section", "tolerance", "send", "recv", "nothing", "RTS", "RDMA_READ", "mr x", "x.va"),
+        *("data=", '"00ff"', '"', "//", "\n", "\n", "\n", "\t", "é", "\x00", "?x", "$x", "at=0"),
+        *("cut=3", "icrc=bad", "udp.length=5", "ip.ttl=0", "eth.dst=1", "pad=3", "ack", "se"),
+    ]
+)
+"""What scripts are made of, so that random text gets beyond the first word."""
+
+
+@given(st.lists(WORDS, max_size=40).map(" ".join), st.sampled_from(sorted(PROFILES)))
+def test_no_text_of_scripts_does_worse_than_a_script_error(text: str, profile: str) -> None:
+    runs_or_tells(text.encode(), profile)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_do_worse_than_a_script_error(content: bytes) -> None:
+    runs_or_tells(content, "spec")
+
+
+SHIPPED = sorted(
+    path.read_text() for path in (Path(__file__).parents[1] / "conformance").rglob("*.drill")
+)
+
+
+@given(st.data())
+def test_no_damage_to_a_script_does_worse_than_a_script_error(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from(SHIPPED))
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        end = start + data.draw(st.integers(0, 12))
+        text = text[:start] + data.draw(WORDS | st.just("")) + text[end:]
+
+    runs_or_tells(text.encode(), "spec")
+
+
+def runs_or_tells(content: bytes, profile: str) -> None:
+    """A script runs, or an error says where: within the text."""
+    line, column = 0, 0
+    try:
+        run_all(content, profile)
+    except ScriptError as error:
+        line, column = error.line or 0, error.column or 0
+    if line:
+        text = content.split(b"\n")[line - 1].decode(errors="replace")
+        assert 1 <= column <= len(text) + 1
