@@ -15,7 +15,7 @@ from ibwire.errors import LinkError
 from ibwire.link.veth import Lab
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/live.md", "docs/tap.md")
+DOCUMENTS = ("README.md", "docs/live.md", "docs/tap.md", "docs/inject.md")
 NAME = "readme"
 SCRIPTS = [
     pytest.param(script, id=f"{name}-{number}")
