@@ -292,6 +292,8 @@ def _print(plan: Plan, result: Result) -> None:
         click.echo(LINE)
     for what, how in result.verified.items():
         click.echo(f" verified: {what}, {how}")
+    if not result.verified:
+        click.echo(" verified: nothing, because what was sent is at the peer alone")
     if result.lost:
         click.echo(f" lost or torn: {result.lost}")
 

@@ -24,9 +24,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from struct import Struct
 
-from ibwire.closing import Closing
 from ibwire.errors import LinkError
-from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
+from ibwire.link.interface import OnInterface, interface, largest_path_mtu, notes
 from ibwire.link.packet_filter import NOTHING, attach, interesting
 from ibwire.link.packet_socket import (
     AUXDATA,
@@ -49,7 +48,7 @@ from ibwire.node import Frame
 from ibwire_layers.outer import ROCEV2_PORT, EtherType
 
 
-class AFPacketPort(Closing):
+class AFPacketPort(OnInterface):
     """A Linux interface; a context manager.
 
     neighbours: take ARP, neighbour discovery and echo requests too, for a node that answers
@@ -74,8 +73,7 @@ class AFPacketPort(Closing):
         hold_port: bool = True,
         receive_buffer: int = 8 << 20,
     ) -> None:
-        self.interface: Interface = interface(name)
-        """As it was at the beginning."""
+        self.interface = interface(name)
         if not self.interface.is_up:
             raise LinkError(name, f"is down: ip link set {name} up")
         if not self.interface.has_carrier:
@@ -95,10 +93,7 @@ class AFPacketPort(Closing):
             with suppress(OSError):
                 self._socket.setsockopt(SOL_PACKET, IGNORE_OUTGOING, 1)
             if hold_port:
-                for family in (socket.AF_INET, socket.AF_INET6):
-                    held = held_port(name, family)
-                    if held is not None:
-                        opened.enter_context(held)
+                opened.enter_context(held_ports(name))
             # So the kernel tells the VLAN tag that it has taken off a frame.
             self._socket.setsockopt(SOL_PACKET, AUXDATA, 1)
             # Only now, behind its filter, does the socket begin to receive.
@@ -110,26 +105,6 @@ class AFPacketPort(Closing):
         """What the kernel says of each frame of a batch, and its VLAN tag."""
         self._tags = words[_TAG // 4 :: _CONTROL_SIZE // 4]
         self._sending = _Batch(self.BATCH, 0)
-
-    @property
-    def name(self) -> str:
-        """The interface."""
-        return self.interface.name
-
-    @property
-    def mac(self) -> bytes:
-        """Its MAC address."""
-        return self.interface.mac
-
-    @property
-    def mtu(self) -> int:
-        """Bytes of the largest IP packet."""
-        return self.interface.mtu
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """IPv4, then global, then link-local IPv6."""
-        return self.interface.addresses
 
     def receive(self) -> Sequence[Frame]:
         """Frames that have arrived, at most `BATCH`; never waits."""
@@ -270,7 +245,17 @@ def _tagged(frame: Frame, status: int, tag: int) -> Frame:
     return frame[:12] + _TAG_BYTES.pack(kind, control) + frame[12:]
 
 
-def held_port(name: str, family: int) -> socket.socket | None:
+def held_ports(name: str) -> ExitStack:
+    """What keeps the UDP port of RoCEv2 on an interface until it is closed."""
+    with ExitStack() as opened:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            held = _held_port(name, family)
+            if held is not None:
+                opened.enter_context(held)
+        return opened.pop_all()
+
+
+def _held_port(name: str, family: int) -> socket.socket | None:
     """A socket that keeps the UDP port of RoCEv2 and takes nothing from it.
 
     `None` on a machine without this version of IP.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
+from ibwire.closing import Closing
 from ibwire.errors import LinkError
 from ibwire.link import netlink
 
@@ -43,6 +44,33 @@ class Interface:
     """The kernel's name of it, empty when it does not say."""
     tx_checksum: bool
     """Whether the kernel leaves checksums of its own packets to the driver."""
+
+
+class OnInterface(Closing):
+    """Something open on an interface."""
+
+    interface: Interface
+    """As it was at the beginning."""
+
+    @property
+    def name(self) -> str:
+        """The interface."""
+        return self.interface.name
+
+    @property
+    def mac(self) -> bytes:
+        """Its MAC address."""
+        return self.interface.mac
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of the largest IP packet."""
+        return self.interface.mtu
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """IPv4, then global, then link-local IPv6."""
+        return self.interface.addresses
 
 
 def interface(name: str) -> Interface:

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from ibwire.closing import Closing
 from ibwire.errors import LinkError, MissingExtra
-from ibwire.link.afpacket import held_port
-from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
+from ibwire.link.afpacket import held_ports
+from ibwire.link.interface import OnInterface, interface, largest_path_mtu, notes
 from ibwire.node import Frame
 from ibwire_layers.outer import ROCEV2_PORT, EtherType
 
@@ -40,7 +38,7 @@ def with_tag(expression: str) -> str:
     return f"({expression}) or (vlan and ({expression}))"
 
 
-class PcapPort(Closing):
+class PcapPort(OnInterface):
     """An interface through libpcap; a context manager.
 
     filter: which frames arrive, as tcpdump has it; by default what a RoCE node needs, with
@@ -68,8 +66,7 @@ class PcapPort(Closing):
         receive_buffer: int = 8 << 20,
     ) -> None:
         library = _pcapy()
-        self.interface: Interface = interface(name)
-        """As it was at the beginning."""
+        self.interface = interface(name)
         if not self.interface.is_up:
             raise LinkError(name, f"is down: ip link set {name} up")
         if not self.interface.has_carrier:
@@ -93,31 +90,8 @@ class PcapPort(Closing):
             except self._error as error:
                 raise LinkError(name, f"libpcap: {error}") from None
             if hold_port:
-                for family in (socket.AF_INET, socket.AF_INET6):
-                    held = held_port(name, family)
-                    if held is not None:
-                        opened.enter_context(held)
+                opened.enter_context(held_ports(name))
             self._closing = opened.pop_all()
-
-    @property
-    def name(self) -> str:
-        """The interface."""
-        return self.interface.name
-
-    @property
-    def mac(self) -> bytes:
-        """Its MAC address."""
-        return self.interface.mac
-
-    @property
-    def mtu(self) -> int:
-        """Bytes of the largest IP packet."""
-        return self.interface.mtu
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """IPv4, then global, then link-local IPv6."""
-        return self.interface.addresses
 
     def receive(self) -> Sequence[Frame]:
         """Frames that have arrived, at most `BATCH`; never waits."""

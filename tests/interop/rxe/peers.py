@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from ibwire.closing import Closing
 from interop.rxe.boot import DEVICE, Guest, GuestError, Job, Result
 from interop.rxe.network import Network
 from interop.rxe.wire import OURS, THEIRS, Wire
@@ -117,7 +117,7 @@ class Meeting(NamedTuple):
     """The guest's side of it."""
 
 
-class Peers:
+class Peers(Closing):
     """A guest with rxe and a port of ours on one bridge."""
 
     def __init__(self) -> None:
@@ -130,15 +130,7 @@ class Peers:
             self.guest.add_rxe(f"{THEIRS[4]}/24", f"{THEIRS[6]}/64")
             self._stack = stack.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._stack.close()
 
     def start(self, *arguments: str) -> Running:
