@@ -66,6 +66,15 @@ SERVICES = {
 }
 
 
+# Plain numbers: combining members of an enumeration is slow.
+_M = QPAttrMask
+_STATE, _CUR_STATE, _PATH_MIG_STATE = map(int, (_M.STATE, _M.CUR_STATE, _M.PATH_MIG_STATE))
+_AV, _ALT_PATH, _DEST_QPN, _PATH_MTU = map(int, (_M.AV, _M.ALT_PATH, _M.DEST_QPN, _M.PATH_MTU))
+_ACCESS_FLAGS, _PKEY_INDEX, _PORT = map(int, (_M.ACCESS_FLAGS, _M.PKEY_INDEX, _M.PORT))
+_TIMEOUT, _RETRY_CNT, _RNR_RETRY = map(int, (_M.TIMEOUT, _M.RETRY_CNT, _M.RNR_RETRY))
+_READS, _DEST_READS = int(_M.MAX_QP_RD_ATOMIC), int(_M.MAX_DEST_RD_ATOMIC)
+
+
 @dataclass(slots=True)
 class QPInit:
     """What a queue pair is made of: `ibv_qp_init_attr`."""
@@ -153,13 +162,14 @@ class QueuePair:
         Raises `VerbsError` EINVAL, and then nothing has changed.
         """
         self._refuse_closed()
-        target = _state(attr.qp_state) if mask & QPAttrMask.STATE else self.state
-        if mask & QPAttrMask.CUR_STATE and attr.cur_qp_state != self.state:
+        mask = int(mask)
+        target = _state(attr.qp_state) if mask & _STATE else self.state
+        if mask & _CUR_STATE and attr.cur_qp_state != self.state:
             raise VerbsError(errno.EINVAL, f"the queue pair is in {self.state.name}")
         draining = bool(self.attr.sq_draining)
         check_transition(self.qp_type, self.state, mask, target, draining=draining)
         self._check_values(attr, mask)
-        if mask & QPAttrMask.PATH_MIG_STATE:
+        if mask & _PATH_MIG_STATE:
             self._check_migration(attr, mask, target)
             if attr.path_mig_state == MigState.MIGRATED:
                 self.migrate()  # now, if it is armed
@@ -168,7 +178,7 @@ class QueuePair:
                 for name in names:
                     setattr(self.attr, name, getattr(attr, name))
         self._apply(mask)
-        if mask & QPAttrMask.STATE:
+        if mask & _STATE:
             self._enter(target)
 
     def query(self) -> QPAttr:
@@ -334,7 +344,7 @@ class QueuePair:
         attr = self.attr
         attr.ah_attr, attr.pkey_index = attr.alt_ah_attr, attr.alt_pkey_index
         attr.path_mig_state = MigState.MIGRATED
-        self._apply(QPAttrMask.AV | QPAttrMask.PKEY_INDEX | QPAttrMask.PATH_MIG_STATE)
+        self._apply(_AV | _PKEY_INDEX | _PATH_MIG_STATE)
         self.emit(EventType.PATH_MIG)
         return True
 
@@ -418,32 +428,32 @@ class QueuePair:
         for bit, name, highest in _LIMITS:
             if mask & bit and not 0 <= getattr(attr, name) <= highest:
                 raise VerbsError(errno.EINVAL, f"{name} {getattr(attr, name)}, not 0 to {highest}")
-        if mask & QPAttrMask.PATH_MTU and attr.path_mtu not in MTU_BYTES:
+        if mask & _PATH_MTU and attr.path_mtu not in MTU_BYTES:
             raise VerbsError(errno.EINVAL, f"path_mtu {attr.path_mtu}, not 1 to 5")
-        if mask & QPAttrMask.PORT and attr.port_num != 1:
+        if mask & _PORT and attr.port_num != 1:
             raise VerbsError(errno.EINVAL, f"port {attr.port_num}, there is only port 1")
         limits = self.device.limits
         for bit, index in (
-            (QPAttrMask.PKEY_INDEX, attr.pkey_index),
-            (QPAttrMask.ALT_PATH, attr.alt_pkey_index),
+            (_PKEY_INDEX, attr.pkey_index),
+            (_ALT_PATH, attr.alt_pkey_index),
         ):
             if mask & bit and not 0 <= index < len(self.device.pkeys):
                 raise VerbsError(errno.EINVAL, f"no P_Key at index {index}")
         for bit, depth in (
-            (QPAttrMask.MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
-            (QPAttrMask.MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
+            (_READS, attr.max_rd_atomic),
+            (_DEST_READS, attr.max_dest_rd_atomic),
         ):
             if mask & bit and not 0 <= depth <= limits.max_qp_rd_atom:
                 raise VerbsError(errno.EINVAL, f"{depth} reads, at most {limits.max_qp_rd_atom}")
-        if mask & QPAttrMask.AV:
+        if mask & _AV:
             self.check_address(attr.ah_attr)
-        if mask & QPAttrMask.ALT_PATH:
+        if mask & _ALT_PATH:
             self.check_address(attr.alt_ah_attr)
 
     def _check_migration(self, attr: QPAttr, mask: int, target: QPState) -> None:
         """MIGRATED from ARMED, REARM from MIGRATED and only in RTS (rvt_modify_qp)."""
         wanted, before = attr.path_mig_state, self.attr.path_mig_state
-        has_alternate = self._alternate is not None or mask & QPAttrMask.ALT_PATH
+        has_alternate = self._alternate is not None or mask & _ALT_PATH
         if wanted == MigState.MIGRATED:
             allowed = before is not MigState.REARM
         else:
@@ -470,25 +480,25 @@ class QueuePair:
     def _apply(self, mask: int) -> None:
         """Make what follows from attributes that have changed."""
         attr = self.attr
-        if mask & QPAttrMask.PATH_MTU:
+        if mask & _PATH_MTU:
             self.mtu = MTU_BYTES[attr.path_mtu]
-        if mask & QPAttrMask.ACCESS_FLAGS:
+        if mask & _ACCESS_FLAGS:
             attr.qp_access_flags = int(attr.qp_access_flags)
-        if mask & QPAttrMask.PKEY_INDEX:
+        if mask & _PKEY_INDEX:
             fixed = self.profile.fixed_pkeys  # rxe does not look at its table for sending either
             self._pkey = fixed[0] if fixed else self.device.pkeys[attr.pkey_index]
             self._trusted = None
-        if mask & QPAttrMask.PATH_MIG_STATE:
+        if mask & _PATH_MIG_STATE:
             attr.path_mig_state = MigState(attr.path_mig_state)
             self._mig_req = self._migration_bit()
-        if mask & (QPAttrMask.AV | QPAttrMask.DEST_QPN):
+        if mask & (_AV | _DEST_QPN):
             self._dest_qp = attr.dest_qp_num = attr.dest_qp_num & MASK
             self._trusted = None
             self.path = self.device.path_to(attr.ah_attr, self.number, attr.dest_qp_num)
             self._source, self._peer = self.device.ends_of(attr.ah_attr)
-        if mask & QPAttrMask.ALT_PATH:
+        if mask & _ALT_PATH:
             self._alternate = self.device.path_to(attr.alt_ah_attr, self.number, attr.dest_qp_num)
-        if mask & (QPAttrMask.TIMEOUT | QPAttrMask.RETRY_CNT | QPAttrMask.RNR_RETRY):
+        if mask & (_TIMEOUT | _RETRY_CNT | _RNR_RETRY):
             self.requester.configure()
 
     def _set_state(self, state: QPState) -> None:
@@ -543,24 +553,24 @@ _SEND_RULES = tuple(POST_SEND[state] for state in QPState)
 _RECV_RULES = tuple(POST_RECV[state] for state in QPState)
 
 _ATTRIBUTES: dict[int, tuple[str, ...]] = {
-    QPAttrMask.EN_SQD_ASYNC_NOTIFY: ("en_sqd_async_notify",),
-    QPAttrMask.ACCESS_FLAGS: ("qp_access_flags",),
-    QPAttrMask.PKEY_INDEX: ("pkey_index",),
-    QPAttrMask.PORT: ("port_num",),
-    QPAttrMask.QKEY: ("qkey",),
-    QPAttrMask.AV: ("ah_attr",),
-    QPAttrMask.PATH_MTU: ("path_mtu",),
-    QPAttrMask.TIMEOUT: ("timeout",),
-    QPAttrMask.RETRY_CNT: ("retry_cnt",),
-    QPAttrMask.RNR_RETRY: ("rnr_retry",),
-    QPAttrMask.RQ_PSN: ("rq_psn",),
-    QPAttrMask.MAX_QP_RD_ATOMIC: ("max_rd_atomic",),
-    QPAttrMask.ALT_PATH: ("alt_ah_attr", "alt_pkey_index", "alt_port_num", "alt_timeout"),
-    QPAttrMask.MIN_RNR_TIMER: ("min_rnr_timer",),
-    QPAttrMask.SQ_PSN: ("sq_psn",),
-    QPAttrMask.MAX_DEST_RD_ATOMIC: ("max_dest_rd_atomic",),
-    QPAttrMask.PATH_MIG_STATE: ("path_mig_state",),
-    QPAttrMask.DEST_QPN: ("dest_qp_num",),
+    int(QPAttrMask.EN_SQD_ASYNC_NOTIFY): ("en_sqd_async_notify",),
+    int(QPAttrMask.ACCESS_FLAGS): ("qp_access_flags",),
+    int(QPAttrMask.PKEY_INDEX): ("pkey_index",),
+    int(QPAttrMask.PORT): ("port_num",),
+    int(QPAttrMask.QKEY): ("qkey",),
+    int(QPAttrMask.AV): ("ah_attr",),
+    int(QPAttrMask.PATH_MTU): ("path_mtu",),
+    int(QPAttrMask.TIMEOUT): ("timeout",),
+    int(QPAttrMask.RETRY_CNT): ("retry_cnt",),
+    int(QPAttrMask.RNR_RETRY): ("rnr_retry",),
+    int(QPAttrMask.RQ_PSN): ("rq_psn",),
+    int(QPAttrMask.MAX_QP_RD_ATOMIC): ("max_rd_atomic",),
+    int(QPAttrMask.ALT_PATH): ("alt_ah_attr", "alt_pkey_index", "alt_port_num", "alt_timeout"),
+    int(QPAttrMask.MIN_RNR_TIMER): ("min_rnr_timer",),
+    int(QPAttrMask.SQ_PSN): ("sq_psn",),
+    int(QPAttrMask.MAX_DEST_RD_ATOMIC): ("max_dest_rd_atomic",),
+    int(QPAttrMask.PATH_MIG_STATE): ("path_mig_state",),
+    int(QPAttrMask.DEST_QPN): ("dest_qp_num",),
 }
 """What each bit of a modify's mask sets."""
 
@@ -571,12 +581,12 @@ _ADDRESS_BITS = (
 """Widths of the fields of an address as they stand in the headers."""
 
 _LIMITS = (
-    (QPAttrMask.TIMEOUT, "timeout", 31),
-    (QPAttrMask.RETRY_CNT, "retry_cnt", 7),
-    (QPAttrMask.RNR_RETRY, "rnr_retry", 7),
-    (QPAttrMask.MIN_RNR_TIMER, "min_rnr_timer", 31),
-    (QPAttrMask.DEST_QPN, "dest_qp_num", MASK),
-    (QPAttrMask.QKEY, "qkey", (1 << 32) - 1),
+    (int(QPAttrMask.TIMEOUT), "timeout", 31),
+    (int(QPAttrMask.RETRY_CNT), "retry_cnt", 7),
+    (int(QPAttrMask.RNR_RETRY), "rnr_retry", 7),
+    (int(QPAttrMask.MIN_RNR_TIMER), "min_rnr_timer", 31),
+    (int(QPAttrMask.DEST_QPN), "dest_qp_num", MASK),
+    (int(QPAttrMask.QKEY), "qkey", (1 << 32) - 1),
 )
 """Widths of the fields that a modify may not exceed."""
 
