@@ -75,7 +75,6 @@ class Responder:
         """Whether a fatal NAK waits to leave, or has left."""
         self._nak_sent = False
         self._message: Operation | None = None
-        """SEND or WRITE while a message of several packets is under way."""
         self._srq: SharedReceiveQueue | None = None
         self._va = self._rkey = self._rest = self._dma_len = 0
         self._view = _NOTHING
@@ -86,6 +85,16 @@ class Responder:
         self._advertised = 0
         """Last message that the credits sent allow."""
         self._established = False
+
+    @property
+    def under_way(self) -> Operation | None:
+        """SEND or WRITE while a message of several packets is under way."""
+        return self._message
+
+    @property
+    def missing(self) -> int:
+        """Bytes of a WRITE under way that have not come."""
+        return self._rest
 
     def stop(self) -> None:
         """The connection has ended: answer nothing more, hold no memory."""

@@ -1,0 +1,373 @@
+"""Cases: a connection and symbolic steps, which mean the same on every connection.
+
+PSNs, keys and addresses are relative to the connection that a case runs on, so that a
+case replays with other numbers, and goes on meaning something when steps before it are
+taken away: a PSN counts from what the responder expects at that moment, not from the start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from ibwire.errors import IbwireError
+from ibwire.rc.attributes import MTU_CODES
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+
+FORMAT = 1
+"""Of `case.json`."""
+
+MAXIMUM_STEPS = 100_000
+MAXIMUM_PAYLOAD = 16384
+"""Bytes of one packet: more than any path MTU, for packets that are too long."""
+
+Value = int | tuple[str, int]
+"""A number, or a symbol and what is added to it."""
+
+GOOD, BAD, NONE = -1, -2, -3
+"""What the ICRC of a packet may be, besides a number."""
+
+
+class CaseError(IbwireError):
+    """A case that cannot be read, or does not fit a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The connection that a case needs: attributes of the queue pair under test."""
+
+    mtu: int = 256
+    """Bytes."""
+    rq_psn: int = 100
+    sq_psn: int = 500
+    access: int = int(ALL_ACCESS)
+    """Of the queue pair: `ibv_access_flags`."""
+    max_rd_atomic: int = 16
+    max_dest_rd_atomic: int = 16
+    min_rnr_timer: int = 12
+    timeout: int = 14
+    retry_cnt: int = 7
+    rnr_retry: int = 7
+    receives: int = 4
+    """Receive requests that are posted at the beginning."""
+    room: int = 1024
+    """Bytes of each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """The device receives a packet; what is not said is right."""
+
+    opcode: int
+    psn: tuple[str, int] = ("expected", 0)
+    """From `expected` (by its responder), `una` or `next` (of its requester) or `first`."""
+    length: int = 0
+    """Bytes of payload."""
+    at: int = 0
+    """Where in the test pattern the payload begins."""
+    fields: Mapping[str, Value] = field(default_factory=dict)
+    """Fields of headers that are not as they should be, or that have no right value: `bth.pkey`,
+    `reth.va`, `ip.ttl`."""
+    pad: int | None = None
+    """Bytes of padding; `None` for what the payload needs."""
+    more: int = 0
+    """Zeros behind the padding."""
+    cut: int | None = None
+    """Bytes that are left from the BTH on."""
+    icrc: int = GOOD
+    held: bool = False
+    """Whether the next step comes before the device has answered."""
+    why: str = ""
+    """What is wrong with it on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """The application of the device posts a send request."""
+
+    opcode: int
+    length: int = 0
+    remote: int = 0
+    """Where in the peer's memory, from its beginning."""
+    signaled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """It posts receive requests."""
+
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Time passes, in ps."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The connection ends and the next one begins."""
+
+    connection: Connection
+
+
+Step = Packet | Post | Receive | Wait | Connect
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A connection and what is done with it."""
+
+    connection: Connection = Connection()
+    steps: tuple[Step, ...] = ()
+    profile: str = "spec"
+    """Of the reference."""
+    origin: str = ""
+    """How it was made: seed and number, or the capture it comes from."""
+
+    @property
+    def packets(self) -> int:
+        """How many packets it sends."""
+        return sum(isinstance(step, Packet) for step in self.steps)
+
+    def with_steps(self, steps: Sequence[Step]) -> Case:
+        """The same connection with other steps."""
+        return replace(self, steps=tuple(steps))
+
+
+# As JSON.
+
+
+def to_json(case: Case) -> str:
+    """A case as the text of `case.json`."""
+    document = {
+        "ibwire-fuzz-case": FORMAT,
+        "profile": case.profile,
+        "origin": case.origin,
+        "connection": asdict(case.connection),
+        "steps": [_step_to_json(step) for step in case.steps],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def from_json(text: str, path: str = "case.json") -> Case:
+    """Read a case; raises `CaseError` that names the place."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CaseError(f"{path}: no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("ibwire-fuzz-case") != FORMAT:
+        raise CaseError(f"{path}: no case of ibwire fuzz of format {FORMAT}")
+    try:
+        connection = _connection_from_json(document.get("connection", {}))
+        steps = document.get("steps", [])
+        if not isinstance(steps, list) or len(steps) > MAXIMUM_STEPS:
+            raise CaseError(f"steps: not a list of at most {MAXIMUM_STEPS}")
+        read = tuple(_step_from_json(step, f"steps[{i}]") for i, step in enumerate(steps))
+        return Case(
+            connection, read, str(document.get("profile", "spec")), str(document.get("origin", ""))
+        )
+    except CaseError as error:
+        raise CaseError(f"{path}: {error}") from None
+
+
+def value_text(value: Value) -> str:
+    """A value as people write it: `end-8`."""
+    if isinstance(value, int):
+        return hex(value) if value >= 1 << 16 else str(value)
+    name, offset = value
+    return f"{name}{offset:+d}" if offset else name
+
+
+def step_text(step: Step) -> str:
+    """A step in a line."""
+    if isinstance(step, Receive):
+        return f"receive x{step.count}"
+    if isinstance(step, Wait):
+        return f"wait {step.time / 1e6:g} us"
+    if isinstance(step, Connect):
+        return "connect again"
+    if isinstance(step, Post):
+        return f"post {WROpcode(step.opcode).name} len={step.length}"
+    words = [opcode_text(step.opcode), value_text(step.psn)]
+    words += [f"{name}={value_text(value)}" for name, value in step.fields.items()]
+    words += [f"len={step.length}"] * bool(step.length)
+    words += [f"{name}={getattr(step, name)}" for name in ("pad", "cut") if name in _said(step)]
+    words += [f"more={step.more}"] * bool(step.more)
+    words += [f"icrc={_ICRC.get(step.icrc, hex(step.icrc))}"] * (step.icrc != GOOD)
+    return " ".join(words)
+
+
+def opcode_text(opcode: int) -> str:
+    """The name of an opcode, as drill scripts have it."""
+    try:
+        name = OpCode(opcode).name
+    except ValueError:
+        return f"OPCODE_0x{opcode:02X}"
+    return name.removeprefix("RC_").replace("RDMA_", "")
+
+
+def _said(step: Packet) -> set[str]:
+    return {name for name in ("pad", "cut") if getattr(step, name) is not None}
+
+
+_ICRC = {GOOD: "good", BAD: "bad", NONE: "none"}
+_VALUE = re.compile(r"([a-z_.]+)([+-]\d{1,20})?")
+_KINDS: Mapping[str, type[Any]] = {
+    "packet": Packet,
+    "post": Post,
+    "receive": Receive,
+    "wait": Wait,
+    "connect": Connect,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    document: dict[str, Any] = {"step": _NAMES[type(step)]}
+    for entry in fields(step):
+        value = getattr(step, entry.name)
+        if value == entry.default or (entry.name == "fields" and not value):
+            continue
+        if entry.name == "opcode":
+            value = OpCode(value).name if value in _OPCODES else value
+            if isinstance(step, Post):
+                value = WROpcode(step.opcode).name
+        elif entry.name == "psn":
+            value = value_text(value)
+        elif entry.name == "connection":
+            value = asdict(value)
+        elif entry.name == "icrc":
+            value = _ICRC.get(value, value)
+        elif entry.name == "fields":
+            value = {
+                name: each if isinstance(each, int) else value_text(each)
+                for name, each in value.items()
+            }
+        document[entry.name] = value
+    return document
+
+
+def _step_from_json(document: Any, where: str) -> Step:
+    kind = _KINDS.get(str(document.get("step"))) if isinstance(document, dict) else None
+    if kind is None:
+        raise CaseError(f"{where}.step: not one of {', '.join(_KINDS)}")
+    known = {entry.name: entry for entry in fields(kind)}
+    given: dict[str, Any] = {}
+    for name, value in document.items():
+        if name == "step":
+            continue
+        if name not in known:
+            raise CaseError(f"{where}.{name}: no such key; known are {', '.join(known)}")
+        given[name] = _read(kind, name, value, f"{where}.{name}")
+    if "opcode" in known and "opcode" not in given:
+        raise CaseError(f"{where}.opcode: missing")
+    for name in ("time", "connection"):
+        if name in known and name not in given:
+            raise CaseError(f"{where}.{name}: missing")
+    step: Step = kind(**given)
+    return step
+
+
+def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
+    if name == "opcode":
+        return _read_opcode(kind, value, where)
+    if name == "connection":
+        return _connection_from_json(value)
+    if name == "psn":
+        psn = _read_value(value, where)
+        if isinstance(psn, int) or psn[0] not in PSN_BASES:
+            raise CaseError(f"{where}: {value!r} does not count from {', '.join(PSN_BASES)}")
+        return psn
+    if name == "fields":
+        if not isinstance(value, dict):
+            raise CaseError(f"{where}: not an object")
+        return {key: _read_value(each, f"{where}.{key}") for key, each in value.items()}
+    if name == "icrc" and isinstance(value, str):
+        named = {text: number for number, text in _ICRC.items()}
+        if value not in named:
+            raise CaseError(f"{where}: {value!r}, not {', '.join(named)} or a number")
+        return named[value]
+    if name == "why":
+        return str(value)
+    if name in ("held", "signaled"):
+        if not isinstance(value, bool):
+            raise CaseError(f"{where}: {value!r}, not true or false")
+        return value
+    highest = _HIGHEST.get(name, MAXIMUM_PAYLOAD)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+        raise CaseError(f"{where}: {value!r}, not a number from 0 to {highest}")
+    return value
+
+
+PSN_BASES = ("expected", "una", "next", "first", "own")
+"""What the PSN of a packet may count from: `first` and `own` are the first PSN of the
+requests to the device and of its own."""
+
+_OPCODES = frozenset(OpCode)
+_HIGHEST = {
+    "icrc": 0xFFFFFFFF,
+    "count": 4096,
+    "time": 10**16,  # ps: longer than the longest ACK timeout
+    "length": 1 << 20,
+    "remote": 1 << 20,
+    "at": 1 << 31,
+}
+
+
+def _read_opcode(kind: type[Any], value: Any, where: str) -> int:
+    known = WROpcode if kind is Post else OpCode
+    if isinstance(value, str) and value in known.__members__:
+        return int(known[value])
+    if kind is Packet and isinstance(value, int) and 0 <= value <= 255:
+        return value
+    raise CaseError(f"{where}: no opcode {value!r}")
+
+
+def _read_value(value: Any, where: str) -> Value:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 128:
+        return value
+    found = _VALUE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise CaseError(f"{where}: {value!r}, not a number or a symbol such as end-8")
+    return found[1], int(found[2] or 0)
+
+
+def _connection_from_json(document: Any) -> Connection:
+    if not isinstance(document, dict):
+        raise CaseError("connection: not an object")
+    given: dict[str, int] = {}
+    for name, value in document.items():
+        if name not in _LIMITS:
+            raise CaseError(f"connection.{name}: no such key; known are {', '.join(_LIMITS)}")
+        low, high = _LIMITS[name]
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise CaseError(f"connection.{name}: {value!r}, not a number from {low} to {high}")
+        given[name] = value
+    connection = Connection(**given)
+    if connection.mtu not in MTU_CODES:
+        raise CaseError(f"connection.mtu: {connection.mtu}, not one of {list(MTU_CODES)}")
+    return connection
+
+
+_LIMITS = {
+    "mtu": (256, 4096),
+    "rq_psn": (0, 0xFFFFFF),
+    "sq_psn": (0, 0xFFFFFF),
+    "access": (0, 0xFFFFFFFF),
+    "max_rd_atomic": (0, 128),
+    "max_dest_rd_atomic": (0, 128),
+    "min_rnr_timer": (0, 31),
+    "timeout": (0, 31),
+    "retry_cnt": (0, 7),
+    "rnr_retry": (0, 7),
+    "receives": (0, 4096),
+    "room": (0, 8192),
+}

@@ -1,0 +1,329 @@
+"""A connection with an emulated device: the reference of a fuzzer, and what it may attack.
+
+Nothing lies between fuzzer and device: a packet arrives in the moment in which it is
+sent, and time passes only where a case says so. Two emulations of the same connection
+use the same numbers, so what one answers can be compared with the other byte by byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ibwire.drill.packets import pattern
+from ibwire.errors import VerbsError
+from ibwire.fuzz.case import Connection, Post
+from ibwire.node import Frame
+from ibwire.rc.attributes import (
+    MTU_CODES,
+    AddressVector,
+    QPAttr,
+    QPAttrMask,
+    QPCap,
+    QPState,
+    QPType,
+)
+from ibwire.rc.device import Device, gid_of
+from ibwire.rc.memory import Access, MemoryRegion
+from ibwire.rc.profile import Profile
+from ibwire.rc.qp import QPInit
+from ibwire.rc.states import TRANSITIONS
+from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
+from ibwire.units import Time
+from ibwire_layers.opcodes import Operation
+
+ADDRESS, PEER_ADDRESS = "10.0.0.2", "10.0.0.1"
+"""Of the device under test and of the fuzzer."""
+
+PEER_QPN = 0x77
+PEER_VA, PEER_RKEY = 0x5000, 0x1234
+"""The memory that the fuzzer pretends to have."""
+
+SIZE = 8192
+"""Bytes of the region that the peer may use."""
+
+SMALL = 512
+"""Bytes of the regions beside it, and of a window into it."""
+
+OUTBOX = 4096
+"""Bytes for what the device sends and reads."""
+
+INBOX = 8192
+"""Bytes for what it receives."""
+
+MAXIMUM_ANSWERS = 2048
+"""Frames after one step: one who sends more does not stop by itself."""
+
+MAXIMUM_TIMEOUTS = 512
+"""Timeouts in one wait."""
+
+Completion = tuple[int, ...]
+"""A completion as plain numbers: queue, wr_id, status, opcode, byte_len, imm_data, flags."""
+
+SENDS, RECEIVES = 0, 1
+"""Its queue."""
+
+
+class RunsAway(Exception):
+    """A device does not come to rest; the text says in which way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers of a device that is elsewhere, which a reference takes over."""
+
+    qpn: int
+    peer_qpn: int
+    sq_psn: int
+    va: int
+    rkey: int
+    size: int
+
+
+class Emulation:
+    """The device under test, its connection and its application.
+
+    numbers: what it shall be called instead of what an emulated device chooses.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        profile: Profile | str = "spec",
+        numbers: Numbers | None = None,
+    ) -> None:
+        self.now: Time = 0
+        self._given = numbers
+        device = self.device = Device("target", ADDRESS, profile=profile, key_start=40)
+        pd = self._pd = device.alloc_pd()
+        size = numbers.size if numbers else SIZE
+        self._fresh = pattern(0, size + 2 * SMALL + OUTBOX + INBOX)
+        self.memory = bytearray(self._fresh)
+        """All that it has registered, region after region."""
+        main, readable, foreign, outbox, inbox = _cut(
+            memoryview(self.memory), size, SMALL, SMALL, OUTBOX
+        )
+        if numbers is None:
+            self.region = pd.register(main, _ALL | Access.MW_BIND)
+        else:
+            self.region = MemoryRegion(pd, numbers.rkey, main, _ALL, numbers.va)
+            device.keys.add_region(self.region)
+        self._readable = pd.register(readable, Access.LOCAL_WRITE | Access.REMOTE_READ)
+        self._foreign = device.alloc_pd().register(foreign, _ALL)
+        self._outbox = pd.register(outbox, Access.LOCAL_WRITE)
+        self._inbox = pd.register(inbox, Access.LOCAL_WRITE)
+        self._queues = device.create_cq(1 << 14), device.create_cq(1 << 14)
+        self._connect(connection)
+
+    def reconnect(self, connection: Connection) -> None:
+        """End the connection and make another; memory is as at the beginning."""
+        self.qp.close()
+        self._window.deallocate()
+        self.completions()
+        self.events()
+        self.memory[:] = self._fresh
+        self._connect(connection)
+
+    def _connect(self, connection: Connection) -> None:
+        self.connection = connection
+        numbers = self._given
+        send_cq, recv_cq = self._queues
+        cap = QPCap(128, 4096, max_send_sge=1, max_recv_sge=1)
+        self.qp = self.device.create_qp(
+            QPInit(QPType.RC, self._pd, send_cq, recv_cq, cap=cap), numbers.qpn if numbers else None
+        )
+        attr = QPAttr(
+            qp_access_flags=connection.access,
+            path_mtu=MTU_CODES[connection.mtu],
+            ah_attr=AddressVector(dgid=_PEER_GID),
+            dest_qp_num=numbers.peer_qpn if numbers else PEER_QPN,
+            rq_psn=connection.rq_psn,
+            sq_psn=numbers.sq_psn if numbers else connection.sq_psn,
+            max_rd_atomic=connection.max_rd_atomic,
+            max_dest_rd_atomic=connection.max_dest_rd_atomic,
+            min_rnr_timer=connection.min_rnr_timer,
+            timeout=connection.timeout,
+            retry_cnt=connection.retry_cnt,
+            rnr_retry=connection.rnr_retry,
+        )
+        for state, mask in _STEPS:
+            attr.qp_state = state
+            self.qp.modify(attr, mask)
+        self._posted = self._received = 0
+        self._window = self._pd.allocate_window(2)
+        if numbers is None:
+            start = self.region.iova + 2 * SMALL
+            info = MWBindInfo(self.region, start, SMALL, _WINDOW_ACCESS)
+            self.device.keys.bind(
+                self._window, self.qp.number, self._pd, info, self._window.rkey + 1
+            )
+        self.symbols = self._name_numbers()
+        """What the symbols of a case stand for on this connection."""
+        self.post_recv(connection.receives)
+
+    def _name_numbers(self) -> dict[str, int]:
+        region, window, qp = self.region, self._window, self.qp
+        return {
+            "va": region.iova,
+            "end": region.iova + region.length,
+            "size": region.length,
+            "rkey": region.rkey,
+            "mw.rkey": window.rkey,
+            "mw.va": window.iova,
+            "mw.end": window.iova + window.length,
+            "readable.rkey": self._readable.rkey,
+            "readable.va": self._readable.iova,
+            "foreign.rkey": self._foreign.rkey,
+            "foreign.va": self._foreign.iova,
+            "inbox.rkey": self._inbox.rkey,
+            "inbox.va": self._inbox.iova,
+            "qpn": qp.number,
+            "peer_qpn": qp.attr.dest_qp_num,
+            "pkey": 0xFFFF,
+            "mtu": qp.mtu,
+        }
+
+    # The wire.
+
+    def receive(self, frame: Frame) -> None:
+        """Let a frame arrive."""
+        self.device.receive(frame, self.now)
+
+    def answers(self) -> list[Frame]:
+        """What it sends now; raises `RunsAway` when that does not end."""
+        send, now = self.device.poll_transmit, self.now
+        found: list[Frame] = []
+        while (frame := send(now)) is not None:
+            found.append(frame)
+            if len(found) > MAXIMUM_ANSWERS:
+                raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
+        return found
+
+    def wait(self, time: Time) -> list[tuple[Time, Frame]]:
+        """Let time pass, in ps: what it sends meanwhile, and when."""
+        until = self.now + time
+        found: list[tuple[Time, Frame]] = []
+        for _ in range(MAXIMUM_TIMEOUTS):
+            due = self.device.poll_timeout()
+            if due is None or due > until:
+                self.now = until
+                return found
+            self.now = max(self.now, due)
+            self.device.handle_timeout(self.now)
+            found += [(self.now, frame) for frame in self.answers()]
+        raise RunsAway(f"more than {MAXIMUM_TIMEOUTS} timeouts within {time / 1e9:g} ms")
+
+    # The application.
+
+    def post_recv(self, count: int) -> None:
+        """Post receive requests, round the inbox; those that find no room are left out."""
+        room = min(self.connection.room, INBOX)
+        slots = INBOX // room if room else 1
+        for _ in range(count):
+            start = self._inbox.iova + self._received % slots * room
+            sges = [SGE(start, room, self._inbox.lkey)] if room else []
+            try:
+                self.qp.post_recv(RecvWR(sges, self._received))
+            except VerbsError:
+                return
+            self._received += 1
+
+    def post_send(self, post: Post) -> bool:
+        """Post a send request; whether it was taken."""
+        opcode = WROpcode(post.opcode)
+        atomic = opcode in (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
+        length = 8 if atomic else min(post.length, OUTBOX)
+        start = self._outbox.iova + (self._posted * 256) % (OUTBOX - length + 1)
+        wr = SendWR(
+            opcode,
+            [SGE(start & ~7, length, self._outbox.lkey)] if length else [],
+            SendFlags.SIGNALED if post.signaled else 0,
+            wr_id=self._posted,
+            imm_data=0x1A2B3C4D,
+            invalidate_rkey=PEER_RKEY,
+            remote_addr=PEER_VA + post.remote,
+            rkey=PEER_RKEY,
+            compare_add=3,
+            swap=5,
+            atomic_data=bytes(range(8)) if opcode is WROpcode.ATOMIC_WRITE else b"",
+        )
+        try:
+            self.qp.post_send(wr)
+        except VerbsError:
+            return False
+        self._posted += 1
+        return True
+
+    def completions(self) -> list[Completion]:
+        """What has completed since the last call."""
+        found: list[Completion] = []
+        for number, queue in enumerate(self._queues):
+            if queue:
+                found += [_numbers(number, wc) for wc in queue.poll(len(queue))]
+        return found
+
+    def events(self) -> list[int]:
+        """Asynchronous events since the last call: `ibv_event_type`."""
+        found = self.device.events
+        if not found:
+            return []
+        numbers = [int(event.event_type) for event in found]
+        found.clear()
+        return numbers
+
+    # What a generator and a coverage table look at.
+
+    @property
+    def oldest_ssn(self) -> int:
+        """Number of the oldest request that is not complete."""
+        requester = self.qp.requester
+        return requester.wqes[0].ssn if requester.wqes else requester.ssn + 1
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still takes requests."""
+        return self.qp.hears_requests and not self.qp.responder.failed
+
+    @property
+    def under_way(self) -> Operation | None:
+        """The message of several packets that it is receiving: SEND, WRITE or none."""
+        return self.qp.responder.under_way
+
+    def psn(self, base: str) -> int:
+        """What PSNs of a case count from."""
+        qp = self.qp
+        if base == "expected":
+            return qp.responder.epsn
+        if base == "una":
+            return qp.requester.una
+        if base == "next":
+            return qp.requester.next_psn
+        return qp.attr.rq_psn if base == "first" else qp.attr.sq_psn
+
+
+def _numbers(queue: int, wc: WC) -> Completion:
+    """What counts of a completion: after an error little, of a send not its length."""
+    if wc.status is not WCStatus.SUCCESS:
+        return queue, wc.wr_id, int(wc.status)
+    kind = queue, wc.wr_id, 0, int(wc.opcode)
+    return (*kind, wc.byte_len, wc.imm_data, int(wc.wc_flags)) if queue == RECEIVES else kind
+
+
+def _cut(view: memoryview, *sizes: int) -> Sequence[memoryview]:
+    """A view cut into pieces of these sizes, and the rest."""
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(view[start : start + size])
+        start += size
+    return [*pieces, view[start:]]
+
+
+_ALL = int(Connection().access)
+_WINDOW_ACCESS = int(Access.REMOTE_WRITE | Access.REMOTE_READ)
+_PEER_GID = gid_of(PEER_ADDRESS)
+_UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
+_STEPS = [
+    (after, int(TRANSITIONS[QPType.RC][before, after].required | QPAttrMask.STATE))
+    for before, after in pairwise(_UP)
+]

@@ -1,0 +1,137 @@
+"""What was found: a difference, the shortest case that shows it, and which rule it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ibwire.fuzz.case import Case, Packet, Step, opcode_text, step_text
+from ibwire.fuzz.duel import KINDS, Difference
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.errors import DecodeError
+from ibwire_layers.headers import AETH
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.packet import Packet as WholePacket
+from ibwire_layers.syndrome import AckKind
+
+
+@dataclass(slots=True)
+class Finding:
+    """A difference that is not allowed."""
+
+    number: int
+    bucket: str
+    """What findings of the same fault have in common."""
+    case: Case
+    """The shortest that shows it."""
+    original: Case
+    """As it was found."""
+    difference: Difference
+    """Of the shortest case."""
+    packet: int
+    """Which packet of the run showed it, from 1."""
+    rule: str
+    about: str = ""
+    """The known deviation that explains it."""
+    seen: int = 1
+    """How often."""
+
+
+def verdict(frame: bytes) -> str:
+    """What a frame says, without its numbers: `ACK`, `NAK INVALID_REQUEST`, `FETCH_ADD`."""
+    try:
+        packet = WholePacket.parse(frame)
+    except DecodeError:
+        return "something else"
+    name = opcode_text(packet.bth.opcode)
+    ack = packet.extension(AETH)
+    if packet.bth.opcode == OpCode.RC_ACKNOWLEDGE and ack is not None:
+        kind = aeth.kind(ack.syndrome)
+        return "ACK" if kind is AckKind.ACK else aeth.describe(ack.syndrome)
+    return name
+
+
+def verdicts(frames: Sequence[object]) -> str:
+    """What several frames say, each kind once."""
+    names = dict.fromkeys(verdict(each) for each in frames if isinstance(each, bytes))
+    return ", ".join(names) or "silence"
+
+
+def bucket_of(difference: Difference, step: Step, state: str) -> str:
+    """Same for differences that are likely to have one cause."""
+    what = opcode_text(step.opcode) if isinstance(step, Packet) else step_text(step).split(" ")[0]
+    if difference.kind in ("answer", "time"):
+        expected, got = verdicts(difference.expected), verdicts(difference.got)
+        if expected != got:
+            return f"{what} in {state}: {got} instead of {expected}"
+        return f"{what} in {state}: another {got}"
+    if difference.kind == "crash":
+        return f"{what}: {difference.got[0]}"
+    return f"{what} in {state}: {difference.kind}"
+
+
+def signature(difference: Difference) -> tuple[str, str, str]:
+    """What stays the same while a case is made shorter."""
+    if difference.kind == "crash":
+        return "crash", "", str(difference.got[0])
+    return difference.kind, verdicts(difference.expected), verdicts(difference.got)
+
+
+Distance = tuple[int, int, int, int]
+
+
+def distance(difference: Difference | None) -> Distance | None:
+    """How far a target is from a reference: the later and the less they differ, the nearer."""
+    if difference is None:
+        return None
+    lengths = abs(len(difference.expected) - len(difference.got))
+    numbers = sum(
+        _differing(one, other)
+        for one, other in zip(difference.expected, difference.got, strict=False)
+    )
+    return -difference.step, -KINDS.index(difference.kind), lengths, numbers
+
+
+def _differing(one: object, other: object) -> int:
+    """Bytes without the ICRC, which always differs, or whole things."""
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        pairs = zip(one[:-4], other[:-4], strict=False)
+        return sum(a != b for a, b in pairs) + abs(len(one) - len(other))
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        pairs = zip(one, other, strict=False)
+        return sum(a != b for a, b in pairs) + abs(len(one) - len(other))
+    return int(one != other)
+
+
+def rule_of(difference: Difference, step: Step) -> str:
+    """The rule that a step is about, as far as what was expected tells."""
+    if not isinstance(step, Packet):
+        return "IBA 9.7.6; rc-transport 9"
+    info = INFO.get(step.opcode)
+    if info is not None and info.is_response:
+        return "IBA 9.7.6; rc-transport 10"
+    expected = verdicts(difference.expected) if difference.kind == "answer" else ""
+    for text, rule in _RULES.items():
+        if text in expected:
+            return rule
+    if difference.kind == "completion":
+        return "IBA 11.6.2; rc-transport 12"
+    if difference.kind == "memory":
+        return "IBA 10.6; rc-transport 6 row 10, 10"
+    if step.psn[1] < 0:
+        return "IBA 9.7.5.1.4; rc-transport 10"
+    return "IBA 9.7.4; rc-transport 6"
+
+
+_RULES = {
+    "PSN_SEQUENCE_ERROR": "IBA 9.7.5.2.8; rc-transport 6 row 2",
+    "INVALID_REQUEST": "IBA 9.7.5.2.3; rc-transport 6 rows 3 to 12",
+    "REMOTE_ACCESS_ERROR": "IBA 9.7.5.2.4; rc-transport 6 row 10",
+    "REMOTE_OPERATIONAL_ERROR": "IBA 9.7.5.2.5; rc-transport 6 row 13",
+    "RNR": "IBA 9.7.5.2.8; rc-transport 6 row 7",
+    "silence": "IBA 9.6, 9.7.5.1.4; rc-transport 6 rows 0 and 1, 10",
+    "READ_RESPONSE": "IBA 9.7.5.1.9; rc-transport 10",
+    "ATOMIC": "IBA 9.7.5.1.4; rc-transport 11",
+    "ACK": "IBA 9.7.5.1.2; rc-transport 6",
+}
+"""Sections by what a right device would have answered."""

@@ -1,0 +1,139 @@
+"""Makes a case step by step, while it watches what the reference makes of it.
+
+Right traffic brings the connection into states, operators leave what is right there, and
+after the connection has ended a packet or two show that it has. Each case begins with
+another connection: other limits, other rights, PSNs about to wrap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from itertools import accumulate
+from random import Random
+
+from ibwire.fuzz import attacks, lies
+from ibwire.fuzz.attacks import OPERATORS, Traffic
+from ibwire.fuzz.case import Connection, Packet, Receive, Step
+from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.lies import LIES
+from ibwire.fuzz.messages import answers
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.memory import Access
+
+GROUPS = tuple(dict.fromkeys([each.group for each in OPERATORS] + [each.group for each in LIES]))
+"""What `--ops` may name."""
+
+ROLES = ("responder", "requester")
+"""What is attacked."""
+
+LONGEST = 80
+"""Steps of a case."""
+
+
+class Generator:
+    """One case. rng: of this case alone. ops: groups of operators, all if empty."""
+
+    def __init__(self, rng: Random, role: str, ops: Collection[str] = ()) -> None:
+        self.rng = rng
+        self.role = role
+        self.connection = _connection(rng)
+        self._queue: deque[Step] = deque()
+        self._traffic = Traffic(rng, self.connection)
+        self._left = rng.randrange(10, LONGEST)
+        self._after = rng.choice((0, 1, 1, 2))
+        """Packets that are sent when the connection has ended."""
+        wanted = [each for each in OPERATORS if not ops or each.group in ops]
+        self._gentle = [each for each in wanted if not each.fatal]
+        self._gentle_weights = list(accumulate(each.weight for each in self._gentle))
+        self._fatal = [each for each in wanted if each.fatal]
+        self._fatal_weights = list(accumulate(each.weight for each in self._fatal))
+        self._lies = [each for each in LIES if not ops or each.group in ops]
+        self._lie_weights = list(accumulate(each.weight for each in self._lies))
+
+    def next(self, reference: Emulation) -> Step | None:
+        """The next step, `None` at the end of the case."""
+        self._left -= 1
+        if self._left < 0:
+            return None
+        if not reference.is_alive:
+            self._after -= 1
+            if self._after < 0:
+                return None
+        while not self._queue:
+            steps = self._attack(reference) if self.role == "responder" else self._lie(reference)
+            self._queue.extend(steps)
+        step = self._queue.popleft()
+        if isinstance(step, Packet) and step.psn == ("expected", 0) and self.role == "responder":
+            self._traffic.sent.append((step, reference.qp.responder.epsn))
+        return step
+
+    def _attack(self, reference: Emulation) -> list[Step]:
+        rng, traffic = self.rng, self._traffic
+        draw = rng.random()
+        if draw < 0.05:
+            return [Receive(rng.choice((1, 2, 4)))]
+        if draw < 0.42 and self._gentle:
+            chosen = rng.choices(self._gentle, cum_weights=self._gentle_weights)[0]
+        elif draw < 0.50 and self._fatal:
+            chosen = rng.choices(self._fatal, cum_weights=self._fatal_weights)[0]
+        else:
+            if reference.under_way is not None:
+                return [attacks.following(traffic, reference)]
+            return list(traffic.messages())
+        return list(chosen.make(traffic, reference))
+
+    def _lie(self, reference: Emulation) -> list[Step]:
+        rng = self.rng
+        draw = rng.random()
+        right = answers(reference)
+        if not right:
+            if draw < 0.7 or reference.device.poll_timeout() is None:
+                return list(lies.posts(rng, reference))
+            return list(lies.waits(rng, reference))
+        if draw < 0.12:
+            return list(lies.posts(rng, reference))
+        if draw < 0.22:
+            return list(lies.waits(rng, reference))
+        if draw < 0.60 and self._lies:
+            chosen = rng.choices(self._lies, cum_weights=self._lie_weights)[0]
+            return list(chosen.make(rng, reference, right))
+        if draw < 0.64:
+            return list(self._traffic.messages())
+        return list(lies.in_turn(right[: rng.choice((1, 1, 2, len(right)))]))
+
+
+def _connection(rng: Random) -> Connection:
+    """Attributes of the queue pair, mostly usual ones."""
+    access = int(ALL_ACCESS)
+    if rng.random() < 0.15:
+        access &= ~int(rng.choice(_RIGHTS))
+    mtu = rng.choice((256, 256, 256, 256, 512, 1024))
+    receives, size = rng.choice(((4, 4), (4, 4), (16, 4), (16, 1), (0, 0), (1, 4)))
+    return Connection(
+        mtu=mtu,
+        rq_psn=_psn(rng),
+        sq_psn=_psn(rng),
+        access=access,
+        max_rd_atomic=rng.choice((16, 16, 1, 2, 4)),
+        max_dest_rd_atomic=rng.choice((16, 16, 4, 2, 1, 0) if rng.random() < 0.5 else (16,)),
+        min_rnr_timer=rng.choice((12, 12, 1, 0, 31)),
+        timeout=rng.choice((14, 8, 10, 14, 0)),
+        retry_cnt=rng.choice((7, 7, 3, 1, 0)),
+        rnr_retry=rng.choice((7, 7, 3, 1, 0)),
+        receives=receives,
+        room=size * mtu,
+    )
+
+
+def _psn(rng: Random) -> int:
+    """Where the numbers begin: anywhere, or just before they wrap."""
+    if rng.random() < 0.4:
+        return (1 << 24) - rng.randrange(1, 12)
+    return rng.choice((0, 1, (1 << 23) - 2, rng.getrandbits(24), rng.getrandbits(24)))
+
+
+_RIGHTS = (
+    *(Access.REMOTE_WRITE, Access.REMOTE_READ, Access.REMOTE_ATOMIC),
+    *(Access.FLUSH_GLOBAL | Access.FLUSH_PERSISTENT,),
+)
