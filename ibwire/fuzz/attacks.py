@@ -107,14 +107,14 @@ class Operator:
     """What `--ops` calls it with others of its kind."""
     make: Callable[[Traffic, Emulation], Sequence[Step]]
     fatal: bool = False
-    weight: float = 1
+    weight: int = 2
 
 
 OPERATORS: list[Operator] = []
 
 
 def operator(
-    group: str, *, fatal: bool = False, weight: float = 1
+    group: str, *, fatal: bool = False, weight: int = 2
 ) -> Callable[
     [Callable[[Traffic, Emulation], Sequence[Step]]],
     Callable[[Traffic, Emulation], Sequence[Step]],
@@ -157,7 +157,7 @@ def cut(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [replace(packet, cut=at, why="cut")]
 
 
-@operator("parser", weight=2)
+@operator("parser", weight=4)
 def forged_pad(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The pad count says something else than what stands there."""
     rng = traffic.rng
@@ -180,7 +180,7 @@ def wrong_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [changed(packet, "length of a lower layer", **{field: max(number, 0)})]
 
 
-@operator("parser", weight=2)
+@operator("parser", weight=4)
 def for_nobody(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The packet is for another queue pair, of a stranger, of another partition or version."""
     packet = following(traffic, reference)
@@ -218,7 +218,7 @@ def reserved_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Lengths.
 
 
-@operator("length", fatal=True, weight=2)
+@operator("length", fatal=True, weight=4)
 def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A packet of a message has another size than its position and the path MTU ask for."""
     rng = traffic.rng
@@ -234,7 +234,7 @@ def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return parts
 
 
-@operator("length", fatal=True, weight=2)
+@operator("length", fatal=True, weight=4)
 def not_the_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A WRITE has more or fewer bytes than its RETH says, by a little or by a lot."""
     rng = traffic.rng
@@ -296,7 +296,7 @@ def without_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ]
 
 
-@operator("order", fatal=True, weight=3)
+@operator("order", fatal=True, weight=6)
 def inside_a_message(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Something else begins before a message has ended, and then it goes on."""
     parts = _long(traffic)
@@ -309,7 +309,7 @@ def inside_a_message(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Sequence numbers.
 
 
-@operator("psn", weight=2)
+@operator("psn", weight=4)
 def gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Packets are missing; what comes then may be several."""
     rng = traffic.rng
@@ -331,7 +331,7 @@ def long_ago(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Duplicates.
 
 
-@operator("dup", weight=3)
+@operator("dup", weight=6)
 def again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """What was executed comes once more, one or several."""
     if not traffic.sent:
@@ -345,7 +345,7 @@ def again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ]
 
 
-@operator("dup", weight=3)
+@operator("dup", weight=6)
 def again_otherwise(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """What was executed comes once more, but not the same."""
     if not traffic.sent:
@@ -387,7 +387,7 @@ def _other_read(packet: Packet, traffic: Traffic) -> Packet:
 # Memory.
 
 
-@operator("memory", fatal=True, weight=3)
+@operator("memory", fatal=True, weight=6)
 def out_of_bounds(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """An access that is not, or not wholly, inside what the key opens."""
     rng = traffic.rng
@@ -399,7 +399,7 @@ def out_of_bounds(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return _access(traffic, length, place, "out of bounds")
 
 
-@operator("memory", fatal=True, weight=2)
+@operator("memory", fatal=True, weight=4)
 def wrong_key(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A key of nothing, of another domain, or one that does not allow it."""
     rng = traffic.rng
@@ -453,7 +453,7 @@ def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [changed(packet, "key", atomiceth__rkey=key)]
 
 
-@operator("atomic", weight=2)
+@operator("atomic", weight=4)
 def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Atomics to few words, and duplicates of them, also of those that are forgotten."""
     rng = traffic.rng
@@ -469,7 +469,7 @@ def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Resources.
 
 
-@operator("resource", weight=2)
+@operator("resource", weight=4)
 def many(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The same request many times in a row, whatever the answer is."""
     rng = traffic.rng
@@ -527,7 +527,7 @@ def notified(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Fields.
 
 
-@operator("field", weight=1.5)
+@operator("field", weight=3)
 def any_field(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """One field, or two, at an edge of what it can be."""
     packet = following(traffic, reference)

@@ -20,7 +20,7 @@ from ibwire.fuzz.coverage import Coverage, state_of
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.findings import Distance, Finding, bucket_of, distance, rule_of, signature
-from ibwire.fuzz.generator import Generator
+from ibwire.fuzz.generator import Generator, Menu
 from ibwire.fuzz.minimise import minimise
 from ibwire.rc.profile import PROFILES, Profile
 
@@ -263,4 +263,5 @@ def _joined(history: list[Case], case: Case) -> Case:
 
 def generators(seed: int, role: str, ops: Collection[str] = ()) -> Maker:
     """The stateful generator, for each number of a case its own."""
-    return lambda number: Generator(Random(f"{seed}:{role}:{number}"), role, ops)
+    menu = Menu(ops)
+    return lambda number: Generator(Random(f"{seed}:{role}:{number}"), role, menu)

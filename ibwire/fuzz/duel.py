@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.case import Connect, Connection, Packet, Post, Receive, Step
+from ibwire.fuzz.case import Connect, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.emulation import Completion, Emulation, RunsAway
 from ibwire.node import Frame
 from ibwire.units import Time
@@ -85,43 +85,63 @@ class Duel:
         self.expected: list[Frame] = []
         """What the reference answered to the last step."""
         self.records = False
+        self._is_theirs = False
+        """Whether what fails now is the target."""
 
     def step(self, step: Step) -> Difference | None:
-        """Carry out one step; `None` if both did the same."""
+        """Carry out one step; `None` if both did the same.
+
+        What is under test may raise anything: that is a difference, too.
+        """
         reference, target = self.reference, self.target
         number = self.steps
         self.steps += 1
-        if isinstance(step, Packet):
-            if "aeth.msn" in step.fields:
-                reference.symbols["ssn"] = reference.oldest_ssn
-            frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
-            if self.records:
-                self.frames.append(("<", reference.now, frame))
-            reference.receive(frame)
-            crash = self._guarded(lambda: target.receive(frame))
-        elif isinstance(step, Post):
-            reference.post_send(step)
-            crash = self._guarded(lambda: target.post_send(step))
+        self.expected = []
+        try:
+            if isinstance(step, Packet):
+                if "aeth.msn" in step.fields:
+                    reference.symbols["ssn"] = reference.oldest_ssn
+                frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
+                if self.records:
+                    self.frames.append(("<", reference.now, frame))
+                reference.receive(frame)
+                self._is_theirs = True
+                target.receive(frame)
+                if step.held:
+                    return None
+            elif isinstance(step, Wait):
+                return self._wait(step.time, number)
+            else:
+                self._command(reference, step)
+                self._is_theirs = True
+                self._command(target, step)
+            return self._compare(number)
+        except RunsAway as error:
+            if not self._is_theirs:
+                raise
+            return Difference(number, "endless", self.expected, [str(error)])
+        except Exception as error:
+            if not self._is_theirs:
+                raise
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} in {last.name}"
+            return Difference(number, "crash", self.expected, [text])
+        finally:
+            self._is_theirs = False
+
+    def _command(self, subject: Subject, step: Step) -> None:
+        if isinstance(step, Post):
+            subject.post_send(step)
         elif isinstance(step, Receive):
-            reference.post_recv(step.count)
-            crash = self._guarded(lambda: target.post_recv(step.count))
+            subject.post_recv(step.count)
         elif isinstance(step, Connect):
-            reference.reconnect(step.connection)
-            crash = self._guarded(lambda: target.reconnect(step.connection))
-        else:
-            return self._wait(step.time, number)
-        if crash is not None:
-            return Difference(number, crash[0], (), crash[1])
-        if isinstance(step, Packet) and step.held:
-            return None
-        return self._compare(number)
+            subject.reconnect(step.connection)
 
     def _compare(self, number: int) -> Difference | None:
+        self._is_theirs = False
         self.expected = expected = self.reference.answers()
-        got: list[Frame] = []
-        crash = self._guarded(lambda: got.extend(self.target.answers()))
-        if crash is not None:
-            return Difference(number, crash[0], expected, crash[1])
+        self._is_theirs = True
+        got = self.target.answers()
         if self.records:
             self.frames += [(">", self.reference.now, frame) for frame in got]
         if expected != got:
@@ -131,18 +151,15 @@ class Duel:
     def _wait(self, time: Time, number: int) -> Difference | None:
         expected = self.reference.wait(time)
         self.expected = [frame for _, frame in expected]
-        got: list[tuple[Time, Frame]] = []
-        crash = self._guarded(lambda: got.extend(self.target.wait(time)))
-        if crash is not None:
-            return Difference(number, crash[0], self.expected, crash[1])
+        self._is_theirs = True
+        got = self.target.wait(time)
         if self.records:
             self.frames += [(">", when, frame) for when, frame in got]
         if expected != got:
             frames = [frame for _, frame in got]
             if frames == self.expected:
-                return Difference(
-                    number, "time", [when for when, _ in expected], [when for when, _ in got]
-                )
+                times = [when for when, _ in expected], [when for when, _ in got]
+                return Difference(number, "time", *times)
             return Difference(number, "answer", self.expected, frames)
         return self._compare_application(number)
 
@@ -157,17 +174,6 @@ class Duel:
         heard, told = reference.events(), target.events()
         if heard != told:
             return Difference(number, "event", heard, told)
-        return None
-
-    def _guarded(self, action: Callable[[], object]) -> tuple[str, list[str]] | None:
-        """Let the target do something; how it failed. What is under test may raise anything."""
-        try:
-            action()
-        except RunsAway as error:
-            return "endless", [str(error)]
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            return "crash", [f"{type(error).__name__}: {error} in {last.name}"]
         return None
 
 

@@ -25,7 +25,7 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.device import Device, gid_of
-from ibwire.rc.memory import Access, MemoryRegion
+from ibwire.rc.memory import Access, MemoryRegion, WindowState
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.states import TRANSITIONS
@@ -113,13 +113,18 @@ class Emulation:
         self._foreign = device.alloc_pd().register(foreign, _ALL)
         self._outbox = pd.register(outbox, Access.LOCAL_WRITE)
         self._inbox = pd.register(inbox, Access.LOCAL_WRITE)
-        self._queues = device.create_cq(1 << 14), device.create_cq(1 << 14)
+        send_cq, recv_cq = self._queues = device.create_cq(1 << 14), device.create_cq(1 << 14)
+        cap = QPCap(128, 4096, max_send_sge=1, max_recv_sge=1)
+        init = QPInit(QPType.RC, pd, send_cq, recv_cq, cap=cap)
+        self.qp = device.create_qp(init, numbers.qpn if numbers else None)
+        self._window = pd.allocate_window(2)
+        self.symbols = self._name_numbers()
+        """What the symbols of a case stand for on this connection."""
         self._connect(connection)
 
     def reconnect(self, connection: Connection) -> None:
         """End the connection and make another; memory is as at the beginning."""
-        self.qp.close()
-        self._window.deallocate()
+        self.qp.modify(_RESET, int(QPAttrMask.STATE))
         self.completions()
         self.events()
         self.memory[:] = self._fresh
@@ -128,11 +133,6 @@ class Emulation:
     def _connect(self, connection: Connection) -> None:
         self.connection = connection
         numbers = self._given
-        send_cq, recv_cq = self._queues
-        cap = QPCap(128, 4096, max_send_sge=1, max_recv_sge=1)
-        self.qp = self.device.create_qp(
-            QPInit(QPType.RC, self._pd, send_cq, recv_cq, cap=cap), numbers.qpn if numbers else None
-        )
         attr = QPAttr(
             qp_access_flags=connection.access,
             path_mtu=MTU_CODES[connection.mtu],
@@ -151,15 +151,13 @@ class Emulation:
             attr.qp_state = state
             self.qp.modify(attr, mask)
         self._posted = self._received = 0
-        self._window = self._pd.allocate_window(2)
-        if numbers is None:
+        if self._window.state is WindowState.FREE and numbers is None:
             start = self.region.iova + 2 * SMALL
             info = MWBindInfo(self.region, start, SMALL, _WINDOW_ACCESS)
-            self.device.keys.bind(
-                self._window, self.qp.number, self._pd, info, self._window.rkey + 1
-            )
-        self.symbols = self._name_numbers()
-        """What the symbols of a case stand for on this connection."""
+            key = self._window.rkey + 1
+            self.device.keys.bind(self._window, self.qp.number, self._pd, info, key)
+            self.symbols |= {"mw.rkey": self._window.rkey, "mw.va": start, "mw.end": start + SMALL}
+        self.symbols["mtu"] = connection.mtu
         self.post_recv(connection.receives)
 
     def _name_numbers(self) -> dict[str, int]:
@@ -179,9 +177,8 @@ class Emulation:
             "inbox.rkey": self._inbox.rkey,
             "inbox.va": self._inbox.iova,
             "qpn": qp.number,
-            "peer_qpn": qp.attr.dest_qp_num,
+            "peer_qpn": self._given.peer_qpn if self._given else PEER_QPN,
             "pkey": 0xFFFF,
-            "mtu": qp.mtu,
         }
 
     # The wire.
@@ -322,6 +319,7 @@ def _cut(view: memoryview, *sizes: int) -> Sequence[memoryview]:
 _ALL = int(Connection().access)
 _WINDOW_ACCESS = int(Access.REMOTE_WRITE | Access.REMOTE_READ)
 _PEER_GID = gid_of(PEER_ADDRESS)
+_RESET = QPAttr(qp_state=QPState.RESET)
 _UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
 _STEPS = [
     (after, int(TRANSITIONS[QPType.RC][before, after].required | QPAttrMask.STATE))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from itertools import accumulate
 from random import Random
 
 from ibwire.fuzz import attacks, lies
@@ -31,10 +30,22 @@ LONGEST = 80
 """Steps of a case."""
 
 
-class Generator:
-    """One case. rng: of this case alone. ops: groups of operators, all if empty."""
+class Menu:
+    """The operators of some groups, each as often as it weighs; all of them if none are named."""
 
-    def __init__(self, rng: Random, role: str, ops: Collection[str] = ()) -> None:
+    def __init__(self, ops: Collection[str] = ()) -> None:
+        wanted = [each for each in OPERATORS for _ in range(each.weight)]
+        wanted = [each for each in wanted if not ops or each.group in ops]
+        self.gentle = [each for each in wanted if not each.fatal]
+        self.fatal = [each for each in wanted if each.fatal]
+        lies = [each for each in LIES for _ in range(each.weight)]
+        self.lies = [each for each in lies if not ops or each.group in ops]
+
+
+class Generator:
+    """One case. rng: of this case alone."""
+
+    def __init__(self, rng: Random, role: str, menu: Menu) -> None:
         self.rng = rng
         self.role = role
         self.connection = _connection(rng)
@@ -43,13 +54,7 @@ class Generator:
         self._left = rng.randrange(10, LONGEST)
         self._after = rng.choice((0, 1, 1, 2))
         """Packets that are sent when the connection has ended."""
-        wanted = [each for each in OPERATORS if not ops or each.group in ops]
-        self._gentle = [each for each in wanted if not each.fatal]
-        self._gentle_weights = list(accumulate(each.weight for each in self._gentle))
-        self._fatal = [each for each in wanted if each.fatal]
-        self._fatal_weights = list(accumulate(each.weight for each in self._fatal))
-        self._lies = [each for each in LIES if not ops or each.group in ops]
-        self._lie_weights = list(accumulate(each.weight for each in self._lies))
+        self._menu = menu
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
@@ -69,14 +74,14 @@ class Generator:
         return step
 
     def _attack(self, reference: Emulation) -> list[Step]:
-        rng, traffic = self.rng, self._traffic
+        rng, traffic, menu = self.rng, self._traffic, self._menu
         draw = rng.random()
         if draw < 0.05:
             return [Receive(rng.choice((1, 2, 4)))]
-        if draw < 0.42 and self._gentle:
-            chosen = rng.choices(self._gentle, cum_weights=self._gentle_weights)[0]
-        elif draw < 0.50 and self._fatal:
-            chosen = rng.choices(self._fatal, cum_weights=self._fatal_weights)[0]
+        if draw < 0.42 and menu.gentle:
+            chosen = rng.choice(menu.gentle)
+        elif draw < 0.48 and menu.fatal:
+            chosen = rng.choice(menu.fatal)
         else:
             if reference.under_way is not None:
                 return [attacks.following(traffic, reference)]
@@ -95,9 +100,8 @@ class Generator:
             return list(lies.posts(rng, reference))
         if draw < 0.22:
             return list(lies.waits(rng, reference))
-        if draw < 0.60 and self._lies:
-            chosen = rng.choices(self._lies, cum_weights=self._lie_weights)[0]
-            return list(chosen.make(rng, reference, right))
+        if draw < 0.60 and self._menu.lies:
+            return list(rng.choice(self._menu.lies).make(rng, reference, right))
         if draw < 0.64:
             return list(self._traffic.messages())
         return list(lies.in_turn(right[: rng.choice((1, 1, 2, len(right)))]))

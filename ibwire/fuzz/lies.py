@@ -38,7 +38,7 @@ class Lie:
     name: str
     group: str
     make: Callable[[Random, Emulation, list[Packet]], Sequence[Step]]
-    weight: float = 1
+    weight: int = 1
 
 
 LIES: list[Lie] = []
@@ -46,7 +46,7 @@ LIES: list[Lie] = []
 Make = Callable[[Random, Emulation, list[Packet]], Sequence[Step]]
 
 
-def lie(group: str = "reply", weight: float = 1) -> Callable[[Make], Make]:
+def lie(group: str = "reply", weight: int = 1) -> Callable[[Make], Make]:
     """Add a function to the lies; it gets the right answers, at least one."""
 
     def add(make: Make) -> Make:
