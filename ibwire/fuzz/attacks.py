@@ -61,7 +61,7 @@ class Traffic:
             return {"reth.va": ("mw.end", -length), "reth.rkey": ("mw.rkey", 0)}
         return {"reth.va": ("va", self.rng.randrange(8192 - length))}
 
-    def messages(self) -> list[Packet]:
+    def messages(self, reference: Emulation) -> list[Packet]:
         """A right message: its packets in order."""
         rng = self.rng
         kind = rng.choice(self._kinds)
@@ -75,22 +75,25 @@ class Traffic:
             length = self.length()
             return [read(length, self.place(length))]
         if kind == "ATOMIC":
-            return [self.atomic()]
+            return [self.atomic(reference)]
         if kind == "ATOMIC_WRITE":
             place = {"reth.va": ("va", self.word())}
             return [Packet(int(_O.RC_ATOMIC_WRITE), length=8, fields=place)]
         return [Packet(int(_O.RC_FLUSH), fields={"reth.dma_len": self.length(), "feth.plt": 1})]
 
-    def atomic(self) -> Packet:
-        """A right COMPARE SWAP or FETCH ADD."""
+    def atomic(self, reference: Emulation) -> Packet:
+        """A right COMPARE SWAP or FETCH ADD; it compares with what is there, or nearly."""
         rng = self.rng
+        offset = self.word()
         fields: dict[str, Value] = {
-            "atomiceth.va": ("va", self.word()),
+            "atomiceth.va": ("va", offset),
             "atomiceth.swap": rng.choice(_OPERANDS),
         }
         opcode = rng.choice(ATOMICS)
         if opcode is _O.RC_COMPARE_SWAP:
-            fields["atomiceth.compare"] = rng.choice(_OPERANDS)
+            there = reference.region.load64(offset)
+            near = there, there, there ^ 1 << rng.randrange(64), rng.choice(_OPERANDS)
+            fields["atomiceth.compare"] = rng.choice(near)
         return Packet(int(opcode), fields=fields)
 
     def word(self) -> int:
@@ -218,7 +221,7 @@ def reserved_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Lengths.
 
 
-@operator("length", fatal=True, weight=4)
+@operator("length", fatal=True, weight=6)
 def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A packet of a message has another size than its position and the path MTU ask for."""
     rng = traffic.rng
@@ -300,7 +303,7 @@ def without_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def inside_a_message(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Something else begins before a message has ended, and then it goes on."""
     parts = _long(traffic)
-    other = traffic.messages()
+    other = traffic.messages(reference)
     at = traffic.rng.randrange(1, len(parts))
     foreign = [replace(part, why="inside a message") for part in other]
     return [*parts[:at], *foreign, *parts[at:]]
@@ -440,7 +443,7 @@ def huge(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Not aligned, with a payload, at the edge or under a wrong key."""
     rng = traffic.rng
-    packet = traffic.atomic()
+    packet = traffic.atomic(reference)
     draw = rng.random()
     if draw < 0.4:
         return [changed(packet, "alignment", atomiceth__va=("va", rng.choice((1, 2, 4, 7, 12))))]
@@ -449,8 +452,9 @@ def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     if draw < 0.8:
         offset = rng.choice((0, -4, -8, -7, 8))
         return [changed(packet, "bounds", atomiceth__va=("end", offset))]
-    key = rng.choice((("rkey", 1), ("readable.rkey", 0), ("mw.rkey", 0), ("foreign.rkey", 0)))
-    return [changed(packet, "key", atomiceth__rkey=key)]
+    name, va = rng.choice(_KEYS)
+    key: Value = (name, rng.choice((0, 0, 1))) if name else 0
+    return [changed(packet, "key", atomiceth__rkey=key, atomiceth__va=(va, 0))]
 
 
 @operator("atomic", weight=4)
@@ -458,7 +462,7 @@ def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Atomics to few words, and duplicates of them, also of those that are forgotten."""
     rng = traffic.rng
     count = rng.choice((1, 2, reference.connection.max_dest_rd_atomic + 1))
-    fresh: list[Step] = [traffic.atomic() for _ in range(min(count, 20))]
+    fresh: list[Step] = [traffic.atomic(reference) for _ in range(min(count, 20))]
     back = rng.randrange(1, count + 1)
     last = fresh[-min(back, len(fresh))]
     assert isinstance(last, Packet)
@@ -473,7 +477,7 @@ def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def many(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The same request many times in a row, whatever the answer is."""
     rng = traffic.rng
-    packet = rng.choice([*traffic.messages()[:1], following(traffic, reference)])
+    packet = rng.choice([*traffic.messages(reference)[:1], following(traffic, reference)])
     count = rng.choice((3, 5, 9, 20, 40))
     return [replace(packet, why="many")] * count
 
@@ -488,7 +492,7 @@ def without_pause(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
             length = traffic.length()
             steps.append(replace(read(length, traffic.place(length)), held=True))
         else:
-            steps += [replace(part, held=True) for part in traffic.messages()]
+            steps += [replace(part, held=True) for part in traffic.messages(reference)]
     last = steps[-1]
     assert isinstance(last, Packet)
     return [*steps[:-1], replace(last, held=False)]
@@ -566,7 +570,7 @@ def following(traffic: Traffic, reference: Emulation) -> Packet:
         if traffic.rng.random() < 0.5 or kind == "WRITE":
             return Packet(int(FORMS[kind][1]), length=traffic.mtu)
         return Packet(int(FORMS[kind][2]), length=traffic.rng.randrange(1, traffic.mtu + 1))
-    return traffic.messages()[0]
+    return traffic.messages(reference)[0]
 
 
 def _long(traffic: Traffic) -> list[Packet]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ibwire.errors import IbwireError
@@ -35,6 +35,10 @@ GOOD, BAD, NONE = -1, -2, -3
 
 class CaseError(IbwireError):
     """A case that cannot be read, or does not fit a connection."""
+
+
+class RunsAway(Exception):
+    """A device does not come to rest; the text says in which way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,30 @@ class Packet:
 
 
 @dataclass(frozen=True, slots=True)
+class Mad(Packet):
+    """QP1 of the device receives a message of communication management.
+
+    `length` and `at` are of its private data; fields are also those of the MAD, `mad.method`,
+    and of the message, `req.local_qpn`.
+    """
+
+    opcode: int = int(OpCode.UD_SEND_ONLY)
+    message: str = "REQ"
+    """One of `MESSAGES`."""
+    exchange: int = 0
+    """Which of the connections that the fuzzer makes or is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The application of the device tells its connection manager something."""
+
+    what: str
+    """One of `COMMANDS`."""
+    exchange: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Post:
     """The application of the device posts a send request."""
 
@@ -118,7 +146,10 @@ class Connect:
     connection: Connection
 
 
-Step = Packet | Post | Receive | Wait | Connect
+Step = Packet | Mad | Command | Post | Receive | Wait | Connect
+
+MESSAGES = tuple("REQ MRA REJ REP RTU DREQ DREP SIDR_REQ SIDR_REP LAP APR".split())
+COMMANDS = tuple("connect resolve accept reject delay ready disconnect listen unlisten".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +162,8 @@ class Case:
     """Of the reference."""
     origin: str = ""
     """How it was made: seed and number, or the capture it comes from."""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """What the reference does otherwise than its profile: values by field."""
 
     @property
     def packets(self) -> int:
@@ -151,6 +184,7 @@ def to_json(case: Case) -> str:
         "ibwire-fuzz-case": FORMAT,
         "profile": case.profile,
         "origin": case.origin,
+        **({"choices": dict(case.choices)} if case.choices else {}),
         "connection": asdict(case.connection),
         "steps": [_step_to_json(step) for step in case.steps],
     }
@@ -166,16 +200,28 @@ def from_json(text: str, path: str = "case.json") -> Case:
     if not isinstance(document, dict) or document.get("ibwire-fuzz-case") != FORMAT:
         raise CaseError(f"{path}: no case of ibwire fuzz of format {FORMAT}")
     try:
-        connection = _connection_from_json(document.get("connection", {}))
-        steps = document.get("steps", [])
-        if not isinstance(steps, list) or len(steps) > MAXIMUM_STEPS:
-            raise CaseError(f"steps: not a list of at most {MAXIMUM_STEPS}")
-        read = tuple(_step_from_json(step, f"steps[{i}]") for i, step in enumerate(steps))
-        return Case(
-            connection, read, str(document.get("profile", "spec")), str(document.get("origin", ""))
-        )
+        return _case_from_json(document)
     except CaseError as error:
         raise CaseError(f"{path}: {error}") from None
+
+
+def _case_from_json(document: Mapping[str, Any]) -> Case:
+    for name in document:
+        if name not in _TOP:
+            raise CaseError(f"{name}: no such key; known are {', '.join(_TOP)}")
+    steps = document.get("steps", [])
+    if not isinstance(steps, list) or len(steps) > MAXIMUM_STEPS:
+        raise CaseError(f"steps: not a list of at most {MAXIMUM_STEPS}")
+    choices = document.get("choices", {})
+    if not isinstance(choices, dict):
+        raise CaseError("choices: not an object")
+    return Case(
+        _connection_from_json(document.get("connection", {}), "connection"),
+        tuple(_step_from_json(step, f"steps[{i}]") for i, step in enumerate(steps)),
+        _read_text(document.get("profile", "spec"), "profile"),
+        _read_text(document.get("origin", ""), "origin"),
+        {name: _read_text(each, f"choices.{name}") for name, each in choices.items()},
+    )
 
 
 def value_text(value: Value) -> str:
@@ -196,13 +242,21 @@ def step_text(step: Step) -> str:
         return "connect again"
     if isinstance(step, Post):
         return f"post {WROpcode(step.opcode).name} len={step.length}"
-    words = [opcode_text(step.opcode), value_text(step.psn)]
+    if isinstance(step, Command):
+        return f"{step.what} #{step.exchange}"
+    words = [packet_text(step)]
+    words.append(f"#{step.exchange}" if isinstance(step, Mad) else value_text(step.psn))
     words += [f"{name}={value_text(value)}" for name, value in step.fields.items()]
     words += [f"len={step.length}"] * bool(step.length)
     words += [f"{name}={getattr(step, name)}" for name in ("pad", "cut") if name in _said(step)]
     words += [f"more={step.more}"] * bool(step.more)
     words += [f"icrc={_ICRC.get(step.icrc, hex(step.icrc))}"] * (step.icrc != GOOD)
     return " ".join(words)
+
+
+def packet_text(step: Packet) -> str:
+    """The name of what a packet carries."""
+    return step.message if isinstance(step, Mad) else opcode_text(step.opcode)
 
 
 def opcode_text(opcode: int) -> str:
@@ -218,10 +272,13 @@ def _said(step: Packet) -> set[str]:
     return {name for name in ("pad", "cut") if getattr(step, name) is not None}
 
 
+_TOP = ("ibwire-fuzz-case", "profile", "origin", "choices", "connection", "steps")
 _ICRC = {GOOD: "good", BAD: "bad", NONE: "none"}
 _VALUE = re.compile(r"([a-z_.]+)([+-]\d{1,20})?")
 _KINDS: Mapping[str, type[Any]] = {
     "packet": Packet,
+    "mad": Mad,
+    "command": Command,
     "post": Post,
     "receive": Receive,
     "wait": Wait,
@@ -267,10 +324,8 @@ def _step_from_json(document: Any, where: str) -> Step:
         if name not in known:
             raise CaseError(f"{where}.{name}: no such key; known are {', '.join(known)}")
         given[name] = _read(kind, name, value, f"{where}.{name}")
-    if "opcode" in known and "opcode" not in given:
-        raise CaseError(f"{where}.opcode: missing")
-    for name in ("time", "connection"):
-        if name in known and name not in given:
+    for name, entry in known.items():
+        if entry.default is MISSING and entry.default_factory is MISSING and name not in given:
             raise CaseError(f"{where}.{name}: missing")
     step: Step = kind(**given)
     return step
@@ -280,7 +335,7 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
     if name == "opcode":
         return _read_opcode(kind, value, where)
     if name == "connection":
-        return _connection_from_json(value)
+        return _connection_from_json(value, where)
     if name == "psn":
         psn = _read_value(value, where)
         if isinstance(psn, int) or psn[0] not in PSN_BASES:
@@ -296,7 +351,11 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
             raise CaseError(f"{where}: {value!r}, not {', '.join(named)} or a number")
         return named[value]
     if name == "why":
-        return str(value)
+        return _read_text(value, where)
+    if name in _WORDS:
+        if value not in _WORDS[name]:
+            raise CaseError(f"{where}: {value!r}, not one of {', '.join(_WORDS[name])}")
+        return value
     if name in ("held", "signaled"):
         if not isinstance(value, bool):
             raise CaseError(f"{where}: {value!r}, not true or false")
@@ -319,14 +378,16 @@ _HIGHEST = {
     "length": 1 << 20,
     "remote": 1 << 20,
     "at": 1 << 31,
+    "exchange": 0xFFF,
 }
+_WORDS = {"message": MESSAGES, "what": COMMANDS}
 
 
 def _read_opcode(kind: type[Any], value: Any, where: str) -> int:
     known = WROpcode if kind is Post else OpCode
     if isinstance(value, str) and value in known.__members__:
         return int(known[value])
-    if kind is Packet and isinstance(value, int) and 0 <= value <= 255:
+    if kind is not Post and isinstance(value, int) and 0 <= value <= 255:
         return value
     raise CaseError(f"{where}: no opcode {value!r}")
 
@@ -340,20 +401,26 @@ def _read_value(value: Any, where: str) -> Value:
     return found[1], int(found[2] or 0)
 
 
-def _connection_from_json(document: Any) -> Connection:
+def _read_text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise CaseError(f"{where}: {value!r}, not a text")
+    return value
+
+
+def _connection_from_json(document: Any, where: str) -> Connection:
     if not isinstance(document, dict):
-        raise CaseError("connection: not an object")
+        raise CaseError(f"{where}: not an object")
     given: dict[str, int] = {}
     for name, value in document.items():
         if name not in _LIMITS:
-            raise CaseError(f"connection.{name}: no such key; known are {', '.join(_LIMITS)}")
+            raise CaseError(f"{where}.{name}: no such key; known are {', '.join(_LIMITS)}")
         low, high = _LIMITS[name]
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise CaseError(f"connection.{name}: {value!r}, not a number from {low} to {high}")
+            raise CaseError(f"{where}.{name}: {value!r}, not a number from {low} to {high}")
         given[name] = value
     connection = Connection(**given)
     if connection.mtu not in MTU_CODES:
-        raise CaseError(f"connection.mtu: {connection.mtu}, not one of {list(MTU_CODES)}")
+        raise CaseError(f"{where}.mtu: {connection.mtu}, not one of {list(MTU_CODES)}")
     return connection
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.case import Connect, Connection, Packet, Post, Receive, Step, Wait
-from ibwire.fuzz.emulation import Completion, Emulation, RunsAway
+from ibwire.fuzz.case import Connect, Connection, Packet, Post, Receive, RunsAway, Step, Wait
+from ibwire.fuzz.emulation import Completion, Emulation
 from ibwire.node import Frame
 from ibwire.units import Time
 

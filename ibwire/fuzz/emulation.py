@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from ibwire.drill.packets import pattern
 from ibwire.errors import VerbsError
-from ibwire.fuzz.case import Connection, Post
-from ibwire.node import Frame
+from ibwire.fuzz.case import Connection, Post, RunsAway
+from ibwire.node import Frame, Node
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
@@ -65,10 +65,6 @@ SENDS, RECEIVES = 0, 1
 """Its queue."""
 
 
-class RunsAway(Exception):
-    """A device does not come to rest; the text says in which way."""
-
-
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """Numbers of a device that is elsewhere, which a reference takes over."""
@@ -96,6 +92,8 @@ class Emulation:
         self.now: Time = 0
         self._given = numbers
         device = self.device = Device("target", ADDRESS, profile=profile, key_start=40)
+        self.node: Node = device
+        """What is on the wire."""
         pd = self._pd = device.alloc_pd()
         size = numbers.size if numbers else SIZE
         self._fresh = pattern(0, size + 2 * SMALL + OUTBOX + INBOX)
@@ -185,11 +183,11 @@ class Emulation:
 
     def receive(self, frame: Frame) -> None:
         """Let a frame arrive."""
-        self.device.receive(frame, self.now)
+        self.node.receive(frame, self.now)
 
     def answers(self) -> list[Frame]:
         """What it sends now; raises `RunsAway` when that does not end."""
-        send, now = self.device.poll_transmit, self.now
+        send, now = self.node.poll_transmit, self.now
         found: list[Frame] = []
         while (frame := send(now)) is not None:
             found.append(frame)
@@ -202,12 +200,12 @@ class Emulation:
         until = self.now + time
         found: list[tuple[Time, Frame]] = []
         for _ in range(MAXIMUM_TIMEOUTS):
-            due = self.device.poll_timeout()
+            due = self.node.poll_timeout()
             if due is None or due > until:
                 self.now = until
                 return found
             self.now = max(self.now, due)
-            self.device.handle_timeout(self.now)
+            self.node.handle_timeout(self.now)
             found += [(self.now, frame) for frame in self.answers()]
         raise RunsAway(f"more than {MAXIMUM_TIMEOUTS} timeouts within {time / 1e9:g} ms")
 

@@ -76,16 +76,17 @@ class Generator:
     def _attack(self, reference: Emulation) -> list[Step]:
         rng, traffic, menu = self.rng, self._traffic, self._menu
         draw = rng.random()
-        if draw < 0.05:
+        receives = reference.qp.receives
+        if draw < (0.02 if receives.waiting or receives.current else 0.25):
             return [Receive(rng.choice((1, 2, 4)))]
         if draw < 0.42 and menu.gentle:
             chosen = rng.choice(menu.gentle)
-        elif draw < 0.48 and menu.fatal:
+        elif draw < 0.50 and menu.fatal:
             chosen = rng.choice(menu.fatal)
         else:
             if reference.under_way is not None:
                 return [attacks.following(traffic, reference)]
-            return list(traffic.messages())
+            return list(traffic.messages(reference))
         return list(chosen.make(traffic, reference))
 
     def _lie(self, reference: Emulation) -> list[Step]:
@@ -103,7 +104,7 @@ class Generator:
         if draw < 0.60 and self._menu.lies:
             return list(rng.choice(self._menu.lies).make(rng, reference, right))
         if draw < 0.64:
-            return list(self._traffic.messages())
+            return list(self._traffic.messages(reference))
         return list(lies.in_turn(right[: rng.choice((1, 1, 2, len(right)))]))
 
 

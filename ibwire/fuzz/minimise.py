@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 from ibwire.fuzz.case import GOOD, Case, Connection, Packet, Step
+from ibwire.fuzz.messages import FORMS
 
 MAXIMUM_TRIALS = 3000
 """Cases carried out for one finding."""
@@ -27,7 +29,13 @@ def minimise(case: Case, shows: Shows, trials: int = MAXIMUM_TRIALS) -> Case:
         if plainer is None:
             break
         case = plainer
-    return _fewer_steps(case, counted)
+    case = _fewer_steps(case, counted)
+    for other in _elsewhere(case):
+        if counted(other):
+            shorter = _fewer_steps(other, counted)
+            if shorter.packets < case.packets:
+                case = shorter
+    return case
 
 
 class _Counted:
@@ -45,30 +53,100 @@ class _Counted:
 
 
 def _fewer_steps(case: Case, shows: _Counted) -> Case:
-    size = max(len(case.steps) // 2, 1)
-    while size and not shows.is_over:
-        at = 0
-        while at < len(case.steps):
-            rest = case.with_steps(case.steps[:at] + case.steps[at + size :])
-            if shows(rest):
-                case = rest
-            else:
-                at += size
-        size //= 2
+    """Without any group of steps that it does not need."""
+    before = len(case.steps) + 1
+    while len(case.steps) < before and not shows.is_over:
+        before = len(case.steps)
+        size = max(before // 2, 1)
+        while size:
+            case = _without_groups(case, shows, size)
+            size = size // 2 if size > FEW else size - 1
+    return case
+
+
+FEW = 6
+"""Up to this size groups are tried wherever they may begin: they are messages."""
+
+
+def _without_groups(case: Case, shows: _Counted, size: int) -> Case:
+    at = 0
+    while at + size <= len(case.steps):
+        rest = case.with_steps(case.steps[:at] + case.steps[at + size :])
+        if shows(rest):
+            case = rest
+        else:
+            at += 1 if size <= FEW else size
     return case
 
 
 def _plainer(case: Case) -> Iterator[Case]:
     """The case with one thing less that is odd."""
-    usual = Connection()
     for entry in fields(Connection):
-        value = getattr(usual, entry.name)
-        if getattr(case.connection, entry.name) != value:
-            changes: dict[str, int] = {entry.name: value}
+        plain = _PLAIN.get(entry.name, ()) or (entry.default,)
+        now = getattr(case.connection, entry.name)
+        # Only what is plainer than it is now, or it would go round.
+        for value in plain[: plain.index(now)] if now in plain else plain:
+            changes: dict[str, Any] = {entry.name: value}
             yield replace(case, connection=replace(case.connection, **changes))
+    yield from _nearer(case)
+    yield from _in_one_packet(case)
     for number, step in enumerate(case.steps):
         for plainer in _plainer_step(step):
             yield case.with_steps([*case.steps[:number], plainer, *case.steps[number + 1 :]])
+
+
+def _elsewhere(case: Case) -> Iterator[Case]:
+    """The case on connections on which less may be needed to come to the same point."""
+    for name, values in _PLAIN.items():
+        for value in values:
+            if getattr(case.connection, name) != value:
+                changes: dict[str, Any] = {name: value}
+                yield replace(case, connection=replace(case.connection, **changes))
+
+
+def _nearer(case: Case) -> Iterator[Case]:
+    """One step less before a packet that counts back, which then counts back less far."""
+    steps = case.steps
+    for number, step in enumerate(steps):
+        if not isinstance(step, Packet) or step.psn[1] >= 0:
+            continue
+        base, offset = step.psn
+        for gone in range(number):
+            for less in range(1, min(-offset, 4) + 1):
+                moved = replace(step, psn=(base, offset + less))
+                rest = [*steps[:gone], *steps[gone + 1 : number], moved, *steps[number + 1 :]]
+                yield case.with_steps(rest)
+
+
+def _in_one_packet(case: Case) -> Iterator[Case]:
+    """A message of several packets as one of a single packet."""
+    steps = case.steps
+    for number, step in enumerate(steps):
+        for first, middle, last, only in FORMS.values():
+            if not isinstance(step, Packet) or step.opcode != first:
+                continue
+            end = number + 1
+            while end < len(steps) and _opcode(steps[end]) == middle:
+                end += 1
+            if end < len(steps) and _opcode(steps[end]) == last:
+                whole = Packet(int(only), step.psn, length=min(step.length, 8))
+                yield case.with_steps([*steps[:number], whole, *steps[end + 1 :]])
+
+
+def _opcode(step: Step) -> int:
+    return step.opcode if isinstance(step, Packet) else -1
+
+
+_PLAIN = {
+    "rq_psn": (100, 0xFFFFFF, 0xFFFFFE),
+    "sq_psn": (500, 0xFFFFFF, 0xFFFFFE),
+    "receives": (4, 0, 1),
+    "max_dest_rd_atomic": (16, 1, 0),
+    "max_rd_atomic": (16, 1),
+    "retry_cnt": (7, 0, 1),
+    "rnr_retry": (7, 0, 1),
+}
+"""Values that are easy to understand, the plainest first."""
 
 
 def _plainer_step(step: Step) -> Iterator[Step]:
