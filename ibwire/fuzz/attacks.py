@@ -221,7 +221,7 @@ def reserved_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Lengths.
 
 
-@operator("length", fatal=True, weight=6)
+@operator("length", fatal=True, weight=8)
 def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A packet of a message has another size than its position and the path MTU ask for."""
     rng = traffic.rng
@@ -232,12 +232,12 @@ def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
         return [Packet(int(FORMS[kind][3]), length=length, fields=fields, why="longer than MTU")]
     parts = _long(traffic)
     which = rng.randrange(len(parts))
-    size = rng.choice((0, 1, 4, traffic.mtu - 4, traffic.mtu - 1, traffic.mtu + 1, traffic.mtu + 4))
+    size = rng.choice((0, 0, 1, 4, traffic.mtu - 4, traffic.mtu - 1, traffic.mtu + 1))
     parts[which] = replace(parts[which], length=size, why="size of a packet")
     return parts
 
 
-@operator("length", fatal=True, weight=4)
+@operator("length", fatal=True, weight=5)
 def not_the_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A WRITE has more or fewer bytes than its RETH says, by a little or by a lot."""
     rng = traffic.rng
@@ -390,7 +390,7 @@ def _other_read(packet: Packet, traffic: Traffic) -> Packet:
 # Memory.
 
 
-@operator("memory", fatal=True, weight=6)
+@operator("memory", fatal=True, weight=8)
 def out_of_bounds(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """An access that is not, or not wholly, inside what the key opens."""
     rng = traffic.rng
@@ -402,15 +402,15 @@ def out_of_bounds(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return _access(traffic, length, place, "out of bounds")
 
 
-@operator("memory", fatal=True, weight=4)
+@operator("memory", fatal=True, weight=8)
 def wrong_key(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A key of nothing, of another domain, or one that does not allow it."""
     rng = traffic.rng
     name, va = rng.choice(_KEYS)
-    key: Value = (name, rng.choice((1, -1, 256))) if va == "va" else (name, 0)
+    key: Value = (name, rng.choice((1, -1, 128, 256))) if name == "rkey" else (name, 0)
     if name == "":
         key = rng.choice((0, 0xFFFFFFFF, 1))
-    length = rng.choice((0, 0, 1, 8, traffic.mtu, 2 * traffic.mtu))
+    length = rng.choice((0, 1, 4, 8, traffic.mtu, 2 * traffic.mtu))
     return _access(traffic, length, {"reth.rkey": key, "reth.va": (va, 0)}, "key")
 
 
@@ -439,17 +439,17 @@ def huge(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Atomics.
 
 
-@operator("atomic", fatal=True)
+@operator("atomic", fatal=True, weight=4)
 def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Not aligned, with a payload, at the edge or under a wrong key."""
     rng = traffic.rng
     packet = traffic.atomic(reference)
     draw = rng.random()
-    if draw < 0.4:
+    if draw < 0.3:
         return [changed(packet, "alignment", atomiceth__va=("va", rng.choice((1, 2, 4, 7, 12))))]
-    if draw < 0.6:
+    if draw < 0.45:
         return [replace(packet, length=rng.choice((1, 4, 8)), why="payload")]
-    if draw < 0.8:
+    if draw < 0.6:
         offset = rng.choice((0, -4, -8, -7, 8))
         return [changed(packet, "bounds", atomiceth__va=("end", offset))]
     name, va = rng.choice(_KEYS)
@@ -649,7 +649,7 @@ _OUTSIDE = (
     *(("mw.end", "mw.rkey"), ("readable.va", "readable.rkey"), ("", "rkey"), ("", "rkey")),
 )
 _KEYS = (
-    *(("rkey", "va"), ("", "va"), ("foreign.rkey", "foreign.va"), ("readable.rkey", "readable.va")),
+    *(("rkey", "va"), ("rkey", "va"), ("", "va"), ("foreign.rkey", "foreign.va"), ("readable.rkey", "readable.va")),
     *(("inbox.rkey", "inbox.va"), ("mw.rkey", "mw.va"), ("foreign.rkey", "va")),
 )
 _NEAR: Mapping[str, Sequence[str]] = {

@@ -254,7 +254,7 @@ class Emulation:
         """What has completed since the last call."""
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
-            if queue:
+            if len(queue):
                 found += [_numbers(number, wc) for wc in queue.poll(len(queue))]
         return found
 

@@ -81,7 +81,7 @@ class Generator:
             return [Receive(rng.choice((1, 2, 4)))]
         if draw < 0.42 and menu.gentle:
             chosen = rng.choice(menu.gentle)
-        elif draw < 0.50 and menu.fatal:
+        elif draw < 0.53 and menu.fatal:
             chosen = rng.choice(menu.fatal)
         else:
             if reference.under_way is not None:
@@ -114,7 +114,7 @@ def _connection(rng: Random) -> Connection:
     if rng.random() < 0.15:
         access &= ~int(rng.choice(_RIGHTS))
     mtu = rng.choice((256, 256, 256, 256, 512, 1024))
-    receives, size = rng.choice(((4, 4), (4, 4), (16, 4), (16, 1), (0, 0), (1, 4)))
+    receives, size = rng.choice(((2, 4), (4, 4), (8, 4), (4, 1), (0, 0), (1, 4)))
     return Connection(
         mtu=mtu,
         rq_psn=_psn(rng),
