@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["ibwire.pytest_plugin"]  # *.drill files are tests, also where it is not installed
+
 # No test fails because a machine is busy: neither one slow example nor slow drawing counts.
 settings.register_profile("ibwire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ibwire")

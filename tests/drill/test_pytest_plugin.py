@@ -6,20 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
 
+from drill.pytest_run import ROOT, pytest_in
+from ibwire.capture import open_capture
+from ibwire_layers.packet import Packet
 
-def pytest_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (directory / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT} {ROOT / 'layers'}\n")
-    (directory / "conftest.py").write_text('pytest_plugins = ["ibwire.drill.pytest_plugin"]\n')
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
-        cwd=directory,
-        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'layers'}", "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+FOREIGN = {
+    "json.view.drill": '{\n  "name" : "sales",\n  "sql" : "SELECT qp FROM t"\n}\n',
+    "plain.drill": "M48\nMETRIC,TZ\nT1C0.800\n%\nX10Y20\n",
+    "page.drill": "<html>\n<body> +1us </body>\n</html>\n",
+    "empty.drill": "",
+}
+"""What other programs keep in files of this name: views of Apache Drill are JSON."""
 
 
 def test_each_case_is_a_test_and_a_failure_is_the_report(tmp_path: Path) -> None:
@@ -28,13 +27,16 @@ def test_each_case_is_a_test_and_a_failure_is_the_report(tmp_path: Path) -> None
         "+1us < WRITE_ONLY psn ack len=8\n> ACK $number\n"
     )
 
-    result = pytest_in(tmp_path, "-v")
+    result = pytest_in(tmp_path, "-v", "--ibwire-captures", "out")
 
     assert result.returncode == 1
     assert "two.drill::right PASSED" in result.stdout
     assert "two.drill::wrong FAILED" in result.stdout
     assert "  expected  ACKNOWLEDGE psn=psn+1 (101)" in result.stdout
+    assert "packets in out/two.wrong.pcapng" in result.stdout
     assert "Traceback" not in result.stdout
+    with open_capture(tmp_path / "out" / "two.wrong.pcapng") as capture:
+        assert len(list(capture.records())) == 2
 
 
 def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
@@ -46,13 +48,111 @@ def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path)
     assert "bad.drill:1:7: NOWHERE is no state" in result.stdout
 
 
-def test_the_profile_is_an_option_and_the_fixture_runs_text(tmp_path: Path) -> None:
+def test_the_profile_is_an_option_for_scripts_and_for_fixtures(tmp_path: Path) -> None:
     (tmp_path / "silent.drill").write_text("+1us < OPCODE_0x1F psn\n+1us silence\n")
     (tmp_path / "test_mine.py").write_text(
         "def test_mine(ibwire_drill):\n"
-        "    (verdict,) = ibwire_drill('state RTS')\n"
+        "    (verdict,) = ibwire_drill('+1us < OPCODE_0x1F psn\\n+1us silence')\n"
         "    assert verdict.passed\n"
+        "def test_pair(ibwire_pair, ibwire_peer):\n"
+        "    names = {each.device.profile.name for each in (ibwire_pair.b, ibwire_peer)}\n"
+        "    assert names == {'rxe'}\n"
     )
 
-    assert "2 passed" in pytest_in(tmp_path, "--drill-profile", "rxe").stdout
-    assert "1 failed, 1 passed" in pytest_in(tmp_path).stdout
+    assert "3 passed" in pytest_in(tmp_path, "--ibwire-profile", "rxe").stdout
+    assert "3 failed" in pytest_in(tmp_path).stdout
+    refused = pytest_in(tmp_path, "--ibwire-profile", "rex")
+    assert "--ibwire-profile: 'rex' is not one of spec, " in refused.stderr
+
+
+def test_files_of_other_programs_are_passed_over_unless_they_are_named(tmp_path: Path) -> None:
+    for name, text in FOREIGN.items():
+        (tmp_path / name).write_text(text)
+
+    assert "no tests ran" in pytest_in(tmp_path).stdout
+    assert "json.view.drill:2:10: " in pytest_in(tmp_path, "json.view.drill").stdout
+
+
+def test_each_shipped_script_is_seen_to_be_one() -> None:
+    from ibwire.pytest_plugin import _is_script
+
+    scripts = sorted((ROOT / "tests" / "conformance").rglob("*.drill"))
+
+    assert len(scripts) > 80
+    assert [path for path in scripts if not _is_script(path)] == []
+
+
+def test_pytest_without_scripts_loads_nothing_of_ibwire_but_the_plug_in() -> None:
+    """It is loaded in every run of pytest on a machine that has ibwire."""
+    script = "import pytest, ibwire.pytest_plugin, sys; print(*sys.modules)"
+
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'layers'}", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    loaded = {name for name in result.stdout.split() if name.startswith("ibwire")}
+    assert loaded == {"ibwire", "ibwire.pytest_plugin"}
+    assert not {"numpy", "hypothesis"} & set(result.stdout.split())
+
+
+FAILING = """
+import pytest
+
+pytestmark = pytest.mark.ibwire_pair(mtu=256, faults={"a": [{"drop": {"nth": 2}}]})
+
+@pytest.mark.ibwire_pair(mtu=512)
+class TestMarks:
+    def test_nearest_mark_wins(self, ibwire_pair):
+        ibwire_pair.b.post_recv(600)
+        ibwire_pair.a.post_send(length=600)
+        ibwire_pair.run()
+        assert [len(p.payload) for p in ibwire_pair.packets("a")] == [512, 88, 88]
+
+@pytest.mark.parametrize("ibwire_peer", [{"link": "ib"}, {"link": "rocev1"}], indirect=True)
+def test_indirect(ibwire_peer):
+    assert ibwire_peer.device.link in ("ib", "rocev1")
+
+def test_fails(ibwire_pair, ibwire_peer):
+    ibwire_pair.b.post_recv(600)
+    ibwire_pair.a.post_send(length=600)
+    ibwire_pair.run()
+    ibwire_peer.say(b"junk")
+    raise AssertionError
+
+@pytest.mark.ibwire_peer("rxe")
+def test_position(ibwire_peer): ...
+
+@pytest.mark.ibwire_peer(colour="red")
+def test_unknown(ibwire_peer): ...
+"""
+
+
+def test_marks_parameters_and_failures_of_the_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_fixtures.py").write_text(FAILING)
+
+    result = pytest_in(tmp_path, "--strict-markers", "--ibwire-captures", "out")
+
+    assert "1 failed, 3 passed, 2 errors" in result.stdout
+    assert "packets of ibwire_pair" in result.stdout
+    assert "a sent     RC_SEND_MIDDLE psn=1 to 0x22 len=256" in result.stdout
+    assert "b sent     RC_ACKNOWLEDGE psn=1 to 0x11 NAK PSN_SEQUENCE_ERROR msn=0" in result.stdout
+    assert "options have names, found ('rxe',)" in result.stdout
+    assert "no attribute colour" in result.stdout
+    path = tmp_path / "out" / "test_fixtures.py-test_fails.pcapng"
+    with open_capture(path) as capture:
+        frames = [record.data for record in capture.records()]
+    assert frames[-1] == b"junk"
+    psns = [Packet.parse(frame).bth.psn for frame in frames[:-1]]
+    assert psns.count(1) == 3  # lost, named by the NAK, and sent again
+
+
+@pytest.mark.parametrize("name", ["ibwire_drill", "ibwire_pair", "ibwire_peer"])
+def test_fixture_says_what_it_is(name: str) -> None:
+    import ibwire.pytest_plugin
+
+    text = vars(ibwire.pytest_plugin)[name].__doc__
+    assert text

@@ -1,0 +1,249 @@
+"""What pytest learns from ibwire: to collect drill scripts, and fixtures to talk to the emulator.
+
+pytest imports this module in every run on a machine with ibwire, so it costs nothing
+until it is used: everything of ibwire is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ibwire.drill import Case, Script, Verdict
+    from ibwire.testing import Pair, Peer, Seen
+
+LOGS = pytest.StashKey[dict[str, list["Seen"]]]()
+"""By fixture: what the devices of a test have sent and received, for when it fails."""
+
+MOST_LINES = 60
+"""Frames that are shown when a test fails, the last ones."""
+
+
+class DrillFailed(Exception):
+    """A device did not do what a script expects of it; the text is the report."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The profile of the devices, and where captures go."""
+    group = parser.getgroup("ibwire", "RDMA devices and drill scripts")
+    group.addoption(
+        "--ibwire-profile",
+        metavar="NAME",
+        help="whose behaviour devices have where a test does not say: spec, rxe, rdmavt, ...",
+    )
+    group.addoption(
+        "--ibwire-captures",
+        metavar="DIR",
+        type=Path,
+        help="write the packets of each test that fails to a pcapng file there",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marks known, and the profile right."""
+    for name in ("ibwire_pair", "ibwire_peer"):
+        what = name.removeprefix("ibwire_").capitalize()
+        config.addinivalue_line(
+            "markers", f"{name}(**options): options of the fixture, as ibwire.testing.{what} has"
+        )
+    profile = config.getoption("--ibwire-profile")
+    if profile is not None:
+        from ibwire.rc.profile import PROFILES
+
+        if profile not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise pytest.UsageError(f"--ibwire-profile: {profile!r} is not one of {known}")
+
+
+# Drill scripts.
+
+
+def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> pytest.Collector | None:
+    """Scripts are test files: each that is named to pytest, and others that look like it."""
+    if file_path.suffix != ".drill":
+        return None
+    if not parent.session.isinitpath(file_path) and not _is_script(file_path):
+        return None
+    collector: pytest.Collector = DrillFile.from_parent(parent, path=file_path)
+    return collector
+
+
+class DrillFile(pytest.File):
+    """A script."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Its cases."""
+        from ibwire.drill import load
+
+        script = load(self.path, _profile(self.config))
+        for case in script.cases:
+            name = case.name or self.path.stem
+            yield DrillItem.from_parent(self, name=name, script=script, case=case)
+
+    def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
+        """What is wrong with the script."""
+        from ibwire.errors import ScriptError
+
+        if isinstance(excinfo.value, ScriptError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+
+class DrillItem(pytest.Item):
+    """A case of a script."""
+
+    def __init__(self, *, script: Script, case: Case, **options: Any) -> None:
+        super().__init__(**options)
+        self._script = script
+        self._case = case
+
+    def runtest(self) -> None:
+        """Carry the case out on the emulator."""
+        from ibwire.drill import report, run
+        from ibwire.drill.files import write_capture
+
+        verdict = run(self._script, self._case, _profile(self.config))
+        if verdict.passed:
+            return
+        text = report(verdict)
+        directory = self.config.getoption("--ibwire-captures", default=None)
+        if directory is not None:
+            text += f"\n\npackets in {write_capture(verdict, directory)}"
+        raise DrillFailed(text)
+
+    def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
+        """The report in the place of a traceback."""
+        from ibwire.errors import ScriptError
+
+        if isinstance(excinfo.value, DrillFailed | ScriptError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Where the case is, and its name."""
+        return self.path, None, self.name
+
+
+def _is_script(path: Path) -> bool:
+    """Whether some line begins as one of a script does: other programs have `.drill` files, too."""
+    from ibwire.drill.tokens import MAXIMUM_SIZE
+    from ibwire.drill.vocabulary import VERBS
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAXIMUM_SIZE)
+    except OSError:
+        return True  # which tells what is wrong
+    words = "|".join([*VERBS, "section", "silence"])
+    event = rf"^\s*(?:\+\S+\s+)?(?:<\s+\w|>\??\s+\w|(?:{words})\b)"
+    return re.search(event.encode(), content, re.MULTILINE) is not None
+
+
+# Fixtures.
+
+
+@pytest.fixture
+def ibwire_drill(request: pytest.FixtureRequest) -> Callable[..., list[Verdict]]:
+    """Runs the text of a script: `ibwire_drill(text, profile="spec")`, a verdict for each case."""
+    from ibwire.drill import parse, run
+
+    def drill(text: str, profile: str | None = None) -> list[Verdict]:
+        used = profile or _profile(request.config)
+        script = parse(text.encode(), "script", used)
+        return [run(script, case, used) for case in script.cases]
+
+    return drill
+
+
+@pytest.fixture
+def ibwire_pair(request: pytest.FixtureRequest) -> Pair:
+    """Two emulated devices and a connection, in virtual time: an `ibwire.testing.Pair`.
+
+    Its options are those of the mark `ibwire_pair`, or of an indirect parameter.
+    """
+    from ibwire.testing import Pair
+
+    pair = Pair(**_options(request))
+    request.node.stash.setdefault(LOGS, {})["ibwire_pair"] = pair.log
+    return pair
+
+
+@pytest.fixture
+def ibwire_peer(request: pytest.FixtureRequest) -> Peer:
+    """An emulated device whose peer is the test: an `ibwire.testing.Peer`.
+
+    Its options are those of the mark `ibwire_peer`, or of an indirect parameter.
+    """
+    from ibwire.testing import Peer
+
+    peer = Peer(**_options(request))
+    request.node.stash.setdefault(LOGS, {})["ibwire_peer"] = peer.log
+    return peer
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Of a fixture: what the mark nearest to the test says comes before those further away."""
+    options: dict[str, Any] = {"profile": _profile(request.config)}
+    for mark in reversed(list(request.node.iter_markers(request.fixturename))):
+        if mark.args:
+            raise pytest.UsageError(f"{request.fixturename}: options have names, found {mark.args}")
+        options |= mark.kwargs
+    return options | getattr(request, "param", {})
+
+
+def _profile(config: pytest.Config) -> str:
+    profile: str | None = config.getoption("--ibwire-profile", default=None)
+    return profile or "spec"
+
+
+# Failures.
+
+
+# The older kind of wrapper: with a newer one, pytest could not even start beside an old pluggy.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, None]:
+    """Show what the devices of a test that fails have sent and received."""
+    report = (yield).get_result()
+    logs = {name: log for name, log in item.stash.get(LOGS, {}).items() if log}
+    if not logs or call.when != "call" or not report.failed:
+        return
+    for name, log in logs.items():
+        lines = [str(seen) for seen in log[-MOST_LINES:]]
+        if len(log) > MOST_LINES:
+            lines.insert(0, f"... {len(log) - MOST_LINES} before")
+        report.sections.append((f"packets of {name}", "\n".join(lines)))
+    directory = item.config.getoption("--ibwire-captures")
+    if directory is not None:
+        report.sections.append(("packets in", str(_write_capture(item.nodeid, logs, directory))))
+
+
+def _write_capture(test: str, logs: Mapping[str, list[Seen]], directory: Path) -> Path:
+    """The packets of a test as a file, those of each fixture as seen at one interface."""
+    from ibwire.capture import PcapngWriter
+    from ibwire.trace import SENT
+    from ibwire.units import NS
+
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / (re.sub(r"[^A-Za-z0-9_.+-]+", "-", test)[-120:] + ".pcapng")
+    with ExitStack() as stack:
+        writer: PcapngWriter | None = None
+        for name, log in logs.items():
+            link_type, interface = log[0].link_type, 0
+            if writer is None:
+                writer = stack.enter_context(PcapngWriter(str(path), link_type, name=name))
+            else:
+                interface = writer.add_interface(link_type, name)
+            # What one of two devices receives, the other has sent: once is enough.
+            is_alone = len({seen.device for seen in log}) == 1
+            for seen in log:
+                if is_alone or seen.event == SENT:
+                    writer.write(seen.frame, seen.time // NS, interface=interface)
+    return path
