@@ -231,6 +231,8 @@ def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
         fields: dict[str, Value] = {"reth.dma_len": length} if kind.startswith("WRITE") else {}
         return [Packet(int(FORMS[kind][3]), length=length, fields=fields, why="longer than MTU")]
     parts = _long(traffic)
+    if rng.random() < 0.2:
+        return [*parts[:-1], replace(parts[-1], length=0, why="empty LAST")]
     which = rng.randrange(len(parts))
     size = rng.choice((0, 0, 1, 4, traffic.mtu - 4, traffic.mtu - 1, traffic.mtu + 1))
     parts[which] = replace(parts[which], length=size, why="size of a packet")
@@ -452,8 +454,8 @@ def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     if draw < 0.6:
         offset = rng.choice((0, -4, -8, -7, 8))
         return [changed(packet, "bounds", atomiceth__va=("end", offset))]
-    name, va = rng.choice(_KEYS)
-    key: Value = (name, rng.choice((0, 0, 1))) if name else 0
+    name, va = rng.choice((*_KEYS, ("mw.rkey", "mw.va"), ("mw.rkey", "mw.va")))
+    key: Value = (name, rng.choice((0, 0, 0, 1))) if name else 0
     return [changed(packet, "key", atomiceth__rkey=key, atomiceth__va=(va, 0))]
 
 
@@ -649,7 +651,13 @@ _OUTSIDE = (
     *(("mw.end", "mw.rkey"), ("readable.va", "readable.rkey"), ("", "rkey"), ("", "rkey")),
 )
 _KEYS = (
-    *(("rkey", "va"), ("rkey", "va"), ("", "va"), ("foreign.rkey", "foreign.va"), ("readable.rkey", "readable.va")),
+    *(
+        ("rkey", "va"),
+        ("rkey", "va"),
+        ("", "va"),
+        ("foreign.rkey", "foreign.va"),
+        ("readable.rkey", "readable.va"),
+    ),
     *(("inbox.rkey", "inbox.va"), ("mw.rkey", "mw.va"), ("foreign.rkey", "va")),
 )
 _NEAR: Mapping[str, Sequence[str]] = {

@@ -117,6 +117,7 @@ CHOICES: Sequence[Choice] = (
         "status for a response that does not fit",
         "IBA 11.6.2",
     ),
+    Choice("asks_on_qp1", _BOTH, True, "AckReq of MADs, which nobody answers", "IBA 9.8.3"),
     Choice("source_port", tuple(SourcePort), True, "the UDP source port", "IBA A17.9.1"),
     Choice("max_unacked_psns", (128, (1 << 23) - 1), True, "packets on their way", "IBA 9.7.1"),
     Choice("counts_atomic_write", _BOTH, True, "what max_rd_atomic counts", "IBA 9.7.3.1"),

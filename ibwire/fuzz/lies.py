@@ -113,6 +113,15 @@ def rnr_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
 
 
 @lie()
+def never_ready(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+    """RNR NAKs of the oldest request until it is given up, or one less."""
+    retries = reference.connection.rnr_retry
+    count = min(retries, 4) + rng.choice((0, 1, 1, 2))
+    nak = _ack(("una", 0), AckKind.RNR_NAK << 5 | 1, "never ready")
+    return [nak, Wait(int(RNR_TIMER_US[1] * US) + 1)] * count
+
+
+@lie()
 def any_syndrome(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """NAKs that end the connection, reserved codes, other credits."""
     packet = rng.choice(right)
