@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from ibwire.cli.closed_loop import Loop, loop_options
-from ibwire.cli.injecting import Order, Way, deliver, errors_told, way_options
+from ibwire.cli.injecting import Order, Way, deliver, errors_told, way_options, with_faults
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import type_of
 from ibwire.dissect.where import parse
@@ -91,6 +91,10 @@ _ORDER: tuple[tuple[str, str, str], ...] = (
     ("seed", "N", "Of everything random. [0]"),
 )
 
+_PLAN = click.option(
+    "--plan", metavar="FILE", help="Faults on the way: [[faults]] as in scenarios."
+)
+
 
 def _options(table: tuple[tuple[str, str, str], ...]) -> Callable[[Decorated], Decorated]:
     """Options whose values are read as those of a stream file."""
@@ -108,7 +112,9 @@ def _options(table: tuple[tuple[str, str, str], ...]) -> Callable[[Decorated], D
 @click.option("--stream", "file", metavar="FILE", help="Streams as TOML: see docs/inject.md.")
 @_options(_STREAM)
 @click.option("--solicited", is_flag=True, help="Solicited events.")
+@click.option("--count-ip-id", is_flag=True, help="IPv4 identifications count up. [0]")
 @_options(_ORDER)
+@_PLAN
 @loop_options
 @way_options
 @click.pass_context
@@ -119,6 +125,8 @@ def command(
     loop: Callable[[Injection], Loop] | None,
     file: str | None,
     solicited: bool,
+    count_ip_id: bool,
+    plan: str | None,
     **options: str | None,
 ) -> None:
     """Send RDMA test traffic: right PSNs, right ICRCs, or wrong ones on purpose.
@@ -133,16 +141,21 @@ def command(
     """
     if context.invoked_subcommand is not None:
         given = [name for name, each in options.items() if each is not None]
-        if given or file or loop or way != Way(None, None, False, False, "mmsg", False):
+        if given or file or plan or loop or way != Way(None, None, False, False, "mmsg", False):
             raise click.UsageError(f"options belong behind {context.invoked_subcommand}")
         return
     way.check()
     if loop is not None and way.output:
         raise click.UsageError("nobody answers a capture: --listen and the like are for --dev")
+    if loop is not None and plan is not None:
+        reason = "--plan changes what is answered: for --listen and the like use ibwire tap"
+        raise click.UsageError(reason)
+    flags = (("solicited", solicited), ("count_ip_id", count_ip_id))
     with errors_told():
-        values = {key: parse_value(key, text) for key, text in options.items() if text is not None}
-        if solicited:
-            values["solicited"] = True
+        values: dict[str, Any] = {
+            key: parse_value(key, text) for key, text in options.items() if text is not None
+        }
+        values |= {key: True for key, given in flags if given}
         injection = _injection(file, values, way)
         order = Order(
             source=injection,
@@ -152,6 +165,9 @@ def command(
             pace=injection.pace,
             loop=None if loop is None else loop(injection),
         )
+        faults = _faults(plan, None, injection.seed)
+        if faults is not None:
+            order = with_faults(order, faults)
     deliver(order, way)
 
 
@@ -227,7 +243,7 @@ def pfc(
 @click.option("--rate", metavar="RATE", help="200kpps, 5Gbps or max; as recorded without.")
 @click.option("--scale", type=float, default=1.0, help="2: half as fast as recorded.")
 @click.option("--ce", metavar="CHANCE", help="Mark packets CE with this probability.")
-@click.option("--plan", metavar="FILE", help="Faults on the way: [[faults]] as in scenarios.")
+@_PLAN
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of everything random.")
 @way_options
 def replay(

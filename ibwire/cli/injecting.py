@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import click
@@ -26,7 +26,9 @@ from ibwire.link.live_frames import LiveFrames
 from ibwire.link.pacing import Pacer, Pacing, Recorded
 from ibwire.link.sender import Sender
 from ibwire.link.transmission import Ended, Feed, Outlet, Report, transmit
+from ibwire.node import Pipe
 from ibwire.stream.blocks import Source, Template
+from ibwire.stream.faulted import faulted
 from ibwire.stream.pace import Pace, Phase, Unit
 from ibwire.units import NS, S, Time
 from ibwire_layers.outer import LinkType
@@ -115,6 +117,22 @@ class Order:
         return Pacer(self.pace) if self.pace is not None else None
 
 
+def with_faults(order: Order, faults: Pipe) -> Order:
+    """The same packets with faults on the way, which are made now; raises `EncodeError`."""
+    if not order.ends:
+        expected = "enough to tell how many packets a plan is for: give --count too"
+        raise EncodeError("rate", "max", expected)
+    source = faulted(((each.time_ns, each.data) for each in records(order)), faults)
+    return replace(
+        order,
+        source=source,
+        text=[*order.text, f"{source.count} packets leave, as the plan has it"],
+        count=source.count,
+        pace=None,
+        times=None if order.pace is None else source.times,
+    )
+
+
 def deliver(order: Order, way: Way) -> None:
     """Do it, and end the command: errors become a sentence and an exit status."""
     with errors_told():
@@ -153,24 +171,13 @@ def records(order: Order) -> Iterator[Record]:
     """The packets with their times, from 0 on; without any as on a wire of 100 Gb/s."""
     pacing = order.pacing() or Pacer(_WIRE)
     number = 0
-    last = 0
     for frames, lengths in order.source.blocks(_BLOCK):
         times = pacing.due(lengths).tolist()
-        for frame, length, last in zip(frames, lengths.tolist(), times, strict=True):
-            if order.time is not None and last * NS >= order.time:
-                break
+        for frame, length, time_ns in zip(frames, lengths.tolist(), times, strict=True):
+            if order.time is not None and time_ns * NS >= order.time:
+                return
             number += 1
-            yield _record(number, last, frame[:length].tobytes())
-        else:
-            continue
-        break
-    for data in order.source.final:
-        number += 1
-        yield _record(number, last, data)
-
-
-def _record(number: int, time_ns: int, data: bytes) -> Record:
-    return Record(number, time_ns, data, len(data), LinkType.ETHERNET)
+            yield Record(number, time_ns, frame[:length].tobytes(), length, LinkType.ETHERNET)
 
 
 def _show(order: Order, way: Way) -> None:
@@ -285,7 +292,7 @@ def _as_text(report: Report, order: Order) -> str:
         f"device    {counted}",
     ]
     if report.final:
-        lines.append(f"final     {report.final} frames at the end")
+        lines.append(f"final     {report.final} frames, as the end came early")
     if len(report.gaps):
         lines.append(f"gaps      {spread(report.gaps)}")
     if len(report.gap_errors):

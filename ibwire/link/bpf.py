@@ -38,6 +38,7 @@ class Size(IntEnum):
     """How much memory a load or a store touches."""
 
     WORD = 0x00
+    BYTE = 0x10
     DOUBLE = 0x18
 
 
@@ -47,7 +48,6 @@ class Operation(IntEnum):
     ADD = 0x00
     SUB = 0x10
     MUL = 0x20
-    DIV = 0x30
     AND = 0x50
     LSH = 0x60
     RSH = 0x70
@@ -80,16 +80,6 @@ def load(size: Size, destination: int, base: int, offset: int) -> bytes:
 def store(size: Size, base: int, offset: int, source: int) -> bytes:
     """Write memory."""
     return _instruction(_STX | _MEM | size, base, source, offset, 0)
-
-
-def big_endian(destination: int, bits: int) -> bytes:
-    """Turn a number of so many bits into one whose bytes in memory are big-endian."""
-    return _instruction(_ALU | _END | _TO_BE, destination, 0, 0, bits)
-
-
-def little_endian(destination: int, bits: int) -> bytes:
-    """As `big_endian`, little-endian."""
-    return _instruction(_ALU | _END, destination, 0, 0, bits)
 
 
 def map_itself(destination: int, descriptor: int) -> bytes:
@@ -253,13 +243,10 @@ _LOG_SIZE = 1 << 16
 _LD_DOUBLE = 0x18
 _LDX = 0x01
 _STX = 0x03
-_ALU = 0x04
 _JMP = 0x05
 _ALU64 = 0x07
 _MEM = 0x60
 _X = 0x08
-_END = 0xD0
-_TO_BE = 0x08
 _CALL = 0x80
 _EXIT = 0x90
 _PSEUDO_MAP_FD = 1

@@ -120,8 +120,8 @@ class LiveFrames(Closing):
         self._frame = np.zeros(max(lengths), np.uint8)
         capacity = len(self._frame)
         with ExitStack() as opened:
-            self._counter = bpf.ArrayMap(name, _COUNTER.size, 1)
-            opened.callback(self._counter.close)
+            self._counters = bpf.ArrayMap(name, _COUNTERS.size, 1)
+            opened.callback(self._counters.close)
             elements = bpf.ArrayMap(name, _FRAME_AT + capacity, len(templates))
             opened.callback(elements.close)
             for number, each in enumerate(templates):
@@ -129,11 +129,7 @@ class LiveFrames(Closing):
             self._program = bpf.XDPProgram(
                 name,
                 _program(
-                    self._counter.descriptor,
-                    elements.descriptor,
-                    len(templates),
-                    capacity,
-                    self.interface.index,
+                    self._counters.descriptor, elements.descriptor, lengths, self.interface.index
                 ),
             )
             opened.callback(self._program.close)
@@ -157,7 +153,7 @@ class LiveFrames(Closing):
         Raises `LinkError` when the kernel has no room for frames, or cannot do this.
         """
         code = self._program.run_live(self._frame, count, self.BATCH)
-        (after,) = _COUNTER.unpack(self._counter[0])
+        after, _, _ = _COUNTERS.unpack(self._counters[0])
         taken = after - self.sent
         self.sent = after
         if code in (errno.EINVAL, errno.E2BIG) and not after:
@@ -186,30 +182,34 @@ def _element(template: Template, room: int) -> bytes:
     return head + tables + frame + bytes(room - len(frame))
 
 
-def _program(counter: int, elements: int, count: int, capacity: int, index: int) -> bytes:
+def _program(counters: int, elements: int, lengths: Sequence[int], index: int) -> bytes:
     """Number the frame that is next and send it.
 
-    counter: map with how many there were. elements: map with the templates. capacity: bytes of
-    the longest, which is how long the frame is that the program is given. index: of the interface.
+    counters: map with those of `_COUNTERS`. elements: map with the templates. lengths: of the
+    templates; the program is given frames that have room for the longest. index: of the interface.
     """
     word, double = Size.WORD, Size.DOUBLE
     do, with_register = bpf.value, bpf.register
+    longest = max(lengths)
     # Never happens, but the kernel wants to see that it cannot.
     dropped = do(Operation.MOV, R0, _XDP_DROP) + bpf.leave()
-    # R6: the frame; R7: the template; R8: its length; R9: its cycle, then its PSN.
+    # R6: the frame; R7: the template; R8: which it is; R9: its cycle, then its PSN.
     which = (
         with_register(Operation.MOV, R6, R1)
-        + bpf.map_memory(R7, counter)
-        + bpf.load(double, R8, R7, 0)
-        + with_register(Operation.MOV, R9, R8)
-        + do(Operation.DIV, R9, count)
-        + with_register(Operation.MOV, R2, R9)
-        + do(Operation.MUL, R2, count)
-        + with_register(Operation.MOV, R3, R8)
-        + with_register(Operation.SUB, R3, R2)
-        + bpf.store(word, FP, -4, R3)
+        + bpf.map_memory(R7, counters)
+        + bpf.load(double, R1, R7, _SENT_AT)
+        + do(Operation.ADD, R1, 1)
+        + bpf.store(double, R7, _SENT_AT, R1)
+        + bpf.load(double, R8, R7, _SLOT_AT)
+        + bpf.load(double, R9, R7, _CYCLE_AT)
+        + bpf.store(word, FP, -4, R8)
         + do(Operation.ADD, R8, 1)
-        + bpf.store(double, R7, 0, R8)
+        + bpf.jump(Jump.NE, R8, len(lengths), 4)
+        + do(Operation.MOV, R8, 0)
+        + with_register(Operation.MOV, R1, R9)
+        + do(Operation.ADD, R1, 1)
+        + bpf.store(double, R7, _CYCLE_AT, R1)
+        + bpf.store(double, R7, _SLOT_AT, R8)
         + bpf.map_itself(R1, elements)
         + with_register(Operation.MOV, R2, FP)
         + do(Operation.ADD, R2, -4)
@@ -237,15 +237,23 @@ def _program(counter: int, elements: int, count: int, capacity: int, index: int)
             + with_register(Operation.XOR, R3, R5)
             for table, shift in enumerate((16, 8, 0))
         )
-        + bpf.little_endian(R3, 32)
-        + bpf.store(word, FP, -8, R3)
-        + do(Operation.LSH, R9, 8)
-        + bpf.big_endian(R9, 32)
-        + bpf.store(word, FP, -12, R9)
     )
+    # Into the template: only one program at a time uses it, and what is written once more for
+    # every frame costs less than a further call for each number.
+    for place, number, order in ((_PSN_AT_AT, R9, (2, 1, 0)), (_ICRC_AT_AT, R3, (0, 1, 2, 3))):
+        numbered += (
+            bpf.load(word, R4, R7, place)
+            + bpf.jump(Jump.LE, R4, longest - len(order), 2)
+            + dropped
+            + with_register(Operation.ADD, R4, R7)
+            + b"".join(
+                bpf.store(Size.BYTE, R4, _FRAME_AT + at, number) + do(Operation.RSH, number, 8)
+                for at in order
+            )
+        )
     length = (
-        bpf.load(word, R8, R7, 0)
-        + bpf.jump(Jump.LE, R8, capacity, 2)
+        bpf.load(word, R8, R7, _LENGTH_AT)
+        + bpf.jump(Jump.LE, R8, longest, 2)
         + dropped
         + bpf.jump(Jump.NE, R8, 0, 2)
         + dropped
@@ -253,10 +261,11 @@ def _program(counter: int, elements: int, count: int, capacity: int, index: int)
     shortened = (
         with_register(Operation.MOV, R1, R6)
         + with_register(Operation.MOV, R2, R8)
-        + do(Operation.SUB, R2, capacity)
+        + do(Operation.SUB, R2, longest)
         + bpf.call(Helper.XDP_ADJUST_TAIL)
     )
-    # The page may be one that the kernel has used before, and whoever had it has changed it.
+    # All of it: the page may be one that the kernel has used before, and whoever had it may
+    # have changed it.
     written = (
         with_register(Operation.MOV, R1, R6)
         + do(Operation.MOV, R2, 0)
@@ -265,29 +274,23 @@ def _program(counter: int, elements: int, count: int, capacity: int, index: int)
         + with_register(Operation.MOV, R4, R8)
         + bpf.call(Helper.XDP_STORE_BYTES)
     )
-    for place, stack, size in ((_PSN_AT_AT, -12, 3), (_ICRC_AT_AT, -8, 4)):
-        written += (
-            with_register(Operation.MOV, R1, R6)
-            + bpf.load(word, R2, R7, place)
-            + with_register(Operation.MOV, R3, FP)
-            + do(Operation.ADD, R3, stack)
-            + do(Operation.MOV, R4, size)
-            + bpf.call(Helper.XDP_STORE_BYTES)
-        )
     sent = (
         do(Operation.MOV, R1, index)
         + do(Operation.MOV, R2, 0)
         + bpf.call(Helper.REDIRECT)
         + bpf.leave()
     )
-    return which + numbered + length + shortened + written + sent
+    is_shortened = min(lengths) < longest
+    return which + numbered + length + (shortened if is_shortened else b"") + written + sent
 
 
-_COUNTER = Struct("=Q")
+_COUNTERS = Struct("=3Q")
+"""Frames that were handed over; the next one's template, and its cycle."""
+_SENT_AT, _SLOT_AT, _CYCLE_AT = range(0, _COUNTERS.size, 8)
 _ELEMENT = Struct("=6I")
 """Length, first PSN, step, place of the PSN, place of the ICRC, ICRC of the first use; then the
 tables, then the frame."""
-_FIRST_AT, _STEP_AT, _PSN_AT_AT, _ICRC_AT_AT, _ICRC_AT = range(4, _ELEMENT.size, 4)
+_LENGTH_AT, _FIRST_AT, _STEP_AT, _PSN_AT_AT, _ICRC_AT_AT, _ICRC_AT = range(0, _ELEMENT.size, 4)
 _FRAME_AT = _ELEMENT.size + 3 * 256 * 4
 _ETHERNET_SIZE = 14
 _XDP_DROP = 1

@@ -2,7 +2,7 @@
 
 `transmit` drives an outlet, which knows the packets and how they leave: `Feed` for frames that
 somebody builds, `LiveFrames` for those that the kernel makes. It ends when there are no more,
-at a count, at a time, or at a signal, and every end is the same: the final frames leave, and
+at a count, at a time, or at a signal, and every end is in order: final frames leave, and
 the device's counters tell whether what the kernel has accepted was sent.
 
 Waiting is sleeping and then, for the last tenth of a millisecond, looking at the clock again
@@ -103,9 +103,9 @@ class Feed:
 
     keeps_times = True
 
-    BLOCK = 256
-    """Frames that are built at a time: they fit into a processor's cache, and one system call
-    for so many costs nothing any more."""
+    BLOCK = 512
+    """Frames that are built at a time: with half as many the share of Python is 3 to 6 %, and
+    with twice as many it is no smaller (measured on a veth)."""
 
     def __init__(self, sender: Sender, source: Source) -> None:
         self._sender = sender
@@ -178,7 +178,7 @@ class Report:
     bytes: int = 0
     """Of those."""
     final: int = 0
-    """Frames that left at the end."""
+    """Frames that left because the end came early."""
     device: DeviceCounters | None = None
     """What the interface has sent meanwhile, final frames and what others send included; `None`
     when it has gone."""
@@ -255,9 +255,10 @@ def transmit(
 ) -> Report:
     """Send until one of the limits is reached, or a signal comes.
 
-    pacing: `None` for as fast as possible. count: packets. final: frames that leave at the
-    end, however that comes, even if this process is killed. certain: for them also where the
-    default route lies. Outside the main thread signals are not looked at.
+    pacing: `None` for as fast as possible. count: packets. final: frames that leave when the
+    end comes before the last packet, even because this process is killed: what the last packets
+    would have said. certain: for them also where the default route lies. Outside the main
+    thread signals are not looked at.
 
     Raises `LinkError` when nothing could begin: without a limit, with a pace that the outlet
     cannot keep, and when there is no interface for the final frames. What goes wrong later is
@@ -282,9 +283,11 @@ def transmit(
         finally:
             # Before anything else, and while signals end nothing.
             if farewell is not None:
+                is_early = report.ended is not Ended.COUNT
+                farewell.is_done = not is_early
                 try:
                     farewell.close()
-                    report.final = len(final)
+                    report.final = len(final) if is_early else 0
                 except LinkError as error:
                     report.error = report.error or error
         run.conclude()

@@ -42,7 +42,7 @@ class Source(Protocol):
 
     @property
     def final(self) -> Sequence[bytes]:
-        """Frames that must leave at the end, also when it comes early."""
+        """Frames that must leave when the end comes before the last packet."""
         ...
 
     def blocks(self, size: int) -> Iterator[Block]:

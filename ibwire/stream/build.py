@@ -38,6 +38,10 @@ MAXIMUM_RING = 1 << 25
 BATCH = 4096
 """Rows whose numbers are computed at once: enough to forget what NumPy takes for a call."""
 
+BATCH_BYTES = 1 << 21
+"""Of these rows: what a processor's cache holds until they are sent, which makes sending frames
+of 4 KiB faster by a twentieth."""
+
 MAXIMUM_TEMPLATES = 4096
 """Packets of a cycle for who numbers packets itself."""
 
@@ -73,7 +77,7 @@ class Builder:
         The frames of a block are overwritten by the next ones.
         """
         cycle = self.cycle
-        batch = max(1, min(BATCH, self._room // self.stride))
+        batch = max(1, min(BATCH, min(self._room, BATCH_BYTES) // self.stride))
         repeated = max(1, batch // len(cycle))
         rows = repeated * len(cycle)
         keeps = rows * self.stride <= self._room
@@ -228,9 +232,10 @@ class _Group:
             else:
                 self._moving.append((column, tables))
         self._no_payload = crc32(bytes(kind.icrc_at - kind.payload_at))
+        self._counts_ids = any(column.number is Number.IP_ID for column in kind.columns)
         if stream.ce or stream.ce_every:
             ((_, marked),) = MarkECN(force=True)(kind.frame, 0)
-            self._marked = np.frombuffer(marked, np.uint8)
+            self._marked = marked
             self._limit = min(int(stream.ce * 2**64), 2**64 - 1)
 
     def fill(self, frames: Frames) -> None:
@@ -260,15 +265,22 @@ class _Group:
         frames[rows, kind.icrc_at : kind.icrc_at + h.ICRC_SIZE] = (
             icrc.astype("<u4", copy=False).view(np.uint8).reshape(-1, h.ICRC_SIZE)
         )
+        marked: npt.NDArray[np.bool_] | None = None
         if self._stream.ce and marks is not None:
-            self._mark(frames, marks[rows] < np.uint64(self._limit))
+            marked = marks[rows] < np.uint64(self._limit)
         elif self._stream.ce_every:
             place = self._numbers.at("ordinal", turn) % self._stream.ce_every
-            self._mark(frames, place >= self._stream.ce_every - self._stream.ce_run)
+            marked = place >= self._stream.ce_every - self._stream.ce_run
+        if marked is not None:
+            self._mark(frames, marked)
+        if kind.checksum_at >= 0 and (marked is not None or self._counts_ids):
+            self._check(frames, turn, marked)
 
     def _values(self, number: Number, turn: int) -> Values:
         stream, numbers = self._stream, self._numbers
         match number:
+            case Number.IP_ID:
+                return numbers.at("ordinal", turn) & 0xFFFF
             case Number.DEST_QP:
                 return numbers.start.qpn
             case Number.SRC_QP:
@@ -297,13 +309,23 @@ class _Group:
         found = np.fromiter(map(crc32, spans), np.uint32, len(spans))
         return found ^ np.uint32(self._no_payload)
 
-    def _mark(self, frames: Frames, marks: npt.NDArray[np.bool_]) -> None:
+    def _mark(self, frames: Frames, marked: npt.NDArray[np.bool_]) -> None:
         """Set ECN to CE where it is due; the ICRC leaves the field out."""
-        at = self._kind.ip_at
-        # The second byte of both headers holds it; the IPv4 checksum follows.
-        where = [at + 1] if self._kind.is_v6 else [at + 1, at + 10, at + 11]
-        for byte in where:
-            frames[self._rows, byte] = np.where(marks, self._marked[byte], self._frame[byte])
+        # The second byte of both IP headers holds it.
+        at = self._kind.ip_at + 1
+        frames[self._rows, at] = np.where(marked, self._marked[at], self._kind.frame[at])
+
+    def _check(self, frames: Frames, turn: int, marked: npt.NDArray[np.bool_] | None) -> None:
+        """Write the IPv4 checksum of what is marked or counted; the ICRC leaves it out too."""
+        at = self._kind.checksum_at
+        checksum: Values = np.full(len(self._icrc), int.from_bytes(self._kind.frame[at : at + 2]))
+        if marked is not None:
+            checksum = np.where(marked, int.from_bytes(self._marked[at : at + 2]), checksum)
+        if self._counts_ids:
+            # The one's complement sum grows by the number, which is 0 in the frame (RFC 1624).
+            total = (checksum ^ 0xFFFF) + self._values(Number.IP_ID, turn)
+            checksum = ((total & 0xFFFF) + (total >> 16)) ^ 0xFFFF
+        frames[self._rows, at : at + 2] = _octets(checksum, 2)
 
 
 def _octets(values: Values, width: int) -> Frames:

@@ -26,6 +26,7 @@ from ibwire_layers.schema import Header
 class Number(Enum):
     """What may differ between packets of the same kind."""
 
+    IP_ID = "IPv4 identification"
     SRC_PORT = "UDP source port"
     DEST_QP = "destination QP"
     SRC_QP = "source QP"
@@ -57,7 +58,8 @@ class Kind:
     columns: tuple[Column, ...]
     ip_at: int
     """Where an IP header begins; -1 without one."""
-    is_v6: bool
+    checksum_at: int
+    """Where an IPv4 checksum is that fits; -1 without one, and where another one was asked for."""
     payload_at: int
     payload_size: int
     """Bytes, without the padding behind it."""
@@ -194,8 +196,15 @@ def _kind(stream: Stream, packet: Packet, changes: Changes) -> Kind:
     if stream.payload is Payload.COUNTER and packet.payload:
         columns.append(Column(Number.COUNT, payload_at, min(8, len(packet.payload))))
     ip_at = next((offsets[kind] for kind in (outer.IPv4, outer.IPv6) if kind in offsets), -1)
-    is_v6 = outer.IPv6 in offsets
-    return Kind(packet.build(), tuple(columns), ip_at, is_v6, payload_at, len(packet.payload))
+    fits = outer.IPv4 in offsets and "checksum" not in changes.get(outer.IPv4, {})
+    return Kind(
+        frame=packet.build(),
+        columns=tuple(columns),
+        ip_at=ip_at,
+        checksum_at=ip_at + 10 if fits else -1,
+        payload_at=payload_at,
+        payload_size=len(packet.payload),
+    )
 
 
 def _offsets(packet: Packet) -> dict[type[Header], int]:
@@ -216,12 +225,15 @@ def _varying(stream: Stream) -> set[Number]:
     found = {Number.SRC_PORT, Number.DEST_QP, Number.SRC_QP, Number.PSN, Number.MSN}
     if stream.ack_every:
         found.add(Number.ACK_REQ)
+    if stream.count_ip_id:
+        found.add(Number.IP_ID)
     if stream.va_step:
         found |= {Number.VA, Number.ATOMIC_VA}
     return found
 
 
 _FIELDS: dict[Number, tuple[type[Header], str]] = {
+    Number.IP_ID: (outer.IPv4, "id"),
     Number.SRC_PORT: (outer.UDP, "src_port"),
     Number.DEST_QP: (h.BTH, "dest_qp"),
     Number.SRC_QP: (h.DETH, "src_qp"),

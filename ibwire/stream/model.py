@@ -117,6 +117,8 @@ class Stream:
     ecn: int = 2
     """ECT(0) unless told otherwise: congestion is marked in such packets only (RFC 3168 5)."""
     ttl: int = 64
+    count_ip_id: bool = False
+    """Whether the IPv4 identification counts the packets to each queue pair; else it is 0."""
     src_port: int | PortRule = PortRule.FLOW
 
     src_qpn: int | None = None

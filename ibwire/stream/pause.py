@@ -69,8 +69,8 @@ class Storm:
 def pausing(storms: Sequence[Storm], time: Time, mac: bytes) -> Frames:
     """The frames of storms that last until `time`, then the one that ends every pause.
 
-    That one is also the final frame, so it leaves once more, or early when the end comes
-    early. mac: of the sender. Raises `EncodeError`.
+    That one is also the final frame, for when the end comes early. mac: of the sender. Raises
+    `EncodeError`.
     """
     if time < US:
         raise EncodeError("time", time, "a microsecond or more")

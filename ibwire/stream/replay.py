@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,16 +17,13 @@ from ibwire.dissect.where import Expression
 from ibwire.errors import CaptureError, DecodeError, EncodeError
 from ibwire.node import Frame, Pipe
 from ibwire.rc.device import gid_of
+from ibwire.stream.faulted import MAXIMUM_BYTES, through
 from ibwire.stream.rebind import Flow, Rebinder, Rebinding
 from ibwire.stream.recorded import Frames
-from ibwire.units import NS
 from ibwire_layers.outer import LinkType
 from ibwire_layers.walk import Protocol
 
 Mask = npt.NDArray[np.bool_]
-
-MAXIMUM_BYTES = 1 << 31
-"""Of all frames: they are kept in memory, so that nothing has to be read while they leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ def read_replay(
             others += 1
             continue
         packets.append((recorded.time_ns, frame))
-    passed = packets if faults is None else list(_through(packets, faults))
+    passed = packets if faults is None else list(through(packets, faults))
     passed.sort(key=lambda each: each[0])
     first = passed[0][0] if passed else 0
     times = [time_ns - first for time_ns, _ in passed]
@@ -135,12 +132,3 @@ def _partners(analysis: Analysis) -> dict[Flow, Flow]:
         flows = (gid_of(one.address), one.qpn), (gid_of(other.address), other.qpn)
         partners |= {flows[0]: flows[1], flows[1]: flows[0]}
     return partners
-
-
-def _through(packets: Sequence[tuple[int, Frame]], faults: Pipe) -> Iterator[tuple[int, Frame]]:
-    """What comes out of a pipe, with its times."""
-    first = packets[0][0] if packets else 0
-    for time_ns, frame in packets:
-        now = (time_ns - first) * NS
-        for delay, out in faults(frame, now):
-            yield time_ns + delay // NS, out

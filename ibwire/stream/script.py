@@ -254,6 +254,7 @@ STREAM: dict[str, Parser] = {
     "pkey": _number,
     "solicited": _truth,
     "mig_req": _truth,
+    "count_ip_id": _truth,
     "rkey": _number,
     "va": _number,
     "va_step": _size,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from scapy.contrib.roce import BTH
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
-from scapy.packet import Raw
+from scapy.packet import Packet, Raw
 
 from ibwire.stream.build import Builder
 from ibwire.stream.model import Payload, Stream, Verb, parse_qpns
@@ -25,6 +25,8 @@ from ibwire.stream.model import Payload, Stream, Verb, parse_qpns
 ADDRESSES = {"src": "10.0.0.1", "dst": "10.0.0.2"}
 BLOCK = 256
 """What a sender asks for at a time."""
+
+_PAYLOAD_AT = 14 + 20 + 8 + 12
 
 OURS, SCAPYS = 4_000_000, 1000
 """Packets of a measurement."""
@@ -63,32 +65,42 @@ def ours(streams: list[Stream], count: int) -> float:
     return (count - left) / (time.process_time() - begin)
 
 
-def scapys(stream: Stream) -> Callable[[int], bytes]:
-    """A SEND ONLY of this stream by its PSN."""
+def new_packets(stream: Stream) -> Callable[[int], Packet]:
+    """Scapy's SEND ONLY of this stream by its PSN, a packet of its own each."""
     frame = next(Builder([stream]).blocks(1)).frames[0].tobytes()
-    transport = 42
-    packet = (
-        Ether(frame[:14])
-        / IP(src=stream.src, dst=stream.dst, id=0, flags="DF", tos=frame[15])
-        / UDP(sport=int.from_bytes(frame[34:36]), dport=4791, chksum=0)
-        / BTH(opcode=0x04, migreq=1, dqpn=0x11, ackreq=1)
-        / Raw(frame[transport + 12 : -4])
-    )
+    destination, source = frame[:6].hex(":"), frame[6:12].hex(":")
+    port, payload = int.from_bytes(frame[34:36]), frame[_PAYLOAD_AT:-4]
 
-    def build(psn: int) -> bytes:
-        packet[BTH].psn = psn
-        # Scapy keeps what it has built below the header that was changed.
-        packet.clear_cache()
-        return bytes(packet)
+    def build(psn: int) -> Packet:
+        return (
+            Ether(dst=destination, src=source)
+            / IP(src=stream.src, dst=stream.dst, id=0, flags="DF", tos=frame[15])
+            / UDP(sport=port, dport=4791, chksum=0)
+            / BTH(opcode="RC_SEND_ONLY", migreq=1, dqpn=0x11, ackreq=1, psn=psn)
+            / Raw(payload)
+        )
 
     return build
 
 
-def scapy_rate(build: Callable[[int], bytes], count: int) -> float:
+def renumbered(stream: Stream) -> Callable[[int], Packet]:
+    """The same, always one packet, whose PSN changes."""
+    packet = new_packets(stream)(0)
+
+    def build(psn: int) -> Packet:
+        packet[BTH].psn = psn
+        # Scapy keeps what it has built below the header that was changed.
+        packet.clear_cache()
+        return packet
+
+    return build
+
+
+def scapy_rate(build: Callable[[int], Packet], count: int) -> float:
     """Packets a second of processor time."""
     begin = time.process_time()
     for psn in range(count):
-        build(psn)
+        bytes(build(psn))
     return count / (time.process_time() - begin)
 
 
@@ -102,10 +114,10 @@ def main() -> None:
     for name, streams in MIXES.items():
         count = OURS if "every packet" not in name else OURS // 20
         compared = name.startswith("one queue pair")
-        build = scapys(streams[0]) if compared else None
+        build = renumbered(streams[0]) if compared else None
         if build is not None:
             for number, row in enumerate(next(Builder(streams).blocks(3)).frames):
-                assert build(number) == row.tobytes()
+                assert bytes(build(number)) == row.tobytes()
         found, theirs = [], []
         for _ in range(rounds):
             found.append(ours(streams, count) / 1e6)

@@ -8,7 +8,7 @@ import pytest
 from ibwire.errors import LinkError
 from ibwire.link import bpf
 from ibwire.link.afpacket import _Header, _Message, _Vector
-from ibwire.link.bpf import R0, R1, R2, R6, Helper, Jump, Operation, Size
+from ibwire.link.bpf import R0, R1, R2, R3, R4, R6, Helper, Jump, Operation, Size
 from ibwire.link.packet_socket import HEADER, MESSAGE, VECTOR
 from ibwire.link.sender import Sender, device_counters
 
@@ -65,8 +65,7 @@ def test_missing_interface_is_a_link_error():
         (bpf.load(Size.DOUBLE, R2, R1, 8), (0x79, 0x12, 8, 0)),
         (bpf.store(Size.WORD, 10, -4, R0), (0x63, 0x0A, -4, 0)),
         (bpf.store(Size.DOUBLE, R1, 0, R2), (0x7B, 0x21, 0, 0)),
-        (bpf.big_endian(R1, 32), (0xDC, 0x01, 0, 32)),
-        (bpf.little_endian(R1, 32), (0xD4, 0x01, 0, 32)),
+        (bpf.store(Size.BYTE, R4, 7, R3), (0x73, 0x34, 7, 0)),
         (bpf.jump(Jump.NE, R0, 0, 2), (0x55, 0x00, 2, 0)),
         (bpf.jump(Jump.LE, R0, 9, 1), (0xB5, 0x00, 1, 9)),
         (bpf.call(Helper.REDIRECT), (0x85, 0x00, 0, 23)),

@@ -80,12 +80,12 @@ class Block:
 
 
 def cycle(wanted):
-    """Streams whose packets differ in length, to two queue pairs, around the largest PSN."""
+    """Messages to two queue pairs, around the largest PSN."""
     streams = [
         Stream(
             verb=Verb.WRITE,
             qpns=((0x11, 2), (0x12, 1)),
-            size=2 * wanted["mtu"] + 7,
+            size=wanted.get("size", 2 * wanted["mtu"] + 7),
             mtu=wanted["mtu"],
             psn=0xFFFF00,
             src="10.0.0.1",

@@ -155,6 +155,18 @@ def test_a_storm_ends_with_a_resume_however_it_ends(lab, started, listener, numb
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
 
 
+def test_a_storm_that_is_over_ends_with_one_resume(lab, started, listener):
+    heard = listener("8808")
+
+    ended(inject(lab, started, "pfc", "--dev", "veth-a", "--prio", "3", "--time", "50ms",
+                 "--refresh", "10ms"))  # fmt: skip
+
+    frames = heard.rest()
+    resume = control_frame({3: 0}, frames[0][6:12])
+    assert len(frames) == 6
+    assert [number for number, each in enumerate(frames) if each == resume] == [5]
+
+
 def test_an_interface_with_the_default_route_is_refused(lab, started):
     run(lab, "a", "ip", "route", "add", "default", "via", "10.0.0.2")
     try:

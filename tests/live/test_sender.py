@@ -97,13 +97,15 @@ def test_every_frame_arrives_in_order_and_byte_for_byte(lab, started, receiver):
     assert 3000 <= said["device"] <= 3010
 
 
-@pytest.mark.parametrize("mtu", [256, 1024])
-def test_live_frames_are_those_that_would_have_been_built(lab, started, receiver, mtu):
+@pytest.mark.parametrize(
+    ("mtu", "size"), [(256, 519), (1024, 2055), (1024, 1024)], ids=["short", "long", "equal"]
+)
+def test_live_frames_are_those_that_would_have_been_built(lab, started, receiver, mtu, size):
     """The PSN passes its end on the way."""
     inside(lab, SET_GRO.format(on=1), "b")
     end = receiver(only=ROCEV2_V4)
 
-    process = sender(lab, started, source="cycle", back_end="live", count=3000, mtu=mtu)
+    process = sender(lab, started, source="cycle", back_end="live", count=3000, mtu=mtu, size=size)
     said = report(process)
     seen = end()
     inside(lab, SET_GRO.format(on=0), "b")
@@ -250,14 +252,26 @@ def test_rate_beyond_reach_is_not_held(lab, started):
 # The end.
 
 
-def test_final_frame_is_the_last(lab, started, receiver):
+def test_final_frame_leaves_when_the_time_is_over(lab, started, receiver):
+    end = receiver(only=EXPERIMENT)
+
+    said = report(
+        sender(lab, started, source="numbered", rate="1kpps", seconds=0.2, count=500, final=True)
+    )
+    seen = end()
+
+    assert (said["ended"], said["final"]) == ("time", 1)
+    assert (seen["count"], seen["ends"]) == (said["accepted"] + 1, [-1])
+
+
+def test_final_frame_stays_when_all_packets_have_left(lab, started, receiver):
     end = receiver(only=EXPERIMENT)
 
     said = report(sender(lab, started, source="numbered", count=500, final=True))
     seen = end()
 
-    assert (said["accepted"], said["final"]) == (500, 1)
-    assert (seen["count"], seen["ends"]) == (501, [-1])
+    assert (said["ended"], said["accepted"], said["final"]) == ("count", 500, 0)
+    assert (seen["count"], seen["ends"]) == (500, [])
 
 
 def test_final_frame_leaves_when_the_source_fails(lab, started, receiver):

@@ -7,6 +7,7 @@ the specification has it, and every byte comes from `ibwire.rc` and `ibwire_laye
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ibwire.rc.device import (
     datagram_source_port,
@@ -19,6 +20,8 @@ from ibwire.rc.packet import FORMS, TransportPacket, encode
 from ibwire.rc.path import Path, ethernet_route
 from ibwire.stream.model import Link, Payload, PortRule, Stream, Verb
 from ibwire_layers.opcodes import OpCode, Service
+from ibwire_layers.outer import IPv4
+from ibwire_layers.packet import Packet, RoCEv2Route
 
 SEND_OPCODES = {
     (Service.RC, Verb.SEND): (0x00, 0x01, 0x02, 0x04),
@@ -97,7 +100,7 @@ class Sender:
             packet.qkey, packet.src_qp = stream.qkey, self.src_qpn
             packet.syndrome = stream.syndrome
             packet.msn = (stream.msn + self.packets) % 2**24
-            yield self.path.frame(encode(packet))
+            yield self._identified(self.path.frame(encode(packet)))
             self.packets += 1
             if stream.verb is not Verb.CNP:
                 self.psn = (self.psn + 1) % 2**24
@@ -105,6 +108,16 @@ class Sender:
             responses = max(1, -(-stream.message_size // stream.mtu))
             self.psn = (self.psn + responses - 1) % 2**24
         self.messages += 1
+
+    def _identified(self, frame: bytes) -> bytes:
+        """With the IPv4 identification that the stream asks for."""
+        route = Packet.parse(frame).route
+        if not self.stream.count_ip_id or not isinstance(route, RoCEv2Route):
+            return frame
+        if not isinstance(route.ip, IPv4):
+            return frame
+        route = replace(route, ip=replace(route.ip, id=self.packets % 2**16))
+        return replace(Packet.parse(frame), route=route).repaired().build()
 
     def _cut(self) -> list[int]:
         """Payload bytes of each packet of a message."""

@@ -79,6 +79,7 @@ def streams(draw: st.DrawFn, qpns: st.SearchStrategy[Any] | None = None) -> Stre
         dscp=draw(st.integers(0, 63)),
         ecn=draw(st.integers(0, 3)),
         ttl=draw(st.integers(0, 255)),
+        count_ip_id=draw(st.booleans()),
         src_port=draw(st.integers(0, 0xFFFF) | st.sampled_from([PortRule.FLOW, PortRule.QPN])),
         src_qpn=draw(st.none() | st.integers(0, 0xFFFFF0)),
         pkey=draw(st.integers(0, 0xFFFF)),
@@ -173,10 +174,14 @@ def test_another_seed_draws_otherwise() -> None:
     assert built(made, seed=1) == built(made, seed=1) != built(made, seed=2)
 
 
+@pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("addresses", [V4, V6], ids=["ipv4", "ipv6"])
-def test_a_mark_changes_ecn_and_ip_checksum_and_nothing_else(addresses: dict[str, str]) -> None:
-    plain = built(stream(**addresses, dscp=26), count=1000)
-    marked = built(stream(**addresses, dscp=26, ce_every=5, ce_run=2), count=1000)
+def test_a_mark_changes_ecn_and_ip_checksum_and_nothing_else(
+    addresses: dict[str, str], counted: bool
+) -> None:
+    every: dict[str, Any] = {**addresses, "dscp": 26, "count_ip_id": counted}
+    plain = built(stream(**every), count=1000)
+    marked = built(stream(**every, ce_every=5, ce_run=2), count=1000)
 
     for number, (before, after) in enumerate(zip(plain, marked, strict=True)):
         ip = Packet.parse(after).route.ip  # type: ignore[union-attr]
@@ -187,6 +192,15 @@ def test_a_mark_changes_ecn_and_ip_checksum_and_nothing_else(addresses: dict[str
         assert changed <= ({15, 24, 25} if ":" not in addresses["src"] else {15})
         if isinstance(ip, IPv4):
             assert internet_checksum(ip.pack()) == 0
+
+
+def test_identifications_start_again_behind_the_largest() -> None:
+    frames = built(stream(size=0, count_ip_id=True), count=(1 << 16) + 2, size=4096)
+
+    packets = [Packet.parse(frame) for frame in frames[-3:]]
+    assert [int.from_bytes(frame[18:20]) for frame in frames[-3:]] == [0xFFFF, 0, 1]
+    assert {packet.icrc_status() for packet in packets} == {CrcStatus.GOOD}
+    assert {internet_checksum(frame[14:34]) for frame in frames} == {0}
 
 
 def test_chance_marks_about_as_many_packets_as_it_says() -> None:
@@ -234,6 +248,7 @@ def test_templates_and_their_tables_give_the_packets_of_the_builder() -> None:
         {"payload": Payload.RANDOM},
         {"ce": 0.5},
         {"ce_every": 5},
+        {"count_ip_id": True},
         {"verb": Verb.ACK},
     ],
     ids=str,

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from ibwire.inject import build_pipe
+from ibwire.scenario.document import Document
 from ibwire.stream.pause import read_storms
 from ibwire.stream.script import ORDER, STREAM, read_injection
 from ibwire_layers.packet import CrcStatus, Packet
@@ -12,11 +14,12 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def test_its_files_can_be_read() -> None:
-    streams, storms = (block.encode() for language, block in BLOCKS if language == "toml")
+    streams, plan, storms = (block.encode() for language, block in BLOCKS if language == "toml")
 
     injection = read_injection(streams, "streams.toml", {}, lambda values: values)
 
     assert len(injection.streams) == 2
+    build_pipe(Document(plan, "plan.toml").top.take("faults"), seed=0)
     assert len(read_storms(storms, "storms.toml")[0]) == 2
 
 
