@@ -37,6 +37,7 @@ COMMANDS = {
     "inject": "RDMA test traffic, right or wrong on purpose, to an interface or a capture.",
     "tap": "Faults in the path: a bump in the wire, or capture to capture.",
     "drill": "Conformance scripts against a device: what it did otherwise, line by line.",
+    "fuzz": "Attacks on a device: where it leaves the specification, with cases that replay.",
     "lab": "A virtual link between two namespaces, to try things without root.",
     "respond": "Replay recorded connections against an emulated peer.",
 }

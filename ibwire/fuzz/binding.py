@@ -56,7 +56,10 @@ class Binding:
 
     def frame(self, packet: Packet, psn: int, symbols: Symbols) -> Frame:
         """The frame of a step. psn: what its PSN counts from, as a number."""
-        transport = encode(packet, psn, symbols)
+        return self.enclosed(packet, encode(packet, psn, symbols), symbols)
+
+    def enclosed(self, packet: Packet, transport: bytes, symbols: Symbols) -> Frame:
+        """The frame with these bytes from the BTH to the padding."""
         changes_outer = bool(packet.fields) and any(
             name.partition(".")[0] in OUTER for name in packet.fields
         )
@@ -73,7 +76,7 @@ class Binding:
         for name, value in packet.fields.items():
             part, _, key = name.partition(".")
             if part in OUTER:
-                route = _changed(route, part, key, _number(value, symbols))
+                route = _changed(route, part, key, number_of(value, symbols))
         if isinstance(route.ip, IPv4) and "ip.checksum" not in packet.fields:
             ip = replace(route.ip, checksum=0)
             route = replace(route, ip=replace(ip, checksum=internet_checksum(ip.pack())))
@@ -93,7 +96,7 @@ def encode(packet: Packet, psn: int, symbols: Symbols) -> bytes:
     payload = pattern(packet.at, packet.length)
     pad = -packet.length & 3 if packet.pad is None else packet.pad
     given = packet.fields
-    numbers = {name: _number(value, symbols) for name, value in given.items()}
+    numbers = {name: number_of(value, symbols) for name, value in given.items()}
     psn = psn + packet.psn[1] & MASK
     if given:
         bth = _odd_bth(packet.opcode, pad, psn, numbers, symbols)
@@ -143,7 +146,8 @@ def _odd_header(
     return kind(**numbers).pack()
 
 
-def _number(value: Value, symbols: Symbols) -> int:
+def number_of(value: Value, symbols: Symbols) -> int:
+    """A value on a connection; raises `CaseError` for what the connection does not have."""
     if isinstance(value, int):
         return value
     name, offset = value

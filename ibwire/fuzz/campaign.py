@@ -16,12 +16,21 @@ from typing import Any, Protocol
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
 from ibwire.fuzz.choices import CHOICES, Choice
-from ibwire.fuzz.coverage import Coverage, state_of
+from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.findings import Distance, Finding, bucket_of, distance, rule_of, signature
-from ibwire.fuzz.generator import Generator, Menu
+from ibwire.fuzz.findings import (
+    Distance,
+    Finding,
+    bucket_of,
+    distance,
+    rule_of,
+    signature,
+    wrong_fields,
+)
+from ibwire.fuzz.generator import ROLES, Generator, Menu
 from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.variants import choices_of, profile_of
 from ibwire.rc.profile import PROFILES, Profile
 
 HISTORY = 50
@@ -29,6 +38,9 @@ HISTORY = 50
 
 MAXIMUM_BUCKETS = 1000
 """Different findings that are kept."""
+
+EXAMINED = 8
+"""Differences of a bucket that are examined: then it is taken for granted that they are alike."""
 
 Open = Callable[[Connection], Subject]
 """Makes the target for a connection."""
@@ -57,18 +69,33 @@ class Report:
     packets: int = 0
     cases: int = 0
     findings: list[Finding] = field(default_factory=list)
-    choices: dict[str, str] = field(default_factory=dict)
-    """Allowed choices that the target has made: what about, by field of the profile."""
+    seen: Counter[str] = field(default_factory=Counter)
+    """How often each bucket was met, also those of runs that this one goes on from."""
+    taken: dict[str, str] = field(default_factory=dict)
+    """What the target does otherwise than the profile of the reference: values by field."""
+    left_out: list[str] = field(default_factory=list)
+    """What a device on a link is not tried with any more, after it was found: `Taken`."""
     coverage: Coverage = field(default_factory=Coverage)
     unstable: Counter[str] = field(default_factory=Counter)
     """Differences that did not come again, by bucket."""
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The allowed ones of `taken`: where the specification leaves it open, by what about."""
+        return {
+            choice.about: choice.rule
+            for choice in CHOICES
+            if choice.allowed and choice.name in self.taken
+        }
 
 
 class Campaign:
     """Cases against one target.
 
     profile: of the reference. make: the generator of each case. explains: whether known
-    deviations are looked for.
+    deviations are looked for. first, report: of a run that this one goes on from. origin:
+    what its cases begin to say about where they come from. Raises `CaseError` for a report
+    that does not fit.
     """
 
     def __init__(
@@ -78,59 +105,79 @@ class Campaign:
         *,
         profile: str = "spec",
         first: int = 0,
+        report: Report | None = None,
+        origin: str = "",
         explains: bool = True,
         minimises: bool = True,
     ) -> None:
-        self.report = Report()
+        self.report = report or Report()
+        self.next_case = first
+        """Number of the case that comes next."""
         self._open = open_target
         self._make = make
         self._name = profile
-        self._profile = PROFILES[profile]
-        self._number = first
+        self._origin = origin
+        self._profile = profile_of(profile, self.report.taken)
         self._explains = explains
         self._minimises = minimises
         self._binding = Binding(PEER_ADDRESS, ADDRESS)
-        self._buckets: dict[str, Finding] = {}
+        self._given_back: set[str] = set()
+        """Choices that were taken in error."""
         self._duel: Duel | None = None
         self._history: list[Case] = []
-        self._taken: set[str] = set()
-        """Choices that were taken over, by field of the profile."""
+
+    @property
+    def lost(self) -> str:
+        """Why the target is given up, which is none that comes and goes; else empty."""
+        return ""
 
     def run(self, packets: int) -> Iterator[Finding]:
-        """Go on until that many packets have been sent in all, or for ever; what is new."""
+        """Go on until that many packets have been sent in all; what is new."""
         report = self.report
-        while report.packets < packets:
-            found = self._one_case(packets)
+        while report.packets < packets and not self.lost:
+            found = self.one_case(packets)
             if found is not None:
                 yield found
 
-    @property
-    def next_case(self) -> int:
-        """Number of the case that comes next."""
-        return self._number
+    def one_case(self, packets: int) -> Finding | None:
+        """The next case, which ends when so many packets have been sent in all; what is new.
+
+        A case that was interrupted is still the next one.
+        """
+        report, before = self.report, (self._profile, self.report.taken)
+        try:
+            found = self._one_case(packets)
+        except KeyboardInterrupt:
+            self._profile, report.taken = before
+            raise
+        self.next_case += 1
+        report.cases += 1
+        return found
 
     def _one_case(self, budget: int) -> Finding | None:
-        number = self._number
-        self._number += 1
-        report = self.report
-        report.cases += 1
+        number, report = self.next_case, self.report
         generator = self._make(number)
         duel = self._connected(generator.connection)
         reference, coverage = duel.reference, report.coverage
+        state = reference.state
         steps: list[Step] = []
+        difference: Difference | None = None
         while (step := generator.next(reference)) is not None:
             steps.append(step)
-            state = state_of(reference)
+            state = reference.state
             difference = duel.step(step)
             if isinstance(step, Packet):
                 report.packets += 1
-                coverage.count(state, step.opcode, duel.expected)
-            if difference is not None:
-                case = Case(generator.connection, tuple(steps), self._name, f"case {number}")
-                return self._examine(case, difference, state)
-            if report.packets >= budget:
+                coverage.count(state, step, duel.expected)
+            if difference is not None or report.packets >= budget:
                 break
-        self._history.append(Case(generator.connection, tuple(steps)))
+        if difference is None:
+            difference = duel.end()
+        origin = f"{self._origin}case {number}"
+        case = Case(generator.connection, tuple(steps), self._name, origin)
+        if difference is not None:
+            return self._examine(case, difference, state)
+        self._history.append(case)
         return None
 
     def _connected(self, connection: Connection) -> Duel:
@@ -149,60 +196,85 @@ class Campaign:
     # What is found.
 
     def _examine(self, case: Case, difference: Difference, state: str) -> Finding | None:
-        """A difference: does it come again, is it allowed, is it new?"""
+        """A difference: does it come again?"""
         report = self.report
         bucket = bucket_of(difference, case.steps[-1], state)
         history, self._history = self._history, []
         self._duel = None
+        if report.seen[bucket] >= EXAMINED:
+            report.seen[bucket] += 1
+            return None
         if self.replay(case) is None:
             case = _joined(history, case)
             if self.replay(case) is None:
                 report.unstable[bucket] += 1
                 return None
+        return self._judged(case, bucket)
+
+    def _judged(self, case: Case, bucket: str) -> Finding | None:
+        """A difference that comes again: is it allowed, is it new?"""
+        report = self.report
         names: list[str] = []
         if self._explains:
             names = self._explain(case)
         again = self.replay(case)
         if again is None and not names:
             return None  # all of it was allowed
-        bucket = "; ".join(names) or bucket
-        known = self._buckets.get(bucket)
-        if known is not None:
-            known.seen += 1
+        bucket = "; ".join(names) or self._name_of(case, again, bucket)
+        if bucket not in report.seen and len(report.seen) >= MAXIMUM_BUCKETS:
             return None
-        if len(self._buckets) >= MAXIMUM_BUCKETS:
-            return None
-        return self._new(bucket, case, names)
+        found = None if bucket in report.seen else self._new(bucket, case, names)
+        report.seen[bucket] += 1
+        return found
+
+    def _name_of(self, case: Case, left: Difference | None, bucket: str) -> str:
+        """What is left of a difference by name, if nothing explains it; `bucket` is its first."""
+        return bucket
 
     def _new(self, bucket: str, case: Case, names: Sequence[str]) -> Finding:
         """Make a finding: as short as it can be, held against what the standard says."""
         strict = self._without(names)
         difference = self.replay(case, strict)
         assert difference is not None
-        shortest = case
-        if self._minimises:
-            wanted = signature(difference)
-            shortest = minimise(
-                case,
-                lambda each: (
-                    (found := self.replay(each, strict)) is not None and signature(found) == wanted
-                ),
-            )
-            difference = self.replay(shortest, strict) or difference
+        shortest = self.shortest(case, difference, strict) if self._minimises else case
+        difference = self.replay(shortest, strict) or difference
         shortest = shortest.with_steps(shortest.steps[: difference.step + 1])
+        needed = self._needed(shortest, difference, strict)
+        shortest = replace(shortest, choices=choices_of(needed, self._name))
+        difference = self.replay(shortest, needed) or difference
         rule = rule_of(difference, shortest.steps[-1])
         if names:
             rule = "; ".join(choice.rule for choice in CHOICES if choice.about in names)
         finding = Finding(
-            *(len(self.report.findings) + 1, bucket, shortest, case, difference),
+            *(len(self.report.seen) + 1, bucket, shortest, case, difference),
             *(self.report.packets, rule, "; ".join(names)),
         )
-        self._buckets[bucket] = finding
         self.report.findings.append(finding)
         return finding
 
+    def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
+        """A case made shorter as long as it shows what it does against this reference."""
+        wanted = signature(difference)
+
+        def shows(shorter: Case) -> bool:
+            found = self.replay(shorter, profile)
+            return found is not None and signature(found) == wanted
+
+        return minimise(case, shows)
+
+    def _needed(self, case: Case, difference: Difference, profile: Profile) -> Profile:
+        """The reference with only those choices that a difference would not be the same without."""
+        usual, wanted = PROFILES[self._name], _nature(difference)
+        for name in choices_of(profile, self._name):
+            changes: dict[str, Any] = {name: getattr(usual, name)}
+            plainer = replace(profile, **changes)
+            found = self.replay(case, plainer)
+            if found is not None and _nature(found) == wanted:
+                profile = plainer
+        return profile
+
     def _without(self, names: Sequence[str]) -> Profile:
-        """The reference of now without these deviations."""
+        """The reference of now without these choices."""
         usual = PROFILES[self._name]
         changes: dict[str, Any] = {
             choice.name: getattr(usual, choice.name) for choice in CHOICES if choice.about in names
@@ -221,26 +293,52 @@ class Campaign:
             if found is None:
                 break
             choice, self._profile, best = found
-            self._taken.add(choice.name)
-            if choice.allowed:
-                self.report.choices[choice.about] = choice.rule
-            else:
+            if choice.name in self.report.taken:
+                self._given_back.add(choice.name)
+            self.report.taken = choices_of(self._profile, self._name)
+            if not choice.allowed:
                 names.append(choice.about)
         return names
 
     def _nearer(self, case: Case, best: Distance) -> tuple[Choice, Profile, Distance | None] | None:
-        """The choice that brings the reference nearest; each is taken once in a run."""
+        """The choice that brings the reference nearest.
+
+        Each is taken once in a run, and one that is allowed is given back once: when a case
+        is the first to show that another one was the right one.
+        """
         nearest: tuple[Choice, Profile, Distance | None] | None = None
         for choice in CHOICES:
-            if choice.name in self._taken:
+            if choice.name in self._given_back:
                 continue
-            for variant in choice.variants(self._profile):
+            if choice.name not in self.report.taken:
+                variants = choice.variants(self._profile)
+            elif choice.allowed:
+                variants = iter([self._without([choice.about])])
+            else:
+                continue
+            for variant in variants:
                 reached = distance(self.replay(case, variant))
                 if reached is None:
                     return choice, variant, None
                 if reached < best:
                     nearest, best = (choice, variant, reached), reached
         return nearest
+
+    def judge(self, case: Case) -> tuple[Profile, Difference | None]:
+        """A case by itself: what differs that is not allowed, and the reference of that.
+
+        The reference makes the choices of the target, whichever that is, if need be starting
+        with those that the case brings along.
+        """
+        judged: list[tuple[Profile, Difference | None]] = []
+        for taken in ({}, dict(case.choices)):
+            self._profile, self.report.taken = profile_of(self._name, taken), taken
+            profile = self._without(self._explain(case))
+            difference = self.replay(case, profile)
+            if difference is None:
+                return profile, None
+            judged.append((profile, difference))
+        return max(judged, key=lambda each: each[1].step if each[1] else 0)
 
     def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
         """Carry a case out on fresh devices: how the target differs, if it does."""
@@ -250,6 +348,13 @@ class Campaign:
             if difference is not None:
                 return difference
         return None
+
+
+def _nature(difference: Difference) -> object:
+    """Where and in what a target differs."""
+    if difference.kind == "answer":
+        return difference.step, signature(difference), wrong_fields(difference)
+    return difference.step, difference.kind, difference.expected, difference.got
 
 
 def _joined(history: list[Case], case: Case) -> Case:
@@ -262,6 +367,12 @@ def _joined(history: list[Case], case: Case) -> Case:
 
 
 def generators(seed: int, role: str, ops: Collection[str] = ()) -> Maker:
-    """The stateful generator, for each number of a case its own."""
+    """The stateful generator, for each number of a case its own; `both` takes roles in turn."""
     menu = Menu(ops)
-    return lambda number: Generator(Random(f"{seed}:{role}:{number}"), role, menu)
+    roles = ROLES if role == "both" else (role,)
+
+    def make(number: int) -> Generator:
+        role = roles[number % len(roles)]
+        return Generator(Random(f"{seed}:{role}:{number}"), role, menu)
+
+    return make

@@ -17,7 +17,10 @@ from ibwire.errors import IbwireError
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.work import WROpcode
-from ibwire_layers.opcodes import OpCode
+from ibwire_layers.headers import BTH
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.outer import UDP, Ethernet, IPv4, IPv6
+from ibwire_layers.schema import Header
 
 FORMAT = 1
 """Of `case.json`."""
@@ -25,6 +28,9 @@ FORMAT = 1
 MAXIMUM_STEPS = 100_000
 MAXIMUM_PAYLOAD = 16384
 """Bytes of one packet: more than any path MTU, for packets that are too long."""
+
+MAXIMUM_TEXT = 200
+"""Characters of what people are told."""
 
 Value = int | tuple[str, int]
 """A number, or a symbol and what is added to it."""
@@ -63,9 +69,12 @@ class Connection:
     """Bytes of each of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Packet:
-    """The device receives a packet; what is not said is right."""
+    """The device receives a packet; what is not said is right.
+
+    Nobody changes one; it is not frozen because making a frozen one takes three times as long.
+    """
 
     opcode: int
     psn: tuple[str, int] = ("expected", 0)
@@ -90,7 +99,7 @@ class Packet:
     """What is wrong with it on purpose."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mad(Packet):
     """QP1 of the device receives a message of communication management.
 
@@ -148,8 +157,14 @@ class Connect:
 
 Step = Packet | Mad | Command | Post | Receive | Wait | Connect
 
-MESSAGES = tuple("REQ MRA REJ REP RTU DREQ DREP SIDR_REQ SIDR_REP LAP APR".split())
-COMMANDS = tuple("connect resolve accept reject delay ready disconnect listen unlisten".split())
+MESSAGES = (
+    *("REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP"),
+    *("SIDR_REQ", "SIDR_REP", "LAP", "APR"),
+)
+COMMANDS = (
+    *("connect", "resolve", "accept", "reject", "delay", "ready", "disconnect"),
+    *("listen", "unlisten"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +359,9 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
     if name == "fields":
         if not isinstance(value, dict):
             raise CaseError(f"{where}: not an object")
+        for key in value:
+            if kind is Packet and key not in _FIELDS:
+                raise CaseError(f"{where}.{key}: no such field")
         return {key: _read_value(each, f"{where}.{key}") for key, each in value.items()}
     if name == "icrc" and isinstance(value, str):
         named = {text: number for number, text in _ICRC.items()}
@@ -371,11 +389,18 @@ PSN_BASES = ("expected", "una", "next", "first", "own")
 requests to the device and of its own."""
 
 _OPCODES = frozenset(OpCode)
+_HEADERS: Sequence[tuple[str, type[Header]]] = (
+    *(("bth", BTH), ("eth", Ethernet), ("ip", IPv4), ("ip", IPv6), ("udp", UDP)),
+    *((kind.KEY, kind) for info in INFO.values() for kind in info.headers),
+)
+_FIELDS = frozenset(f"{part}.{entry.name}" for part, kind in _HEADERS for entry in kind.FIELDS)
 _HIGHEST = {
     "icrc": 0xFFFFFFFF,
     "count": 4096,
     "time": 10**16,  # ps: longer than the longest ACK timeout
-    "length": 1 << 20,
+    "length": 2 * MAXIMUM_PAYLOAD,
+    "pad": MAXIMUM_PAYLOAD // 2,
+    "more": MAXIMUM_PAYLOAD // 2,
     "remote": 1 << 20,
     "at": 1 << 31,
     "exchange": 0xFFF,
@@ -387,8 +412,9 @@ def _read_opcode(kind: type[Any], value: Any, where: str) -> int:
     known = WROpcode if kind is Post else OpCode
     if isinstance(value, str) and value in known.__members__:
         return int(known[value])
-    if kind is not Post and isinstance(value, int) and 0 <= value <= 255:
-        return value
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if kind is not Post and is_number and 0 <= value <= 255:
+        return int(value)
     raise CaseError(f"{where}: no opcode {value!r}")
 
 
@@ -404,6 +430,8 @@ def _read_value(value: Any, where: str) -> Value:
 def _read_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise CaseError(f"{where}: {value!r}, not a text")
+    if len(value) > MAXIMUM_TEXT or not value.isprintable():
+        raise CaseError(f"{where}: not a line of at most {MAXIMUM_TEXT} characters")
     return value
 
 

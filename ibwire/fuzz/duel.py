@@ -129,6 +129,10 @@ class Duel:
         finally:
             self._is_theirs = False
 
+    def end(self) -> Difference | None:
+        """What is only seen when a case is over: nothing, step by step all was."""
+        return None
+
     def _command(self, subject: Subject, step: Step) -> None:
         if isinstance(step, Post):
             subject.post_send(step)
@@ -170,14 +174,14 @@ class Duel:
         if completed != found:
             return Difference(number, "completion", completed, found)
         if reference.memory != target.memory:
-            return Difference(number, "memory", *_first_bytes(reference.memory, target.memory))
+            return Difference(number, "memory", *first_bytes(reference.memory, target.memory))
         heard, told = reference.events(), target.events()
         if heard != told:
             return Difference(number, "event", heard, told)
         return None
 
 
-def _first_bytes(expected: bytearray, got: bytearray) -> tuple[list[object], list[object]]:
+def first_bytes(expected: bytearray, got: bytearray) -> tuple[list[object], list[object]]:
     """Where memory begins to differ, and a few bytes from there."""
     first = next(
         i for i, (one, other) in enumerate(zip(expected, got, strict=True)) if one != other

@@ -7,7 +7,7 @@ use the same numbers, so what one answers can be compared with the other byte by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,10 +24,11 @@ from ibwire.rc.attributes import (
     QPState,
     QPType,
 )
+from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.device import Device, gid_of
 from ibwire.rc.memory import Access, MemoryRegion, WindowState
 from ibwire.rc.profile import Profile
-from ibwire.rc.qp import QPInit
+from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire.units import Time
@@ -65,16 +66,40 @@ SENDS, RECEIVES = 0, 1
 """Its queue."""
 
 
+WINDOW_START = 2 * SMALL
+"""Where in the first region the window begins."""
+
+WINDOW_ACCESS = int(Access.REMOTE_WRITE | Access.REMOTE_READ)
+
+_ALL = int(ALL_ACCESS)
+
+REGIONS: Mapping[str, tuple[int, int]] = {
+    "mr": (SIZE, int(_ALL | Access.MW_BIND)),
+    "readable": (SMALL, int(Access.LOCAL_WRITE | Access.REMOTE_READ)),
+    "foreign": (SMALL, int(_ALL)),
+    "outbox": (OUTBOX, int(Access.LOCAL_WRITE)),
+    "inbox": (INBOX, int(Access.LOCAL_WRITE)),
+}
+"""What is registered: bytes and access. `foreign` belongs to another protection domain."""
+
+CONTENT = pattern(0, sum(size for size, _ in REGIONS.values()))
+"""What all of it holds at the beginning, region after region."""
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """Numbers of a device that is elsewhere, which a reference takes over."""
 
     qpn: int
     peer_qpn: int
-    sq_psn: int
-    va: int
-    rkey: int
-    size: int
+    keys: Mapping[str, tuple[int, int]]
+    """Address and key of each of `REGIONS`."""
+    window: int | None
+    """Key of a window, if the device has any."""
+    address: str
+    peer_address: str
+    macs: tuple[bytes, bytes]
+    """Of the device and of its peer."""
 
 
 class Emulation:
@@ -91,31 +116,29 @@ class Emulation:
     ) -> None:
         self.now: Time = 0
         self._given = numbers
-        device = self.device = Device("target", ADDRESS, profile=profile, key_start=40)
+        address, mac = (numbers.address, numbers.macs[0]) if numbers else (ADDRESS, None)
+        device = self.device = Device("target", address, profile=profile, key_start=40, mac=mac)
         self.node: Node = device
         """What is on the wire."""
+        self._peer_gid = gid_of(numbers.peer_address if numbers else PEER_ADDRESS)
+        if numbers:
+            device.neighbours[self._peer_gid] = numbers.macs[1]
         pd = self._pd = device.alloc_pd()
-        size = numbers.size if numbers else SIZE
-        self._fresh = pattern(0, size + 2 * SMALL + OUTBOX + INBOX)
-        self.memory = bytearray(self._fresh)
+        self.memory = bytearray(CONTENT)
         """All that it has registered, region after region."""
-        main, readable, foreign, outbox, inbox = _cut(
-            memoryview(self.memory), size, SMALL, SMALL, OUTBOX
-        )
-        if numbers is None:
-            self.region = pd.register(main, _ALL | Access.MW_BIND)
-        else:
-            self.region = MemoryRegion(pd, numbers.rkey, main, _ALL, numbers.va)
-            device.keys.add_region(self.region)
-        self._readable = pd.register(readable, Access.LOCAL_WRITE | Access.REMOTE_READ)
-        self._foreign = device.alloc_pd().register(foreign, _ALL)
-        self._outbox = pd.register(outbox, Access.LOCAL_WRITE)
-        self._inbox = pd.register(inbox, Access.LOCAL_WRITE)
+        self.regions = self._register()
+        self.region = self.regions["mr"]
+        """What the peer may use."""
+        self._outbox, self._inbox = self.regions["outbox"], self.regions["inbox"]
         send_cq, recv_cq = self._queues = device.create_cq(1 << 14), device.create_cq(1 << 14)
         cap = QPCap(128, 4096, max_send_sge=1, max_recv_sge=1)
         init = QPInit(QPType.RC, pd, send_cq, recv_cq, cap=cap)
         self.qp = device.create_qp(init, numbers.qpn if numbers else None)
         self._window = pd.allocate_window(2)
+        if numbers and numbers.window is not None:
+            device.keys.remove_window(self._window)
+            self._window.rkey = numbers.window
+            device.keys.add_window(self._window)
         self.symbols = self._name_numbers()
         """What the symbols of a case stand for on this connection."""
         self._connect(connection)
@@ -125,7 +148,7 @@ class Emulation:
         self.qp.modify(_RESET, int(QPAttrMask.STATE))
         self.completions()
         self.events()
-        self.memory[:] = self._fresh
+        self.memory[:] = CONTENT
         self._connect(connection)
 
     def _connect(self, connection: Connection) -> None:
@@ -134,10 +157,10 @@ class Emulation:
         attr = QPAttr(
             qp_access_flags=connection.access,
             path_mtu=MTU_CODES[connection.mtu],
-            ah_attr=AddressVector(dgid=_PEER_GID),
+            ah_attr=AddressVector(dgid=self._peer_gid),
             dest_qp_num=numbers.peer_qpn if numbers else PEER_QPN,
             rq_psn=connection.rq_psn,
-            sq_psn=numbers.sq_psn if numbers else connection.sq_psn,
+            sq_psn=connection.sq_psn,
             max_rd_atomic=connection.max_rd_atomic,
             max_dest_rd_atomic=connection.max_dest_rd_atomic,
             min_rnr_timer=connection.min_rnr_timer,
@@ -149,35 +172,49 @@ class Emulation:
             attr.qp_state = state
             self.qp.modify(attr, mask)
         self._posted = self._received = 0
-        if self._window.state is WindowState.FREE and numbers is None:
-            start = self.region.iova + 2 * SMALL
-            info = MWBindInfo(self.region, start, SMALL, _WINDOW_ACCESS)
-            key = self._window.rkey + 1
+        has_window = numbers is None or numbers.window is not None
+        if self._window.state is WindowState.FREE and has_window:
+            start = self.region.iova + WINDOW_START
+            info = MWBindInfo(self.region, start, SMALL, WINDOW_ACCESS)
+            key = numbers.window if numbers and numbers.window else self._window.rkey + 1
             self.device.keys.bind(self._window, self.qp.number, self._pd, info, key)
             self.symbols |= {"mw.rkey": self._window.rkey, "mw.va": start, "mw.end": start + SMALL}
         self.symbols["mtu"] = connection.mtu
         self.post_recv(connection.receives)
 
     def _name_numbers(self) -> dict[str, int]:
-        region, window, qp = self.region, self._window, self.qp
+        region = self.region
+        names: dict[str, int] = {}
+        for name in ("readable", "foreign", "inbox"):
+            names |= {
+                f"{name}.rkey": self.regions[name].rkey,
+                f"{name}.va": self.regions[name].iova,
+            }
         return {
             "va": region.iova,
             "end": region.iova + region.length,
             "size": region.length,
             "rkey": region.rkey,
-            "mw.rkey": window.rkey,
-            "mw.va": window.iova,
-            "mw.end": window.iova + window.length,
-            "readable.rkey": self._readable.rkey,
-            "readable.va": self._readable.iova,
-            "foreign.rkey": self._foreign.rkey,
-            "foreign.va": self._foreign.iova,
-            "inbox.rkey": self._inbox.rkey,
-            "inbox.va": self._inbox.iova,
-            "qpn": qp.number,
+            **names,
+            "qpn": self.qp.number,
             "peer_qpn": self._given.peer_qpn if self._given else PEER_QPN,
             "pkey": 0xFFFF,
         }
+
+    def _register(self) -> dict[str, MemoryRegion]:
+        found: dict[str, MemoryRegion] = {}
+        view, start = memoryview(self.memory), 0
+        for name, (size, access) in REGIONS.items():
+            part = view[start : start + size]
+            start += size
+            pd = self.device.alloc_pd() if name == "foreign" else self._pd
+            if self._given is None:
+                found[name] = pd.register(part, access)
+            else:
+                address, key = self._given.keys[name]
+                found[name] = MemoryRegion(pd, key, part, access, address)
+                self.device.keys.add_region(found[name])
+        return found
 
     # The wire.
 
@@ -255,7 +292,7 @@ class Emulation:
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
             if len(queue):
-                found += [_numbers(number, wc) for wc in queue.poll(len(queue))]
+                found += [numbers_of(number, wc) for wc in queue.poll(len(queue))]
         return found
 
     def events(self) -> list[int]:
@@ -268,6 +305,17 @@ class Emulation:
         return numbers
 
     # What a generator and a coverage table look at.
+
+    @property
+    def state(self) -> str:
+        """The state of the connection, as a peer could know it."""
+        if not self.is_alive:
+            return "ERROR"
+        message = self.under_way
+        requester = self.qp.requester
+        if requester.wqes:
+            return "RNR WAIT" if requester.timers.rnr is not None else "WAITING"
+        return "IDLE" if message is None else message.name
 
     @property
     def oldest_ssn(self) -> int:
@@ -287,17 +335,21 @@ class Emulation:
 
     def psn(self, base: str) -> int:
         """What PSNs of a case count from."""
-        qp = self.qp
-        if base == "expected":
-            return qp.responder.epsn
-        if base == "una":
-            return qp.requester.una
-        if base == "next":
-            return qp.requester.next_psn
-        return qp.attr.rq_psn if base == "first" else qp.attr.sq_psn
+        return psn_of(self.qp, base)
 
 
-def _numbers(queue: int, wc: WC) -> Completion:
+def psn_of(qp: QueuePair, base: str) -> int:
+    """What PSNs of a case count from, at a queue pair."""
+    if base == "expected":
+        return qp.responder.epsn
+    if base == "una":
+        return qp.requester.una
+    if base == "next":
+        return qp.requester.next_psn
+    return qp.attr.rq_psn if base == "first" else qp.attr.sq_psn
+
+
+def numbers_of(queue: int, wc: WC) -> Completion:
     """What counts of a completion: after an error little, of a send not its length."""
     if wc.status is not WCStatus.SUCCESS:
         return queue, wc.wr_id, int(wc.status)
@@ -305,18 +357,6 @@ def _numbers(queue: int, wc: WC) -> Completion:
     return (*kind, wc.byte_len, wc.imm_data, int(wc.wc_flags)) if queue == RECEIVES else kind
 
 
-def _cut(view: memoryview, *sizes: int) -> Sequence[memoryview]:
-    """A view cut into pieces of these sizes, and the rest."""
-    pieces, start = [], 0
-    for size in sizes:
-        pieces.append(view[start : start + size])
-        start += size
-    return [*pieces, view[start:]]
-
-
-_ALL = int(Connection().access)
-_WINDOW_ACCESS = int(Access.REMOTE_WRITE | Access.REMOTE_READ)
-_PEER_GID = gid_of(PEER_ADDRESS)
 _RESET = QPAttr(qp_state=QPState.RESET)
 _UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
 _STEPS = [

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from ibwire.fuzz.case import Case, Packet, Step, opcode_text, step_text
+from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, opcode_text, packet_text, step_text
+from ibwire.fuzz.cm_coverage import manager_verdict
 from ibwire.fuzz.duel import KINDS, Difference
+from ibwire.rc.unreliable import QP1
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.packet import Packet as WholePacket
+from ibwire_layers.packet import RoCEv2Route
+from ibwire_layers.schema import Header
 from ibwire_layers.syndrome import AckKind
+
+MAXIMUM_TEXT = 200
+"""Characters of what a crash says."""
 
 
 @dataclass(slots=True)
@@ -33,8 +41,6 @@ class Finding:
     rule: str
     about: str = ""
     """The known deviation that explains it."""
-    seen: int = 1
-    """How often."""
 
 
 def verdict(frame: bytes) -> str:
@@ -43,6 +49,8 @@ def verdict(frame: bytes) -> str:
         packet = WholePacket.parse(frame)
     except DecodeError:
         return "something else"
+    if packet.bth.dest_qp == QP1:
+        return manager_verdict(packet.payload)
     name = opcode_text(packet.bth.opcode)
     ack = packet.extension(AETH)
     if packet.bth.opcode == OpCode.RC_ACKNOWLEDGE and ack is not None:
@@ -59,23 +67,76 @@ def verdicts(frames: Sequence[object]) -> str:
 
 def bucket_of(difference: Difference, step: Step, state: str) -> str:
     """Same for differences that are likely to have one cause."""
-    what = opcode_text(step.opcode) if isinstance(step, Packet) else step_text(step).split(" ")[0]
-    if difference.kind in ("answer", "time"):
-        expected, got = verdicts(difference.expected), verdicts(difference.got)
+    what = packet_text(step) if isinstance(step, Packet) else step_text(step).split(" ")[0]
+    if difference.kind == "answer":
+        expected, got = first_verdicts(difference)
         if expected != got:
             return f"{what} in {state}: {got} instead of {expected}"
         return f"{what} in {state}: another {got}"
     if difference.kind == "crash":
-        return f"{what}: {difference.got[0]}"
+        return f"{what}: {one_line(difference.got[0])}"
     return f"{what} in {state}: {difference.kind}"
+
+
+def one_line(thing: object) -> str:
+    """What a crash says, as far as people can read it."""
+    text = "".join(each if each.isprintable() else " " for each in str(thing)[:MAXIMUM_TEXT])
+    return " ".join(text.split())
 
 
 def signature(difference: Difference) -> tuple[str, str, str]:
     """What stays the same while a case is made shorter."""
     if difference.kind == "crash":
         return "crash", "", str(difference.got[0])
-    return difference.kind, verdicts(difference.expected), verdicts(difference.got)
+    return difference.kind, *first_verdicts(difference)
 
+
+def first_verdicts(difference: Difference) -> tuple[str, str]:
+    """What was expected and what came, where the answers begin to differ."""
+    for pair in zip_longest(difference.expected, difference.got):
+        if pair[0] != pair[1]:
+            expected, got = (verdicts([] if each is None else [each]) for each in pair)
+            return expected, got
+    return "", ""
+
+
+def wrong_fields(difference: Difference) -> list[list[tuple[str, str]]]:
+    """For each answer of the last step the fields that the target has otherwise, with headers."""
+    if difference.kind != "answer":
+        return []
+    return [
+        list(_wrong_fields(one, other))
+        for one, other in zip(difference.expected, difference.got, strict=False)
+    ]
+
+
+def part_of(packet: WholePacket, part: str) -> Header | None:
+    """The header of a packet by its key."""
+    if part in _OUTER:
+        return getattr(packet.route, part) if isinstance(packet.route, RoCEv2Route) else None
+    headers = (packet.bth, *packet.extensions)
+    return next((header for header in headers if part == header.KEY), None)
+
+
+def _wrong_fields(one: object, other: object) -> Iterator[tuple[str, str]]:
+    assert isinstance(one, bytes)
+    assert isinstance(other, bytes)
+    try:
+        ours, theirs = WholePacket.parse(one), WholePacket.parse(other)
+    except DecodeError:
+        return
+    for part in ("bth", *(header.KEY for header in ours.extensions), *_OUTER):
+        expected, got = part_of(ours, part), part_of(theirs, part)
+        if expected is None or type(expected) is not type(got):
+            continue
+        for entry in expected.FIELDS:
+            is_derived = f"{part}.{entry.name}" in _DERIVED
+            if not is_derived and getattr(expected, entry.name) != getattr(got, entry.name):
+                yield part, entry.name
+
+
+_OUTER = ("eth", "ip", "udp")
+_DERIVED = ("ip.checksum", "ip.total_length", "udp.length", "udp.checksum")
 
 Distance = tuple[int, int, int, int]
 
@@ -105,6 +166,8 @@ def _differing(one: object, other: object) -> int:
 
 def rule_of(difference: Difference, step: Step) -> str:
     """The rule that a step is about, as far as what was expected tells."""
+    if isinstance(step, Mad | Command):
+        return "IBA 12.6 to 12.9; rc-transport 20"
     if not isinstance(step, Packet):
         return "IBA 9.7.6; rc-transport 9"
     info = INFO.get(step.opcode)

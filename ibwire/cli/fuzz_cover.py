@@ -1,0 +1,63 @@
+"""`ibwire fuzz cover`: which opcodes have met which states, and what was never tried."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from ibwire.cli.fuzzing import complaints
+from ibwire.fuzz.session import load
+
+
+@click.command("cover")
+@click.argument(
+    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--json", "as_json", is_flag=True, help="One object: packets by opcode and state.")
+@click.option("-v", "--verbose", is_flag=True, help="What was answered, too, line by line.")
+def command(directory: Path, as_json: bool, verbose: bool) -> None:
+    """The packets of a run, by opcode and by the state that the connection was in.
+
+    A cell has how many packets there were and how many different answers; a dot is what was
+    never tried. States are those of the reference as a peer knows them: at rest (IDLE), in
+    the middle of a SEND or WRITE, WAITING for an answer of the peer, waiting after an RNR
+    NAK, and ended (ERROR).
+
+    \b
+    ibwire fuzz cover findings/
+    """
+    with complaints():
+        session = load(directory)
+    coverage = session.report.coverage
+    table, (tried, pairs, answers) = coverage.table(), coverage.tried()
+    if as_json:
+        click.echo(json.dumps({"tried": tried, "pairs": pairs, "answers": answers, "table": table}))
+        return
+    _print_table(table)
+    click.echo(f"\n{tried} of {pairs} pairs of opcode and state, {answers} different answers")
+    if verbose:
+        for opcode, row in table.items():
+            for state, cell in row.items():
+                if cell:
+                    told = ", ".join(f"{answer} {count:,}" for answer, count in cell.most_common())
+                    click.echo(f"{opcode} in {state}: {told}")
+
+
+def _print_table(table: dict[str, dict[str, Counter[str]]]) -> None:
+    width = max(map(len, table))
+    states = next(iter(table.values()))
+    columns = {
+        state: max(len(state), *(len(_cell(row[state])) for row in table.values()))
+        for state in states
+    }
+    click.echo(" " * width + "".join(f"  {state:>{size}}" for state, size in columns.items()))
+    for opcode, row in table.items():
+        cells = "".join(f"  {_cell(row[state]):>{size}}" for state, size in columns.items())
+        click.echo(f"{opcode:{width}}{cells}")
+
+
+def _cell(answers: Counter[str]) -> str:
+    return f"{answers.total():,}/{len(answers)}" if answers else "."

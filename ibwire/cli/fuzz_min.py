@@ -1,0 +1,54 @@
+"""`ibwire fuzz min`: a case as short as it can be."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
+from ibwire.fuzz.case import to_json
+from ibwire.fuzz.recording import record
+from ibwire.fuzz.telling import case_lines, outcome_lines
+from ibwire.fuzz.variants import choices_of
+
+
+@click.command("min")
+@click.argument("path", metavar="CASE", type=click.Path(exists=True, path_type=Path))
+@click.option("--target", "name", metavar="TARGET", help="emu, or emu:PROFILE. [that of the run]")
+@click.option("--plant", metavar="FILE:NAME", help="Plant a fault of a table in the target.")
+@click.option(
+    *("-o", "--output"),
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where the shorter case goes. [standard output]",
+)
+def command(path: Path, name: str | None, plant: str | None, output: Path | None) -> None:
+    """Make a case as short and as plain as it can be while it shows the same.
+
+    CASE is a case, or the directory of a finding: then its original.json.
+
+    \b
+    ibwire fuzz min findings/F0001/original.json -o short.json
+
+    Exit status: 0 nothing to see in the case, 1 there is, and it is shorter now; 2 wrong
+    usage or no case.
+    """
+    with complaints():
+        tested = open_target(name, plant, path if path.is_dir() else path.parent)
+        case = read_case(path / "original.json" if path.is_dir() else path)
+        campaign, profile, difference = judge(case, tested)
+        if difference is None:
+            click.echo(f"no difference between {tested.name} and the reference", err=True)
+            return
+        short = campaign.shortest(case, difference, profile)
+        short = replace(short, choices=choices_of(profile, case.profile))
+        recording = record(short, tested)
+        if output is None:
+            click.echo(to_json(short), nl=False)
+        else:
+            output.write_text(to_json(short), "utf-8")
+    click.echo("\n".join([*case_lines(short), *outcome_lines(recording)]), err=True)
+    sys.exit(FOUND)

@@ -1,0 +1,66 @@
+"""`ibwire fuzz replay`: a saved case once more."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ibwire.cli.fuzz_live import LiveWish, live_options
+from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
+from ibwire.fuzz.recording import record
+from ibwire.fuzz.telling import case_lines, outcome_lines
+
+
+@click.command("replay")
+@click.argument("path", metavar="CASE", type=click.Path(exists=True, path_type=Path))
+@click.option("--target", "name", metavar="TARGET", help="emu, or emu:PROFILE. [that of the run]")
+@click.option("--plant", metavar="FILE:NAME", help="Plant a fault of a table in the target.")
+@click.option("--json", "as_json", is_flag=True, help="One object.")
+@click.option("-v", "--verbose", is_flag=True, help="Every packet, too.")
+@live_options
+def command(
+    path: Path, name: str | None, plant: str | None, as_json: bool, verbose: bool, live: LiveWish
+) -> None:
+    """Carry a saved case out again, on a new connection.
+
+    What the specification leaves open is no difference, whichever choice the target makes.
+    CASE is the directory of a finding or a case.json.
+
+    \b
+    ibwire fuzz replay findings/F0001
+    ibwire fuzz replay findings/F0001/case.json --target emu:hns -v
+    ibwire fuzz replay findings/F0001 --dev eth1 --peer 192.0.2.7
+
+    Exit status: 0 no difference any more, 1 it is still there, 2 wrong usage or no case.
+    """
+    with live.open() as on_link, complaints():
+        tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)
+        case = read_case(path / "case.json" if path.is_dir() else path)
+        _, profile, _ = judge(case, tested)
+        recording = record(case, tested, profile)
+    differs = recording.difference is not None
+    if as_json:
+        found = {
+            "kind": "replay",
+            "target": tested.name,
+            "differs": differs,
+            "step": None if recording.difference is None else recording.difference.step + 1,
+            "expected": list(recording.expected),
+            "got": list(recording.got),
+        }
+        click.echo(json.dumps(found))
+    else:
+        click.echo("\n".join(case_lines(case)))
+        if verbose:
+            for entry in recording.entries:
+                click.echo(f"  step {entry.step + 1:>4}  {entry.way} {entry.text}")
+        if recording.difference is not None:
+            click.echo(f"differs at step {recording.difference.step + 1}")
+            click.echo("\n".join(outcome_lines(recording)))
+        else:
+            click.echo(f"no difference between {tested.name} and the reference")
+    if differs:
+        sys.exit(FOUND)

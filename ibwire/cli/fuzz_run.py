@@ -1,0 +1,412 @@
+"""`ibwire fuzz run`: attacks until the budget is spent, findings as they come."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ibwire.cli.fuzz_live import LiveWish, live_options
+from ibwire.cli.fuzzing import FOUND, INTERRUPTED, Budget, BudgetType, complaints
+from ibwire.cli.sources import Unreadable as UnreadableCapture
+from ibwire.cli.values import IPAddress, QueuePairNumber
+from ibwire.errors import CaptureError
+from ibwire.fuzz.artefacts import checked_script, save, write_junit
+from ibwire.fuzz.campaign import Maker
+from ibwire.fuzz.case import step_text, to_json
+from ibwire.fuzz.cm_attacks import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.generator import GROUPS
+from ibwire.fuzz.live_target import ROLE
+from ibwire.fuzz.recording import Recording, record
+from ibwire.fuzz.session import WHOM, Session, Settings, load
+from ibwire.fuzz.targets import CM, Target, target
+from ibwire.fuzz.telling import finding_lines
+from ibwire.programs.endpoint import Interrupted
+from ibwire.rc.profile import PROFILES
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+USUAL = Budget(20_000, 600)
+"""Unless `--budget` says otherwise."""
+
+STOPS = (KeyboardInterrupt, Interrupted)
+"""What Ctrl-C and, on a link, SIGTERM raise."""
+
+ENDLESS = 1 << 62
+"""Packets, where time alone ends a run."""
+
+SHOWN = 10
+"""Choices and unstable differences that are listed for people; --json has all."""
+
+
+def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.strip() for each in (value or "").split(",") if each.strip()))
+
+
+@click.command("run")
+@click.option("--target", "name", metavar="TARGET", help="emu, or emu:PROFILE. [emu]")
+@click.option("--plant", metavar="FILE:NAME", help="Plant a fault of a table in the target.")
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="Of the reference. [spec]")
+@click.option("--role", type=click.Choice(WHOM), help="What is attacked. [both]")
+@click.option("--ops", metavar="A,B", callback=_names, help="Only these groups of operators.")
+@click.option(
+    *("--seed-capture", "capture"), metavar="FILE", help="Begin with what a recording has."
+)
+@click.option("--device", type=IPAddress(), help="With --seed-capture: the device in it.")
+@click.option("--qpn", type=QueuePairNumber(), help="With --seed-capture: which queue pair.")
+@click.option("--seed", type=click.IntRange(0), help="Another one makes other cases. [0]")
+@click.option(
+    "--budget",
+    type=BudgetType(),
+    default=USUAL,
+    help="Packets, a time, or both: 100kpkt, 10min, 1Mpkt,1h. [20kpkt,10min]",
+)
+@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End with N findings.")
+@click.option(
+    *("-o", "--output", "directory"),
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the findings in a new directory.",
+)
+@click.option(
+    "--resume",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Go on with the run in DIR for another budget.",
+)
+@click.option("--junit", metavar="FILE", help="Write the findings as JUnit XML.")
+@click.option("--json", "as_json", is_flag=True, help="One object a finding, one for the run.")
+@live_options
+def command(
+    name: str | None,
+    plant: str | None,
+    profile: str | None,
+    role: str | None,
+    ops: tuple[str, ...],
+    capture: str | None,
+    device: str | None,
+    qpn: int | None,
+    seed: int | None,
+    budget: Budget,
+    stop_after: int | None,
+    directory: Path | None,
+    resume: Path | None,
+    junit: str | None,
+    as_json: bool,
+    live: LiveWish,
+) -> None:
+    """Attack a device until the budget is spent, and tell what is found as it comes.
+
+    The target is the emulator, in virtual time, with one of its profiles, or with --dev and
+    --peer the responder of a device on a link, by drill's agent on its host. The reference
+    is the emulator with --profile. What the specification leaves open is no finding: the run
+    takes it over from the target and tells it at the end. Ctrl-C ends a run with what it
+    has found so far.
+
+    \b
+    ibwire fuzz --target emu:rxe -o findings/
+    ibwire fuzz --role requester --budget 100kpkt,10min --seed 7
+    ibwire fuzz --seed-capture my.pcap --device 10.0.0.2
+    ibwire fuzz --resume findings/
+    ibwire fuzz --dev eth1 --peer 192.0.2.7 --budget 10min -o findings/
+
+    Exit status: 0 nothing found, 1 findings or no device any more, 2 wrong usage or an
+    unreadable file, 3 an unreadable recording, 130 interrupted.
+    """
+    given: dict[str, object] = {
+        "target": name,
+        "plant": plant,
+        "profile": profile,
+        "role": role,
+        "ops": ops,
+        "seed": seed,
+        "capture": capture,
+        "device": device,
+        "qpn": qpn,
+    }
+    given = {key: value for key, value in given.items() if value not in (None, ())}
+    with live.open() as on_link, complaints():
+        if on_link is not None:
+            given = {"role": ROLE, **given, "target": on_link.name}
+        session = _session(given, directory, resume)
+        tested = on_link or target(session.settings.target, session.settings.plant)
+        run = _Run(session, tested, resume or directory, as_json=as_json)
+        interrupted = run.carry_out(budget, stop_after)
+        run.end(junit)
+    if interrupted:
+        click.echo("ibwire: interrupted; what was found so far is kept", err=True)
+        sys.exit(INTERRUPTED)
+    if session.known or run.is_lost:
+        sys.exit(FOUND)
+
+
+def _session(given: dict[str, object], directory: Path | None, resume: Path | None) -> Session:
+    """A new run, or the one that goes on."""
+    if resume is not None:
+        if directory is not None:
+            raise click.UsageError("--resume writes where the run is: leave -o out")
+        session = load(resume)
+        for key, value in given.items():
+            before = getattr(session.settings, key)
+            if value != before:
+                name = "seed-capture" if key == "capture" else key
+                raise click.UsageError(f"--{name} {value}: the run in {resume} has {before!r}")
+        return session
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise click.UsageError(f"{directory} is not empty: name a new one, or --resume it")
+    settings = replace(Settings(), **given)  # type: ignore[arg-type]
+    if bool(settings.capture) != bool(settings.device):
+        raise click.UsageError("--seed-capture and --device: which address is the device in it?")
+    if settings.capture and settings.role == CM:
+        raise click.UsageError("--seed-capture is for role responder, requester or both")
+    groups = MANAGER_GROUPS if settings.role == CM else GROUPS
+    for name in settings.ops:
+        if name not in groups:
+            raise click.UsageError(f"--ops: {name!r} is not one of {', '.join(groups)}")
+    return Session.new(settings)
+
+
+def _maker(settings: Settings) -> Maker:
+    """The generators of a run; a recording that cannot be read ends it as with other commands."""
+    try:
+        return settings.maker()
+    except CaptureError as error:
+        raise UnreadableCapture(str(error)) from None
+
+
+class _Run:
+    """A run, told as it goes."""
+
+    def __init__(
+        self, session: Session, tested: Target, directory: Path | None, *, as_json: bool
+    ) -> None:
+        self._session = session
+        self._tested = tested
+        self._directory = directory
+        self._as_json = as_json
+        self._failures: list[tuple[str, str, str]] = []
+        self._seconds = 0.0
+        settings = session.settings
+        self._campaign = tested.campaign(
+            settings.role,
+            _maker(settings),
+            profile=settings.profile,
+            first=session.next_case,
+            report=session.report,
+            origin=settings.origin,
+        )
+        self._before = session.report.packets
+        if directory is not None:
+            session.save(directory, self._campaign)  # as long as nothing is lost if it fails
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the target was given up."""
+        return bool(self._campaign.lost)
+
+    def carry_out(self, budget: Budget, stop_after: int | None) -> bool:
+        """Case after case; whether the user has interrupted it."""
+        campaign, report = self._campaign, self._campaign.report
+        packets = self._before + (budget.packets or ENDLESS)
+        start, found = time.monotonic(), 0
+        with _progress(budget) as bar:
+            try:
+                while report.packets < packets and not campaign.lost:
+                    finding = campaign.one_case(packets)
+                    self._seconds = time.monotonic() - start
+                    bar.tell(report.packets - self._before, self._seconds, len(report.seen))
+                    if finding is not None:
+                        found += 1
+                        with bar.hidden():
+                            self._take(finding)
+                    if found == stop_after or self._seconds >= (
+                        budget.seconds or self._seconds + 1
+                    ):
+                        break
+            except STOPS:
+                self._seconds = time.monotonic() - start
+                return True
+        return False
+
+    def _take(self, finding: Finding) -> None:
+        try:
+            recording, reason = self._keep(finding)
+        except STOPS:  # the campaign goes on behind it: it must be there
+            self._keep(finding)
+            raise
+        lines = list(finding_lines(finding, recording))
+        self._failures.append((f"F{finding.number:04}", finding.bucket, "\n".join(lines)))
+        if self._as_json:
+            click.echo(json.dumps(_as_object(finding, recording, reason)))
+            return
+        if reason:
+            lines.append(f"  no script {reason}")
+        click.echo("\n".join(lines))
+        click.echo()
+
+    def _keep(self, finding: Finding) -> tuple[Recording, str]:
+        """Save it; what the target did, and why there is no script."""
+        session = self._session
+        if self._directory is None:
+            _, reason = checked_script(finding, self._tested)
+            recording = record(finding.case, self._tested)
+        else:
+            path = self._directory / f"F{finding.number:04}"
+            recording, reason = save(finding, path, self._tested)
+        if finding.number > len(session.known):
+            session.add(finding, has_script=not reason)
+        if self._directory is not None:
+            session.save(self._directory, self._campaign)
+        return recording, reason
+
+    def end(self, junit: str | None) -> None:
+        """Write and sum up what there is."""
+        session = self._session
+        if self._directory is not None:
+            session.save(self._directory, self._campaign)
+        if junit is not None:
+            write_junit(junit, session.settings.target, self._all_failures())
+        if self._as_json:
+            click.echo(json.dumps(self._summary()))
+        else:
+            click.echo("\n".join(self._lines()))
+
+    def _all_failures(self) -> list[tuple[str, str, str]]:
+        """Those of this run, and those that were there before it went on."""
+        new = {number for number, _, _ in self._failures}
+        before = [
+            (known.name, known.bucket, f"{known.bucket}\n{known.rule}\n{known.origin}")
+            for known in self._session.known
+            if known.name not in new
+        ]
+        return before + self._failures
+
+    def _summary(self) -> dict[str, object]:
+        report = self._campaign.report
+        tried, pairs, answers = report.coverage.tried()
+        return {
+            "kind": "run",
+            "target": self._tested.name,
+            "plant": self._tested.plant,
+            "profile": self._session.settings.profile,
+            "role": self._session.settings.role,
+            "seed": self._session.settings.seed,
+            "packets": report.packets,
+            "cases": report.cases,
+            "next_case": self._campaign.next_case,
+            "seconds": round(self._seconds, 3),
+            "findings": {known.bucket: report.seen[known.bucket] for known in self._session.known},
+            "choices": report.choices,
+            "lost": self._campaign.lost or None,
+            "unstable": dict(report.unstable),
+            "coverage": {"tried": tried, "pairs": pairs, "answers": answers},
+        }
+
+    def _lines(self) -> Iterator[str]:
+        report, settings = self._campaign.report, self._session.settings
+        sent = report.packets - self._before
+        rate = f", {sent / self._seconds:,.0f} packets/s" if self._seconds else ""
+        more = f" ({report.packets:,} in all)" if self._before else ""
+        yield (
+            f"{sent:,} packets{more}, {report.cases:,} cases, {self._seconds:.1f} s{rate}, "
+            f"seed {settings.seed}"
+        )
+        plant = f" with {self._tested.plant}" if self._tested.plant else ""
+        yield f"target    {self._tested.name}{plant}"
+        yield f"reference profile {settings.profile}"
+        again = sum(report.seen.values()) - len(report.seen)
+        found = f"{len(report.seen):,}, seen {again:,} times more" if report.seen else "none"
+        yield f"findings  {found}"
+        tried, pairs, answers = report.coverage.tried()
+        yield f"coverage  {tried} of {pairs} pairs of opcode and state, {answers} different answers"
+        yield from _listed(
+            "choices ", [f"{what} ({rule})" for what, rule in report.choices.items()]
+        )
+        if self._campaign.lost:
+            yield f"ended     the device is not there: {self._campaign.lost}"
+        unstable = [f"{bucket}: {count}" for bucket, count in report.unstable.most_common()]
+        yield from _listed("unstable", unstable)
+        if self._directory is not None:
+            yield f"saved     {self._directory}"
+
+
+def _listed(title: str, things: list[str]) -> Iterator[str]:
+    for number, thing in enumerate(things[:SHOWN]):
+        yield f"{title if not number else ' ' * len(title)}  {thing}"
+    if len(things) > SHOWN:
+        yield f"{' ' * len(title)}  and {len(things) - SHOWN} more"
+
+
+def _as_object(finding: Finding, recording: Recording, reason: str) -> dict[str, object]:
+    return {
+        "kind": "finding",
+        "number": finding.number,
+        "bucket": finding.bucket,
+        "rule": finding.rule,
+        "known_deviation": finding.about or None,
+        "packet": finding.packet,
+        "origin": finding.original.origin,
+        "steps": [step_text(step) for step in finding.case.steps],
+        "difference": finding.difference.kind,
+        "expected": list(recording.expected),
+        "got": list(recording.got),
+        "script": not reason,
+        "case": json.loads(to_json(finding.case)),
+    }
+
+
+class _Bar:
+    """How far a run has come, on a terminal."""
+
+    def __init__(self, bar: Progress | None, task: TaskID | None, budget: Budget) -> None:
+        self._bar = bar
+        self._task = task
+        self._budget = budget
+
+    def tell(self, packets: int, seconds: float, findings: int) -> None:
+        """It has come so far."""
+        if self._bar is None or self._task is None:
+            return
+        parts = [packets / (self._budget.packets or ENDLESS)]
+        parts.append(seconds / self._budget.seconds if self._budget.seconds else 0)
+        rate = packets / seconds if seconds else 0
+        text = f"{packets:,} packets, {rate:,.0f}/s, findings: {findings}"
+        self._bar.update(self._task, completed=max(parts), description=text)
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Out of the way of what is printed."""
+        if self._bar is None:
+            yield
+            return
+        self._bar.stop()
+        yield
+        self._bar.start()
+
+
+@contextmanager
+def _progress(budget: Budget) -> Iterator[_Bar]:
+    if not sys.stderr.isatty():
+        yield _Bar(None, None, budget)
+        return
+    from rich import progress as shown
+    from rich.console import Console
+
+    with shown.Progress(
+        shown.TextColumn("{task.description}"),
+        shown.BarColumn(),
+        shown.TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+    ) as bar:
+        yield _Bar(bar, bar.add_task("", total=1.0), budget)

@@ -1,0 +1,128 @@
+"""What the commands of `ibwire fuzz` have in common: targets, budgets, cases that are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ibwire.errors import CaptureError, ScriptError
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case, CaseError, RunsAway, from_json
+from ibwire.fuzz.duel import Difference
+from ibwire.fuzz.session import NAME, load
+from ibwire.fuzz.targets import Target, makers, role_of, target
+from ibwire.fuzz.variants import profile_of
+from ibwire.rc.profile import Profile
+
+FOUND = 1
+UNREADABLE = 2
+INTERRUPTED = 130
+"""As a shell tells of SIGINT."""
+
+MAXIMUM_SIZE = 1 << 26
+"""Bytes of a case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a run ends; `None` is no end, and one of them is there."""
+
+    packets: int | None
+    seconds: float | None
+
+
+class BudgetType(click.ParamType[Budget]):
+    """Packets, a time, or both: `100kpkt`, `10min`, `1Mpkt,1h`."""
+
+    name = "budget"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Budget:
+        """The budget; whatever is no number with a unit is wrong usage."""
+        if isinstance(value, Budget):
+            return value
+        packets: int | None = None
+        seconds: float | None = None
+        for text in str(value).split(","):
+            found = _BUDGET.fullmatch(text.strip())
+            if found is None:
+                self.fail(f"{text!r} is no budget such as 100kpkt, 10min or 1Mpkt,1h", param, ctx)
+            number = float(found["number"])
+            if found["time"]:
+                again, seconds = seconds is not None, number * _TIMES[found["time"]]
+            else:
+                again, packets = packets is not None, int(number * _SIZES[found["size"] or ""])
+            if again:
+                self.fail(f"{value} says the same thing twice", param, ctx)
+        if not (packets is None or packets >= 1) or not (seconds is None or seconds > 0):
+            self.fail(f"{value} is nothing", param, ctx)
+        return Budget(packets, seconds)
+
+
+class Unreadable(click.ClickException):
+    """A file or a name on the command line that is not what it should be."""
+
+    exit_code = UNREADABLE
+
+
+@contextmanager
+def complaints() -> Iterator[None]:
+    """Errors of cases, tables and files as messages."""
+    try:
+        yield
+    except (CaseError, ScriptError) as error:
+        raise Unreadable(str(error)) from None
+    except RunsAway as error:  # the reference: a target that does is a finding
+        raise Unreadable(f"the reference does not come to rest: {error}") from None
+    except CaptureError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+
+
+def read_case(path: Path) -> Case:
+    """A case in a file; raises `CaseError`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAXIMUM_SIZE + 1)
+        if len(content) > MAXIMUM_SIZE:
+            raise CaseError(f"{path}: longer than {MAXIMUM_SIZE} bytes")
+        return from_json(content.decode(), str(path))
+    except OSError as error:
+        raise CaseError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CaseError(f"{path}: no text: {error.reason} at byte {error.start}") from None
+
+
+def open_target(name: str | None, plant: str | None, saved: Path | None = None) -> Target:
+    """The target that is named, else the one of the run that a directory belongs to."""
+    if name is None and plant is None and saved is not None:
+        for directory in (saved, saved.parent):
+            if (directory / NAME).is_file():
+                settings = load(directory).settings
+                return target(settings.target, settings.plant)
+    return target(name or "emu", plant or "")
+
+
+def judge(case: Case, tested: Target) -> tuple[Campaign, Profile, Difference | None]:
+    """A case against a target: the reference that makes its choices, and what differs then.
+
+    Raises `CaseError` for a case that fits no connection.
+    """
+    profile_of(case.profile, case.choices)
+    role = role_of(case)
+    campaign = tested.campaign(role, makers(role, 0, ()), profile=case.profile)
+    return campaign, *campaign.judge(case)
+
+
+_BUDGET = re.compile(
+    r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?:(?P<time>s|min|h)|(?P<size>[kMG])?(?:pkt)?)"
+)
+_TIMES = {"s": 1, "min": 60, "h": 3600}
+_SIZES = {"": 1, "k": 1000, "M": 10**6, "G": 10**9}

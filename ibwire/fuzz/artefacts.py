@@ -1,0 +1,145 @@
+"""What a run leaves in a directory: its findings, each with all that shows it, and how to go on.
+
+`F0001/case.json` is the case as short as it could be made, `original.json` as it was found,
+`case.pcapng` its packets with what is wrong with them, `case.drill` the same as a script,
+`report.txt` what people read. `run.json` is the run itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from ibwire.capture import PcapngWriter
+from ibwire.errors import ScriptError
+from ibwire.fuzz.case import Case, Connect, Packet, step_text, to_json
+from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.recording import Recording, record
+from ibwire.fuzz.scripts import CannotSay, script
+from ibwire.fuzz.targets import Target, target
+from ibwire.fuzz.telling import finding_lines, some
+from ibwire.units import NS
+
+SCRIPT = "case.drill"
+
+MAXIMUM_COMMENT = 4000
+"""Characters: what crashes may have much to say."""
+
+
+def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, str]:
+    """Write all about a finding into a directory; raises `OSError` and `CaptureError`.
+
+    Returns what the target did, and why there is no script, empty if there is one.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    case = finding.case
+    (directory / "case.json").write_text(to_json(case), "utf-8")
+    (directory / "original.json").write_text(to_json(finding.original), "utf-8")
+    recording = record(case, tested)
+    write_capture(directory / "case.pcapng", case, recording)
+    text, reason = checked_script(finding, tested)
+    path = directory / SCRIPT
+    if text:
+        path.write_text(text, "utf-8")
+    else:
+        path.unlink(missing_ok=True)
+    lines = [*finding_lines(finding, recording), *_ways(case, tested, directory, reason)]
+    (directory / "report.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    return recording, reason
+
+
+def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
+    """A drill script that the emulator passes and the target does not, or why there is none."""
+    case = finding.case
+    rule = [f"Found by ibwire fuzz: {finding.bucket}."]
+    rule += [f"From {case.origin}."] * bool(case.origin)
+    try:
+        text = script(case, finding.difference, "\n".join(rule), finding.rule)
+        if not target(f"emu:{case.profile}").fulfils(text):
+            reason = "without the choices of the target the answers before it are others"
+            return "", reason if case.choices else "the emulator does not do what it says"
+        if tested.fulfils(text):
+            return "", "what the target does otherwise cannot be seen in a script"
+    except CannotSay as error:
+        return "", str(error)
+    except ScriptError as error:
+        return "", f"drill does not know it: {error.reason}"
+    return text, ""
+
+
+def write_capture(path: Path, case: Case, recording: Recording) -> None:
+    """Write the packets of a case as pcapng, each with comments.
+
+    Raises `OSError` and `CaptureError` when the file cannot be written.
+    """
+    with PcapngWriter(str(path), name="fuzz") as writer:
+        told = 0
+        for number, entry in enumerate(recording.entries):
+            is_last = number == len(recording.entries) - 1
+            comments = []
+            for before in range(told, entry.step):
+                if not isinstance(case.steps[before], Packet):
+                    comments.append(
+                        f"before it: step {before + 1}: {step_text(case.steps[before])}"
+                    )
+            told = max(told, entry.step + 1)
+            step = case.steps[entry.step]
+            what = f"step {entry.step + 1}"
+            if entry.way == "<" or not isinstance(step, Packet):
+                what += f": {step_text(step)}"
+            if entry.way == ">":
+                what += f": sent by the device: {entry.text}"
+            comments.append(what)
+            if entry.way == "<" and isinstance(step, Packet) and step.why:
+                comments.append(f"on purpose: {step.why}")
+            if is_last and recording.difference is not None:
+                comments += [f"expected: {some(recording.expected)}", f"got: {some(recording.got)}"]
+            comments = [comment[:MAXIMUM_COMMENT] for comment in comments]
+            writer.write(entry.frame, entry.time // NS, comments=comments)
+
+
+def write_junit(path: str, name: str, failures: Sequence[tuple[str, str, str]]) -> None:
+    """Write a run as JUnit XML: a failure for each finding, or one test that has passed.
+
+    name: of the target. failures: number, bucket and text of each. Raises `OSError`.
+    """
+    suite = ElementTree.Element(
+        "testsuite",
+        name="ibwire fuzz",
+        tests=str(len(failures) or 1),
+        failures=str(len(failures)),
+        errors="0",
+    )
+    if not failures:
+        ElementTree.SubElement(suite, "testcase", classname=_clean(name), name="nothing found")
+    for number, bucket, text in failures:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=_clean(name), name=_clean(f"{number} {bucket}")
+        )
+        failure = ElementTree.SubElement(case, "failure", message=_clean(bucket))
+        failure.text = _clean(text)
+    ElementTree.indent(suite)
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[str]:
+    """How to see it again."""
+    yield ""
+    plant = f" --plant {tested.plant}" * bool(tested.plant)
+    yield f"  again     ibwire fuzz replay {directory} --target {tested.name}{plant}"
+    profile = f" --profile {case.profile}" * (case.profile != "spec")
+    if reason:
+        yield f"  no script {reason}"
+    else:
+        yield f"  script    ibwire drill {directory / SCRIPT}{profile}"
+    for name, value in case.choices.items():
+        yield f"  choice    the reference makes this one of the target, too: {name} = {value}"
+    if any(isinstance(step, Connect) for step in case.steps):
+        yield "  note      it takes several connections with the same device"
+
+
+def _clean(text: str) -> str:
+    """Without the characters that XML does not know."""
+    return re.sub(r"[^\t\n\x20-\uD7FF\uE000-\uFFFD]", "?", text)

@@ -1,0 +1,175 @@
+"""A case carried out once more: every frame, with the step that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ibwire.cm.states import EventKind
+from ibwire.drill.packets import Wire, describe
+from ibwire.errors import DecodeError
+from ibwire.fuzz.case import Case, Connect
+from ibwire.fuzz.duel import Difference, Duel
+from ibwire.fuzz.emulation import INBOX, OUTBOX, RECEIVES, SENDS, SIZE, SMALL, Completion
+from ibwire.fuzz.findings import one_line, part_of, verdict, wrong_fields
+from ibwire.fuzz.targets import CM, Target, role_of
+from ibwire.fuzz.variants import profile_of
+from ibwire.node import Frame
+from ibwire.rc.attributes import EventType
+from ibwire.rc.profile import Profile
+from ibwire.rc.unreliable import QP1
+from ibwire.rc.work import WCOpcode, WCStatus
+from ibwire.units import US, Time
+from ibwire_layers.packet import Packet as WholePacket
+
+REGIONS = (
+    ("readable", SMALL, "LOCAL_WRITE+REMOTE_READ"),
+    ("foreign", SMALL, "ALL pd=1"),
+    ("outbox", OUTBOX, "LOCAL_WRITE"),
+    ("inbox", INBOX, "LOCAL_WRITE"),
+)
+"""What an emulation has registered behind its first region: names, sizes, and access in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A frame on the wire."""
+
+    step: int
+    """From 0."""
+    way: str
+    """`<` into the device, `>` out of it."""
+    time: Time
+    frame: Frame
+    text: str
+    """What it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What came of a case."""
+
+    entries: Sequence[Entry]
+    difference: Difference | None
+    expected: Sequence[str]
+    """What the reference did in the last step, in words."""
+    got: Sequence[str]
+    """What the target did."""
+
+
+def record(case: Case, tested: Target, profile: Profile | None = None) -> Recording:
+    """Carry a case out on fresh devices; raises `CaseError` for one that fits no connection.
+
+    profile: of the reference, unless it is that of the case.
+    """
+    duel = tested.duel(case, profile or profile_of(case.profile, case.choices))
+    duel.records = True
+    wire = _wire(duel)
+    entries: list[Entry] = []
+    difference = None
+    for number, step in enumerate(case.steps):
+        difference = duel.step(step)
+        if isinstance(step, Connect):
+            wire = _wire(duel)
+        for way, time, frame in duel.frames[len(entries) :]:
+            entries.append(Entry(number, way, time, frame, _said(frame, wire, way == "<")))
+        if difference is not None:
+            break
+    if difference is None:
+        difference = duel.end()
+    if difference is None:
+        return Recording(entries, None, (), ())
+    return Recording(entries, difference, *_outcome(difference, wire, role_of(case) == CM))
+
+
+def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list[str], list[str]]:
+    """What was expected and what came, in words, from where they differ."""
+    kind, expected, got = difference.kind, list(difference.expected), list(difference.got)
+    if kind in ("crash", "endless"):
+        return ["a device that goes on"], [one_line(each) for each in got]
+    if kind == "event" and is_managed:  # behind the events what stands in the manager's tables
+        return [f"tables {expected}"], [f"tables {got}"]
+    pairs = list(zip(expected, got, strict=False))
+    same = next((i for i, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    if kind == "memory":
+        same = 0
+    words = [[_thing(kind, each, wire) for each in things[same:]] for things in (expected, got)]
+    if kind == "answer" and words[0][:1] == words[1][:1] != []:
+        fields = wrong_fields(difference)[same]
+        for texts, frame in zip(words, pairs[same], strict=True):
+            texts[0] += "".join(
+                f" {part}.{name}={_field(frame, part, name)}" for part, name in fields
+            )
+    before = [f"{same} more that are right"] if same else []
+    return before + (words[0] or ["nothing"]), before + (words[1] or ["nothing"])
+
+
+def _field(frame: object, part: str, name: str) -> int:
+    assert isinstance(frame, bytes)
+    number = getattr(part_of(WholePacket.parse(frame), part), name)
+    assert isinstance(number, int)
+    return number
+
+
+def _wire(duel: Duel) -> Wire:
+    reference, symbols = duel.reference, duel.reference.symbols
+    connection = reference.connection
+    return Wire(
+        duel.binding.route,
+        *(symbols["qpn"], symbols["peer_qpn"], symbols["pkey"], connection.mtu),
+        *(connection.rq_psn, connection.sq_psn, symbols["va"], symbols["rkey"]),
+    )
+
+
+def _said(frame: Frame, wire: Wire, to_device: bool) -> str:
+    try:
+        packet = WholePacket.parse(frame, strict=False)
+    except DecodeError as error:
+        return f"{len(frame)} bytes: {error}"
+    if packet.bth.dest_qp == QP1:
+        text = verdict(frame)
+    else:
+        text = describe(packet, wire, to_device=to_device)
+    status = packet.icrc_status().value
+    return text if status == "good" else f"{text} icrc {status}"
+
+
+def _thing(kind: str, thing: object, wire: Wire) -> str:
+    """One of the things in which a target differs."""
+    if kind == "answer" and isinstance(thing, bytes):
+        return _said(thing, wire, False)
+    if kind == "completion" and isinstance(thing, tuple):
+        return completion_text(thing)
+    if kind == "time" and isinstance(thing, int):
+        return f"at {thing / US:g} us"
+    if kind == "event" and isinstance(thing, int):
+        return EventType(thing).name
+    if kind == "memory" and isinstance(thing, int):
+        return f"at {place_of(thing)[0]}"
+    if kind == "memory" and isinstance(thing, bytes):
+        return thing.hex()
+    return str(thing)
+
+
+def place_of(at: int) -> tuple[str, int]:
+    """A byte of all that a device has registered: `inbox.va+8`, and how many are left there."""
+    name, start, end = "va", 0, SIZE
+    for region, size, _ in REGIONS:
+        if at < end:
+            break
+        name, start, end = f"{region}.va", end, end + size
+    return f"{name}+{at - start}", end - at
+
+
+def completion_text(completion: Completion) -> str:
+    """A completion, or an event of the connection manager, in words."""
+    queue, number, status, *rest = completion
+    if queue not in (SENDS, RECEIVES):
+        return f"connection manager: {EventKind(number).name} {rest[0] or ''}".rstrip()
+    text = f"{('send', 'recv')[queue]} wr_id={number} {WCStatus(status).name}"
+    if rest:
+        text += f" {WCOpcode(rest[0]).name}"
+    names = ("byte_len", "imm_data", "flags")
+    return " ".join(
+        [text, *(f"{name}={value}" for name, value in zip(names, rest[1:], strict=False))]
+    )

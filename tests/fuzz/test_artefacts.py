@@ -1,0 +1,271 @@
+"""What a run leaves in its directory: files that show a finding without the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuzz.cases import json_values, places
+from ibwire.capture import open_capture
+from ibwire.drill import load, run
+from ibwire.errors import DecodeError
+from ibwire.fuzz.artefacts import save, write_junit
+from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet, Wait, from_json
+from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.recording import record
+from ibwire.fuzz.scripts import CannotSay, script
+from ibwire.fuzz.session import Session, Settings
+from ibwire.fuzz.session import load as load_session
+from ibwire.fuzz.targets import target
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.packet import CrcStatus
+from ibwire_layers.packet import Packet as WholePacket
+
+RXE = target("emu:rxe")
+
+
+def campaign(packets: int) -> Campaign:
+    found = Campaign(RXE.open, generators(1, "both"), origin="seed 1, ")
+    assert list(found.run(packets))
+    return found
+
+
+@pytest.fixture(scope="module")
+def done() -> Campaign:
+    return campaign(1500)
+
+
+@pytest.fixture(scope="module")
+def saved(
+    done: Campaign, tmp_path_factory: pytest.TempPathFactory
+) -> Sequence[tuple[Finding, Path]]:
+    """Findings of a run against rxe, each with its directory."""
+    top = tmp_path_factory.mktemp("run")
+    found = [(finding, top / f"F{finding.number:04}") for finding in done.report.findings]
+    for finding, directory in found:
+        save(finding, directory, RXE)
+    return found
+
+
+def test_cases_are_there_minimised_and_as_found(saved: Sequence[tuple[Finding, Path]]) -> None:
+    for finding, directory in saved:
+        assert from_json((directory / "case.json").read_text("utf-8")) == finding.case
+        assert from_json((directory / "original.json").read_text("utf-8")) == finding.original
+        assert finding.case.packets <= finding.original.packets
+
+
+def test_every_packet_says_what_it_is_for(saved: Sequence[tuple[Finding, Path]]) -> None:
+    for finding, directory in saved:
+        with open_capture(str(directory / "case.pcapng")) as capture:
+            records = list(capture.records())
+
+        sent = [each for each in records if any("sent by the device" in c for c in each.comments)]
+        assert len(records) - len(sent) == finding.case.packets
+        assert all(each.comments for each in records)
+        if records:
+            assert any(comment.startswith("expected: ") for comment in records[-1].comments)
+            assert any(comment.startswith("got: ") for comment in records[-1].comments)
+
+
+def test_packets_that_a_case_does_not_damage_are_right(
+    saved: Sequence[tuple[Finding, Path]],
+) -> None:
+    for _, directory in saved:
+        with open_capture(str(directory / "case.pcapng")) as capture:
+            for each in capture.records():
+                try:
+                    packet = WholePacket.parse(bytes(each.data))
+                except DecodeError:
+                    continue
+                damaged = any("icrc=" in comment for comment in each.comments)
+                assert damaged or packet.icrc_status() is CrcStatus.GOOD
+
+
+def test_a_script_passes_on_the_emulator_and_fails_on_the_target(
+    saved: Sequence[tuple[Finding, Path]],
+) -> None:
+    scripts = [directory / "case.drill" for _, directory in saved]
+    scripts = [path for path in scripts if path.exists()]
+    assert len(scripts) >= len(saved) / 2
+
+    for path in scripts:
+        right, wrong = load(path, "spec"), load(path, "rxe")
+        assert run(right, right.cases[0], "spec").passed
+        assert run(wrong, wrong.cases[0], "rxe").failure is not None
+
+
+def test_a_script_has_the_rule_and_a_report_says_why_there_is_none(
+    saved: Sequence[tuple[Finding, Path]],
+) -> None:
+    for finding, directory in saved:
+        report = (directory / "report.txt").read_text("utf-8")
+        path = directory / "case.drill"
+        assert finding.rule in report
+        assert ("  no script " in report) is not path.exists()
+        if path.exists():
+            assert load(path).section == finding.rule
+            assert finding.bucket in load(path).rule
+
+
+def test_drill_has_no_words_for_several_connections(done: Campaign) -> None:
+    finding = done.report.findings[0]
+    case = finding.case.with_steps([Connect(Connection()), *finding.case.steps])
+
+    with pytest.raises(CannotSay, match="several connections"):
+        script(case, finding.difference, "Any.")
+
+
+def test_a_fault_that_no_packet_shows_is_in_the_script(tmp_path: Path) -> None:
+    """Memory that is not as it should be is read after the last packet."""
+    tested = target("emu", f"{Path(__file__).with_name('planted.toml')}:odd-write-across-a-page")
+    run_ = Campaign(tested.open, generators(0, "responder"))
+    finding = next(iter(run_.run(20_000)))
+    _, reason = save(finding, tmp_path / "F0001", tested)
+
+    assert not reason
+    assert finding.difference.kind == "memory"
+    assert "  memory va+" in (tmp_path / "F0001" / "case.drill").read_text("utf-8")
+
+
+def test_a_recording_tells_from_where_both_differ() -> None:
+    read = Packet(
+        int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 1024, "reth.va": ("va", 0)}
+    )
+    middle = Packet(read.opcode, ("expected", -2), fields={"reth.va": ("va", 512)})
+    case = Case(steps=(read, Wait(10**6), middle), choices=_choices_of_rxe())
+    recording = record(case, RXE)
+
+    assert recording.difference is not None
+    assert [entry.way for entry in recording.entries].count("<") == 2
+    assert "READ_RESPONSE_ONLY" in recording.expected[-1]
+    assert "READ_RESPONSE_LAST" in recording.got[-1]
+
+
+def _choices_of_rxe() -> dict[str, str]:
+    return {"live_credits": "False", "mig_req": "0", "counts_identification": "True"}
+
+
+def test_junit_has_a_failure_for_each_finding(tmp_path: Path) -> None:
+    path = tmp_path / "out.xml"
+    write_junit(str(path), "emu:rxe", [("F0001", "one \x00", "text"), ("F0002", "two", "text")])
+    suite = ElementTree.parse(path).getroot()
+
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "2")
+    assert [case.get("name") for case in suite] == ["F0001 one ?", "F0002 two"]
+    assert suite.find("testcase/failure").text == "text"  # type: ignore[union-attr]
+
+
+def test_junit_of_a_run_without_findings_has_passed(tmp_path: Path) -> None:
+    path = tmp_path / "out.xml"
+    write_junit(str(path), "emu", [])
+    suite = ElementTree.parse(path).getroot()
+
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
+
+
+# run.json.
+
+
+def session_of(done: Campaign) -> Session:
+    session = Session.new(Settings(target="emu:rxe", ops=("psn", "dup"), seed=1))
+    for finding in done.report.findings:
+        session.add(finding, has_script=True)
+    return session
+
+
+def test_a_run_is_read_as_it_was_written(done: Campaign, tmp_path: Path) -> None:
+    session = session_of(done)
+    session.save(tmp_path, done)
+    read = load_session(tmp_path)
+
+    assert (read.settings, read.known, read.next_case) == (
+        session.settings,
+        session.known,
+        done.next_case,
+    )
+    report = done.report
+    assert (read.report.packets, read.report.cases) == (report.packets, report.cases)
+    assert (read.report.seen, read.report.taken) == (report.seen, report.taken)
+    assert read.report.coverage.counts == report.coverage.counts
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "reason"),
+    [
+        ("role", "king", "role: 'king', not one of responder, requester, both, cm"),
+        ("ops", ["psn", "all"], "ops: 'all', not one of "),
+        ("seed", -1, "seed: -1, not a number from 0"),
+        ("packets", "7", "packets: '7', not a number from 0"),
+        ("taken", [], "taken: not an object"),
+        ("findings", [7], "findings[0]: not an object"),
+        ("findings", [{"bucket": 1}], "findings[0].bucket: 1, not a text"),
+        ("coverage", [[1, 2]], "coverage[0]: not state, opcode, answer and count"),
+        ("coverage", [["HOME", 1, [], 1]], "coverage[0][0]: 'HOME', not one of IDLE, "),
+        ("coverage", [["IDLE", 1, [1, 2, 3], 1]], "coverage[0][2]: not an opcode and a syndrome"),
+    ],
+)
+def test_a_damaged_run_is_refused_with_the_place(
+    done: Campaign, tmp_path: Path, member: str, value: object, reason: str
+) -> None:
+    session_of(done).save(tmp_path, done)
+    path = tmp_path / "run.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, member: value}))
+
+    with pytest.raises(CaseError) as caught:
+        load_session(tmp_path)
+
+    assert str(caught.value).startswith(f"{path}: {reason}")
+
+
+def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match=r"run\.json: No such file"):
+        load_session(tmp_path)
+
+
+@given(json_values, st.data())
+def test_any_damage_is_refused_or_read(
+    done: Campaign, tmp_path_factory: pytest.TempPathFactory, value: object, data: st.DataObject
+) -> None:
+    directory = tmp_path_factory.mktemp("damaged", numbered=True)
+    session_of(done).save(directory, done)
+    path = directory / "run.json"
+    document = json.loads(path.read_text())
+    holder, key = data.draw(st.sampled_from(places(document)))
+    holder[key] = value
+    path.write_text(json.dumps(document))
+
+    try:
+        session = load_session(directory)
+    except CaseError:
+        return
+
+    assert session.report.coverage.tried()
+
+
+class Talkative(Emulation):
+    """Crashes with a lot to say."""
+
+    def receive(self, frame: bytes) -> None:
+        raise RuntimeError("\n\x00é" * 100_000)
+
+
+def test_a_crash_with_a_lot_to_say_can_be_kept(tmp_path: Path) -> None:
+    tested = replace(target("emu"), open=Talkative)
+    finding = next(iter(Campaign(tested.open, generators(1, "responder")).run(100)))
+    save(finding, tmp_path / "F0001", tested)
+
+    with open_capture(str(tmp_path / "F0001" / "case.pcapng")) as capture:
+        comments = [comment for each in capture.records() for comment in each.comments]
+    assert max(map(len, comments)) < 1000
+    assert finding.bucket.isprintable()
+    assert len(finding.bucket) < 1000

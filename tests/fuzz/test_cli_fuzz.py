@@ -1,0 +1,365 @@
+"""`ibwire fuzz`: what it prints, what it keeps, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from ibwire.cli.fuzz import command
+from ibwire.cli.fuzzing import Budget, BudgetType
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.findings import Finding
+
+PLANTED = Path(__file__).with_name("planted.toml")
+
+
+def fuzz(*arguments: object) -> Result:
+    return CliRunner().invoke(command, list(map(str, arguments)))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run against rxe."""
+    directory = tmp_path_factory.mktemp("fuzz") / "run"
+    result = fuzz("--target", "emu:rxe", "--budget", "600", "-o", directory)
+    assert result.exit_code == 1, result.output
+    return directory
+
+
+# Runs.
+
+
+def test_nothing_found_is_a_summary_and_status_0() -> None:
+    result = fuzz("--budget", "500", "--seed", 3)
+
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("500 packets, ")
+    assert lines[0].endswith(" seed 3")
+    assert lines[1:4] == [
+        "target    emu",
+        "reference profile spec",
+        "findings  none",
+    ]
+    assert lines[4].startswith("coverage  ")
+
+
+def test_run_may_be_said_and_left_out() -> None:
+    first, second = fuzz("run", "--budget", "200"), fuzz("--budget", "200")
+
+    assert first.stdout.splitlines()[1:] == second.stdout.splitlines()[1:]
+
+
+def test_a_finding_has_rule_steps_and_what_came() -> None:
+    result = fuzz(
+        "--target", "emu:rxe", "--stop-after", 1, "--ops", "length", "--role", "responder"
+    )
+
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("F0001  ")
+    assert lines[1].startswith("  rule      ")
+    assert lines[2].startswith("  found     packet ")
+    assert "seed 0, role responder, case " in lines[2]
+    assert any(line.startswith("       1    ") for line in lines)
+    assert any(line.startswith("  expected  ") for line in lines)
+    assert any(line.startswith("  got       ") for line in lines)
+    assert any(line.startswith("findings  1, seen ") for line in lines)
+
+
+def test_json_has_an_object_a_finding_and_one_for_the_run() -> None:
+    result = fuzz("--target", "emu:rxe", "--budget", "150", "--json")
+    *findings, run = map(json.loads, result.stdout.splitlines())
+
+    assert result.exit_code == 1
+    assert [each["kind"] for each in findings] == ["finding"] * len(findings)
+    assert findings[0]["number"] == 1
+    assert findings[0]["case"]["ibwire-fuzz-case"] == 1
+    assert findings[0]["steps"]
+    assert (run["kind"], run["packets"], run["target"]) == ("run", 150, "emu:rxe")
+    assert list(run["findings"]) == [each["bucket"] for each in findings]
+
+
+def test_the_same_seed_finds_the_same() -> None:
+    arguments = ("--target", "emu:rxe", "--budget", "150", "--json", "--seed", 5)
+    first, second = (fuzz(*arguments).stdout.splitlines()[:-1] for _ in range(2))
+
+    assert first
+    assert first == second
+
+
+def test_a_planted_fault_is_found() -> None:
+    result = fuzz("--plant", f"{PLANTED}:foreign-domain-open", "--stop-after", 1)
+
+    assert result.exit_code == 1
+    assert "ACK instead of NAK REMOTE_ACCESS_ERROR" in result.stdout
+
+
+def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
+    plant = f"{PLANTED}:repeated-req-connects-twice"
+    arguments = ("--role", "cm", "--plant", plant, "--stop-after", 1, "-o", tmp_path / "out")
+    result = fuzz(*arguments)
+
+    assert result.exit_code == 1
+    assert "< REQ #" in result.stdout
+    assert fuzz("replay", tmp_path / "out" / "F0001").exit_code == 1
+    assert fuzz("replay", tmp_path / "out" / "F0001", "--target", "emu").exit_code == 0
+    assert fuzz("cover", tmp_path / "out").stdout.startswith(" " * 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--target emu:windows", "target 'emu:windows', not emu or one of emu:spec"),
+        ("--target eth0", "target 'eth0', not emu or one of emu:spec"),
+        ("--ops psn,all", "--ops: 'all' is not one of parser, length"),
+        ("--role cm --ops psn", "--ops: 'psn' is not one of order"),
+        ("--budget 3x", "'3x' is no budget such as 100kpkt, 10min or 1Mpkt,1h"),
+        ("--budget 0", "0 is nothing"),
+        ("--budget 1k,2k", "1k,2k says the same thing twice"),
+        ("--plant nowhere", "fault 'nowhere', not FILE:NAME"),
+        (f"--plant {PLANTED}:nothing", f"{PLANTED} has no fault 'nothing'"),
+        ("--plant nowhere.toml:x", "nowhere.toml"),
+        ("--resume nowhere", "'nowhere' does not exist"),
+        ("nonsense", "No such command 'nonsense'"),
+    ],
+)
+def test_what_cannot_be_is_wrong_usage(arguments: str, reason: str) -> None:
+    result = fuzz(*arguments.split())
+
+    assert result.exit_code == 2
+    assert reason in result.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("20000", Budget(20_000, None)),
+        ("100kpkt", Budget(100_000, None)),
+        ("1.5M", Budget(1_500_000, None)),
+        ("90s", Budget(None, 90)),
+        ("10min", Budget(None, 600)),
+        ("1Mpkt, 2h", Budget(1_000_000, 7200)),
+    ],
+)
+def test_a_budget_is_packets_a_time_or_both(text: str, budget: Budget) -> None:
+    assert BudgetType().convert(text, None, None) == budget
+
+
+def test_time_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes on by a second whenever somebody looks."""
+    seconds = iter(range(1000))
+    monkeypatch.setattr("ibwire.cli.fuzz_run.time.monotonic", lambda: float(next(seconds)))
+
+    result = fuzz("--budget", "5s", "--json")
+
+    assert json.loads(result.stdout)["cases"] == 5
+
+
+# Directories.
+
+
+def test_a_run_keeps_what_it_finds(done: Path) -> None:
+    index = json.loads((done / "run.json").read_text())
+
+    assert index["target"] == "emu:rxe"
+    assert [each["number"] for each in index["findings"]] == [
+        int(path.name[1:]) for path in sorted(done.glob("F*"))
+    ]
+    assert {path.name for path in (done / "F0001").iterdir()} >= {
+        *("case.json", "original.json", "case.pcapng", "report.txt"),
+    }
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    result = fuzz("-o", tmp_path, "--budget", "100")
+
+    assert result.exit_code == 2
+    assert "is not empty: name a new one, or --resume it" in result.output.replace("\n", " ")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_run_that_cannot_be_kept_does_not_begin(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = fuzz("-o", tmp_path / "file" / "out", "--budget", "100")
+
+    assert result.exit_code == 1
+    assert "Not a directory" in result.output
+    assert "packets" not in result.output
+
+
+def test_a_run_goes_on_and_tells_nothing_twice(tmp_path: Path) -> None:
+    fuzz("--target", "emu:rxe", "--budget", "200", "-o", tmp_path / "out")
+    before = json.loads((tmp_path / "out" / "run.json").read_text())
+    result = fuzz("--resume", tmp_path / "out", "--budget", "300", "--json")
+    *findings, run = map(json.loads, result.stdout.splitlines())
+    after = json.loads((tmp_path / "out" / "run.json").read_text())
+
+    assert result.exit_code == 1
+    assert (before["packets"], run["packets"], after["packets"]) == (200, 500, 500)
+    told = {each["bucket"] for each in before["findings"]}
+    assert told
+    assert not told & {each["bucket"] for each in findings}
+    assert after["next_case"] > before["next_case"]
+    assert len(after["findings"]) == len(before["findings"]) + len(findings)
+
+
+def test_a_run_goes_on_as_it_was(done: Path) -> None:
+    result = fuzz("--resume", done, "--seed", 9)
+
+    assert result.exit_code == 2
+    assert f"--seed 9: the run in {done} has 0" in result.output.replace("\n", " ")
+
+
+def test_a_damaged_run_does_not_go_on(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"ibwire-fuzz-run": 1}')
+    result = fuzz("--resume", tmp_path)
+
+    assert result.exit_code == 2
+    assert f"{tmp_path}/run.json: target: missing" in result.output
+
+
+def test_junit_has_the_findings_of_the_whole_run(tmp_path: Path) -> None:
+    fuzz("--target", "emu:rxe", "--budget", "60", "-o", tmp_path / "out")
+    arguments = ("--resume", tmp_path / "out", "--budget", "60", "--junit", tmp_path / "out.xml")
+    fuzz(*arguments)
+    index = json.loads((tmp_path / "out" / "run.json").read_text())
+    cases = ElementTree.parse(tmp_path / "out.xml").getroot()
+
+    assert [case.get("name") for case in cases] == [
+        f"F{each['number']:04} {each['bucket']}" for each in index["findings"]
+    ]
+
+
+def test_an_interrupted_run_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_case, found = Campaign.one_case, []
+
+    def interrupted(campaign: Campaign, packets: int) -> Finding | None:
+        if found:
+            raise KeyboardInterrupt
+        finding = one_case(campaign, packets)
+        found.extend([finding] if finding else [])
+        return finding
+
+    monkeypatch.setattr(Campaign, "one_case", interrupted)
+    result = fuzz("--target", "emu:rxe", "-o", tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "run.json").read_text())
+
+    assert result.exit_code == 130
+    assert "interrupted; what was found so far is kept" in result.stderr
+    assert [each["bucket"] for each in index["findings"]] == [found[0].bucket]
+    assert "findings  1" in result.stdout
+
+
+# Cases.
+
+
+def test_a_finding_replays_on_its_target_and_not_on_the_reference(done: Path) -> None:
+    for directory in sorted(done.glob("F*")):
+        again, right = fuzz("replay", directory), fuzz("replay", directory, "--target", "emu")
+
+        assert again.exit_code == 1, again.output
+        assert "differs at step " in again.stdout
+        assert right.exit_code == 0, right.output
+        assert "no difference between emu and the reference" in right.stdout
+
+
+def test_a_replay_is_also_an_object(done: Path) -> None:
+    told = json.loads(fuzz("replay", done / "F0001" / "case.json", "--json").stdout)
+
+    assert (told["kind"], told["target"], told["differs"]) == ("replay", "emu:rxe", True)
+    assert told["expected"] != told["got"]
+
+
+def test_a_case_is_made_short_again(done: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short.json"
+    result = fuzz("min", done / "F0001", "-o", short)
+    original = json.loads((done / "F0001" / "original.json").read_text())
+
+    assert result.exit_code == 1
+    assert len(json.loads(short.read_text())["steps"]) < len(original["steps"])
+    assert fuzz("replay", short, "--target", "emu:rxe").exit_code == 1
+    assert fuzz("replay", short, "--target", "emu").exit_code == 0
+
+
+def test_a_case_that_shows_nothing_cannot_be_made_short(done: Path) -> None:
+    result = fuzz("min", done / "F0001", "--target", "emu")
+
+    assert result.exit_code == 0
+    assert "no difference" in result.stderr
+    assert not result.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "no JSON: "),
+        (b"\xff", "no text: invalid start byte at byte 0"),
+        (b'{"ibwire-fuzz-case": 1, "stops": []}', "stops: no such key"),
+        (b'{"ibwire-fuzz-case": 1, "profile": "x"}', "profile: 'x', not one of spec"),
+        (
+            b'{"ibwire-fuzz-case": 1, "choices": {"mig_req": "2"}}',
+            "choices.mig_req: '2', not one of 0, 1",
+        ),
+        (
+            b'{"ibwire-fuzz-case": 1, "steps": [{"step": "packet", "opcode": 10, '
+            b'"fields": {"reth.va": "nowhere"}}]}',
+            "this connection has no nowhere",
+        ),
+        (
+            b'{"ibwire-fuzz-case": 1, "steps": [{"step": "packet", "opcode": 4, "length": 70000}]}',
+            "steps[0].length: 70000, not a number from 0 to 32768",
+        ),
+        (
+            b'{"ibwire-fuzz-case": 1, "profile": "rxe", "connection": {"timeout": 1}, "steps": '
+            b'[{"step": "post", "opcode": "SEND"}, {"step": "wait", "time": 10000000000000000}]}',
+            "the reference does not come to rest: more than 512 timeouts",
+        ),
+    ],
+)
+@pytest.mark.parametrize("verb", ["replay", "min"])
+def test_a_damaged_case_is_told_with_the_place(
+    tmp_path: Path, verb: str, content: bytes, reason: str
+) -> None:
+    path = tmp_path / "case.json"
+    path.write_bytes(content)
+    result = fuzz(verb, path)
+
+    assert result.exit_code == 2
+    assert reason in result.output
+
+
+def test_coverage_is_a_table(done: Path) -> None:
+    result = fuzz("cover", done)
+    lines = result.stdout.splitlines()
+
+    assert result.exit_code == 0
+    assert lines[0].split() == ["IDLE", "SEND", "WRITE", "WAITING", "RNR", "WAIT", "ERROR"]
+    assert lines[1].startswith("SEND_FIRST ")
+    assert "." in lines[1].split()
+
+
+def test_coverage_counts_every_packet(done: Path) -> None:
+    told = json.loads(fuzz("cover", done, "--json").stdout)
+    counts = [
+        count for row in told["table"].values() for cell in row.values() for count in cell.values()
+    ]
+
+    assert sum(counts) == 600
+    assert told["answers"] == len(counts)
+
+
+def test_help_names_the_commands() -> None:
+    with click.Context(command) as context:
+        text = command.get_help(context)
+
+    for name in ("run", "replay", "min", "cover", "score"):
+        assert f"\n  {name} " in text

@@ -1,0 +1,83 @@
+"""docs/fuzz.md names everything that there is, and its examples are true."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ibwire.cli.fuzz import COMMANDS, command
+from ibwire.cli.fuzz_live import live_options
+from ibwire.cli.fuzz_run import command as run
+from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.case import Connection, Packet, Wait, from_json
+from ibwire.fuzz.cm_attacks import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.generator import GROUPS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "fuzz.md").read_text()
+HAND = TEXT.split("```json\n")[1].split("```")[0]
+
+
+@pytest.mark.parametrize("name", [*GROUPS, *MANAGER_GROUPS, *COMMANDS])
+def test_every_group_and_command_is_documented(name: str) -> None:
+    assert f"`{name}`" in TEXT or f"ibwire fuzz {name}" in TEXT or f"[{name}]" in TEXT
+
+
+LIVE = {each.name for each in click.command(live_options(lambda **options: None)).params}
+"""Options about devices on a link."""
+
+
+@pytest.mark.parametrize(
+    "option", [each for each in run.params if each.name not in LIVE], ids=lambda each: each.name
+)
+def test_every_option_of_a_run_is_documented(option: click.Parameter) -> None:
+    assert any(f"`{spelling}" in TEXT for spelling in option.opts)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in fields(Connection)])
+def test_every_attribute_of_a_connection_is_documented(name: str) -> None:
+    assert f"`{name}`" in TEXT
+
+
+@pytest.mark.parametrize("symbol", sorted(Emulation(Connection()).symbols))
+def test_every_symbol_is_documented(symbol: str) -> None:
+    assert f"`{symbol}`" in TEXT
+
+
+@pytest.mark.parametrize("step", ["packet", "post", "receive", "wait", "connect", "mad", "command"])
+def test_every_step_is_documented(step: str) -> None:
+    assert f"`{step}`" in TEXT
+
+
+@pytest.mark.parametrize(
+    "word", [entry.name for entry in fields(Packet) if entry.name not in ("opcode", "psn")]
+)
+def test_everything_about_a_packet_is_documented(word: str) -> None:
+    assert f"`{word}`" in TEXT
+
+
+def test_the_case_by_hand_is_one_and_the_reference_refuses_it() -> None:
+    """7 bytes before the end there is no room for 8: NAK remote access error."""
+    case = from_json(HAND)
+    deaf = Campaign(lambda connection: Emulation(connection), generators(0, "both"))
+
+    assert [type(step) for step in case.steps] == [Packet, Wait]
+    assert deaf.replay(case) is None
+
+
+def test_the_mistake_that_is_shown_is_told_so(tmp_path: Path) -> None:
+    document = json.loads(HAND)
+    document["steps"][0]["fields"] = {"bth.key": 1}
+    path = tmp_path / "case.json"
+    path.write_text(json.dumps(document))
+
+    told = CliRunner().invoke(command, ["replay", str(path)]).output
+
+    assert "case.json: steps[0].fields.bth.key: no such field" in told
+    assert "case.json: steps[0].fields.bth.key: no such field" in TEXT
