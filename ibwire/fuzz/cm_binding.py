@@ -1,0 +1,181 @@
+"""Messages of connection management as frames, for the exchange that they belong to.
+
+What a step does not say is right for that exchange: IDs and transaction, queue pairs and
+PSNs, the Q_Key of QP1. Every other packet is as in `binding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ibwire.cm.messages import BASE_VERSION, CLASS_VERSION, LINUX, Message
+from ibwire.drill.packets import pattern
+from ibwire.fuzz.binding import OUTER, Binding, Symbols, number_of
+from ibwire.fuzz.case import CaseError, Mad, Packet
+from ibwire.node import Frame
+from ibwire.rc.unreliable import QP1
+from ibwire_layers import cm
+from ibwire_layers import headers as h
+from ibwire_layers.mad import GSI_QKEY, MAD, Method, MgmtClass
+from ibwire_layers.psn import MASK
+from ibwire_layers.schema import Field, Header
+
+
+class ManagerBinding(Binding):
+    """The way from the fuzzer to a device with a connection manager."""
+
+    def frame(self, packet: Packet, psn: int, symbols: Symbols) -> Frame:
+        """The frame of a step. symbols: of the exchange that it belongs to."""
+        if not isinstance(packet, Mad):
+            return super().frame(packet, psn, symbols)
+        return self.enclosed(packet, encode(packet, psn, symbols), symbols)
+
+
+def encode(packet: Mad, psn: int, symbols: Symbols) -> bytes:
+    """The bytes from the BTH to the padding."""
+    form = FORMS[packet.message]
+    known = *("bth", "deth", "mad"), _PARTS[form.kind]
+    given: dict[str, dict[str, int]] = {}
+    for name, value in packet.fields.items():
+        part, _, key = name.partition(".")
+        if part not in known and part not in OUTER:
+            raise CaseError(f"a {packet.message} has no {name}")
+        given.setdefault(part, {})[key] = number_of(value, symbols)
+    right = {name: symbols[each] for name, each in form.symbols.items()}
+    mad = {"attribute_id": form.attribute, "transaction_id": symbols["transaction"]}
+    pad = 0 if packet.pad is None else packet.pad  # every MAD is a multiple of 4
+    bth = {"opcode": packet.opcode, "pad_count": pad & 3, "psn": psn + packet.psn[1] & MASK}
+    whole = _header(h.BTH, _BTH | bth, given)
+    whole += _header(h.DETH, _DETH, given)
+    whole += _header(MAD, _MAD | mad, given)
+    whole += _header(form.kind, form.values | right, given)
+    if packet.length:
+        data = pattern(packet.at, packet.length)
+        whole = whole[: -form.private] + data.ljust(form.private, b"\0")
+    whole += bytes(pad + packet.more)
+    return whole if packet.cut is None else whole[: packet.cut]
+
+
+def _header(
+    kind: type[Header], right: Mapping[str, int], given: Mapping[str, Mapping[str, int]]
+) -> bytes:
+    """A header; a number for a field of bytes is the first eight of them."""
+    values: dict[str, int | bytes] = dict(right)
+    part = _PARTS[kind]
+    for name, number in given.get(part, {}).items():
+        entry = _FIELDS[kind].get(name)
+        if entry is None:
+            raise CaseError(f"no field {part}.{name}")
+        if entry.is_octets:
+            values[name] = (number & _64).to_bytes(8).ljust(entry.size // 8, b"\0")
+        else:
+            values[name] = number & (1 << entry.width) - 1
+    return kind(**values).pack()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a message is made when nothing is said."""
+
+    kind: type[Message]
+    attribute: cm.CMAttribute
+    symbols: Mapping[str, str]
+    """Fields that stand for something of the exchange."""
+    values: dict[str, int]
+
+    @property
+    def private(self) -> int:
+        """Bytes of private data."""
+        return self.kind.FIELDS[-1].size // 8
+
+
+_64 = (1 << 64) - 1
+_IDS = {"local_comm_id": "own.id", "remote_comm_id": "id"}
+_A = cm.CMAttribute
+FORMS: Mapping[str, Form] = {
+    "REQ": Form(
+        cm.REQ,
+        _A.REQ,
+        {
+            "local_comm_id": "own.id",
+            "service_id": "service",
+            "local_ca_guid": "own.guid",
+            "local_qpn": "own.qpn",
+            "starting_psn": "own.psn",
+            "primary_local_gid": "own.gid",
+            "primary_remote_gid": "gid",
+        },
+        {
+            "responder_resources": 1,
+            "initiator_depth": 1,
+            "remote_cm_response_timeout": LINUX.response_timeout,
+            "local_cm_response_timeout": LINUX.response_timeout,
+            "retry_count": 7,
+            "rnr_retry_count": 7,
+            "max_cm_retries": 3,
+            "path_packet_payload_mtu": 1,
+            "primary_local_lid": 0xFFFF,
+            "primary_remote_lid": 0xFFFF,
+            "primary_hop_limit": 64,
+            "primary_local_ack_timeout": 19,
+        },
+    ),
+    "MRA": Form(cm.MRA, _A.MRA, {**_IDS, "message_mraed": "answered"}, {"service_timeout": 20}),
+    "REJ": Form(
+        *(cm.REJ, _A.REJ, {**_IDS, "message_rejected": "answered"}),
+        {"reason": cm.RejectReason.CONSUMER_DEFINED},
+    ),
+    "REP": Form(
+        cm.REP,
+        _A.REP,
+        {
+            **_IDS,
+            "local_qpn": "own.qpn",
+            "starting_psn": "own.psn",
+            "local_ca_guid": "own.guid",
+        },
+        {
+            "responder_resources": 1,
+            "initiator_depth": 1,
+            "target_ack_delay": LINUX.ca_ack_delay,
+            "rnr_retry_count": 7,
+        },
+    ),
+    "RTU": Form(cm.RTU, _A.RTU, _IDS, {}),
+    "DREQ": Form(cm.DREQ, _A.DREQ, {**_IDS, "remote_qpn": "qpn"}, {}),
+    "DREP": Form(cm.DREP, _A.DREP, _IDS, {}),
+    "SIDR_REQ": Form(
+        cm.SIDR_REQ,
+        _A.SIDR_REQ,
+        {"request_id": "own.id", "service_id": "service"},
+        {"pkey": 0xFFFF},
+    ),
+    "SIDR_REP": Form(
+        cm.SIDR_REP,
+        _A.SIDR_REP,
+        {"request_id": "id", "service_id": "service", "qpn": "own.qpn"},
+        {},
+    ),
+    "LAP": Form(
+        *(cm.LAP, _A.LAP, {**_IDS, "remote_qpn": "qpn", "alternate_local_gid": "own.gid"}),
+        {"alternate_local_ack_timeout": 19},
+    ),
+    "APR": Form(cm.APR, _A.APR, _IDS, {}),
+}
+"""Messages as the RDMA-CM of Linux 6.1 sends them, but for fewer retries (rc-transport 20)."""
+
+_BTH: dict[str, int] = {"mig_req": 1, "pkey": 0xFFFF, "dest_qp": QP1}
+_DETH = {"qkey": GSI_QKEY, "src_qp": QP1}
+_MAD: dict[str, int] = {
+    "base_version": BASE_VERSION,
+    "mgmt_class": MgmtClass.COMM_MGT,
+    "class_version": CLASS_VERSION,
+    "method": Method.SEND,
+}
+_FIELDS: Mapping[type[Header], Mapping[str, Field]] = {
+    kind: {entry.name: entry for entry in kind.FIELDS}
+    for kind in (h.BTH, h.DETH, MAD, *(form.kind for form in FORMS.values()))
+}
+_PARTS = {kind: kind.KEY.rpartition(".")[2] for kind in _FIELDS}
+"""What the names of their fields begin with."""
