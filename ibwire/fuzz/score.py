@@ -1,0 +1,278 @@
+"""How good a generator is: what it finds of planted faults, how soon, and what it finds in error.
+
+A trial is one generator with one seed against one fault: packets until its first finding,
+the shortest case for that, and whether the case, saved and read again, shows the
+difference on another planted device and none on a right one. Trials know nothing of each
+other, so a score is the same however many processes share it, and in whatever order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from statistics import median_high
+from typing import TypeVar
+
+from ibwire.fuzz.baseline import Baseline
+from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
+from ibwire.fuzz.case import from_json, to_json
+from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.planting import ROLES, planted, read_faults
+from ibwire.fuzz.variants import profile_of
+from ibwire.rc.profile import PROFILES
+
+CAP = 20_000
+"""Packets after which a trial gives up."""
+
+SHORT = 5
+"""Packets that a minimised case should have at most."""
+
+FATAL = ("crash", "endless")
+"""Kinds of differences that are seen without a reference, too."""
+
+
+def _stateful(seed: int, role: str) -> Maker:
+    return manager_generators(seed) if role == "cm" else generators(seed, role)
+
+
+def _baseline(seed: int, role: str) -> Maker:
+    return lambda number: Baseline(Random(f"{seed}:{role}:{number}"), role, has_paths=False)
+
+
+def _paths(seed: int, role: str) -> Maker:
+    return lambda number: Baseline(Random(f"{seed}:{role}:{number}"), role)
+
+
+GENERATORS: Mapping[str, Callable[[int, str], Maker]] = {
+    "stateful": _stateful,
+    "baseline": _baseline,
+    "paths": _paths,
+}
+"""Makers of the cases for a seed and a role, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One generator with one seed against one fault."""
+
+    packets: int | None
+    """Until the first finding; `None` when there was none."""
+    kind: str = ""
+    """Of the difference, one of `ibwire.fuzz.duel.KINDS`."""
+    bucket: str = ""
+    minimised: int = 0
+    """Packets of the shortest case."""
+    replays: bool = False
+    """Whether the saved case shows it again, and only on the device with the fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One generator against one fault."""
+
+    fault: str
+    role: str
+    generator: str
+    trials: tuple[Trial, ...]
+    """One a seed."""
+
+    @property
+    def median(self) -> float:
+        """Packets until the first finding; infinite when most seeds did not find it."""
+        packets = [math.inf if each.packets is None else each.packets for each in self.trials]
+        return median_high(packets)
+
+    @property
+    def is_found(self) -> bool:
+        """Whether most seeds found it."""
+        return self.median < math.inf
+
+    @property
+    def findings(self) -> list[Trial]:
+        """The trials that found something."""
+        return [each for each in self.trials if each.packets is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """One generator against all faults."""
+
+    faults: int
+    found: int
+    by_crash: int
+    """Faults that a monitor of crashes and hangs alone would have told of as soon."""
+    findings: int
+    short: int
+    """Findings whose minimised case has `SHORT` packets or fewer."""
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """What was found on a device that has no planted fault."""
+
+    profile: str
+    reference: str
+    """Profile of the reference."""
+    role: str
+    packets: int
+    findings: tuple[str, ...]
+    choices: tuple[str, ...]
+    """Allowed choices of the device that differ from the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    file: Path
+    fault: str
+    generator: str
+    seeds: int
+    cap: int
+
+
+def score(
+    file: Path,
+    names: Sequence[str],
+    generator_names: Sequence[str] = tuple(GENERATORS),
+    *,
+    seeds: int = 5,
+    cap: int = CAP,
+    jobs: int = 1,
+) -> Iterator[Score]:
+    """Each generator against each fault, in this order; seeds count from 1.
+
+    names: of the faults in this table. Raises `ScriptError` when one does not fit.
+    """
+    wanted = [_Job(file, name, each, seeds, cap) for name in names for each in generator_names]
+    return _spread(_carry_out, wanted, jobs)
+
+
+def total(scores: Sequence[Score]) -> Total:
+    """What the scores of one generator come to."""
+    findings = [trial for each in scores for trial in each.findings]
+    found = [each for each in scores if each.is_found]
+    return Total(
+        faults=len(scores),
+        found=len(found),
+        by_crash=sum(_is_fatal(each) for each in found),
+        findings=len(findings),
+        short=sum(each.minimised <= SHORT for each in findings),
+        replayed=sum(each.replays for each in findings),
+    )
+
+
+def _is_fatal(found: Score) -> bool:
+    fatal = sum(trial.kind in FATAL for trial in found.findings)
+    return 2 * fatal > len(found.trials)
+
+
+def false_alarms(
+    packets: int,
+    profiles: Sequence[str] = tuple(PROFILES),
+    *,
+    reference: str | None = None,
+    seed: int = 1,
+    jobs: int = 1,
+) -> Iterator[Alarms]:
+    """The stateful generator on profiles without a fault, that many packets on each.
+
+    reference: the profile that all are held against instead of their own.
+    """
+    share = -(-packets // len(ROLES))
+    wanted = [
+        _Clean(profile, reference or profile, role, share, seed)
+        for profile in profiles
+        for role in ROLES
+        if profile != reference
+    ]
+    return _spread(_run_clean, wanted, jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clean:
+    profile: str
+    reference: str
+    role: str
+    packets: int
+    seed: int
+
+
+def _run_clean(job: _Clean) -> Alarms:
+    campaign = _kind(job.role)(
+        partial(_device(job.role), profile=job.profile),
+        _stateful(job.seed, job.role),
+        profile=job.reference,
+        explains=job.profile != job.reference,
+        minimises=False,
+    )
+    buckets = tuple(finding.bucket for finding in campaign.run(job.packets))
+    report = campaign.report
+    return Alarms(
+        *(job.profile, job.reference, job.role, report.packets),
+        findings=(*buckets, *(f"unstable: {bucket}" for bucket in report.unstable)),
+        choices=tuple(report.choices),
+    )
+
+
+def _carry_out(job: _Job) -> Score:
+    fault = read_faults(job.file)[job.fault]
+    target: Open = getattr(planted(fault), _device(fault.role).__name__)
+    make = GENERATORS[job.generator]
+    trials = [
+        trial(target, fault.role, make(seed, fault.role), job.cap)
+        for seed in range(1, job.seeds + 1)
+    ]
+    return Score(fault.name, fault.role, job.generator, tuple(trials))
+
+
+def trial(target: Open, role: str, make: Maker, cap: int) -> Trial:
+    """A generator against a device, until it has found something or sent so many packets."""
+    campaign = _kind(role)(target, make)
+    finding = next(campaign.run(cap), None)
+    if finding is None:
+        return Trial(None)
+    saved = from_json(to_json(finding.case))
+    profile = profile_of(saved.profile, saved.choices)
+    right = partial(_device(role), profile=profile)
+    shown, invented = (
+        _kind(role)(device, make).replay(saved, profile) is not None for device in (target, right)
+    )
+    return Trial(
+        packets=finding.packet,
+        kind=finding.difference.kind,
+        bucket=finding.bucket,
+        minimised=finding.case.packets,
+        replays=shown and not invented,
+    )
+
+
+def _kind(role: str) -> type[Campaign]:
+    return ManagerCampaign if role == "cm" else Campaign
+
+
+def _device(role: str) -> type[Emulation]:
+    """What is attacked in a role, as it is when nothing is wrong with it."""
+    return ManagedEmulation if role == "cm" else Emulation
+
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+def _spread(
+    carry_out: Callable[[Given], Made], given: Sequence[Given], jobs: int
+) -> Iterator[Made]:
+    """Results in order, worked out in this process or in several."""
+    if jobs == 1:
+        yield from map(carry_out, given)
+        return
+    # Not forked: a planted copy of the emulator belongs to the process that made it.
+    with get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(carry_out, given)
