@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ibwire.errors import VerbsError
@@ -173,10 +174,8 @@ class QueuePair:
             self._check_migration(attr, mask, target)
             if attr.path_mig_state == MigState.MIGRATED:
                 self.migrate()  # now, if it is armed
-        for bit, names in _ATTRIBUTES.items():
-            if mask & bit:
-                for name in names:
-                    setattr(self.attr, name, getattr(attr, name))
+        for name in _names_of(mask):
+            setattr(self.attr, name, getattr(attr, name))
         self._apply(mask)
         if mask & _STATE:
             self._enter(target)
@@ -539,6 +538,11 @@ class QueuePair:
             if self.receives.srq is not None:
                 self.emit(EventType.QP_LAST_WQE_REACHED)
         self.wake()
+
+
+@lru_cache(maxsize=256)
+def _names_of(mask: int) -> tuple[str, ...]:
+    return tuple(name for bit, names in _ATTRIBUTES.items() if mask & bit for name in names)
 
 
 def _state(value: int) -> QPState:
