@@ -9,96 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 
-from ibwire.fuzz.case import BAD, NONE, Connection, Packet, Receive, Step, Value
+from ibwire.fuzz.case import BAD, NONE, Packet, Receive, Step, Value
 from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.messages import ATOMICS, FORMS, READ, message, read
-from ibwire.rc.memory import Access
+from ibwire.fuzz.messages import FORMS, READ, message, read
+from ibwire.fuzz.traffic import KINDS, OPERANDS, Traffic, following, long_message
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode, Operation
 from ibwire_layers.schema import Header
 
 _O = OpCode
-
-
-class Traffic:
-    """Right traffic of a case, and what has been sent so far."""
-
-    def __init__(self, rng: Random, connection: Connection) -> None:
-        self.rng = rng
-        self.mtu = connection.mtu
-        self._room = connection.room
-        self._kinds = [
-            kind for kind, right in _NEEDS.items() for _ in range(3) if connection.access & right
-        ]
-        """Kinds of messages that the queue pair allows, and once each of the others."""
-        self._kinds += _NEEDS
-        if not connection.max_dest_rd_atomic:
-            self._kinds += ["SEND", "WRITE"] * 20
-        self.sent: list[tuple[Packet, int]] = []
-        """Packets that were executed, each with its PSN, to be sent again."""
-
-    def length(self) -> int:
-        """Bytes of a message; mostly where something changes."""
-        rng, mtu = self.rng, self.mtu
-        if rng.random() < 0.7:
-            return (
-                rng.choice(_SHORT)
-                if rng.random() < 0.5
-                else mtu * rng.randrange(1, 4) + (rng.choice((-1, 0, 0, 1, 5)))
-            )
-        return rng.randrange(4 * mtu)
-
-    def place(self, length: int) -> Mapping[str, Value]:
-        """Where in memory, inside what the key opens."""
-        draw = self.rng.random()
-        if draw < 0.3:
-            return {}
-        if draw < 0.5:
-            return {"reth.va": ("end", -length)}
-        if draw < 0.6 and length <= 512:
-            return {"reth.va": ("mw.end", -length), "reth.rkey": ("mw.rkey", 0)}
-        return {"reth.va": ("va", self.rng.randrange(8192 - length))}
-
-    def messages(self, reference: Emulation) -> list[Packet]:
-        """A right message: its packets in order."""
-        rng = self.rng
-        kind = rng.choice(self._kinds)
-        if kind in FORMS:
-            length = self.length()
-            if kind.startswith("SEND"):
-                length = min(length, self._room)
-            place = self.place(length) if kind.startswith("WRITE") else {}
-            return message(kind, length, self.mtu, place, rng.randrange(1 << 16))
-        if kind == "READ":
-            length = self.length()
-            return [read(length, self.place(length))]
-        if kind == "ATOMIC":
-            return [self.atomic(reference)]
-        if kind == "ATOMIC_WRITE":
-            place = {"reth.va": ("va", self.word())}
-            return [Packet(int(_O.RC_ATOMIC_WRITE), length=8, fields=place)]
-        return [Packet(int(_O.RC_FLUSH), fields={"reth.dma_len": self.length(), "feth.plt": 1})]
-
-    def atomic(self, reference: Emulation) -> Packet:
-        """A right COMPARE SWAP or FETCH ADD; it compares with what is there, or nearly."""
-        rng = self.rng
-        offset = self.word()
-        fields: dict[str, Value] = {
-            "atomiceth.va": ("va", offset),
-            "atomiceth.swap": rng.choice(_OPERANDS),
-        }
-        opcode = rng.choice(ATOMICS)
-        if opcode is _O.RC_COMPARE_SWAP:
-            there = reference.region.load64(offset)
-            near = there, there, there ^ 1 << rng.randrange(64), rng.choice(_OPERANDS)
-            fields["atomiceth.compare"] = rng.choice(near)
-        return Packet(int(opcode), fields=fields)
-
-    def word(self) -> int:
-        """The offset of an aligned word; few, so that the same are hit again."""
-        return self.rng.randrange(8) * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +146,11 @@ def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A packet of a message has another size than its position and the path MTU ask for."""
     rng = traffic.rng
     if rng.random() < 0.3:
-        kind = rng.choice(_KINDS)
+        kind = rng.choice(KINDS)
         length = traffic.mtu + rng.choice((1, 4, 256, 3 * traffic.mtu))
         fields: dict[str, Value] = {"reth.dma_len": length} if kind.startswith("WRITE") else {}
         return [Packet(int(FORMS[kind][3]), length=length, fields=fields, why="longer than MTU")]
-    parts = _long(traffic)
+    parts = long_message(traffic)
     if rng.random() < 0.2:
         return [*parts[:-1], replace(parts[-1], length=0, why="empty LAST")]
     which = rng.randrange(len(parts))
@@ -255,7 +175,7 @@ def not_the_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def early_last(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A message ends before all of it has come, or goes on after all has."""
     rng = traffic.rng
-    parts = _long(traffic)
+    parts = long_message(traffic)
     if rng.random() < 0.5:
         del parts[rng.randrange(1, len(parts) - 1) if len(parts) > 2 else 0]
     else:
@@ -291,7 +211,7 @@ def atomic_write_length(traffic: Traffic, reference: Emulation) -> Sequence[Step
 def without_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A MIDDLE or LAST of a message that has not begun, or that is another."""
     rng = traffic.rng
-    kind = rng.choice(_KINDS)
+    kind = rng.choice(KINDS)
     opcode = int(FORMS[kind][rng.choice((1, 2))])
     if reference.under_way is None or rng.random() < 0.5:
         return [Packet(opcode, length=traffic.mtu, why="no FIRST")]
@@ -304,7 +224,7 @@ def without_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 @operator("order", fatal=True, weight=6)
 def inside_a_message(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Something else begins before a message has ended, and then it goes on."""
-    parts = _long(traffic)
+    parts = long_message(traffic)
     other = traffic.messages(reference)
     at = traffic.rng.randrange(1, len(parts))
     foreign = [replace(part, why="inside a message") for part in other]
@@ -468,7 +388,7 @@ def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     back = rng.randrange(1, count + 1)
     last = fresh[-min(back, len(fresh))]
     assert isinstance(last, Packet)
-    other = changed(last, "duplicate atomic", atomiceth__swap=rng.choice(_OPERANDS))
+    other = changed(last, "duplicate atomic", atomiceth__swap=rng.choice(OPERANDS))
     return [*fresh, replace(other if rng.random() < 0.3 else last, psn=("expected", -back))]
 
 
@@ -562,26 +482,6 @@ def mutated(packet: Packet, traffic: Traffic, reference: Emulation) -> Packet:
     return replace(packet, fields={**packet.fields, name: rng.choice(values)}, why=name)
 
 
-def following(traffic: Traffic, reference: Emulation) -> Packet:
-    """A packet that would be right now, of the message under way if there is one."""
-    if reference.under_way is not None:
-        kind = "SEND" if reference.under_way is Operation.SEND else "WRITE"
-        rest = reference.qp.responder.missing
-        if kind == "WRITE" and rest <= traffic.mtu:
-            return Packet(int(FORMS[kind][2]), length=rest)
-        if traffic.rng.random() < 0.5 or kind == "WRITE":
-            return Packet(int(FORMS[kind][1]), length=traffic.mtu)
-        return Packet(int(FORMS[kind][2]), length=traffic.rng.randrange(1, traffic.mtu + 1))
-    return traffic.messages(reference)[0]
-
-
-def _long(traffic: Traffic) -> list[Packet]:
-    """A message of two to four packets."""
-    rng = traffic.rng
-    length = traffic.mtu * rng.randrange(1, 4) + rng.choice((1, 4, traffic.mtu))
-    return message(rng.choice(_KINDS), length, traffic.mtu, {}, rng.randrange(1 << 16))
-
-
 def _access(
     traffic: Traffic, length: int, place: Mapping[str, Value], why: str
 ) -> Sequence[Packet]:
@@ -625,17 +525,6 @@ def _symbol_of(value: Value) -> tuple[str, int]:
     return value if isinstance(value, tuple) else ("va", 0)
 
 
-_SHORT = (0, 0, 1, 2, 3, 4, 5, 7, 8, 16)
-_KINDS = ("SEND", "SEND", "SEND_IMM", "SEND_INV", "WRITE", "WRITE", "WRITE", "WRITE_IMM")
-_NEEDS: Mapping[str, int] = {
-    **dict.fromkeys(("SEND", "SEND_IMM", "SEND_INV"), -1),
-    **dict.fromkeys(("WRITE", "WRITE_IMM", "ATOMIC_WRITE"), int(Access.REMOTE_WRITE)),
-    "READ": int(Access.REMOTE_READ),
-    "ATOMIC": int(Access.REMOTE_ATOMIC),
-    "FLUSH": int(Access.FLUSH_GLOBAL),
-}
-"""Which right of the queue pair a message needs."""
-_OPERANDS = (0, 1, 5, (1 << 63), (1 << 64) - 1, 0x0102030405060708)
 _HOLES = (0x15, 0x18, 0x19, 0x1A, 0x1B, 0x1E, 0x1F)
 """Opcodes that RC does not have (IBA 9.2.1, annex A19)."""
 _FOREIGN: Sequence[tuple[str, Sequence[Value]]] = (

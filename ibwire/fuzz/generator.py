@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Collection
 from random import Random
 
-from ibwire.fuzz import attacks, lies
-from ibwire.fuzz.attacks import OPERATORS, Traffic
+from ibwire.fuzz import lies
+from ibwire.fuzz.attacks import OPERATORS
 from ibwire.fuzz.case import Connection, Packet, Receive, Step
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.lies import LIES
 from ibwire.fuzz.messages import answers
+from ibwire.fuzz.traffic import Traffic, following
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 
@@ -85,7 +86,7 @@ class Generator:
             chosen = rng.choice(menu.fatal)
         else:
             if reference.under_way is not None:
-                return [attacks.following(traffic, reference)]
+                return [following(traffic, reference)]
             return list(traffic.messages(reference))
         return list(chosen.make(traffic, reference))
 

@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 
 from ibwire.drill.recorded import Exchange, Recorded, read_exchange
 from ibwire.errors import CaptureError
-from ibwire.fuzz.attacks import Traffic
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Connection, Packet, Post, Step, Value
 from ibwire.fuzz.emulation import INBOX, OUTBOX, SIZE, Emulation
 from ibwire.fuzz.generator import ROLES, Generator, Menu
+from ibwire.fuzz.traffic import Traffic
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.work import WROpcode
 from ibwire_layers import headers as h
