@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
+from ibwire.cli.drill_live import LiveWish, live_options
 from ibwire.cli.values import QueuePairNumber
 from ibwire.drill import Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
+from ibwire.drill.live import Bench
 from ibwire.drill.recorded import Exchange, judge, read_exchange
 from ibwire.drill.verdict import time_line
 from ibwire.errors import CaptureError, ScriptError, VerbsError
+from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES
 
 FAILED = 1
 WRONG_USAGE = 2
 UNREADABLE = 3
-INTERRUPTED = 130
-"""As a shell tells of SIGINT."""
+SIGNAL = 128
+"""A shell adds this to the number of a signal."""
 
 
 @click.command("drill")
@@ -39,6 +43,7 @@ INTERRUPTED = 130
 @click.option("--capture", metavar="FILE", help="Hold the scripts against a recorded exchange.")
 @click.option("--device", metavar="IP", help="With --capture: the device under test in it.")
 @click.option("--qpn", type=QueuePairNumber(), help="With --capture: which of its queue pairs.")
+@live_options
 @click.option("-v", "--verbose", is_flag=True, help="The time line of cases that pass, too.")
 def command(
     paths: tuple[Path, ...],
@@ -50,60 +55,122 @@ def command(
     capture: str | None,
     device: str | None,
     qpn: int | None,
+    live: LiveWish,
     verbose: bool,
 ) -> None:
     """Carry out drill scripts (*.drill) on the emulator, in virtual time.
 
-    With --capture they are held against what was recorded instead: a script passes that
-    fits from some packet on.
+    With --dev and --peer the device under test is on that link, and ibwire plays its peer.
+    With --capture scripts are held against what was recorded: a script passes that fits from
+    some packet on.
 
     PATHS are scripts, or directories that are searched for them. Exit status 1 when a
-    case fails, 2 when a script cannot be read.
+    case fails or the device is lost, 2 when a script cannot be read.
 
     \b
     ibwire drill tests/conformance --junit out.xml
     ibwire drill my.drill --profile rxe -v -o failures/
+    ibwire drill my.drill --dev eth0 --peer 10.0.0.2 --connect agent
     ibwire drill my.drill --capture my.pcap --device 10.0.0.2
     """
     scripts = list(_scripts(paths))
     if not scripts:
         raise click.UsageError(f"no *.drill file in {', '.join(map(str, paths))}")
     exchange = _exchange(capture, device, qpn)
-    verdicts: list[Verdict] = []
-    errors: list[ScriptError] = []
-    interrupted = False
-    for path in scripts:
-        try:
-            for verdict in _run(path, profile, wanted, exchange):
-                verdicts.append(verdict)
-                _show(verdict, as_json=as_json, verbose=verbose)
-                if directory is not None and not verdict.passed:
-                    click.echo(f"packets: {write_capture(verdict, directory)}", err=True)
-                verdict.forget_packets()
-        except ScriptError as error:
-            errors.append(error)
-            click.echo(f"ibwire: {error}", err=True)
-        except (CaptureError, OSError) as error:
-            raise click.ClickException(_reason(error)) from None
-        except KeyboardInterrupt:  # what there is so far is told and written
-            interrupted = True
-            break
-    if junit is not None:
-        try:
-            write_junit(junit, verdicts, errors)
-        except OSError as error:
-            raise click.ClickException(_reason(error)) from None
-    failed = sum(not verdict.passed for verdict in verdicts)
-    _sum_up(len(scripts), verdicts, failed, errors, profile, as_json=as_json)
-    if interrupted:
+    if exchange is not None and live.is_wanted:
+        raise click.UsageError("--capture and --dev: either a recording or a device")
+    run_ = _Run(profile, wanted, as_json=as_json, verbose=verbose, directory=directory)
+    with live.open() as bench:
+        number = run_.carry_out(scripts, exchange, bench)
+        run_.end(scripts, junit)
+    if bench is not None and bench.lost:
+        click.echo(f"ibwire: {bench.lost}; the rest did not run", err=True)
+    if number is not None:
         click.echo("ibwire: interrupted; the rest did not run", err=True)
-        sys.exit(INTERRUPTED)
-    if errors:
+        sys.exit(SIGNAL + number)
+    if run_.errors:
         sys.exit(WRONG_USAGE)
-    if not verdicts:
+    if not run_.verdicts:
         raise click.UsageError(f"no case has {wanted!r} in its name")
-    if failed:
+    if run_.failed or (bench is not None and bench.lost):
         sys.exit(FAILED)
+
+
+class _Run:
+    """Cases one after the other, told as they come."""
+
+    def __init__(
+        self,
+        profile: str,
+        wanted: str | None,
+        *,
+        as_json: bool,
+        verbose: bool,
+        directory: Path | None,
+    ) -> None:
+        self.verdicts: list[Verdict] = []
+        self.errors: list[ScriptError] = []
+        self._profile = profile
+        self._wanted = wanted
+        self._as_json = as_json
+        self._verbose = verbose
+        self._directory = directory
+
+    @property
+    def failed(self) -> int:
+        """Cases in which the device did otherwise."""
+        return sum(verdict.failure is not None for verdict in self.verdicts)
+
+    def carry_out(
+        self, scripts: Sequence[Path], exchange: Exchange | None, bench: Bench | None
+    ) -> int | None:
+        """All cases of all scripts; the number of the signal that has ended it, if one has."""
+        for path in scripts:
+            try:
+                for verdict in self._run(path, exchange, bench):
+                    self._take(verdict)
+            except ScriptError as error:
+                self.errors.append(error)
+                click.echo(f"ibwire: {error}", err=True)
+            except (CaptureError, OSError) as error:
+                raise click.ClickException(_reason(error)) from None
+            # What there is so far is told and written.
+            except KeyboardInterrupt:
+                return signal.SIGINT
+            except Interrupted as interrupted:
+                return interrupted.number
+        return None
+
+    def _run(self, path: Path, exchange: Exchange | None, bench: Bench | None) -> Iterator[Verdict]:
+        script = load(path, self._profile, recorded=exchange is not None)
+        for case in script.cases:
+            if self._wanted is not None and self._wanted not in f"{path} [{case.name}]":
+                continue
+            if exchange is not None:
+                yield judge(script, case, exchange, self._profile)
+            elif bench is not None:
+                yield bench.run(script, case, self._profile)
+            else:
+                yield run(script, case, self._profile)
+
+    def _take(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        _show(verdict, as_json=self._as_json, verbose=self._verbose)
+        if self._directory is not None and verdict.failure is not None:
+            click.echo(f"packets: {write_capture(verdict, self._directory)}", err=True)
+        verdict.forget_packets()
+
+    def end(self, scripts: Sequence[Path], junit: str | None) -> None:
+        """Write and sum up what there is."""
+        if junit is not None:
+            try:
+                write_junit(junit, self.verdicts, self.errors)
+            except OSError as error:
+                raise click.ClickException(_reason(error)) from None
+        _sum_up(
+            *(len(scripts), self.verdicts, self.failed, self.errors, self._profile),
+            as_json=self._as_json,
+        )
 
 
 def _scripts(paths: Sequence[Path]) -> Iterator[Path]:
@@ -133,19 +200,6 @@ def _exchange(capture: str | None, device: str | None, qpn: int | None) -> Excha
         sys.exit(UNREADABLE)
 
 
-def _run(
-    path: Path, profile: str, wanted: str | None, exchange: Exchange | None
-) -> Iterator[Verdict]:
-    script = load(path, profile, recorded=exchange is not None)
-    for case in script.cases:
-        if wanted is not None and wanted not in f"{path} [{case.name}]":
-            continue
-        if exchange is None:
-            yield run(script, case, profile)
-        else:
-            yield judge(script, case, exchange, profile)
-
-
 def _show(verdict: Verdict, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         failure = verdict.failure
@@ -159,6 +213,7 @@ def _show(verdict: Verdict, *, as_json: bool, verbose: bool) -> None:
                     "rule": verdict.rule,
                     "section": verdict.section,
                     "passed": verdict.passed,
+                    "skipped": verdict.skipped or None,
                     "failure": failure
                     and {
                         "line": failure.line.number,
@@ -170,8 +225,10 @@ def _show(verdict: Verdict, *, as_json: bool, verbose: bool) -> None:
                 }
             )
         )
-    elif not verdict.passed:
+    elif verdict.failure is not None:
         click.echo(f"FAIL  {report(verdict)}\n")
+    elif verdict.skipped:
+        click.echo(f"skip  {verdict.name}: {verdict.skipped}")
     elif verbose:
         click.echo(f"pass  {verdict.name}")
         click.echo("\n".join(time_line(verdict)) + "\n")
@@ -186,12 +243,21 @@ def _sum_up(
     *,
     as_json: bool,
 ) -> None:
+    skipped = sum(bool(verdict.skipped) for verdict in verdicts)
     if as_json:
         head = {"kind": "run", "profile": profile, "scripts": scripts, "cases": len(verdicts)}
-        click.echo(json.dumps(head | {"failed": failed, "unreadable": len(errors)}))
+        counts = {"failed": failed, "skipped": skipped, "unreadable": len(errors)}
+        click.echo(json.dumps(head | counts))
         return
     text = f"{_count(scripts, 'script')}, {_count(len(verdicts), 'case')}, profile {profile}: "
-    text += f"{failed} failed" if failed else "all passed" if verdicts else "nothing ran"
+    if failed:
+        text += f"{failed} failed"
+    elif skipped:
+        text += f"{len(verdicts) - skipped} passed"
+    else:
+        text += "all passed" if verdicts else "nothing ran"
+    if skipped:
+        text += f", {skipped} skipped"
     if errors:
         text += f", {_count(len(errors), 'script')} cannot be read"
     click.echo(text)

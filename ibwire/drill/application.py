@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from ibwire.drill.emulated import Emulated
 from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import single
+from ibwire.drill.manager import Manager, described
 from ibwire.drill.packets import byte_difference, pattern
 from ibwire.drill.steps import Verb
-from ibwire.drill.vocabulary import ACCESS, SEND_OPCODES, STATES
+from ibwire.drill.target import Unable, Verbs
+from ibwire.drill.vocabulary import ACCESS, MANAGER_VERBS, SEND_OPCODES, STATES
 from ibwire.errors import VerbsError
-from ibwire.rc.attributes import AsyncEvent, QPState
+from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
 
 MAXIMUM_MEMORY = 1 << 22
@@ -23,14 +24,21 @@ LARGEST_MESSAGE = 1 << 32
 
 
 class Application:
-    """Does what verbs say; `told` is what the last one did, for the time line."""
+    """Does what verbs say; `told` is what the last one did, for the time line.
 
-    def __init__(self, device: Emulated, scope: Scope) -> None:
+    manager: makes the device's connection manager, or finds it.
+    """
+
+    def __init__(
+        self, device: Verbs, scope: Scope, manager: Callable[[], Manager] | None = None
+    ) -> None:
         self._device = device
+        self._find_manager = manager
         self._scope = scope
         self.told = ""
         self._completions: dict[str, list[WC]] = {"send": [], "recv": []}
-        self._events: list[AsyncEvent] = []
+        self._events: list[EventType] = []
+        self._used_manager: Manager | None = None
 
     def do(self, step: Verb) -> str | None:
         """Carry a verb out; what was not as it says, `None` if all was."""
@@ -50,6 +58,8 @@ class Application:
             return False
         if step.token.text == "event":
             return bool(self._events)
+        if step.token.text == "cm_event":
+            return bool(self._manager.events)
         return bool(self._completions[step.word.text])
 
     def left_over(self) -> str | None:
@@ -59,7 +69,9 @@ class Application:
             if completions:
                 return f"a completion of the {name} queue: {_completion(completions[0])}"
         if self._events:
-            return f"the event {self._events[0].event_type.name}"
+            return f"the event {self._events[0].name}"
+        if self._used_manager is not None and self._used_manager.events:
+            return f"the event {described(self._used_manager.events[0])}"
         return None
 
     def wanted(self, step: Verb) -> str:
@@ -76,11 +88,10 @@ class Application:
 
     def _collect(self) -> None:
         """Take what has completed and happened from the device."""
+        completions, events = self._device.collect()
         for name, found in self._completions.items():
-            while (completion := self._device.completion(name)) is not None:
-                found.append(completion)
-        while (event := self._device.event()) is not None:
-            self._events.append(event)
+            found += completions[name]
+        self._events += events
 
     def _do_failing(self, step: Verb) -> str | None:
         code = self._number(step, "fails", 0)
@@ -114,15 +125,15 @@ class Application:
 
     def _bind(self, step: Verb) -> str | None:
         assert step.word is not None
-        region = self._device.regions["mr"]
+        va = self._number(step, "va", self._scope.symbols["va"])
         length = self._number(step, "len", 4096, 0, MAXIMUM_MEMORY)
         access = self._number(step, "access", ACCESS["REMOTE_WRITE"] | ACCESS["REMOTE_READ"])
-        self._device.bind(step.word.text, self._number(step, "va", region.iova), length, access)
+        self._device.bind(step.word.text, va, length, access)
         return None
 
     def _deregister(self, step: Verb) -> str | None:
         assert step.word is not None
-        self._device.regions[step.word.text].deregister()
+        self._device.deregister(step.word.text)
         return None
 
     def _modify(self, step: Verb) -> str | None:
@@ -142,7 +153,6 @@ class Application:
 
     def _post_send(self, step: Verb) -> str | None:
         assert step.word is not None
-        region = self._device.regions["mr"]
         opcode = WROpcode(SEND_OPCODES[step.word.text])
         atomic = opcode in (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
         takes_memory = opcode not in (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE, WROpcode.LOCAL_INV)
@@ -153,8 +163,8 @@ class Application:
             self._number(step, "wr_id", 0),
             imm_data=self._number(step, "imm_data", 0),
             invalidate_rkey=self._number(step, "invalidate_rkey", 0),
-            remote_addr=self._number(step, "remote_addr", region.iova),
-            rkey=self._number(step, "rkey", region.rkey),
+            remote_addr=self._number(step, "remote_addr", self._scope.symbols["va"]),
+            rkey=self._number(step, "rkey", self._scope.symbols["rkey"]),
             compare_add=self._number(step, "compare_add", 0),
             swap=self._number(step, "swap", 0),
             flush_type=self._number(step, "flush_type", 1),
@@ -169,20 +179,19 @@ class Application:
         length = self._number(step, "len", default, 0, LARGEST_MESSAGE)
         if not length:
             return []
-        region = self._device.regions["mr"]
-        address = self._number(step, "addr", region.iova)
-        return [SGE(address, length, self._number(step, "lkey", region.lkey))]
+        address = self._number(step, "addr", self._scope.symbols["va"])
+        return [SGE(address, length, self._number(step, "lkey", self._scope.symbols["lkey"]))]
 
     def _store(self, step: Verb) -> str | None:
         address, data = self._contents(step)
-        self._device.region_at(address, len(data)).write(address, data)
+        self._device.write(address, data)
         return None
 
     # What it finds.
 
     def _memory(self, step: Verb) -> str | None:
         address, expected = self._contents(step)
-        actual = self._device.region_at(address, len(expected)).read(address, len(expected))
+        actual = self._device.read(address, len(expected))
         return None if actual == expected else byte_difference(expected, actual)
 
     def _contents(self, step: Verb) -> tuple[int, bytes]:
@@ -231,15 +240,49 @@ class Application:
         assert step.word is not None
         self._collect()
         if step.word.text == "nothing":
-            return self._events[0].event_type.name if self._events else None
+            return self._events[0].name if self._events else None
         if not self._events:
             return "no event"
         event = self._events.pop(0)
-        return None if event.event_type.name == step.word.text else event.event_type.name
+        return None if event.name == step.word.text else event.name
+
+    def _manage(self, step: Verb) -> str | None:
+        given = {
+            name: self._number(step, name, 0, *_MANAGER_LIMITS.get(name, (0, (1 << 64) - 1)))
+            for name in step.args
+            if name != "fails"
+        }
+        self._manager.do(step.token.text, given)
+        return None
+
+    def _cm_event(self, step: Verb) -> str | None:
+        assert step.word is not None
+        events = self._manager.events
+        if step.word.text == "nothing":
+            return described(events[0]) if events else None
+        if not events:
+            return "no event"
+        event = events.popleft()
+        if event.kind.name != step.word.text:
+            return described(event)
+        if "reason" in step.args:
+            value = step.args["reason"][1]
+            if not value.accepts(event.reason, self._scope):
+                return described(event)
+            if value.name:
+                self._scope.captured[value.name] = event.reason
+        return None
+
+    @property
+    def _manager(self) -> Manager:
+        if self._find_manager is None:
+            raise Unable("a connection manager that does what a script says")
+        self._used_manager = self._find_manager()
+        return self._used_manager
 
     def _state(self, step: Verb) -> str | None:
         assert step.word is not None
-        state = self._device.qp.state
+        state = self._device.state
         return None if state == STATES[step.word.text] else state.name
 
 
@@ -264,4 +307,17 @@ _HANDLERS: dict[str, Callable[[Application, Verb], str | None]] = {
     "poll": Application._poll,
     "event": Application._event,
     "state": Application._state,
+    **dict.fromkeys(MANAGER_VERBS, Application._manage),
+    "cm_event": Application._cm_event,
 }
+
+_MANAGER_LIMITS = {
+    "backlog": (1, 1 << 10),
+    "initiator_depth": (0, 16),
+    "responder_resources": (0, 16),
+    "response_timeout": (0, 31),
+    "max_cm_retries": (0, 15),
+    "service_timeout": (0, 31),
+    "reason": (0, 0xFFFF),
+}
+"""Least and most of what is said to a connection manager."""

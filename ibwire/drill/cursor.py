@@ -12,9 +12,11 @@ SYMBOLS = frozenset(
     {
         *("psn", "rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey"),
         *("va", "rkey", "lkey", "size", "end"),
+        *("cm_id", "peer_cm_id", "transaction", "service"),
+        *("gid", "peer_gid", "guid", "peer_guid"),
     }
 )
-"""Numbers of the connection and of its first memory region."""
+"""Numbers of the connection, of its first memory region, and of how it is being made."""
 
 PARTS = ("va", "rkey", "lkey", "size", "end")
 """What a region or window with a name of its own has."""

@@ -12,16 +12,20 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from ibwire.cm.connection import Connection
 from ibwire.drill.expressions import Scope
+from ibwire.drill.impairments import Impaired
 from ibwire.drill.literals import Literal
+from ibwire.drill.manager import Exchange, Manager
 from ibwire.drill.packets import Wire, build
-from ibwire.drill.target import TooBusy
+from ibwire.drill.target import LONGEST, TooBusy
 from ibwire.errors import VerbsError
 from ibwire.node import Frame
 from ibwire.rc.attributes import (
+    MTU_BYTES,
     MTU_CODES,
     AddressVector,
-    AsyncEvent,
+    EventType,
     QPAttr,
     QPAttrMask,
     QPCap,
@@ -29,6 +33,7 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.device import Device, gid_of, mac_of
 from ibwire.rc.memory import Access, MemoryRegion, MemoryWindow
 from ibwire.rc.path import ethernet_route
@@ -36,6 +41,7 @@ from ibwire.rc.qp import QPInit
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import WC, MWBindInfo, RecvWR, SendWR
 from ibwire.units import Time
+from ibwire_layers.cm import REP, REQ
 
 ADDRESSES = {4: ("10.0.0.2", "10.0.0.1"), 6: ("fd00::2", "fd00::1")}
 """Of the device and of its peer, which is the script."""
@@ -51,7 +57,7 @@ DEFAULTS: Mapping[str, int] = {
     "access": int(ALL_ACCESS),
     "type": QPType.RC,
     "state": QPState.RTS,
-    "timeout": 14,
+    "timeout": 18,
     "retry_cnt": 7,
     "rnr_retry": 7,
     "min_rnr_timer": 12,
@@ -64,7 +70,8 @@ DEFAULTS: Mapping[str, int] = {
     "srq": 0,
     "version": 4,
 }
-"""What `qp` does not say. The path MTU is small, so that messages of many packets are short."""
+"""What `qp` does not say. The path MTU is small, so that messages of many packets are short; the
+timeout is a second, so that nothing is sent again while a script looks at something else."""
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "rq_psn": (0, 0xFFFFFF),
@@ -89,7 +96,7 @@ MAXIMUM_TIMEOUTS = 100_000
 MAXIMUM_REGISTERED = 1 << 24
 """Bytes of memory that a script registers in all."""
 
-_BITS = {
+ATTRIBUTES = {
     "access": QPAttrMask.ACCESS_FLAGS,
     "timeout": QPAttrMask.TIMEOUT,
     "retry_cnt": QPAttrMask.RETRY_CNT,
@@ -103,13 +110,16 @@ _BITS = {
 
 _FIELDS = {"access": "qp_access_flags", "sqd_event": "en_sqd_async_notify"}
 
-_UP = (QPState.INIT, QPState.RTR, QPState.RTS)
+UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
+"""The way to a connection."""
 
 
 class Emulated:
     """A queue pair of an emulated device. Raises `VerbsError` for attributes that cannot be."""
 
     is_recorded = False
+    slack: Time = 0
+    end = LONGEST
 
     def __init__(self, profile: str, given: Mapping[str, int]) -> None:
         told = {**DEFAULTS, **given}
@@ -120,6 +130,10 @@ class Emulated:
         self._frames = self._timeouts = self._registered = 0
         self.device = Device("device", own, profile=profile, key_start=40)
         self.device.pkeys[0] = told["pkey"]
+        self.way = Impaired(self.device)
+        """To the device and back."""
+        self.exchange = Exchange(gid_of(own), gid_of(peer))
+        self._manager: Manager | None = None
         self.pd = self.device.alloc_pd()
         self.regions: dict[str, MemoryRegion] = {}
         self.windows: dict[str, MemoryWindow] = {}
@@ -146,7 +160,7 @@ class Emulated:
             rq_psn=told["rq_psn"],
             sq_psn=told["sq_psn"],
         )
-        self.modify({name: told[name] for name in _BITS if name in told}, None)
+        self.modify({name: told[name] for name in ATTRIBUTES if name in told}, None)
         self._climb(QPState(told["state"]))
         route = ethernet_route(
             source=gid_of(peer),
@@ -173,6 +187,7 @@ class Emulated:
             "peer_qpn": wire.peer_qpn,
             "mtu": wire.mtu,
             "pkey": wire.pkey,
+            **self.exchange.symbols,
         }
         for name, region in self.regions.items():
             prefix = "" if name == "mr" else f"{name}."
@@ -197,31 +212,73 @@ class Emulated:
     def say(self, literal: Literal, scope: Scope) -> tuple[Frame, list[str]]:
         """Let a packet arrive."""
         frame = build(literal, self.wire, scope)
-        self.device.receive(frame, self.now)
+        manager = self._manager if literal.form is None else self.manager
+        if manager is not None:
+            self.exchange.note(frame, from_device=False)
+        self.way.receive(frame, self.now)
+        if manager is not None:
+            manager.settle()
         return frame, []
 
     def settle(self) -> None:
         """Hear what the device has to send now."""
-        while (frame := self.device.poll_transmit(self.now)) is not None:
+        while (frame := self.way.poll_transmit(self.now)) is not None:
+            if self._manager is not None:
+                self.exchange.note(frame, from_device=True)
             self.heard.append((self.now, frame))
             self._frames += 1
             if self._frames > MAXIMUM_FRAMES:
                 raise TooBusy(f"more than {MAXIMUM_FRAMES} packets")
+        if self._manager is not None:
+            self._manager.settle()
+
+    def deliver(self) -> None:
+        """It has it already."""
 
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
         """Let time pass until a time, or until `stop` is true; asked after each event."""
         self.settle()
         while not stop():
-            due = self.device.poll_timeout()
+            due = self.way.poll_timeout()
             if due is None or due > until:
                 self.now = max(self.now, until)
                 return
             self.now = max(self.now, due)
-            self.device.handle_timeout(self.now)
+            self.way.handle_timeout(self.now)
             self.settle()
             self._timeouts += 1
             if self._timeouts > MAXIMUM_TIMEOUTS:
                 raise TooBusy(f"more than {MAXIMUM_TIMEOUTS} timeouts")
+
+    # The connection manager.
+
+    @property
+    def manager(self) -> Manager:
+        """The device's, which it has from the first time on that a script needs it."""
+        if self._manager is None:
+            self._manager = Manager(self)
+            self.way.inner = self._manager.node
+        return self._manager
+
+    def join(self, connection: Connection, state: QPState) -> None:
+        """Bring the queue pair to a state with the attributes of a connection."""
+        address, attributes = connection.queue_pair_attributes()
+        self._attr = replace(self._attr, ah_attr=address, **attributes)
+        if state is QPState.RTS and self.qp.state is QPState.RTR:
+            self.modify({}, state)
+        else:
+            self._climb(state)
+        request, answer = connection.request, connection.reply
+        assert isinstance(request, REQ)
+        assert isinstance(answer, REP)
+        own, other = (request, answer) if connection.is_active else (answer, request)
+        self.wire = replace(
+            self.wire,
+            peer_qpn=other.local_qpn,
+            mtu=MTU_BYTES[request.path_packet_payload_mtu],
+            rq_psn=own.starting_psn,
+            sq_psn=other.starting_psn,
+        )
 
     # The application.
 
@@ -236,14 +293,25 @@ class Emulated:
     def bind(self, name: str, va: int, length: int, access: int) -> None:
         """Bind a type 2 window under a name; raises EINVAL if it cannot be."""
         window = self.pd.allocate_window(2)
-        region = self.region_at(va, length)
+        region = self._region_at(va, length)
         info = MWBindInfo(region, va, length, access)
         if not self.device.keys.bind(window, self.qp.number, self.pd, info, window.rkey + 1):
             raise VerbsError(errno.EINVAL, "the window cannot be bound")
         self.windows[name] = window
 
-    def region_at(self, va: int, length: int) -> MemoryRegion:
-        """The region that holds these bytes; raises EFAULT if there is none."""
+    def deregister(self, name: str) -> None:
+        """Deregister memory."""
+        self.regions[name].deregister()
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write to memory; raises EFAULT where there is none."""
+        self._region_at(address, len(data)).write(address, data)
+
+    def read(self, address: int, length: int) -> bytes:
+        """What memory holds; raises EFAULT where there is none."""
+        return self._region_at(address, length).read(address, length)
+
+    def _region_at(self, va: int, length: int) -> MemoryRegion:
         for region in self.regions.values():
             if region.valid and region.iova <= va and va + length <= region.iova + region.length:
                 return region
@@ -259,7 +327,7 @@ class Emulated:
         if state is None and self.qp.state is QPState.RESET:
             self._attr = wanted
             return
-        mask = sum(int(_BITS[name]) for name in given)
+        mask = sum(int(ATTRIBUTES[name]) for name in given)
         if state is not None:
             wanted = replace(wanted, qp_state=state)
             move = TRANSITIONS[self.qp.qp_type].get((self.qp.state, state))
@@ -269,7 +337,7 @@ class Emulated:
 
     def _climb(self, state: QPState) -> None:
         """From RESET to a state, by those between."""
-        for step in _UP:
+        for step in UP[1:]:
             if self.qp.state is state or state is QPState.RESET:
                 return
             self.modify({}, step)
@@ -287,11 +355,24 @@ class Emulated:
         else:
             self.qp.post_recv(wr)
 
-    def completion(self, queue: str) -> WC | None:
-        """Take the next completion of a queue."""
-        found = self.queues[queue].poll(1)
-        return found[0] if found else None
+    def collect(self) -> tuple[dict[str, list[WC]], list[EventType]]:
+        """Completions by queue, and events, since the last time."""
+        events = []
+        while (event := self.device.poll_event()) is not None:
+            events.append(event.event_type)
+        return {name: _all(queue) for name, queue in self.queues.items()}, events
 
-    def event(self) -> AsyncEvent | None:
-        """Take the next asynchronous event."""
-        return self.device.poll_event()
+    @property
+    def state(self) -> QPState:
+        """The state of the queue pair."""
+        return self.qp.state
+
+
+def _all(queue: CompletionQueue) -> list[WC]:
+    found: list[WC] = []
+    while batch := queue.poll(_BATCH):
+        found += batch
+    return found
+
+
+_BATCH = 64

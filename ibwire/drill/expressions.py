@@ -174,7 +174,7 @@ def _atom(cursor: Cursor, names: Mapping[str, int], depth: int) -> Evaluate:
         return _variable(cursor, token)
     if token.kind is not Kind.NAME:
         raise cursor.expected("a number, a symbol or a bracket", token)
-    if token.text in _FUNCTIONS and cursor.takes("("):
+    if token.text in FUNCTIONS and cursor.takes("("):
         argument = _sum(cursor, names, depth)
         cursor.sign(")")
         return _called(token, argument)
@@ -211,7 +211,7 @@ def _called(token: Token, argument: Evaluate) -> Evaluate:
         code = argument(scope)
         if not 0 <= code <= 31:
             raise scope.error(token, f"{token.text}({code}): codes go from 0 to 31")
-        return _FUNCTIONS[token.text](code)
+        return FUNCTIONS[token.text](code)
 
     return evaluate
 
@@ -220,7 +220,7 @@ def _number(value: int) -> str:
     return hex(value) if value >= 1 << 24 else str(value)
 
 
-_FUNCTIONS: dict[str, Callable[[int], int]] = {
+FUNCTIONS: dict[str, Callable[[int], int]] = {
     "ack_timeout": lambda code: ack_timeout(code) or 0,
     "rnr_wait": lambda code: RNR_TIMER_US[code] * US,
 }

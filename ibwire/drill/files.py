@@ -39,13 +39,14 @@ def write_capture(verdict: Verdict, directory: Path) -> Path:
 
 def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptError]) -> None:
     """Write results as JUnit XML: a test case for each case, an error for each bad script."""
-    failed = sum(not verdict.passed for verdict in verdicts)
+    failed = sum(verdict.failure is not None for verdict in verdicts)
     suite = ElementTree.Element(
         "testsuite",
         name="ibwire drill",
         tests=str(len(verdicts) + len(errors)),
         failures=str(failed),
         errors=str(len(errors)),
+        skipped=str(sum(bool(verdict.skipped) for verdict in verdicts)),
     )
     for verdict in verdicts:
         script = verdict.path.removesuffix(".drill")
@@ -57,6 +58,8 @@ def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptE
             message = f"line {failure.line.number}: expected {failure.expected}, got {failure.got}"
             element = ElementTree.SubElement(case, "failure", message=_clean(message))
             element.text = _clean(report(verdict))
+        elif verdict.skipped:
+            ElementTree.SubElement(case, "skipped", message=_clean(verdict.skipped))
     for error in errors:
         script = error.path.removesuffix(".drill")
         case = ElementTree.SubElement(suite, "testcase", classname=script, name=Path(script).name)

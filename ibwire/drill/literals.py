@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ibwire.drill.cursor import Cursor
 from ibwire.drill.expressions import Expression, Value, read_expression, read_value
+from ibwire.drill.manager_messages import FORMS, PREFIX, Form, names_of
 from ibwire.drill.tokens import Kind, Token
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode
@@ -70,6 +71,13 @@ class Literal:
     words: Mapping[str, tuple[Token, Value]]
     fields: Mapping[Place, tuple[Token, Value]]
     data: bytes | None
+    form: Form | None = None
+    """Of a message of connection management."""
+
+    @property
+    def name(self) -> str:
+        """As reports have it."""
+        return short_name(self.opcode) if self.form is None else self.form.name
 
     @property
     def is_any(self) -> bool:
@@ -120,16 +128,18 @@ def single(value: Value) -> Expression:
 
 def _read(cursor: Cursor, *, said: bool) -> Literal:
     token = cursor.name("the name of an opcode")
-    opcode = _opcode_of(cursor, token, said=said)
+    form = FORMS.get(token.text)
+    opcode = OpCode.UD_SEND_ONLY if form else _opcode_of(cursor, token, said=said)
     info = INFO.get(opcode)
     headers = info.headers if info else ()
-    known = _fields_of(headers)
+    known = _fields_of(headers) if form is None else _fields_of_message(form)
     words: dict[str, tuple[Token, Value]] = {}
     fields: dict[Place, tuple[Token, Value]] = {}
     data: bytes | None = None
-    if opcode != ANY and _begins_psn(cursor):
+    if opcode != ANY and form is None and _begins_psn(cursor):
         fields[known["psn"]] = cursor.here, _value(cursor, {}, said=said)
-    vocabulary = {**WORDS, **SAID_WORDS} if said else WORDS
+    own_words = WORDS if form is None else {"data": WORDS["data"]}
+    vocabulary = {**own_words, **SAID_WORDS} if said else own_words
     while not cursor.at_end and cursor.here.text not in ("|", "{"):
         negated = cursor.takes("!")
         name = cursor.name("a field of the packet")
@@ -139,7 +149,7 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
         if negated:
             raise cursor.unknown(name, "flag", _FLAGS)
         if name.text not in vocabulary and name.text not in known:
-            own = sorted(_own_names(headers))
+            own = sorted(_own_names(form.headers if form else headers))
             raise cursor.unknown(name, f"field of {token.text}", [*own, *vocabulary, *_FLAGS])
         cursor.sign("=")
         if name.text == "data":
@@ -147,14 +157,17 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
                 raise cursor.error(name, "data is given twice")
             data = read_data(cursor)
             continue
-        value = _value(cursor, _NAMES.get(name.text, {}), said=said)
+        names = _NAMES.get(name.text, {})
+        if form is not None and name.text in known:
+            names = names_of(known[name.text].field)
+        value = _value(cursor, names, said=said)
         if name.text not in vocabulary:
             _put(cursor, fields, known[name.text], name, value)
         elif name.text in words:
             raise cursor.error(name, f"{name.text} is given twice")
         else:
             words[name.text] = name, value
-    literal = Literal(token, opcode, headers, words, fields, data)
+    literal = Literal(token, opcode, headers, words, fields, data, form)
     _check(cursor, literal, known)
     return literal
 
@@ -183,6 +196,9 @@ def _check(cursor: Cursor, literal: Literal, known: Mapping[str, Place]) -> None
         raise cursor.error(literal.token, f"{given[0]} and {given[1]} are the same field")
     if literal.data is not None and ("len" in literal.words or "at" in literal.words):
         raise cursor.error(literal.token, "data says what the payload is; len and at do too")
+    if literal.form is not None and len(literal.data or b"") > literal.form.room:
+        reason = f"{literal.token.text} has room for {literal.form.room} bytes of private data"
+        raise cursor.error(literal.token, reason)
 
 
 def _put(
@@ -234,6 +250,8 @@ def _opcode_of(cursor: Cursor, token: Token, *, said: bool) -> int:
             return int(number, 16)
         except ValueError:
             pass
+    if token.text.startswith(PREFIX):
+        raise cursor.unknown(token, "message of connection management", FORMS)
     raise cursor.unknown(token, "opcode", OPCODES if said else [*OPCODES, "any"])
 
 
@@ -248,20 +266,36 @@ def _with_bth(headers: tuple[type[Header], ...]) -> tuple[type[Header], ...]:
 def _fields_of(headers: tuple[type[Header], ...]) -> dict[str, Place]:
     """Every name that a field has in a packet with these extension headers."""
     if headers not in _KNOWN:
-        known: dict[str, Place] = {}
-        for header in _with_bth(headers):
-            for entry in header.FIELDS:
-                place = Place(header.KEY, entry)
-                known[f"{header.KEY}.{entry.name}"] = place
-                known.setdefault(entry.name, place)
-        for part, header in _OUTER.items():
-            for entry in header.FIELDS:
-                known[f"{part}.{entry.name}"] = Place(part, entry)
-        for version in (IPv6, IPv4):
-            for entry in version.FIELDS:
-                known[f"ip.{entry.name}"] = Place("ip", entry)
-        _KNOWN[headers] = known
+        _KNOWN[headers] = _places(_with_bth(headers))
     return _KNOWN[headers]
+
+
+def _fields_of_message(form: Form) -> dict[str, Place]:
+    """Every name of a number in a message of connection management; its own come first."""
+    headers = (*form.headers, h.BTH)
+    if headers not in _KNOWN:
+        known = _places(headers)
+        _KNOWN[headers] = {
+            name: place for name, place in known.items() if not place.field.is_octets
+        }
+    return _KNOWN[headers]
+
+
+def _places(headers: tuple[type[Header], ...]) -> dict[str, Place]:
+    """Fields by their names, and with the header before it; the first has a name to itself."""
+    known: dict[str, Place] = {}
+    for header in headers:
+        for entry in header.FIELDS:
+            place = Place(header.KEY, entry)
+            known[f"{header.KEY}.{entry.name}"] = place
+            known.setdefault(entry.name, place)
+    for part, header in _OUTER.items():
+        for entry in header.FIELDS:
+            known[f"{part}.{entry.name}"] = Place(part, entry)
+    for version in (IPv6, IPv4):
+        for entry in version.FIELDS:
+            known[f"ip.{entry.name}"] = Place("ip", entry)
+    return known
 
 
 _KNOWN: dict[tuple[type[Header], ...], dict[str, Place]] = {}

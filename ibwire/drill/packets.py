@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ibwire.drill import manager_messages as management
 from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import WRAPPING, Literal, Place, short_name, single
+from ibwire.rc.unreliable import QP1
 from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.errors import DecodeError
-from ibwire_layers.opcodes import INFO, Payload
+from ibwire_layers.mad import GSI_QKEY
+from ibwire_layers.opcodes import INFO, OpCode, Payload
 from ibwire_layers.outer import IPv4
 from ibwire_layers.packet import (
     CrcStatus,
@@ -67,11 +70,11 @@ def psn_base(wire: Wire, *, to_device: bool, is_response: bool) -> int:
 
 def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
     """The frame of a packet that a script sends; raises `ScriptError` for what does not fit."""
-    payload = _payload(literal, scope)
+    given = _numbers(literal, scope)
+    payload = _payload(literal, given, scope)
     pad = _word(literal, scope, "pad", -len(payload) % 4, 0, MAXIMUM_PAYLOAD)
     padding = bytes([_word(literal, scope, "fill", 0, 0, 255)]) * pad
     padding += bytes(_word(literal, scope, "more", 0, 0, MAXIMUM_PAYLOAD))
-    given = _numbers(literal, scope)
     defaults: dict[str, dict[str, int]] = {
         "bth": {
             "opcode": literal.opcode,
@@ -85,7 +88,10 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
         "atomiceth": {"va": wire.va, "rkey": wire.rkey},
         "feth": {"plt": 1},
         "aeth": {"syndrome": _syndrome(literal, scope)},
+        "deth": {"qkey": GSI_QKEY, "src_qp": QP1},
     }
+    if literal.form is not None:
+        defaults["bth"] |= {"dest_qp": QP1, "psn": 0}
 
     def numbers(kind: type[Header]) -> dict[str, int]:
         return {**defaults.get(kind.KEY, {}), **given.get(kind.KEY, {})}
@@ -142,12 +148,18 @@ def differences(
         return [f"opcode {short_name(packet.bth.opcode)}, not {short_name(opcode)}"]
     found: list[str] = []
     captured: dict[str, int] = {}
+    if literal.form is not None:
+        if not management.is_message(literal.form, packet):
+            return [f"{management.describe(packet)}, not {literal.name}"]
+        fields = frozenset(place.field.name for place in literal.fields)
+        found = management.differences(literal.form, packet, fields, literal.data, scope.symbols)
     for place, (token, value) in literal.fields.items():
         actual = _number_at(packet, place)
         if actual is None:
             raise scope.error(token, f"the packets of this connection have no {token.text}")
         _compare(found, captured, place.field.name, value, actual, scope)
-    found += _payload_differences(literal, packet, captured, scope)
+    if literal.form is None:
+        found += _payload_differences(literal, packet, captured, scope)
     found += _syndrome_differences(literal, packet, captured, scope)
     if from_device:
         named = frozenset(place.field.name for place in literal.fields)
@@ -161,8 +173,9 @@ def wrong_anyway(packet: Packet, wire: Wire, named: frozenset[str] = frozenset()
     """What no packet of the device may have, unless the script names the field itself."""
     bth = packet.bth
     found = []
-    if bth.dest_qp != wire.peer_qpn and "dest_qp" not in named:
-        found.append(f"dest_qp {bth.dest_qp:#x}, not {wire.peer_qpn:#x}")
+    qpn = QP1 if bth.opcode == OpCode.UD_SEND_ONLY else wire.peer_qpn
+    if bth.dest_qp != qpn and "dest_qp" not in named:
+        found.append(f"dest_qp {bth.dest_qp:#x}, not {qpn:#x}")
     if bth.tver and "tver" not in named:
         found.append(f"tver {bth.tver}, not 0")
     if bth.pkey & 0x7FFF != wire.pkey & 0x7FFF and "pkey" not in named:
@@ -181,6 +194,8 @@ def wrong_anyway(packet: Packet, wire: Wire, named: frozenset[str] = frozenset()
 
 def describe(packet: Packet, wire: Wire, *, to_device: bool) -> str:
     """A packet in a line, with its PSN relative to the connection."""
+    if management.is_management(packet):
+        return management.describe(packet)
     info = INFO.get(packet.bth.opcode)
     base = psn_base(wire, to_device=to_device, is_response=info is not None and info.is_response)
     bth = packet.bth
@@ -205,7 +220,7 @@ def describe(packet: Packet, wire: Wire, *, to_device: bool) -> str:
 
 def shown(literal: Literal, scope: Scope) -> str:
     """What a script expects or sends, in a line, with the numbers behind the symbols."""
-    words = ["any" if literal.is_any else short_name(literal.opcode)]
+    words = ["any" if literal.is_any else literal.name]
     for place, (_, value) in literal.fields.items():
         name = f"{place.part}." * (place.part in _OUTER) + place.field.name
         words.append(f"{name}={value.shown(scope)}")
@@ -222,7 +237,9 @@ def _relative(psn: int, base: int) -> str:
     return f"psn{ahead:+d} ({psn})" if ahead else f"psn ({psn})"
 
 
-def _payload(literal: Literal, scope: Scope) -> bytes:
+def _payload(literal: Literal, given: Mapping[str, Mapping[str, int]], scope: Scope) -> bytes:
+    if literal.form is not None:
+        return management.build(literal.form, given, literal.data or b"", scope.symbols)
     if literal.data is not None:
         return literal.data
     length = _word(literal, scope, "len", 0, 0, MAXIMUM_PAYLOAD)
@@ -304,6 +321,9 @@ def _number_at(packet: Packet, place: Place) -> int | None:
         header = _outer(packet.route, place.part)
     else:
         headers = (packet.bth, *packet.extensions)
+        if place.part not in (each.KEY for each in headers):
+            header = management.header_of(packet, place.part)
+            headers = (*headers, header) if header else headers
         header = next((each for each in headers if place.part == each.KEY), None)
     if header is None or place.field.name not in _names_of(header):
         return None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ibwire.drill.cursor import Cursor
 from ibwire.drill.expressions import Expression, Scope, Value, read_expression, read_value
+from ibwire.drill.impairments import read_impair
 from ibwire.drill.literals import Literal, read_data, read_heard, read_said
 from ibwire.drill.steps import Case, Hear, Say, Script, Silence, Step, Unordered, Verb, When
 from ibwire.drill.tokens import MAXIMUM_SIZE, Kind, Line, Token, read_lines
@@ -83,7 +84,7 @@ class _Parser:
 
     def script(self, rule: Sequence[str], lines: Sequence[Line]) -> Script:
         blocks = self._blocks(lines)
-        section = ""
+        texts = {"section": "", "virtual": ""}
         tolerance: Expression | None = None
         rows = [_Row("", {})]
         events: list[Line | _Block] = []
@@ -96,12 +97,12 @@ class _Parser:
                     raise self._error(first, "one table of cases, before everything that happens")
                 has_table = True
                 rows = self._rows(block)
-            elif first.text == "section" and first.kind is Kind.NAME:
-                if section:
-                    raise self._error(first, "section is given twice")
-                section = head.tokens[1].text
-                if not section:
-                    raise self._error(head.tokens[1], "expected a section of the specification")
+            elif first.text in texts and first.kind is Kind.NAME:
+                if texts[first.text]:
+                    raise self._error(first, f"{first.text} is given twice")
+                texts[first.text] = head.tokens[1].text
+                if not texts[first.text]:
+                    raise self._error(head.tokens[1], f"expected {_TEXTS[first.text]}")
             elif first.text == "tolerance":
                 cursor = self._cursor(head.tokens[1:])
                 tolerance = read_expression(cursor)
@@ -109,7 +110,8 @@ class _Parser:
             else:
                 events.append(block)
         cases = tuple(self._case(row, events) for row in rows)
-        return Script(self._path, "\n".join(rule).strip(), section, tolerance, cases)
+        rule_text = "\n".join(rule).strip()
+        return Script(self._path, rule_text, texts["section"], texts["virtual"], tolerance, cases)
 
     def _case(self, row: _Row, events: Sequence[Line | _Block]) -> Case:
         self._captured, self._regions = set(), set()
@@ -280,10 +282,15 @@ class _Parser:
         elif cursor.takes_name("silence"):
             self._exact(when, token)
             step = Silence(line, when)
+        elif cursor.takes_name("impair"):
+            self._exact(when, token)
+            step = read_impair(cursor, line, when)
         elif token.kind is Kind.NAME and token.text in VERBS:
             step = self._verb(line, cursor, when)
         elif token.kind is Kind.NAME:
-            raise cursor.unknown(token, "event", [*VERBS, "silence", "section", "tolerance"])
+            raise cursor.unknown(
+                token, "event", [*VERBS, "silence", "impair", "section", "tolerance", "virtual"]
+            )
         else:
             raise cursor.expected("'<', '>', silence or a verb", token)
         cursor.end(
@@ -441,3 +448,9 @@ _BARE = ("nothing", "zero", "srq", "sqd_event")
 """Arguments that may stand without a value."""
 
 _MOST_UNORDERED = 16
+
+_TEXTS = {
+    "section": "a section of the specification",
+    "virtual": "what a real link cannot give",
+}
+"""Lines that are a text, and what it says."""

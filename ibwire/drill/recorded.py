@@ -20,6 +20,7 @@ from ibwire.drill.literals import Literal
 from ibwire.drill.packets import Wire, differences
 from ibwire.drill.runner import carry_out
 from ibwire.drill.steps import Case, Say, Script, Step, Verb
+from ibwire.drill.target import LONGEST
 from ibwire.drill.verdict import Failure, Verdict
 from ibwire.errors import CaptureError, DecodeError
 from ibwire.node import Frame
@@ -138,6 +139,8 @@ class _Recording:
     """The rest of an exchange, as a target."""
 
     is_recorded = True
+    slack: Time = 0
+    end = LONGEST
 
     def __init__(self, exchange: Exchange, start: int) -> None:
         packets = exchange.packets
@@ -189,6 +192,9 @@ class _Recording:
         while (each := self._next_sent()) is not None and each.time <= self.now:
             self._sent += 1
             self.heard.append((each.time, each.frame))
+
+    def deliver(self) -> None:
+        """It has it already."""
 
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
         """Let the recording go on, to its end at most: of later nothing is known."""

@@ -4,7 +4,8 @@ The clock of a script is where the last step ended: an event at `+1us` is a micr
 after what was last done or heard. A packet at `+1us` must come then, give or take the
 tolerance; at `+0` or without a time it must be there, from whenever; in a range it must
 come within. What the device sends waits in order until a step expects it. At the end
-nothing may be left over: no packet, no completion, no event.
+nothing may be left over: no packet, no completion, no event. A device on a real link may
+be late by the slack of its target, with everything.
 """
 
 from __future__ import annotations
@@ -13,25 +14,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ibwire.drill.application import Application
-from ibwire.drill.emulated import DEFAULTS, LIMITS, Emulated
+from ibwire.drill.emulated import LIMITS, Emulated
 from ibwire.drill.expressions import Expression, Scope
+from ibwire.drill.impairments import MAXIMUM_RULES, NOTHING, pipe_of
 from ibwire.drill.literals import Literal, single
 from ibwire.drill.packets import describe, differences, parse, psn_base, shown
-from ibwire.drill.steps import Case, Hear, Say, Script, Silence, Step, Unordered, Verb, When
-from ibwire.drill.target import Target, TooBusy
-from ibwire.drill.tokens import Line
+from ibwire.drill.steps import (
+    Case,
+    Hear,
+    Impair,
+    Say,
+    Script,
+    Silence,
+    Step,
+    Unordered,
+    Verb,
+    When,
+)
+from ibwire.drill.target import LONGEST, Target, TooBusy, Unable
+from ibwire.drill.tokens import Line, Token
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
 from ibwire.drill.vocabulary import VERBS
-from ibwire.errors import DecodeError, VerbsError
+from ibwire.errors import DecodeError, LinkError, PeerError, VerbsError
 from ibwire.node import Frame
 from ibwire.units import MS, NS, US, S, Time
 from ibwire_layers.packet import Packet
 
 TOLERANCE: Time = 1 * US
 """How far a packet may be from its time, unless the script says otherwise."""
-
-LONGEST: Time = 10_000 * S
-"""Time of a run: longer than any timer, and an end for what waits for ever."""
 
 
 def run(script: Script, case: Case, profile: str = "spec") -> Verdict:
@@ -43,7 +53,8 @@ def run(script: Script, case: Case, profile: str = "spec") -> Verdict:
     scope = Scope(script.path, {})
     steps = list(case.steps)
     device = _connect(steps, scope, profile)
-    carry_out(script, steps, device, verdict, Application(device, scope), scope)
+    application = Application(device, scope, lambda: device.manager)
+    carry_out(script, steps, device, verdict, application, scope)
     return verdict
 
 
@@ -57,12 +68,15 @@ def carry_out(
 ) -> None:
     """Hold steps against a target; what came of it is in the verdict.
 
-    Without an application verbs are passed over.
+    Without an application verbs are passed over. Raises `LinkError` and `PeerError` for a
+    device that is lost; the verdict says at which step.
     """
     try:
         _Runner(script, target, verdict, application, scope).run(steps)
     except _Failed as failed:
         verdict.failure = failed.failure
+    except Unable as unable:
+        verdict.skipped = str(unable)
 
 
 class _Failed(Exception):
@@ -96,6 +110,7 @@ class _Runner:
         self._tolerance = TOLERANCE
         if script.tolerance is not None:
             self._tolerance = self._duration(script.tolerance)
+        self._tolerance = max(self._tolerance, target.slack)
 
     def run(self, steps: Sequence[Step]) -> None:
         """All steps, and then nothing more."""
@@ -104,6 +119,10 @@ class _Runner:
                 self._step(step)
             except TooBusy as busy:
                 raise self._failed(step.line, "a device that comes to rest", str(busy)) from None
+            except (LinkError, PeerError) as error:
+                failed = self._failed(step.line, "a device that is there", str(error))
+                self._verdict.failure = failed.failure
+                raise
         if steps:
             self._nothing_left(steps[-1].line)
 
@@ -124,10 +143,13 @@ class _Runner:
                 self._silence(step)
             case Verb():
                 self._verb(step)
+            case Impair():
+                self._impair(step)
 
     def _say(self, step: Say) -> None:
         if not self._device.is_recorded:
             self._wait(step.when)
+        self._note_damage()
         self._aim(step.literal, to_device=True)
         frame, problems = self._device.say(step.literal, self._scope)
         if frame is None:
@@ -177,8 +199,9 @@ class _Runner:
 
     def _silence(self, step: Silence) -> None:
         length = 0 if step.when.low is None else self._duration(step.when.low)
-        end = min(self._device.now + length, LONGEST)
-        self._device.advance(end, lambda: bool(self._device.heard))
+        length = max(length, self._device.slack)
+        end = min(self._device.now + length, self._device.end)
+        self._device.advance(end, self._has_heard)
         if self._device.heard:
             raise self._unexpected(step.line, f"silence until {_shown(end)}", [])
         self._note(APPLICATION, f"silence of {_length(length)}", step.line)
@@ -195,18 +218,63 @@ class _Runner:
                 problem = f"it was there at {_shown(self._device.now)}, not {span.text}"
         else:
             self._wait(step.when)
+            self._device.deliver()
             problem = application.do(step)
+            if problem is not None and VERBS[step.token.text].expects:
+                problem = self._late(application, step, problem)
             self._refresh()
         if problem is not None:
             raise self._failed(step.line, application.wanted(step), problem)
         self._note(APPLICATION, application.told, step.line)
 
+    def _impair(self, step: Impair) -> None:
+        device = self._device
+        if not isinstance(device, Emulated):
+            raise Unable("impairments are for the emulator")
+        self._wait(step.when)
+        pipe = None
+        if step.action.text != NOTHING:
+            to_device = step.way == INTO
+            self._scope.symbols["psn"] = psn_base(
+                device.wire, to_device=to_device, is_response=False
+            )
+            if device.way.rules >= MAXIMUM_RULES:
+                raise self._scope.error(step.action, f"more than {MAXIMUM_RULES} rules")
+            pipe = pipe_of(step, self._scope)
+        device.way.impair(step, pipe, device.now)
+        self._note(APPLICATION, step.line.text.strip(), step.line)
+
+    def _note_damage(self) -> None:
+        """What rules have done to packets since the last time, for the time line."""
+        device = self._device
+        while isinstance(device, Emulated) and device.way.met:
+            met = device.way.met.popleft()
+            text = self._described(met.frame, to_device=met.way == INTO)
+            # Without the packet: a capture of the run is that of the peer.
+            entry = Entry(met.time, met.way, f"{text}  ({met.what})", met.line.number)
+            self._verdict.entries.append(entry)
+
+    def _late(self, application: Application, step: Verb, problem: str) -> str | None:
+        """Look again for as long as a device may be late; what is wrong then."""
+        device, found = self._device, problem
+
+        def is_right() -> bool:
+            nonlocal found
+            found = application.do(step) or ""
+            return not found
+
+        if device.slack:
+            device.advance(device.now + device.slack, is_right)
+        return found or None
+
     def _nothing_left(self, line: Line) -> None:
-        if self._application is None:
+        if self._device.is_recorded:
             return
-        self._device.settle()
+        self._device.advance(self._device.now + self._device.slack, self._has_heard)
         if self._device.heard:
             raise self._unexpected(line, "nothing after this line", [])
+        if self._application is None:
+            return
         left = self._application.left_over()
         if left is not None:
             raise self._failed(line, "nothing after this line", left)
@@ -219,21 +287,23 @@ class _Runner:
             return
         length = self._duration(when.low)
         if length:
-            end = min(self._device.now + length, LONGEST)
+            end = min(self._device.now + length, self._device.end)
             self._device.advance(end, lambda: False)
 
     def _span(self, when: When) -> _Span:
-        now = self._device.now
+        device = self._device
+        now, slack = device.now, device.slack
         low = 0 if when.low is None else self._duration(when.low)
         if not when.is_range:
             if not low:
-                last = LONGEST if self._device.is_recorded else now
-                return _Span(0, last, "" if self._device.is_recorded else f"by {_shown(now)}")
-            last = min(now + low + self._tolerance, LONGEST)
+                last = LONGEST if device.is_recorded else now + slack
+                return _Span(0, last, "" if device.is_recorded else f"by {_shown(last)}")
+            last = min(now + low + self._tolerance, device.end)
             return _Span(now + low - self._tolerance, last, f"at {_shown(now + low)}")
-        high = LONGEST if when.high is None else now + self._duration(when.high)
-        first = now + low if low else 0
-        return _Span(first, min(high, LONGEST), f"from {_shown(now + low)} to {_shown(high)}")
+        high = device.end if when.high is None else now + self._duration(when.high)
+        first = now + low - slack if low else 0
+        text = f"from {_shown(now + low)} to {_shown(high)}"
+        return _Span(first, min(high + slack, device.end), text)
 
     def _duration(self, expression: Expression) -> Time:
         value = expression.evaluate(self._scope)
@@ -252,8 +322,11 @@ class _Runner:
         device = self._device
         device.settle()
         if not device.heard:
-            device.advance(span.last, lambda: bool(device.heard))
+            device.advance(span.last, self._has_heard)
         return device.heard[0] if device.heard else None
+
+    def _has_heard(self) -> bool:
+        return bool(self._device.heard)
 
     def _take(self, line: Line) -> None:
         time, frame = self._device.heard.popleft()
@@ -274,6 +347,10 @@ class _Runner:
 
     def _aim(self, literal: Literal, *, to_device: bool) -> None:
         """Let `psn` stand for the stream that a packet belongs to."""
+        if literal.form is not None:
+            self._refresh()
+            if "cm_id" not in self._scope.symbols:
+                raise Unable("messages of connection management are for the emulator")
         wire = self._device.wire
         base = psn_base(wire, to_device=to_device, is_response=literal.is_response)
         self._scope.symbols["psn"] = base
@@ -307,12 +384,19 @@ class _Runner:
     ) -> None:
         number = None if line is None else line.number
         when = self._device.now if time is None else time
-        self._verdict.entries.append(Entry(when, way, text, number, frame))
+        entry = Entry(when, way, text, number, frame)
+        if way == INTO:  # it was sent before anything was done to it
+            self._verdict.entries.append(entry)
+            self._note_damage()
+        else:
+            self._note_damage()
+            self._verdict.entries.append(entry)
 
     def _missing(self, line: Line, wanted: str, span: _Span) -> _Failed:
         return self._failed(line, f"{wanted} {span.text}".rstrip(), "nothing", OUT_OF)
 
     def _unexpected(self, line: Line, wanted: str, problems: list[str]) -> _Failed:
+        self._note_damage()
         first = self._device.heard[0]
         for time, frame in list(self._device.heard)[:_MOST_LEFT_OVER]:
             text = self._described(frame, to_device=False)
@@ -323,6 +407,7 @@ class _Runner:
 
     def _failed(self, line: Line, expected: str, got: str, way: str = APPLICATION) -> _Failed:
         """A failure without a packet."""
+        self._note_damage()
         entry = Entry(self._device.now, way, got, None, is_expected=False)
         self._verdict.entries.append(entry)
         return _Failed(Failure(line, expected, got))
@@ -330,6 +415,17 @@ class _Runner:
 
 def _connect(steps: list[Step], scope: Scope, profile: str) -> Emulated:
     """Make the connection as the first step asks, which is taken away, or as usual."""
+    token, given = asked_for(steps, scope)
+    try:
+        return Emulated(profile, given)
+    except VerbsError as error:
+        if token is None:
+            raise
+        raise scope.error(token, error.reason) from None
+
+
+def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, int]]:
+    """What the first step, which is taken away, says of the connection, if it is a `qp`."""
     first = steps[0] if steps else None
     asked = first if isinstance(first, Verb) and first.token.text == "qp" else None
     if asked is not None:
@@ -338,17 +434,14 @@ def _connect(steps: list[Step], scope: Scope, profile: str) -> Emulated:
         if isinstance(step, Verb) and step.token.text == "qp":
             raise scope.error(step.token, "qp comes first, or not at all")
     if asked is None:
-        return Emulated(profile, DEFAULTS)
+        return None, {}
     given: dict[str, int] = {}
     for name, (token, value) in asked.args.items():
         number = given[name] = single(value).evaluate(scope)
         low, high = LIMITS.get(name, (0, 1 << 32))
         if not low <= number <= high:
             raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
-    try:
-        return Emulated(profile, given)
-    except VerbsError as error:
-        raise scope.error(asked.token, error.reason) from None
+    return asked.token, given
 
 
 def _shown(time: Time) -> str:

@@ -75,7 +75,23 @@ class Verb:
     data: bytes | None
 
 
-Step = Say | Hear | Unordered | Silence | Verb
+Words = Value | tuple[Token, ...]
+"""Numbers or names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Impair:
+    """From here on packets that go one way are damaged."""
+
+    line: Line
+    when: When
+    way: str
+    """`<` or `>`."""
+    action: Token
+    args: Mapping[str, tuple[Token, Words]]
+
+
+Step = Say | Hear | Unordered | Silence | Verb | Impair
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,8 @@ class Script:
     """The comment at its top: what it shows."""
     section: str
     """Where that is specified."""
+    virtual: str
+    """Why it can be carried out in virtual time only; empty if it can on a link, too."""
     tolerance: Expression | None
     """How much later or earlier than said a packet may come."""
     cases: tuple[Case, ...]

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import Literal
 from ibwire.drill.packets import Wire
 from ibwire.node import Frame
-from ibwire.units import Time
+from ibwire.rc.attributes import EventType, QPState
+from ibwire.rc.work import WC, RecvWR, SendWR
+from ibwire.units import S, Time
+
+LONGEST: Time = 10_000 * S
+"""Time of a run: longer than any timer, and an end for what waits for ever."""
 
 
 class TooBusy(Exception):
     """A device does not come to rest; the text says in which way."""
+
+
+class Unable(Exception):
+    """A script cannot be carried out on a target; the text says what it lacks."""
 
 
 class Target(Protocol):
@@ -26,6 +35,10 @@ class Target(Protocol):
     wire: Wire
     is_recorded: bool
     """Whether all has happened: then an answer is not late for coming when it came."""
+    slack: Time
+    """How late everything may be, whatever a script says: nothing for a device in virtual time."""
+    end: Time
+    """When the run is over in any case."""
 
     @property
     def symbols(self) -> dict[str, int]:
@@ -36,7 +49,7 @@ class Target(Protocol):
         """Let the device receive a packet: the frame, and in what it is not the packet.
 
         `None` when there is none any more. Raises `ScriptError` for a number that does
-        not fit its field.
+        not fit its field, and `Unable` for a packet that cannot be sent.
         """
         ...
 
@@ -44,9 +57,61 @@ class Target(Protocol):
         """Hear what the device has sent by now."""
         ...
 
+    def deliver(self) -> None:
+        """Let the device have what was said, before its application does something."""
+        ...
+
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
         """Let time pass until a time, or until `stop` is true; asked after each event.
 
         Raises `TooBusy`.
         """
+        ...
+
+
+class Verbs(Protocol):
+    """The verbs of a device: what its application can do.
+
+    All raise `VerbsError` for what the device refuses, `Unable` for what it does not know.
+    """
+
+    def register(self, name: str, length: int, access: int, *, other_pd: bool = False) -> None:
+        """Register memory under a name."""
+        ...
+
+    def bind(self, name: str, va: int, length: int, access: int) -> None:
+        """Bind a type 2 window of the first region under a name."""
+        ...
+
+    def deregister(self, name: str) -> None:
+        """Deregister memory."""
+        ...
+
+    def modify(self, given: Mapping[str, int], state: QPState | None) -> None:
+        """Set attributes; with a state, also those that the transition needs, as they were."""
+        ...
+
+    def post_send(self, wr: SendWR) -> None:
+        """Post a send request."""
+        ...
+
+    def post_recv(self, wr: RecvWR) -> None:
+        """Post a receive request, to the shared queue if there is one."""
+        ...
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write to memory."""
+        ...
+
+    def read(self, address: int, length: int) -> bytes:
+        """What memory holds."""
+        ...
+
+    def collect(self) -> tuple[Mapping[str, list[WC]], list[EventType]]:
+        """Completions by queue, `send` and `recv`, and events since the last time."""
+        ...
+
+    @property
+    def state(self) -> QPState:
+        """The state of the queue pair."""
         ...

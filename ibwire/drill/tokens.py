@@ -89,7 +89,7 @@ def _tokens(line: str, number: int, name: str) -> tuple[Token, ...]:
     found: list[Token] = []
     heading = _SECTION.match(line)
     if heading:
-        found.append(Token(Kind.NAME, "section", number, heading.start(1) + 1))
+        found.append(Token(Kind.NAME, heading[1], number, heading.start(1) + 1))
         if heading[2]:
             found.append(Token(Kind.TEXT, heading[2], number, heading.start(2) + 1))
         return (*found, Token(Kind.END, "", number, len(line) + 1))
@@ -140,7 +140,7 @@ def _number(match: re.Match[str], line: int, column: int, name: str) -> Token:
 
 _MOST_DIGITS = 40
 _UNITS = {"ps": 1, "ns": NS, "us": US, "ms": MS, "s": S}
-_SECTION = re.compile(r"\s*(section)(?!\S)\s*(.*?)\s*$")
+_SECTION = re.compile(r"\s*(section|virtual)(?!\S)\s*(.*?)\s*$")
 _TOKEN = re.compile(
     r"""[ \t]*(?:
       (?P<number>(?P<digits>0[xX][0-9A-Fa-f]*|[0-9]+(?:\.[0-9]+)?)(?P<unit>[A-Za-z_]*))

@@ -48,11 +48,13 @@ class Verdict:
     profile: str
     entries: list[Entry] = field(default_factory=list)
     failure: Failure | None = None
+    skipped: str = ""
+    """Why it was not carried out, or not to its end."""
 
     @property
     def passed(self) -> bool:
         """Whether the device did everything that it should."""
-        return self.failure is None
+        return self.failure is None and not self.skipped
 
     def forget_packets(self) -> None:
         """Give the memory of the packets back; what is told about them stays."""

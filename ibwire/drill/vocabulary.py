@@ -9,10 +9,12 @@ import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ibwire.cm.states import EventKind
 from ibwire.rc.attributes import EventType, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 from ibwire.rc.work import FlushLevel, FlushType, SendFlags, WCFlags, WCOpcode, WCStatus, WROpcode
+from ibwire_layers.cm import RejectReason
 
 Names = Mapping[str, int]
 
@@ -26,6 +28,7 @@ STATUSES: Names = {each.name: each.value for each in WCStatus}
 SEND_OPCODES: Names = {each.name: each.value for each in WROpcode}
 EVENTS: Names = {each.name: each.value for each in EventType}
 ERRORS: Names = {errno.errorcode[each]: each for each in (errno.EINVAL, errno.ENOMEM, errno.EFAULT)}
+REASONS: Names = {each.name: each.value for each in RejectReason}
 NOTHING: Names = {}
 
 _ATTRIBUTES: Mapping[str, Names] = {
@@ -39,6 +42,7 @@ _ATTRIBUTES: Mapping[str, Names] = {
     ),
 }
 _FAILS: Mapping[str, Names] = {"fails": ERRORS}
+_DEPTHS: Mapping[str, Names] = {"initiator_depth": NOTHING, "responder_resources": NOTHING}
 _CONTENTS: Mapping[str, Names] = {"len": NOTHING, "at": NOTHING, "u64": NOTHING}
 
 
@@ -160,4 +164,43 @@ VERBS: Mapping[str, VerbForm] = {
         has_data=True,
         expects=True,
     ),
+    "listen": VerbForm(
+        "Accept requests for a service.", {"service": NOTHING, "backlog": NOTHING, **_FAILS}
+    ),
+    "unlisten": VerbForm("Stop accepting.", _FAILS),
+    "connect": VerbForm(
+        "Ask the peer for a connection.",
+        {
+            **dict.fromkeys(("service", "response_timeout", "max_cm_retries"), NOTHING),
+            **_DEPTHS,
+            **_FAILS,
+        },
+    ),
+    "accept": VerbForm(
+        "Answer a REQ with a REP, with the queue pair in RTR.", {**_DEPTHS, **_FAILS}
+    ),
+    "reject": VerbForm("Refuse a REQ or a REP.", {"reason": REASONS, **_FAILS}),
+    "delay": VerbForm("Ask for more time with an MRA.", {"service_timeout": NOTHING, **_FAILS}),
+    "ready": VerbForm("Answer a REP with an RTU, with the queue pair in RTS.", _FAILS),
+    "disconnect": VerbForm("End the connection with a DREQ.", _FAILS),
+    "cm_event": VerbForm(
+        "The next event of the connection manager, within the time; or `nothing`.",
+        {"reason": REASONS},
+        words={**{each.name: each.value for each in EventKind}, "nothing": -1},
+        what="an event of the connection manager",
+        expects=True,
+        waits=True,
+    ),
 }
+
+MANAGER_VERBS = (
+    "listen",
+    "unlisten",
+    "connect",
+    "accept",
+    "reject",
+    "delay",
+    "ready",
+    "disconnect",
+)
+"""What the application has its connection manager do."""

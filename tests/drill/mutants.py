@@ -14,6 +14,12 @@ PACKET, QP, DEVICE, CREDITS, MEMORY = (
     "rc/credits.py",
     "rc/memory.py",
 )
+ANSWERS, CONNECTION, MANAGER, MESSAGES = (
+    "cm/answers.py",
+    "cm/connection.py",
+    "cm/manager.py",
+    "cm/messages.py",
+)
 
 MUTANTS: tuple[tuple[str, Mutation], ...] = (
     # What is discarded in silence.
@@ -824,6 +830,172 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
             "                return self._refuse(packet)\n            va, rkey, rest = packet",
         ),
     ),
+    # Damage on the way.
+    (
+        "impairments/every-second-answer-lost",
+        Mutation(
+            "an acknowledgement completes one request",
+            COMPLETER,
+            "            requester.complete(wqe, WCStatus.SUCCESS)\n"
+            "            while wqes and wqes[0]",
+            "            requester.complete(wqe, WCStatus.SUCCESS)\n            break\n"
+            "            while wqes and wqes[0]",
+        ),
+    ),
+    # How connections are made and ended.
+    (
+        "cm/request-reply-ready",
+        Mutation(
+            "both sides begin with the PSN of one",
+            CONNECTION,
+            '            "sq_psn": other.starting_psn,\n',
+            '            "sq_psn": own.starting_psn,\n',
+        ),
+    ),
+    (
+        "cm/no-listener",
+        Mutation(
+            "a service that nobody serves is refused for another reason",
+            ANSWERS,
+            "        return refusal(request, cm.RejectReason.INVALID_SERVICE_ID)\n",
+            "        return refusal(request, cm.RejectReason.NO_RESOURCES)\n",
+        ),
+    ),
+    (
+        "cm/refused-by-the-manager",
+        Mutation(
+            "a path MTU that no queue pair has is taken",
+            ANSWERS,
+            "    if request.path_packet_payload_mtu not in MTU_BYTES:\n",
+            "    if False:\n",
+        ),
+    ),
+    (
+        "cm/duplicate-request",
+        Mutation(
+            "a REQ that comes again is another connection",
+            MANAGER,
+            "        if known is not None:\n",
+            "        if False:\n",
+        ),
+    ),
+    (
+        "cm/lost-ready",
+        Mutation(
+            "a REP is repeated after the time that the peer has for its own",
+            CONNECTION,
+            "duration(request.local_cm_response_timeout)",
+            "duration(request.remote_cm_response_timeout)",
+        ),
+    ),
+    (
+        "cm/reply-never-answered",
+        Mutation(
+            "a question is repeated for ever",
+            MANAGER,
+            "is Wait.LINGER or not connection.retries_left:\n",
+            "is Wait.LINGER:\n",
+        ),
+    ),
+    (
+        "cm/request-never-answered",
+        Mutation(
+            "a REQ is repeated once too often",
+            CONNECTION,
+            "        request.max_cm_retries,\n",
+            "        request.max_cm_retries + 1,\n",
+        ),
+    ),
+    (
+        "cm/asks-itself",
+        Mutation(
+            "a REP that comes again is ignored",
+            MANAGER,
+            "            if answer.local_comm_id == connection.remote_id:\n",
+            "            if False:\n",
+        ),
+    ),
+    (
+        "cm/asked-to-wait",
+        Mutation(
+            "the time that an MRA asks for is not given",
+            MANAGER,
+            "            time += duration(received.message.service_timeout)\n",
+            "            time += 0\n",
+        ),
+    ),
+    (
+        "cm/disconnect",
+        Mutation(
+            "who ends a connection that is over is not answered",
+            MANAGER,
+            "        if isinstance(message, cm.DREQ):\n            #",
+            "        if False:\n            #",
+        ),
+    ),
+    (
+        "cm/disconnects-itself",
+        Mutation(
+            "the last repetition is not made",
+            MANAGER,
+            "or not connection.retries_left:\n",
+            "or connection.retries_left <= 1:\n",
+        ),
+    ),
+    (
+        "cm/both-disconnect",
+        Mutation(
+            "a DREP has the transaction of our own DREQ",
+            MANAGER,
+            "                transaction = received.transaction_id\n",
+            "                transaction = connection.transaction_id\n",
+        ),
+    ),
+    (
+        "cm/rejected",
+        Mutation(
+            "the application is not told why it was refused",
+            MANAGER,
+            "reason=message.reason, ari=used",
+            "ari=used",
+        ),
+    ),
+    (
+        "cm/stale",
+        Mutation(
+            "a peer that has forgotten its connection gets a second one",
+            MANAGER,
+            "            if stale is not None:\n                # The",
+            "            if False:\n                # The",
+        ),
+    ),
+    (
+        "cm/wrong-ids",
+        Mutation(
+            "the queue pair that a DREQ names is not looked at",
+            MANAGER,
+            "not isinstance(message, cm.DREQ) or message.remote_qpn == connection.local_qpn",
+            "True",
+        ),
+    ),
+    (
+        "cm/data-before-ready",
+        Mutation(
+            "the first data does not stand for an RTU",
+            MANAGER,
+            "        if connection is not None and not connection.is_active:\n",
+            "        if False:\n",
+        ),
+    ),
+    (
+        "cm/damaged",
+        Mutation(
+            "the class version is not looked at",
+            MESSAGES,
+            "        or common.class_version != CLASS_VERSION\n",
+            "",
+        ),
+    ),
 )
 
 KNOWN: dict[str, tuple[str, ...]] = {
@@ -863,7 +1035,11 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "access/bad-key",
         "access/partly-valid-write",
     ),
-    "every packet of a WRITE goes where the first went": ("rnr/write-with-immediate", "wrap/gap"),
+    "every packet of a WRITE goes where the first went": (
+        "impairments/overtaken",
+        "rnr/write-with-immediate",
+        "wrap/gap",
+    ),
     "one byte beyond a region may be read": ("access/bounds", "access/memory-window"),
     "a SEND with invalidate invalidates nothing": (
         "access/invalidate-of-a-bad-key",
@@ -882,6 +1058,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "a duplicate atomic is executed again": (
         "atomic/duplicate-of-several",
         "atomic/duplicates-are-not-executed",
+        "impairments/everything-twice",
     ),
     "a duplicate atomic is answered with the number of now": ("atomic/duplicate-of-several",),
     "compare and swap are exchanged": ("atomic/compare-swap",),
@@ -909,8 +1086,9 @@ KNOWN: dict[str, tuple[str, ...]] = {
     ),
     "the ICRC is not checked": (
         "address/ipv6",
-        "silence/wrong-icrc-of-an-answer",
+        "impairments/damaged-on-the-way",
         "silence/wrong-icrc",
+        "silence/wrong-icrc-of-an-answer",
     ),
     "the credit code is rounded up": ("credits/granted",),
     "fewer credits than before take what was granted back": ("credits/fewer-than-before",),
@@ -922,14 +1100,22 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "a message beyond the credits is sent whole": ("credits/limited-message",),
     "a message that needs no credit takes one": ("credits/writes-need-none",),
     "the ACK timer is not started": (
+        "impairments/late-answer",
         "recovery/late-answer-ends-the-retry",
         "recovery/lost-ack",
         "recovery/read-timeout",
     ),
     "progress does not push the ACK timer back": ("recovery/from-the-oldest-unacknowledged",),
     "progress does not give the retries back": ("recovery/progress-gives-retries-back",),
-    "a retry costs nothing": ("recovery/naks-use-up-retries", "recovery/retry-count"),
-    "the last retry is not made": ("recovery/naks-use-up-retries",),
+    "a retry costs nothing": (
+        "impairments/everything-lost",
+        "recovery/naks-use-up-retries",
+        "recovery/retry-count",
+    ),
+    "the last retry is not made": (
+        "impairments/last-retry-arrives",
+        "recovery/naks-use-up-retries",
+    ),
     "the RNR wait is the one of the code before": (
         "recovery/rnr-in-the-middle",
         "rnr/seven-is-for-ever",

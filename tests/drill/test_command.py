@@ -62,6 +62,7 @@ def test_json_has_an_object_a_case_and_one_for_the_run(scripts: Path) -> None:
         "scripts": 2,
         "cases": 2,
         "failed": 1,
+        "skipped": 0,
         "unreadable": 0,
     }
 

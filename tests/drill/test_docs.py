@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "drill.md").read_text()
 
 BLOCKS = TEXT.split("```\n")[1::2]
-"""The examples: a script, a run of the command, a report, the usage, a recording, the blocks."""
+"""The examples: a script, a run of the command, a report, the usage, ..., last the blocks."""
 
 
 @pytest.mark.parametrize("word", [*VERBS, *WORDS, *SAID_WORDS, *SYMBOLS])
@@ -45,7 +45,7 @@ def test_the_failure_that_is_shown_is_that_of_the_example_with_one_number_change
 
 
 def test_the_blocks_that_are_shown_are_a_script() -> None:
-    assert len(parse(BLOCKS[5].encode(), "my.drill").cases) == 2
+    assert len(parse(BLOCKS[-1].encode(), "my.drill").cases) == 2
 
 
 def test_every_directory_of_scripts_is_in_the_table() -> None:

@@ -51,7 +51,13 @@ def test_junit_has_a_case_for_each_and_the_report_of_what_failed(tmp_path: Path)
     write_junit(str(path), verdicts(), [error])
 
     suite = ElementTree.parse(path).getroot()
-    assert suite.attrib == {"name": "ibwire drill", "tests": "3", "failures": "1", "errors": "1"}
+    assert suite.attrib == {
+        "name": "ibwire drill",
+        "tests": "3",
+        "failures": "1",
+        "errors": "1",
+        "skipped": "0",
+    }
     cases = [(case.get("classname"), case.get("name")) for case in suite]
     assert cases == [("some/script", "right"), ("some/script", "wrong"), ("other", "other")]
     failure = suite[1].find("failure")

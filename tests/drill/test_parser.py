@@ -35,8 +35,9 @@ def error_of(text: str) -> str:
 
 ERRORS = {
     # The text of a script, and the error. Columns were counted by hand.
-    "frobnicate": "1:1: frobnicate is no event; expected dereg, event, memory, modify, mr, mw, "
-    "poll, post_recv, post_send, qp, section, silence, state, store, tolerance",
+    "frobnicate": "1:1: frobnicate is no event; expected accept, cm_event, connect, delay, dereg, "
+    "disconnect, event, impair, listen, memory, modify, mr, mw, poll, post_recv, post_send, qp, "
+    "ready, reject, section, silence, state, store, tolerance, unlisten, virtual",
     "pol recv": "1:1: pol is no event; did you mean poll?",
     "+1us": "1:5: expected '<', '>', silence or a verb, found the end of the line",
     "+ < SEND_ONLY": "1:3: expected a number, a symbol or a bracket, found <",
@@ -88,8 +89,9 @@ ERRORS = {
     "poll send status=SUCESS": "1:18: SUCESS is no number; did you mean SUCCESS?",
     "memory va len=8": "1:1: expected one of at=, u64=, data= or zero",
     "memory va len=8 at=0 zero": "1:1: expected one of at=, u64=, data= or zero",
-    "memory nowhere zero": "1:8: nowhere is no number; expected end, lkey, mtu, peer_qpn, pkey, "
-    "psn, qpn, rkey, rq_psn, size, sq_psn, va",
+    "memory nowhere zero": "1:8: nowhere is no number; expected cm_id, end, gid, guid, lkey, mtu, "
+    "peer_cm_id, peer_gid, peer_guid, peer_qpn, pkey, psn, qpn, rkey, rq_psn, service, size, "
+    "sq_psn, transaction, va",
     "dereg x": "1:7: x is no region; expected mr",
     "mr x.y": "1:4: a name without a dot",
     "qp mtu=257": "1:1: mtu 257, not one of [256, 512, 1024, 2048, 4096]",

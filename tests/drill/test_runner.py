@@ -47,11 +47,11 @@ PASSING = {
     "any order across the wire": "post_send RDMA_READ len=8\npost_send RDMA_WRITE len=8\n"
     "+0..1us unordered {\n> WRITE_ONLY *\n> READ_REQUEST *\n}\nmodify state=ERR\n"
     "poll send status=WR_FLUSH_ERR\npoll send status=WR_FLUSH_ERR",
-    "a time that is right": "post_send RDMA_WRITE len=8\n> any\n+ack_timeout(14) > any\n"
-    "modify state=ERR\npoll send status=WR_FLUSH_ERR",
+    "a time that is right": "qp timeout=14\npost_send RDMA_WRITE len=8\n> any\n"
+    "+ack_timeout(14) > any\nmodify state=ERR\npoll send status=WR_FLUSH_ERR",
     "a range without an end": "post_send RDMA_WRITE len=8\n> any\n+1us.. > any\n"
     "modify state=ERR\npoll send status=WR_FLUSH_ERR",
-    "a tolerance": "tolerance 2ms\npost_send RDMA_WRITE len=8\n> any\n+66ms > any\n"
+    "a tolerance": "qp timeout=14\ntolerance 2ms\npost_send RDMA_WRITE len=8\n> any\n+66ms > any\n"
     "modify state=ERR\npoll send status=WR_FLUSH_ERR",
     "silence": "+1s silence",
     "memory as bytes": 'store va data="00ff10"\nmemory va data="00 ff 10"',
@@ -107,24 +107,24 @@ FAILING = {
         (2, "silence until 1001.000 us", "ACKNOWLEDGE psn (100) ACK credits=0 msn=1 at 1.000 us"),
     ),
     "silence that ends": (
-        "post_send RDMA_WRITE len=8\n> any\n+100ms silence",
+        "qp timeout=14\npost_send RDMA_WRITE len=8\n> any\n+100ms silence",
         (
-            3,
+            4,
             "silence until 100000.000 us",
             "WRITE_ONLY psn (500) va=0x10000028000 rkey=0x2929 dma_len=8 len=8 ack at 67108.864 us",
         ),
     ),
     "too early": (
-        "post_send RDMA_WRITE len=8\n> any\n+80ms..90ms > any",
+        "qp timeout=14\npost_send RDMA_WRITE len=8\n> any\n+80ms..90ms > any",
         (
-            3,
+            4,
             "any",
             "WRITE_ONLY psn (500) va=0x10000028000 rkey=0x2929 dma_len=8 len=8 ack at 67108.864 us",
         ),
     ),
     "too late": (
-        "post_send RDMA_WRITE len=8\n> any\n+10ms..60ms > any",
-        (3, "any from 10000.000 us to 60000.000 us", "nothing"),
+        "qp timeout=14\npost_send RDMA_WRITE len=8\n> any\n+10ms..60ms > any",
+        (4, "any from 10000.000 us to 60000.000 us", "nothing"),
     ),
     "none of them": (
         SENT + "> ACK psn+1 | ACK psn+2",

@@ -1,0 +1,155 @@
+"""The options of `ibwire drill` for a device on a real link."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from ibwire.cli.live import Link
+from ibwire.cli.values import IPAddress, MACAddress
+from ibwire.drill.live import LIMIT, SLACK, Bench
+from ibwire.drill.ways import AGENT_PORT, ByAgent, ByManager, ByParameters, ByPingpong, Way
+from ibwire.programs import pingpong
+from ibwire.rc.attributes import MTU_CODES
+from ibwire.units import MS, S
+
+WAYS = ("agent", "pingpong", "cm", "params")
+
+RPING_PORT = 7174
+"""Of rping, whose server is what there is on most hosts."""
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWish:
+    """What the options say."""
+
+    dev: str | None
+    peer: str | None
+    connect: str
+    host: str | None
+    port: int | None
+    mtu: str | None
+    params: str | None
+    params_from: str | None
+    tolerance: float
+    limit: float
+    address: str | None
+    mac: bytes | None
+    vlan: int | None
+    tap: str | None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the device is on a link."""
+        return self.dev is not None or self.peer is not None
+
+    @contextmanager
+    def open(self) -> Iterator[Bench | None]:
+        """A bench, `None` if the device is none on a link; as `Link.open`."""
+        if not self.is_wanted:
+            yield None
+            return
+        if self.dev is None or self.peer is None:
+            raise click.UsageError("a device on a link needs --dev, the interface, and --peer")
+        link = Link(
+            dev=self.dev,
+            via="afpacket",
+            address=self.address,
+            mac=self.mac,
+            vlan=self.vlan,
+            profile="spec",
+            faults=None,
+            tap=self.tap,
+            spin=False,
+        )
+        way = self._way(self.peer)
+        with link.open() as endpoint:
+            yield Bench(
+                *(endpoint, self.peer, way),
+                slack=int(self.tolerance * MS),
+                limit=int(self.limit * S),
+            )
+
+    def _way(self, peer: str) -> Way:
+        host = self.host or peer
+        if (self.params or self.params_from) and self.connect != "params":
+            raise click.UsageError("--params and --params-from are for --connect params")
+        match self.connect:
+            case "agent":
+                return ByAgent(peer, host, self.port or AGENT_PORT)
+            case "pingpong":
+                mtu = None if self.mtu is None else int(self.mtu)
+                return ByPingpong(host, self.port or pingpong.PORT, mtu)
+            case "cm":
+                return ByManager(peer, self.port or RPING_PORT)
+        if self.params is not None:
+            return ByParameters(self.params)
+        if self.params_from is None:
+            raise click.UsageError("--connect params needs --params or --params-from")
+        return ByParameters(self.params_from, is_command=True)
+
+
+def live_options(function: Decorated) -> Decorated:
+    """Options that become one argument, `live`."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **options: Any) -> object:
+        live = LiveWish(**{name: options.pop(name) for name in LiveWish.__dataclass_fields__})
+        return function(*args, live=live, **options)
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command  # type: ignore[return-value]
+
+
+_OPTIONS = (
+    click.option("--dev", metavar="IFACE", help="The device is on this interface's link."),
+    click.option("--peer", type=IPAddress(), metavar="IP", help="With --dev: its address."),
+    click.option(
+        "--connect",
+        type=click.Choice(WAYS),
+        default=WAYS[0],
+        show_default=True,
+        help="How a connection comes about: by the agent, which also carries verbs out, a server "
+        "ibv_rc_pingpong, a listener of the connection manager, or given numbers.",
+    ),
+    click.option("--host", help="Where agent or pingpong listen.", show_default="--peer"),
+    click.option("--port", type=click.IntRange(1, 65535), help="At which port."),
+    click.option(
+        "--mtu",
+        type=click.Choice([str(mtu) for mtu in MTU_CODES]),
+        help="With --connect pingpong: its path MTU.",
+        show_default="1024",
+    ),
+    click.option(
+        "--params", metavar="FILE", help="JSON: qpn, rq_psn, sq_psn, mtu, va, rkey, size."
+    ),
+    click.option("--params-from", metavar="COMMAND", help="Prints that JSON, for each case anew."),
+    click.option(
+        "--tolerance",
+        type=click.FloatRange(0, 10_000),
+        metavar="MS",
+        default=SLACK // MS,
+        show_default=True,
+        help="How late a device on a link may be, with everything.",
+    ),
+    click.option(
+        "--limit",
+        type=click.FloatRange(0, 10_000),
+        metavar="SECONDS",
+        default=LIMIT // S,
+        show_default=True,
+        help="Cases on a link that would take longer are skipped.",
+    ),
+    click.option("--address", type=IPAddress(), metavar="IP", help="Ours, on that link."),
+    click.option("--mac", type=MACAddress(), help="Of an address that is not the interface's."),
+    click.option("--vlan", type=click.IntRange(1, 4094), help="Of such an address."),
+    click.option("--tap", metavar="FILE", help="Write what arrives and leaves to a .pcapng."),
+)

@@ -1,0 +1,386 @@
+"""The verbs of drill scripts on a device under test: a program for its host, with pyverbs.
+
+    python3 agent.py --device rxe0 --port 18516
+
+It needs nothing of ibwire but this file. `ibwire drill --connect agent` connects by TCP and
+asks, a line of JSON each, and is answered by one: docs/drill.md has the questions. Numbers
+are those of libibverbs/verbs.h. It serves one connection after the other; what was made
+for one is gone when the next comes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pyverbs.enums as e  # type: ignore[import-not-found]
+from pyverbs.addr import GID, AHAttr, GlobalRoute  # type: ignore[import-not-found]
+from pyverbs.cq import CQ  # type: ignore[import-not-found]
+from pyverbs.device import Context  # type: ignore[import-not-found]
+from pyverbs.mr import MR, MW, MWBindInfo  # type: ignore[import-not-found]
+from pyverbs.pd import PD  # type: ignore[import-not-found]
+from pyverbs.pyverbs_error import (  # type: ignore[import-not-found]
+    PyverbsError,
+    PyverbsRDMAError,
+)
+from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr  # type: ignore[import-not-found]
+from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr  # type: ignore[import-not-found]
+from pyverbs.wr import SGE, RecvWR, SendWR  # type: ignore[import-not-found]
+
+PORT = 18516
+
+LONGEST_LINE = 1 << 24
+"""Bytes of a question: memory is written in hexadecimal."""
+
+MAXIMUM_REGISTERED = 1 << 26
+"""Bytes of memory for one connection."""
+
+Answer = dict[str, Any]
+
+ROCE_V2 = 1
+"""IBV_GID_TYPE_SYSFS_ROCE_V2."""
+
+BATCH = 64
+"""Completions that are taken at a time."""
+
+BIND_ID = (1 << 64) - 1
+"""`wr_id` of the request that binds a window, which nobody but the agent posts."""
+
+ATOMICS = (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD)
+RDMA = (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WR_RDMA_READ)
+SENDS = (e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_SEND_WITH_INV, e.IBV_WR_LOCAL_INV)
+
+
+class Unable(Exception):
+    """Something that this device, or this version of pyverbs, has not got."""
+
+
+class Agent:
+    """A device and what was made on it.
+
+    has_event: whether an asynchronous event waits; pyverbs has only a call that blocks.
+    """
+
+    def __init__(self, context: Any, has_event: Callable[[], bool]) -> None:
+        self.context = context
+        self.has_event = has_event
+        self._forget()
+
+    def _forget(self) -> None:
+        self.qp: Any = None
+        self.queues: dict[str, Any] = {}
+        self.srq: Any = None
+        self.pds: list[Any] = []
+        self.windows: list[Any] = []
+        self.regions: list[Any] = []
+        self.registered = 0
+        self.bound: list[int] = []
+
+    def close(self) -> None:
+        """Take everything down, in the order in which it can be: windows hold their queue pair."""
+        self._drain_events()
+        made = [*self.windows, self.qp, self.srq, *self.regions, *self.queues.values(), *self.pds]
+        for each in made:
+            if each is not None:
+                each.close()
+        self._drain_events()
+        self._forget()
+
+    def answer(self, line: bytes) -> bytes:
+        """The line that answers a line."""
+        try:
+            question = json.loads(line)
+            handler = HANDLERS[question.pop("do")]
+            answer: Answer = {"ok": handler(self, **question)}
+        except PyverbsRDMAError as error:
+            answer = {"errno": error.error_code, "reason": str(error)}
+        except (Unable, PyverbsError) as error:
+            answer = {"unable": str(error)}
+        except _NONSENSE as error:
+            # A question that makes no sense, or an attribute that this pyverbs does not know.
+            answer = {"unable": f"{type(error).__name__}: {error}"}
+        return json.dumps(answer).encode() + b"\n"
+
+    # Questions.
+
+    def about(self) -> Answer:
+        """Which device this is."""
+        access = [
+            value
+            for name, value in vars(e).items()
+            if name.startswith("IBV_ACCESS_") and isinstance(value, int)
+        ]
+        return {"device": str(self.context.name), "access": sum(set(access))}
+
+    def create(
+        self,
+        type: int,
+        size: int,
+        srq: bool,
+        max_send_wr: int,
+        max_recv_wr: int,
+        send_cqe: int,
+        recv_cqe: int,
+        access: int,
+    ) -> Answer:
+        """A queue pair in RESET, with its queues and a region, in the place of the last one."""
+        self.close()
+        self.pds.append(PD(self.context))
+        region = self.register(size, access)
+        self.queues["send"] = CQ(self.context, send_cqe)
+        self.queues["recv"] = CQ(self.context, recv_cqe)
+        if srq:
+            self.srq = SRQ(self.pds[0], SrqInitAttr(SrqAttr(max_wr=max_recv_wr)))
+        init = QPInitAttr(
+            qp_type=type,
+            scq=self.queues["send"],
+            rcq=self.queues["recv"],
+            cap=QPCap(max_send_wr=max_send_wr, max_recv_wr=max_recv_wr, max_inline_data=256),
+            srq=self.srq,
+            sq_sig_all=0,
+        )
+        self.qp = QP(self.pds[0], init)
+        return {"qpn": self.qp.qp_num, **region}
+
+    def register(self, len: int, access: int, other_pd: bool = False) -> Answer:
+        """Register memory, which is zeros."""
+        self.registered += len
+        if self.registered > MAXIMUM_REGISTERED:
+            raise Unable(f"more than {MAXIMUM_REGISTERED} bytes of memory")
+        if other_pd:
+            self.pds.append(PD(self.context))
+        region = MR(self.pds[-1] if other_pd else self.pds[0], len, access)
+        region.write(bytes(len), len)
+        self.regions.append(region)
+        return {"region": self.regions.index(region), **_keys(region)}
+
+    def bind(self, region: int, address: int, len: int, access: int) -> Answer:
+        """Bind a type 2 memory window to the queue pair."""
+        window = MW(self.pds[0], e.IBV_MW_TYPE_2)
+        self.windows.append(window)
+        request = SendWR(
+            opcode=e.IBV_WR_BIND_MW, wr_id=BIND_ID, num_sge=0, send_flags=e.IBV_SEND_SIGNALED
+        )
+        request.set_bind_wr(window, MWBindInfo(self.regions[region], address, len, access))
+        self.qp.post_send(request)
+        for _ in range(1000):
+            found = self.queues["send"].poll(1)[1]
+            if found:
+                if found[0].status != e.IBV_WC_SUCCESS:
+                    raise Unable(f"the window cannot be bound: status {found[0].status}")
+                # The consumer's byte of the key goes up by one (ibv_inc_rkey).
+                rkey = window.rkey
+                return {"rkey": rkey & ~0xFF | (rkey + 1) & 0xFF}
+            select.select([], [], [], 0.001)
+        raise Unable("the window is not bound within a second")
+
+    def deregister(self, region: int) -> None:
+        """Deregister memory."""
+        self.regions[region].close()
+
+    def modify(self, mask: int, fields: dict[str, int], peer_gid: str, own_gid: str) -> None:
+        """Modify the queue pair: fields of `QPAttr`, and the bits that say which count."""
+        attr = QPAttr()
+        for name, value in fields.items():
+            setattr(attr, name, value)
+        if mask & e.IBV_QP_AV:
+            route = GlobalRoute(dgid=GID(peer_gid), sgid_index=self._gid_index(own_gid))
+            attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
+        self.qp.modify(attr, mask)
+
+    def post_recv(self, wr_id: int, sge: list[int] | None) -> None:
+        """Post a receive request, to the shared queue if there is one."""
+        request = RecvWR(wr_id=wr_id, num_sge=1, sg=[self._piece(sge)])
+        (self.srq or self.qp).post_recv(request)
+
+    def post_send(
+        self,
+        opcode: int,
+        wr_id: int,
+        sge: list[int] | None,
+        flags: int,
+        remote_addr: int,
+        rkey: int,
+        imm_data: int,
+        invalidate_rkey: int,
+        compare_add: int,
+        swap: int,
+    ) -> None:
+        """Post a send request."""
+        if opcode not in (*ATOMICS, *RDMA, *SENDS):
+            raise Unable(f"no work request with opcode {opcode}")
+        is_invalidating = opcode in (e.IBV_WR_SEND_WITH_INV, e.IBV_WR_LOCAL_INV)
+        request = SendWR(
+            wr_id=wr_id,
+            opcode=opcode,
+            num_sge=1,
+            sg=[self._piece(sge)],
+            send_flags=flags,
+            # One word of memory: immediate data goes onto the wire as it stands there.
+            imm_data=invalidate_rkey if is_invalidating else socket.htonl(imm_data),
+        )
+        if opcode in ATOMICS:
+            request.set_wr_atomic(rkey, remote_addr, compare_add, swap)
+        elif opcode in RDMA:
+            request.set_wr_rdma(rkey, remote_addr)
+        self.qp.post_send(request)
+
+    def write(self, region: int, offset: int, data: str) -> None:
+        """Write bytes in hexadecimal to memory."""
+        content = bytes.fromhex(data)
+        self._region(region, offset, len(content)).write(content, len(content), offset)
+
+    def read(self, region: int, offset: int, len: int) -> str:
+        """What memory holds."""
+        content: bytes = self._region(region, offset, len).read(len, offset)
+        return content.hex()
+
+    def collect(self) -> Answer:
+        """Completions and asynchronous events since the last time."""
+        events = []
+        while self.has_event():
+            event = self.context.get_async_event()
+            events.append(int(event.event_type))
+            event.ack()
+        found = {
+            name: [_completion(each) for each in queue.poll(BATCH)[1]]
+            for name, queue in self.queues.items()
+        }
+        return {**found, "events": events}
+
+    def state(self) -> int:
+        """The state of the queue pair."""
+        return int(self.qp.query(e.IBV_QP_STATE)[0].qp_state)
+
+    def _region(self, number: int, offset: int, size: int) -> Any:
+        """A region that has these bytes: pyverbs does not look."""
+        region = self.regions[number]
+        if not 0 <= offset <= offset + size <= region.length:
+            raise Unable(f"no {size} bytes at {offset} of a region of {region.length}")
+        return region
+
+    def _gid_index(self, gid: str) -> int:
+        """Number of a GID of the device, for RoCE v2."""
+        wanted = GID(gid).gid
+        for index in range(self.context.query_port(1).gid_tbl_len):
+            if self.context.query_gid(1, index).gid == wanted and (
+                self.context.query_gid_type(1, index) == ROCE_V2
+            ):
+                return index
+        raise Unable(f"the device has no GID {gid} for RoCE v2")
+
+    def _piece(self, sge: list[int] | None) -> Any:
+        """Memory of a work request; pyverbs wants a piece also where there is nothing in it."""
+        if sge is None:
+            return SGE(self.regions[0].buf, 0, self.regions[0].lkey)
+        return SGE(*sge)
+
+    def _drain_events(self) -> None:
+        while self.has_event():
+            self.context.get_async_event().ack()
+
+
+_NONSENSE = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    name: getattr(Agent, name)
+    for name in (
+        *("about", "create", "register", "bind", "deregister", "modify"),
+        *("post_recv", "post_send", "write", "read", "collect", "state"),
+    )
+}
+
+
+def serve(connection: socket.socket, agent: Agent, wait: Callable[[], object] = bool) -> None:
+    """Answer a program until it goes; `wait` is called before each read."""
+    waiting = b""
+    try:
+        while len(waiting) < LONGEST_LINE:
+            wait()
+            data = connection.recv(1 << 20)
+            if not data:
+                return
+            waiting += data
+            *lines, waiting = waiting.split(b"\n")
+            for line in lines:
+                connection.sendall(agent.answer(line))
+    except ConnectionError:
+        pass  # as if it had said that it goes
+    finally:
+        agent.close()
+
+
+def event_waits() -> Callable[[], bool]:
+    """Whether an event waits, by the one descriptor of this process that brings them."""
+    names = {int(name): _target(name) for name in os.listdir("/proc/self/fd")}
+    poll = select.poll()
+    for number, name in names.items():
+        if "infinibandevent" in name:
+            poll.register(number, select.POLLIN)
+    return lambda: bool(poll.poll(0))
+
+
+def _target(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{name}")
+    except OSError:
+        return ""  # the descriptor by which the directory was read
+
+
+def _keys(region: Any) -> Answer:
+    return {"va": region.buf, "rkey": region.rkey, "lkey": region.lkey}
+
+
+def _completion(wc: Any) -> Answer:
+    about = {"wr_id": wc.wr_id, "status": int(wc.status)}
+    if wc.status == e.IBV_WC_SUCCESS:
+        # Immediate data stands in memory as it came from the wire, an invalidated key does not.
+        has_immediate = wc.wc_flags & e.IBV_WC_WITH_IMM
+        about |= {
+            "opcode": int(wc.opcode),
+            "byte_len": wc.byte_len,
+            "flags": int(wc.wc_flags),
+            "imm_data": socket.ntohl(wc.imm_data) if has_immediate else wc.imm_data,
+        }
+    return about
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket for both versions of IP where the system has them, unless an address is given."""
+    if not address and socket.has_dualstack_ipv6():
+        family = socket.AF_INET6
+        return socket.create_server(("", port), family=family, dualstack_ipv6=True)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family)
+
+
+def main() -> None:
+    """Serve until somebody ends it."""
+    parser = argparse.ArgumentParser(description="The verbs of ibwire drill on this host's device.")
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--listen", default="", metavar="ADDRESS")
+    parser.add_argument("--port", type=int, default=PORT)
+    wish = parser.parse_args()
+    context = Context(name=wish.device)
+    agent = Agent(context, event_waits())
+    with listen(wish.listen, wish.port) as listening:
+        print(f"{wish.device}: waiting at TCP port {wish.port}", flush=True)
+        while True:
+            connection, _ = listening.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with connection:
+                try:
+                    serve(connection, agent)
+                except PyverbsError as error:  # what was made does not go: let nobody build on it
+                    raise SystemExit(f"{wish.device}: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

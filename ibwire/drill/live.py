@@ -1,0 +1,357 @@
+"""A device on a real link as the target of a script: ibwire is its peer, and a mere mouth.
+
+What comes from the device for the connection of the script is heard, and answered by
+nobody; everything else, ARP and neighbour discovery and the connection manager, an
+`Endpoint` does as ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from ibwire.drill.application import Application
+from ibwire.drill.emulated import DEFAULTS, MAXIMUM_FRAMES
+from ibwire.drill.expressions import Expression, Scope
+from ibwire.drill.literals import Literal
+from ibwire.drill.packets import Wire, build
+from ibwire.drill.runner import asked_for, carry_out
+from ibwire.drill.steps import Case, Say, Script, Step, Verb
+from ibwire.drill.target import TooBusy, Unable
+from ibwire.drill.verdict import Verdict
+from ibwire.drill.ways import Connected, Way
+from ibwire.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
+from ibwire.node import OPEN, Frame, Grant, Node
+from ibwire.programs.endpoint import Endpoint
+from ibwire.rc.attributes import QPType
+from ibwire.rc.device import gid_of
+from ibwire.rc.path import V4_MAPPED, ethernet_route
+from ibwire.rc.qp import QPInit
+from ibwire.units import MS, US, S, Time, ack_timeout
+from ibwire_layers import headers as h
+from ibwire_layers.outer import EtherType, IPProto, IPv4
+from ibwire_layers.packet import Packet, RoCEv2Route
+
+SLACK: Time = 20 * MS
+"""How late a device may be: a round trip, and two busy machines."""
+
+LIMIT: Time = 10 * S
+"""Time of a case."""
+
+STEP: Time = 2 * MS
+"""From one look at what a device's application finds to the next."""
+
+MANAGEMENT_QPN = 1
+
+ETHERNET_SIZE = 14
+
+SOURCE_PORT = 0xC000
+"""The lowest that rdma-core gives to a flow (`ibv_flow_label_to_udp_sport`)."""
+
+
+class Diverted:
+    """A node, but what a peer sends to queue pairs is heard and not handed on.
+
+    Packets to QP1 are still the node's, and so is what others send.
+    """
+
+    def __init__(self, node: Node, peer: int) -> None:
+        self.node = node
+        self.heard: deque[tuple[Time, Frame]] = deque()
+        self.leaving: deque[Frame] = deque()
+        self.former: set[int] = set()
+        """Our numbers of connections that are over: nobody listens there any more."""
+        self.is_flooded = False
+        self._peer = peer
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Hear a frame, or hand it on."""
+        if not self._is_for_script(frame):
+            self.node.receive(frame, now, port)
+        elif len(self.heard) < MAXIMUM_FRAMES:
+            self.heard.append((now, frame))
+        else:
+            self.is_flooded = True
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """What the script sends, then what the node does."""
+        if self.leaving:
+            return self.leaving.popleft()
+        return self.node.poll_transmit(now, port, grant)
+
+    def poll_timeout(self) -> Time | None:
+        """That of the node."""
+        return self.node.poll_timeout()
+
+    def handle_timeout(self, now: Time) -> None:
+        """The node's."""
+        self.node.handle_timeout(now)
+
+    def _is_for_script(self, frame: Frame) -> bool:
+        try:
+            packet = Packet.parse(frame, strict=False)
+        except DecodeError:
+            return _is_datagram(frame, self._peer)
+        route = packet.route
+        if not isinstance(route, RoCEv2Route):
+            return False
+        source = route.ip.src | (V4_MAPPED if isinstance(route.ip, IPv4) else 0)
+        qpn = packet.bth.dest_qp
+        return source == self._peer and qpn != MANAGEMENT_QPN and qpn not in self.former
+
+
+def _is_datagram(frame: Frame, source: int) -> bool:
+    """Whether an address sends a UDP packet, however damaged; ports hand over none but RoCEv2."""
+    at = 12
+    while frame[at : at + 2] == _VLAN:
+        at += 4
+    kind, ip = frame[at : at + 2], frame[at + 2 :]
+    address = source.to_bytes(16)
+    if kind == _IPV4:
+        return ip[9:10] == _UDP and ip[12:16] == address[12:]
+    return kind == _IPV6 and ip[6:7] == _UDP and ip[8:24] == address
+
+
+class LiveDevice:
+    """A device with one connection, as a target whose time is that of the clock."""
+
+    is_recorded = False
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        diverted: Diverted,
+        connected: Connected,
+        wire: Wire,
+        *,
+        slack: Time,
+        end: Time,
+    ) -> None:
+        self.slack = slack
+        self.end = end
+        self.wire = wire
+        self.now: Time = 0
+        self.heard: deque[tuple[Time, Frame]] = deque()
+        self._endpoint = endpoint
+        self._diverted = diverted
+        self._connected = connected
+        self._begin = endpoint.live.now
+        self._frames = 0
+        self._is_under_way = False
+        """Whether something was said since something was heard."""
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """What the names in a script stand for."""
+        wire, verbs = self.wire, self._connected.verbs
+        return {
+            "rq_psn": wire.rq_psn,
+            "sq_psn": wire.sq_psn,
+            "qpn": wire.qpn,
+            "peer_qpn": wire.peer_qpn,
+            "mtu": wire.mtu,
+            "pkey": wire.pkey,
+            **(self._connected.memory if verbs is None else verbs.symbols),
+        }
+
+    def say(self, literal: Literal, scope: Scope) -> tuple[Frame, list[str]]:
+        """Send a packet with the others of this moment."""
+        for place, (token, _) in literal.fields.items():
+            if place.part == "eth":
+                raise Unable(f"needs {token.text}: only the peer is sent to")
+        has_key = h.RETH in literal.headers or h.AtomicETH in literal.headers
+        if has_key and "rkey" not in self.symbols:
+            raise Unable("needs memory of the device, of which nothing is known")
+        frame = build(literal, self.wire, scope)
+        mtu = self._endpoint.port.mtu
+        if len(frame) > mtu + ETHERNET_SIZE:
+            raise Unable(f"needs an MTU of {len(frame) - ETHERNET_SIZE}: the interface has {mtu}")
+        self._diverted.leaving.append(frame)
+        self._is_under_way = True
+        return frame, []
+
+    def settle(self) -> None:
+        """Send what was said, and hear what has come."""
+        self._endpoint.run(seconds=0)
+        self._hear()
+
+    def deliver(self) -> None:
+        """Let what was said arrive: the agent is asked another way, which may be faster."""
+        if self._is_under_way:
+            before = len(self.heard)
+            until = self.now + _round_trip(self.slack)
+            self.advance(until, lambda: len(self.heard) > before)
+            self._is_under_way = False
+
+    def advance(self, until: Time, stop: Callable[[], bool]) -> None:
+        """Let time pass."""
+        self.settle()
+        while not stop() and self.now < until:
+            span = min(until - self.now, STEP)
+            self._endpoint.run(stop=self._has_come, seconds=span / S)
+            self._hear()
+
+    def _has_come(self) -> bool:
+        return bool(self._diverted.heard)
+
+    def _hear(self) -> None:
+        diverted = self._diverted
+        self.now = self._endpoint.live.now - self._begin
+        while diverted.heard:
+            time, frame = diverted.heard.popleft()
+            self._frames += 1
+            self.heard.append((time - self._begin, frame))
+            self._is_under_way = False
+        if diverted.is_flooded or self._frames > MAXIMUM_FRAMES:
+            raise TooBusy(f"more than {MAXIMUM_FRAMES} packets")
+
+
+class Bench:
+    """Where scripts are carried out on a device on a link.
+
+    peer: the IP address of the device. slack: how late it may be. limit: time of a case; one
+    that needs more is skipped.
+    Raises `LinkError` when there is no way to the peer.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, peer: str, way: Way, *, slack: Time = SLACK, limit: Time = LIMIT
+    ) -> None:
+        self.lost = ""
+        """Why the device is given up; empty as long as it is there."""
+        self._last = ""
+        """The case that was carried out last."""
+        self._endpoint = endpoint
+        self._peer = gid_of(peer)
+        self._way = way
+        self._slack = slack
+        self._limit = limit
+        self._gid = endpoint.device.gids[endpoint.gid_towards(self._peer)]
+        self._diverted = Diverted(endpoint.live.node, self._peer)
+        endpoint.live.node = self._diverted
+
+    def run(self, script: Script, case: Case, profile: str) -> Verdict:
+        """Carry out a case on a new connection; what cannot be is skipped.
+
+        Afterwards `lost` says whether the device is. Raises `ScriptError` for a number that
+        does not fit where the script has it, and `Interrupted`.
+        """
+        verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
+        if self.lost:
+            verdict.skipped = f"not run: {self.lost}"
+            return verdict
+        try:
+            self._carry_out(script, case, verdict)
+        except (Unable, VerbsError) as unable:
+            verdict.skipped = str(unable)
+        except (LinkError, PeerError) as error:
+            self.lost = str(error)
+            if self._last:
+                self.lost += f"; the last case was {self._last}"
+            if verdict.failure is None:
+                verdict.skipped = f"not run: {self.lost}"
+        return verdict
+
+    def _carry_out(self, script: Script, case: Case, verdict: Verdict) -> None:
+        endpoint, diverted = self._endpoint, self._diverted
+        if script.virtual:
+            raise Unable(f"needs virtual time: {script.virtual}")
+        scope = Scope(script.path, {})
+        steps = list(case.steps)
+        _, given = asked_for(steps, scope)
+        needed = time_of(steps, scope)
+        if needed > self._limit:
+            raise Unable(f"takes {needed / S:g} s, and the limit is {self._limit / S:g} s")
+        _check_timeout(steps, given, self._slack)
+        if not self._way.has_verbs:
+            _check_verbs(steps)
+        device = endpoint.device
+        cq = device.create_cq(1)
+        # It only holds the number: its packets are diverted.
+        qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
+        own_qpn = qp.number
+        try:
+            with self._way.connect(endpoint, qp, given) as connected:
+                application = None
+                own_qpn = qp.number if connected.peer_qpn is None else connected.peer_qpn
+                diverted.former.discard(own_qpn)
+                wire = self._wire(own_qpn, connected)
+                target = LiveDevice(
+                    *(endpoint, diverted, connected, wire),
+                    slack=self._slack,
+                    end=needed + self._limit,
+                )
+                if connected.verbs is not None:
+                    application = Application(connected.verbs, scope)
+                self._last = verdict.name
+                carry_out(script, steps, target, verdict, application, scope)
+        finally:
+            diverted.former.add(own_qpn)
+            diverted.heard.clear()
+            diverted.leaving.clear()
+            qp.close()
+
+    def _wire(self, own_qpn: int, connected: Connected) -> Wire:
+        device = self._endpoint.device
+        route = ethernet_route(
+            source=self._gid,
+            destination=self._peer,
+            source_mac=device.mac,
+            destination_mac=device.neighbours[self._peer],
+            source_port=SOURCE_PORT,
+            vlan=device.vlan,
+        )
+        memory = connected.memory
+        return Wire(
+            route,
+            *(connected.qpn, own_qpn, 0xFFFF, connected.mtu),
+            *(connected.rq_psn, connected.sq_psn, memory.get("va", 0), memory.get("rkey", 0)),
+        )
+
+
+def time_of(steps: Sequence[Step], scope: Scope) -> Time:
+    """The longest that a case takes by its own words; a range without an end counts nothing."""
+    return sum(_time(step, scope) for step in steps)
+
+
+def _time(step: Step, scope: Scope) -> Time:
+    when = step.when
+    if when.is_range and when.high is None:
+        return _value(when.low, scope)
+    return _value(when.high if when.is_range else when.low, scope)
+
+
+def _value(expression: Expression | None, scope: Scope) -> Time:
+    try:
+        return 0 if expression is None else expression.evaluate(scope)
+    except ScriptError:
+        return 0  # it depends on what the device will say
+
+
+def _check_timeout(steps: Sequence[Step], given: Mapping[str, int], slack: Time) -> None:
+    """Raise `Unable` when the device gives up before our answers can be there in time."""
+    timeout = ack_timeout(given.get("timeout", 0))
+    tries = given.get("retry_cnt", DEFAULTS["retry_cnt"]) + 1
+    round_trip = _round_trip(slack)
+    is_answered = any(isinstance(step, Say) for step in steps)
+    if timeout is not None and is_answered and tries * timeout < round_trip:
+        reason = f"needs an answer within {tries * timeout / US:g} us"
+        raise Unable(f"{reason}: on a link it may take {round_trip / MS:g} ms")
+
+
+def _round_trip(slack: Time) -> Time:
+    """What a packet and its answer take, with a device that is not busy."""
+    return slack // 4
+
+
+_VLAN, _IPV4, _IPV6 = (
+    kind.to_bytes(2) for kind in (EtherType.VLAN, EtherType.IPV4, EtherType.IPV6)
+)
+_UDP = bytes([IPProto.UDP])
+
+
+def _check_verbs(steps: Sequence[Step]) -> None:
+    """Raise `Unable` for the first verb: the device has no application that asks us."""
+    for step in steps:
+        if isinstance(step, Verb):
+            raise Unable(f"needs {step.token.text} at the device: there is no agent")

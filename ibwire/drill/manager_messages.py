@@ -1,0 +1,233 @@
+"""Messages of connection management in a script: `CM_REQ`, `CM_REP reason=...`, both ways.
+
+What a script does not say is right for the exchange that is under way, whose
+numbers are symbols (`manager.Exchange`): what the peer sends is made so, and what the
+device sends must be so. Otherwise they are as the RDMA-CM of Linux sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ibwire.cm.messages import LINUX, Message, Received, decode, encode, padded, reply, request
+from ibwire.cm.rdma_cm import Endpoints
+from ibwire.rc.unreliable import QP1
+from ibwire_layers import cm
+from ibwire_layers import headers as h
+from ibwire_layers.headers import IPCM
+from ibwire_layers.mad import GSI_QKEY, MAD
+from ibwire_layers.packet import Packet
+from ibwire_layers.schema import Field, Header
+
+Symbols = Mapping[str, int]
+
+PREFIX = "CM_"
+
+PORT, PEER_PORT = 7174, 49152
+"""Of the listener and of who asks: that of rping, and the lowest dynamic one (RFC 6335)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A message: what is right in it, by the symbols of the exchange."""
+
+    kind: type[Message]
+    said: Mapping[str, str]
+    """Fields of the peer's message."""
+    heard: Mapping[str, str]
+    """Fields of the device's message."""
+    transaction: str = ""
+    """Of an answer; empty for a message that begins something, which may have any."""
+
+    @property
+    def name(self) -> str:
+        """As scripts have it."""
+        return PREFIX + self.kind.__name__
+
+    @property
+    def headers(self) -> tuple[type[Header], ...]:
+        """Whose fields a script may name: those of the message first."""
+        return (self.kind, MAD, h.DETH)
+
+    @property
+    def room(self) -> int:
+        """Bytes of private data that an application has."""
+        return self.kind.FIELDS[-1].size // 8 - self.first
+
+    @property
+    def first(self) -> int:
+        """Bytes of private data before the application's: a REQ has the IP addresses there."""
+        return IPCM.SIZE if self.kind is cm.REQ else 0
+
+
+def build(form: Form, given: Mapping[str, Mapping[str, int]], data: bytes, sym: Symbols) -> bytes:
+    """The MAD that a peer sends. given: numbers by the key of a header and the field's name."""
+    right: dict[str, Any] = {name: sym[symbol] for name, symbol in form.said.items()}
+    right["private_data"] = padded(form.kind, data)
+    message: Message
+    if form.kind is cm.REQ:
+        ends = endpoints(sym["peer_gid"], sym["gid"])
+        message = request(
+            service_id=sym["service"],
+            source=ends.source,
+            destination=ends.destination,
+            qpn=sym["peer_qpn"],
+            starting_psn=sym["sq_psn"],
+            mtu=sym["mtu"],
+            flow_label=ends.flow_label,
+            pkey=sym["pkey"],
+        )
+        right["private_data"] = padded(cm.REQ, ends.private_data(data))
+    elif form.kind is cm.REP:
+        message = reply(qpn=sym["peer_qpn"], starting_psn=sym["sq_psn"])
+    elif form.kind is cm.REJ:
+        message = cm.REJ(reason=cm.RejectReason.CONSUMER_DEFINED)
+    elif form.kind is cm.MRA:
+        message = cm.MRA(service_timeout=LINUX.service_timeout)
+    else:
+        message = form.kind()
+    message = replace(message, **{**right, **given.get(form.kind.KEY, {})})
+    mad = encode(message, sym[form.transaction or "peer_transaction"])
+    common = replace(MAD.unpack(mad), **given.get(MAD.KEY, {}))
+    return common.pack() + mad[MAD.SIZE :]
+
+
+def endpoints(source: int, destination: int) -> Endpoints:
+    """Who asks whom."""
+    return Endpoints(source, PEER_PORT, destination, PORT)
+
+
+def is_management(packet: Packet) -> bool:
+    """Whether a packet goes from one connection manager to another."""
+    deth = packet.extension(h.DETH)
+    return deth is not None and packet.bth.dest_qp == QP1
+
+
+def received(packet: Packet) -> Received | None:
+    """The message in a packet, `None` for one that has none."""
+    return decode(packet.payload) if is_management(packet) else None
+
+
+def header_of(packet: Packet, part: str) -> Header | None:
+    """The common header of the MAD in a packet, or the message."""
+    found = received(packet)
+    if found is None:
+        return None
+    return MAD.unpack(packet.payload) if part == MAD.KEY else found.message
+
+
+def is_message(form: Form, packet: Packet) -> bool:
+    """Whether a packet has a message of this form."""
+    found = received(packet)
+    return found is not None and isinstance(found.message, form.kind)
+
+
+def differences(
+    form: Form, packet: Packet, named: frozenset[str], data: bytes | None, sym: Symbols
+) -> list[str]:
+    """What is not right in a message of this form, but for the fields that are named.
+
+    data: what the application's private data must be, `None` for whatever it likes.
+    """
+    found = received(packet)
+    assert found is not None
+    message = found.message
+    wrong = [
+        _wrong(name, getattr(message, name), sym[symbol])
+        for name, symbol in form.heard.items()
+        if name not in named and getattr(message, name) != sym[symbol]
+    ]
+    transaction = sym[form.transaction] if form.transaction else found.transaction_id
+    if "transaction_id" not in named and found.transaction_id != transaction:
+        wrong.append(_wrong("transaction_id", found.transaction_id, transaction))
+    deth = packet.extension(h.DETH)
+    assert deth is not None
+    if "src_qp" not in named and deth.src_qp != QP1:
+        wrong.append(_wrong("src_qp", deth.src_qp, QP1))
+    if "qkey" not in named and deth.qkey != GSI_QKEY:
+        wrong.append(_wrong("qkey", deth.qkey, GSI_QKEY))
+    if data is not None:
+        private = message.private_data[form.first :]
+        if private != data.ljust(len(private), b"\0"):
+            wrong.append(f"private data {private[: max(len(data), 8)].hex()}, not {data.hex()}")
+    return wrong
+
+
+def describe(packet: Packet) -> str:
+    """A packet to QP1 in a line: the message and what tells it from others."""
+    found = received(packet)
+    if found is None:
+        return f"a datagram of {len(packet.payload)} bytes for QP{packet.bth.dest_qp}"
+    message = found.message
+    words = [PREFIX + type(message).__name__]
+    for entry in type(message).FIELDS:
+        if entry.name in _SHOWN:
+            value = getattr(message, entry.name)
+            names = {number: name for name, number in names_of(entry).items()}
+            words.append(f"{entry.name}={names.get(value, _hex(value))}")
+    return " ".join(words)
+
+
+def names_of(entry: Field) -> Mapping[str, int]:
+    """The names that a field's numbers have."""
+    return {} if entry.names is None else {each.name: each.value for each in entry.names}
+
+
+def _wrong(name: str, actual: int, expected: int) -> str:
+    return f"{name} {_hex(actual)}, not {_hex(expected)}"
+
+
+def _hex(value: int) -> str:
+    return hex(value) if value >= 1 << 16 else str(value)
+
+
+_SHOWN = frozenset(
+    {
+        *("local_comm_id", "remote_comm_id", "local_qpn", "starting_psn", "remote_qpn"),
+        *("reason", "message_rejected", "message_mraed", "service_timeout"),
+    }
+)
+
+_SAID = {"local_comm_id": "peer_cm_id", "remote_comm_id": "cm_id"}
+_HEARD = {"local_comm_id": "cm_id", "remote_comm_id": "peer_cm_id"}
+_ASKS = {"transaction": "transaction"}
+
+_FORMS = (
+    Form(
+        cm.REQ,
+        {"local_comm_id": "peer_cm_id", "local_ca_guid": "peer_guid"},
+        {
+            "service_id": "service",
+            "local_ca_guid": "guid",
+            "local_qpn": "qpn",
+            "starting_psn": "rq_psn",
+            "primary_local_gid": "gid",
+            "primary_remote_gid": "peer_gid",
+        },
+    ),
+    Form(
+        cm.MRA,
+        {**_SAID, "message_mraed": "to_device"},
+        {**_HEARD, "message_mraed": "from_device"},
+        **_ASKS,
+    ),
+    Form(cm.REJ, {**_SAID, "message_rejected": "to_device"}, _HEARD, **_ASKS),
+    Form(
+        cm.REP,
+        {**_SAID, "local_ca_guid": "peer_guid"},
+        {
+            "remote_comm_id": "peer_cm_id",
+            "local_ca_guid": "guid",
+            "local_qpn": "qpn",
+            "starting_psn": "rq_psn",
+        },
+        **_ASKS,
+    ),
+    Form(cm.RTU, _SAID, _HEARD, **_ASKS),
+    Form(cm.DREQ, {**_SAID, "remote_qpn": "qpn"}, {**_HEARD, "remote_qpn": "peer_qpn"}),
+    Form(cm.DREP, _SAID, _HEARD, "dreq_transaction"),
+)
+FORMS: Mapping[str, Form] = {form.name: form for form in _FORMS}
+"""Messages by their names (IBA 12.6; rc-transport.md 20)."""

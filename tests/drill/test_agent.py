@@ -1,0 +1,307 @@
+"""The agent on a device of ours, and what asks it: the verbs of a script on both ways."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ibwire.drill.remote import Remote
+from ibwire.drill.target import Unable
+from ibwire.errors import PeerError, VerbsError
+from ibwire.rc.attributes import QPState
+from ibwire.rc.device import gid_of
+from ibwire.rc.memory import Access
+from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
+from ibwire.verbs import Network, install_as_pyverbs, uninstall, use
+
+Answer = Callable[[dict[str, Any]], Any]
+
+GIDS = gid_of("10.0.0.1"), gid_of("10.0.0.2")
+"""Of the two devices of a network of the verbs face."""
+
+OWN_QPN = 0x77
+
+DOCS = Path(__file__).parents[2] / "docs" / "drill.md"
+
+
+@pytest.fixture
+def agent() -> Iterator[Any]:
+    """An agent on the first device."""
+    install_as_pyverbs()
+    try:
+        module = importlib.import_module("ibwire.drill.agent")
+        device = importlib.import_module("pyverbs.device")
+        with use(Network()) as network:
+            context = device.Context(name="ibwire0")
+
+            def has_event() -> bool:
+                network.deliver_events()
+                return bool(context._events)
+
+            yield module.Agent(context, has_event)
+    finally:
+        uninstall()
+
+
+@pytest.fixture
+def ask(agent: Any) -> Answer:
+    """A question there, the answer back, as lines."""
+    return lambda question: json.loads(agent.answer(json.dumps(question).encode()))
+
+
+def remote(ask: Answer, **given: int) -> Remote:
+    return Remote(ask, given, GIDS, OWN_QPN)
+
+
+# The two together.
+
+
+def test_a_queue_pair_comes_up_as_asked_for(ask: Answer) -> None:
+    found = remote(ask)
+
+    assert found.state is QPState.RTS
+    assert found.symbols["size"] == 1 << 16
+    assert found.symbols["end"] == found.symbols["va"] + (1 << 16)
+
+
+@pytest.mark.parametrize("state", [QPState.RESET, QPState.RTR, QPState.SQD, QPState.ERR])
+def test_a_queue_pair_stops_in_the_state_asked_for(ask: Answer, state: QPState) -> None:
+    assert remote(ask, state=state).state is state
+
+
+def test_memory_is_written_and_read(ask: Answer) -> None:
+    found = remote(ask)
+    address = found.symbols["va"] + 100
+
+    found.write(address, b"some bytes")
+
+    assert found.read(address - 2, 14) == b"\0\0some bytes\0\0"
+
+
+def test_memory_has_the_bounds_of_its_region(ask: Answer) -> None:
+    found = remote(ask)
+
+    with pytest.raises(Unable, match="no memory for 2 bytes"):
+        found.read(found.symbols["end"] - 1, 2)
+
+
+def test_regions_have_names_keys_and_an_end(ask: Answer) -> None:
+    found = remote(ask)
+
+    found.register("other", 4096, int(Access.LOCAL_WRITE), other_pd=True)
+    found.write(found.symbols["other.va"], b"x")
+    found.deregister("other")
+
+    assert found.symbols["other.end"] - found.symbols["other.va"] == 4096
+    with pytest.raises(Unable, match="no memory for 1 bytes"):
+        found.read(found.symbols["other.va"], 1)
+
+
+def test_completions_come_once_with_all_that_they_say(ask: Answer) -> None:
+    found = remote(ask)
+    found.post_recv(RecvWR([], 7))
+    found.post_send(SendWR(WROpcode.RDMA_READ, [SGE(found.symbols["va"], 8, 1)], wr_id=9))
+
+    found.modify({}, QPState.ERR)
+    completions, events = found.collect()
+
+    assert [(wc.wr_id, wc.status) for wc in completions["recv"]] == [(7, WCStatus.WR_FLUSH_ERR)]
+    assert [wc.wr_id for wc in completions["send"]] == [9]
+    assert events == []
+    assert found.collect() == ({"send": [], "recv": []}, [])
+
+
+def test_a_failed_verb_has_the_error_number_of_the_device(ask: Answer) -> None:
+    found = remote(ask)
+
+    with pytest.raises(VerbsError) as error:
+        found.modify({}, QPState.RTR)
+
+    assert error.value.errno == errno.EINVAL
+
+
+def test_what_the_agent_has_not_got_is_no_failure_of_the_device(ask: Answer) -> None:
+    found = remote(ask)
+
+    with pytest.raises(Unable, match="FLUSH: the agent cannot post it"):
+        found.post_send(SendWR(WROpcode.FLUSH))
+    with pytest.raises(Unable, match="the device has no GID"):
+        Remote(ask, {}, (gid_of("10.0.0.9"), GIDS[1]), OWN_QPN)
+    with pytest.raises(Unable, match="path MTU 77"):
+        remote(ask, mtu=77)
+
+
+def test_everything_is_gone_with_the_next_connection(ask: Answer) -> None:
+    before = remote(ask)
+    before.register("other", 4096, int(Access.LOCAL_WRITE))
+    before.post_recv(RecvWR([], 7))
+
+    after = remote(ask)
+
+    assert after.qpn != before.qpn
+    assert after.collect() == ({"send": [], "recv": []}, [])
+    assert set(after.regions) == {"mr"}
+
+
+# The agent alone.
+
+
+def test_an_agent_serves_a_program_line_by_line_and_then_forgets(agent: Any, ask: Answer) -> None:
+    remote(ask)
+    here, there = socket.socketpair()
+    pieces = [b'{"do": "about"}\n{"do": "sta', b'te"}\n', b""]
+
+    def wait() -> None:
+        piece = pieces.pop(0)
+        here.sendall(piece) if piece else here.shutdown(socket.SHUT_WR)
+
+    with here, there:
+        importlib.import_module("ibwire.drill.agent").serve(there, agent, wait)
+        answers = [json.loads(line) for line in here.recv(1 << 16).splitlines()]
+
+    assert [answer["ok"] for answer in answers] == [
+        *({"device": "ibwire0", "access": answers[0]["ok"]["access"]}, QPState.RTS)
+    ]
+    assert agent.qp is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(
+    question=st.one_of(
+        st.binary(max_size=60),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.sampled_from(["do", "len", "region", "sge"]), inner)
+            ),
+        ).map(lambda value: json.dumps(value).encode()),
+        st.sampled_from(["create", "write", "read", "modify", "post_send", "bind", "collect"]).map(
+            lambda name: json.dumps({"do": name}).encode()
+        ),
+    )
+)
+def test_nonsense_is_answered(agent: Any, question: bytes) -> None:
+    answer = json.loads(agent.answer(question))
+
+    assert set(answer) <= {"ok", "errno", "reason", "unable"}
+
+
+def test_more_memory_than_a_script_may_have_is_not_registered(ask: Answer) -> None:
+    remote(ask)
+
+    answer = ask({"do": "register", "len": 1 << 27, "access": 1})
+
+    assert answer == {"unable": "more than 67108864 bytes of memory"}
+
+
+@pytest.mark.parametrize(("offset", "length"), [(65536, 1), (-1, 2), (0, 65537), (5, -6)])
+def test_what_is_outside_of_a_region_is_not_touched(ask: Answer, offset: int, length: int) -> None:
+    """pyverbs reads and writes wherever it is told to."""
+    remote(ask)
+
+    answer = ask({"do": "read", "region": 0, "offset": offset, "len": length})
+
+    assert answer == {"unable": f"no {length} bytes at {offset} of a region of 65536"}
+
+
+def test_every_question_is_documented(agent: Any) -> None:
+    names = importlib.import_module("ibwire.drill.agent").HANDLERS
+    table = DOCS.read_text().partition("### The agent's questions")[2].partition("\n## ")[0]
+
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(names)
+
+
+# An agent that lies.
+
+GOOD: dict[str, Any] = {
+    "about": {"device": "x", "access": 15},
+    "create": {"qpn": 5, "region": 0, "va": 4096, "rkey": 1, "lkey": 2},
+    "modify": None,
+    "state": 3,
+    "read": "00",
+    "collect": {"send": [], "recv": [], "events": []},
+}
+
+SUCCESS = {"wr_id": 1, "status": 0, "opcode": 0, "byte_len": 8, "flags": 0, "imm_data": 0}
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("about", None),
+        ("about", {"device": "x"}),
+        ("create", {"qpn": "5"}),
+        ("create", {"qpn": 5, "region": 0, "va": None}),
+        ("state", 99),
+        ("state", [3]),
+        ("read", 5),
+        ("read", "xy"),
+        ("collect", []),
+        ("collect", {"send": [], "recv": []}),
+        ("collect", {"send": [{}], "recv": [], "events": []}),
+        ("collect", {"send": [{**SUCCESS, "status": 99}], "recv": [], "events": []}),
+        ("collect", {"send": [{**SUCCESS, "opcode": 77}], "recv": [], "events": []}),
+        ("collect", {"send": 5, "recv": [], "events": []}),
+        ("collect", {"send": [], "recv": [], "events": [999]}),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_the_agents_fault(question: str, answer: Any) -> None:
+    answers = {**GOOD, question: answer}
+
+    with pytest.raises(PeerError):
+        use_all(remote(lambda asked: {"ok": answers[asked["do"]]}))
+
+
+@pytest.mark.parametrize("answer", [None, [], {}, {"errno": "EINVAL", "reason": "x"}, "ok"])
+def test_an_answer_of_another_form_is_the_agents_fault(answer: Any) -> None:
+    with pytest.raises(PeerError, match="the agent answers"):
+        remote(lambda asked: answer)
+
+
+def test_a_completion_is_read_with_all_its_numbers() -> None:
+    answers = {**GOOD, "collect": {"send": [SUCCESS], "recv": [], "events": [3]}}
+
+    completions, events = remote(lambda asked: {"ok": answers[asked["do"]]}).collect()
+
+    (wc,) = completions["send"]
+    assert (wc.wr_id, wc.status, wc.opcode, wc.byte_len) == (1, WCStatus.SUCCESS, WCOpcode.SEND, 8)
+    assert [event.name for event in events] == ["QP_ACCESS_ERR"]
+
+
+def use_all(found: Remote) -> None:
+    assert found.state
+    found.read(found.symbols["va"], 1)
+    found.collect()
+
+
+def test_what_is_posted_reaches_the_agent_as_it_is() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def ask(question: dict[str, Any]) -> Any:
+        asked.append(question)
+        return {"ok": GOOD.get(question["do"])}
+
+    found = remote(ask)
+    found.post_send(
+        SendWR(
+            WROpcode.ATOMIC_CMP_AND_SWP,
+            [SGE(4096, 8, 2)],
+            SendFlags.SIGNALED | SendFlags.FENCE,
+            *(5, 6, 7, 8, 9, 10, 11),
+        )
+    )
+
+    wish = {"opcode": 5, "wr_id": 5, "sge": [4096, 8, 2], "flags": 3, "imm_data": 6}
+    wish |= {"invalidate_rkey": 7, "remote_addr": 8, "rkey": 9, "compare_add": 10, "swap": 11}
+    assert asked[-1] == {"do": "post_send", **wish}

@@ -1,0 +1,267 @@
+"""What a device on a link has to be left out of, and whose frames are the script's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ibwire.cli.drill import command
+from ibwire.drill import parse
+from ibwire.drill.expressions import Scope
+from ibwire.drill.files import write_junit
+from ibwire.drill.live import Diverted, time_of
+from ibwire.drill.verdict import Verdict
+from ibwire.drill.ways import ByParameters
+from ibwire.errors import PeerError
+from ibwire.node import OPEN, Frame, Grant
+from ibwire.programs.endpoint import Endpoint
+from ibwire.rc.device import gid_of
+from ibwire.rc.path import Path as Way
+from ibwire.rc.path import ethernet_route, is_v4
+from ibwire.units import MS, US, S, Time
+from ibwire_layers import headers as h
+from ibwire_layers.opcodes import OpCode
+
+# Time.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("+1us < ACK psn", US),
+        ("+10ms silence\n+5ms silence", 15 * MS),
+        ("+60ms..269ms > any", 269 * MS),
+        ("+60ms.. > any", 60 * MS),
+        # 4.096 us * 2 ** 14 (IBA 9.7.6.1.3).
+        ("+ack_timeout(14) > any", 67_108_864_000),
+        ("for i in 1..3 {\n+1s silence\n}", 3 * S),
+        ("+1ms unordered {\n> any\n}", MS),
+        # What it will be nobody knows yet.
+        ("> ACK psn=?p\n+$p*1ms silence\n+1ms silence", MS),
+    ],
+)
+def test_time_of_a_case_is_what_its_lines_say(text: str, expected: Time) -> None:
+    (case,) = parse(text.encode(), "s.drill").cases
+
+    assert time_of(case.steps, Scope("s.drill", {})) == expected
+
+
+def test_a_script_says_why_it_needs_virtual_time() -> None:
+    assert parse(b"virtual it is too fast\n> any", "s.drill").virtual == "it is too fast"
+
+
+# Frames.
+
+OWN, PEER, STRANGER = gid_of("10.0.0.9"), gid_of("10.0.0.1"), gid_of("10.0.0.2")
+OWN_V6, PEER_V6 = gid_of("fd00::9"), gid_of("fd00::1")
+
+
+class Other:
+    """The node behind; it has one frame to send."""
+
+    def __init__(self) -> None:
+        self.received: list[Frame] = []
+        self.leaving: list[Frame] = [b"of the node"]
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        self.received.append(frame)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        return self.leaving.pop() if self.leaving else None
+
+    def poll_timeout(self) -> Time | None:
+        return 5
+
+    def handle_timeout(self, now: Time) -> None:
+        self.received.append(b"timeout")
+
+
+def frame(qpn: int, source: int = PEER) -> Frame:
+    route = ethernet_route(
+        source=source,
+        destination=OWN if is_v4(source) else OWN_V6,
+        source_mac=bytes(6),
+        destination_mac=bytes(6),
+        source_port=0xC000,
+    )
+    bth = h.BTH(opcode=OpCode.RC_ACKNOWLEDGE, dest_qp=qpn, psn=5)
+    return Way(route).frame(bth.pack() + h.AETH().pack())
+
+
+def test_what_the_peer_sends_to_queue_pairs_is_the_scripts() -> None:
+    diverted = Diverted(Other(), PEER)
+
+    diverted.receive(frame(0x77), 3)
+    diverted.receive(frame(0x78), 4)
+
+    assert list(diverted.heard) == [(3, frame(0x77)), (4, frame(0x78))]
+
+
+@pytest.mark.parametrize("source", [PEER, PEER_V6])
+def test_a_packet_that_is_cut_off_is_the_scripts_too(source: int) -> None:
+    diverted = Diverted(Other(), source)
+    given = frame(0x77, source)[:-20]
+
+    diverted.receive(given, 3)
+    diverted.receive(tagged(given), 3)
+
+    assert list(diverted.heard) == [(3, given), (3, tagged(given))]
+
+
+def tagged(given: Frame) -> Frame:
+    return given[:12] + bytes.fromhex("8100 0005") + given[12:]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(frame(1), frame(0x77, STRANGER), frame(0x77, STRANGER)[:-20], frame(0x66)),
+        *(b"", b"\xff" * 60, frame(0x77)[:20]),
+    ],
+)
+def test_everything_else_is_the_nodes(given: Frame) -> None:
+    """QP1, strangers, connections that are over, and what is no RoCEv2 at all."""
+    node = Other()
+    diverted = Diverted(node, PEER)
+    diverted.former.add(0x66)
+
+    diverted.receive(given, 3)
+
+    assert node.received == [given]
+    assert not diverted.heard
+
+
+def test_what_the_script_says_leaves_first() -> None:
+    diverted = Diverted(Other(), PEER)
+    diverted.leaving += [b"first", b"second"]
+
+    assert [diverted.poll_transmit(0) for _ in range(4)] == [
+        *(b"first", b"second", b"of the node", None)
+    ]
+
+
+def test_a_flood_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ibwire.drill.live.MAXIMUM_FRAMES", 3)
+    diverted = Diverted(Other(), PEER)
+
+    for _ in range(5):
+        diverted.receive(frame(0x77), 0)
+
+    assert len(diverted.heard) == 3
+    assert diverted.is_flooded
+
+
+def test_timeouts_are_the_nodes() -> None:
+    node = Other()
+    diverted = Diverted(node, PEER)
+    diverted.handle_timeout(7)
+
+    assert diverted.poll_timeout() == 5
+    assert node.received == [b"timeout"]
+
+
+# Numbers of a connection.
+
+
+class Link:
+    """An endpoint, as far as its numbers go."""
+
+    def psn(self) -> int:
+        return 99
+
+    def path_mtu(self) -> int:
+        return 1024
+
+
+class Number:
+    number = 0x77
+
+
+def connected(source: str, *, is_command: bool = False, **given: int) -> tuple[int, ...]:
+    endpoint: Endpoint = Link()  # type: ignore[assignment]
+    way = ByParameters(source, is_command=is_command)
+    with way.connect(endpoint, Number(), given) as found:  # type: ignore[arg-type]
+        return found.qpn, found.mtu, found.rq_psn, found.sq_psn, found.memory.get("end", 0)
+
+
+def test_what_a_file_does_not_say_is_usual(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_text('{"qpn": 5}')
+
+    assert connected(str(path)) == (5, 1024, 99, 0, 0)
+
+
+def test_a_command_is_told_our_end_of_the_connection() -> None:
+    text = '{\\"qpn\\": $IBWIRE_QPN, \\"rq_psn\\": $IBWIRE_PSN, \\"va\\": 4096, \\"size\\": 8}'
+
+    assert connected(f'echo "{text}"', is_command=True, rq_psn=1234) == (0x77, 1024, 1234, 0, 4104)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "this is no JSON"),
+        ("[]", "no JSON object"),
+        ("{}", "qpn, the device's"),
+        ('{"qpn": "5"}', "qpn is '5'"),
+        ('{"qpn": 16777216}', "qpn is 16777216, not a number below 16777216"),
+        ('{"qpn": 5, "va": -1}', "va is -1"),
+        ('{"qpn": 5, "mtu": 1000}', "a path MTU"),
+        ('{"qpn": true}', "qpn is True"),
+    ],
+)
+def test_numbers_that_are_none_are_told(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "numbers"
+    path.write_text(text)
+
+    with pytest.raises(PeerError, match=reason):
+        connected(str(path))
+
+
+def test_a_source_that_gives_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match="No such file"):
+        connected(str(tmp_path / "none"))
+    with pytest.raises(PeerError, match="exit status 3"):
+        connected("exit 3", is_command=True)
+
+
+# The command.
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--dev", "lo"], "needs --dev, the interface, and --peer"),
+        (["--peer", "10.0.0.1"], "needs --dev, the interface, and --peer"),
+        (["--connect", "params"], "needs --params or --params-from"),
+        (["--params", "x"], "are for --connect params"),
+        (["--capture", "x", "--device", "10.0.0.1"], "either a recording or a device"),
+    ],
+)
+def test_options_that_do_not_fit_are_wrong_usage(
+    tmp_path: Path, options: list[str], reason: str
+) -> None:
+    script = tmp_path / "s.drill"
+    script.write_text("+1us silence\n")
+    if len(options) == 2 and options[0] in ("--connect", "--params"):
+        options = [*options, "--dev", "lo", "--peer", "10.0.0.1"]
+    if options[0] == "--capture":
+        capture = Path(__file__).parents[2] / "captures" / "drop-one-middle.b.pcap"
+        options = ["--capture", str(capture), "--device", "10.77.0.2", "--dev", "lo"]
+
+    result = CliRunner().invoke(command, [str(script), *options])
+
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
+def test_junit_says_why_a_case_was_left_out(tmp_path: Path) -> None:
+    verdict = Verdict("s.drill", "", "Rule.", "", "spec", skipped="needs < that")
+
+    write_junit(str(tmp_path / "out.xml"), [verdict], [])
+
+    text = (tmp_path / "out.xml").read_text()
+    assert 'failures="0" errors="0" skipped="1"' in text
+    assert '<skipped message="needs &lt; that" />' in text

@@ -1,0 +1,250 @@
+"""Connection management in scripts: what is right by itself, what is told, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drill.test_docs import BLOCKS
+from ibwire.drill import Verdict, parse, report, run
+from ibwire.drill.application import Application
+from ibwire.drill.emulated import Emulated
+from ibwire.drill.expressions import Scope
+from ibwire.drill.runner import carry_out
+from ibwire.errors import ScriptError
+from ibwire.rc.profile import PROFILES
+from ibwire_layers import cm
+from ibwire_layers.headers import DETH, IPCM
+from ibwire_layers.mad import GSI_QKEY, MAD
+from ibwire_layers.packet import CrcStatus, Packet
+
+SCRIPTS = sorted((Path(__file__).parents[1] / "conformance" / "cm").glob("*.drill"))
+
+ASKED = "qp state=RESET\nlisten\n< CM_REQ\ncm_event CONNECT_REQUEST\n"
+"""Four lines."""
+
+CONNECTED = ASKED + "accept\n> CM_REP\n< CM_RTU\ncm_event ESTABLISHED\n"
+
+
+def drill(text: str, profile: str = "spec") -> Verdict:
+    script = parse(text.encode(), "s.drill", profile)
+    (case,) = script.cases
+    return run(script, case, profile)
+
+
+def frames_of(text: str, way: str) -> list[Packet]:
+    verdict = drill(text)
+    assert verdict.passed, report(verdict)
+    return [Packet.parse(each.frame) for each in verdict.entries if each.frame and each.way == way]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_shipped_script_passes_with_every_profile(path: Path, profile: str) -> None:
+    script = parse(path.read_bytes(), path.name, profile)
+
+    for case in script.cases:
+        verdict = run(script, case, profile)
+        assert verdict.passed, report(verdict)
+
+
+def test_shipped_scripts_say_why_they_need_virtual_time() -> None:
+    assert len(SCRIPTS) >= 8
+    assert all(parse(path.read_bytes(), path.name).virtual for path in SCRIPTS)
+
+
+def test_example_of_the_documentation_passes() -> None:
+    (text,) = (block for block in BLOCKS if "> CM_REP" in block)
+
+    verdict = drill(text)
+
+    assert verdict.passed, report(verdict)
+
+
+def test_request_is_right_in_all_that_is_not_said() -> None:
+    """IBA 12.6 and annex A11; rc-transport facts 20: QP1, its Q_Key, the IP addresses."""
+    text = 'qp sq_psn=0x123 mtu=1024\n< CM_REQ retry_count=3 data="ab cd"\n> CM_REJ'
+
+    (packet,) = frames_of(text, "<")
+
+    assert packet.icrc_status() is CrcStatus.GOOD
+    deth = packet.extension(DETH)
+    assert deth is not None
+    assert (packet.bth.dest_qp, deth.src_qp, deth.qkey) == (1, 1, GSI_QKEY)
+    assert len(packet.payload) == 256
+    common = MAD.unpack(packet.payload)
+    assert (common.base_version, common.mgmt_class, common.class_version) == (1, 7, 2)
+    assert (common.method, common.attribute_id) == (3, 0x10)
+    request = cm.REQ.unpack(packet.payload, MAD.SIZE)
+    assert (request.local_qpn, request.starting_psn) == (0x77, 0x123)
+    assert request.service_id == 0x0000000001061C06  # TCP port 7174
+    assert request.path_packet_payload_mtu == 3
+    assert request.retry_count == 3
+    addresses = IPCM.unpack(request.private_data)
+    assert (addresses.src_ip, addresses.dst_ip) == (0x0A000001, 0x0A000002)
+    assert request.private_data[36:40] == bytes.fromhex("abcd0000")
+
+
+def test_queue_pair_gets_what_the_messages_say() -> None:
+    text = (
+        "qp state=RESET rq_psn=7\nlisten\n< CM_REQ local_qpn=0x99 starting_psn=0xFFFFFF\n"
+        "cm_event CONNECT_REQUEST\naccept\n> CM_REP starting_psn=7\n< CM_RTU\n"
+        "cm_event ESTABLISHED\npost_send RDMA_WRITE len=512\n> WRITE_FIRST 0xFFFFFF dest_qp=0x99\n"
+        "> WRITE_LAST 0\n< ACKNOWLEDGE psn+1\npoll send"
+    )
+
+    verdict = drill(text)
+
+    assert verdict.passed, report(verdict)
+
+
+PASSING = {
+    "a captured ID": ASKED + "accept\n> CM_REP local_comm_id=?x\n< CM_RTU remote_comm_id=$x\n"
+    "cm_event ESTABLISHED",
+    "a symbol": ASKED + "accept\n> CM_REP remote_comm_id=peer_cm_id local_ca_guid=guid",
+    "fields of the headers before": ASKED + "accept\n> CM_REP mad.method=3 deth.src_qp=1 bth.psn=*",
+    "one of two messages": "< CM_REQ\n> CM_REP | CM_REJ reason={NO_QP, INVALID_SERVICE_ID}",
+    "an optional message": "< CM_REQ\n>? CM_MRA\n> CM_REJ",
+    "in any order": "< CM_REQ\n< CM_DREQ\nunordered {\n> CM_DREP\n> CM_REJ\n}",
+    "any packet": "< CM_REQ\n> any",
+    "a wrong ICRC": "listen\n< CM_REQ icrc=bad\n+1s silence\ncm_event nothing",
+    "over IPv6": CONNECTED.replace("state=RESET", "state=RESET version=6"),
+    "verbs without a connection": "accept fails=EINVAL\nreject fails=EINVAL\ndelay fails=EINVAL\n"
+    "ready fails=EINVAL\ndisconnect fails=EINVAL\nunlisten fails=EINVAL",
+    "a queue pair that is in use": "listen\n< CM_REQ\ncm_event CONNECT_REQUEST\n"
+    "accept fails=EINVAL\n> CM_REP",
+    "private data that is expected": ASKED + 'accept\n> CM_REP data=""',
+    "another exchange, in which the device has no ID yet": CONNECTED
+    + "< CM_REQ local_comm_id=9 local_qpn=9 service_id=service+1\n> CM_REJ",
+    "both directions at once": CONNECTED + "disconnect\n> CM_DREQ\n< CM_DREQ\n> CM_DREP\n"
+    "cm_event DISCONNECTED",
+}
+
+
+@pytest.mark.parametrize("text", PASSING.values(), ids=PASSING)
+def test_passes(text: str) -> None:
+    verdict = drill(text)
+
+    assert verdict.passed, report(verdict)
+
+
+FAILING = {
+    "another message": (
+        "< CM_REQ\n> CM_REP",
+        2,
+        "CM_REJ local_comm_id=0 remote_comm_id=0xb0b0001 message_rejected=REQ "
+        "reason=INVALID_SERVICE_ID, not CM_REP",
+    ),
+    "another number": (
+        ASKED + "accept\n> CM_REP rnr_retry_count=1",
+        6,
+        "rnr_retry_count 7, not 1",
+    ),
+    "another reason": ("< CM_REQ\n> CM_REJ reason=NO_QP", 2, "reason 8, not NO_QP"),
+    "what goes without saying": (
+        "< CM_REQ local_comm_id=5\n> CM_REJ remote_comm_id=peer_cm_id+1",
+        2,
+        "remote_comm_id 5, not peer_cm_id+1 (6)",
+    ),
+    "an ID that is not the exchange's": (
+        ASKED + "accept\n> CM_REP\n< CM_DREQ remote_comm_id=3\n> CM_DREP",
+        8,
+        "local_comm_id 3, not ",
+    ),
+    "a transaction that is not the question's": (
+        "< CM_REQ\n< CM_DREQ mad.transaction_id=9\n> CM_REJ\n> CM_DREP mad.transaction_id=8",
+        4,
+        "transaction_id 9, not 8",
+    ),
+    "a transaction that is not the last DREQ's": (
+        "< CM_DREQ mad.transaction_id=9\n< CM_DREQ mad.transaction_id=10\n> CM_DREP",
+        3,
+        "transaction_id 9, not 10",
+    ),
+    "another Q_Key than that of QP1": (
+        "impair > rewrite deth.qkey=1\n< CM_REQ\n> CM_REJ",
+        3,
+        "qkey 1, not 0x80010000",
+    ),
+    "another sender than QP1": (
+        "impair > rewrite deth.src_qp=2\n< CM_REQ\n> CM_REJ",
+        3,
+        "src_qp 2, not 1",
+    ),
+    "private data": (ASKED + 'accept\n> CM_REP data="01"', 6, "private data 00"),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "detail"), FAILING.values(), ids=FAILING)
+def test_fails_and_says_why(text: str, line: int, detail: str) -> None:
+    failure = drill(text).failure
+
+    assert failure is not None
+    assert failure.line.number == line
+    assert any(each.startswith(detail) for each in failure.details), failure.details
+
+
+def test_unread_event_of_the_manager_is_a_failure() -> None:
+    failure = drill("listen\n< CM_REQ\n").failure
+
+    assert failure is not None
+    assert failure.got == "the event CONNECT_REQUEST"
+
+
+def test_another_event_than_the_expected_one_is_told_with_its_reason() -> None:
+    text = "connect\n> CM_REQ\n< CM_REJ reason=NO_RESOURCES\ncm_event REJECTED reason=NO_QP"
+
+    failure = drill(text).failure
+
+    assert failure is not None
+    assert failure.got == "REJECTED reason=NO_RESOURCES"
+
+
+def test_target_without_a_manager_to_command_leaves_the_case_out() -> None:
+    script = parse(b"listen\n", "s.drill")
+    device = Emulated("spec", {})
+    scope = Scope("s.drill", {})
+    verdict = Verdict("s.drill", "", "", "", "spec")
+
+    carry_out(script, script.cases[0].steps, device, verdict, Application(device, scope), scope)
+
+    assert verdict.skipped == "a connection manager that does what a script says"
+
+
+ERRORS = {
+    "< CM_REX": "1:3: CM_REX is no message of connection management; did you mean CM_REQ?",
+    "< CM_REQ 7": "1:10: expected a field of the packet, found 7",
+    "< CM_REQ remote_comm_id=3": "1:10: remote_comm_id is no field of CM_REQ; did you mean ",
+    "< CM_REQ private_data=3": "1:10: private_data is no field of CM_REQ; did you mean ",
+    "< CM_REJ reason=NOPE": "1:17: NOPE is no number; did you mean NO_QP?",
+    "< CM_REQ len=4": "1:10: len is no field of CM_REQ; ",
+    "< CM_REQ retry_count=1 retry_count=2": "1:24: retry_count is given twice",
+    '< CM_REQ data="' + "00" * 57 + '"': "1:3: CM_REQ has room for 56 bytes of private data",
+    "listen port=3": "1:8: port is no argument of listen; expected backlog, fails, service",
+    "cm_event": "1:9: expected an event of the connection manager, found the end of the line",
+    "cm_event GONE": "1:10: GONE is no event of the connection manager; expected CONNECT_REQUEST, ",
+    "+1us..2us accept": "1:11: this happens at one time: a range is for what is expected",
+}
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_an_error_says_where_it_is_and_what_was_expected(text: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        parse(text.encode(), "s.drill")
+
+    assert str(caught.value).startswith(f"s.drill:{ERRORS[text]}")
+
+
+RUN_ERRORS = {
+    "< CM_REQ retry_count=8": "1:10: retry_count is 0x8, which does not fit 3 bits",
+    "listen backlog=0": "1:8: backlog is 0, not from 1 to 1024",
+}
+
+
+@pytest.mark.parametrize("text", RUN_ERRORS)
+def test_a_number_that_does_not_fit_is_told_with_its_place(text: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        drill(text)
+
+    assert str(caught.value).startswith(f"s.drill:{RUN_ERRORS[text]}")

@@ -1,0 +1,240 @@
+"""What Linux rxe makes of the conformance scripts, as the table of docs/conformance-rxe.md.
+
+    PYTHONPATH=tests python -m interop.rxe.conformance
+
+carries them out on guests and writes the table anew; a test compares it with what guests do.
+"""
+
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ibwire.drill.ways import AGENT_PORT
+from interop.rxe.boot import DEVICE, GuestError
+from interop.rxe.deviations import reason_of
+from interop.rxe.peers import Peers
+from interop.rxe.wire import THEIRS
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "tests" / "conformance"
+PAGE = ROOT / "docs" / "conformance-rxe.md"
+AGENT = ROOT / "ibwire" / "drill" / "agent.py"
+
+LIMIT = 2
+"""Seconds of a case: what takes longer is left out."""
+
+TOLERANCE = 20
+"""Milliseconds that the guest may be late."""
+
+FURTHER_TOLERANCES = (40, 20, 60)
+"""When a case is carried out again. More helps where the guest is slow; less where silence and
+what must not come add up to a timeout of 67 ms, after which rxe sends again."""
+
+MOST_GUESTS = 10
+"""That may be lost in a run."""
+
+PATIENCE = 300.0
+"""Seconds for a run of all scripts."""
+
+
+class Outcome(NamedTuple):
+    """What came of a case."""
+
+    result: str
+    """`pass`, `fail` or `skip`."""
+    evidence: str = ""
+    """The line that failed and what came, or why it was not carried out."""
+
+
+class Case(NamedTuple):
+    """A case of a script."""
+
+    script: str
+    """Below the directory of scripts, without `.drill`."""
+    name: str
+
+
+class _Run(NamedTuple):
+    """A command to start."""
+
+    scripts: Sequence[str]
+    case: str | None = None
+    version: int = 4
+    tolerance: int = TOLERANCE
+
+
+def scripts() -> list[str]:
+    """All of them."""
+    return sorted(_name(path) for path in SCRIPTS.rglob("*.drill"))
+
+
+def measure(names: Sequence[str]) -> dict[Case, Outcome]:
+    """Carry scripts out; a guest whose kernel does not survive one is followed by another.
+
+    What fails for a reason that nobody knows gets further chances: rxe sends requests again that
+    were not lost (rxe-peer.md 3), and a guest may be busy.
+    """
+    found: dict[Case, Outcome] = {}
+    runs = deque([_Run(names)])
+    tolerances = list(FURTHER_TOLERANCES)
+    for _ in range(MOST_GUESTS):
+        if not runs:
+            break
+        with Peers() as peers:
+            peers.guest.check(f"cat >/tmp/agent.py <<'END'\n{AGENT.read_text()}\nEND")
+            peers.guest.start(f"python3 /tmp/agent.py --device {DEVICE}")
+            peers.guest.wait_for_port(AGENT_PORT)
+            is_there = True
+            while runs and is_there:
+                run = runs.popleft()
+                cases = _drill(peers, run)
+                missing = [case for case in cases if cases[case].evidence.startswith("not run")]
+                done = {case: cases[case] for case in cases if case not in missing}
+                other = {case.script for case in done if "IPv6" in done[case].evidence}
+                if other:
+                    runs.append(_Run(sorted(other), version=6))
+                if missing:
+                    is_there = False
+                    assert done, f"no guest to begin with: {cases[missing[0]].evidence}"
+                    last = list(done)[-1]
+                    done[last] = Outcome("fail", _end(peers))
+                    runs += _again(last, missing)
+                found |= done
+                if not runs and is_there and tolerances:
+                    runs += _further_chances(found, tolerances.pop(0))
+    assert not runs, f"{MOST_GUESTS} guests were lost"
+    return found
+
+
+def _drill(peers: Peers, run: _Run) -> dict[Case, Outcome]:
+    paths = [str(SCRIPTS / f"{name}.drill") for name in run.scripts]
+    options = ["--case", run.case] if run.case else []
+    options += ["--tolerance", str(run.tolerance), "--limit", str(LIMIT), "--profile", "rxe"]
+    place = ["--dev", peers.port, "--peer", THEIRS[run.version]]
+    ended = peers.start("-m", "ibwire", "drill", *paths, *options, *place, "--json").wait(PATIENCE)
+    assert ended.status in (0, 1), ended
+    found: dict[Case, Outcome] = {}
+    for line in ended.output.splitlines():
+        told = json.loads(line)
+        if told["kind"] == "case":
+            found[Case(_name(Path(told["script"])), told["case"])] = _outcome(told)
+    return found
+
+
+def _outcome(told: Mapping[str, object]) -> Outcome:
+    if told["skipped"]:
+        return Outcome("skip", str(told["skipped"]))
+    failure = told["failure"]
+    if not isinstance(failure, dict):
+        return Outcome("pass")
+    got = re.sub(r" at [0-9.]+ us", "", failure["got"])
+    # Addresses and keys are others in each run.
+    got = re.sub(r"0x[0-9a-f]{6,}", "0x…", got)
+    if any(detail.startswith("it came at ") for detail in failure["details"]):
+        got = "too early or too late"
+    text = " ".join(failure["text"].split())
+    return Outcome("fail", f"`{text}`: {got}")
+
+
+def _again(last: Case, missing: Sequence[Case]) -> list[_Run]:
+    """What is left after a guest was lost."""
+    rest = [case.name for case in missing if case.script == last.script]
+    runs = [_Run([last.script], f"{last.script}.drill [{name}]") for name in rest]
+    others = sorted({case.script for case in missing} - {last.script})
+    return [*runs, _Run(others)] if others else runs
+
+
+def _further_chances(found: Mapping[Case, Outcome], tolerance: int) -> list[_Run]:
+    unexplained = [
+        case
+        for case, outcome in found.items()
+        if outcome.result == "fail" and reason_of(*case, outcome.evidence) is None
+    ]
+    return [
+        _Run(
+            *([case.script], f"{case.script}.drill [{case.name}]"),
+            *(6 if case.script == _ON_IPV6 else 4, tolerance),
+        )
+        for case in unexplained
+    ]
+
+
+def _end(peers: Peers) -> str:
+    """How the guest was lost."""
+    try:
+        peers.guest.run("true")
+    except GuestError as error:
+        place = re.search(r"RIP: \S+?:(\w+)\S* \[(\w+)\]", str(error))
+        return f"the kernel panics in {place[1]} of {place[2]}" if place else "the kernel is gone"
+    return "the kernel does not come back from a call"
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(SCRIPTS).with_suffix(""))
+
+
+# The table.
+
+
+def page(found: Mapping[Case, Outcome]) -> str:
+    """The table as it stands in the documents."""
+    by_script: dict[str, dict[Case, Outcome]] = {}
+    for case, outcome in sorted(found.items()):
+        by_script.setdefault(case.script, {})[case] = outcome
+    rows = [_row(script, cases) for script, cases in by_script.items()]
+    counts = Counter(outcome.result for outcome in found.values())
+    whole = sum(_is_passed(cases) for cases in by_script.values())
+    summary = (
+        f"{whole} of {len(by_script)} scripts pass in every case that was carried out; of "
+        f"{len(found)} cases {counts['pass']} pass, {counts['fail']} fail and "
+        f"{counts['skip']} were left out."
+    )
+    return "\n".join(
+        [_HEAD, summary, "", "| script | cases | why not |", "|---|---|---|", *rows, ""]
+    )
+
+
+def _is_passed(cases: Mapping[Case, Outcome]) -> bool:
+    results = {outcome.result for outcome in cases.values()}
+    return "pass" in results and "fail" not in results
+
+
+def _row(script: str, cases: Mapping[Case, Outcome]) -> str:
+    counts = Counter(outcome.result for outcome in cases.values())
+    told = [f"{counts[result]} {result}" for result in ("pass", "fail", "skip") if counts[result]]
+    if counts["pass"] == len(cases):
+        told = ["pass"]
+    why: dict[str, list[str]] = {}
+    for case, outcome in cases.items():
+        if outcome.result == "fail":
+            reason = reason_of(*case, outcome.evidence) or "unexplained"
+            why.setdefault(f"{reason}: {outcome.evidence}", []).append(case.name)
+        elif outcome.result == "skip":
+            why.setdefault(f"left out: {outcome.evidence}", []).append(case.name)
+    texts = []
+    for text, names in why.items():
+        where = "" if len(names) == len(cases) else f"{', '.join(names)}: "
+        texts.append(f"{where}{text}".replace("|", "\\|"))
+    return f"| {script} | {', '.join(told)} | {'<br>'.join(texts)} |"
+
+
+_ON_IPV6 = "address/ipv6"
+
+_HEAD = """\
+# Conformance scripts on Linux rxe
+
+What Soft-RoCE of Linux 6.1 does of the scripts in `tests/conformance`: `ibwire drill --profile rxe`
+with the agent on a guest, as docs/drill.md has it under "A device on a link". `make interop`
+measures it and compares it with this page; `PYTHONPATH=tests python -m interop.rxe.conformance`
+writes it anew.
+A script passes that rxe fulfils with the deviations that its `on rxe` blocks name; a failure is
+given with its line and what was there in its place.
+"""
+
+
+if __name__ == "__main__":
+    measured = measure(scripts())
+    PAGE.write_text(page(measured), encoding="utf-8")

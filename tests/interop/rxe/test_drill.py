@@ -1,0 +1,36 @@
+"""Live: what Linux rxe does of the conformance scripts is what the documents say."""
+
+import difflib
+
+import pytest
+
+from interop.rxe import boot, network
+from interop.rxe.conformance import PAGE, Case, Outcome, measure, page, scripts
+from interop.rxe.deviations import reason_of
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[Case, Outcome]:
+    """What came of all scripts."""
+    if reason := boot.missing() or network.missing():
+        pytest.skip(reason)
+    return measure(scripts())
+
+
+def test_the_page_of_the_documents_is_true(found: dict[Case, Outcome]) -> None:
+    """`PYTHONPATH=tests python -m interop.rxe.conformance` writes it anew."""
+    written = PAGE.read_text(encoding="utf-8").splitlines()
+    measured = page(found).splitlines()
+    difference = difflib.unified_diff(written, measured, "documents", "guests", n=0, lineterm="")
+
+    assert "\n".join(difference) == ""
+
+
+def test_every_failure_has_a_known_reason(found: dict[Case, Outcome]) -> None:
+    unexplained = {
+        case: outcome.evidence
+        for case, outcome in found.items()
+        if outcome.result == "fail" and reason_of(*case, outcome.evidence) is None
+    }
+
+    assert unexplained == {}

@@ -1,0 +1,286 @@
+"""`ibwire drill` against a device of ours on a real link, as its user starts it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ibwire.capture import open_capture
+from ibwire.link.veth import Lab
+from live.sides import peer
+from processes import Processes, wait_for
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE.parent / "conformance"
+
+PATIENCE = 120
+"""Seconds that anything may take here."""
+
+Drill = Callable[..., subprocess.Popen[str]]
+
+WRITE = "+1us < WRITE_ONLY psn ack len=8\n"
+
+
+@pytest.fixture
+def drill(lab: Lab, processes: Processes) -> Drill:
+    """Starts the command on side a, for a device on side b."""
+
+    def start(*arguments: object, address: str = "10.0.0.2", **more: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ibwire", "drill", *map(str, arguments)]
+        command += ["--dev", "veth-a", "--peer", address]
+        return processes.start(lab.command("a", command), lab.environment(), **more)
+
+    return start
+
+
+@pytest.fixture
+def agent(lab: Lab, processes: Processes) -> subprocess.Popen[str]:
+    """The agent on side b."""
+    return serve(lab, processes)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a script."""
+
+    def write(text: str, name: str = "s.drill") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def serve(lab: Lab, processes: Processes, *dies_of: str) -> subprocess.Popen[str]:
+    """Start the agent; it dies of a question."""
+    command = [sys.executable, str(HERE / "drill_agent.py"), "veth-b", "spec", *dies_of]
+    process = processes.start(lab.command("b", command), lab.environment())
+    wait_for(process.stdout, "ready")
+    return process
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, output, errors
+
+
+@pytest.mark.usefixtures("agent")
+def test_conformance_scripts_pass_on_a_link_as_in_virtual_time(drill: Drill) -> None:
+    """But for one: a device on a link keeps to a window that software keeps up with.
+
+    Left out is what takes longer than a second, what nothing but virtual time can give, and
+    what another network would be needed for. What a busy machine has spoilt may be done again.
+    """
+    status, output, _ = end(drill(SCRIPTS, "--limit", 1, "--json"))
+    *cases, run = map(json.loads, output.splitlines())
+    failed = sorted({case["script"] for case in cases if case["failure"]})
+    _, output, _ = end(drill(*failed, "--json", "--tolerance", 40))
+
+    again = [json.loads(line) for line in output.splitlines()[:-1]]
+    wrong = [case["failure"]["text"] for case in again if case["failure"]]
+    reasons = (case["skipped"].partition(" time: ")[0] for case in cases if case["skipped"])
+    skipped = {re.sub("[0-9.]+", "N", reason) for reason in reasons}
+    assert wrong == ["> WRITE_MIDDLE psn+$i"], failed
+    assert skipped == {
+        "takes N s, and the limit is N s",
+        "needs an answer within N us: on a link it may take N ms",
+        "needs a peer with an IPvN address",
+        "needs P_Key NxNfff: the agent has the default one only",
+        "needs virtual",
+    }
+    assert run["cases"] - run["skipped"] > 400
+    assert status == 1
+
+
+@pytest.mark.usefixtures("agent")
+def test_over_ipv6(drill: Drill) -> None:
+    process = drill(SCRIPTS / "address" / "ipv6.drill", address="fd00::a00:2")
+
+    assert end(process)[:2] == (0, "1 script, 1 case, profile spec: all passed\n")
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_failure_is_explained_and_its_packets_are_written(
+    drill: Drill, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    script = write(f"// Wrong.\n{WRITE}  > ACK psn msn=7\n")
+
+    status, output, errors = end(drill(script, "-o", tmp_path / "out"))
+
+    assert status == 1
+    assert f"FAIL  {script}:3: > ACK psn msn=7\n" in output
+    assert "            msn 1, not 7\n" in output
+    assert errors.count("packets: ") == 1
+    with open_capture(str(tmp_path / "out" / "s.pcapng")) as capture:
+        assert len(list(capture.records())) == 2
+
+
+@pytest.mark.usefixtures("agent")
+def test_what_the_device_sends_unasked_is_a_failure(
+    drill: Drill, write: Callable[..., Path]
+) -> None:
+    status, output, _ = end(drill(write(WRITE)))
+
+    assert status == 1
+    assert "  expected  nothing after this line\n  got       ACKNOWLEDGE psn (100)" in output
+
+
+@pytest.mark.usefixtures("agent")
+def test_nothing_is_sent_to_another_mac_address(drill: Drill, write: Callable[..., Path]) -> None:
+    script = write("+1us < WRITE_ONLY psn len=8 eth.dst=0x020000000099\n")
+
+    status, output, errors = end(drill(script))
+
+    assert status == 0
+    assert output.startswith(f"skip  {script}: needs eth.dst: only the peer is sent to\n")
+    assert "frames_sent" not in errors
+
+
+def test_without_an_agent_verbs_are_a_reason_to_skip(
+    drill: Drill, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Before anybody is connected to."""
+    write("post_recv wr_id=1\n", "a.drill")
+    write("qp access=NONE\n" + WRITE, "b.drill")
+    write("+9s silence\n+2s silence\n", "c.drill")
+    write(WRITE, "d.drill")
+    numbers = tmp_path / "numbers.json"
+    numbers.write_text('{"qpn": 512, "mtu": 1024}')
+
+    status, output, _ = end(drill(tmp_path, "--connect", "params", "--params", numbers))
+
+    assert status == 0
+    reasons = [line.partition(": ")[2] for line in output.splitlines()[:4]]
+    assert reasons == [
+        "needs post_recv at the device: there is no agent",
+        "needs qp access=0: the device's program makes the queue pair",
+        "takes 11 s, and the limit is 10 s",
+        "needs memory of the device, of which nothing is known",
+    ]
+
+
+# Other ways to a connection.
+
+
+def test_numbers_in_a_file_are_a_connection(
+    lab: Lab,
+    started: list[subprocess.Popen[str]],
+    drill: Drill,
+    write: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    """The device was told our number before, and has one connection for all cases."""
+    _, facts = peer(lab, started, "b", "respond", address="10.0.0.2", peer="10.0.0.1")
+    connection = {"qpn": 0x200, "peer_qpn": 0x100, "rq_psn": 0xFFFFF0, "sq_psn": 0x10}
+    memory = {"mtu": 1024, "rkey": facts["rkey"], "va": facts["iova"], "size": 1 << 16}
+    numbers = tmp_path / "numbers.json"
+    numbers.write_text(json.dumps(connection | memory))
+    script = write(
+        "cases n {\n0\n2\n}\n"
+        "+1us < WRITE_ONLY psn+$n ack len=8 at=$n va=end-8\n > ACK psn+$n\n"
+        "+1us < READ_REQUEST psn+$n+1 ack va=end-8 dma_len=8\n"
+        " > READ_RESPONSE_ONLY psn+$n+1 at=$n\n"
+    )
+
+    connect = (script, "--connect", "params")
+    from_file = end(drill(*connect, "--params", numbers, "--case", "[0]"))
+    by_command = end(drill(*connect, "--params-from", f"cat {numbers}", "--case", "[2]"))
+
+    assert from_file[:2] == (0, "1 script, 1 case, profile spec: all passed\n")
+    assert by_command[:2] == (0, "1 script, 1 case, profile spec: all passed\n")
+
+
+def test_a_pingpong_server_is_a_device(
+    lab: Lab, processes: Processes, drill: Drill, write: Callable[..., Path]
+) -> None:
+    """It answers a message with one of its own (rc_pingpong.c)."""
+    command = [sys.executable, "-m", "ibwire", "pingpong", "--dev", "veth-b", "-s", "64", "-n", "1"]
+    serving = processes.start(lab.command("b", command), lab.environment())
+    wait_for(serving.stderr, "waiting for a client")
+    script = write(
+        "+1us < SEND_ONLY psn ack len=64\n > ACK psn msn=1\n"
+        "> SEND_ONLY psn len=64\n+1us < ACK psn msn=1\n"
+    )
+
+    assert end(drill(script, "--connect", "pingpong"))[:2] == (
+        0,
+        "1 script, 1 case, profile spec: all passed\n",
+    )
+    serving.send_signal(signal.SIGTERM)
+
+
+def test_a_listener_of_the_connection_manager_is_a_device(
+    lab: Lab, processes: Processes, drill: Drill, write: Callable[..., Path]
+) -> None:
+    """A server of rping READs what the client offers: address, key and length (rping.c)."""
+    command = [sys.executable, "-m", "ibwire", "rping", "--dev", "veth-b"]
+    serving = processes.start(lab.command("b", command), lab.environment())
+    wait_for(serving.stderr, "waiting for a client")
+    script = write(
+        '+1us < SEND_ONLY psn ack data="0000000000010000 00001234 00000040"\n'
+        "unordered {\n > ACK psn\n > READ_REQUEST psn va=0x10000 rkey=0x1234 dma_len=64\n}\n"
+    )
+
+    status, output, _ = end(drill(script, "--connect", "cm"))
+
+    assert (status, output) == (0, "1 script, 1 case, profile spec: all passed\n"), output
+
+
+# The end.
+
+
+def test_a_device_that_vanishes_ends_the_run_with_what_was_found(
+    lab: Lab, processes: Processes, drill: Drill, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    serve(lab, processes, "post_recv")
+    write(WRITE + "> ACK psn\n", "a.drill")
+    write(WRITE + "> ACK psn\npost_recv\n", "b.drill")
+    write(WRITE + "> ACK psn\n", "c.drill")
+    junit = tmp_path / "out.xml"
+
+    status, output, errors = end(drill(tmp_path, "--junit", junit))
+
+    assert status == 1
+    failure = f"FAIL  {tmp_path}/b.drill:3: post_recv\n  expected  a device that is there\n"
+    assert failure in output
+    assert "3 scripts, 3 cases, profile spec: 1 failed, 1 skipped\n" in output
+    assert f"; the last case was {tmp_path}/b.drill; the rest did not run\n" in errors
+    assert "Traceback" not in errors
+    assert '<skipped message="not run: ' in junit.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("agent")
+def test_a_signal_ends_the_run_with_what_was_found(
+    drill: Drill, write: Callable[..., Path], tmp_path: Path, number: int
+) -> None:
+    write(WRITE + "> ACK psn\n", "a.drill")
+    write("+9s silence\n", "b.drill")
+    running = drill(tmp_path, "-v")
+    wait_for(running.stdout, "pass ")
+    running.send_signal(number)
+
+    status, output, errors = end(running)
+
+    assert status == 128 + number
+    assert "2 scripts, 1 case, profile spec: all passed\n" in output
+    assert "ibwire: interrupted; the rest did not run\n" in errors
+
+
+def test_nobody_there_is_one_sentence(drill: Drill, write: Callable[..., Path]) -> None:
+    script = write(WRITE)
+
+    status, output, errors = end(drill(script))
+    unknown = end(drill(script, address="10.0.0.99"))
+
+    assert status == unknown[0] == 1
+    assert "ibwire: 10.0.0.2 port 18516: nobody listens there; the rest did not run\n" in errors
+    assert output.startswith(f"skip  {script}: not run: ")
+    assert "ibwire: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]
