@@ -127,8 +127,7 @@ def write_junit(path: str, name: str, failures: Sequence[tuple[str, str, str]]) 
 def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[str]:
     """How to see it again."""
     yield ""
-    plant = f" --plant {tested.plant}" * bool(tested.plant)
-    yield f"  again     ibwire fuzz replay {directory} --target {tested.name}{plant}"
+    yield f"  again     ibwire fuzz replay {directory} {tested.options}"
     profile = f" --profile {case.profile}" * (case.profile != "spec")
     if reason:
         yield f"  no script {reason}"

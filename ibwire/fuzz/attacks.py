@@ -56,7 +56,7 @@ def operator(
 def changed(packet: Packet, why: str, **fields: Value) -> Packet:
     """A packet with other fields; `__` stands for the dot."""
     given = {name.replace("__", "."): value for name, value in fields.items()}
-    return replace(packet, fields={**packet.fields, **given}, why=why)
+    return packet.altered(fields={**packet.fields, **given}, why=why)
 
 
 # Parser: what no device may take for a packet of its own.
@@ -67,7 +67,7 @@ def wrong_icrc(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The ICRC is wrong, or missing."""
     packet = following(traffic, reference)
     icrc = traffic.rng.choice((BAD, BAD, NONE, 0, 0xFFFFFFFF))
-    return [replace(packet, icrc=icrc, why="ICRC")]
+    return [packet.altered(icrc=icrc, why="ICRC")]
 
 
 @operator("parser")
@@ -77,7 +77,7 @@ def cut(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     whole = _size(packet)
     headers = whole - packet.length
     at = traffic.rng.randrange(headers if traffic.rng.random() < 0.7 else whole)
-    return [replace(packet, cut=at, why="cut")]
+    return [packet.altered(cut=at, why="cut")]
 
 
 @operator("parser", weight=4)
@@ -86,10 +86,10 @@ def forged_pad(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     rng = traffic.rng
     packet = following(traffic, reference)
     if rng.random() < 0.5:
-        packet = replace(packet, length=rng.randrange(4))
+        packet = packet.altered(length=rng.randrange(4))
     if rng.random() < 0.5:
         return [changed(packet, "pad count", bth__pad_count=rng.randrange(4))]
-    return [replace(packet, pad=rng.randrange(4), more=rng.choice((0, 0, 1, 4)), why="padding")]
+    return [packet.altered(pad=rng.randrange(4), more=rng.choice((0, 0, 1, 4)), why="padding")]
 
 
 @operator("parser")
@@ -120,7 +120,7 @@ def of_another_service(traffic: Traffic, reference: Emulation) -> Sequence[Step]
     opcode = packet.opcode & 0x1F | rng.randrange(1, 8) << 5
     if rng.random() < 0.3:
         return [changed(packet, "service", bth__opcode=opcode)]
-    return [replace(packet, opcode=opcode, why="service")]
+    return [packet.altered(opcode=opcode, why="service")]
 
 
 @operator("parser", fatal=True)
@@ -152,10 +152,10 @@ def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
         return [Packet(int(FORMS[kind][3]), length=length, fields=fields, why="longer than MTU")]
     parts = long_message(traffic)
     if rng.random() < 0.2:
-        return [*parts[:-1], replace(parts[-1], length=0, why="empty LAST")]
+        return [*parts[:-1], parts[-1].altered(length=0, why="empty LAST")]
     which = rng.randrange(len(parts))
     size = rng.choice((0, 0, 1, 4, traffic.mtu - 4, traffic.mtu - 1, traffic.mtu + 1))
-    parts[which] = replace(parts[which], length=size, why="size of a packet")
+    parts[which] = parts[which].altered(length=size, why="size of a packet")
     return parts
 
 
@@ -179,9 +179,9 @@ def early_last(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     if rng.random() < 0.5:
         del parts[rng.randrange(1, len(parts) - 1) if len(parts) > 2 else 0]
     else:
-        middle = replace(parts[-1], opcode=_middle_of(parts[-1]), length=traffic.mtu)
+        middle = parts[-1].altered(opcode=_middle_of(parts[-1]), length=traffic.mtu)
         parts.insert(rng.randrange(1, len(parts)), middle)
-    return [replace(part, why="parts of a message") for part in parts]
+    return [part.altered(why="parts of a message") for part in parts]
 
 
 @operator("length", fatal=True)
@@ -191,7 +191,7 @@ def too_long(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     length = room + traffic.rng.choice((1, 1, 4, traffic.mtu))
     kind = traffic.rng.choice(("SEND", "SEND_IMM", "SEND_INV"))
     parts = message(kind, min(length, 8000), traffic.mtu, {})
-    return [replace(part, why="longer than the receive") for part in parts]
+    return [part.altered(why="longer than the receive") for part in parts]
 
 
 @operator("length", fatal=True)
@@ -221,13 +221,13 @@ def without_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ]
 
 
-@operator("order", fatal=True, weight=6)
+@operator("order", fatal=True, weight=8)
 def inside_a_message(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Something else begins before a message has ended, and then it goes on."""
     parts = long_message(traffic)
     other = traffic.messages(reference)
     at = traffic.rng.randrange(1, len(parts))
-    foreign = [replace(part, why="inside a message") for part in other]
+    foreign = [part.altered(why="inside a message") for part in other]
     return [*parts[:at], *foreign, *parts[at:]]
 
 
@@ -241,7 +241,7 @@ def gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ahead = rng.choice((1, 1, 2, 3, 16, 255, 256, 1 << 16, (1 << 22), (1 << 23) - 1))
     steps = []
     for _ in range(rng.choice((1, 1, 2, 3))):
-        steps.append(replace(following(traffic, reference), psn=("expected", ahead), why="gap"))
+        steps.append(following(traffic, reference).altered(psn=("expected", ahead), why="gap"))
         ahead += rng.choice((0, 1, -1))
     return [step for step in steps if step.psn[1] > 0]
 
@@ -250,7 +250,7 @@ def gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def long_ago(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A PSN of the duplicate region that was never used, or not by this packet."""
     back = traffic.rng.choice((-1, -2, -3, -16, -256, -(1 << 16), -(1 << 22), -(1 << 23)))
-    return [replace(following(traffic, reference), psn=("expected", back), why="old PSN")]
+    return [following(traffic, reference).altered(psn=("expected", back), why="old PSN")]
 
 
 # Duplicates.
@@ -299,7 +299,7 @@ def _other_read(packet: Packet, traffic: Traffic) -> Packet:
             reth__va=(name, offset + skip * mtu),
             reth__dma_len=length - skip * mtu - less,
         )
-        return replace(moved, psn=(packet.psn[0], packet.psn[1] + skip))
+        return moved.altered(psn=(packet.psn[0], packet.psn[1] + skip))
     if draw < 0.7:
         longer = length + rng.choice((1, 4, mtu, 4096, 1 << 30))
         return changed(packet, "duplicate READ of more", reth__dma_len=longer)
@@ -361,7 +361,7 @@ def huge(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Atomics.
 
 
-@operator("atomic", fatal=True, weight=4)
+@operator("atomic", fatal=True, weight=6)
 def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Not aligned, with a payload, at the edge or under a wrong key."""
     rng = traffic.rng
@@ -370,7 +370,7 @@ def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     if draw < 0.3:
         return [changed(packet, "alignment", atomiceth__va=("va", rng.choice((1, 2, 4, 7, 12))))]
     if draw < 0.45:
-        return [replace(packet, length=rng.choice((1, 4, 8)), why="payload")]
+        return [packet.altered(length=rng.choice((1, 4, 8)), why="payload")]
     if draw < 0.6:
         offset = rng.choice((0, -4, -8, -7, 8))
         return [changed(packet, "bounds", atomiceth__va=("end", offset))]
@@ -399,9 +399,10 @@ def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def many(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The same request many times in a row, whatever the answer is."""
     rng = traffic.rng
-    packet = rng.choice([*traffic.messages(reference)[:1], following(traffic, reference)])
+    parts = traffic.messages(reference)
+    packet = parts[0] if len(parts) == 1 else Packet(int(_O.RC_SEND_ONLY), length=8)
     count = rng.choice((3, 5, 9, 20, 40))
-    return [replace(packet, why="many")] * count
+    return [packet.altered(why="many")] * count
 
 
 @operator("resource")
@@ -412,12 +413,12 @@ def without_pause(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     for _ in range(rng.choice((2, 3, 6, reference.connection.max_dest_rd_atomic + 2))):
         if rng.random() < 0.5:
             length = traffic.length()
-            steps.append(replace(read(length, traffic.place(length)), held=True))
+            steps.append(read(length, traffic.place(length)).altered(held=True))
         else:
-            steps += [replace(part, held=True) for part in traffic.messages(reference)]
+            steps += [part.altered(held=True) for part in traffic.messages(reference)]
     last = steps[-1]
     assert isinstance(last, Packet)
-    return [*steps[:-1], replace(last, held=False)]
+    return [*steps[:-1], last.altered(held=False)]
 
 
 @operator("resource")
@@ -447,7 +448,7 @@ def notified(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     fields: dict[str, Value] = {"bth.becn": 1, "bth.ack_req": 0}
     if rng.random() < 0.3:
         fields = {"bth.becn": 0}
-    return [replace(packet, fields=fields, why="CNP")] * rng.choice((1, 1, 5))
+    return [packet.altered(fields=fields, why="CNP")] * rng.choice((1, 1, 5))
 
 
 # Fields.
@@ -473,13 +474,13 @@ def mutated(packet: Packet, traffic: Traffic, reference: Emulation) -> Packet:
     name = f"{kind.KEY}.{entry.name}"
     if name == "bth.psn":
         offset = rng.choice((-2, -1, 1, 2, 1 << 22, -(1 << 22)))
-        return replace(packet, psn=(packet.psn[0], packet.psn[1] + offset), why="bth.psn")
+        return packet.altered(psn=(packet.psn[0], packet.psn[1] + offset), why="bth.psn")
     top = (1 << entry.width) - 1
     values: list[Value] = [0, 1, top, top >> 1, (top >> 1) + 1, rng.getrandbits(entry.width)]
     near = _NEAR.get(entry.name)
     if near is not None:
         values += [(symbol, offset) for symbol in near for offset in (-8, -1, 0, 1, 8)]
-    return replace(packet, fields={**packet.fields, name: rng.choice(values)}, why=name)
+    return packet.altered(fields={**packet.fields, name: rng.choice(values)}, why=name)
 
 
 def _access(
@@ -488,10 +489,10 @@ def _access(
     """A WRITE, READ, FLUSH or ATOMIC WRITE of somewhere."""
     draw = traffic.rng.random()
     if draw < 0.45:
-        return [replace(read(length, place), why=why)]
+        return [read(length, place).altered(why=why)]
     if draw < 0.9:
         kind = traffic.rng.choice(("WRITE", "WRITE", "WRITE_IMM"))
-        return [replace(part, why=why) for part in message(kind, length, traffic.mtu, place)]
+        return [part.altered(why=why) for part in message(kind, length, traffic.mtu, place)]
     if draw < 0.95:
         return [Packet(int(_O.RC_FLUSH), fields={**place, "reth.dma_len": length}, why=why)]
     return [Packet(int(_O.RC_ATOMIC_WRITE), length=8, fields=place, why=why)]
@@ -502,7 +503,7 @@ def _repeated(packet: Packet, psn: int, reference: Emulation, why: str) -> Packe
     back = psn - reference.qp.responder.epsn & 0xFFFFFF
     if back >= 1 << 23:
         back -= 1 << 24
-    return replace(packet, psn=("expected", back), why=why)
+    return packet.altered(psn=("expected", back), why=why)
 
 
 def _size(packet: Packet) -> int:

@@ -30,6 +30,8 @@ SOURCE_PORT = 0xC000
 OUTER = ("eth", "ip", "udp")
 """Headers before the BTH that a step may change."""
 
+_OUTER = tuple(f"{part}." for part in OUTER)
+
 Symbols = Mapping[str, int]
 
 
@@ -60,11 +62,11 @@ class Binding:
 
     def enclosed(self, packet: Packet, transport: bytes, symbols: Symbols) -> Frame:
         """The frame with these bytes from the BTH to the padding."""
-        changes_outer = bool(packet.fields) and any(
-            name.partition(".")[0] in OUTER for name in packet.fields
-        )
-        if len(transport) < h.BTH.SIZE or changes_outer:
+        if len(transport) < h.BTH.SIZE:
             return self._odd_frame(packet, transport, symbols)
+        for name in packet.fields:
+            if name.startswith(_OUTER):
+                return self._odd_frame(packet, transport, symbols)
         frame = self._path.frame(transport)
         return frame if packet.icrc == GOOD else _with_icrc(frame, packet.icrc)
 
@@ -96,9 +98,13 @@ def encode(packet: Packet, psn: int, symbols: Symbols) -> bytes:
     payload = pattern(packet.at, packet.length)
     pad = -packet.length & 3 if packet.pad is None else packet.pad
     given = packet.fields
-    numbers = {name: number_of(value, symbols) for name, value in given.items()}
+    numbers = {}
+    has_odd_bth = False
+    for name, value in given.items():
+        numbers[name] = value if type(value) is int else number_of(value, symbols)
+        has_odd_bth = has_odd_bth or name.startswith("bth.")
     psn = psn + packet.psn[1] & MASK
-    if given:
+    if has_odd_bth:
         bth = _odd_bth(packet.opcode, pad, psn, numbers, symbols)
     else:
         bth = _BTH.pack(packet.opcode, 0x40 | (pad & 3) << 4, 0xFFFF, symbols["qpn"], 1 << 31 | psn)

@@ -33,7 +33,7 @@ from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.variants import choices_of, profile_of
 from ibwire.rc.profile import PROFILES, Profile
 
-HISTORY = 50
+HISTORY = 200
 """Cases on one pair of devices."""
 
 MAXIMUM_BUCKETS = 1000

@@ -289,6 +289,9 @@ class Emulation:
 
     def completions(self) -> list[Completion]:
         """What has completed since the last call."""
+        sends, receives = self._queues
+        if not len(sends) and not len(receives):
+            return []
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
             if len(queue):

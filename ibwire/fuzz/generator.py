@@ -82,7 +82,7 @@ class Generator:
             return [Receive(rng.choice((1, 2, 4)))]
         if draw < 0.42 and menu.gentle:
             chosen = rng.choice(menu.gentle)
-        elif draw < 0.49 and menu.fatal:
+        elif draw < 0.47 and menu.fatal:
             chosen = rng.choice(menu.fatal)
         else:
             if reference.under_way is not None:

@@ -6,7 +6,7 @@ Each makes something of the right answers to what the device has asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from ibwire.fuzz.attacks import changed
@@ -86,7 +86,7 @@ def other_psn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequenc
     requester = reference.qp.requester
     sent = requester.next_psn - requester.una & 0xFFFFFF
     offsets = (-1, -2, 0, 1, sent - 1, sent, sent + 1, 1 << 22, (1 << 23) - 1, 1 << 23, -(1 << 22))
-    return [replace(packet, psn=("una", rng.choice(offsets)), why="PSN")]
+    return [packet.altered(psn=("una", rng.choice(offsets)), why="PSN")]
 
 
 @lie(weight=2)
@@ -162,7 +162,7 @@ def other_size(rng: Random, reference: Emulation, right: list[Packet]) -> Sequen
     which = rng.randrange(len(right))
     packet = right[which]
     sizes = (0, 1, 4, mtu - 4, mtu, mtu + 4, 2 * mtu, packet.length + 1, packet.length + 4)
-    packet = replace(packet, length=max(rng.choice(sizes), 0), why="size")
+    packet = packet.altered(length=max(rng.choice(sizes), 0), why="size")
     return [*right[:which], packet, *_at_una(right[which + 1 :])]
 
 
@@ -195,12 +195,12 @@ def parts_missing(rng: Random, reference: Emulation, right: list[Packet]) -> Seq
     which = rng.randrange(len(fixed))
     if draw < 0.4 and len(fixed) > 1:
         gone = fixed.pop(which)
-        return [replace(p, why=f"without {p.psn[1] - gone.psn[1]:+d}") for p in fixed[which:][:1]]
+        return [p.altered(why=f"without {p.psn[1] - gone.psn[1]:+d}") for p in fixed[which:][:1]]
     if draw < 0.7:
         twice = fixed[which]
         # The second one is behind what has been acknowledged by then.
-        return [twice, replace(twice, psn=("una", -1), why="twice")]
-    return [replace(packet, why="order") for packet in reversed(fixed[:3])]
+        return [twice, twice.altered(psn=("una", -1), why="twice")]
+    return [packet.altered(why="order") for packet in reversed(fixed[:3])]
 
 
 @lie()
@@ -228,9 +228,9 @@ def damaged(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
     draw = rng.random()
     headers = h.BTH.SIZE + sum(kind.SIZE for kind in INFO[packet.opcode].headers)
     if draw < 0.3:
-        return [replace(packet, cut=rng.randrange(headers), why="cut")]
+        return [packet.altered(cut=rng.randrange(headers), why="cut")]
     if draw < 0.5:
-        return [replace(packet, icrc=BAD, why="ICRC")]
+        return [packet.altered(icrc=BAD, why="ICRC")]
     if draw < 0.7:
         return [changed(packet, "pad count", bth__pad_count=rng.randrange(1, 4))]
     if draw < 0.85:
@@ -240,14 +240,14 @@ def damaged(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
 
 def _at_una(packets: Sequence[Packet]) -> list[Packet]:
     """Packets that are sent one after the other, each answering what is oldest then."""
-    return [replace(packet, psn=("una", 0)) for packet in packets]
+    return [packet.altered(psn=("una", 0)) for packet in packets]
 
 
 def in_turn(packets: Sequence[Packet]) -> list[Packet]:
     """Right answers, to be sent one after the other: what was acknowledged moves `una` on."""
     begin, moved = 0, []
     for packet in packets:
-        moved.append(replace(packet, psn=("una", packet.psn[1] - begin)))
+        moved.append(packet.altered(psn=("una", packet.psn[1] - begin)))
         begin = packet.psn[1] + 1
     return moved
 

@@ -42,6 +42,11 @@ class Target:
     fulfils: Callable[[str], bool]
     """Whether it does what a drill script says."""
 
+    @property
+    def options(self) -> str:
+        """How a command is told of it."""
+        return f"--target {self.name}" + f" --plant {self.plant}" * bool(self.plant)
+
     def campaign(self, role: str, make: Maker, **options: Any) -> Campaign:
         """A run against it; arguments are those of `Campaign`, which see."""
         if role == CM:

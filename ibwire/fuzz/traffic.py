@@ -29,12 +29,12 @@ class Traffic:
         self.mtu = connection.mtu
         self._room = connection.room
         self._kinds = [
-            kind for kind, right in _NEEDS.items() for _ in range(3) if connection.access & right
+            kind for kind, right in _NEEDS.items() for _ in range(8) if connection.access & right
         ]
         """Kinds of messages that the queue pair allows, and once each of the others."""
         self._kinds += _NEEDS
         if not connection.max_dest_rd_atomic:
-            self._kinds += ["SEND", "WRITE"] * 20
+            self._kinds = [*("SEND", "WRITE") * 40, *_NEEDS]
         self.sent: list[tuple[Packet, int]] = []
         """Packets that were executed, each with its PSN, to be sent again."""
 
@@ -71,7 +71,7 @@ class Traffic:
             place = self.place(length) if kind.startswith("WRITE") else {}
             return message(kind, length, self.mtu, place, rng.randrange(1 << 16))
         if kind == "READ":
-            length = self.length()
+            length = min(self.length(), rng.choice((self.mtu, 4 * self.mtu)))
             return [read(length, self.place(length))]
         if kind == "ATOMIC":
             return [self.atomic(reference)]
@@ -107,9 +107,13 @@ def following(traffic: Traffic, reference: Emulation) -> Packet:
         rest = reference.qp.responder.missing
         if kind == "WRITE" and rest <= traffic.mtu:
             return Packet(int(FORMS[kind][2]), length=rest)
-        if traffic.rng.random() < 0.5 or kind == "WRITE":
+        receives = reference.qp.receives
+        room = traffic.mtu if kind == "WRITE" else receives.room - receives.filled
+        if kind == "WRITE" or (room > traffic.mtu and traffic.rng.random() < 0.5):
             return Packet(int(FORMS[kind][1]), length=traffic.mtu)
-        return Packet(int(FORMS[kind][2]), length=traffic.rng.randrange(1, traffic.mtu + 1))
+        return Packet(
+            int(FORMS[kind][2]), length=1 + int(traffic.rng.random() * min(room, traffic.mtu))
+        )
     return traffic.messages(reference)[0]
 
 
