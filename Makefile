@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject docs wheel clean
+.PHONY: demo test lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs wheel clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -56,6 +56,12 @@ bench-inject: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/build.py
 	$(BIN)/python tests/bench/inject.py
 	$(BIN)/python tests/bench/tap.py
+
+# Attacks a second, beside the generators of Scapy and boofuzz (if it is there); then what is
+# found of the planted faults, which takes half an hour.
+bench-fuzz: $(VENV)/test.stamp
+	$(BIN)/python tests/bench/fuzz.py
+	$(BIN)/ibwire fuzz score tests/fuzz/planted.toml
 
 # Agreement with tshark, field by field: the same tests as in `make test`, but tshark must be there.
 interop-tshark: $(VENV)/test.stamp

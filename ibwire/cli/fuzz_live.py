@@ -1,0 +1,117 @@
+"""The options of `ibwire fuzz` for a device on a real link."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from ibwire.cli.live import Link
+from ibwire.cli.values import IPAddress, MACAddress
+from ibwire.drill.live import SLACK
+from ibwire.drill.ways import AGENT_PORT, ByAgent
+from ibwire.fuzz.live import RATE, Bench
+from ibwire.fuzz.live_target import LinkTarget, link_target
+from ibwire.link.safety import injectable
+from ibwire.units import MS
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWish:
+    """What the options say."""
+
+    dev: str | None
+    peer: str | None
+    host: str | None
+    port: int | None
+    tolerance: float
+    rate: int
+    address: str | None
+    mac: bytes | None
+    tap: str | None
+    default_route_too: bool
+
+    @contextmanager
+    def open(self) -> Iterator[LinkTarget | None]:
+        """The device on the link, `None` if none is wanted; as `Link.open`.
+
+        Raises `LinkError` for an interface with the default route, unless it is wanted too.
+        """
+        if self.dev is None and self.peer is None:
+            yield None
+            return
+        if self.dev is None or self.peer is None:
+            raise click.UsageError("a device on a link needs --dev, the interface, and --peer")
+        link = Link(
+            dev=self.dev,
+            via="afpacket",
+            address=self.address,
+            mac=self.mac,
+            vlan=None,
+            profile="spec",
+            faults=None,
+            tap=self.tap,
+            spin=False,
+        )
+        way = ByAgent(self.peer, self.host or self.peer, self.port or AGENT_PORT)
+        with link.open() as endpoint:
+            injectable(self.dev, certain=self.default_route_too)
+            tolerance = int(self.tolerance * MS)
+            bench = Bench(endpoint, self.peer, way, tolerance=tolerance, rate=self.rate)
+            try:
+                yield link_target(bench)
+            finally:
+                bench.disconnect()
+
+
+def live_options(function: Decorated) -> Decorated:
+    """Options that become one argument, `live`."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **options: Any) -> object:
+        live = LiveWish(**{name: options.pop(name) for name in LiveWish.__dataclass_fields__})
+        return function(*args, live=live, **options)
+
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command  # type: ignore[return-value]
+
+
+_OPTIONS = (
+    click.option("--dev", metavar="IFACE", help="The device is on this interface's link."),
+    click.option("--peer", type=IPAddress(), metavar="IP", help="With --dev: its IPv4 address."),
+    click.option("--host", help="Where its agent listens.", show_default="--peer"),
+    click.option(
+        "--port", type=click.IntRange(1, 65535), help="At which port.", show_default=str(AGENT_PORT)
+    ),
+    click.option(
+        "--tolerance",
+        type=click.FloatRange(1, 10_000),
+        metavar="MS",
+        default=SLACK // MS,
+        show_default=True,
+        help="How late its answers may be: who says nothing for so long is silent.",
+    ),
+    click.option(
+        "--rate",
+        type=click.IntRange(1, 1_000_000),
+        metavar="N",
+        default=RATE,
+        show_default=True,
+        help="Packets a second at most.",
+    ),
+    click.option("--address", type=IPAddress(), metavar="IP", help="Ours, on that link."),
+    click.option("--mac", type=MACAddress(), help="Of an address that is not the interface's."),
+    click.option("--tap", metavar="FILE", help="Write what arrives and leaves to a .pcapng."),
+    click.option(
+        "--default-route-too",
+        is_flag=True,
+        help="Attack even where this machine's default route lies.",
+    ),
+)

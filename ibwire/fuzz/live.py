@@ -1,0 +1,335 @@
+"""A device on a real link under attack: each case on a connection of its own, by an agent.
+
+What comes from the device for that connection is heard and answered by nobody; the
+application of the device does what the agent on its host is told.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from ibwire.drill.live import ETHERNET_SIZE, SLACK, SOURCE_PORT, Diverted
+from ibwire.drill.target import Unable
+from ibwire.drill.ways import Connected, Way
+from ibwire.errors import LinkError, PeerError, VerbsError
+from ibwire.fuzz.binding import Binding
+from ibwire.fuzz.case import CaseError, Connection, Post, RunsAway
+from ibwire.fuzz.emulation import (
+    CONTENT,
+    INBOX,
+    MAXIMUM_ANSWERS,
+    REGIONS,
+    SMALL,
+    WINDOW_ACCESS,
+    WINDOW_START,
+    Completion,
+    Numbers,
+    numbers_of,
+)
+from ibwire.fuzz.live_taken import Taken
+from ibwire.node import Frame
+from ibwire.programs.endpoint import Endpoint
+from ibwire.rc.attributes import QPType
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.device import gid_of
+from ibwire.rc.path import Path, address_of, ethernet_route, is_v4
+from ibwire.rc.qp import QPInit
+from ibwire.rc.work import SGE, RecvWR
+from ibwire.units import S, Time
+from ibwire_layers.outer import UDP, EtherType
+from ibwire_layers.packet import CrcStatus, Packet
+
+RATE = 10_000
+"""Packets a second, unless the user says otherwise."""
+
+PACE: Time = S // 1000
+"""How early a packet may be for the rate: sleeping takes longer than most pauses."""
+
+ICRC_SIZE = 4
+
+DEPTH = 1024
+"""Receive requests that a case may have posted and not used."""
+
+
+class Bench:
+    """Where cases are carried out on a device on a link.
+
+    peer: the IPv4 address of the device. tolerance: how late it may be with an answer; whoever
+    says nothing for so long is silent. rate: packets a second at most.
+    Raises `LinkError` when there is no way to the peer.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        peer: str,
+        way: Way,
+        *,
+        tolerance: Time = SLACK,
+        rate: int = RATE,
+    ) -> None:
+        self.endpoint = endpoint
+        self.peer = peer
+        self.way = way
+        self.tolerance = tolerance
+        self.interval = S // rate
+        self.due: Time = 0
+        """When the next packet may be sent."""
+        self.numbers: Numbers | None = None
+        """Those of the last connection."""
+        self.taken = Taken()
+        """What it does otherwise and is known for."""
+        self.lost = ""
+        """Why the device is given up; empty as long as it is there."""
+        self._connection = ExitStack()
+        self._gid = gid_of(peer)
+        if not is_v4(self._gid) or endpoint.device.vlan is not None:
+            raise LinkError(endpoint.port.name, "a live device is fuzzed over IPv4 without a VLAN")
+        if not way.has_verbs:
+            raise LinkError(endpoint.port.name, "a live device is fuzzed with its agent")
+        own = endpoint.device.gids[endpoint.gid_towards(self._gid)]
+        device = endpoint.device
+        self.address = address_of(own)
+        self.macs = device.neighbours[self._gid], device.mac
+        """Of the device and of ours."""
+        self.binding = Binding(self.address, peer, (self.macs[1], self.macs[0]))
+        route = ethernet_route(
+            source=self._gid,
+            destination=own,
+            source_mac=self.macs[0],
+            destination_mac=self.macs[1],
+            source_port=SOURCE_PORT,
+        )
+        self.path = Path(route)
+        """The headers that all answers get, whatever a device puts there."""
+        self.inner = endpoint.live.node
+        self.diverted = Diverted(self.inner, self._gid)
+        endpoint.live.node = self.diverted
+
+    @property
+    def largest(self) -> int:
+        """Bytes of an IP packet that the interface carries."""
+        return self.endpoint.port.mtu
+
+    def host_answers(self) -> bool:
+        """Whether the peer's host still says where it is."""
+        try:
+            self.endpoint.gid_towards(self._gid)
+        except (LinkError, PeerError):
+            return False
+        return True
+
+    def connect(self, connection: Connection) -> LiveTarget:
+        """A connection for a case; the one before ends, as an agent has one at a time.
+
+        Raises `LinkError` and `PeerError` for a device that is not there, `CaseError` for a
+        connection that it cannot have.
+        """
+        self.disconnect()
+        device, stack = self.endpoint.device, self._connection
+        cq = device.create_cq(1)
+        # It only holds the number: its packets are diverted.
+        qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
+        stack.callback(qp.close)
+        stack.callback(self._forget, qp.number)
+        self.diverted.former.discard(qp.number)
+        try:
+            connected = stack.enter_context(self.way.connect(self.endpoint, qp, _given(connection)))
+            target = LiveTarget(self, connected, connection, qp.number)
+        except (Unable, VerbsError) as error:
+            raise CaseError(str(error)) from None
+        self.numbers = target.numbers
+        return target
+
+    def disconnect(self) -> None:
+        """End the connection, if there is one."""
+        self._connection.close()
+
+    def _forget(self, qpn: int) -> None:
+        diverted = self.diverted
+        diverted.former.add(qpn)
+        diverted.heard.clear()
+        diverted.leaving.clear()
+        diverted.is_flooded = False
+
+
+class LiveTarget:
+    """A device with one connection; what it does can be played back."""
+
+    def __init__(
+        self, bench: Bench, connected: Connected, connection: Connection, peer_qpn: int
+    ) -> None:
+        assert connected.verbs is not None
+        self._bench = bench
+        self._verbs = connected.verbs
+        self._connection = connection
+        access = connection.access & self._verbs.known_access
+        if access != int(ALL_ACCESS) & self._verbs.known_access:
+            self._verbs.modify({"access": access}, None)
+        self._received = 0
+        self._events: list[int] = []
+        self._is_under_way = False
+        """Whether something was sent since something was heard."""
+        self.numbers = Numbers(
+            *(connected.qpn, peer_qpn, self._register(), self._bind()),
+            *(bench.peer, bench.address, bench.macs),
+        )
+        self.post_recv(connection.receives)
+
+    def _register(self) -> dict[str, tuple[int, int]]:
+        verbs = self._verbs
+        found: dict[str, tuple[int, int]] = {}
+        start = 0
+        for name, (size, access) in REGIONS.items():
+            if name not in verbs.regions:
+                verbs.register(name, size, access, other_pd=name == "foreign")
+            region = verbs.regions[name]
+            verbs.write(region.va, CONTENT[start : start + size])
+            start += size
+            found[name] = region.va, region.rkey
+        return found
+
+    def _bind(self) -> int | None:
+        """The key of a window, `None` if the device has none."""
+        verbs = self._verbs
+        try:
+            start = verbs.regions["mr"].va + WINDOW_START
+            verbs.bind("mw", start, SMALL, WINDOW_ACCESS)
+        except (Unable, VerbsError):
+            return None
+        return verbs.regions["mw"].rkey
+
+    # The wire.
+
+    def receive(self, frame: Frame) -> None:
+        """Send a frame to the device, not faster than it may be."""
+        bench, endpoint = self._bench, self._bench.endpoint
+        mtu = endpoint.port.mtu
+        if len(frame) > mtu + ETHERNET_SIZE:
+            raise CaseError(f"{len(frame) - ETHERNET_SIZE} bytes: the interface's MTU is {mtu}")
+        now = endpoint.live.now
+        bench.due = max(bench.due, now - PACE) + bench.interval
+        bench.diverted.leaving.append(frame)
+        self._is_under_way = True
+        self._live(max(bench.due - now, 0))
+
+    def hear(self, count: int | None) -> list[Frame]:
+        """What comes within the tolerance; no longer than until so many frames have come."""
+        heard = self._bench.diverted.heard
+        wanted = MAXIMUM_ANSWERS + 1 if count is None else count
+        if len(heard) < wanted:
+            self._live(self._bench.tolerance, wanted)
+        if len(heard) > MAXIMUM_ANSWERS:
+            raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
+        frames = [frame for _, frame in heard]
+        heard.clear()
+        self._is_under_way = False
+        return [self._with_usual_headers(frame) for frame in frames]
+
+    def answers(self) -> list[Frame]:
+        """What it sends now."""
+        return self.hear(None)
+
+    def wait(self, time: Time) -> list[tuple[Time, Frame]]:
+        """A live device cannot be told when it is."""
+        raise CaseError("time does not pass on demand for a device on a link")
+
+    def _live(self, time: Time, wanted: int = MAXIMUM_ANSWERS) -> None:
+        """Let time pass, until so many frames are there."""
+        heard = self._bench.diverted.heard
+        self._bench.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
+
+    def _with_usual_headers(self, frame: Frame) -> Frame:
+        """The same from the BTH on: what lies before is chosen by the device's host."""
+        at = ETHERNET_SIZE
+        if frame[12:14] == _VLAN:
+            at += 4
+        end = at + int.from_bytes(frame[at + 2 : at + 4])  # Ethernet pads what is short
+        at += (frame[at] & 15) * 4 + UDP.SIZE
+        usual = self._bench.path.frame(frame[at : end - ICRC_SIZE])
+        return usual if _has_right_icrc(frame) else usual[:-1] + bytes([usual[-1] ^ 0xFF])
+
+    # The application.
+
+    @property
+    def memory(self) -> bytearray:
+        """All that it has registered."""
+        verbs = self._verbs
+        found = bytearray()
+        for name, (size, _) in REGIONS.items():
+            part = verbs.read(verbs.regions[name].va, size)
+            if len(part) != size:
+                raise PeerError(f"the agent has read {len(part)} bytes, not {size}")
+            found += part
+        return found
+
+    def reconnect(self, connection: Connection) -> None:
+        """Another connection is another target."""
+        raise CaseError("a case on a link has one connection")
+
+    def post_recv(self, count: int) -> None:
+        """Post receive requests as `Emulation.post_recv` does."""
+        if self._is_under_way:  # the agent is told another way, which may be faster
+            self._live(self._bench.tolerance // 4)
+            self._is_under_way = False
+        room = min(self._connection.room, INBOX)
+        slots = INBOX // room if room else 1
+        region = self._verbs.regions["inbox"]
+        assert region.lkey is not None
+        for _ in range(count):
+            start = region.va + self._received % slots * room
+            sges = [SGE(start, room, region.lkey)] if room else []
+            try:
+                self._verbs.post_recv(RecvWR(sges, self._received))
+            except VerbsError:
+                return
+            self._received += 1
+
+    def post_send(self, post: Post) -> bool:
+        """What the device asks for is another role."""
+        raise CaseError("the requester of a device on a link is not attacked")
+
+    def completions(self) -> list[Completion]:
+        """What has completed since the last call."""
+        found, self._events = self._collect()
+        return found
+
+    def events(self) -> list[int]:
+        """Asynchronous events up to the last call of `completions`."""
+        return self._events
+
+    def _collect(self) -> tuple[list[Completion], list[int]]:
+        completions: dict[str, list[Completion]] = {"send": [], "recv": []}
+        events: list[int] = []
+        while True:
+            queues, raised = self._verbs.collect()
+            events += map(int, raised)
+            for number, (name, found) in enumerate(completions.items()):
+                found += [numbers_of(number, wc) for wc in queues[name]]
+            if not any(queues.values()):
+                return [*completions["send"], *completions["recv"]], events
+
+
+def _given(connection: Connection) -> dict[str, int]:
+    """The attributes of a queue pair in the words of drill."""
+    return {
+        "mtu": connection.mtu,
+        "rq_psn": connection.rq_psn,
+        "sq_psn": connection.sq_psn,
+        "max_rd_atomic": connection.max_rd_atomic,
+        "max_dest_rd_atomic": connection.max_dest_rd_atomic,
+        "min_rnr_timer": connection.min_rnr_timer,
+        "timeout": connection.timeout,
+        "retry_cnt": connection.retry_cnt,
+        "rnr_retry": connection.rnr_retry,
+        "size": REGIONS["mr"][0],
+        "max_recv_wr": DEPTH,
+        "recv_cqe": 2 * DEPTH,
+    }
+
+
+def _has_right_icrc(frame: Frame) -> bool:
+    return Packet.parse(frame, strict=False).icrc_status() is CrcStatus.GOOD
+
+
+_VLAN = EtherType.VLAN.to_bytes(2)

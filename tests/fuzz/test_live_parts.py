@@ -1,0 +1,159 @@
+"""What a live duel is made of, without a link: what is taken over, and what counts as the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from ibwire.fuzz.binding import Binding
+from ibwire.fuzz.case import CaseError, Connection, Packet, Receive
+from ibwire.fuzz.duel import Difference
+from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.live_campaign import Possible
+from ibwire.fuzz.live_duel import LiveDuel, Playback, Unheard, coalesced
+from ibwire.fuzz.live_taken import Taken
+from ibwire.rc.device import gid_of
+from ibwire.rc.path import Path, ethernet_route
+from ibwire_layers.opcodes import OpCode
+
+WRITE = int(OpCode.RC_RDMA_WRITE_ONLY)
+READ = int(OpCode.RC_RDMA_READ_REQUEST)
+QP_REQ_ERR = 2
+
+
+def answers(*packets: Packet, together: bool = False) -> list[bytes]:
+    """What an emulated device answers to some packets."""
+    device, binding = Emulation(Connection()), Binding(PEER_ADDRESS, ADDRESS)
+    found: list[bytes] = []
+    for packet in packets:
+        device.receive(binding.frame(packet, device.psn("expected"), device.symbols))
+        found += device.answers()
+    return found
+
+
+def duel(profile: str, target: Playback | Emulation) -> LiveDuel:
+    route = ethernet_route(
+        source=gid_of(ADDRESS),
+        destination=gid_of(PEER_ADDRESS),
+        source_mac=bytes(6),
+        destination_mac=bytes(6),
+        source_port=0xC000,
+    )
+    reference = Emulation(Connection(), profile)
+    return LiveDuel(Binding(PEER_ADDRESS, ADDRESS), Path(route), reference, target, taken=Taken())
+
+
+# Answers.
+
+
+def test_an_ack_before_a_later_answer_is_superfluous() -> None:
+    first, second, data = answers(
+        Packet(WRITE, length=8), Packet(WRITE, length=8), Packet(READ, fields={"reth.dma_len": 8})
+    )
+
+    assert coalesced([first, second]) == [second]
+    assert coalesced([first, second, data]) == [data]
+    assert coalesced([data, first]) == [data, first]
+
+
+def test_neither_naks_nor_data_are_superfluous() -> None:
+    data, nak = answers(
+        Packet(READ, fields={"reth.dma_len": 8}), Packet(WRITE, length=8, fields={"reth.rkey": 0})
+    )
+
+    assert coalesced([data, nak]) == [data, nak]
+
+
+# What was done is played back.
+
+
+def test_another_reference_is_held_against_what_a_device_did() -> None:
+    """As in a careful duel: profile rxe discards a reserved opcode, the standard NAKs it."""
+    step = Packet(WRITE, fields={"bth.opcode": 0x1F, "bth.mig_req": 1})
+    live = duel("rxe", Emulation(Connection(), "rxe"))
+    live.step(step)
+
+    same = duel("rxe", Playback(live.outcomes)).step(step)
+    other = duel("spec", Playback(live.outcomes)).step(step)
+
+    assert live.outcomes[0].answers == []
+    assert same is None
+    assert other is not None
+    assert (other.kind, len(other.expected), other.got) == ("answer", 1, [])
+
+
+def test_what_was_never_done_is_not_made_up() -> None:
+    live = duel("spec", Emulation(Connection()))
+    live.step(Packet(WRITE, length=8))
+
+    with pytest.raises(Unheard):
+        duel("spec", Playback(live.outcomes)).step(Packet(WRITE, length=4))
+
+
+# What is taken over.
+
+
+def test_an_event_that_was_found_missing_is_not_compared_any_more() -> None:
+    taken = Taken()
+    taken.add(Difference(0, "event", [QP_REQ_ERR], []), None)
+
+    assert taken.events == {QP_REQ_ERR}
+    assert Taken(taken.texts).events == {QP_REQ_ERR}
+
+
+def test_flags_of_a_completion_are_taken_over() -> None:
+    taken = Taken()
+    taken.add(
+        Difference(0, "completion", [(1, 0, 0, 128, 0, 7, 9)], [(1, 0, 0, 128, 0, 7, 5)]), None
+    )
+
+    assert Taken(taken.texts).flags == {9: 5}
+
+
+def test_what_ended_a_device_is_not_sent_again_first_or_last() -> None:
+    """But the same operation without that fault is."""
+    deadly = Packet(WRITE, length=4, fields={"reth.dma_len": 0}, why="DMA length")
+    taken = Taken()
+    taken.add(Difference(0, "crash", [], ["gone"]), deadly)
+    known = Taken(taken.texts)
+
+    assert known.has(deadly)
+    assert known.has(Packet(int(OpCode.RC_RDMA_WRITE_FIRST), why="DMA length"))
+    assert not known.has(Packet(WRITE, length=4))
+
+
+def test_a_damaged_list_of_what_was_taken_over_is_refused() -> None:
+    with pytest.raises(CaseError, match="left_out: 'event x'"):
+        Taken(["event x"])
+
+
+# What can be sent.
+
+
+class Steps:
+    """A stepper of given steps."""
+
+    connection = Connection()
+
+    def __init__(self, *steps: Packet | Receive) -> None:
+        self.left = list(steps)
+
+    def next(self, reference: Emulation) -> Packet | Receive | None:
+        return self.left.pop(0) if self.left else None
+
+
+def test_what_a_link_cannot_carry_is_left_out() -> None:
+    device = Emulation(Connection())
+    del device.symbols["mw.rkey"]
+    steps = Steps(
+        Packet(WRITE, length=1500),
+        Packet(WRITE, fields={"eth.dst": 0x020000000099}),
+        Packet(WRITE, fields={"reth.rkey": ("mw.rkey", 0)}),
+        Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE)),
+        Receive(1),
+        Packet(WRITE, length=8, held=True),
+    )
+    possible = Possible(steps, 1500, Taken())
+
+    assert possible.next(device) == Receive(1)
+    assert possible.next(device) == Packet(WRITE, length=8)
+    assert possible.next(device) is None

@@ -1,0 +1,180 @@
+"""`ibwire fuzz` against a device of ours on a real link, as its user starts it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ibwire.capture import open_capture
+from ibwire.link.veth import Lab
+from processes import Processes, wait_for
+
+HERE = Path(__file__).parent
+
+PATIENCE = 120
+"""Seconds that anything may take here."""
+
+DEVIATIONS = {
+    "a READ that is replayed from its middle begins with MIDDLE or LAST",
+    "a SEND longer than the receive draws NAK remote operational error",
+    "a payload that is no multiple of 4 without padding is taken",
+    "a reserved opcode is discarded and not NAKed",
+    "the payload of SENDs is not checked against position and path MTU",
+}
+"""Of profile rxe, as far as its responder shows them (rxe-peer.md, sections 2 and 4)."""
+
+Fuzz = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def fuzz(lab: Lab, processes: Processes) -> Fuzz:
+    """Starts the command on side a, for a device on side b."""
+
+    def start(*arguments: object, address: str = "10.0.0.2") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)]
+        command += ["--dev", "veth-a", "--peer", address]
+        return processes.start(lab.command("a", command), lab.environment())
+
+    return start
+
+
+@pytest.fixture
+def serve(lab: Lab, processes: Processes) -> Callable[..., subprocess.Popen[str]]:
+    """Starts the agent on side b, with a profile and maybe a question that it dies of."""
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(HERE / "drill_agent.py"), "veth-b", *arguments]
+        process = processes.start(lab.command("b", command), lab.environment())
+        wait_for(process.stdout, "ready")
+        return process
+
+    return start
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, output, errors
+
+
+def test_known_deviations_are_found_by_name(serve: Fuzz, fuzz: Fuzz, tmp_path: Path) -> None:
+    """With cases that replay on another connection, and scripts that the device fails."""
+    serve("rxe")
+    directory = tmp_path / "found"
+
+    ops = ("--ops", "length,dup,parser")
+    status, output, errors = end(fuzz("--budget", "3kpkt", *ops, "-o", directory, "--json"))
+    *found, run = map(json.loads, output.splitlines())
+    replayed = end(fuzz("replay", directory / "F0001"))
+
+    assert {each["bucket"] for each in found} == DEVIATIONS, errors
+    assert status == 1
+    assert run["lost"] is None
+    assert all(len(each["steps"]) <= 5 for each in found)
+    assert all((directory / f"F000{n}" / "case.pcapng").exists() for n in range(1, 6))
+    assert replayed[0] == 1, replayed
+    assert "differs at step" in replayed[1]
+
+
+@pytest.mark.parametrize("profile", ["spec", "rxe"])
+def test_a_device_like_its_reference_raises_no_alarm(serve: Fuzz, fuzz: Fuzz, profile: str) -> None:
+    serve(profile)
+
+    status, output, errors = end(
+        fuzz("--budget", "4kpkt", "--seed", 5, "--profile", profile, "--json")
+    )
+
+    run = json.loads(output.splitlines()[-1])
+    assert (status, run["findings"], run["choices"]) == (0, {}, {}), output + errors
+    assert run["packets"] == 4000
+
+
+def test_nobody_but_the_peer_is_sent_to(serve: Fuzz, fuzz: Fuzz, tmp_path: Path) -> None:
+    """Nor more in a second than may be."""
+    serve("spec")
+    tap = tmp_path / "tap.pcapng"
+
+    status, output, _ = end(fuzz("--budget", "200pkt", "--rate", 100, "--tap", tap))
+
+    assert status == 0, output
+    with open_capture(str(tap)) as capture:
+        frames = [(record.time_ns, bytes(record.data)) for record in capture.records()]
+    own_mac = frames[0][1][6:12]
+    sent = [(time, frame) for time, frame in frames if frame[6:12] == own_mac]
+    assert {frame[:6] for _, frame in sent} == {frames[0][1][:6]}
+    assert len(sent) == 200
+    assert sent[-1][0] - sent[0][0] >= 1.9e9
+
+
+def test_a_device_that_dies_is_a_finding_and_the_end(
+    serve: Fuzz, fuzz: Fuzz, tmp_path: Path
+) -> None:
+    """The agent dies when it is first asked for what has completed: after a case."""
+    serve("spec", "collect")
+    directory = tmp_path / "found"
+
+    status, output, errors = end(fuzz("--budget", "1kpkt", "-o", directory))
+
+    assert status == 1, errors
+    assert "F0001  every connection is dead after " in output
+    assert "\nended     the device is not there: 10.0.0.2 port 18516: " in output
+    assert "Traceback" not in errors
+    assert json.loads((directory / "run.json").read_text())["findings"]
+    with open_capture(str(directory / "F0001" / "case.pcapng")) as capture:
+        assert list(capture.records())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_with_what_was_found(
+    serve: Fuzz, fuzz: Fuzz, tmp_path: Path, number: int
+) -> None:
+    serve("rxe")
+    directory = tmp_path / "found"
+    running = fuzz("--budget", "1h", "-o", directory)
+    wait_for(running.stdout, "F0001")
+    running.send_signal(number)
+
+    status, _, errors = end(running)
+
+    assert status == 130, errors
+    assert "what was found so far is kept" in errors
+    assert json.loads((directory / "run.json").read_text())["findings"]
+
+
+def test_where_the_default_route_lies_nothing_is_sent(lab: Lab, fuzz: Fuzz) -> None:
+    def route(what: str) -> None:
+        command = ["ip", "route", what, "default", "dev", "veth-a"]
+        subprocess.run(lab.command("a", command), check=True)
+
+    route("add")
+    try:
+        status, _, errors = end(fuzz("--budget", "1kpkt"))
+    finally:
+        route("del")
+
+    assert status == 1
+    assert "ibwire: veth-a: refused: the default route of this machine lies on it" in errors
+    assert "frames_sent" not in errors
+
+
+def test_nobody_there_is_one_sentence(fuzz: Fuzz) -> None:
+    silent = end(fuzz("--budget", "1kpkt"))
+    unknown = end(fuzz("--budget", "1kpkt", address="10.0.0.99"))
+
+    assert "ended     the device is not there: 10.0.0.2 port 18516: nobody listens" in silent[1]
+    assert "ibwire: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]
+    assert (silent[0], unknown[0]) == (1, 1)
+
+
+def test_only_the_responder_of_a_device_on_a_link_is_attacked(serve: Fuzz, fuzz: Fuzz) -> None:
+    serve("spec")
+
+    status, _, errors = end(fuzz("--role", "requester"))
+
+    assert status == 2
+    assert "role 'requester': of a device on a link only its responder is attacked" in errors
