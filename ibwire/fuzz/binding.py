@@ -6,7 +6,7 @@ padding, checksums and, last of all, the ICRC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from struct import Struct
 from typing import Any
@@ -30,6 +30,7 @@ SOURCE_PORT = 0xC000
 OUTER = ("eth", "ip", "udp")
 """Headers before the BTH that a step may change."""
 
+_NOTHING: Mapping[str, int] = {}
 _OUTER = tuple(f"{part}." for part in OUTER)
 
 Symbols = Mapping[str, int]
@@ -98,53 +99,52 @@ def encode(packet: Packet, psn: int, symbols: Symbols) -> bytes:
     payload = pattern(packet.at, packet.length)
     pad = -packet.length & 3 if packet.pad is None else packet.pad
     given = packet.fields
-    numbers = {}
-    has_odd_bth = False
+    parts: dict[str, dict[str, int]] = {}
     for name, value in given.items():
-        numbers[name] = value if type(value) is int else number_of(value, symbols)
-        has_odd_bth = has_odd_bth or name.startswith("bth.")
+        part, _, key = name.partition(".")
+        number = value if type(value) is int else number_of(value, symbols)
+        if part in parts:
+            parts[part][key] = number
+        else:
+            parts[part] = {key: number}
     psn = psn + packet.psn[1] & MASK
-    if has_odd_bth:
-        bth = _odd_bth(packet.opcode, pad, psn, numbers, symbols)
+    if "bth" in parts:
+        bth = _odd_bth(packet.opcode, pad, psn, parts["bth"], symbols)
     else:
         bth = _BTH.pack(packet.opcode, 0x40 | (pad & 3) << 4, 0xFFFF, symbols["qpn"], 1 << 31 | psn)
     extensions = b""
     for part, kind, write in _EXTENSIONS[packet.opcode]:
-        own = {name[len(part) :]: value for name, value in numbers.items() if name.startswith(part)}
-        if own and not _plain(part, own):
-            extensions += _odd_header(kind, part, own, packet, symbols)
+        own = parts.get(part, _NOTHING)
+        if own and not own.keys() <= _NAMES.get(part, _NOTHING.keys()):
+            extensions += _odd_header(kind, part, own)
         else:
             extensions += write(own, packet.length, symbols)
     whole = bth + extensions + payload + bytes(pad + packet.more)
     return whole if packet.cut is None else whole[: packet.cut]
 
 
-def _odd_bth(
-    opcode: int, pad: int, psn: int, numbers: Mapping[str, int], symbols: Symbols
-) -> bytes:
-    get = numbers.get
+def _odd_bth(opcode: int, pad: int, psn: int, own: Mapping[str, int], symbols: Symbols) -> bytes:
+    get = own.get
     flags = (
-        (get("bth.se", 0) & 1) << 7
-        | (get("bth.mig_req", 1) & 1) << 6
-        | (get("bth.pad_count", pad) & 3) << 4
-        | get("bth.tver", 0) & 15
+        (get("se", 0) & 1) << 7
+        | (get("mig_req", 1) & 1) << 6
+        | (get("pad_count", pad) & 3) << 4
+        | get("tver", 0) & 15
     )
-    marks = get("bth.fecn", 0) << 7 | get("bth.becn", 0) << 6 | get("bth.resv6a", 0)
+    marks = get("fecn", 0) << 7 | get("becn", 0) << 6 | get("resv6a", 0)
     return _BTH.pack(
-        get("bth.opcode", opcode) & 0xFF,
+        get("opcode", opcode) & 0xFF,
         flags,
-        get("bth.pkey", symbols["pkey"]) & 0xFFFF,
-        (marks & 0xFF) << 24 | get("bth.dest_qp", symbols["qpn"]) & MASK,
-        (get("bth.ack_req", 1) & 1) << 31 | (get("bth.resv7", 0) & 0x7F) << 24 | psn,
+        get("pkey", symbols["pkey"]) & 0xFFFF,
+        (marks & 0xFF) << 24 | get("dest_qp", symbols["qpn"]) & MASK,
+        (get("ack_req", 1) & 1) << 31 | (get("resv7", 0) & 0x7F) << 24 | psn,
     )
 
 
-def _odd_header(
-    kind: type[Header], part: str, own: Mapping[str, int], packet: Packet, symbols: Symbols
-) -> bytes:
+def _odd_header(kind: type[Header], part: str, own: Mapping[str, int]) -> bytes:
     """A header with fields that its quick writer does not know."""
     numbers = {entry.name: 0 for entry in kind.FIELDS}
-    if part == "feth.":
+    if part == "feth":
         numbers["plt"] = 1
     for entry in kind.FIELDS:
         if entry.name in own:
@@ -238,17 +238,13 @@ _QUICK: Mapping[type[Header], tuple[frozenset[str], Write]] = {
         lambda own, length, symbols: _WORD.pack(own.get("rkey", symbols["mw.rkey"]) & _32),
     ),
 }
-_NAMES = {f"{kind.KEY}.": names for kind, (names, _) in _QUICK.items()}
-
-
-def _plain(part: str, own: Mapping[str, int]) -> bool:
-    return part in _NAMES and own.keys() <= _NAMES[part]
+_NAMES: Mapping[str, Set[str]] = {kind.KEY: names for kind, (names, _) in _QUICK.items()}
 
 
 def _extensions(opcode: int) -> tuple[tuple[str, type[Header], Write], ...]:
     info = INFO.get(opcode)
     return tuple(
-        (f"{kind.KEY}.", kind, _QUICK[kind][1] if kind in _QUICK else _zeros(kind))
+        (kind.KEY, kind, _QUICK[kind][1] if kind in _QUICK else _zeros(kind))
         for kind in (info.headers if info else ())
     )
 
@@ -259,4 +255,4 @@ def _zeros(kind: type[Header]) -> Write:
 
 
 _EXTENSIONS = tuple(_extensions(opcode) for opcode in range(256))
-"""Extension headers by opcode: what their fields begin with, their kinds, how they are written."""
+"""Extension headers by opcode: their keys, their kinds, how they are written."""

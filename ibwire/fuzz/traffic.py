@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from random import Random
 
 from ibwire.fuzz.case import Connection, Packet, Value
@@ -28,13 +29,7 @@ class Traffic:
         self.rng = rng
         self.mtu = connection.mtu
         self._room = connection.room
-        self._kinds = [
-            kind for kind, right in _NEEDS.items() for _ in range(8) if connection.access & right
-        ]
-        """Kinds of messages that the queue pair allows, and once each of the others."""
-        self._kinds += _NEEDS
-        if not connection.max_dest_rd_atomic:
-            self._kinds = [*("SEND", "WRITE") * 40, *_NEEDS]
+        self._kinds = _kinds(connection.access, connection.max_dest_rd_atomic > 0)
         self.sent: list[tuple[Packet, int]] = []
         """Packets that were executed, each with its PSN, to be sent again."""
 
@@ -98,6 +93,15 @@ class Traffic:
     def word(self) -> int:
         """The offset of an aligned word; few, so that the same are hit again."""
         return self.rng.randrange(8) * 8
+
+
+@lru_cache(maxsize=256)
+def _kinds(access: int, has_reads: bool) -> Sequence[str]:
+    """Kinds of messages that a queue pair allows, and once each of the others."""
+    if not has_reads:
+        return [*("SEND", "WRITE") * 40, *_NEEDS]
+    allowed = [kind for kind, right in _NEEDS.items() if access & right]
+    return [*allowed * 8, *_NEEDS]
 
 
 def following(traffic: Traffic, reference: Emulation) -> Packet:

@@ -143,8 +143,11 @@ def encode(packet: TransportPacket) -> bytes:
         packet.becn << 30 | packet.reserved << 24 | packet.dest_qp,
         packet.ack_req << 31 | packet.psn,
     )
-    if form.writers:
-        extensions = b"".join([write(packet) for write in form.writers])
+    writers = form.writers
+    if writers:
+        extensions = writers[0](packet)
+        for write in writers[1:]:
+            extensions += write(packet)
         return bth + extensions + payload + _PADS[pad] if pad else bth + extensions + payload
     return bth + payload + _PADS[pad] if pad else bth + payload
 
