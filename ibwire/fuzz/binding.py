@@ -131,12 +131,12 @@ def _odd_bth(opcode: int, pad: int, psn: int, own: Mapping[str, int], symbols: S
         | (get("pad_count", pad) & 3) << 4
         | get("tver", 0) & 15
     )
-    marks = get("fecn", 0) << 7 | get("becn", 0) << 6 | get("resv6a", 0)
+    marks = (get("fecn", 0) & 1) << 7 | (get("becn", 0) & 1) << 6 | get("resv6a", 0) & 0x3F
     return _BTH.pack(
         get("opcode", opcode) & 0xFF,
         flags,
         get("pkey", symbols["pkey"]) & 0xFFFF,
-        (marks & 0xFF) << 24 | get("dest_qp", symbols["qpn"]) & MASK,
+        marks << 24 | get("dest_qp", symbols["qpn"]) & MASK,
         (get("ack_req", 1) & 1) << 31 | (get("resv7", 0) & 0x7F) << 24 | psn,
     )
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
+from ibwire.fuzz.case import Case, Connect, Connection, Packet, RunsAway, Step
 from ibwire.fuzz.choices import CHOICES, Choice
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.duel import Difference, Duel, Subject
@@ -123,6 +123,8 @@ class Campaign:
         self._binding = Binding(PEER_ADDRESS, ADDRESS)
         self._given_back: set[str] = set()
         """Choices that were taken in error."""
+        self._state = ""
+        """Of the connection when the difference that is examined was seen."""
         self._duel: Duel | None = None
         self._history: list[Case] = []
 
@@ -198,6 +200,7 @@ class Campaign:
     def _examine(self, case: Case, difference: Difference, state: str) -> Finding | None:
         """A difference: does it come again?"""
         report = self.report
+        self._state = state
         bucket = bucket_of(difference, case.steps[-1], state)
         history, self._history = self._history, []
         self._duel = None
@@ -229,7 +232,9 @@ class Campaign:
 
     def _name_of(self, case: Case, left: Difference | None, bucket: str) -> str:
         """What is left of a difference by name, if nothing explains it; `bucket` is its first."""
-        return bucket
+        if left is None:
+            return bucket
+        return bucket_of(left, case.steps[left.step], self._state)
 
     def _new(self, bucket: str, case: Case, names: Sequence[str]) -> Finding:
         """Make a finding: as short as it can be, held against what the standard says."""
@@ -268,7 +273,10 @@ class Campaign:
         for name in choices_of(profile, self._name):
             changes: dict[str, Any] = {name: getattr(usual, name)}
             plainer = replace(profile, **changes)
-            found = self.replay(case, plainer)
+            try:
+                found = self.replay(case, plainer)
+            except RunsAway:
+                continue
             if found is not None and _nature(found) == wanted:
                 profile = plainer
         return profile
@@ -317,7 +325,10 @@ class Campaign:
             else:
                 continue
             for variant in variants:
-                reached = distance(self.replay(case, variant))
+                try:
+                    reached = distance(self.replay(case, variant))
+                except RunsAway:  # a choice with which this case does not come to rest
+                    continue
                 if reached is None:
                     return choice, variant, None
                 if reached < best:

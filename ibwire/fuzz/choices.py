@@ -51,7 +51,6 @@ _BOTH = (False, True)
 
 CHOICES: Sequence[Choice] = (
     Choice("live_credits", _BOTH, True, "whether AETHs carry credits", "IBA 9.7.7.2"),
-    Choice("mig_req", (0, 1), True, "BTH.MigReq without an alternate path", "IBA 17.2.8"),
     Choice("request_reserved", (0, 0x10), True, "reserved bits of BTH byte 4", "IBA 9.2.1"),
     Choice("counts_identification", _BOTH, True, "the IPv4 identification", "RFC 6864"),
     Choice("route_hop_limit", (None, 64), True, "the hop limit", "IBA A17.3.2"),
@@ -60,13 +59,6 @@ CHOICES: Sequence[Choice] = (
     Choice("naks_after_rnr", _BOTH, True, "a sequence NAK after an RNR NAK", "IBA 9.7.5.2.8"),
     Choice(
         "duplicate_ack", tuple(DuplicateAck), True, "which duplicates are ACKed", "IBA 9.7.5.1.4"
-    ),
-    Choice(
-        "duplicate_ack_psn",
-        tuple(DuplicateAckPSN),
-        True,
-        "the PSN of the ACK of a duplicate",
-        "IBA 9.7.5.1.4",
     ),
     Choice("duplicate_clears_nak", _BOTH, True, "a second NAK after a duplicate", "IBA 9.7.5.2.8"),
     Choice(
@@ -121,9 +113,29 @@ CHOICES: Sequence[Choice] = (
     Choice("source_port", tuple(SourcePort), True, "the UDP source port", "IBA A17.9.1"),
     Choice("max_unacked_psns", (128, (1 << 23) - 1), True, "packets on their way", "IBA 9.7.1"),
     Choice("counts_atomic_write", _BOTH, True, "what max_rd_atomic counts", "IBA 9.7.3.1"),
-    Choice("timer_granularity", (1, 4 * MS), True, "how exact the ACK timeout is", "C9-141"),
     Choice("rnr_granularity", (1, 4 * MS), True, "how exact the RNR wait is", "IBA 9.7.5.2.8"),
     # What the specification does not allow.
+    Choice(
+        "mig_req",
+        (0, 1),
+        False,
+        "BTH.MigReq is 0 without an alternate path",
+        "IBA 17.2.8; rc-transport 14",
+    ),
+    Choice(
+        "duplicate_ack_psn",
+        tuple(DuplicateAckPSN),
+        False,
+        "the ACK of a duplicate has the PSN of the last packet executed, whatever that was",
+        "IBA 9.7.5.1.4; rc-transport 10",
+    ),
+    Choice(
+        "timer_granularity",
+        (1, 4 * MS),
+        False,
+        "the ACK timeout is a multiple of 4 ms, and so outside T to 4 T",
+        "C9-141; rc-transport 9",
+    ),
     Choice(
         "keeps_pending_timer",
         _BOTH,

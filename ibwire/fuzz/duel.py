@@ -124,8 +124,8 @@ class Duel:
             if not self._is_theirs:
                 raise
             last = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} in {last.name}"
-            return Difference(number, "crash", self.expected, [text])
+            what = f"{type(error).__name__} in {last.name}"
+            return Difference(number, "crash", self.expected, [what, str(error)])
         finally:
             self._is_theirs = False
 

@@ -11,6 +11,7 @@ from ibwire.fuzz.case import Packet, Value
 from ibwire.fuzz.emulation import Emulation
 from ibwire.rc.requester import SendWQE
 from ibwire_layers.opcodes import OpCode, Operation
+from ibwire_layers.psn import distance
 
 _O = OpCode
 
@@ -72,7 +73,7 @@ def read(length: int, place: Mapping[str, Value]) -> Packet:
 def answers(reference: Emulation) -> list[Packet]:
     """What a right responder would answer to everything that the device has asked for.
 
-    One ACK for neighbouring SENDs and WRITEs, all response packets of a READ.
+    An ACK for each SEND and WRITE, all response packets of a READ.
     """
     requester = reference.qp.requester
     found: list[Packet] = []
@@ -109,8 +110,8 @@ def _answer(
 
 def _read_response(wqe: SendWQE, mtu: int, una: int, ssn: Value) -> list[Packet]:
     """The response packets of a READ that are missing."""
-    done = max(una - wqe.first_psn if una >= wqe.first_psn else 0, 0)
-    ahead = 0 if done else wqe.first_psn - una & 0xFFFFFF
+    done = max(distance(wqe.first_psn, una), 0)
+    ahead = max(distance(una, wqe.first_psn), 0)
     count = wqe.packets - done
     packets = []
     for i in range(count):
