@@ -168,7 +168,7 @@ def _session(given: dict[str, object], directory: Path | None, resume: Path | No
         raise click.UsageError("--seed-capture and --device: which address is the device in it?")
     if settings.capture and settings.role == CM:
         raise click.UsageError("--seed-capture is for role responder, requester or both")
-    groups = MANAGER_GROUPS if settings.role == CM else GROUPS
+    groups = MANAGER_GROUPS if settings.role == CM else GROUPS[settings.role]
     for name in settings.ops:
         if name not in groups:
             raise click.UsageError(f"--ops: {name!r} is not one of {', '.join(groups)}")

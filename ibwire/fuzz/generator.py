@@ -8,7 +8,7 @@ another connection: other limits, other rights, PSNs about to wrap.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
 from ibwire.fuzz import lies
@@ -21,8 +21,14 @@ from ibwire.fuzz.traffic import Traffic, following
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 
-GROUPS = tuple(dict.fromkeys([each.group for each in OPERATORS] + [each.group for each in LIES]))
-"""What `--ops` may name."""
+_ATTACKS = tuple(dict.fromkeys(each.group for each in OPERATORS))
+_LIES = tuple(dict.fromkeys(each.group for each in LIES))
+GROUPS: Mapping[str, Sequence[str]] = {
+    "responder": _ATTACKS,
+    "requester": _LIES,
+    "both": tuple(dict.fromkeys([*_ATTACKS, *_LIES])),
+}
+"""What `--ops` may name, by what is attacked."""
 
 ROLES = ("responder", "requester")
 """What is attacked."""

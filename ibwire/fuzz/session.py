@@ -180,7 +180,7 @@ def _session(document: _Object) -> Session:
         document.text("plant"),
         document.text("profile"),
         document.one_of("role", WHOM),
-        tuple(document.texts("ops", (*GROUPS, *MANAGER_GROUPS))),
+        tuple(document.texts("ops", (*GROUPS["both"], *MANAGER_GROUPS))),
         document.number("seed"),
         document.text("capture"),
         document.text("device"),
@@ -199,6 +199,9 @@ def _session(document: _Object) -> Session:
     report.taken = {name: taken.text(name) for name in taken.document}
     report.left_out = document.texts("left_out")
     unstable = document.object("unstable")
+    for name in unstable.document:
+        if not name.isprintable():
+            raise CaseError(f"unstable: {name!r}, not a line of text")
     report.unstable = Counter({name: unstable.number(name) for name in unstable.document})
     report.coverage = _coverage(document.items("coverage"), settings.role)
     return Session(settings, report, document.number("next_case"), known)

@@ -116,6 +116,7 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         ("--target emu:windows", "target 'emu:windows', not emu or one of emu:spec"),
+        ("--role responder --ops reply", "--ops: 'reply' is not one of parser"),
         ("--target eth0", "target 'eth0', not emu or one of emu:spec"),
         ("--ops psn,all", "--ops: 'all' is not one of parser, length"),
         ("--role cm --ops psn", "--ops: 'psn' is not one of order"),
