@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import click
 
 from ibwire.cli.live import Link
-from ibwire.cli.values import IPAddress, MACAddress
+from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.live import LIMIT, SLACK, Bench
 from ibwire.drill.ways import AGENT_PORT, ByAgent, ByManager, ByParameters, ByPingpong, Way
 from ibwire.programs import pingpong
@@ -22,8 +20,6 @@ WAYS = ("agent", "pingpong", "cm", "params")
 
 RPING_PORT = 7174
 """Of rping, whose server is what there is on most hosts."""
-
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +94,7 @@ class LiveWish:
 
 def live_options(function: Decorated) -> Decorated:
     """Options that become one argument, `live`."""
-
-    @functools.wraps(function)
-    def command(*args: Any, **options: Any) -> object:
-        live = LiveWish(**{name: options.pop(name) for name in LiveWish.__dataclass_fields__})
-        return function(*args, live=live, **options)
-
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command  # type: ignore[return-value]
+    return as_one("live", LiveWish, _OPTIONS)(function)
 
 
 _OPTIONS = (

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import click
 
 from ibwire.cli.live import Link
-from ibwire.cli.values import IPAddress, MACAddress
+from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.live import SLACK
 from ibwire.drill.ways import AGENT_PORT, ByAgent
 from ibwire.fuzz.live import RATE, Bench
 from ibwire.fuzz.live_target import LinkTarget, link_target
 from ibwire.link.safety import injectable
 from ibwire.units import MS
-
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +68,7 @@ class LiveWish:
 
 def live_options(function: Decorated) -> Decorated:
     """Options that become one argument, `live`."""
-
-    @functools.wraps(function)
-    def command(*args: Any, **options: Any) -> object:
-        live = LiveWish(**{name: options.pop(name) for name in LiveWish.__dataclass_fields__})
-        return function(*args, live=live, **options)
-
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command  # type: ignore[return-value]
+    return as_one("live", LiveWish, _OPTIONS)(function)
 
 
 _OPTIONS = (

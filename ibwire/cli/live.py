@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn
 
 import click
 
-from ibwire.cli.values import IPAddress, MACAddress
+from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.errors import EncodeError, IbwireError, ScriptError
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.interface import interface
@@ -32,8 +31,6 @@ LARGEST_MESSAGE = 1 << 26
 
 FAILED = 1
 WRONG_USAGE = 2
-
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +107,7 @@ class Link:
 
 def live_options(function: Decorated) -> Decorated:
     """The options of every live command, which become one argument, `link`."""
-
-    @functools.wraps(function)
-    def command(*args: Any, **options: Any) -> object:
-        link = Link(**{name: options.pop(name) for name in Link.__dataclass_fields__})
-        return function(*args, link=link, **options)
-
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command  # type: ignore[return-value]
+    return as_one("link", Link, _OPTIONS)(function)
 
 
 def tell_waiting(port: int, *addresses: str) -> None:

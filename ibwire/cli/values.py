@@ -1,9 +1,12 @@
-"""Values that options of several commands take."""
+"""Values that options of several commands take, and options that belong together."""
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -19,6 +22,28 @@ FORMATS = {
     ".parquet": "parquet",
 }
 """What is written to a file, by the ending of its name."""
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+
+def as_one(
+    name: str, kind: Callable[..., object], options: Sequence[Callable[[Any], Any]]
+) -> Callable[[Decorated], Decorated]:
+    """Options of a command that become one argument: a dataclass with a field for each."""
+
+    def decorate(function: Decorated) -> Decorated:
+        @functools.wraps(function)
+        def command(*args: Any, **given: Any) -> object:
+            fields = kind.__dataclass_fields__  # type: ignore[attr-defined]
+            wish = kind(**{field: given.pop(field) for field in fields})
+            return function(*args, **{name: wish}, **given)
+
+        for option in reversed(options):
+            command = option(command)
+        return command  # type: ignore[return-value]
+
+    return decorate
 
 
 class QueuePairNumber(click.ParamType[int]):
