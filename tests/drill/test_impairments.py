@@ -11,9 +11,6 @@ from ibwire.capture import open_capture
 from ibwire.drill import Verdict, parse, report, run
 from ibwire.drill.files import write_capture
 from ibwire.errors import ScriptError
-from ibwire.rc.profile import PROFILES
-
-SCRIPTS = sorted((Path(__file__).parents[1] / "conformance" / "impairments").glob("*.drill"))
 
 WRITE = "+1us < WRITE_ONLY psn{} ack len=8\n"
 """Draws an acknowledgement in the same moment."""
@@ -23,21 +20,6 @@ def drill(text: str, profile: str = "spec") -> Verdict:
     script = parse(text.encode(), "s.drill", profile)
     (case,) = script.cases
     return run(script, case, profile)
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_shipped_script_passes_with_every_profile(path: Path, profile: str) -> None:
-    script = parse(path.read_bytes(), path.name, profile)
-
-    for case in script.cases:
-        verdict = run(script, case, profile)
-        assert verdict.passed, report(verdict)
-
-
-def test_shipped_scripts_say_why_they_need_virtual_time() -> None:
-    assert len(SCRIPTS) >= 3
-    assert all(parse(path.read_bytes(), path.name).virtual for path in SCRIPTS)
 
 
 def test_example_of_the_documentation_passes() -> None:

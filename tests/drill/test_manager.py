@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from drill.test_docs import BLOCKS
@@ -13,13 +11,10 @@ from ibwire.drill.emulated import Emulated
 from ibwire.drill.expressions import Scope
 from ibwire.drill.runner import carry_out
 from ibwire.errors import ScriptError
-from ibwire.rc.profile import PROFILES
 from ibwire_layers import cm
 from ibwire_layers.headers import DETH, IPCM
 from ibwire_layers.mad import GSI_QKEY, MAD
 from ibwire_layers.packet import CrcStatus, Packet
-
-SCRIPTS = sorted((Path(__file__).parents[1] / "conformance" / "cm").glob("*.drill"))
 
 ASKED = "qp state=RESET\nlisten\n< CM_REQ\ncm_event CONNECT_REQUEST\n"
 """Four lines."""
@@ -37,21 +32,6 @@ def frames_of(text: str, way: str) -> list[Packet]:
     verdict = drill(text)
     assert verdict.passed, report(verdict)
     return [Packet.parse(each.frame) for each in verdict.entries if each.frame and each.way == way]
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_shipped_script_passes_with_every_profile(path: Path, profile: str) -> None:
-    script = parse(path.read_bytes(), path.name, profile)
-
-    for case in script.cases:
-        verdict = run(script, case, profile)
-        assert verdict.passed, report(verdict)
-
-
-def test_shipped_scripts_say_why_they_need_virtual_time() -> None:
-    assert len(SCRIPTS) >= 8
-    assert all(parse(path.read_bytes(), path.name).virtual for path in SCRIPTS)
 
 
 def test_example_of_the_documentation_passes() -> None:
