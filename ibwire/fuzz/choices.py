@@ -91,7 +91,7 @@ CHOICES: Sequence[Choice] = (
         "IBA 11.6.2",
     ),
     Choice("marks_grh", _BOTH, True, "flag GRH of receives of connections", "IBA 11.4.2.1"),
-    Choice("ack_request_interval", (64, 66, 16, 256), True, "how often an ACK is asked for", "-"),
+    Choice("ack_request_interval", (64, 66, 16, 256), True, "how often an ACK is asked for", "rc-transport 5"),
     Choice("limited_message", _BOTH, True, "what is sent beyond the credits", "IBA 9.7.7.2.5"),
     Choice("timeout_sends_one", _BOTH, True, "one packet after a timeout", "IBA 9.7.6.1.3"),
     Choice("waits_for_recovery", _BOTH, True, "when a READ is restarted again", "IBA 9.7.6.1"),
