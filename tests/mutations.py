@@ -288,26 +288,24 @@ MUTATIONS = (
     Mutation(
         "a duplicate atomic is executed again",
         RESPONDER,
-        "                    self._replay(resource, 0)\n                    return\n",
-        "                    region, at = qp.keys.find_remote(\n"
-        "                        self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_ATOMIC\n"
-        "                    )\n"
-        "                    region.store64(at, region.load64(at) + packet.swap)\n"
-        "                    self._replay(resource, 0)\n"
-        "                    return\n",
+        "                self._replay(result, 0)\n",
+        "                region, at = qp.keys.find_remote(\n"
+        "                    self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_ATOMIC\n"
+        "                )\n"
+        "                region.store64(at, region.load64(at) + packet.swap)\n"
+        "                self._replay(result, 0)\n",
         "an atomic arrives again",
         laws.atomics_are_executed_exactly_once,
     ),
     Mutation(
         "a duplicate atomic is answered with the number of now",
         RESPONDER,
-        "                    self._replay(resource, 0)\n                    return\n",
-        "                    region, at = qp.keys.find_remote(\n"
-        "                        self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_ATOMIC\n"
-        "                    )\n"
-        "                    resource.original = region.load64(at)\n"
-        "                    self._replay(resource, 0)\n"
-        "                    return\n",
+        "                self._replay(result, 0)\n",
+        "                region, at = qp.keys.find_remote(\n"
+        "                    self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_ATOMIC\n"
+        "                )\n"
+        "                result.original = region.load64(at)\n"
+        "                self._replay(result, 0)\n",
         "an atomic arrives again",
         wire.an_atomic_is_answered_alike_each_time,
     ),

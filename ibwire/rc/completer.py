@@ -51,6 +51,8 @@ class Completer:
             return
         if ahead >= (requester.next_psn - requester.una) & MASK:
             qp.counters.unexpected_responses += 1
+            if qp.profile.acks_unsent:
+                self._acknowledge_before(requester.next_psn, now)
             return  # an answer to what was never sent
         if requester.exact and ahead:
             return
@@ -58,6 +60,8 @@ class Completer:
             self._take_response(packet, now)
             return
         kind = aeth.kind(packet.syndrome)
+        if qp.profile.acks_answer and self._answers(packet, now):
+            return
         if kind is AckKind.ACK:
             if self._acknowledge_before(psn + 1 & MASK, now):
                 requester.credits.update(packet.syndrome, packet.msn)
@@ -66,7 +70,7 @@ class Completer:
         elif kind is AckKind.NAK:
             self._take_nak(psn, aeth.code(packet.syndrome), now)
         elif qp.profile.reserved_syndrome_fails:
-            self.fail(qp.profile.bad_response)
+            self.fail(qp.profile.misplaced_response)
 
     def retire(self) -> None:
         """Complete what is done at the head of the queue, and fail it if its turn has come."""
@@ -193,7 +197,7 @@ class Completer:
             return  # an older one completed in error
         status: WCStatus | None
         if not wqe.plan.is_answered:
-            status = qp.profile.bad_response
+            status = self._misfit(packet)
         elif wqe.plan.operation is Operation.READ:
             if psn != requester.una:
                 if qp.profile.restarts_on_read_gap:
@@ -207,8 +211,12 @@ class Completer:
             return
         if packet.form.has_aeth:
             requester.credits.update(packet.syndrome, packet.msn)
-        una = psn + 1 & MASK
-        if una == (wqe.first_psn + wqe.packets) & MASK:
+        una, end = psn + 1 & MASK, (wqe.first_psn + wqe.packets) & MASK
+        is_done = una == end
+        if not qp.profile.checks_response_length and wqe.plan.operation is Operation.READ:
+            is_done = packet.form.is_last and wqe.received == wqe.length
+        if is_done:
+            una = end
             requester.complete(wqe, WCStatus.SUCCESS)
             if qp.state is QPState.ERR:
                 return  # the completion found no room
@@ -229,16 +237,19 @@ class Completer:
         qp = self.qp
         form = packet.form
         if form.operation is not Operation.READ_RESPONSE or _is_failure(packet):
-            return qp.profile.bad_response
+            return qp.profile.misplaced_response
         if form.is_first and wqe.in_response:
-            return qp.profile.bad_response
+            return qp.profile.misplaced_response
         # After a restart inside the READ a peer may go on where it was (rxe does).
         if not form.is_first and not wqe.in_response and not wqe.received:
-            return qp.profile.bad_response
+            return qp.profile.misplaced_response
         size = len(packet.payload)
         rest = wqe.length - wqe.received
         right = size == rest <= qp.mtu if form.is_last else size == qp.mtu < rest
-        if not right:
+        if not qp.profile.checks_response_length:
+            if size > rest:
+                return WCStatus.LOC_PROT_ERR
+        elif not right:
             return qp.profile.bad_response_length
         if size and not scatter(qp.keys, qp.pd, wqe.wr.sg_list, wqe.received, packet.payload):
             return WCStatus.LOC_PROT_ERR
@@ -250,23 +261,59 @@ class Completer:
         """Take the answer to an atomic, a FLUSH or an ATOMIC WRITE; a status if it is wrong."""
         qp = self.qp
         if _is_failure(packet):
-            return qp.profile.bad_response
-        if wqe.plan.takes_read_slot:
+            return qp.profile.misplaced_response
+        if wqe.plan.operation in _ATOMICS:
             if packet.form.operation is not Operation.ATOMIC_ACKNOWLEDGE:
-                return qp.profile.bad_response
+                return self._misfit(packet)
             original = packet.original.to_bytes(8, "little")  # memory is in the host's order
             if not scatter(qp.keys, qp.pd, wqe.wr.sg_list, 0, original):
                 return WCStatus.LOC_PROT_ERR
             return None
         form = packet.form
         whole = form.operation is Operation.READ_RESPONSE and form.is_first and form.is_last
-        return None if whole and not packet.payload else qp.profile.bad_response
+        return None if whole and not packet.payload else self._misfit(packet)
+
+    def _misfit(self, packet: TransportPacket) -> WCStatus:
+        """Status for an answer to something else than the request."""
+        form, profile = packet.form, self.qp.profile
+        is_read = form.operation is Operation.READ_RESPONSE and form.is_first
+        if is_read and not _is_failure(packet):
+            return profile.bad_response
+        return profile.misplaced_response
+
+    def _answers(self, packet: TransportPacket, now: Time) -> bool:
+        """Let an ACK of its PSN complete a READ or an atomic, if that is the oldest request.
+
+        `False` if it is to be taken otherwise. Where responses have begun to come nothing
+        else fits, not even a NAK.
+        """
+        requester, psn = self.qp.requester, packet.psn
+        if not self._acknowledge_before(psn, now):
+            return True
+        wqe = requester.wqes[0]
+        if not wqe.plan.is_answered or self._find(psn) is not wqe:
+            return False
+        if psn != requester.una:
+            return True  # nothing but the next response counts
+        if wqe.in_response:
+            self.fail(self.qp.profile.misplaced_response)
+            return True
+        if aeth.kind(packet.syndrome) is not AckKind.ACK:
+            return False
+        after = psn + 1 & MASK
+        if after == (wqe.first_psn + wqe.packets) & MASK:
+            requester.complete(wqe, WCStatus.SUCCESS)
+        requester.acknowledge(after, now)
+        self.retire()
+        return True
 
 
 def _is_failure(packet: TransportPacket) -> bool:
     """Whether a response with data carries an AETH that is no ACK."""
     return packet.form.has_aeth and aeth.kind(packet.syndrome) is not AckKind.ACK
 
+
+_ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 
 _NAK_STATUS: dict[int, WCStatus] = {
     NakCode.INVALID_REQUEST: WCStatus.REM_INV_REQ_ERR,

@@ -52,7 +52,7 @@ class CompletionChannel:
 class CompletionQueue:
     """Completions of any number of work queues, each queue's in the order of its work requests."""
 
-    __slots__ = ("_entries", "_on_event", "arming", "channel", "closed", "cqe", "error", "users")
+    __slots__ = ("_on_event", "arming", "channel", "closed", "cqe", "entries", "error", "users")
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class CompletionQueue:
         """Raises EINVAL unless `cqe`, the number of completions that fit, is positive."""
         _check_size(cqe)
         self._on_event = on_event
-        self._entries: deque[WC] = deque()
+        self.entries: deque[WC] = deque()
+        """Those that nobody has taken, oldest first."""
         self.cqe = cqe
         self.channel = channel
         self.arming = Arming.NONE
@@ -76,16 +77,16 @@ class CompletionQueue:
             channel.users += 1
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def push(self, wc: WC) -> bool:
         """Add a completion; `False` if it is lost, and then the queue is in error."""
-        if self.error or len(self._entries) >= self.cqe:
+        if self.error or len(self.entries) >= self.cqe:
             if not self.error:
                 self.error = True
                 self._on_event(AsyncEvent(EventType.CQ_ERR, self))
             return False
-        self._entries.append(wc)
+        self.entries.append(wc)
         if self.arming and (
             self.arming is Arming.NEXT or wc.solicited or wc.status is not WCStatus.SUCCESS
         ):
@@ -96,12 +97,12 @@ class CompletionQueue:
 
     def poll(self, n: int = 1) -> list[WC]:
         """Take up to `n` completions, oldest first."""
-        entries = self._entries
+        entries = self.entries
         return [entries.popleft() for _ in range(min(n, len(entries)))]
 
     def discard(self, qp_num: int) -> None:
         """Drop the completions of one queue pair that nobody has taken."""
-        self._entries = deque(wc for wc in self._entries if wc.qp_num != qp_num)
+        self.entries = deque(wc for wc in self.entries if wc.qp_num != qp_num)
 
     def arm(self, solicited_only: bool = False) -> None:
         """Ask for one event.
@@ -114,10 +115,8 @@ class CompletionQueue:
     def resize(self, cqe: int) -> None:
         """Change how many completions fit; raises EINVAL for fewer than there are."""
         _check_size(cqe)
-        if cqe < len(self._entries):
-            raise VerbsError(
-                errno.EINVAL, f"{len(self._entries)} completions wait, {cqe} shall fit"
-            )
+        if cqe < len(self.entries):
+            raise VerbsError(errno.EINVAL, f"{len(self.entries)} completions wait, {cqe} shall fit")
         self.cqe = cqe
 
     def attach(self) -> None:
@@ -137,7 +136,7 @@ class CompletionQueue:
         if self.closed:
             return
         self.closed = True
-        self._entries.clear()
+        self.entries.clear()
         if self.channel is not None:
             self.channel.users -= 1
             others = [cq for cq in self.channel.events if cq is not self]

@@ -140,7 +140,7 @@ class Device:
         self.neighbours: dict[int, bytes] = {}
         """MAC by GID; whoever is missing has the one that `mac_of` gives."""
         self.pkeys = [0xFFFF]
-        self.keys = KeyTable(key_start)
+        self.keys = KeyTable(key_start, bounds_windows=self.profile.bounds_windows)
         self.reserved_pd = ProtectionDomain(self.keys)
         self.qps: dict[int, QueuePair] = {}
         self.srqs: dict[int, SharedReceiveQueue] = {}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Sequence
+from copy import copy
 from enum import Enum, IntFlag
 
 from ibwire.errors import VerbsError
@@ -60,15 +61,17 @@ class KeyTable:
     """Every region and window of a device by key.
 
     start: how many keys count as handed out already, so that keys and addresses of
-    two devices differ and a mistaken one is noticed.
+    two devices differ and a mistaken one is noticed. bounds_windows: whether a window opens
+    no more than was bound, or the whole region.
     """
 
     __slots__ = (
         *("_handed_out", "_indices", "_next_address", "_regions", "_remote", "_windows"),
-        "generation",
+        *("_bounds_windows", "generation"),
     )
 
-    def __init__(self, start: int = 0) -> None:
+    def __init__(self, start: int = 0, *, bounds_windows: bool = True) -> None:
+        self._bounds_windows = bounds_windows
         self._handed_out = start
         self._next_address = _FIRST_ADDRESS + start * _PAGE
         self._indices: set[int] = set()
@@ -114,13 +117,7 @@ class KeyTable:
         return target.region, target.start + offset
 
     def grants(
-        self,
-        pd: ProtectionDomain,
-        qp_num: int,
-        rkey: int,
-        va: int | None,
-        length: int,
-        access: int,
+        self, pd: ProtectionDomain, qp_num: int, rkey: int, va: int | None, length: int, access: int
     ) -> bool:
         """Whether a key grants access to a range, or to all that it opens if `va` is `None`."""
         if va is None:
@@ -166,7 +163,10 @@ class KeyTable:
             window.state = WindowState.VALID
             window.qp_num = qp_num if window.kind == 2 else None
             info.mr.windows += 1
-            self._remote[window.rkey] = window
+            opened = self._remote[window.rkey] = copy(window)
+            if not self._bounds_windows:
+                opened.iova, opened.start = window.iova - window.start, 0
+                opened.length = info.mr.length
         return True
 
     def invalidate(self, rkey: int, pd: ProtectionDomain, qp_num: int) -> bool:
@@ -531,9 +531,7 @@ def _may_bind(window: MemoryWindow, info: MWBindInfo) -> bool:
     region, access = info.mr, info.mw_access_flags
     if region is None or not region.valid or region.pd is not window.pd:
         return False
-    if access & ~_SUPPORTED:
-        return False
-    if access & _ZERO_BASED and window.kind == 1:
+    if access & ~_SUPPORTED or (access & _ZERO_BASED and window.kind == 1):
         return False
     if region.access & _ZERO_BASED or not region.access & _MW_BIND:
         return False

@@ -69,10 +69,13 @@ class Headers:
     Flows over RoCEv2 differ in their UDP source port alone.
     """
 
-    __slots__ = ("_seed", "_sizes", "is_native", "route", "udp")
+    __slots__ = ("_flows", "_seed", "_sizes", "is_native", "route", "udp")
 
     LIMIT = 4096
     """Packet sizes whose headers are kept."""
+
+    LIMIT_FLOWS = 64
+    """Source ports whose headers are kept for those who come next."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -81,6 +84,15 @@ class Headers:
         self.udp = UDP.SIZE if isinstance(route, RoCEv2Route) else 0
         """Bytes from the UDP header to the BTH; 0 without one."""
         self._sizes: dict[int, tuple[bytes, bytes]] = {}
+        self._flows: dict[int | None, dict[int, tuple[bytes, int]]] = {}
+
+    def flow(self, source_port: int | None) -> dict[int, tuple[bytes, int]]:
+        """Where all paths with this source port keep what `sized` has given."""
+        if source_port not in self._flows:
+            if len(self._flows) >= self.LIMIT_FLOWS:
+                self._flows.clear()
+            self._flows[source_port] = {}
+        return self._flows[source_port]
 
     def sized(self, size: int, source_port: int | None) -> tuple[bytes, int]:
         """Headers of a packet, given its bytes from BTH to padding, and the CRC over them."""
@@ -121,7 +133,7 @@ class Path:
         """
         self._headers = headers if isinstance(headers, Headers) else Headers(headers)
         self._source_port = source_port
-        self._known: dict[int, tuple[bytes, int]] = {}
+        self._known = self._headers.flow(source_port)
         self._identification = 0 if counts_identification else -1
 
     def frame(self, transport: bytes) -> Frame:
@@ -135,7 +147,7 @@ class Path:
         if self._identification >= 0:
             known = self._identified(known[0])
         before, register = known
-        icrc = crc32(transport, register) ^ _masking(size, transport[4])
+        icrc = crc32(transport, register ^ _MASKING[transport[4]])
         frame = b"".join((before, transport, icrc.to_bytes(4, "little")))
         return frame + crc.vcrc(frame) if self._headers.is_native else frame
 
@@ -304,29 +316,28 @@ def _constant(frame: Frame, ip: int) -> bytes:
 def icrc_fits(frame: Frame, arrival: Arrival) -> bool:
     """Whether the ICRC of a frame is right."""
     start, end = arrival.size, arrival.end - 4
-    found = crc32(frame[start:end], arrival.register) ^ _masking(end - start, frame[start + 4])
+    found = crc32(frame[start:end], arrival.register ^ _MASKING[frame[start + 4]])
     return found == int.from_bytes(frame[end : end + 4], "little")
 
 
-def _masking(size: int, value: int) -> int:
-    """What setting BTH byte 4 to ones changes in the CRC of that many bytes from the BTH on.
+def _masking(value: int) -> int:
+    """What to change in the CRC of the headers so that BTH byte 4 counts as ones.
 
-    value: the byte as it is. A CRC is linear: flipping a bit of the message flips
-    certain bits of the CRC, whatever the message. So the byte need not be set, which
-    would cost a copy of the packet.
+    value: the byte as it is. A CRC is linear: flipping bits of a byte flips certain bits of
+    the CRC, whatever the message, and so do certain bits of the register four bytes
+    before. So the byte need not be set, which would cost a copy of the packet.
     """
-    if value:
-        flipped = bytes(4) + bytes((value ^ 0xFF,)) + bytes(size - 5)
-        return crc32(flipped) ^ crc32(bytes(size))
-    known = _MASKING.get(size)
-    if known is None:
-        flipped = bytes(4) + b"\xff" + bytes(size - 5)
-        known = _MASKING[size] = crc32(flipped) ^ crc32(bytes(size))
-    return known
+    register = value ^ 0xFF
+    for _ in range(4):  # back over the bytes before it, each taken for zero
+        byte = _BY_TOP[register >> 24]
+        register = (register ^ _STEPS[byte]) << 8 & 0xFFFFFFFF | byte
+    return register
 
 
-_MASKING: dict[int, int] = {}
-"""For byte 4 zero, by size: at most as many as there are packet sizes."""
+_STEPS = [crc32(bytes((byte,)), 0xFFFFFFFF) ^ 0xFFFFFFFF for byte in range(256)]
+"""What a byte makes of a register that is zero."""
+_BY_TOP = {step >> 24: byte for byte, step in enumerate(_STEPS)}
+_MASKING = tuple(_masking(value) for value in range(256))
 
 
 def _is_sound(route: Route, size: int) -> bool:

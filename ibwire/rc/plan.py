@@ -21,11 +21,10 @@ class Plan:
     is_segmented: bool = False
     """Whether its payload is cut at the path MTU."""
     is_answered: bool = False
-    """Whether it completes by its own response instead of an acknowledgement."""
+    """Whether it completes by its own response instead of an acknowledgement. Each then takes
+    one of `max_rd_atomic`, for the responder keeps as many to answer them again."""
     takes_credit: bool = False
     """Whether it uses up a receive work request of the peer."""
-    takes_read_slot: bool = False
-    """Whether it counts against `max_rd_atomic`."""
 
 
 def _segmented(
@@ -41,11 +40,8 @@ def _segmented(
     return Plan(operation, opcodes, completion, is_segmented=True, takes_credit=takes_credit)
 
 
-def _single(
-    operation: Operation, opcode: OpCode, completion: WCOpcode, *, takes_read_slot: bool
-) -> Plan:
-    opcodes = (opcode,) * 4
-    return Plan(operation, opcodes, completion, is_answered=True, takes_read_slot=takes_read_slot)
+def _single(operation: Operation, opcode: OpCode, completion: WCOpcode) -> Plan:
+    return Plan(operation, (opcode,) * 4, completion, is_answered=True)
 
 
 PLANS: dict[WROpcode, Plan] = {
@@ -79,23 +75,18 @@ PLANS: dict[WROpcode, Plan] = {
     ),
     WROpcode.RDMA_READ: _single(
         *(Operation.READ, OpCode.RC_RDMA_READ_REQUEST, WCOpcode.RDMA_READ),
-        takes_read_slot=True,
     ),
     WROpcode.ATOMIC_CMP_AND_SWP: _single(
         *(Operation.COMPARE_SWAP, OpCode.RC_COMPARE_SWAP, WCOpcode.COMP_SWAP),
-        takes_read_slot=True,
     ),
     WROpcode.ATOMIC_FETCH_AND_ADD: _single(
         *(Operation.FETCH_ADD, OpCode.RC_FETCH_ADD, WCOpcode.FETCH_ADD),
-        takes_read_slot=True,
     ),
     WROpcode.FLUSH: _single(
         *(Operation.FLUSH, OpCode.RC_FLUSH, WCOpcode.FLUSH),
-        takes_read_slot=False,
     ),
     WROpcode.ATOMIC_WRITE: _single(
         *(Operation.ATOMIC_WRITE, OpCode.RC_ATOMIC_WRITE, WCOpcode.ATOMIC_WRITE),
-        takes_read_slot=False,
     ),
     WROpcode.LOCAL_INV: Plan(None, (0, 0, 0, 0), WCOpcode.LOCAL_INV),
     WROpcode.BIND_MW: Plan(None, (0, 0, 0, 0), WCOpcode.BIND_MW),

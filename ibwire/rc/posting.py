@@ -10,7 +10,7 @@ from ibwire.rc.attributes import QPType
 from ibwire.rc.memory import gather
 from ibwire.rc.plan import MENUS
 from ibwire.rc.requester import SendWQE
-from ibwire.rc.responder import MAX_MESSAGE
+from ibwire.rc.sizes import MAX_MESSAGE
 from ibwire.rc.work import SendFlags, SendWR
 from ibwire_layers.opcodes import Operation, Service
 
@@ -69,9 +69,9 @@ def _check_answered(qp: QueuePair, wr: SendWR, operation: Operation, length: int
     elif operation is Operation.ATOMIC_WRITE:
         if len(wr.atomic_data) != 8 or wr.remote_addr & 7:
             raise VerbsError(errno.EINVAL, "an ATOMIC_WRITE is 8 bytes at an aligned address")
-        return 8
+        length = 8
     elif operation is Operation.FLUSH:
-        return 0
+        length = 0
     if qp.attr.max_rd_atomic == 0:
         raise VerbsError(errno.EINVAL, "max_rd_atomic is 0")
     return length

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ibwire.rc.work import WCStatus
+from ibwire.rc.work import WCFlags, WCStatus
 from ibwire.units import MS, Time
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
 
@@ -86,8 +86,6 @@ class Profile:
     max_unacked_psns: int = (1 << 23) - 1
     """A packet leaves while its PSN is at most this far ahead of the oldest unacknowledged
     one (IBA 9.7.1; rxe 128: RXE_MAX_UNACKED_PSNS, big-write-bw)."""
-    counts_atomic_write: bool = False
-    """Whether an ATOMIC WRITE takes one of `max_rd_atomic` (rxe_requester)."""
     restarts_on_read_gap: bool = True
     """Whether a gap in the responses of a READ restarts it at once (rxe: drop-read-response)."""
     waits_for_recovery: bool = True
@@ -112,11 +110,24 @@ class Profile:
     sends_during_rnr_wait: bool = False
     """Whether queued requests leave during an RNR wait (rxe: rnr-multi-packet)."""
     bad_response: WCStatus = WCStatus.BAD_RESP_ERR
-    """Status for a response that does not fit the request."""
+    """Status for a READ response to what is no READ."""
+    misplaced_response: WCStatus = WCStatus.BAD_RESP_ERR
+    """Status for any other response that does not fit: out of order, of another kind, with a
+    syndrome that has no place there (rxe `check_ack` leaves the status at success)."""
     bad_response_length: WCStatus = WCStatus.BAD_RESP_ERR
     """Status for a READ response of the wrong length."""
+    checks_response_length: bool = True
+    """Whether it is looked at. Otherwise what fits is stored, and the READ goes on waiting
+    (rxe `do_read`)."""
+    acks_answer: bool = False
+    """Whether an ACK of their PSN completes a READ or an atomic (rxe `check_ack`). `RXE` leaves
+    it out: where an answer is lost, the ACK of a duplicate then stands for it and data are
+    missing, so nobody could rely on what this emulator delivers."""
+    acks_unsent: bool = False
+    """Whether a response to a PSN that was never sent acknowledges all that was (rxe
+    `check_psn`)."""
     reserved_syndrome_fails: bool = False
-    """Whether a reserved AETH syndrome fails the request (rxe_completer) or is ignored."""
+    """Whether a reserved AETH syndrome ends the connection (rxe_completer) or is ignored."""
 
     # The responder.
     coalesces_acks: bool = True
@@ -130,6 +141,12 @@ class Profile:
     """Whether a READ replayed from a later PSN begins with MIDDLE or LAST instead of FIRST
     or ONLY (rxe: drop-read-response.b)."""
     excess_reads: ExcessReads = ExcessReads.NAK
+    replays_by_psn: bool = False
+    """Whether a duplicate atomic is answered with whatever is kept for its PSN: the result of
+    another atomic, or the address of a READ (rxe `find_resource`, `struct resp_res`)."""
+    rechecks_empty_reads: bool = False
+    """Whether a duplicate READ of nothing needs a key that is known, which the first did not
+    (rxe `rxe_recheck_mr`)."""
     answers_in_turn: bool = False
     """Whether each request is answered before the next is looked at, as rxe_resp.c does: an
     answer then has the MSN of its request, and a NAK goes out though the missing packet has
@@ -137,15 +154,31 @@ class Profile:
     naks_after_rnr: bool = False
     """Whether packets after an RNR NAK draw one sequence NAK (rxe: rnr-multi-packet)."""
     duplicate_clears_nak: bool = False
-    """Whether a duplicate lets the next gap be NAKed again (qib_rc_rcv)."""
+    """Whether a duplicate that is answered lets the gap be NAKed again (qib_rc_rcv_error)."""
     checks_payload_size: bool = True
     """Whether SEND packets are checked against the path MTU (rxe 6.1 does not:
     probe-odd-frames)."""
     discards_unpadded: bool = True
     """Whether a payload that is no multiple of 4 without padding is discarded (rxe takes it:
     probe-odd-frames)."""
+    checks_request_payload: bool = True
+    """Whether a payload in a READ or atomic request is refused (rxe passes over it)."""
+    checks_write_position: bool = True
+    """Whether the size of a WRITE packet is checked against its position in the message.
+    Otherwise only against what is left of the message (rxe `check_rkey`)."""
+    checks_message_length: bool = True
+    """Whether more than 2^31 bytes are refused as such (C9-94; rxe does not look)."""
     naks_reserved_opcode: bool = True
     """Whether a reserved opcode is NAKed or dropped (rxe: probe-odd-frames)."""
+    bounds_windows: bool = True
+    """Whether a memory window opens no more than was bound. Otherwise the whole region (rxe
+    `check_rkey` compares with the region)."""
+    acknowledges_bad_invalidate: bool = False
+    """Whether a SEND that invalidates what cannot be is acknowledged before the connection
+    ends (rxe `execute`, `acknowledge`)."""
+    takes_receive_early: bool = False
+    """Whether a WRITE with immediate data that is refused ends the receive request that it
+    would have used (rxe `check_resource`)."""
     oversized_send: NakCode = NakCode.INVALID_REQUEST
     """NAK for a SEND longer than the receive buffer (rxe: nak-send-too-big)."""
     oversized_send_status: WCStatus = WCStatus.LOC_LEN_ERR
@@ -159,12 +192,23 @@ class Profile:
     marks_grh: bool = False
     """Whether receive completions of connections have the flag GRH, as those of datagrams
     always have where there is one (rxe: `do_complete`)."""
+    invalidate_flag: WCFlags = WCFlags.WITH_INV
+    """Flag of a receive completion with an invalidated key (rxe hands the kernel's number on,
+    which is that of IP_CSUM_OK in verbs.h)."""
+    reports_refusals: bool = True
+    """Whether the application hears QP_REQ_ERR and QP_ACCESS_ERR, for a refused request that
+    had no receive request (IBA 11.6.3.2; rxe and rdmavt `rvt_rc_error` raise neither)."""
+    reports_first_request: bool = True
+    """Whether it hears COMM_EST (IBA 11.6.3.1; rxe does not raise it)."""
 
     # The library in front of the device.
     reset_discards_completions: bool = True
     """Whether the completions of a queue pair that is reset or destroyed leave their queues
     (rdma-core `mlx5_cq_clean`, `mlx4_cq_clean`, `hns_roce_v2_cq_clean`); `providers/rxe`
     leaves them, the specification leaves it open."""
+    flushes_late_receives: bool = True
+    """Whether a receive request that is posted in error ends at once (IBA 10.3.1.7;
+    `providers/rxe` puts it into the queue without telling the kernel)."""
 
 
 SPEC = Profile()
@@ -179,7 +223,6 @@ RXE = Profile(
     asks_on_qp1=True,
     ack_request_interval=66,
     max_unacked_psns=128,
-    counts_atomic_write=True,
     restarts_on_read_gap=False,
     waits_for_recovery=False,
     timer_granularity=4 * MS,
@@ -189,7 +232,9 @@ RXE = Profile(
     rnr_granularity=4 * MS,
     sends_during_rnr_wait=True,
     bad_response=WCStatus.FATAL_ERR,
-    bad_response_length=WCStatus.FATAL_ERR,
+    misplaced_response=WCStatus.SUCCESS,
+    checks_response_length=False,
+    acks_unsent=True,
     reserved_syndrome_fails=True,
     coalesces_acks=False,
     live_credits=False,
@@ -197,18 +242,30 @@ RXE = Profile(
     read_replay=ReadReplay.NARROWING,
     replays_mid_read=True,
     excess_reads=ExcessReads.RECYCLE,
+    replays_by_psn=True,
+    rechecks_empty_reads=True,
     answers_in_turn=True,
     naks_after_rnr=True,
     checks_payload_size=False,
     discards_unpadded=False,
+    checks_request_payload=False,
+    checks_write_position=False,
+    checks_message_length=False,
     naks_reserved_opcode=False,
+    bounds_windows=False,
+    acknowledges_bad_invalidate=True,
+    takes_receive_early=True,
     oversized_send=NakCode.REMOTE_OPERATIONAL_ERROR,
     oversized_send_status=WCStatus.LOC_QP_OP_ERR,
     atomic_alignment_first=False,
     invalid_request_status=WCStatus.REM_INV_REQ_ERR,
     receive_fault_status=WCStatus.LOC_QP_OP_ERR,
     marks_grh=True,
+    invalidate_flag=WCFlags.IP_CSUM_OK,
+    reports_refusals=False,
+    reports_first_request=False,
     reset_discards_completions=False,
+    flushes_late_receives=False,
 )
 """Linux Soft-RoCE, kernel 6.1. Sources: the captures named above, rc-transport facts."""
 
@@ -219,13 +276,14 @@ RDMAVT = Profile(
     waits_for_recovery=False,
     timeout_sends_one=True,
     bad_response=WCStatus.LOC_QP_OP_ERR,
+    misplaced_response=WCStatus.LOC_QP_OP_ERR,
     bad_response_length=WCStatus.LOC_LEN_ERR,
     duplicate_ack=DuplicateAck.REQUESTED,
     read_replay=ReadReplay.SAME_END,
     duplicate_clears_nak=True,
     oversized_send_status=WCStatus.LOC_QP_OP_ERR,
     invalid_request_status=WCStatus.LOC_QP_OP_ERR,
-    receive_fault_status=WCStatus.LOC_QP_OP_ERR,
+    reports_refusals=False,
 )
 """Linux rdmavt with qib: the open engine with end-to-end credits. Source: qib_rc.c, rdmavt."""
 

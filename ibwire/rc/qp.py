@@ -35,7 +35,7 @@ from ibwire.rc.counters import QPCounters
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain
 from ibwire.rc.packet import TransportPacket
-from ibwire.rc.path import Arrival, Path
+from ibwire.rc.path import Path
 from ibwire.rc.posting import check_send
 from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.requester import Requester
@@ -99,7 +99,7 @@ class QueuePair:
         *("send_cq", "recv_cq", "receives", "requester", "responder", "completer", "counters"),
         *("state", "attr", "mtu", "path", "xrc_domain", "closed", "scheduled", "timer_entry"),
         *("_alternate", "_source", "_peer", "_pkey", "hears_requests", "_hears_responses"),
-        *("_trusted", "_dest_qp", "_mig_req", "_is_plain", "_trusted_pkey"),
+        *("_dest_qp", "_mig_req", "_is_plain", "_trusted_pkey"),
     )
 
     def __init__(self, device: Device, number: int, init: QPInit) -> None:
@@ -124,9 +124,8 @@ class QueuePair:
         self.path: Path | None = None
         self._alternate: Path | None = None
         self._source = self._peer = self._dest_qp = 0
-        self._trusted: Arrival | None = None
-        """Headers of the peer that have been found right, with the P_Key below."""
-        self._trusted_pkey = 0
+        self._trusted_pkey = -1
+        """P_Key of the peer that has been found right."""
         self._pkey = 0xFFFF
         self._mig_req = self.profile.mig_req
         self._is_plain = self.service in (Service.RC, Service.UC) and not (
@@ -221,7 +220,8 @@ class QueuePair:
             )
         self.receives.post(wr)
         if rule is Post.FLUSHED:
-            self.receives.flush()
+            if self.profile.flushes_late_receives:
+                self.receives.flush()
         elif self.hears_requests:
             self.responder.grant()
 
@@ -373,11 +373,12 @@ class QueuePair:
         service = form.service
         arrival = packet.arrival
         if (
-            arrival is self._trusted
-            and arrival is not None
+            packet.pkey == self._trusted_pkey
             and service is self.service
             and form.is_known
-            and packet.pkey == self._trusted_pkey
+            and arrival is not None
+            and arrival.source == self._peer
+            and arrival.destination == self._source
             and not (len(packet.payload) + packet.pad_count) & 3
         ):
             return True  # in everything like one that was let in
@@ -405,7 +406,7 @@ class QueuePair:
                 == self.device.ends_of(self.attr.alt_ah_attr)
             )
         if service is Service.RC:
-            self._trusted, self._trusted_pkey = arrival, packet.pkey
+            self._trusted_pkey = packet.pkey
         return True
 
     def _accepts_pkey(self, pkey: int) -> bool:
@@ -424,30 +425,28 @@ class QueuePair:
         packet.path = self.device.path_to(wr.ah, self.number, 0)
 
     def _check_values(self, attr: QPAttr, mask: int) -> None:
-        for bit, name, highest in _LIMITS:
-            if mask & bit and not 0 <= getattr(attr, name) <= highest:
+        for name, highest in _limits_of(mask):
+            if not 0 <= getattr(attr, name) <= highest:
                 raise VerbsError(errno.EINVAL, f"{name} {getattr(attr, name)}, not 0 to {highest}")
         if mask & _PATH_MTU and attr.path_mtu not in MTU_BYTES:
             raise VerbsError(errno.EINVAL, f"path_mtu {attr.path_mtu}, not 1 to 5")
         if mask & _PORT and attr.port_num != 1:
             raise VerbsError(errno.EINVAL, f"port {attr.port_num}, there is only port 1")
-        limits = self.device.limits
-        for bit, index in (
-            (_PKEY_INDEX, attr.pkey_index),
-            (_ALT_PATH, attr.alt_pkey_index),
-        ):
-            if mask & bit and not 0 <= index < len(self.device.pkeys):
-                raise VerbsError(errno.EINVAL, f"no P_Key at index {index}")
-        for bit, depth in (
-            (_READS, attr.max_rd_atomic),
-            (_DEST_READS, attr.max_dest_rd_atomic),
-        ):
-            if mask & bit and not 0 <= depth <= limits.max_qp_rd_atom:
-                raise VerbsError(errno.EINVAL, f"{depth} reads, at most {limits.max_qp_rd_atom}")
+        if mask & _PKEY_INDEX:
+            self._check_pkey(attr.pkey_index)
         if mask & _AV:
             self.check_address(attr.ah_attr)
         if mask & _ALT_PATH:
+            self._check_pkey(attr.alt_pkey_index)
             self.check_address(attr.alt_ah_attr)
+        highest = self.device.limits.max_qp_rd_atom
+        for bit, depth in ((_READS, attr.max_rd_atomic), (_DEST_READS, attr.max_dest_rd_atomic)):
+            if mask & bit and not 0 <= depth <= highest:
+                raise VerbsError(errno.EINVAL, f"{depth} reads, at most {highest}")
+
+    def _check_pkey(self, index: int) -> None:
+        if not 0 <= index < len(self.device.pkeys):
+            raise VerbsError(errno.EINVAL, f"no P_Key at index {index}")
 
     def _check_migration(self, attr: QPAttr, mask: int, target: QPState) -> None:
         """MIGRATED from ARMED, REARM from MIGRATED and only in RTS (rvt_modify_qp)."""
@@ -486,13 +485,12 @@ class QueuePair:
         if mask & _PKEY_INDEX:
             fixed = self.profile.fixed_pkeys  # rxe does not look at its table for sending either
             self._pkey = fixed[0] if fixed else self.device.pkeys[attr.pkey_index]
-            self._trusted = None
+            self._trusted_pkey = -1
         if mask & _PATH_MIG_STATE:
             attr.path_mig_state = MigState(attr.path_mig_state)
             self._mig_req = self._migration_bit()
         if mask & (_AV | _DEST_QPN):
             self._dest_qp = attr.dest_qp_num = attr.dest_qp_num & MASK
-            self._trusted = None
             self.path = self.device.path_to(attr.ah_attr, self.number, attr.dest_qp_num)
             self._source, self._peer = self.device.ends_of(attr.ah_attr)
         if mask & _ALT_PATH:
@@ -526,7 +524,6 @@ class QueuePair:
         elif state is QPState.RTS and before is QPState.RTR:
             attr.sq_psn &= MASK
             self.requester.start_at(attr.sq_psn)
-            self.requester.configure()
         elif state is QPState.SQD and before is QPState.RTS:
             attr.sq_draining = 1
             self.check_drained()
@@ -543,6 +540,11 @@ class QueuePair:
 @lru_cache(maxsize=256)
 def _names_of(mask: int) -> tuple[str, ...]:
     return tuple(name for bit, names in _ATTRIBUTES.items() if mask & bit for name in names)
+
+
+@lru_cache(maxsize=256)
+def _limits_of(mask: int) -> tuple[tuple[str, int], ...]:
+    return tuple((name, _LIMITS[name]) for name in _names_of(mask) if name in _LIMITS)
 
 
 def _state(value: int) -> QPState:
@@ -584,14 +586,8 @@ _ADDRESS_BITS = (
 )
 """Widths of the fields of an address as they stand in the headers."""
 
-_LIMITS = (
-    (int(QPAttrMask.TIMEOUT), "timeout", 31),
-    (int(QPAttrMask.RETRY_CNT), "retry_cnt", 7),
-    (int(QPAttrMask.RNR_RETRY), "rnr_retry", 7),
-    (int(QPAttrMask.MIN_RNR_TIMER), "min_rnr_timer", 31),
-    (int(QPAttrMask.DEST_QPN), "dest_qp_num", MASK),
-    (int(QPAttrMask.QKEY), "qkey", (1 << 32) - 1),
-)
+_LIMITS = dict.fromkeys(("timeout", "min_rnr_timer"), 31)
+_LIMITS |= {"retry_cnt": 7, "rnr_retry": 7, "dest_qp_num": MASK, "qkey": (1 << 32) - 1}
 """Widths of the fields that a modify may not exceed."""
 
 assert {name for names in _ATTRIBUTES.values() for name in names} <= {

@@ -97,7 +97,7 @@ class ReceiveQueue:
         if packet.form.has_imm:
             imm, flags = packet.imm_data, flags | WCFlags.WITH_IMM
         elif packet.form.has_invalidate:
-            imm, flags = packet.invalidate_rkey, flags | WCFlags.WITH_INV
+            imm, flags = packet.invalidate_rkey, flags | self.qp.profile.invalidate_flag
         size = self.filled if byte_len is None else byte_len
         self._complete(WCStatus.SUCCESS, opcode, size, imm, flags, src_qp, bool(packet.se))
 

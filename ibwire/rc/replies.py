@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from ibwire.rc.memory import ProtectionDomain
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.profile import ReadReplay
+from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import MASK, distance
 
 
 class Resource:
-    """A request that was executed and its answer; READs and atomics are kept for duplicates."""
+    """A request that was executed and has an answer of its own: kept for duplicates."""
 
     __slots__ = (
         *("form", "psn", "count", "va", "rkey", "length", "original", "answered", "pd"),
@@ -76,6 +77,25 @@ def put_back(replies: deque[Reply], answer: Reply) -> None:
             replies.insert(index, answer)
             return
     replies.append(answer)
+
+
+def find_result(
+    resources: Iterable[Resource], packet: TransportPacket, *, by_psn: bool
+) -> Resource | None:
+    """What a duplicate of anything but SEND, WRITE and READ is answered with again.
+
+    by_psn: as rxe finds it, whose record of an atomic and of a READ share their memory.
+    """
+    for resource in resources:
+        if by_psn and (packet.psn - resource.psn) & MASK < resource.count:
+            found = Resource(packet, 1, resource.pd)
+            found.original = resource.original
+            if resource.form.operation is Operation.READ:
+                found.original = resource.va
+            return found
+        if resource.psn == packet.psn and resource.form is packet.form:
+            return resource
+    return None
 
 
 def find_read(

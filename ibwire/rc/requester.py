@@ -327,10 +327,7 @@ class Requester:
         if wqe.fence and self.reads:
             return False
         profile = self.qp.profile
-        takes_slot = plan.takes_read_slot or (
-            profile.counts_atomic_write and plan.operation is Operation.ATOMIC_WRITE
-        )
-        if takes_slot and self.reads >= self.qp.attr.max_rd_atomic:
+        if plan.is_answered and self.reads >= self.qp.attr.max_rd_atomic:
             return False
         in_flight = (self.next_psn - self.una) & MASK
         if in_flight > profile.max_unacked_psns or in_flight + wqe.packets > HALF:
@@ -346,7 +343,7 @@ class Requester:
             wqe.limited = beyond == 1
         else:
             self.credits.skip_one()
-        if takes_slot:
+        if plan.is_answered:
             self.reads += 1
             wqe.holds_slot = True
         wqe.first_psn = self.next_psn

@@ -22,11 +22,12 @@ from ibwire.rc.credits import credit_code
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads
-from ibwire.rc.replies import Reply, Resource, find_read, put_back
+from ibwire.rc.replies import Reply, Resource, find_read, find_result, put_back
+from ibwire.rc.sizes import has_odd_payload, has_right_size, is_too_long
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
 from ibwire.units import Time
-from ibwire_layers.opcodes import OpCode, Operation, Payload, Service
+from ibwire_layers.opcodes import OpCode, Operation, Service
 from ibwire_layers.psn import HALF, MASK, distance
 from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, NakCode
 
@@ -109,6 +110,11 @@ class Responder:
         if len(self.replies) >= self.LIMIT_REPLIES:
             self.qp.counters.dropped += 1
             return
+        qp = self.qp
+        form = packet.form
+        operation = form.operation
+        if operation is None and not qp.profile.naks_reserved_opcode:
+            return
         ahead = (packet.psn - self.epsn) & MASK
         if ahead:
             if ahead >= HALF:
@@ -116,18 +122,14 @@ class Responder:
             else:
                 self._handle_gap()
             return
-        qp = self.qp
         if qp.profile.naks_after_rnr:
             self._nak_sent = False
         if not self._established:
             self._established = True
-            if qp.state is QPState.RTR:
+            if qp.state is QPState.RTR and qp.profile.reports_first_request:
                 qp.emit(EventType.COMM_EST)
-        form = packet.form
-        operation = form.operation
         if operation is None:
-            if qp.profile.naks_reserved_opcode:
-                self._refuse(packet)
+            self._refuse(packet)
             return
         if self._message is None:
             if not form.is_first:
@@ -201,9 +203,9 @@ class Responder:
 
     def _credit_code(self) -> int:
         qp = self.qp
-        if not qp.profile.live_credits or qp.receives.srq is not None or qp.is_xrc:
-            return INVALID_CREDITS
-        return credit_code(len(qp.receives.waiting))
+        if qp.profile.live_credits and qp.receives.srq is None and not qp.is_xrc:
+            return credit_code(len(qp.receives.waiting))
+        return INVALID_CREDITS
 
     def _msn_of(self, reply: Reply) -> int:
         """What a response that leaves now says; a NAK never counts what it refuses."""
@@ -256,9 +258,13 @@ class Responder:
         qp = self.qp
         self.failed = True
         self.replies.append(Reply(psn, self.msn, _NAK | code))
-        if qp.receives.current is not None and code != NakCode.REMOTE_ACCESS_ERROR:
-            qp.receives.fail(status or qp.profile.invalid_request_status)
-        elif code in _EVENTS:
+        profile = qp.profile
+        is_access = code == NakCode.REMOTE_ACCESS_ERROR
+        if profile.takes_receive_early and self._message is not Operation.SEND:
+            status = status or (WCStatus.REM_ACCESS_ERR if is_access else WCStatus.REM_INV_REQ_ERR)
+        if qp.receives.current is not None and (status or not is_access):
+            qp.receives.fail(status or profile.invalid_request_status)
+        elif code in _EVENTS and profile.reports_refusals:
             qp.emit(_EVENTS[code])
         qp.wake()
 
@@ -283,28 +289,16 @@ class Responder:
     def _permits(self, access: int) -> bool:
         return access & ~self.qp.attr.qp_access_flags == 0
 
-    def _has_right_size(self, packet: TransportPacket) -> bool:
-        """Payload against position and path MTU (C9-92), where the profile looks at it."""
-        if not self.qp.profile.checks_payload_size:
-            return True
-        size = len(packet.payload)
-        rule = packet.form.payload_rule
-        if rule is Payload.PMTU:
-            return size == self.qp.mtu and not packet.pad_count
-        if rule is Payload.SOME:
-            return 0 < size <= self.qp.mtu
-        return size <= self.qp.mtu
-
     def _handle_send(self, packet: TransportPacket) -> bool:
         qp = self.qp
         form = packet.form
         receives = qp.receives
         if form.is_first and not receives.take(self._srq):
             return self._refuse_not_ready(packet)
-        if not self._has_right_size(packet):
-            return self._refuse(packet)
         if not receives.fits(len(packet.payload)):
             return self._refuse(packet, qp.profile.oversized_send, qp.profile.oversized_send_status)
+        if qp.profile.checks_payload_size and not has_right_size(packet, qp.mtu):
+            return self._refuse(packet)
         if not receives.fill(packet.payload):
             return self._refuse(
                 packet, NakCode.REMOTE_OPERATIONAL_ERROR, qp.profile.receive_fault_status
@@ -317,7 +311,11 @@ class Responder:
         ):
             # Class J: the queue pair is in error and no NAK says so (IBA 9.9.3, rxe_resp.c).
             receives.fail(WCStatus.REM_INV_REQ_ERR)
-            qp.enter_error()
+            if qp.profile.acknowledges_bad_invalidate and packet.ack_req:
+                self.failed = True
+                self._acknowledge(packet.psn)
+            else:
+                qp.enter_error()
             return False
         self._advance(packet, None)
         receives.finish(packet)
@@ -333,7 +331,8 @@ class Responder:
             if form.has_imm and not self._has_receive():
                 return self._refuse_not_ready(packet)
             va, rkey, rest = packet.va, packet.rkey, packet.dma_len
-            if rest > MAX_MESSAGE or not self._has_right_size(packet):
+            is_odd = qp.profile.checks_write_position and not has_right_size(packet, qp.mtu)
+            if is_odd or is_too_long(rest, qp.profile):
                 return self._refuse(packet)
             # Once for the whole message, and before its length (C9-90, rxe check_rkey).
             if rest and not qp.keys.grants(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE):
@@ -343,7 +342,8 @@ class Responder:
             va, rkey, rest = self._va, self._rkey, self._rest
             if form.has_imm and not self._has_receive():
                 return self._refuse_not_ready(packet)
-        if form.is_last:
+        ends = form.is_last if qp.profile.checks_write_position else rest <= qp.mtu
+        if ends:
             if size != rest or size > qp.mtu or packet.pad_count != -size & 3:
                 return self._refuse(packet)
         elif size != qp.mtu or size >= rest or packet.pad_count:
@@ -365,7 +365,7 @@ class Responder:
             return True
         self._view = _NOTHING
         self._generation = -1
-        if form.has_imm:
+        if form.has_imm and qp.receives.current is None:
             qp.receives.take(self._srq)
         self._advance(packet, None)
         if form.has_imm:
@@ -373,6 +373,8 @@ class Responder:
         return True
 
     def _has_receive(self) -> bool:
+        if self.qp.profile.takes_receive_early:
+            return self.qp.receives.take(self._srq)
         source = self.qp.receives.srq if self._srq is None else self._srq
         return bool(self.qp.receives.waiting if source is None else len(source))
 
@@ -381,7 +383,7 @@ class Responder:
         length = packet.dma_len
         if not self._permits(_REMOTE_READ) or not self._has_slot():
             return self._refuse(packet)
-        if length > MAX_MESSAGE or packet.payload:
+        if is_too_long(length, qp.profile) or has_odd_payload(packet, qp.profile):
             return self._refuse(packet)
         if (
             length
@@ -405,7 +407,8 @@ class Responder:
         if not self._permits(_REMOTE_ATOMIC) or not self._has_slot():
             return self._refuse(packet)
         unaligned = bool(packet.va & 7)
-        if packet.payload or (unaligned and qp.profile.atomic_alignment_first):
+        early = unaligned and qp.profile.atomic_alignment_first
+        if early or has_odd_payload(packet, qp.profile):
             return self._refuse(packet)
         found = qp.keys.find_remote(self._pd, qp.number, packet.rkey, packet.va, 8, _REMOTE_ATOMIC)
         if found is None:
@@ -458,8 +461,7 @@ class Responder:
         """Keep the result of a one-packet operation, count it and answer."""
         resource = Resource(packet, 1, self._pd)
         resource.original = original
-        if packet.form.operation in _ATOMICS:
-            self._keep(resource)
+        self._keep(resource)
         self._advance(packet, None)
         self._answer(resource)
 
@@ -476,7 +478,8 @@ class Responder:
         limit = self.qp.attr.max_dest_rd_atomic
         if self.qp.profile.excess_reads is ExcessReads.RECYCLE:
             return limit > 0
-        waiting = sum(1 for resource in self.resources if not resource.answered)
+        unanswered = [each.form.operation for each in self.resources if not each.answered]
+        waiting = sum(operation not in _WITHOUT_RESULT for operation in unanswered)
         return waiting < limit
 
     def _keep(self, resource: Resource) -> None:
@@ -492,26 +495,23 @@ class Responder:
     def _handle_duplicate(self, packet: TransportPacket) -> None:
         qp = self.qp
         qp.counters.duplicates += 1
-        if qp.profile.duplicate_clears_nak:
-            self._nak_sent = False
         operation = packet.form.operation
         if operation is Operation.READ:
             found = find_read(self.resources, packet, qp.mtu, qp.profile.read_replay)
-            if found is not None:
+            if found is None:
+                return
+            known = packet.dma_len or not qp.profile.rechecks_empty_reads
+            if known or qp.keys.grants(self._pd, qp.number, packet.rkey, None, 0, 0):
                 self._replay(*found)
-        elif operation in _ATOMICS:
-            for resource in self.resources:
-                if resource.psn == packet.psn and resource.form is packet.form:
-                    self._replay(resource, 0)
-                    return
-        elif operation in _WITHOUT_RESULT:
-            # That its PSN has passed is all that its answer says: nothing need be kept.
-            if all(reply.psn != packet.psn for reply in self.replies):
-                self._replay(Resource(packet, 1, self._pd), 0)
-        elif operation in _ACKNOWLEDGED and (
-            packet.ack_req or qp.profile.duplicate_ack is DuplicateAck.EVERY
-        ):
+            else:
+                self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
+        elif operation not in _ACKNOWLEDGED:
+            result = find_result(self.resources, packet, by_psn=qp.profile.replays_by_psn)
+            if result is not None:
+                self._replay(result, 0)
+        elif packet.ack_req or qp.profile.duplicate_ack is DuplicateAck.EVERY:
             executed = qp.profile.duplicate_ack_psn is DuplicateAckPSN.EXECUTED
+            self._nak_sent &= not qp.profile.duplicate_clears_nak
             self._acknowledge(self.executed_psn if executed else self.epsn - 1 & MASK)
 
     def _replay(self, resource: Resource, position: int, length: int = 0) -> None:
@@ -520,6 +520,7 @@ class Responder:
         reply.length = length
         if self.qp.profile.replays_mid_read:
             reply.first = 0
+        self._nak_sent &= not self.qp.profile.duplicate_clears_nak
         if self.qp.profile.answers_in_turn:
             self.replies.append(reply)
         else:

@@ -93,6 +93,7 @@ class WCFlags(IntFlag):
 
     GRH = 1
     WITH_IMM = 2
+    IP_CSUM_OK = 4
     WITH_INV = 8
 
 

@@ -408,7 +408,8 @@ class WC(Structure):
     @classmethod
     def from_device(cls, wc: work.WC) -> WC:
         """A completion that a device gave."""
-        with_key = wc.wc_flags & ibv_wc_flags.IBV_WC_WITH_INV
+        # An invalidated key is no word of the wire, whichever flag tells of it.
+        with_word = wc.wc_flags & ibv_wc_flags.IBV_WC_WITH_IMM
         return cls(
             wr_id=wc.wr_id,
             status=wc.status.value,
@@ -417,7 +418,7 @@ class WC(Structure):
             byte_len=wc.byte_len,
             qp_num=wc.qp_num,
             src_qp=wc.src_qp,
-            imm_data=wc.imm_data if with_key else swapped(wc.imm_data),
+            imm_data=swapped(wc.imm_data) if with_word else wc.imm_data,
             wc_flags=wc.wc_flags,
             pkey_index=wc.pkey_index,
             slid=wc.slid,

@@ -16,7 +16,7 @@ from ibwire.rc import attributes as rc
 from ibwire.rc.device import Device as Adapter
 from ibwire.rc.device import XRCDomain
 from ibwire.rc.path import V4_MAPPED
-from ibwire.rc.responder import MAX_MESSAGE
+from ibwire.rc.sizes import MAX_MESSAGE
 from ibwire.units import NS, S
 from ibwire.verbs.addr import GID
 from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, refused

@@ -186,8 +186,8 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "a reserved opcode is discarded",
             RESPONDER,
-            "            if qp.profile.naks_reserved_opcode:\n",
-            "            if False:\n",
+            "        if operation is None and not qp.profile.naks_reserved_opcode:\n",
+            "        if operation is None:\n",
         ),
     ),
     (
@@ -262,8 +262,8 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "payloads are not held to the path MTU",
             RESPONDER,
-            "        if not self.qp.profile.checks_payload_size:\n",
-            "        if True:\n",
+            "        if qp.profile.checks_payload_size and not has_right_size(packet, qp.mtu):\n",
+            "        if False:\n",
         ),
     ),
     (
@@ -288,9 +288,9 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
         "length/too-large-a-message",
         Mutation(
             "a message may have more than 2^31 bytes",
-            RESPONDER,
-            "        if length > MAX_MESSAGE or packet.payload:\n",
-            "        if packet.payload:\n",
+            "rc/sizes.py",
+            "    return length > MAX_MESSAGE and profile.checks_message_length\n",
+            "    return False\n",
         ),
     ),
     (
@@ -463,8 +463,8 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "a shared queue gives credits",
             RESPONDER,
-            " or qp.receives.srq is not None or qp.is_xrc:",
-            " or qp.is_xrc:",
+            " and qp.receives.srq is None and not qp.is_xrc",
+            " and not qp.is_xrc",
         ),
     ),
     # The requester.
@@ -705,7 +705,7 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "nobody is told of the first request",
             RESPONDER,
-            "            if qp.state is QPState.RTR:\n",
+            "            if qp.state is QPState.RTR and qp.profile.reports_first_request:\n",
             "            if False:\n",
         ),
     ),
@@ -815,9 +815,9 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
         "read/with-a-payload",
         Mutation(
             "a READ request may have a payload",
-            RESPONDER,
-            "        if length > MAX_MESSAGE or packet.payload:\n",
-            "        if length > MAX_MESSAGE:\n",
+            "rc/sizes.py",
+            "    return bool(packet.payload) and profile.checks_request_payload\n",
+            "    return False\n",
         ),
     ),
     (
@@ -996,6 +996,24 @@ MUTANTS: tuple[tuple[str, Mutation], ...] = (
             "",
         ),
     ),
+    (
+        "requester/flush-and-atomic-write",
+        Mutation(
+            "a FLUSH covers nothing",
+            REQUESTER,
+            "            packet.dma_len = wr.length\n",
+            "            packet.dma_len = 0\n",
+        ),
+    ),
+    (
+        "requester/flush-and-atomic-write",
+        Mutation(
+            "an ATOMIC WRITE brings zeros",
+            REQUESTER,
+            "            packet.payload = wr.atomic_data\n",
+            "            packet.payload = bytes(8)\n",
+        ),
+    ),
 )
 
 KNOWN: dict[str, tuple[str, ...]] = {
@@ -1062,7 +1080,10 @@ KNOWN: dict[str, tuple[str, ...]] = {
     ),
     "a duplicate atomic is answered with the number of now": ("atomic/duplicate-of-several",),
     "compare and swap are exchanged": ("atomic/compare-swap",),
-    "one READ too many is kept": ("atomic/forgotten-result",),
+    "one READ too many is kept": (
+        "atomic/flush-that-is-forgotten",
+        "atomic/forgotten-result",
+    ),
     "an ACK behind a READ completes it": ("recovery/implied-nak",),
     "a gap in the responses of a READ goes unnoticed": ("recovery/read-gap",),
     "the result of an atomic is stored in the order of the wire": ("requester/atomics",),

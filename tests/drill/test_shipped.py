@@ -12,7 +12,7 @@ from ibwire.rc.profile import PROFILES
 CONFORMANCE = Path(__file__).parents[1] / "conformance"
 SCRIPTS = sorted(CONFORMANCE.rglob("*.drill"))
 
-VIRTUAL = ("cm", "impairments")
+VIRTUAL = ("cm",)
 """Directories of what only virtual time has."""
 
 

@@ -237,7 +237,6 @@ WRONG_LENGTHS = [
         (SPEC, WCStatus.BAD_RESP_ERR),
         (CONNECTX, WCStatus.BAD_RESP_ERR),
         (RDMAVT, WCStatus.LOC_LEN_ERR),
-        (RXE, WCStatus.FATAL_ERR),
     ],
     ids=lambda value: value.name,
 )
@@ -282,7 +281,6 @@ MISPLACED: list[tuple[str, WROpcode, int, bytes, dict[str, int]]] = [
         (SPEC, WCStatus.BAD_RESP_ERR),
         (CONNECTX, WCStatus.BAD_RESP_ERR),
         (RDMAVT, WCStatus.LOC_QP_OP_ERR),
-        (RXE, WCStatus.FATAL_ERR),
     ],
     ids=lambda value: value.name,
 )
@@ -304,6 +302,45 @@ def test_rule_8_an_answer_of_the_wrong_kind(
     lone.say(answer, 500, payload, **said)
 
     assert lone.sends == [(1, status)]
+    assert lone.qp.state is QPState.ERR
+
+
+LENGTHS_IN_RXE = [None] * 5 + [WCStatus.LOC_PROT_ERR, None, WCStatus.LOC_PROT_ERR] + [None] * 2
+LENGTHS_IN_RXE += [OK, None]
+
+
+@pytest.mark.parametrize(
+    ("case", "status"), list(zip(WRONG_LENGTHS, LENGTHS_IN_RXE, strict=True)), ids=str
+)
+def test_rxe_waits_for_more_after_a_read_response_of_the_wrong_length(
+    case: tuple[list[int], list[str]], status: WCStatus | None
+) -> None:
+    """rxe_comp.c `do_read`: what fits is stored; all of it and LAST or ONLY complete the READ."""
+    lone = open_lone(profile=RXE)
+    lone.post(WROpcode.RDMA_READ, 600, wr_id=1)
+
+    responses(lone, 500, *case)
+
+    assert lone.sends == ([] if status is None else [(1, status)])
+    assert lone.qp.state is (QPState.ERR if status is WCStatus.LOC_PROT_ERR else QPState.RTS)
+    assert lone.memory[600:] == bytes(4096 - 600)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "answer", "payload", "said"),
+    [pytest.param(*case[1:], id=case[0]) for case in MISPLACED],
+)
+def test_rxe_fails_only_what_a_read_response_answers_and_completes_the_rest(
+    opcode: WROpcode, answer: int, payload: bytes, said: dict[str, int]
+) -> None:
+    """rxe_comp.c `check_ack`: the status is still that of success; both end the connection."""
+    lone = open_lone(profile=RXE)
+    lone.post(opcode, wr_id=1, atomic_data=bytes(8))
+
+    lone.say(answer, 500, payload, **said)
+
+    is_fatal = answer == R.RC_RDMA_READ_RESPONSE_ONLY and opcode is not WROpcode.RDMA_READ
+    assert lone.sends == [(1, WCStatus.FATAL_ERR if is_fatal else OK)]
     assert lone.qp.state is QPState.ERR
 
 
@@ -390,12 +427,12 @@ def test_a_fatal_nak_ends_the_request_it_names_and_completes_those_before(
 @pytest.mark.parametrize(
     ("syndrome", "rxe"),
     [
-        *((code, WCStatus.FATAL_ERR) for code in (0x40, 0x5F)),
+        *((code, OK) for code in (0x40, 0x5F)),
         *((code, WCStatus.REM_OP_ERR) for code in (0x64, 0x65, 0x7F)),
     ],
 )
 def test_reserved_syndromes(syndrome: int, rxe: WCStatus, profile: Profile) -> None:
-    """Ignored; rxe fails the request (section 7)."""
+    """Ignored; rxe ends the connection, with whatever status the request has (rxe_comp.c)."""
     lone = open_lone(profile=profile)
     lone.post(WROpcode.RDMA_WRITE, wr_id=1)
 

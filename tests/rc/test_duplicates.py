@@ -14,6 +14,9 @@ from lone import Lone, words
 R = OpCode
 
 every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
+every_profile_but_rxe = pytest.mark.parametrize(
+    "profile", [SPEC, RDMAVT, CONNECTX], ids=lambda p: p.name
+)
 
 
 def msn(packet: Packet) -> int:
@@ -315,6 +318,44 @@ def test_duplicate_atomic_returns_the_first_result_and_is_not_executed(
 
 
 @every_profile
+@pytest.mark.parametrize(
+    ("opcode", "payload", "said"),
+    [
+        (R.RC_ATOMIC_WRITE, b"12345678", {}),
+        (R.RC_FLUSH, b"", {"plt": 1, "dma_len": 8}),
+    ],
+)
+def test_duplicate_of_an_evicted_flush_or_atomic_write_is_dropped(
+    opcode: int, payload: bytes, said: dict[str, int], profile: Profile
+) -> None:
+    """rc-transport 10: by the saved entry, of which there are max_dest_rd_atomic."""
+    lone = Lone(profile=profile, max_dest_rd_atomic=2)
+    for psn in (100, 101, 102):
+        lone.say(opcode, psn, payload, **said)
+
+    assert lone.say(opcode, 100, payload, **said) == []
+    assert [p.bth.psn for p in lone.say(opcode, 101, payload, **said)] == [101]
+
+
+@every_profile
+@pytest.mark.parametrize(
+    ("opcode", "payload", "said"),
+    [
+        (R.RC_ATOMIC_WRITE, b"12345678", {}),
+        (R.RC_FLUSH, b"", {"plt": 1, "dma_len": 8}),
+    ],
+)
+def test_old_psn_that_was_no_flush_or_atomic_write_is_not_answered_as_one(
+    opcode: int, payload: bytes, said: dict[str, int], profile: Profile
+) -> None:
+    lone = Lone(profile=profile)
+    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
+
+    assert lone.say(opcode, 100, payload, **said) == []
+    assert lone.say(opcode, 99, payload, **said) == []
+
+
+@every_profile
 def test_duplicate_of_an_evicted_atomic_is_dropped(profile: Profile) -> None:
     lone = Lone(profile=profile, max_dest_rd_atomic=2)
     for psn in (100, 101, 102):
@@ -325,7 +366,7 @@ def test_duplicate_of_an_evicted_atomic_is_dropped(profile: Profile) -> None:
     assert lone.memory[0] == 3
 
 
-@every_profile
+@every_profile_but_rxe
 def test_duplicate_atomic_with_another_opcode_is_dropped(profile: Profile) -> None:
     lone = Lone(profile=profile)
     lone.say(R.RC_FETCH_ADD, 100, swap=1)
@@ -368,11 +409,16 @@ def test_duplicate_flush_or_atomic_write_is_answered_and_not_executed(
     [(SPEC, 0), (RXE, 0), (CONNECTX, 0), (RDMAVT, 1)],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_a_duplicate_lets_rdmavt_nak_the_same_gap_again(profile: Profile, naks: int) -> None:
+def test_an_answered_duplicate_lets_rdmavt_nak_the_same_gap_again(
+    profile: Profile, naks: int
+) -> None:
+    """qib_rc.c `qib_rc_rcv_error`: not one that is dropped, as it asks for no ACK."""
     lone = Lone(profile=profile)
     lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
     assert words(lone.say(R.RC_RDMA_WRITE_ONLY, 103, b"abcd")) == ["ACKNOWLEDGE 101 0x60"]
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
+    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=0)
+    assert lone.say(R.RC_RDMA_WRITE_ONLY, 103, b"abcd") == []
+    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
 
     assert len(lone.say(R.RC_RDMA_WRITE_ONLY, 103, b"abcd")) == naks
 

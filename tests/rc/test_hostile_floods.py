@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import pytest
@@ -19,7 +20,7 @@ from ibwire.rc.packet import FORMS, TransportPacket, encode
 from ibwire.rc.path import Arrivals, Path, ethernet_route
 from ibwire.rc.profile import PROFILES, RXE, SPEC, Profile
 from ibwire.rc.responder import Responder
-from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
+from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire.units import MS, US, S
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import MASK
@@ -157,14 +158,15 @@ def test_answers_that_wait_behind_a_large_read_are_bounded(
 
 def test_small_requests_behind_a_large_read_all_complete_though_some_are_dropped() -> None:
     """The bound is a loss like any other: the peer comes again."""
-    pair = Pair(size=1 << 22)
+    pair = Pair(size=1 << 22, peer_profile=replace(SPEC, coalesces_acks=False))
     pair.post(WROpcode.RDMA_READ, 1 << 22)
 
     for index in range(3000):
         pair.post(
-            *(WROpcode.ATOMIC_WRITE, 0),
+            *(WROpcode.RDMA_WRITE, 0),
             remote=8 * index,
-            atomic_data=index.to_bytes(8),
+            flags=SendFlags.SIGNALED | SendFlags.INLINE,
+            inline_data=index.to_bytes(8),
             wr_id=index,
         )
     pair.drive()

@@ -463,7 +463,7 @@ def test_receive_completions_say_what_came(profile: Profile) -> None:
         (0, WCOpcode.RECV, 1500, 0, 0),
         (1, WCOpcode.RECV, 3, 0x01020304, WCFlags.WITH_IMM),
         (2, WCOpcode.RECV_RDMA_WITH_IMM, 1100, 9, WCFlags.WITH_IMM),
-        (3, WCOpcode.RECV, 0, key, WCFlags.WITH_INV),
+        (3, WCOpcode.RECV, 0, key, 4 if profile is RXE else 8),
         (4, WCOpcode.RECV, 0, 0, WCFlags.WITH_IMM),
     ]
     assert window.region is None

@@ -1,0 +1,34 @@
+"""Which sizes a request may have: its message, its payload, and that in its place.
+
+Source: IBA 9.7.2, 9.4; C9-92 and C9-94.
+"""
+
+from __future__ import annotations
+
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.profile import Profile
+from ibwire_layers.opcodes import Payload
+
+MAX_MESSAGE = 1 << 31
+"""Bytes (IBA 9.7.2)."""
+
+
+def is_too_long(length: int, profile: Profile) -> bool:
+    """Whether no message has that many bytes."""
+    return length > MAX_MESSAGE and profile.checks_message_length
+
+
+def has_odd_payload(packet: TransportPacket, profile: Profile) -> bool:
+    """Whether there is a payload where none belongs."""
+    return bool(packet.payload) and profile.checks_request_payload
+
+
+def has_right_size(packet: TransportPacket, mtu: int) -> bool:
+    """Whether the payload is right for its position and the path MTU (C9-92)."""
+    size = len(packet.payload)
+    rule = packet.form.payload_rule
+    if rule is Payload.PMTU:
+        return size == mtu and not packet.pad_count
+    if rule is Payload.SOME:
+        return 0 < size <= mtu
+    return size <= mtu
