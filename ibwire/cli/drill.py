@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -79,20 +80,22 @@ def command(
     exchange = _exchange(capture, device, qpn)
     if exchange is not None and live.is_wanted:
         raise click.UsageError("--capture and --dev: either a recording or a device")
+    _check_places(junit, directory)
     run_ = _Run(profile, wanted, as_json=as_json, verbose=verbose, directory=directory)
     with live.open() as bench:
         number = run_.carry_out(scripts, exchange, bench)
-        run_.end(scripts, junit)
-    if bench is not None and bench.lost:
-        click.echo(f"ibwire: {bench.lost}; the rest did not run", err=True)
+        lost = run_.broken or ("" if bench is None else bench.lost)
+        run_.end(scripts, junit, lost)
+    if lost:
+        click.echo(f"ibwire: {lost}; the rest did not run", err=True)
     if number is not None:
         click.echo("ibwire: interrupted; the rest did not run", err=True)
         sys.exit(SIGNAL + number)
     if run_.errors:
         sys.exit(WRONG_USAGE)
-    if not run_.verdicts:
+    if not run_.verdicts and not lost:
         raise click.UsageError(f"no case has {wanted!r} in its name")
-    if run_.failed or (bench is not None and bench.lost):
+    if run_.failed or lost:
         sys.exit(FAILED)
 
 
@@ -110,6 +113,8 @@ class _Run:
     ) -> None:
         self.verdicts: list[Verdict] = []
         self.errors: list[ScriptError] = []
+        self.broken = ""
+        """Why it did not go on, if a file could not be read or written."""
         self._profile = profile
         self._wanted = wanted
         self._as_json = as_json
@@ -132,9 +137,10 @@ class _Run:
             except ScriptError as error:
                 self.errors.append(error)
                 click.echo(f"ibwire: {error}", err=True)
-            except (CaptureError, OSError) as error:
-                raise click.ClickException(_reason(error)) from None
             # What there is so far is told and written.
+            except (CaptureError, OSError) as error:
+                self.broken = _reason(error)
+                break
             except KeyboardInterrupt:
                 return signal.SIGINT
             except Interrupted as interrupted:
@@ -160,27 +166,40 @@ class _Run:
             click.echo(f"packets: {write_capture(verdict, self._directory)}", err=True)
         verdict.forget_packets()
 
-    def end(self, scripts: Sequence[Path], junit: str | None) -> None:
-        """Write and sum up what there is."""
+    def end(self, scripts: Sequence[Path], junit: str | None, lost: str) -> None:
+        """Sum up and write what there is; `lost` says why the rest did not run."""
+        _sum_up(
+            *(len(scripts), self.verdicts, self.failed, self.errors, self._profile, lost),
+            as_json=self._as_json,
+        )
         if junit is not None:
             try:
                 write_junit(junit, self.verdicts, self.errors)
             except OSError as error:
                 raise click.ClickException(_reason(error)) from None
-        _sum_up(
-            *(len(scripts), self.verdicts, self.failed, self.errors, self._profile),
-            as_json=self._as_json,
-        )
 
 
 def _scripts(paths: Sequence[Path]) -> Iterator[Path]:
     """Scripts that are named, and those below directories, each once."""
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
         for each in sorted(path.rglob("*.drill")) if path.is_dir() else [path]:
-            if each.resolve() not in seen:
-                seen.add(each.resolve())
+            place = os.path.realpath(each)
+            if place not in seen and not each.is_dir():
+                seen.add(place)
                 yield each
+
+
+def _check_places(junit: str | None, directory: Path | None) -> None:
+    """Raise now for places where nothing can be written, and not when all is done."""
+    try:
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+        if junit is not None:
+            with open(junit, "ab"):
+                pass
+    except OSError as error:
+        raise click.UsageError(_reason(error)) from None
 
 
 def _exchange(capture: str | None, device: str | None, qpn: int | None) -> Exchange | None:
@@ -227,6 +246,8 @@ def _show(verdict: Verdict, *, as_json: bool, verbose: bool) -> None:
         )
     elif verdict.failure is not None:
         click.echo(f"FAIL  {report(verdict)}\n")
+    elif verdict.is_lost:
+        pass  # how many, and why, is told once
     elif verdict.skipped:
         click.echo(f"skip  {verdict.name}: {verdict.skipped}")
     elif verbose:
@@ -240,14 +261,16 @@ def _sum_up(
     failed: int,
     errors: Sequence[ScriptError],
     profile: str,
+    lost: str,
     *,
     as_json: bool,
 ) -> None:
     skipped = sum(bool(verdict.skipped) for verdict in verdicts)
+    not_run = sum(verdict.is_lost for verdict in verdicts)
     if as_json:
         head = {"kind": "run", "profile": profile, "scripts": scripts, "cases": len(verdicts)}
         counts = {"failed": failed, "skipped": skipped, "unreadable": len(errors)}
-        click.echo(json.dumps(head | counts))
+        click.echo(json.dumps(head | counts | {"lost": lost or None}))
         return
     text = f"{_count(scripts, 'script')}, {_count(len(verdicts), 'case')}, profile {profile}: "
     if failed:
@@ -256,8 +279,10 @@ def _sum_up(
         text += f"{len(verdicts) - skipped} passed"
     else:
         text += "all passed" if verdicts else "nothing ran"
-    if skipped:
-        text += f", {skipped} skipped"
+    if skipped > not_run:
+        text += f", {skipped - not_run} skipped"
+    if not_run:
+        text += f", {not_run} not run"
     if errors:
         text += f", {_count(len(errors), 'script')} cannot be read"
     click.echo(text)

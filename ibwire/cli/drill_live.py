@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import click
 
@@ -28,14 +28,14 @@ class LiveWish:
 
     dev: str | None
     peer: str | None
-    connect: str
+    connect: str | None
     host: str | None
     port: int | None
     mtu: str | None
     params: str | None
     params_from: str | None
-    tolerance: float
-    limit: float
+    tolerance: float | None
+    limit: float | None
     address: str | None
     mac: bytes | None
     vlan: int | None
@@ -50,6 +50,10 @@ class LiveWish:
     def open(self) -> Iterator[Bench | None]:
         """A bench, `None` if the device is none on a link; as `Link.open`."""
         if not self.is_wanted:
+            given = [each.name for each in fields(self) if getattr(self, each.name) is not None]
+            if given:
+                names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+                raise click.UsageError(f"{names}: for a device on a link: give --dev and --peer")
             yield None
             return
         if self.dev is None or self.peer is None:
@@ -69,17 +73,20 @@ class LiveWish:
         with link.open() as endpoint:
             yield Bench(
                 *(endpoint, self.peer, way),
-                slack=int(self.tolerance * MS),
-                limit=int(self.limit * S),
+                slack=SLACK if self.tolerance is None else int(self.tolerance * MS),
+                limit=LIMIT if self.limit is None else int(self.limit * S),
             )
 
     def _way(self, peer: str) -> Way:
         host = self.host or peer
-        if (self.params or self.params_from) and self.connect != "params":
+        connect = self.connect or WAYS[0]
+        if (self.params or self.params_from) and connect != "params":
             raise click.UsageError("--params and --params-from are for --connect params")
-        match self.connect:
+        if self.mtu is not None and connect != "pingpong":
+            raise click.UsageError("--mtu is for --connect pingpong")
+        match connect:
             case "agent":
-                return ByAgent(peer, host, self.port or AGENT_PORT)
+                return ByAgent(peer, host, self.port or AGENT_PORT, keeps=True)
             case "pingpong":
                 mtu = None if self.mtu is None else int(self.mtu)
                 return ByPingpong(host, self.port or pingpong.PORT, mtu)
@@ -103,8 +110,7 @@ _OPTIONS = (
     click.option(
         "--connect",
         type=click.Choice(WAYS),
-        default=WAYS[0],
-        show_default=True,
+        show_default=WAYS[0],
         help="How a connection comes about: by the agent, which also carries verbs out, a server "
         "ibv_rc_pingpong, a listener of the connection manager, or given numbers.",
     ),
@@ -122,18 +128,16 @@ _OPTIONS = (
     click.option("--params-from", metavar="COMMAND", help="Prints that JSON, for each case anew."),
     click.option(
         "--tolerance",
-        type=click.FloatRange(0, 10_000),
+        type=click.FloatRange(1, 10_000),
         metavar="MS",
-        default=SLACK // MS,
-        show_default=True,
+        show_default=str(SLACK // MS),
         help="How late a device on a link may be, with everything.",
     ),
     click.option(
         "--limit",
         type=click.FloatRange(0, 10_000),
         metavar="SECONDS",
-        default=LIMIT // S,
-        show_default=True,
+        show_default=str(LIMIT // S),
         help="Cases on a link that would take longer are skipped.",
     ),
     click.option("--address", type=IPAddress(), metavar="IP", help="Ours, on that link."),

@@ -4,8 +4,8 @@
 
 It needs nothing of ibwire but this file. `ibwire drill --connect agent` connects by TCP and
 asks, a line of JSON each, and is answered by one: docs/drill.md has the questions. Numbers
-are those of libibverbs/verbs.h. It serves one connection after the other; what was made
-for one is gone when the next comes.
+are those of libibverbs/verbs.h. What was made for a connection is gone when that ends.
+Several may be there at a time; each has a context of the device of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyverbs.enums as e  # type: ignore[import-not-found]
@@ -28,7 +28,14 @@ from pyverbs.pyverbs_error import (  # type: ignore[import-not-found]
     PyverbsError,
     PyverbsRDMAError,
 )
-from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr  # type: ignore[import-not-found]
+from pyverbs.qp import (  # type: ignore[import-not-found]
+    QP,
+    QPAttr,
+    QPCap,
+    QPEx,
+    QPInitAttr,
+    QPInitAttrEx,
+)
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr  # type: ignore[import-not-found]
 from pyverbs.wr import SGE, RecvWR, SendWR  # type: ignore[import-not-found]
 
@@ -40,7 +47,16 @@ LONGEST_LINE = 1 << 24
 MAXIMUM_REGISTERED = 1 << 26
 """Bytes of memory for one connection."""
 
+MAXIMUM_SESSIONS = 16
+"""Connections at a time; who comes then is turned away."""
+
+SECONDS = 10.0
+"""That a program may take to read an answer: the others wait meanwhile."""
+
 Answer = dict[str, Any]
+
+DEFAULT_PKEY = 0xFFFF
+"""At index 0 of every device."""
 
 ROCE_V2 = 1
 """IBV_GID_TYPE_SYSFS_ROCE_V2."""
@@ -54,6 +70,14 @@ BIND_ID = (1 << 64) - 1
 ATOMICS = (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD)
 RDMA = (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WR_RDMA_READ)
 SENDS = (e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_SEND_WITH_INV, e.IBV_WR_LOCAL_INV)
+
+FLUSH, ATOMIC_WRITE = 14, 15
+"""Of `ibv_wr_opcode`. Only extended queue pairs can post them, and not every pyverbs has them."""
+
+EXTENDED = {
+    FLUSH: getattr(e, "IBV_QP_EX_WITH_FLUSH", 0),
+    ATOMIC_WRITE: getattr(e, "IBV_QP_EX_WITH_ATOMIC_WRITE", 0),
+}
 
 
 class Unable(Exception):
@@ -136,7 +160,7 @@ class Agent:
         self.queues["recv"] = CQ(self.context, recv_cqe)
         if srq:
             self.srq = SRQ(self.pds[0], SrqInitAttr(SrqAttr(max_wr=max_recv_wr)))
-        init = QPInitAttr(
+        self.qp = self._queue_pair(
             qp_type=type,
             scq=self.queues["send"],
             rcq=self.queues["recv"],
@@ -144,8 +168,19 @@ class Agent:
             srq=self.srq,
             sq_sig_all=0,
         )
-        self.qp = QP(self.pds[0], init)
         return {"qpn": self.qp.qp_num, **region}
+
+    def _queue_pair(self, **wish: Any) -> Any:
+        """An extended queue pair where the device has one for FLUSH and ATOMIC WRITE."""
+        operations = sum(EXTENDED.values())
+        if operations:
+            mask = e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+            more = {"pd": self.pds[0], "comp_mask": mask, "send_ops_flags": operations}
+            try:
+                return QPEx(self.context, QPInitAttrEx(**wish, **more))
+            except PyverbsRDMAError:
+                pass  # what is wrong with it otherwise the other one says
+        return QP(self.pds[0], QPInitAttr(**wish))
 
     def register(self, len: int, access: int, other_pd: bool = False) -> Answer:
         """Register memory, which is zeros."""
@@ -183,7 +218,14 @@ class Agent:
         """Deregister memory."""
         self.regions[region].close()
 
-    def modify(self, mask: int, fields: dict[str, int], peer_gid: str, own_gid: str) -> None:
+    def modify(
+        self,
+        mask: int,
+        fields: dict[str, int],
+        peer_gid: str,
+        own_gid: str,
+        pkey: int = DEFAULT_PKEY,
+    ) -> None:
         """Modify the queue pair: fields of `QPAttr`, and the bits that say which count."""
         attr = QPAttr()
         for name, value in fields.items():
@@ -191,6 +233,8 @@ class Agent:
         if mask & e.IBV_QP_AV:
             route = GlobalRoute(dgid=GID(peer_gid), sgid_index=self._gid_index(own_gid))
             attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
+        if mask & e.IBV_QP_PKEY_INDEX and pkey != DEFAULT_PKEY:
+            attr.pkey_index = self._pkey_index(pkey)
         self.qp.modify(attr, mask)
 
     def post_recv(self, wr_id: int, sge: list[int] | None) -> None:
@@ -210,8 +254,21 @@ class Agent:
         invalidate_rkey: int,
         compare_add: int,
         swap: int,
+        length: int = 0,
+        flush_type: int = 0,
+        flush_level: int = 0,
+        atomic_data: str = "",
     ) -> None:
-        """Post a send request."""
+        """Post a send request; the last four are of FLUSH and ATOMIC WRITE."""
+        if EXTENDED.get(opcode) and isinstance(self.qp, QPEx):
+            self.qp.wr_start()
+            self.qp.wr_id, self.qp.wr_flags = wr_id, flags
+            if opcode == FLUSH:
+                self.qp.wr_flush(rkey, remote_addr, length, flush_type, flush_level)
+            else:
+                self.qp.wr_atomic_write(rkey, remote_addr, bytes.fromhex(atomic_data))
+            self.qp.wr_complete()
+            return
         if opcode not in (*ATOMICS, *RDMA, *SENDS):
             raise Unable(f"no work request with opcode {opcode}")
         is_invalidating = opcode in (e.IBV_WR_SEND_WITH_INV, e.IBV_WR_LOCAL_INV)
@@ -274,6 +331,13 @@ class Agent:
                 return index
         raise Unable(f"the device has no GID {gid} for RoCE v2")
 
+    def _pkey_index(self, pkey: int) -> int:
+        """Number of a P_Key of the device."""
+        for index in range(self.context.query_port(1).pkey_tbl_len):
+            if self.context.query_pkey(1, index) == socket.htons(pkey):
+                return index
+        raise Unable(f"the device has no P_Key {pkey:#06x}")
+
     def _piece(self, sge: list[int] | None) -> Any:
         """Memory of a work request; pyverbs wants a piece also where there is nothing in it."""
         if sge is None:
@@ -298,33 +362,83 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def serve(connection: socket.socket, agent: Agent, wait: Callable[[], object] = bool) -> None:
-    """Answer a program until it goes; `wait` is called before each read."""
-    waiting = b""
-    try:
-        while len(waiting) < LONGEST_LINE:
-            wait()
-            data = connection.recv(1 << 20)
-            if not data:
-                return
-            waiting += data
-            *lines, waiting = waiting.split(b"\n")
+class Session:
+    """A program that is connected, and what was made for it."""
+
+    def __init__(self, connection: socket.socket, agent: Agent) -> None:
+        connection.settimeout(SECONDS)
+        self._connection = connection
+        self._agent = agent
+        self._waiting = b""
+
+    def fileno(self) -> int:
+        """Readable when a question has come."""
+        return self._connection.fileno()
+
+    def answer(self) -> bool:
+        """Answer what has come; false when the program is gone."""
+        try:
+            data = self._connection.recv(1 << 20)
+            *lines, self._waiting = (self._waiting + data).split(b"\n")
             for line in lines:
-                connection.sendall(agent.answer(line))
-    except ConnectionError:
-        pass  # as if it had said that it goes
-    finally:
-        agent.close()
+                self._connection.sendall(self._agent.answer(line))
+        except OSError:
+            return False  # as if it had said that it goes
+        return bool(data) and len(self._waiting) < LONGEST_LINE
+
+    def close(self) -> None:
+        """Take down what was made."""
+        self._connection.close()
+        self._agent.close()
+        self._agent.context.close()
 
 
-def event_waits() -> Callable[[], bool]:
-    """Whether an event waits, by the one descriptor of this process that brings them."""
-    names = {int(name): _target(name) for name in os.listdir("/proc/self/fd")}
+Waitable = socket.socket | Session
+
+
+def _readable(waiting: Sequence[Waitable]) -> Sequence[Waitable]:
+    return select.select(waiting, [], [])[0]
+
+
+def serve(
+    listening: socket.socket,
+    make_agent: Callable[[], Agent],
+    readable: Callable[[Sequence[Waitable]], Sequence[Waitable]] = _readable,
+) -> None:
+    """Answer programs until somebody ends it; `readable` waits until one of these can be read.
+
+    Who is gone is taken down before the next one is let in.
+    """
+    sessions: list[Session] = []
+    while True:
+        ready = readable([listening, *sessions])
+        for session in [each for each in sessions if each in ready]:
+            if not session.answer():
+                sessions.remove(session)
+                session.close()
+        if listening in ready:
+            connection, _ = listening.accept()
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if len(sessions) < MAXIMUM_SESSIONS:
+                sessions.append(Session(connection, make_agent()))
+            else:
+                connection.close()
+
+
+def open_agent(device: str) -> Agent:
+    """An agent with a context of its own; events wait at the descriptor that comes with it."""
+    before = _event_files()
+    context = Context(name=device)
     poll = select.poll()
-    for number, name in names.items():
-        if "infinibandevent" in name:
-            poll.register(number, select.POLLIN)
-    return lambda: bool(poll.poll(0))
+    for number in _event_files() - before:
+        poll.register(number, select.POLLIN)
+    return Agent(context, lambda: bool(poll.poll(0)))
+
+
+def _event_files() -> set[int]:
+    """Descriptors of this process that bring asynchronous events."""
+    names = {int(name): _target(name) for name in os.listdir("/proc/self/fd")}
+    return {number for number, name in names.items() if "infinibandevent" in name}
 
 
 def _target(name: str) -> str:
@@ -368,18 +482,13 @@ def main() -> None:
     parser.add_argument("--listen", default="", metavar="ADDRESS")
     parser.add_argument("--port", type=int, default=PORT)
     wish = parser.parse_args()
-    context = Context(name=wish.device)
-    agent = Agent(context, event_waits())
+    open_agent(wish.device).context.close()  # a device that is not there is told of now
     with listen(wish.listen, wish.port) as listening:
         print(f"{wish.device}: waiting at TCP port {wish.port}", flush=True)
-        while True:
-            connection, _ = listening.accept()
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with connection:
-                try:
-                    serve(connection, agent)
-                except PyverbsError as error:  # what was made does not go: let nobody build on it
-                    raise SystemExit(f"{wish.device}: {error}") from None
+        try:
+            serve(listening, lambda: open_agent(wish.device))
+        except PyverbsError as error:  # what was made does not go: let nobody build on it
+            raise SystemExit(f"{wish.device}: {error}") from None
 
 
 if __name__ == "__main__":

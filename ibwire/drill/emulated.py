@@ -18,7 +18,8 @@ from ibwire.drill.impairments import Impaired
 from ibwire.drill.literals import Literal
 from ibwire.drill.manager import Exchange, Manager
 from ibwire.drill.packets import Wire, build
-from ibwire.drill.target import LONGEST, TooBusy
+from ibwire.drill.steps import Impair
+from ibwire.drill.target import LONGEST, Damage, TooBusy
 from ibwire.errors import VerbsError
 from ibwire.node import Frame
 from ibwire.rc.attributes import (
@@ -249,6 +250,14 @@ class Emulated:
             self._timeouts += 1
             if self._timeouts > MAXIMUM_TIMEOUTS:
                 raise TooBusy(f"more than {MAXIMUM_TIMEOUTS} timeouts")
+
+    def impair(self, step: Impair, scope: Scope) -> None:
+        """Begin a rule, or end those that there are."""
+        self.way.impair(step, scope, self.now)
+
+    def poll_damage(self) -> Damage | None:
+        """The next thing that a rule has done."""
+        return self.way.damage.popleft() if self.way.damage else None
 
     # The connection manager.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,13 +19,13 @@ def write_capture(verdict: Verdict, directory: Path) -> Path:
 
     Each packet has a comment: the line of the script that sent or expected it, or that
     none did; the last packet before the failure also has what was expected there.
-    Raises `OSError` and `CaptureError` when the file cannot be written.
+    Raises `OSError` that names the file and `CaptureError` when it cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{_file_name(verdict)}.pcapng"
     packets = [(index, entry) for index, entry in enumerate(verdict.entries) if entry.frame]
     failure = verdict.failure
-    with PcapngWriter(str(path), name="drill") as writer:
+    with named(path), PcapngWriter(str(path), name="drill") as writer:
         for index, entry in packets:
             assert entry.frame is not None
             comments = [_comment(entry.way, entry.line)]
@@ -38,7 +39,10 @@ def write_capture(verdict: Verdict, directory: Path) -> Path:
 
 
 def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptError]) -> None:
-    """Write results as JUnit XML: a test case for each case, an error for each bad script."""
+    """Write results as JUnit XML: a test case for each case, an error for each bad script.
+
+    Raises `OSError` that names the file.
+    """
     failed = sum(verdict.failure is not None for verdict in verdicts)
     suite = ElementTree.Element(
         "testsuite",
@@ -64,8 +68,30 @@ def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptE
         script = error.path.removesuffix(".drill")
         case = ElementTree.SubElement(suite, "testcase", classname=script, name=Path(script).name)
         ElementTree.SubElement(case, "error", message=_clean(str(error)))
-    ElementTree.indent(suite)
-    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+    write_xml(path, suite)
+
+
+def write_xml(path: str, top: ElementTree.Element) -> None:
+    """Write an XML document; raises `OSError` that names the file."""
+    ElementTree.indent(top)
+    text = ElementTree.tostring(top, encoding="unicode")
+    write_text(Path(path), f"<?xml version='1.0' encoding='utf-8'?>\n{text}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file; raises `OSError` that names it."""
+    with named(path):
+        path.write_text(text, "utf-8")
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Let each `OSError` name the file that it is about: a full disk has no name by itself."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def _comment(way: str, line: int | None) -> str:

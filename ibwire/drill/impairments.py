@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 from ibwire.drill.cursor import SYMBOLS, Cursor
 from ibwire.drill.expressions import FUNCTIONS, Scope, Value, read_value
 from ibwire.drill.literals import OPCODES
 from ibwire.drill.steps import Impair, When, Words
-from ibwire.drill.target import TooBusy
+from ibwire.drill.target import Damage, TooBusy
 from ibwire.drill.tokens import Kind, Line, Token
 from ibwire.errors import ScriptError
 from ibwire.inject.plan import PlanError, build_pipe
@@ -32,7 +31,7 @@ MAXIMUM_RULES = 64
 """Rules of a run."""
 
 MAXIMUM_UNDER_WAY = 20_000
-"""Frames that are delayed at once."""
+"""Frames that are delayed at once, or were damaged since somebody looked."""
 
 _TIMES = ("after", "before", "time", "jitter", "max_delay", "delay")
 _SHORT = {"delay": "time"}
@@ -72,9 +71,9 @@ def pipe_of(step: Impair, scope: Scope, *, known: bool = True) -> Rules:
     known: the connection is there, and so is the value of every symbol.
     """
     table: dict[str, Any] = {}
-    for key, (_, words) in step.args.items():
+    for key, (name, words) in step.args.items():
         if isinstance(words, Value):
-            value = _numbers(key, words, scope, known=known)
+            value = _numbers(key, name.text, words, scope, known=known)
         else:
             found = [_named(key, word, scope) for word in words]
             value = found if len(found) > 1 else found[0]
@@ -112,13 +111,14 @@ def _is_name(token: Token) -> bool:
     return token.kind is Kind.TEXT or (token.kind is Kind.NAME and not is_number)
 
 
-def _numbers(key: str, value: Value, scope: Scope, *, known: bool) -> object:
+def _numbers(key: str, name: str, value: Value, scope: Scope, *, known: bool) -> object:
+    """The number or numbers of an option, which the line calls by `name`."""
     if not value.choices:
-        raise scope.error(value.token, f"expected a number for {key}")
+        raise scope.error(value.token, f"expected a number for {name}")
     numbers: list[int] = []
     for low, high in value.choices:
         if low is not high:
-            raise scope.error(low.token, f"{key} takes numbers, no range")
+            raise scope.error(low.token, f"{name} takes numbers, no range")
         try:
             numbers.append(low.evaluate(scope))
         except ScriptError:
@@ -128,9 +128,9 @@ def _numbers(key: str, value: Value, scope: Scope, *, known: bool) -> object:
     if key not in _TIMES:
         return numbers if len(numbers) > 1 else numbers[0]
     if len(numbers) > 1:
-        raise scope.error(value.token, f"{key} is one time")
+        raise scope.error(value.token, f"{name} is one time")
     if 0 < numbers[0] < NS:
-        reason = f"{key} is less than a nanosecond: is its unit missing?"
+        reason = f"{name} is less than a nanosecond: is its unit missing?"
         raise scope.error(value.token, reason)
     return f"{numbers[0]}ps"
 
@@ -159,48 +159,34 @@ def _token_at(step: Impair, error: PlanError) -> Token:
     return step.action
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
-    """A frame that a rule has done something to."""
-
-    time: Time
-    way: str
-    frame: Frame
-    line: Line
-    what: str
-
-
 class Impaired:
     """A node behind rules: what it receives and sends comes late, damaged, twice, or never."""
 
     def __init__(self, inner: Node) -> None:
         self.inner = inner
-        self.met: deque[Met] = deque()
-        """Frames that a rule has done something to, until somebody looks."""
+        self.damage: deque[Damage] = deque()
+        """What rules have done, until somebody looks."""
         self._pipes: dict[str, list[tuple[Rules, Time, Impair]]] = {INTO: [], OUT_OF: []}
         self._under_way: dict[str, list[tuple[Time, int, Frame]]] = {INTO: [], OUT_OF: []}
         self._ready: deque[Frame] = deque()
         self._number = 0
 
-    def impair(self, step: Impair, pipe: Rules | None, now: Time) -> None:
-        """Add a rule, behind those that there are; without one all of its direction end.
+    def impair(self, step: Impair, scope: Scope, now: Time) -> None:
+        """Add a rule, behind those that there are, or end all of its direction.
 
         What is on its way already arrives as it would have; a frame that a rule holds back
-        arrives when its rule ends.
+        arrives when its rule ends. Raises `ScriptError` for a value that it cannot have.
         """
         pipes = self._pipes[step.way]
-        if pipe is not None:
-            pipes.append((pipe, now, step))
+        if step.action.text != NOTHING:
+            if sum(map(len, self._pipes.values())) >= MAXIMUM_RULES:
+                raise scope.error(step.action, f"more than {MAXIMUM_RULES} rules")
+            pipes.append((pipe_of(step, scope), now, step))
             return
         for at, (ending, began, _) in enumerate(pipes):
             for delay, frame in ending.release(now - began, all_of_them=True):
                 self._send(step.way, frame, now + delay, at + 1)
         pipes.clear()
-
-    @property
-    def rules(self) -> int:
-        """How many there are."""
-        return sum(map(len, self._pipes.values()))
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Take a frame that was sent to the node."""
@@ -251,10 +237,11 @@ class Impaired:
             for when, each in leaving:
                 out = pipe(each, when - began)
                 if out != [(0, each)]:
-                    self.met.append(Met(when, way, each, step.line, step.action.text))
+                    self.damage.append(Damage(when, way, each, step.line, step.action.text))
                 passed += [(when + delay, one) for delay, one in out]
                 # Rules that duplicate multiply each other.
-                if len(self._under_way[way]) + len(passed) > MAXIMUM_UNDER_WAY:
+                under_way = max(len(self._under_way[way]) + len(passed), len(self.damage))
+                if under_way > MAXIMUM_UNDER_WAY:
                     raise TooBusy(f"more than {MAXIMUM_UNDER_WAY} packets under way")
             leaving = passed
         for when, each in leaving:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ibwire.drill.application import Application
 from ibwire.drill.emulated import DEFAULTS, MAXIMUM_FRAMES
 from ibwire.drill.expressions import Expression, Scope
+from ibwire.drill.impairments import Impaired
 from ibwire.drill.literals import Literal
 from ibwire.drill.packets import Wire, build
 from ibwire.drill.runner import asked_for, carry_out
-from ibwire.drill.steps import Case, Say, Script, Step, Verb
-from ibwire.drill.target import TooBusy, Unable
+from ibwire.drill.steps import Case, Impair, Say, Script, Step, Verb
+from ibwire.drill.target import Damage, TooBusy, Unable
 from ibwire.drill.verdict import Verdict
 from ibwire.drill.ways import Connected, Way
 from ibwire.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
@@ -49,6 +51,33 @@ SOURCE_PORT = 0xC000
 """The lowest that rdma-core gives to a flow (`ibv_flow_label_to_udp_sport`)."""
 
 
+class Line:
+    """The peer as a node: what it receives is sent to it, what it sends has arrived."""
+
+    def __init__(self) -> None:
+        self.mac: bytes | None = None
+        """Its own, when nothing may be sent to another."""
+        self.arrived: deque[Frame] = deque()
+        self.leaving: deque[Frame] = deque()
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Send a frame; raises `Unable` for one to another MAC address."""
+        if self.mac is not None and not frame.startswith(self.mac):
+            raise Unable(f"needs a frame to {frame[:6].hex(':')}: only the peer is sent to")
+        self.leaving.append(frame)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next frame that has arrived."""
+        return self.arrived.popleft() if self.arrived else None
+
+    def poll_timeout(self) -> Time | None:
+        """Never: it looks at its own clock."""
+        return None
+
+    def handle_timeout(self, now: Time) -> None:
+        """Nothing is ever due."""
+
+
 class Diverted:
     """A node, but what a peer sends to queue pairs is heard and not handed on.
 
@@ -58,20 +87,30 @@ class Diverted:
     def __init__(self, node: Node, peer: int) -> None:
         self.node = node
         self.heard: deque[tuple[Time, Frame]] = deque()
-        self.leaving: deque[Frame] = deque()
+        self.line = Line()
+        self.way = Impaired(self.line)
+        """To the peer and back: where rules are."""
+        self.leaving = self.line.leaving
         self.former: set[int] = set()
         """Our numbers of connections that are over: nobody listens there any more."""
         self.is_flooded = False
         self._peer = peer
 
+    def forget(self, qpn: int) -> None:
+        """The connection with that number of ours is over, and so are the rules for it."""
+        self.former.add(qpn)
+        for frames in (self.heard, self.line.arrived, self.leaving):
+            frames.clear()
+        self.way = Impaired(self.line)
+        self.is_flooded = False
+
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Hear a frame, or hand it on."""
-        if not self._is_for_script(frame):
-            self.node.receive(frame, now, port)
-        elif len(self.heard) < MAXIMUM_FRAMES:
-            self.heard.append((now, frame))
+        if self._is_for_script(frame):
+            self.line.arrived.append(frame)
+            self._hear(now)
         else:
-            self.is_flooded = True
+            self.node.receive(frame, now, port)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """What the script sends, then what the node does."""
@@ -80,12 +119,22 @@ class Diverted:
         return self.node.poll_transmit(now, port, grant)
 
     def poll_timeout(self) -> Time | None:
-        """That of the node."""
-        return self.node.poll_timeout()
+        """That of the node, or of what is on its way."""
+        due = (self.node.poll_timeout(), self.way.poll_timeout())
+        return min((time for time in due if time is not None), default=None)
 
     def handle_timeout(self, now: Time) -> None:
-        """The node's."""
+        """The node's, and what is on its way arrives."""
+        self.way.handle_timeout(now)
+        self._hear(now)
         self.node.handle_timeout(now)
+
+    def _hear(self, now: Time) -> None:
+        while (frame := self.way.poll_transmit(now)) is not None:
+            if len(self.heard) < MAXIMUM_FRAMES:
+                self.heard.append((now, frame))
+            else:
+                self.is_flooded = True
 
     def _is_for_script(self, frame: Frame) -> bool:
         try:
@@ -166,7 +215,7 @@ class LiveDevice:
         mtu = self._endpoint.port.mtu
         if len(frame) > mtu + ETHERNET_SIZE:
             raise Unable(f"needs an MTU of {len(frame) - ETHERNET_SIZE}: the interface has {mtu}")
-        self._diverted.leaving.append(frame)
+        self._diverted.way.receive(frame, self._endpoint.live.now)
         self._is_under_way = True
         return frame, []
 
@@ -177,6 +226,7 @@ class LiveDevice:
 
     def deliver(self) -> None:
         """Let what was said arrive: the agent is asked another way, which may be faster."""
+        self.settle()
         if self._is_under_way:
             before = len(self.heard)
             until = self.now + _round_trip(self.slack)
@@ -190,6 +240,18 @@ class LiveDevice:
             span = min(until - self.now, STEP)
             self._endpoint.run(stop=self._has_come, seconds=span / S)
             self._hear()
+
+    def impair(self, step: Impair, scope: Scope) -> None:
+        """Begin a rule, or end those that there are."""
+        self._diverted.way.impair(step, scope, self._endpoint.live.now)
+
+    def poll_damage(self) -> Damage | None:
+        """The next thing that a rule has done."""
+        damage = self._diverted.way.damage
+        if not damage:
+            return None
+        found = damage.popleft()
+        return replace(found, time=found.time - self._begin)
 
     def _has_come(self) -> bool:
         return bool(self._diverted.heard)
@@ -238,8 +300,7 @@ class Bench:
         """
         verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
         if self.lost:
-            verdict.skipped = f"not run: {self.lost}"
-            return verdict
+            return self._not_run(verdict)
         try:
             self._carry_out(script, case, verdict)
         except (Unable, VerbsError) as unable:
@@ -249,7 +310,12 @@ class Bench:
             if self._last:
                 self.lost += f"; the last case was {self._last}"
             if verdict.failure is None:
-                verdict.skipped = f"not run: {self.lost}"
+                self._not_run(verdict)
+        return verdict
+
+    def _not_run(self, verdict: Verdict) -> Verdict:
+        verdict.skipped = f"not run: {self.lost}"
+        verdict.is_lost = True
         return verdict
 
     def _carry_out(self, script: Script, case: Case, verdict: Verdict) -> None:
@@ -276,6 +342,7 @@ class Bench:
                 own_qpn = qp.number if connected.peer_qpn is None else connected.peer_qpn
                 diverted.former.discard(own_qpn)
                 wire = self._wire(own_qpn, connected)
+                diverted.line.mac = device.neighbours[self._peer]
                 target = LiveDevice(
                     *(endpoint, diverted, connected, wire),
                     slack=self._slack,
@@ -286,9 +353,7 @@ class Bench:
                 self._last = verdict.name
                 carry_out(script, steps, target, verdict, application, scope)
         finally:
-            diverted.former.add(own_qpn)
-            diverted.heard.clear()
-            diverted.leaving.clear()
+            diverted.forget(own_qpn)
             qp.close()
 
     def _wire(self, own_qpn: int, connected: Connected) -> Wire:
@@ -304,7 +369,7 @@ class Bench:
         memory = connected.memory
         return Wire(
             route,
-            *(connected.qpn, own_qpn, 0xFFFF, connected.mtu),
+            *(connected.qpn, own_qpn, connected.pkey, connected.mtu),
             *(connected.rq_psn, connected.sq_psn, memory.get("va", 0), memory.get("rkey", 0)),
         )
 

@@ -109,6 +109,8 @@ class _Parser:
                 cursor.end()
             else:
                 events.append(block)
+        if not events:
+            raise ScriptError(self._path, 1, 1, "expected an event: nothing happens in this script")
         cases = tuple(self._case(row, events) for row in rows)
         rule_text = "\n".join(rule).strip()
         return Script(self._path, rule_text, texts["section"], texts["virtual"], tolerance, cases)

@@ -19,8 +19,8 @@ from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import Literal
 from ibwire.drill.packets import Wire, differences
 from ibwire.drill.runner import carry_out
-from ibwire.drill.steps import Case, Say, Script, Step, Verb
-from ibwire.drill.target import LONGEST
+from ibwire.drill.steps import Case, Impair, Say, Script, Step, Verb
+from ibwire.drill.target import LONGEST, Damage, Unable
 from ibwire.drill.verdict import Failure, Verdict
 from ibwire.errors import CaptureError, DecodeError
 from ibwire.node import Frame
@@ -120,6 +120,10 @@ def judge(script: Script, case: Case, exchange: Exchange, profile: str = "spec")
     If not, the verdict is that of the place where most of it did.
     """
     steps = [step for step in case.steps if not isinstance(step, Verb)]
+    if not steps:
+        verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
+        verdict.skipped = "says nothing of packets, and a recording has nothing else"
+        return verdict
     best: Verdict | None = None
     for start in _starts(steps, exchange):
         verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
@@ -130,8 +134,7 @@ def judge(script: Script, case: Case, exchange: Exchange, profile: str = "spec")
             best = verdict
     if best is None:
         best = Verdict(script.path, case.name, script.rule, script.section, profile)
-        if steps:
-            best.failure = Failure(steps[0].line, "a packet", "nothing: the recording has none")
+        best.failure = Failure(steps[0].line, "a packet", "nothing: the recording has none")
     return best
 
 
@@ -207,6 +210,14 @@ class _Recording:
             self.now = max(self.now, each.time)
             self.settle()
 
+    def impair(self, step: Impair, scope: Scope) -> None:
+        """It is too late for that."""
+        raise Unable("needs packets that are on their way: those of a recording have arrived")
+
+    def poll_damage(self) -> Damage | None:
+        """Nobody does anything."""
+        return None
+
     def _next_sent(self) -> Recorded | None:
         sent = self._exchange.sent
         return self._exchange.packets[sent[self._sent]] if self._sent < len(sent) else None
@@ -227,8 +238,6 @@ def _packet(frame: Frame, link_type: int) -> Packet | None:
 
 def _starts(steps: Sequence[Step], exchange: Exchange) -> Sequence[int]:
     """Packets at which a script may begin: those that go the way of its first step."""
-    if not steps:
-        return [0] if exchange.packets else []
     return exchange.received if isinstance(steps[0], Say) else exchange.sent
 
 

@@ -65,6 +65,7 @@ class Remote:
             sq_psn=told["sq_psn"],
         )
         self._type = QPType(told["type"])
+        self._pkey = told["pkey"]
         made = self._ask(
             "create",
             type=told["type"],
@@ -147,13 +148,18 @@ class Remote:
             fields={name: getattr(wanted, name) for bit, name in _FIELDS.items() if mask & bit},
             own_gid=self._gids[0],
             peer_gid=self._gids[1],
+            pkey=self._pkey,
         )
         self._attr = wanted
 
     def post_send(self, wr: SendWR) -> None:
         """Post a send request."""
-        if wr.opcode in (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE):
-            raise Unable(f"needs {WROpcode(wr.opcode).name}: the agent cannot post it")
+        more: dict[str, Any] = {}
+        if wr.opcode == WROpcode.FLUSH:
+            more = {"length": wr.length, "flush_type": int(wr.flush_type)}
+            more["flush_level"] = int(wr.flush_level)
+        elif wr.opcode == WROpcode.ATOMIC_WRITE:
+            more = {"atomic_data": wr.atomic_data.hex()}
         self._ask(
             "post_send",
             opcode=int(wr.opcode),
@@ -166,6 +172,7 @@ class Remote:
             invalidate_rkey=wr.invalidate_rkey,
             compare_add=wr.compare_add,
             swap=wr.swap,
+            **more,
         )
 
     def post_recv(self, wr: RecvWR) -> None:

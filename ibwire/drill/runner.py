@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from ibwire.drill.application import Application
 from ibwire.drill.emulated import LIMITS, Emulated
 from ibwire.drill.expressions import Expression, Scope
-from ibwire.drill.impairments import MAXIMUM_RULES, NOTHING, pipe_of
 from ibwire.drill.literals import Literal, single
 from ibwire.drill.packets import describe, differences, parse, psn_base, shown
 from ibwire.drill.steps import (
@@ -37,6 +36,7 @@ from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verd
 from ibwire.drill.vocabulary import VERBS
 from ibwire.errors import DecodeError, LinkError, PeerError, VerbsError
 from ibwire.node import Frame
+from ibwire.rc.attributes import MTU_CODES
 from ibwire.units import MS, NS, US, S, Time
 from ibwire_layers.packet import Packet
 
@@ -228,31 +228,25 @@ class _Runner:
         self._note(APPLICATION, application.told, step.line)
 
     def _impair(self, step: Impair) -> None:
-        device = self._device
-        if not isinstance(device, Emulated):
-            raise Unable("impairments are for the emulator")
         self._wait(step.when)
-        pipe = None
-        if step.action.text != NOTHING:
-            to_device = step.way == INTO
-            self._scope.symbols["psn"] = psn_base(
-                device.wire, to_device=to_device, is_response=False
-            )
-            if device.way.rules >= MAXIMUM_RULES:
-                raise self._scope.error(step.action, f"more than {MAXIMUM_RULES} rules")
-            pipe = pipe_of(step, self._scope)
-        device.way.impair(step, pipe, device.now)
+        to_device = step.way == INTO
+        base = psn_base(self._device.wire, to_device=to_device, is_response=False)
+        self._scope.symbols["psn"] = base
+        self._device.impair(step, self._scope)
         self._note(APPLICATION, step.line.text.strip(), step.line)
 
     def _note_damage(self) -> None:
         """What rules have done to packets since the last time, for the time line."""
-        device = self._device
-        while isinstance(device, Emulated) and device.way.met:
-            met = device.way.met.popleft()
-            text = self._described(met.frame, to_device=met.way == INTO)
+        while (damage := self._device.poll_damage()) is not None:
+            text = self._described(damage.frame, to_device=damage.way == INTO)
             # Without the packet: a capture of the run is that of the peer.
-            entry = Entry(met.time, met.way, f"{text}  ({met.what})", met.line.number)
-            self._verdict.entries.append(entry)
+            text = f"{text}  ({damage.what})"
+            entry = Entry(damage.time, damage.way, text, damage.line.number)
+            entries = self._verdict.entries
+            at = len(entries)
+            while at and entries[at - 1].time > entry.time:
+                at -= 1
+            entries.insert(at, entry)
 
     def _late(self, application: Application, step: Verb, problem: str) -> str | None:
         """Look again for as long as a device may be late; what is wrong then."""
@@ -300,7 +294,12 @@ class _Runner:
                 return _Span(0, last, "" if device.is_recorded else f"by {_shown(last)}")
             last = min(now + low + self._tolerance, device.end)
             return _Span(now + low - self._tolerance, last, f"at {_shown(now + low)}")
-        high = device.end if when.high is None else now + self._duration(when.high)
+        high = device.end
+        if when.high is not None:
+            length = self._duration(when.high)
+            if length < low:
+                raise self._scope.error(when.high.token, "the range ends before it begins")
+            high = now + length
         first = now + low - slack if low else 0
         text = f"from {_shown(now + low)} to {_shown(high)}"
         return _Span(first, min(high + slack, device.end), text)
@@ -385,12 +384,10 @@ class _Runner:
         number = None if line is None else line.number
         when = self._device.now if time is None else time
         entry = Entry(when, way, text, number, frame)
-        if way == INTO:  # it was sent before anything was done to it
-            self._verdict.entries.append(entry)
+        if way == OUT_OF:  # what has come has been through the rules
             self._note_damage()
-        else:
-            self._note_damage()
-            self._verdict.entries.append(entry)
+        self._verdict.entries.append(entry)
+        self._note_damage()
 
     def _missing(self, line: Line, wanted: str, span: _Span) -> _Failed:
         return self._failed(line, f"{wanted} {span.text}".rstrip(), "nothing", OUT_OF)
@@ -441,6 +438,8 @@ def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, 
         low, high = LIMITS.get(name, (0, 1 << 32))
         if not low <= number <= high:
             raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
+        if name == "mtu" and number not in MTU_CODES:
+            raise scope.error(token, f"mtu is {number}, not one of {list(MTU_CODES)}")
     return asked.token, given
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import Literal
 from ibwire.drill.packets import Wire
+from ibwire.drill.steps import Impair
+from ibwire.drill.tokens import Line
 from ibwire.node import Frame
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.work import WC, RecvWR, SendWR
@@ -24,6 +27,17 @@ class TooBusy(Exception):
 
 class Unable(Exception):
     """A script cannot be carried out on a target; the text says what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A frame that a rule has done something to."""
+
+    time: Time
+    way: str
+    frame: Frame
+    line: Line
+    what: str
 
 
 class Target(Protocol):
@@ -66,6 +80,18 @@ class Target(Protocol):
 
         Raises `TooBusy`.
         """
+        ...
+
+    def impair(self, step: Impair, scope: Scope) -> None:
+        """Begin a rule for packets to or from the device, or end those that there are.
+
+        Raises `ScriptError` for a value that it cannot have, and `Unable` where packets cannot
+        be kept from arriving.
+        """
+        ...
+
+    def poll_damage(self) -> Damage | None:
+        """The next thing that a rule has done, `None` if nobody has done anything."""
         ...
 
 

@@ -50,6 +50,8 @@ class Verdict:
     failure: Failure | None = None
     skipped: str = ""
     """Why it was not carried out, or not to its end."""
+    is_lost: bool = False
+    """Whether that is because the device was lost before."""
 
     @property
     def passed(self) -> bool:

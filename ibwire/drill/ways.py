@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,6 +47,7 @@ class Connected:
     memory: Mapping[str, int] = field(default_factory=dict)
     """`va`, `rkey`, `size`, `end` of a region that is open to us, if there is one."""
     verbs: Remote | None = None
+    pkey: int = DEFAULTS["pkey"]
     peer_qpn: int | None = None
     """Our number, if the device was told another than that of our queue pair."""
 
@@ -72,11 +73,18 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByAgent:
-    """The agent on the device's host makes a queue pair to measure, and carries verbs out."""
+    """The agent on the device's host makes a queue pair to measure, and carries verbs out.
+
+    seconds: that it may take to answer. keeps: one TCP connection serves connection after
+    connection, which spares a slow device some milliseconds each.
+    """
 
     peer: str
     host: str
     port: int = AGENT_PORT
+    seconds: float = SECONDS
+    keeps: bool = False
+    _kept: list[Channel] = field(default_factory=list, repr=False, compare=False)
     has_verbs = True
 
     @contextmanager
@@ -88,17 +96,25 @@ class ByAgent:
         device = gid_of(self.peer)
         if (told["version"] == 4) != is_v4(device):
             raise Unable(f"needs a peer with an IPv{told['version']} address")
-        if told["pkey"] != DEFAULTS["pkey"]:
-            raise Unable(f"needs P_Key {told['pkey']:#06x}: the agent has the default one only")
         own = endpoint.device.gids[endpoint.gid_towards(device)]
-        with Channel.connect(self.host, self.port, seconds=SECONDS) as channel:
-            agent = _Agent(endpoint, channel)
+        with ExitStack() as closing:
+            channel = self._kept.pop() if self._kept else self._channel()
+            closing.enter_context(channel)
+            agent = _Agent(endpoint, channel, self.seconds)
             remote = Remote(agent.ask, given, (device, own), qp.number)
             yield Connected(
                 *(remote.qpn, told["mtu"], told["rq_psn"], told["sq_psn"]),
                 remote.symbols,
                 remote,
+                pkey=told["pkey"],
             )
+            # After an error nobody knows what it would answer next.
+            if self.keeps:
+                closing.pop_all()
+                self._kept.append(channel)
+
+    def _channel(self) -> Channel:
+        return Channel.connect(self.host, self.port, seconds=self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +255,10 @@ class ByParameters:
 class _Agent:
     """A line there, a line back; frames are heard meanwhile."""
 
-    def __init__(self, endpoint: Endpoint, channel: Channel) -> None:
+    def __init__(self, endpoint: Endpoint, channel: Channel, seconds: float) -> None:
         self._endpoint = endpoint
         self._channel = channel
+        self._seconds = seconds
 
     def ask(self, question: dict[str, Any]) -> Any:
         channel = self._channel
@@ -258,7 +275,7 @@ class _Agent:
             return bool(end)
 
         what = f"answer of the agent at {channel.peer}"
-        self._endpoint.wait(has_come, what, seconds=SECONDS, watch=[channel.fileno()])
+        self._endpoint.wait(has_come, what, seconds=self._seconds, watch=[channel.fileno()])
         try:
             return json.loads(line)
         except ValueError:

@@ -6,8 +6,9 @@ import errno
 import importlib
 import json
 import re
+import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,15 @@ GIDS = gid_of("10.0.0.1"), gid_of("10.0.0.2")
 """Of the two devices of a network of the verbs face."""
 
 OWN_QPN = 0x77
+
+CREATE = {
+    **dict.fromkeys(("max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe"), 1),
+    "type": 2,
+    "size": 64,
+    "srq": False,
+    "access": 1,
+}
+"""What a program wants of its first queue pair: RC (enum ibv_qp_type), local write."""
 
 DOCS = Path(__file__).parents[2] / "docs" / "drill.md"
 
@@ -130,11 +140,53 @@ def test_a_failed_verb_has_the_error_number_of_the_device(ask: Answer) -> None:
     assert error.value.errno == errno.EINVAL
 
 
-def test_what_the_agent_has_not_got_is_no_failure_of_the_device(ask: Answer) -> None:
+@pytest.mark.parametrize("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
+def test_what_only_extended_queue_pairs_post_is_posted(ask: Answer, opcode: WROpcode) -> None:
+    found = remote(ask)
+    address = found.symbols["va"]
+    found.post_send(SendWR(opcode, wr_id=9, remote_addr=address, length=8, atomic_data=bytes(8)))
+    found.post_send(SendWR(WROpcode.RDMA_WRITE, wr_id=10))
+
+    found.modify({}, QPState.ERR)
+    completions, _ = found.collect()
+
+    assert [wc.wr_id for wc in completions["send"]] == [9, 10]
+
+
+def test_a_library_without_flush_has_plain_queue_pairs(
+    agent: Any, ask: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("ibwire.drill.agent"), "EXTENDED", {14: 0, 15: 0})
     found = remote(ask)
 
-    with pytest.raises(Unable, match="FLUSH: the agent cannot post it"):
+    assert type(agent.qp).__name__ == "QP"
+    with pytest.raises(Unable, match="post_send: no work request with opcode 14"):
         found.post_send(SendWR(WROpcode.FLUSH))
+
+
+def test_a_device_without_extended_queue_pairs_has_plain_ones(
+    agent: Any, ask: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libibverbs says EOPNOTSUPP (`ibv_create_qp_ex`); here for an operation that nobody has."""
+    monkeypatch.setattr(importlib.import_module("ibwire.drill.agent"), "EXTENDED", {14: 1 << 40})
+    found = remote(ask)
+
+    assert type(agent.qp).__name__ == "QP"
+    found.post_send(SendWR(WROpcode.RDMA_WRITE))
+
+
+def test_a_partition_key_is_found_in_the_table_of_the_device(agent: Any, ask: Answer) -> None:
+    agent.context.device.pkeys += [0x1234, 0x7FFF]
+
+    remote(ask, pkey=0x7FFF)
+
+    attributes, _ = agent.qp.query(0x10)  # IBV_QP_PKEY_INDEX
+    assert attributes.pkey_index == 2
+
+
+def test_what_the_agent_has_not_got_is_no_failure_of_the_device(ask: Answer) -> None:
+    with pytest.raises(Unable, match="the device has no P_Key 0x7fff"):
+        remote(ask, pkey=0x7FFF)
     with pytest.raises(Unable, match="the device has no GID"):
         Remote(ask, {}, (gid_of("10.0.0.9"), GIDS[1]), OWN_QPN)
     with pytest.raises(Unable, match="path MTU 77"):
@@ -159,20 +211,61 @@ def test_everything_is_gone_with_the_next_connection(ask: Answer) -> None:
 def test_an_agent_serves_a_program_line_by_line_and_then_forgets(agent: Any, ask: Answer) -> None:
     remote(ask)
     here, there = socket.socketpair()
-    pieces = [b'{"do": "about"}\n{"do": "sta', b'te"}\n', b""]
-
-    def wait() -> None:
-        piece = pieces.pop(0)
-        here.sendall(piece) if piece else here.shutdown(socket.SHUT_WR)
+    session = importlib.import_module("ibwire.drill.agent").Session(there, agent)
 
     with here, there:
-        importlib.import_module("ibwire.drill.agent").serve(there, agent, wait)
+        is_there = []
+        for piece in (b'{"do": "about"}\n{"do": "sta', b'te"}\n'):
+            here.sendall(piece)
+            is_there.append(session.answer())
+        here.shutdown(socket.SHUT_WR)
+        is_there.append(session.answer())
         answers = [json.loads(line) for line in here.recv(1 << 16).splitlines()]
+        session.close()
 
     assert [answer["ok"] for answer in answers] == [
         *({"device": "ibwire0", "access": answers[0]["ok"]["access"]}, QPState.RTS)
     ]
+    assert is_there == [True, True, False]
     assert agent.qp is None
+
+
+class Over(Exception):
+    """Ends `serve`."""
+
+
+def test_programs_are_served_side_by_side_and_too_many_are_turned_away(agent: Any) -> None:
+    """Each has queue pairs and memory of its own."""
+    module = importlib.import_module("ibwire.drill.agent")
+    device = importlib.import_module("pyverbs.device")
+    made: list[Any] = []
+    programs: list[socket.socket] = []
+    create = json.dumps({**CREATE, "do": "create"}).encode() + b"\n"
+
+    def make() -> Any:
+        made.append(module.Agent(device.Context(name="ibwire0"), lambda: False))
+        return made[-1]
+
+    def readable(waiting: Sequence[Any]) -> Sequence[Any]:
+        ready = select.select(waiting, [], [], 0)[0]
+        if ready:
+            return ready
+        if len(programs) > module.MAXIMUM_SESSIONS:
+            raise Over
+        programs.append(socket.create_connection(listening.getsockname()))
+        programs[-1].sendall(create)
+        return readable(waiting)
+
+    with module.listen("127.0.0.1", 0) as listening, pytest.raises(Over):
+        module.serve(listening, make, readable)
+
+    *served, last = programs
+    answers = [json.loads(each.recv(1 << 16))["ok"]["qpn"] for each in served]
+    with pytest.raises(ConnectionError):
+        last.recv(1)
+    for each in programs:
+        each.close()
+    assert len({*answers}) == len(served) == len(made) == module.MAXIMUM_SESSIONS
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
@@ -305,3 +398,8 @@ def test_what_is_posted_reaches_the_agent_as_it_is() -> None:
     wish = {"opcode": 5, "wr_id": 5, "sge": [4096, 8, 2], "flags": 3, "imm_data": 6}
     wish |= {"invalidate_rkey": 7, "remote_addr": 8, "rkey": 9, "compare_add": 10, "swap": 11}
     assert asked[-1] == {"do": "post_send", **wish}
+
+    found.post_send(SendWR(WROpcode.FLUSH, length=12, flush_type=3, flush_level=1))
+    assert asked[-1].items() >= {"length": 12, "flush_type": 3, "flush_level": 1}.items()
+    found.post_send(SendWR(WROpcode.ATOMIC_WRITE, atomic_data=b"12345678"))
+    assert asked[-1]["atomic_data"] == b"12345678".hex()

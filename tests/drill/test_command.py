@@ -64,6 +64,7 @@ def test_json_has_an_object_a_case_and_one_for_the_run(scripts: Path) -> None:
         "failed": 1,
         "skipped": 0,
         "unreadable": 0,
+        "lost": None,
     }
 
 
@@ -141,11 +142,47 @@ def test_wrong_usage_is_told(scripts: Path, arguments: list[str], message: str) 
     assert message in result.stderr
 
 
-def test_results_that_cannot_be_written_are_told(scripts: Path) -> None:
-    result = drill(scripts / "right.drill", "--junit", scripts / "no" / "out.xml")
+@pytest.mark.parametrize("option", ["--junit", "-o"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_done(
+    scripts: Path, option: str
+) -> None:
+    place = scripts / "right.drill" / "out"
+
+    result = drill(scripts / "right.drill", option, place)
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert f"{place}: Not a directory" in result.stderr
+
+
+def test_results_are_told_also_when_their_file_is_full(scripts: Path) -> None:
+    result = drill(scripts / "right.drill", "--junit", "/dev/full")
 
     assert result.exit_code == 1
-    assert "No such file or directory" in result.stderr
+    assert result.stdout == "1 script, 1 case, profile spec: all passed\n"
+    assert result.stderr == "Error: /dev/full: No space left on device\n"
+
+
+def test_a_capture_that_cannot_be_written_ends_the_run_with_what_there_is(scripts: Path) -> None:
+    (scripts / "out" / "wrong.pcapng").mkdir(parents=True)
+
+    result = drill(scripts, "-o", scripts / "out", "--junit", scripts / "out.xml")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "2 scripts, 1 case, profile spec: 1 failed"
+    assert result.stderr.endswith(": is a directory; the rest did not run\n")
+    assert (scripts / "out.xml").read_text().count("<testcase") == 1
+
+
+def test_what_is_no_file_below_a_directory_is_passed_over(scripts: Path) -> None:
+    (scripts / "loop.drill").symlink_to(scripts / "loop.drill")
+    (scripts / "sub.drill").mkdir()
+
+    result = drill(scripts)
+
+    assert result.exit_code == 2
+    assert f"ibwire: {scripts}/loop.drill: Too many levels of symbolic links" in result.stderr
+    assert result.stdout.splitlines()[-1].startswith("3 scripts, 2 cases")
 
 
 def test_a_profile_is_the_devices(scripts: Path) -> None:

@@ -153,6 +153,17 @@ def test_time_line_shows_what_was_lost_and_by_which_line() -> None:
     assert verdict.entries[-1].text.endswith("(drop)")
 
 
+def test_time_line_is_in_the_order_of_time_also_for_what_is_lost_while_a_verb_waits() -> None:
+    text = "qp timeout=10 retry_cnt=1\nimpair > drop\npost_send SEND len=8 wr_id=1\n"
+
+    verdict = drill(text + "+1ms..40ms poll send wr_id=1 status=RETRY_EXC_ERR")
+
+    times = [each.time for each in verdict.entries]
+    assert verdict.passed
+    assert [each.line for each in verdict.entries] == [2, 3, 2, 2, 4]
+    assert times == sorted(times)
+
+
 def test_capture_of_a_run_is_that_of_the_peer(tmp_path: Path) -> None:
     verdict = drill(
         "impair > drop nth=1\n" + write(0) + "+1us silence\n" + write(1) + "> ACK psn+1"
@@ -191,7 +202,8 @@ ERRORS = {
     'impair > drop probability="x"': "1:27: 'x' is no probability",
     "impair > drop after=5": "1:21: after is less than a nanosecond: is its unit missing?",
     "impair > delay": "1:10: time or jitter is missing",
-    "impair > delay={1us, 2us}": "1:16: time is one time",
+    "impair > delay={1us, 2us}": "1:16: delay is one time",
+    "impair > delay=5": "1:16: delay is less than a nanosecond: is its unit missing?",
     "impair > corrupt where=head": "1:24: ",
     "impair > rewrite": "1:10: expected a table of fields",
     "impair > rewrite bth.pns=5": "1:26: ",

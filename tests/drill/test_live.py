@@ -12,6 +12,8 @@ from ibwire.drill import parse
 from ibwire.drill.expressions import Scope
 from ibwire.drill.files import write_junit
 from ibwire.drill.live import Diverted, time_of
+from ibwire.drill.steps import Impair
+from ibwire.drill.target import TooBusy, Unable
 from ibwire.drill.verdict import Verdict
 from ibwire.drill.ways import ByParameters
 from ibwire.errors import PeerError
@@ -162,6 +164,110 @@ def test_timeouts_are_the_nodes() -> None:
     assert node.received == [b"timeout"]
 
 
+# Rules.
+
+
+def impaired(diverted: Diverted, text: str, now: Time = 0) -> None:
+    (case,) = parse(text.encode(), "s.drill").cases
+    for step in case.steps:
+        assert isinstance(step, Impair)
+        diverted.way.impair(step, Scope("s.drill", {}), now)
+
+
+def test_what_a_rule_delays_leaves_when_its_time_has_come() -> None:
+    node = Other()
+    node.leaving.clear()
+    diverted = Diverted(node, PEER)
+    impaired(diverted, "impair < delay=5ns", now=7)
+
+    diverted.way.receive(b"late", 10)
+    before = diverted.poll_transmit(10)
+    diverted.handle_timeout(5010)
+
+    assert before is None
+    assert diverted.poll_transmit(5010) == b"late"
+
+
+def test_a_delay_wakes_before_the_node_wants_to() -> None:
+    node = Other()
+    node.poll_timeout = lambda: 9000  # type: ignore[method-assign]
+    diverted = Diverted(node, PEER)
+    impaired(diverted, "impair < delay=5ns")
+
+    diverted.way.receive(b"late", 10)
+
+    assert diverted.poll_timeout() == 5010
+
+
+def test_what_the_peer_sends_is_heard_as_rules_leave_it() -> None:
+    diverted = Diverted(Other(), PEER)
+    impaired(diverted, "impair > drop nth=1\nimpair > delay=5ns nth=2")
+
+    for now in (10, 20, 30):
+        diverted.receive(frame(0x77), now)
+    diverted.handle_timeout(5030)
+
+    assert [time for time, _ in diverted.heard] == [20, 5030]
+
+
+def test_what_a_rule_holds_back_is_heard_when_nothing_has_overtaken_it() -> None:
+    diverted = Diverted(Other(), PEER)
+    impaired(diverted, "impair > reorder nth=1 max_delay=5ns")
+
+    diverted.receive(frame(0x77), 10)
+    before = len(diverted.heard)
+    diverted.handle_timeout(5011)
+
+    assert before == 0
+    assert list(diverted.heard) == [(5011, frame(0x77))]
+
+
+def test_rules_end_with_their_connection() -> None:
+    diverted = Diverted(Other(), PEER)
+    impaired(diverted, "impair > drop\nimpair < delay=5ns")
+    diverted.way.receive(b"late", 10)
+
+    diverted.forget(0x66)
+    diverted.receive(frame(0x77), 20)
+    diverted.handle_timeout(5010)
+
+    assert list(diverted.heard) == [(20, frame(0x77))]
+    assert diverted.poll_transmit(5010) == b"of the node"
+
+
+def test_nothing_is_sent_to_another_mac_address_than_the_peers() -> None:
+    diverted = Diverted(Other(), PEER)
+    diverted.line.mac = bytes.fromhex("020000000001")
+    impaired(diverted, "impair < rewrite ethernet.dst=0x020000000002")
+
+    with pytest.raises(Unable, match="needs a frame to 02:00:00:00:00:02: only the peer"):
+        diverted.way.receive(diverted.line.mac + frame(0x77)[6:], 0)
+
+    assert not diverted.leaving
+
+
+def test_a_flood_that_is_lost_is_not_kept_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ibwire.drill.impairments.MAXIMUM_UNDER_WAY", 3)
+    diverted = Diverted(Other(), PEER)
+    impaired(diverted, "impair > drop")
+
+    for now in range(3):
+        diverted.receive(frame(0x77), now)
+    with pytest.raises(TooBusy, match="more than 3 packets under way"):
+        diverted.receive(frame(0x77), 3)
+
+
+def test_a_flood_of_one_case_is_none_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ibwire.drill.live.MAXIMUM_FRAMES", 1)
+    diverted = Diverted(Other(), PEER)
+    for now in range(2):
+        diverted.receive(frame(0x77), now)
+
+    diverted.forget(0x77)
+
+    assert not diverted.is_flooded
+
+
 # Numbers of a connection.
 
 
@@ -237,7 +343,10 @@ def test_a_source_that_gives_nothing_is_told(tmp_path: Path) -> None:
         (["--peer", "10.0.0.1"], "needs --dev, the interface, and --peer"),
         (["--connect", "params"], "needs --params or --params-from"),
         (["--params", "x"], "are for --connect params"),
+        (["--mtu", "256"], "--mtu is for --connect pingpong"),
         (["--capture", "x", "--device", "10.0.0.1"], "either a recording or a device"),
+        (["--tolerance", "5", "--limit", "3"], "--tolerance, --limit: for a device on a link"),
+        (["--params-from", "true", "--vlan", "5"], "--params-from, --vlan: for a device on a link"),
     ],
 )
 def test_options_that_do_not_fit_are_wrong_usage(
@@ -245,7 +354,7 @@ def test_options_that_do_not_fit_are_wrong_usage(
 ) -> None:
     script = tmp_path / "s.drill"
     script.write_text("+1us silence\n")
-    if len(options) == 2 and options[0] in ("--connect", "--params"):
+    if len(options) == 2 and options[0] in ("--connect", "--params", "--mtu"):
         options = [*options, "--dev", "lo", "--peer", "10.0.0.1"]
     if options[0] == "--capture":
         capture = Path(__file__).parents[2] / "captures" / "drop-one-middle.b.pcap"

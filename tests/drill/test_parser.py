@@ -38,7 +38,11 @@ ERRORS = {
     "frobnicate": "1:1: frobnicate is no event; expected accept, cm_event, connect, delay, dereg, "
     "disconnect, event, impair, listen, memory, modify, mr, mw, poll, post_recv, post_send, qp, "
     "ready, reject, section, silence, state, store, tolerance, unlisten, virtual",
+    "": "1:1: expected an event: nothing happens in this script",
+    "// Nothing but words.": "1:1: expected an event: nothing happens in this script",
     "pol recv": "1:1: pol is no event; did you mean poll?",
+    "+10us..5us > ACK psn": "1:8: the range ends before it begins",
+    "+10us..2*4us poll recv": "1:8: the range ends before it begins",
     "+1us": "1:5: expected '<', '>', silence or a verb, found the end of the line",
     "+ < SEND_ONLY": "1:3: expected a number, a symbol or a bracket, found <",
     "+1us 5": "1:6: expected '<', '>', silence or a verb, found 5",
@@ -94,7 +98,7 @@ ERRORS = {
     "sq_psn, transaction, va",
     "dereg x": "1:7: x is no region; expected mr",
     "mr x.y": "1:4: a name without a dot",
-    "qp mtu=257": "1:1: mtu 257, not one of [256, 512, 1024, 2048, 4096]",
+    "qp mtu=257": "1:4: mtu is 257, not one of [256, 512, 1024, 2048, 4096]",
     "qp size=5": "1:4: size is 5, not from 4096 to 4194304",
     "state RTS\nqp mtu=256": "2:1: qp comes first, or not at all",
     "qp mtu=256\nqp mtu=256": "2:1: qp comes first, or not at all",

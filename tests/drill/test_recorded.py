@@ -171,3 +171,19 @@ def test_a_field_of_what_is_sent_only_has_no_place_in_a_recording(
 
     assert result.exit_code == 2
     assert "s.drill:1:17: cut is no field of SEND_ONLY" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("post_recv wr_id=1\n", "says nothing of packets, and a recording has nothing else"),
+        ("impair > drop\n> any\n", "needs packets that are on their way"),
+    ],
+)
+def test_what_a_recording_cannot_show_is_left_out(
+    tmp_path: Path, captures: Path, text: str, reason: str
+) -> None:
+    result = drill(tmp_path, text, captures / "drop-one-middle.b.pcap")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"skip  {tmp_path}/s.drill: {reason}")

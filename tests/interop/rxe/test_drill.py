@@ -6,7 +6,7 @@ import pytest
 
 from interop.rxe import boot, network
 from interop.rxe.conformance import PAGE, Case, Outcome, measure, page, scripts
-from interop.rxe.deviations import reason_of
+from interop.rxe.deviations import REASONS, reason_of
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +34,13 @@ def test_every_failure_has_a_known_reason(found: dict[Case, Outcome]) -> None:
     }
 
     assert unexplained == {}
+
+
+def test_every_reason_is_needed(found: dict[Case, Outcome]) -> None:
+    given = {
+        reason_of(*case, outcome.evidence)
+        for case, outcome in found.items()
+        if outcome.result == "fail"
+    }
+
+    assert given == {text for *_, text in REASONS}
