@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from ibwire.cli.fuzz_live import LiveWish, live_options
 from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.telling import case_lines, outcome_lines
+from ibwire.fuzz.watchdog import watchdog
 
 
 @click.command("replay")
@@ -36,10 +38,11 @@ def command(
 
     Exit status: 0 no difference any more, 1 it is still there, 2 wrong usage or no case.
     """
-    with live.open() as on_link, complaints():
+    with live.open() as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)
-        case = read_case(path / "case.json" if path.is_dir() else path)
-        _, profile, _ = judge(case, tested)
+        file = path / "case.json" if path.is_dir() else path
+        case = read_case(file)
+        _, profile, _ = judge(case, tested, file)
         recording = record(case, tested, profile)
     differs = recording.difference is not None
     if as_json:

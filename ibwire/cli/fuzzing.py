@@ -110,15 +110,18 @@ def open_target(name: str | None, plant: str | None, saved: Path | None = None) 
     return target(name or "emu", plant or "")
 
 
-def judge(case: Case, tested: Target) -> tuple[Campaign, Profile, Difference | None]:
+def judge(case: Case, tested: Target, path: Path) -> tuple[Campaign, Profile, Difference | None]:
     """A case against a target: the reference that makes its choices, and what differs then.
 
-    Raises `CaseError` for a case that fits no connection.
+    path: where it was read. Raises `CaseError` for a case that fits no connection.
     """
-    profile_of(case.profile, case.choices)
-    role = role_of(case)
-    campaign = tested.campaign(role, makers(role, 0, ()), profile=case.profile)
-    return campaign, *campaign.judge(case)
+    try:
+        profile_of(case.profile, case.choices)
+        role = role_of(case)
+        campaign = tested.campaign(role, makers(role, 0, ()), profile=case.profile)
+        return campaign, *campaign.judge(case)
+    except CaseError as error:
+        raise CaseError(f"{path}: {error}") from None
 
 
 _BUDGET = re.compile(

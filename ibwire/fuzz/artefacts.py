@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from xml.etree import ElementTree
 
 from ibwire.capture import PcapngWriter
+from ibwire.drill.files import named, write_text, write_xml
 from ibwire.errors import ScriptError
 from ibwire.fuzz.case import Case, Connect, Packet, step_text, to_json
 from ibwire.fuzz.findings import Finding
@@ -29,24 +31,25 @@ MAXIMUM_COMMENT = 4000
 
 
 def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, str]:
-    """Write all about a finding into a directory; raises `OSError` and `CaptureError`.
+    """Write all about a finding into a directory, whose parent must be there.
 
-    Returns what the target did, and why there is no script, empty if there is one.
+    Returns what the target did, and why there is no script, empty if there is one. Raises
+    `OSError` that names the file, and `CaptureError`.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(exist_ok=True)
     case = finding.case
-    (directory / "case.json").write_text(to_json(case), "utf-8")
-    (directory / "original.json").write_text(to_json(finding.original), "utf-8")
+    write_text(directory / "case.json", to_json(case))
+    write_text(directory / "original.json", to_json(finding.original))
     recording = record(case, tested)
     write_capture(directory / "case.pcapng", case, recording)
     text, reason = checked_script(finding, tested)
     path = directory / SCRIPT
     if text:
-        path.write_text(text, "utf-8")
+        write_text(path, text)
     else:
         path.unlink(missing_ok=True)
     lines = [*finding_lines(finding, recording), *_ways(case, tested, directory, reason)]
-    (directory / "report.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    write_text(directory / "report.txt", "\n".join(lines) + "\n")
     return recording, reason
 
 
@@ -72,9 +75,9 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
 def write_capture(path: Path, case: Case, recording: Recording) -> None:
     """Write the packets of a case as pcapng, each with comments.
 
-    Raises `OSError` and `CaptureError` when the file cannot be written.
+    Raises `OSError` that names the file and `CaptureError` when it cannot be written.
     """
-    with PcapngWriter(str(path), name="fuzz") as writer:
+    with named(path), PcapngWriter(str(path), name="fuzz") as writer:
         told = 0
         for number, entry in enumerate(recording.entries):
             is_last = number == len(recording.entries) - 1
@@ -103,7 +106,8 @@ def write_capture(path: Path, case: Case, recording: Recording) -> None:
 def write_junit(path: str, name: str, failures: Sequence[tuple[str, str, str]]) -> None:
     """Write a run as JUnit XML: a failure for each finding, or one test that has passed.
 
-    name: of the target. failures: number, bucket and text of each. Raises `OSError`.
+    name: of the target. failures: number, bucket and text of each. Raises
+    `OSError` that names the file.
     """
     suite = ElementTree.Element(
         "testsuite",
@@ -120,19 +124,18 @@ def write_junit(path: str, name: str, failures: Sequence[tuple[str, str, str]]) 
         )
         failure = ElementTree.SubElement(case, "failure", message=_clean(bucket))
         failure.text = _clean(text)
-    ElementTree.indent(suite)
-    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+    write_xml(path, suite)
 
 
 def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[str]:
     """How to see it again."""
     yield ""
-    yield f"  again     ibwire fuzz replay {directory} {tested.options}"
+    yield f"  again     ibwire fuzz replay {quote(str(directory))} {tested.options}"
     profile = f" --profile {case.profile}" * (case.profile != "spec")
     if reason:
         yield f"  no script {reason}"
     else:
-        yield f"  script    ibwire drill {directory / SCRIPT}{profile}"
+        yield f"  script    ibwire drill {quote(str(directory / SCRIPT))}{profile}"
     for name, value in case.choices.items():
         yield f"  choice    the reference makes this one of the target, too: {name} = {value}"
     if any(isinstance(step, Connect) for step in case.steps):

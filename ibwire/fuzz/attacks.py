@@ -145,16 +145,16 @@ def reserved_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A packet of a message has another size than its position and the path MTU ask for."""
     rng = traffic.rng
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         kind = rng.choice(KINDS)
         length = traffic.mtu + rng.choice((1, 4, 256, 3 * traffic.mtu))
         fields: dict[str, Value] = {"reth.dma_len": length} if kind.startswith("WRITE") else {}
         return [Packet(int(FORMS[kind][3]), length=length, fields=fields, why="longer than MTU")]
     parts = long_message(traffic)
-    if rng.random() < 0.2:
+    if rng.random() < 0.3:
         return [*parts[:-1], parts[-1].altered(length=0, why="empty LAST")]
-    which = rng.randrange(len(parts))
     size = rng.choice((0, 0, 1, 4, traffic.mtu - 4, traffic.mtu - 1, traffic.mtu + 1))
+    which = rng.randrange(len(parts) - (size < traffic.mtu))  # a LAST may be shorter
     parts[which] = parts[which].altered(length=size, why="size of a packet")
     return parts
 
@@ -367,11 +367,11 @@ def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     rng = traffic.rng
     packet = traffic.atomic(reference)
     draw = rng.random()
-    if draw < 0.3:
+    if draw < 0.25:
         return [changed(packet, "alignment", atomiceth__va=("va", rng.choice((1, 2, 4, 7, 12))))]
-    if draw < 0.45:
+    if draw < 0.35:
         return [packet.altered(length=rng.choice((1, 4, 8)), why="payload")]
-    if draw < 0.6:
+    if draw < 0.5:
         offset = rng.choice((0, -4, -8, -7, 8))
         return [changed(packet, "bounds", atomiceth__va=("end", offset))]
     name, va = rng.choice((*_KEYS, ("mw.rkey", "mw.va"), ("mw.rkey", "mw.va")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, RunsAway, Step
 from ibwire.fuzz.choices import CHOICES, Choice
 from ibwire.fuzz.coverage import Coverage
-from ibwire.fuzz.duel import Difference, Duel, Subject
+from ibwire.fuzz.duel import FATAL, Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.findings import (
     Distance,
@@ -29,7 +30,7 @@ from ibwire.fuzz.findings import (
     wrong_fields,
 )
 from ibwire.fuzz.generator import ROLES, Generator, Menu
-from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.variants import choices_of, profile_of
 from ibwire.rc.profile import PROFILES, Profile
 
@@ -37,7 +38,10 @@ HISTORY = 200
 """Cases on one pair of devices."""
 
 MAXIMUM_BUCKETS = 1000
-"""Different findings that are kept."""
+"""Different findings that are kept, and different ones that did not come again."""
+
+OTHERS = "others"
+"""What is counted for all that did not come again beyond those."""
 
 EXAMINED = 8
 """Differences of a bucket that are examined: then it is taken for granted that they are alike."""
@@ -73,6 +77,8 @@ class Report:
     """How often each bucket was met, also those of runs that this one goes on from."""
     taken: dict[str, str] = field(default_factory=dict)
     """What the target does otherwise than the profile of the reference: values by field."""
+    given_back: list[str] = field(default_factory=list)
+    """Fields of choices that were taken in error, and are not taken again."""
     left_out: list[str] = field(default_factory=list)
     """What a device on a link is not tried with any more, after it was found: `Taken`."""
     coverage: Coverage = field(default_factory=Coverage)
@@ -87,6 +93,11 @@ class Report:
             for choice in CHOICES
             if choice.allowed and choice.name in self.taken
         }
+
+    def count_unstable(self, bucket: str) -> None:
+        """A difference did not come again."""
+        is_known = bucket in self.unstable or len(self.unstable) < MAXIMUM_BUCKETS
+        self.unstable[bucket if is_known else OTHERS] += 1
 
 
 class Campaign:
@@ -113,6 +124,8 @@ class Campaign:
         self.report = report or Report()
         self.next_case = first
         """Number of the case that comes next."""
+        self.is_interrupted = False
+        """Whether the user has, while a finding was looked at: it is there all the same."""
         self._open = open_target
         self._make = make
         self._name = profile
@@ -121,12 +134,11 @@ class Campaign:
         self._explains = explains
         self._minimises = minimises
         self._binding = Binding(PEER_ADDRESS, ADDRESS)
-        self._given_back: set[str] = set()
-        """Choices that were taken in error."""
         self._state = ""
         """Of the connection when the difference that is examined was seen."""
         self._duel: Duel | None = None
         self._history: list[Case] = []
+        self._is_late: Callable[[], bool] = bool
 
     @property
     def lost(self) -> str:
@@ -140,17 +152,22 @@ class Campaign:
             found = self.one_case(packets)
             if found is not None:
                 yield found
+            if self.is_interrupted:
+                raise KeyboardInterrupt
 
-    def one_case(self, packets: int) -> Finding | None:
+    def one_case(self, packets: int, *, is_over: Callable[[], bool] = bool) -> Finding | None:
         """The next case, which ends when so many packets have been sent in all; what is new.
 
-        A case that was interrupted is still the next one.
+        is_over: whether time is up, so that a finding is not made any shorter; it never is
+        unless this says so. A case that was interrupted is still the next one, but for a
+        finding that would not come again by itself: see `is_interrupted`.
         """
-        report, before = self.report, (self._profile, self.report.taken)
+        report, self._is_late = self.report, is_over
+        before = self._profile, report.taken, list(report.given_back)
         try:
             found = self._one_case(packets)
         except KeyboardInterrupt:
-            self._profile, report.taken = before
+            self._profile, report.taken, report.given_back = before
             raise
         self.next_case += 1
         report.cases += 1
@@ -207,26 +224,39 @@ class Campaign:
         if report.seen[bucket] >= EXAMINED:
             report.seen[bucket] += 1
             return None
-        if self.replay(case) is None:
-            case = _joined(history, case)
-            if self.replay(case) is None:
-                report.unstable[bucket] += 1
+        original, again = case, self.replay(case)
+        if again is None:
+            original = joined(history, case)
+            again = self.replay(original)
+            if again is None:
+                report.count_unstable(bucket)
                 return None
-        return self._judged(case, bucket)
+            case = self._shorter(condense, original, self._showing(again, self._profile))
+        return self._judged(case, bucket, original)
 
-    def _judged(self, case: Case, bucket: str) -> Finding | None:
-        """A difference that comes again: is it allowed, is it new?"""
+    def _judged(self, case: Case, bucket: str, original: Case | None = None) -> Finding | None:
+        """A difference that comes again: is it allowed, is it new?
+
+        original: of a case of several connections that has become one of fewer.
+        """
         report = self.report
         names: list[str] = []
-        if self._explains:
-            names = self._explain(case)
+        if self._explains and not self.is_interrupted:
+            try:
+                names = self._explain(case)
+            except KeyboardInterrupt:
+                if original is None or original is case:
+                    raise  # the case that comes next will show it again
+                self.is_interrupted = True
         again = self.replay(case)
         if again is None and not names:
             return None  # all of it was allowed
         bucket = "; ".join(names) or self._name_of(case, again, bucket)
         if bucket not in report.seen and len(report.seen) >= MAXIMUM_BUCKETS:
             return None
-        found = None if bucket in report.seen else self._new(bucket, case, names)
+        found = None
+        if bucket not in report.seen:
+            found = self._new(bucket, case, names, original or case)
         report.seen[bucket] += 1
         return found
 
@@ -236,13 +266,15 @@ class Campaign:
             return bucket
         return bucket_of(left, case.steps[left.step], self._state)
 
-    def _new(self, bucket: str, case: Case, names: Sequence[str]) -> Finding | None:
+    def _new(self, bucket: str, case: Case, names: Sequence[str], original: Case) -> Finding | None:
         """Make a finding: as short as it can be, held against what the standard says."""
         strict = self._without(names)
         difference = self.replay(case, strict)
         if difference is None:
             return None  # the allowed choices alone explain it
-        shortest = self.shortest(case, difference, strict) if self._minimises else case
+        shortest = case
+        if self._minimises and not self.is_interrupted:
+            shortest = self.shortest(case, difference, strict)
         difference = self.replay(shortest, strict) or difference
         shortest = shortest.with_steps(shortest.steps[: difference.step + 1])
         needed = self._needed(shortest, difference, strict)
@@ -250,9 +282,11 @@ class Campaign:
         difference = self.replay(shortest, needed) or difference
         rule = rule_of(difference, shortest.steps[-1])
         if names:
-            rule = "; ".join(choice.rule for choice in CHOICES if choice.about in names)
+            rule = "; ".join(
+                dict.fromkeys(choice.rule for choice in CHOICES if choice.about in names)
+            )
         finding = Finding(
-            *(len(self.report.seen) + 1, bucket, shortest, case, difference),
+            *(len(self.report.seen) + 1, bucket, shortest, original, difference),
             *(self.report.packets, rule, "; ".join(names)),
         )
         self.report.findings.append(finding)
@@ -260,13 +294,35 @@ class Campaign:
 
     def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
         """A case made shorter as long as it shows what it does against this reference."""
+        shows = self._showing(difference, profile)
+        return self._shorter(partial(minimise, is_over=self._is_late), case, shows)
+
+    def _shorter(self, shorten: Callable[[Case, Shows], Case], case: Case, shows: Shows) -> Case:
+        """What this makes of a case, or what it has made of it when the user interrupts it."""
+        best = case
+
+        def keeps(shorter: Case) -> bool:
+            nonlocal best
+            if not shows(shorter):
+                return False
+            best = shorter
+            return True
+
+        try:
+            return shorten(case, keeps)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+            return best
+
+    def _showing(self, difference: Difference, profile: Profile) -> Shows:
+        """Whether a case shows the same against this reference."""
         wanted = signature(difference)
 
-        def shows(shorter: Case) -> bool:
-            found = self.replay(shorter, profile)
+        def shows(case: Case) -> bool:
+            found = self.replay(case, profile)
             return found is not None and signature(found) == wanted
 
-        return minimise(case, shows)
+        return shows
 
     def _needed(self, case: Case, difference: Difference, profile: Profile) -> Profile:
         """The reference with only those choices that a difference would not be the same without."""
@@ -295,45 +351,47 @@ class Campaign:
 
         Returns what the new ones that are not allowed are about.
         """
-        best = distance(self.replay(case))
         names: list[str] = []
-        while best is not None:
-            found = self._nearer(case, best)
+        while (difference := self.replay(case)) is not None:
+            best = distance(difference)
+            # No reference goes on where the target does not.
+            found = None if difference.kind in FATAL else self._nearer(case, best)
             if found is None:
                 break
-            choice, self._profile, best = found
+            choice, self._profile = found
             if choice.name in self.report.taken:
-                self._given_back.add(choice.name)
-            self.report.taken = choices_of(self._profile, self._name)
-            if not choice.allowed:
+                self.report.given_back.append(choice.name)
+            elif not choice.allowed:
                 names.append(choice.about)
+            self.report.taken = choices_of(self._profile, self._name)
         return names
 
-    def _nearer(self, case: Case, best: Distance) -> tuple[Choice, Profile, Distance | None] | None:
+    def _nearer(self, case: Case, best: Distance) -> tuple[Choice, Profile] | None:
         """The choice that brings the reference nearest.
 
-        Each is taken once in a run, and one that is allowed is given back once: when a case
-        is the first to show that another one was the right one.
+        Each is taken once in a run, and one that may be mistaken is given back once: when a
+        case is the first to show that another one was the right one.
         """
-        nearest: tuple[Choice, Profile, Distance | None] | None = None
+        nearest: tuple[Choice, Profile] | None = None
         for choice in CHOICES:
-            if choice.name in self._given_back:
+            if choice.name in self.report.given_back:
                 continue
             if choice.name not in self.report.taken:
                 variants = choice.variants(self._profile)
-            elif choice.allowed:
+            elif choice.may_be_mistaken:
                 variants = iter([self._without([choice.about])])
             else:
                 continue
             for variant in variants:
                 try:
-                    reached = distance(self.replay(case, variant))
+                    difference = self.replay(case, variant)
                 except RunsAway:  # a choice with which this case does not come to rest
                     continue
-                if reached is None:
-                    return choice, variant, None
+                if difference is None:
+                    return choice, variant
+                reached = distance(difference)
                 if reached < best:
-                    nearest, best = (choice, variant, reached), reached
+                    nearest, best = (choice, variant), reached
         return nearest
 
     def judge(self, case: Case) -> tuple[Profile, Difference | None]:
@@ -369,7 +427,7 @@ def _nature(difference: Difference) -> object:
     return difference.step, difference.kind, difference.expected, difference.got
 
 
-def _joined(history: list[Case], case: Case) -> Case:
+def joined(history: list[Case], case: Case) -> Case:
     """One case of all that happened on a pair of devices."""
     first, *others = [*history, case]
     steps = list(first.steps)

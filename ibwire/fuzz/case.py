@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -99,12 +99,18 @@ class Packet:
     """What is wrong with it on purpose."""
 
     def altered(self, **changes: Any) -> Packet:
-        """The same but for some fields; four times as fast as `replace`."""
+        """The same but for some fields; four times as fast as `replace`.
+
+        With another opcode, fields of headers that it does not have go.
+        """
         new = Packet(self.opcode, self.psn, self.length, self.at, self.fields)
         new.pad, new.more, new.cut = self.pad, self.more, self.cut
         new.icrc, new.held, new.why = self.icrc, self.held, self.why
         for name, value in changes.items():
             setattr(new, name, value)
+        if "opcode" in changes:
+            given, parts = new.fields, parts_of(new.opcode)
+            new.fields = {name: given[name] for name in given if name.split(".")[0] in parts}
         return new
 
 
@@ -292,6 +298,12 @@ def opcode_text(opcode: int) -> str:
     return name.removeprefix("RC_").replace("RDMA_", "")
 
 
+def parts_of(opcode: int) -> Set[str]:
+    """What fields of a packet may begin with: headers of this opcode, and those before the BTH."""
+    info = INFO.get(opcode)
+    return _EVERYWHERE | {kind.KEY for kind in (info.headers if info else ())}
+
+
 def _said(step: Packet) -> set[str]:
     return {name for name in ("pad", "cut") if getattr(step, name) is not None}
 
@@ -352,6 +364,11 @@ def _step_from_json(document: Any, where: str) -> Step:
         if entry.default is MISSING and entry.default_factory is MISSING and name not in given:
             raise CaseError(f"{where}.{name}: missing")
     step: Step = kind(**given)
+    if kind is Packet:
+        for name in given.get("fields", ()):
+            if name.split(".")[0] not in parts_of(given["opcode"]):
+                has_not = f"{opcode_text(given['opcode'])} has no such header"
+                raise CaseError(f"{where}.fields.{name}: {has_not}")
     return step
 
 
@@ -400,8 +417,12 @@ PSN_BASES = ("expected", "una", "next", "first", "own")
 requests to the device and of its own."""
 
 _OPCODES = frozenset(OpCode)
-_HEADERS: Sequence[tuple[str, type[Header]]] = (
+_ALWAYS: Sequence[tuple[str, type[Header]]] = (
     *(("bth", BTH), ("eth", Ethernet), ("ip", IPv4), ("ip", IPv6), ("udp", UDP)),
+)
+_EVERYWHERE = frozenset(part for part, _ in _ALWAYS)
+_HEADERS: Sequence[tuple[str, type[Header]]] = (
+    *_ALWAYS,
     *((kind.KEY, kind) for info in INFO.values() for kind in info.headers),
 )
 _FIELDS = frozenset(f"{part}.{entry.name}" for part, kind in _HEADERS for entry in kind.FIELDS)

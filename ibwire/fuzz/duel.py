@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.case import Connect, Connection, Packet, Post, Receive, RunsAway, Step, Wait
+from ibwire.fuzz.case import (
+    CaseError,
+    Connect,
+    Connection,
+    Packet,
+    Post,
+    Receive,
+    RunsAway,
+    Step,
+    Wait,
+)
 from ibwire.fuzz.emulation import Completion, Emulation
 from ibwire.node import Frame
 from ibwire.units import Time
@@ -58,6 +68,9 @@ class Subject(Protocol):
 KINDS = ("crash", "endless", "answer", "time", "completion", "memory", "event")
 """What a difference may be, in the order in which it is looked for."""
 
+FATAL = ("crash", "endless")
+"""Those that are seen without a reference, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -85,13 +98,14 @@ class Duel:
         self.expected: list[Frame] = []
         """What the reference answered to the last step."""
         self.records = False
-        self._is_theirs = False
-        """Whether what fails now is the target."""
+        self.is_theirs = False
+        """Whether it is the target that is at work, and what fails now."""
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same.
 
-        What is under test may raise anything: that is a difference, too.
+        What is under test may raise anything: that is a difference, too. Raises `CaseError`
+        with the place for a step that does not fit the connection.
         """
         reference, target = self.reference, self.target
         number = self.steps
@@ -105,7 +119,7 @@ class Duel:
                 if self.records:
                     self.frames.append(("<", reference.now, frame))
                 reference.receive(frame)
-                self._is_theirs = True
+                self.is_theirs = True
                 target.receive(frame)
                 if step.held:
                     return None
@@ -113,21 +127,24 @@ class Duel:
                 return self._wait(step.time, number)
             else:
                 self._command(reference, step)
-                self._is_theirs = True
+                self.is_theirs = True
                 self._command(target, step)
             return self._compare(number)
         except RunsAway as error:
-            if not self._is_theirs:
+            if not self.is_theirs:
                 raise
             return Difference(number, "endless", self.expected, [str(error)])
         except Exception as error:
-            if not self._is_theirs:
+            if not self.is_theirs:
+                if isinstance(error, CaseError):
+                    raise CaseError(f"steps[{number}]: {error}") from None
                 raise
+            self.is_theirs = False
             last = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__} in {last.name}"
             return Difference(number, "crash", self.expected, [what, str(error)])
         finally:
-            self._is_theirs = False
+            self.is_theirs = False
 
     def end(self) -> Difference | None:
         """What is only seen when a case is over: nothing, step by step all was."""
@@ -142,9 +159,9 @@ class Duel:
             subject.reconnect(step.connection)
 
     def _compare(self, number: int) -> Difference | None:
-        self._is_theirs = False
+        self.is_theirs = False
         self.expected = expected = self.reference.answers()
-        self._is_theirs = True
+        self.is_theirs = True
         got = self.target.answers()
         if self.records:
             self.frames += [(">", self.reference.now, frame) for frame in got]
@@ -155,7 +172,7 @@ class Duel:
     def _wait(self, time: Time, number: int) -> Difference | None:
         expected = self.reference.wait(time)
         self.expected = [frame for _, frame in expected]
-        self._is_theirs = True
+        self.is_theirs = True
         got = self.target.wait(time)
         if self.records:
             self.frames += [(">", when, frame) for when, frame in got]

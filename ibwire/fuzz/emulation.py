@@ -120,9 +120,10 @@ class Emulation:
         device = self.device = Device("target", address, profile=profile, key_start=40, mac=mac)
         self.node: Node = device
         """What is on the wire."""
-        self._peer_gid = gid_of(numbers.peer_address if numbers else PEER_ADDRESS)
+        peer = gid_of(numbers.peer_address if numbers else PEER_ADDRESS)
+        self._address = AddressVector(dgid=peer)
         if numbers:
-            device.neighbours[self._peer_gid] = numbers.macs[1]
+            device.neighbours[peer] = numbers.macs[1]
         pd = self._pd = device.alloc_pd()
         self.memory = bytearray(CONTENT)
         """All that it has registered, region after region."""
@@ -157,7 +158,7 @@ class Emulation:
         attr = QPAttr(
             qp_access_flags=connection.access,
             path_mtu=MTU_CODES[connection.mtu],
-            ah_attr=AddressVector(dgid=self._peer_gid),
+            ah_attr=self._address,
             dest_qp_num=numbers.peer_qpn if numbers else PEER_QPN,
             rq_psn=connection.rq_psn,
             sq_psn=connection.sq_psn,
@@ -263,23 +264,7 @@ class Emulation:
 
     def post_send(self, post: Post) -> bool:
         """Post a send request; whether it was taken."""
-        opcode = WROpcode(post.opcode)
-        atomic = opcode in (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
-        length = 8 if atomic else min(post.length, OUTBOX)
-        start = self._outbox.iova + (self._posted * 256) % (OUTBOX - length + 1)
-        wr = SendWR(
-            opcode,
-            [SGE(start & ~7, length, self._outbox.lkey)] if length else [],
-            SendFlags.SIGNALED if post.signaled else 0,
-            wr_id=self._posted,
-            imm_data=0x1A2B3C4D,
-            invalidate_rkey=PEER_RKEY,
-            remote_addr=PEER_VA + post.remote,
-            rkey=PEER_RKEY,
-            compare_add=3,
-            swap=5,
-            atomic_data=bytes(range(8)) if opcode is WROpcode.ATOMIC_WRITE else b"",
-        )
+        wr = send_request(post, self._posted, self._outbox.iova, self._outbox.lkey)
         try:
             self.qp.post_send(wr)
         except VerbsError:
@@ -290,12 +275,11 @@ class Emulation:
     def completions(self) -> list[Completion]:
         """What has completed since the last call."""
         sends, receives = self._queues
-        if not len(sends) and not len(receives):
+        if not sends.entries and not receives.entries:
             return []
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
-            if len(queue):
-                found += [numbers_of(number, wc) for wc in queue.poll(len(queue))]
+            found += [numbers_of(number, wc) for wc in queue.poll(queue.cqe)]
         return found
 
     def events(self) -> list[int]:
@@ -358,6 +342,27 @@ def numbers_of(queue: int, wc: WC) -> Completion:
         return queue, wc.wr_id, int(wc.status)
     kind = queue, wc.wr_id, 0, int(wc.opcode)
     return (*kind, wc.byte_len, wc.imm_data, int(wc.wc_flags)) if queue == RECEIVES else kind
+
+
+def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
+    """The send request of a step. number: how many were posted before; outbox: its address."""
+    opcode = WROpcode(post.opcode)
+    atomic = opcode in (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
+    length = 8 if atomic else min(post.length, OUTBOX)
+    start = outbox + (number * 256) % (OUTBOX - length + 1)
+    return SendWR(
+        opcode,
+        [SGE(start & ~7, length, lkey)] if length else [],
+        SendFlags.SIGNALED if post.signaled else 0,
+        wr_id=number,
+        imm_data=0x1A2B3C4D,
+        invalidate_rkey=PEER_RKEY,
+        remote_addr=PEER_VA + post.remote,
+        rkey=PEER_RKEY,
+        compare_add=3,
+        swap=5,
+        atomic_data=bytes(range(8)) if opcode is WROpcode.ATOMIC_WRITE else b"",
+    )
 
 
 _RESET = QPAttr(qp_state=QPState.RESET)

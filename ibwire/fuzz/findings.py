@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from ibwire.cm.messages import decode
 from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, opcode_text, packet_text, step_text
 from ibwire.fuzz.cm_coverage import manager_verdict
 from ibwire.fuzz.duel import KINDS, Difference
+from ibwire.fuzz.live_taken import FLAGS
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.headers import AETH
+from ibwire_layers.mad import MAD
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.packet import Packet as WholePacket
 from ibwire_layers.packet import RoCEv2Route
@@ -114,8 +117,14 @@ def part_of(packet: WholePacket, part: str) -> Header | None:
     """The header of a packet by its key."""
     if part in _OUTER:
         return getattr(packet.route, part) if isinstance(packet.route, RoCEv2Route) else None
-    headers = (packet.bth, *packet.extensions)
+    headers = (packet.bth, *packet.extensions, *_management(packet))
     return next((header for header in headers if part == header.KEY), None)
+
+
+def _management(packet: WholePacket) -> Sequence[Header]:
+    """The parts of a message of communication management."""
+    received = decode(packet.payload) if packet.bth.dest_qp == QP1 else None
+    return () if received is None else (MAD.unpack(packet.payload), received.message)
 
 
 def _wrong_fields(one: object, other: object) -> Iterator[tuple[str, str]]:
@@ -125,7 +134,8 @@ def _wrong_fields(one: object, other: object) -> Iterator[tuple[str, str]]:
         ours, theirs = WholePacket.parse(one), WholePacket.parse(other)
     except DecodeError:
         return
-    for part in ("bth", *(header.KEY for header in ours.extensions), *_OUTER):
+    inner = (*ours.extensions, *_management(ours))
+    for part in ("bth", *(header.KEY for header in inner), *_OUTER):
         expected, got = part_of(ours, part), part_of(theirs, part)
         if expected is None or type(expected) is not type(got):
             continue
@@ -141,10 +151,8 @@ _DERIVED = ("ip.checksum", "ip.total_length", "udp.length", "udp.checksum")
 Distance = tuple[int, int, int, int]
 
 
-def distance(difference: Difference | None) -> Distance | None:
+def distance(difference: Difference) -> Distance:
     """How far a target is from a reference: the later and the less they differ, the nearer."""
-    if difference is None:
-        return None
     lengths = abs(len(difference.expected) - len(difference.got))
     numbers = sum(
         _differing(one, other)
@@ -154,13 +162,14 @@ def distance(difference: Difference | None) -> Distance | None:
 
 
 def _differing(one: object, other: object) -> int:
-    """Bytes without the ICRC, which always differs, or whole things."""
+    """Bytes without the ICRC, which always differs, or numbers, of flags each; or whole things."""
     if isinstance(one, bytes) and isinstance(other, bytes):
         pairs = zip(one[:-4], other[:-4], strict=False)
         return sum(a != b for a, b in pairs) + abs(len(one) - len(other))
     if isinstance(one, tuple) and isinstance(other, tuple):
-        pairs = zip(one, other, strict=False)
-        return sum(a != b for a, b in pairs) + abs(len(one) - len(other))
+        differing = [place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+        flags = (one[FLAGS] ^ other[FLAGS]).bit_count() - 1 if FLAGS in differing else 0
+        return len(differing) + flags + abs(len(one) - len(other))
     return int(one != other)
 
 

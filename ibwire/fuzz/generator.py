@@ -76,43 +76,43 @@ class Generator:
             steps = self._attack(reference) if self.role == "responder" else self._lie(reference)
             self._queue.extend(steps)
         step = self._queue.popleft()
-        if isinstance(step, Packet) and step.psn == ("expected", 0) and self.role == "responder":
+        if self.role == "responder" and isinstance(step, Packet) and step.psn == ("expected", 0):
             self._traffic.sent.append((step, reference.qp.responder.epsn))
         return step
 
-    def _attack(self, reference: Emulation) -> list[Step]:
-        rng, traffic, menu = self.rng, self._traffic, self._menu
-        draw = rng.random()
+    def _attack(self, reference: Emulation) -> Sequence[Step]:
+        traffic, menu = self._traffic, self._menu
+        draw = self.rng.random()
         receives = reference.qp.receives
         if draw < (0.02 if receives.waiting or receives.current else 0.25):
-            return [Receive(rng.choice((1, 2, 4)))]
-        if draw < 0.42 and menu.gentle:
-            chosen = rng.choice(menu.gentle)
+            return [Receive(traffic.one_of((1, 2, 4)))]
+        if draw < 0.40 and menu.gentle:
+            chosen = traffic.one_of(menu.gentle)
         elif draw < 0.47 and menu.fatal:
-            chosen = rng.choice(menu.fatal)
+            chosen = traffic.one_of(menu.fatal)
         else:
             if reference.under_way is not None:
                 return [following(traffic, reference)]
-            return list(traffic.messages(reference))
-        return list(chosen.make(traffic, reference))
+            return traffic.messages(reference)
+        return chosen.make(traffic, reference)
 
-    def _lie(self, reference: Emulation) -> list[Step]:
+    def _lie(self, reference: Emulation) -> Sequence[Step]:
         rng = self.rng
         draw = rng.random()
         right = answers(reference)
         if not right:
             if draw < 0.7 or reference.device.poll_timeout() is None:
-                return list(lies.posts(rng, reference))
-            return list(lies.waits(rng, reference))
-        if draw < 0.12:
-            return list(lies.posts(rng, reference))
-        if draw < 0.22:
-            return list(lies.waits(rng, reference))
-        if draw < 0.60 and self._menu.lies:
-            return list(rng.choice(self._menu.lies).make(rng, reference, right))
-        if draw < 0.64:
-            return list(self._traffic.messages(reference))
-        return list(lies.in_turn(right[: rng.choice((1, 1, 2, len(right)))]))
+                return lies.posts(rng, reference)
+            return lies.waits(rng, reference)
+        if draw < 0.05:
+            return lies.posts(rng, reference)
+        if draw < 0.13:
+            return lies.waits(rng, reference)
+        if draw < 0.50 and self._menu.lies:
+            return rng.choice(self._menu.lies).make(rng, reference, right)
+        if draw < 0.53:
+            return self._traffic.messages(reference)
+        return lies.in_turn(right[: rng.choice((1, 2, 4, len(right)))])
 
 
 def _connection(rng: Random) -> Connection:

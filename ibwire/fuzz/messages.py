@@ -15,23 +15,23 @@ from ibwire_layers.psn import distance
 
 _O = OpCode
 
-FORMS: Mapping[str, tuple[OpCode, OpCode, OpCode, OpCode]] = {
-    "SEND": (_O.RC_SEND_FIRST, _O.RC_SEND_MIDDLE, _O.RC_SEND_LAST, _O.RC_SEND_ONLY),
+_SEND = int(_O.RC_SEND_FIRST), int(_O.RC_SEND_MIDDLE)
+_WRITE = int(_O.RC_RDMA_WRITE_FIRST), int(_O.RC_RDMA_WRITE_MIDDLE)
+
+FORMS: Mapping[str, tuple[int, int, int, int]] = {
+    "SEND": (*_SEND, int(_O.RC_SEND_LAST), int(_O.RC_SEND_ONLY)),
     "SEND_IMM": (
-        *(_O.RC_SEND_FIRST, _O.RC_SEND_MIDDLE),
-        *(_O.RC_SEND_LAST_WITH_IMMEDIATE, _O.RC_SEND_ONLY_WITH_IMMEDIATE),
+        *(*_SEND, int(_O.RC_SEND_LAST_WITH_IMMEDIATE)),
+        int(_O.RC_SEND_ONLY_WITH_IMMEDIATE),
     ),
     "SEND_INV": (
-        *(_O.RC_SEND_FIRST, _O.RC_SEND_MIDDLE),
-        *(_O.RC_SEND_LAST_WITH_INVALIDATE, _O.RC_SEND_ONLY_WITH_INVALIDATE),
+        *(*_SEND, int(_O.RC_SEND_LAST_WITH_INVALIDATE)),
+        int(_O.RC_SEND_ONLY_WITH_INVALIDATE),
     ),
-    "WRITE": (
-        *(_O.RC_RDMA_WRITE_FIRST, _O.RC_RDMA_WRITE_MIDDLE),
-        *(_O.RC_RDMA_WRITE_LAST, _O.RC_RDMA_WRITE_ONLY),
-    ),
+    "WRITE": (*_WRITE, int(_O.RC_RDMA_WRITE_LAST), int(_O.RC_RDMA_WRITE_ONLY)),
     "WRITE_IMM": (
-        *(_O.RC_RDMA_WRITE_FIRST, _O.RC_RDMA_WRITE_MIDDLE),
-        *(_O.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE, _O.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE),
+        *(*_WRITE, int(_O.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE)),
+        int(_O.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE),
     ),
 }
 """FIRST, MIDDLE, LAST and ONLY of what may take several packets."""
@@ -43,16 +43,22 @@ _NOT_ASKING: Mapping[str, Value] = {"bth.ack_req": 0}
 
 
 def message(
-    kind: str, length: int, mtu: int, place: Mapping[str, Value], at: int = 0
+    kind: str,
+    length: int,
+    mtu: int,
+    place: Mapping[str, Value],
+    at: int = 0,
+    asks: bool = True,
 ) -> list[Packet]:
-    """The packets of a SEND or WRITE; all but the last do not ask for an ACK.
+    """The packets of a SEND or WRITE.
 
     place: fields `reth.va` and `reth.rkey` of a WRITE, where they are not the region's
-    first byte and key.
+    first byte and key. asks: whether the last asks for an ACK; the others do not.
     """
-    first, middle, last, only = (int(opcode) for opcode in FORMS[kind])
+    first, middle, last, only = FORMS[kind]
     if length <= mtu:
-        return [Packet(only, length=length, at=at, fields=place)]
+        fields = place if asks else {**place, **_NOT_ASKING}
+        return [Packet(only, length=length, at=at, fields=fields)]
     count = -(-length // mtu)
     begin = {**place, **_NOT_ASKING}
     if kind.startswith("WRITE"):
@@ -62,7 +68,8 @@ def message(
         Packet(middle, length=mtu, at=at + i * mtu, fields=_NOT_ASKING) for i in range(1, count - 1)
     ]
     rest = (count - 1) * mtu
-    return [*packets, Packet(last, length=length - rest, at=at + rest)]
+    end: Mapping[str, Value] = {} if asks else _NOT_ASKING
+    return [*packets, Packet(last, length=length - rest, at=at + rest, fields=end)]
 
 
 def read(length: int, place: Mapping[str, Value]) -> Packet:

@@ -1,7 +1,8 @@
 """A case made as short and as plain as it can be while it still shows the same.
 
-First steps go, in ever smaller groups (delta debugging), then what is odd about those that
-are left. Cases are symbolic, so PSNs, lengths and checksums fit again after every cut.
+Of a case of several connections first whole connections go (`ibwire.fuzz.condense`), then
+steps, in ever smaller groups (delta debugging), then what is odd about those that are
+left. Cases are symbolic, so PSNs, lengths and checksums fit again after every cut.
 """
 
 from __future__ import annotations
@@ -10,27 +11,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
-from ibwire.fuzz.case import GOOD, Case, Connection, Packet, Step
+from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Packet, Step
+from ibwire.fuzz.condense import condensed
 from ibwire.fuzz.messages import FORMS
 
 MAXIMUM_TRIALS = 3000
 """Cases carried out for one finding."""
 
+MAXIMUM_STEPS = 100_000
+"""Steps of them all: 10 s on the emulator, where one takes 0.1 ms."""
+
 Shows = Callable[[Case], bool]
 """Whether a case still shows what it shall show."""
 
 
-def minimise(case: Case, shows: Shows, trials: int = MAXIMUM_TRIALS) -> Case:
-    """The shortest case that was found."""
-    counted = _Counted(shows, trials)
-    case = _fewer_steps(case, counted)
-    while not counted.is_over:
-        plainer = next((each for each in _plainer(case) if counted(each)), None)
-        if plainer is None:
-            break
-        case = plainer
-    case = _fewer_steps(case, counted)
-    for other in _elsewhere(case):
+def minimise(
+    case: Case,
+    shows: Shows,
+    trials: int = MAXIMUM_TRIALS,
+    *,
+    is_over: Callable[[], bool] = bool,
+    elsewhere: bool = True,
+) -> Case:
+    """The shortest case that was found.
+
+    is_over: whether time is up; it never is unless this says so. elsewhere: whether other
+    connections are tried, on most of which the case shows the same.
+    """
+    counted = _Counted(shows, trials, is_over)
+    case = _fewer_steps(condensed(case, counted), counted)
+    case = _fewer_steps(_plain(case, counted), counted)
+    for other in _elsewhere(case) if elsewhere else ():
         if counted(other):
             shorter = _fewer_steps(other, counted)
             if shorter.packets < case.packets:
@@ -38,18 +49,35 @@ def minimise(case: Case, shows: Shows, trials: int = MAXIMUM_TRIALS) -> Case:
     return case
 
 
+def condense(case: Case, shows: Shows) -> Case:
+    """A case without connections that it does not need, and nothing else."""
+    return condensed(case, _Counted(shows, MAXIMUM_TRIALS, bool))
+
+
 class _Counted:
-    def __init__(self, shows: Shows, trials: int) -> None:
+    """What trials show, as long as there is time for them."""
+
+    def __init__(self, shows: Shows, trials: int, is_over: Callable[[], bool]) -> None:
         self._shows = shows
-        self._left = trials
+        self._trials = trials
+        self._steps = MAXIMUM_STEPS
+        self._is_late = is_over
+        self._failed: Case | None = None
 
     @property
     def is_over(self) -> bool:
-        return self._left <= 0
+        return self._trials <= 0 or self._steps <= 0 or self._is_late()
 
     def __call__(self, case: Case) -> bool:
-        self._left -= 1
-        return self._left >= 0 and self._shows(case)
+        # Whichever of many equal steps goes, what is left is the same: it was just tried.
+        if case == self._failed or self.is_over:
+            return False
+        self._trials -= 1
+        self._steps -= len(case.steps)
+        if self._shows(case):
+            return True
+        self._failed = case
+        return False
 
 
 def _fewer_steps(case: Case, shows: _Counted) -> Case:
@@ -79,6 +107,21 @@ def _without_groups(case: Case, shows: _Counted, size: int) -> Case:
     return case
 
 
+def _plain(case: Case, shows: _Counted) -> Case:
+    """With nothing odd about it that it does not need."""
+    begin = 0
+    while not shows.is_over:
+        for number, plainer in enumerate(_plainer(case)):
+            if number >= begin and shows(plainer):
+                case, begin = plainer, number  # what was tried before it is not tried again
+                break
+        else:
+            if not begin:
+                break
+            begin = 0
+    return case
+
+
 def _plainer(case: Case) -> Iterator[Case]:
     """The case with one thing less that is odd."""
     for entry in fields(Connection):
@@ -91,8 +134,12 @@ def _plainer(case: Case) -> Iterator[Case]:
     yield from _nearer(case)
     yield from _in_one_packet(case)
     for number, step in enumerate(case.steps):
+        equal = case.steps.count(step)
         for plainer in _plainer_step(step):
-            yield case.with_steps([*case.steps[:number], plainer, *case.steps[number + 1 :]])
+            if equal <= FEW:
+                yield case.with_steps([*case.steps[:number], plainer, *case.steps[number + 1 :]])
+            elif step not in case.steps[:number]:
+                yield case.with_steps([plainer if each == step else each for each in case.steps])
 
 
 def _elsewhere(case: Case) -> Iterator[Case]:
@@ -150,6 +197,11 @@ _PLAIN = {
 
 
 def _plainer_step(step: Step) -> Iterator[Step]:
+    if isinstance(step, Connect):
+        for entry in fields(Connection):
+            if getattr(step.connection, entry.name) != entry.default:
+                changes: dict[str, Any] = {entry.name: entry.default}
+                yield Connect(replace(step.connection, **changes))
     if not isinstance(step, Packet):
         return
     for name in step.fields:

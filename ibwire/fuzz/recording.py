@@ -104,11 +104,11 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
     return before + (words[0] or ["nothing"]), before + (words[1] or ["nothing"])
 
 
-def _field(frame: object, part: str, name: str) -> int:
+def _field(frame: object, part: str, name: str) -> str:
+    """What a field says; of bytes the beginning."""
     assert isinstance(frame, bytes)
-    number = getattr(part_of(WholePacket.parse(frame), part), name)
-    assert isinstance(number, int)
-    return number
+    value = getattr(part_of(WholePacket.parse(frame), part), name)
+    return value[:8].hex() if isinstance(value, bytes) else str(value)
 
 
 def _wire(duel: Duel) -> Wire:

@@ -23,9 +23,11 @@ from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
 from ibwire.fuzz.case import from_json, to_json
 from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
 from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.duel import FATAL
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.planting import ROLES, planted, read_faults
 from ibwire.fuzz.variants import profile_of
+from ibwire.fuzz.watchdog import watchdog
 from ibwire.rc.profile import PROFILES
 
 CAP = 20_000
@@ -33,9 +35,6 @@ CAP = 20_000
 
 SHORT = 5
 """Packets that a minimised case should have at most."""
-
-FATAL = ("crash", "endless")
-"""Kinds of differences that are seen without a reference, too."""
 
 
 def _stateful(seed: int, role: str) -> Maker:
@@ -221,6 +220,7 @@ def _run_clean(job: _Clean) -> Alarms:
     )
 
 
+@watchdog()
 def _carry_out(job: _Job) -> Score:
     fault = read_faults(job.file)[job.fault]
     target: Open = getattr(planted(fault), _device(fault.role).__name__)

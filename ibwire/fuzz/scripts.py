@@ -93,7 +93,7 @@ def script(case: Case, difference: Difference, rule: str, section: str = "") -> 
     if any(isinstance(step, Connect) for step in case.steps):
         raise CannotSay("it has several connections, one after the other")
     if any(isinstance(step, Mad | Command) for step in case.steps):
-        raise CannotSay("drill does not know communication management")
+        raise CannotSay("what a connection manager does is not written as a script")
     usual = list(moments(case, profile_of(case.profile, {})))
     chosen = list(moments(case, profile_of(case.profile, case.choices)))
     writer = _Writer(case.connection)
@@ -141,7 +141,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
         value = getattr(connection, entry.name)
         if entry.name == "access" and value != entry.default:
             words.append(f"access={_access(value)}")
-        elif entry.name in ("mtu", "rq_psn", "sq_psn") or (
+        elif entry.name in ("mtu", "rq_psn", "sq_psn", "timeout") or (
             value != entry.default and entry.name not in ("access", "receives", "room")
         ):
             words.append(f"{entry.name}={value}")
@@ -228,10 +228,6 @@ class _Writer:
             words.append(f"cut={packet.cut}")
         if packet.icrc != GOOD:
             words.append(f"icrc={_ICRC.get(packet.icrc, hex(packet.icrc))}")
-        if packet.icrc == NONE:  # the lengths of a case count it all the same
-            size = min(whole, whole if packet.cut is None else packet.cut) + h.ICRC_SIZE + 8
-            lengths = {"udp.length": size, "ip.total_length": size + IPv4.SIZE}
-            words += [f"{name}={each}" for name, each in lengths.items() if name not in given]
         return " ".join(words)
 
     def _psn(self, psn: int, *, own: bool) -> str:
@@ -276,11 +272,9 @@ class _Writer:
     def _answers(
         self, step: Step, usual: Moment, chosen: Moment, difference: Difference | None
     ) -> None:
-        if len(usual.answers) != len(chosen.answers):
-            raise CannotSay("how often the device answers depends on a choice")
         wrong = [] if difference is None else wrong_fields(difference)
         clocks = [0, 0]
-        pairs = zip(usual.answers, chosen.answers, strict=True)
+        pairs = list(zip(usual.answers, chosen.answers, strict=False))
         for number, ((one, frame), (other, its)) in enumerate(pairs):
             extra = wrong[number] if number < len(wrong) else ()
             texts = dict.fromkeys([self._heard(frame, extra), self._heard(its, extra)])
@@ -289,6 +283,11 @@ class _Writer:
             time = _time(min(gaps)) + f"..{_time(max(gaps))}" * (gaps[0] != gaps[1])
             before = f"  +{time} " if any(gaps) else "  "
             self.lines.append(f"{before}> {' | '.join(texts)}")
+        longer = max(usual.answers, chosen.answers, key=len)
+        for when, frame in longer[len(pairs) :]:
+            if when:
+                raise CannotSay("what the device sends in time depends on a choice")
+            self.lines.append(f"  >? {self._heard(frame, ())}")
         if isinstance(step, Wait):
             rest = step.time - max(clocks)
             self.lines += [f"  +{_time(rest)} silence"] * (rest >= NS)

@@ -14,9 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ibwire.drill.files import write_text
 from ibwire.errors import CaptureError
 from ibwire.fuzz.campaign import Campaign, Maker, Report
 from ibwire.fuzz.case import CaseError
+from ibwire.fuzz.choices import CHOICES
 from ibwire.fuzz.cm_attacks import GROUPS as MANAGER_GROUPS
 from ibwire.fuzz.cm_coverage import STATES as MANAGER_STATES
 from ibwire.fuzz.cm_coverage import ManagerCoverage
@@ -127,8 +129,10 @@ class Session:
         )
 
     def save(self, directory: Path, campaign: Campaign) -> None:
-        """Write it as it is now, whole or not at all; raises `OSError`."""
-        directory.mkdir(parents=True, exist_ok=True)
+        """Write it as it is now into a directory that is there, whole or not at all.
+
+        Raises `OSError` that names the file.
+        """
         report, new = campaign.report, directory / f".{NAME}"
         document = {
             "ibwire-fuzz-run": FORMAT,
@@ -138,6 +142,7 @@ class Session:
             "next_case": campaign.next_case,
             "taken": report.taken,
             "allowed": report.choices,
+            "given_back": report.given_back,
             "left_out": report.left_out,
             "unstable": dict(report.unstable),
             "findings": [
@@ -148,7 +153,7 @@ class Session:
                 for (state, opcode, kind), count in sorted(report.coverage.counts.items())
             ],
         }
-        new.write_text(_dumps(document), "utf-8")
+        write_text(new, _dumps(document))
         os.replace(new, directory / NAME)
 
 
@@ -197,6 +202,7 @@ def _session(document: _Object) -> Session:
         report.seen[finding.bucket] = each.number("seen")
     taken = document.object("taken")
     report.taken = {name: taken.text(name) for name in taken.document}
+    report.given_back = document.texts("given_back", tuple(choice.name for choice in CHOICES))
     report.left_out = document.texts("left_out")
     unstable = document.object("unstable")
     for name in unstable.document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,9 @@ from ibwire.fuzz.cm_duel import ManagedSubject, ManagerDuel
 from ibwire.fuzz.cm_emulation import ManagedEmulation
 from ibwire.fuzz.duel import Duel
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.findings import one_line
 from ibwire.fuzz.planting import PRIVATE, copy, read_faults
+from ibwire.fuzz.watchdog import supervised
 from ibwire.rc.profile import PROFILES, Profile
 
 DEFAULT = "emu"
@@ -88,8 +91,8 @@ def target(name: str, plant: str = "") -> Target:
     device, managed = modules[Emulation.__module__], modules[ManagedEmulation.__module__]
     return Target(
         *(name, plant),
-        lambda connection: device.Emulation(connection, profile),
-        lambda connection: managed.ManagedEmulation(connection, profile),
+        lambda connection: _opened(device.Emulation, connection, profile),
+        lambda connection: _opened(managed.ManagedEmulation, connection, profile),
         _fulfils(modules["ibwire.drill"], profile),
     )
 
@@ -105,11 +108,23 @@ def _planted(plant: str) -> Mapping[str, ModuleType]:
     return copy((*PRIVATE, "ibwire.drill"), faults[name])
 
 
+def _opened(device: Callable[..., Any], connection: Connection, profile: str) -> Any:
+    """A device under test, with no step in which it could fail yet; raises `CaseError`."""
+    try:
+        return supervised(partial(device, connection, profile))
+    except Exception as error:  # what is under test may raise anything
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise CaseError(f"the target makes no connection: {reason}") from None
+
+
 def _fulfils(drill: ModuleType, profile: str) -> Callable[[str], bool]:
     def fulfils(text: str) -> bool:
         script = drill.parse(text.encode(), "case.drill", profile)
         try:
-            return all(drill.run(script, case, profile).passed for case in script.cases)
+            return all(
+                supervised(partial(drill.run, script, case, profile)).passed
+                for case in script.cases
+            )
         except ScriptError:
             raise
         except Exception:  # what is under test may raise anything

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
+from typing import TypeVar
 
 from ibwire.fuzz.case import Connection, Packet, Value
 from ibwire.fuzz.emulation import Emulation
@@ -13,7 +14,7 @@ from ibwire.rc.memory import Access
 from ibwire_layers.opcodes import OpCode, Operation
 
 _O = OpCode
-
+_T = TypeVar("_T")
 
 KINDS = ("SEND", "SEND", "SEND_IMM", "SEND_INV", "WRITE", "WRITE", "WRITE", "WRITE_IMM")
 """Of messages that may take several packets, as often as they are made."""
@@ -33,16 +34,22 @@ class Traffic:
         self.sent: list[tuple[Packet, int]] = []
         """Packets that were executed, each with its PSN, to be sent again."""
 
+    def below(self, limit: int) -> int:
+        """A number from 0; twice as fast as `randrange`."""
+        return int(self.rng.random() * limit)
+
+    def one_of(self, options: Sequence[_T]) -> _T:
+        """One of them, as `choice` gives it."""
+        return options[int(self.rng.random() * len(options))]
+
     def length(self) -> int:
         """Bytes of a message; mostly where something changes."""
-        rng, mtu = self.rng, self.mtu
-        if rng.random() < 0.7:
-            return (
-                rng.choice(_SHORT)
-                if rng.random() < 0.5
-                else mtu * rng.randrange(1, 4) + (rng.choice((-1, 0, 0, 1, 5)))
-            )
-        return rng.randrange(4 * mtu)
+        draw, mtu = self.rng.random(), self.mtu
+        if draw < 0.35:
+            return self.one_of(_SHORT)
+        if draw < 0.7:
+            return mtu * (1 + self.below(3)) + self.one_of((-1, 0, 0, 1, 5))
+        return self.below(4 * mtu)
 
     def place(self, length: int) -> Mapping[str, Value]:
         """Where in memory, inside what the key opens."""
@@ -53,20 +60,20 @@ class Traffic:
             return {"reth.va": ("end", -length)}
         if draw < 0.6 and length <= 512:
             return {"reth.va": ("mw.end", -length), "reth.rkey": ("mw.rkey", 0)}
-        return {"reth.va": ("va", self.rng.randrange(8192 - length))}
+        return {"reth.va": ("va", self.below(8192 - length))}
 
     def messages(self, reference: Emulation) -> list[Packet]:
         """A right message: its packets in order."""
-        rng = self.rng
-        kind = rng.choice(self._kinds)
+        kind = self.one_of(self._kinds)
         if kind in FORMS:
             length = self.length()
             if kind.startswith("SEND"):
                 length = min(length, self._room)
             place = self.place(length) if kind.startswith("WRITE") else {}
-            return message(kind, length, self.mtu, place, rng.randrange(1 << 16))
+            at, asks = self.below(1 << 16), self.rng.random() < 0.5
+            return message(kind, length, self.mtu, place, at, asks)
         if kind == "READ":
-            length = min(self.length(), rng.choice((self.mtu, 4 * self.mtu)))
+            length = min(self.length(), self.one_of((self.mtu, 4 * self.mtu)))
             return [read(length, self.place(length))]
         if kind == "ATOMIC":
             return [self.atomic(reference)]
@@ -77,22 +84,21 @@ class Traffic:
 
     def atomic(self, reference: Emulation) -> Packet:
         """A right COMPARE SWAP or FETCH ADD; it compares with what is there, or nearly."""
-        rng = self.rng
         offset = self.word()
         fields: dict[str, Value] = {
             "atomiceth.va": ("va", offset),
-            "atomiceth.swap": rng.choice(OPERANDS),
+            "atomiceth.swap": self.one_of(OPERANDS),
         }
-        opcode = rng.choice(ATOMICS)
+        opcode = self.one_of(ATOMICS)
         if opcode is _O.RC_COMPARE_SWAP:
             there = reference.region.load64(offset)
-            near = there, there, there ^ 1 << rng.randrange(64), rng.choice(OPERANDS)
-            fields["atomiceth.compare"] = rng.choice(near)
+            near = there, there, there ^ 1 << self.below(64), self.one_of(OPERANDS)
+            fields["atomiceth.compare"] = self.one_of(near)
         return Packet(int(opcode), fields=fields)
 
     def word(self) -> int:
         """The offset of an aligned word; few, so that the same are hit again."""
-        return self.rng.randrange(8) * 8
+        return self.below(8) * 8
 
 
 @lru_cache(maxsize=256)

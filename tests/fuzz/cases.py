@@ -23,6 +23,7 @@ from ibwire.fuzz.case import (
     Receive,
     Value,
     Wait,
+    parts_of,
 )
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
@@ -51,6 +52,8 @@ EXTENSIONS = {
 }
 """Fields of extension headers, and their bits (IBA 9.3)."""
 
+FIELDS = ("bth.pkey", "reth.va", "atomiceth.swap", "aeth.syndrome", "immdt.imm_data", "ip.ttl")
+
 SYMBOLS = ("va", "end", "size", "rkey", "mw.rkey", "qpn", "pkey", "mtu")
 
 connections = st.builds(
@@ -69,13 +72,12 @@ values: st.SearchStrategy[Value] = st.integers(0, (1 << 64) - 1) | st.tuples(
 
 lines = st.text(max_size=10).filter(str.isprintable)
 
-packets = st.builds(
+plain_packets = st.builds(
     Packet,
     opcode=st.sampled_from([int(opcode) for opcode in OpCode]) | st.integers(0, 255),
     psn=st.tuples(st.sampled_from(PSN_BASES), st.integers(-(1 << 23), 1 << 23)),
     length=st.integers(0, 4096),
     at=st.integers(0, 1 << 20),
-    fields=st.dictionaries(st.sampled_from(["bth.pkey", "reth.va", "ip.ttl"]), values),
     pad=st.none() | st.integers(0, 8),
     more=st.integers(0, 64),
     cut=st.none() | st.integers(0, 300),
@@ -84,8 +86,17 @@ packets = st.builds(
     why=lines,
 )
 
+
+@st.composite
+def packets(draw: st.DrawFn) -> Packet:
+    """A packet with fields of headers that its opcode has."""
+    packet = draw(plain_packets)
+    known = [name for name in FIELDS if name.split(".")[0] in parts_of(packet.opcode)]
+    return packet.altered(fields=draw(st.dictionaries(st.sampled_from(known), values, max_size=3)))
+
+
 steps = (
-    packets
+    packets()
     | st.builds(
         Mad, message=st.sampled_from(MESSAGES), exchange=st.integers(0, 4095), length=st.just(8)
     )

@@ -16,9 +16,19 @@ from fuzz.cases import json_values, places
 from ibwire.capture import open_capture
 from ibwire.drill import load, run
 from ibwire.errors import DecodeError
-from ibwire.fuzz.artefacts import save, write_junit
+from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import Campaign, generators
-from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet, Wait, from_json
+from ibwire.fuzz.case import (
+    Case,
+    CaseError,
+    Connect,
+    Connection,
+    Packet,
+    Post,
+    Step,
+    Wait,
+    from_json,
+)
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.recording import record
@@ -26,6 +36,8 @@ from ibwire.fuzz.scripts import CannotSay, script
 from ibwire.fuzz.session import Session, Settings
 from ibwire.fuzz.session import load as load_session
 from ibwire.fuzz.targets import target
+from ibwire.rc.work import WROpcode
+from ibwire.units import ack_timeout
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import CrcStatus
 from ibwire_layers.packet import Packet as WholePacket
@@ -124,6 +136,38 @@ def test_drill_has_no_words_for_several_connections(done: Campaign) -> None:
         script(case, finding.difference, "Any.")
 
 
+ACK = int(OpCode.RC_ACKNOWLEDGE)
+
+
+@pytest.mark.parametrize(
+    ("steps", "line"),
+    [
+        # The ACK timeout of code 14 is 67.1 ms (IBA 9.7.6.1.3), and that of rxe 64 ms.
+        (
+            (Post(int(WROpcode.SEND), 8), Wait(ack_timeout(14) or 0)),
+            "+67108864ns > SEND_ONLY psn len=8 at=",
+        ),
+        # With no credits a device sends one packet, rxe all of them (IBA 9.7.7.2.5).
+        (
+            (Post(int(WROpcode.SEND), 512), Packet(ACK, ("una", 1), fields={"aeth.syndrome": 88})),
+            ">? SEND_LAST psn+1 len=256 at=",
+        ),
+    ],
+)
+def test_what_depends_on_time_or_on_a_choice_is_in_a_script(
+    steps: tuple[Step, ...], line: str
+) -> None:
+    case = Case(steps=steps, choices={"live_credits": "False", "mig_req": "0"})
+    if isinstance(steps[-1], Wait):
+        case = replace(case, choices={"counts_identification": "True", "mig_req": "0"})
+    difference = record(case, RXE).difference
+    assert difference is not None
+    text, reason = checked_script(Finding(1, "Any.", case, case, difference, 1, "Any."), RXE)
+
+    assert not reason
+    assert line in text
+
+
 def test_a_fault_that_no_packet_shows_is_in_the_script(tmp_path: Path) -> None:
     """Memory that is not as it should be is read after the last packet."""
     tested = target("emu", f"{Path(__file__).with_name('planted.toml')}:odd-write-across-a-page")
@@ -172,6 +216,26 @@ def test_junit_of_a_run_without_findings_has_passed(tmp_path: Path) -> None:
     assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_file_that_cannot_be_written_is_named() -> None:
+    """Also when it could be opened: a disk that is full has no name by itself."""
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_junit("/dev/full", "emu", [])
+
+    assert caught.value.filename == "/dev/full"
+
+
+def test_the_directory_of_a_run_is_not_made_again(done: Campaign, tmp_path: Path) -> None:
+    """Somebody has taken it away, with what was in it."""
+    with pytest.raises(FileNotFoundError) as caught:
+        save(done.report.findings[0], tmp_path / "gone" / "F0001", RXE)
+    with pytest.raises(FileNotFoundError):
+        session_of(done).save(tmp_path / "gone", done)
+
+    assert str(caught.value.filename) == str(tmp_path / "gone" / "F0001")
+    assert not (tmp_path / "gone").exists()
+
+
 # run.json.
 
 
@@ -206,6 +270,7 @@ def test_a_run_is_read_as_it_was_written(done: Campaign, tmp_path: Path) -> None
         ("seed", -1, "seed: -1, not a number from 0"),
         ("packets", "7", "packets: '7', not a number from 0"),
         ("taken", [], "taken: not an object"),
+        ("given_back", ["none"], "given_back: 'none', not one of live_credits, "),
         ("findings", [7], "findings[0]: not an object"),
         ("findings", [{"bucket": 1}], "findings[0].bucket: 1, not a text"),
         ("coverage", [[1, 2]], "coverage[0]: not state, opcode, answer and count"),
@@ -225,6 +290,14 @@ def test_a_damaged_run_is_refused_with_the_place(
         load_session(tmp_path)
 
     assert str(caught.value).startswith(f"{path}: {reason}")
+
+
+def test_a_run_keeps_the_choices_that_were_given_back(done: Campaign, tmp_path: Path) -> None:
+    session = session_of(done)
+    report = replace(done.report, given_back=["naks_after_rnr"])
+    session.save(tmp_path, Campaign(RXE.open, generators(1, "both"), report=report))
+
+    assert load_session(tmp_path).report.given_back == ["naks_after_rnr"]
 
 
 def test_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:

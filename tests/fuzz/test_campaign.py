@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,13 +25,14 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.choices import CHOICES
+from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.messages import answers
 from ibwire.fuzz.targets import role_of
 from ibwire.fuzz.targets import target as emulator
 from ibwire.fuzz.variants import profile_of
 from ibwire.node import Frame
-from ibwire.rc.profile import PROFILES, SPEC
+from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire.units import MS
 from ibwire_layers.opcodes import OpCode
@@ -42,6 +45,11 @@ UNREACHABLE = {
     "the RNR timer of code 25 is 61.41 ms",
     # The table of the device under test has the default P_Key, so they are taken anyway.
     "P_Keys 0xFFFF and 0x7FFF are taken whatever the table says",
+    # What the application of the device under test posts is in order.
+    "a receive whose memory is at fault does not end with LOC_PROT_ERR",
+    # Only in role cm.
+    "no event COMM_EST is raised",
+    "datagrams on QP1 ask for an ACK",
 }
 
 
@@ -56,7 +64,7 @@ class Scripted:
         return next(self._steps, None)
 
 
-def target(profile: str) -> type[Emulation]:
+def target(profile: str | Profile) -> type[Emulation]:
     class Target(Emulation):
         def __init__(self, connection: Connection) -> None:
             super().__init__(connection, profile)
@@ -93,7 +101,11 @@ def test_nothing_is_found_in_what_is_like_the_reference(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", ["rdmavt", "hns"])
 def test_what_the_specification_leaves_open_is_a_choice_and_no_finding(profile: str) -> None:
-    campaign = Campaign(target(profile), generators(1, "both"))
+    """What these two do otherwise, without what is not allowed."""
+    changes: dict[str, Any] = {
+        choice.name: getattr(PROFILES[profile], choice.name) for choice in CHOICES if choice.allowed
+    }
+    campaign = Campaign(target(replace(SPEC, **changes)), generators(1, "both"))
 
     assert list(campaign.run(4000)) == []
     assert campaign.report.choices
@@ -119,9 +131,27 @@ def test_a_choice_that_was_taken_in_error_is_given_back() -> None:
         found.append(campaign.one_case(100))
         taken.append(list(campaign.report.taken))
 
-    assert found == [None] * 4
+    assert [finding and finding.about for finding in found] == [
+        *("a gap draws a sequence NAK though a NAK has been sent already", None, None, None)
+    ]
     assert taken[0] == ["naks_after_rnr"]
     assert taken[-1] == ["duplicate_clears_nak"]
+    assert campaign.report.given_back == ["naks_after_rnr"]
+
+
+def test_a_choice_that_was_given_back_is_not_taken_again_when_a_run_goes_on() -> None:
+    """The case looks as if a gap after an RNR NAK was always NAKed, as before."""
+    steps = (
+        Packet(int(OpCode.RC_SEND_ONLY)),
+        replace(WRITE, psn=("expected", -1)),
+        Packet(int(OpCode.RC_SEND_ONLY), ("expected", 1)),
+    )
+    case = Case(Connection(receives=0), steps)
+    report = Report(given_back=["naks_after_rnr"])
+    campaign = Campaign(target("rdmavt"), lambda number: Scripted(WRITE), report=report)
+    campaign.judge(case)
+
+    assert list(report.taken) == ["duplicate_clears_nak"]
 
 
 class Forgetful(Emulation):
@@ -146,7 +176,41 @@ def test_what_leaks_from_one_connection_to_the_next_is_found() -> None:
 
     assert finding.bucket == "WRITE_ONLY in IDLE: silence instead of ACK"
     assert sum(isinstance(step, Connect) for step in finding.case.steps) == 3
+    assert finding.original.packets == 4
     assert campaign.replay(finding.case) is not None
+
+
+class Exhausted(Emulation):
+    """The 61st connection is not heard any more."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connections = 0
+        super().__init__(connection)
+
+    def _connect(self, connection: Connection) -> None:
+        self.connections += 1
+        super()._connect(connection)
+
+    def receive(self, frame: Frame) -> None:
+        if self.connections <= 60:
+            super().receive(frame)
+
+
+def test_what_takes_many_connections_is_found_with_few_steps_carried_out() -> None:
+    """600 of them: one by one it would be 600 times 600."""
+    carried_out = 0
+
+    class Counted(Campaign):
+        def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
+            nonlocal carried_out
+            carried_out += len(case.steps)
+            return super().replay(case, profile)
+
+    campaign = Counted(Exhausted, lambda number: Scripted(*[WRITE, READ] * 5))
+    (finding,) = campaign.run(610)
+
+    assert [type(step) for step in finding.case.steps] == [Connect] * 60 + [Packet]
+    assert carried_out < 20_000
 
 
 class Once(Emulation):
@@ -168,6 +232,18 @@ def test_what_does_not_come_again_is_counted_and_no_finding() -> None:
 
     assert list(campaign.run(10)) == []
     assert campaign.report.unstable == {"WRITE_ONLY in IDLE: silence instead of ACK": 1}
+
+
+def test_what_does_not_come_again_is_counted_within_bounds() -> None:
+    """A thousand kinds of it, and the rest together."""
+    report = Report()
+    for number in range(1500):
+        report.count_unstable(f"kind {number}")
+    report.count_unstable("kind 7")
+
+    assert len(report.unstable) == 1001
+    assert report.unstable["kind 7"] == 2
+    assert report.unstable["others"] == 500
 
 
 class Crashing(Emulation):
@@ -234,6 +310,64 @@ def test_an_interrupted_case_is_still_the_next_one() -> None:
         campaign.one_case(10)
 
     assert (campaign.next_case, campaign.report.cases) == (1, 1)
+
+
+def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted() -> None:
+    """As short as it is by then: one trial has been, without ten of its steps."""
+    opened = 0
+
+    class Stubborn(Crashing):
+        def __init__(self, connection: Connection) -> None:
+            nonlocal opened
+            opened += 1
+            if opened == 7:  # the run, four looks at what was found, and the trial before it
+                raise KeyboardInterrupt
+            super().__init__(connection)
+
+    campaign = Campaign(Stubborn, lambda number: Scripted(*[WRITE] * 20, READ, WRITE))
+    with pytest.raises(KeyboardInterrupt):
+        list(campaign.run(100))
+    (finding,) = campaign.report.findings
+
+    assert campaign.is_interrupted
+    assert campaign.next_case == 1
+    assert finding.bucket == "READ_REQUEST: ZeroDivisionError in receive"
+    assert finding.case.steps == (*[WRITE] * 10, READ)
+    assert campaign.replay(finding.case) is not None
+
+
+@pytest.mark.parametrize("opening", range(4, 40))
+def test_what_leaks_is_kept_whenever_the_run_is_interrupted(opening: int) -> None:
+    """It would not come again when the run goes on: that is with another device."""
+    opened = 0
+
+    class Stubborn(Forgetful):
+        def __init__(self, connection: Connection) -> None:
+            nonlocal opened
+            opened += 1
+            if opened == opening:
+                raise KeyboardInterrupt
+            super().__init__(connection)
+
+    campaign = Campaign(Stubborn, lambda number: Scripted(WRITE, READ))
+    with pytest.raises(KeyboardInterrupt):
+        list(campaign.run(10))
+    (finding,) = campaign.report.findings
+
+    assert finding.original.packets == 7
+    assert finding.bucket == "WRITE_ONLY in IDLE: silence instead of ACK"
+    assert campaign.replay(finding.case) is not None
+
+
+def test_a_finding_is_made_shorter_as_long_as_there_is_time() -> None:
+    """For one trial."""
+    looks = count()
+    campaign = Campaign(Crashing, lambda number: Scripted(*[WRITE] * 20, READ))
+    finding = campaign.one_case(100, is_over=lambda: next(looks) > 1)
+
+    assert finding is not None
+    assert finding.case.steps == (*[WRITE] * 10, READ)
+    assert not campaign.is_interrupted
 
 
 def test_a_finding_replays_against_the_reference_that_it_names() -> None:

@@ -17,6 +17,7 @@ from ibwire.fuzz.case import (
     Connection,
     Packet,
     Post,
+    Value,
     Wait,
     from_json,
     step_text,
@@ -64,6 +65,14 @@ def test_json_has_names_and_symbols() -> None:
         {"step": "post", "opcode": "SEND", "length": 5},
         {"step": "wait", "time": 7},
     ]
+
+
+def test_with_another_opcode_only_fields_of_its_headers_stay() -> None:
+    fields: dict[str, Value] = {"reth.va": 1, "bth.pkey": 2, "ip.ttl": 3}
+    write = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), fields=fields)
+
+    assert write.altered(opcode=int(OpCode.RC_RDMA_READ_REQUEST)).fields == fields
+    assert write.altered(opcode=int(OpCode.RC_SEND_ONLY)).fields == {"bth.pkey": 2, "ip.ttl": 3}
 
 
 def test_a_line_says_what_is_unlike_others() -> None:
@@ -114,6 +123,14 @@ def test_a_line_says_what_is_unlike_others() -> None:
         (
             document(steps=[{**PACKET, "fields": {"bth.key": 1}}]),
             "steps[0].fields.bth.key: no such field",
+        ),
+        (
+            document(steps=[PACKET, {**PACKET, "fields": {"reth.va": 1}}]),
+            "steps[1].fields.reth.va: SEND_ONLY has no such header",
+        ),
+        (
+            document(steps=[{"step": "packet", "opcode": 31, "fields": {"aeth.msn": 1}}]),
+            "steps[0].fields.aeth.msn: OPCODE_0x1F has no such header",
         ),
         (document(choices=[]), "case.json: choices: not an object"),
         (document(choices={"mig_req": 1}), "case.json: choices.mig_req: 1, not a text"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from xml.etree import ElementTree
 
 import click
@@ -13,7 +16,10 @@ from click.testing import CliRunner, Result
 from ibwire.cli.fuzz import command
 from ibwire.cli.fuzzing import Budget, BudgetType
 from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case
+from ibwire.fuzz.choices import CHOICES
 from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.watchdog import watchdog
 
 PLANTED = Path(__file__).with_name("planted.toml")
 
@@ -153,13 +159,30 @@ def test_a_budget_is_packets_a_time_or_both(text: str, budget: Budget) -> None:
 
 
 def test_time_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second whenever somebody looks."""
+    """A clock that goes on by a second whenever somebody looks, before each case."""
     seconds = iter(range(1000))
     monkeypatch.setattr("ibwire.cli.fuzz_run.time.monotonic", lambda: float(next(seconds)))
 
     result = fuzz("--budget", "5s", "--json")
 
-    assert json.loads(result.stdout)["cases"] == 5
+    assert json.loads(result.stdout)["cases"] == 4
+
+
+def test_time_ends_the_search_for_a_shorter_case_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, told = [0.0], []
+
+    def searching(case: Case, shows: object, *, is_over: Callable[[], bool]) -> Case:
+        told.append(is_over())
+        now[0] = 100.0
+        told.append(is_over())
+        return case
+
+    monkeypatch.setattr("ibwire.cli.fuzz_run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ibwire.fuzz.campaign.minimise", searching)
+    result = fuzz("--target", "emu:rxe", "--budget", "100s", "--json")
+
+    assert told == [False, True]
+    assert len(json.loads(result.stdout.splitlines()[-1])["findings"]) == 1
 
 
 # Directories.
@@ -243,10 +266,12 @@ def test_an_interrupted_run_keeps_what_it_has(
 ) -> None:
     one_case, found = Campaign.one_case, []
 
-    def interrupted(campaign: Campaign, packets: int) -> Finding | None:
+    def interrupted(
+        campaign: Campaign, packets: int, *, is_over: Callable[[], bool]
+    ) -> Finding | None:
         if found:
             raise KeyboardInterrupt
-        finding = one_case(campaign, packets)
+        finding = one_case(campaign, packets, is_over=is_over)
         found.extend([finding] if finding else [])
         return finding
 
@@ -258,6 +283,146 @@ def test_an_interrupted_run_keeps_what_it_has(
     assert "interrupted; what was found so far is kept" in result.stderr
     assert [each["bucket"] for each in index["findings"]] == [found[0].bucket]
     assert "findings  1" in result.stdout
+
+
+def test_a_finding_is_kept_that_was_being_made_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(case: Case, *_: object, **__: object) -> Case:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ibwire.fuzz.campaign.minimise", interrupted)
+    result = fuzz("--target", "emu:rxe", "-o", tmp_path / "out")
+    index = json.loads((tmp_path / "out" / "run.json").read_text())
+
+    assert result.exit_code == 130
+    assert len(index["findings"]) == 1
+    assert fuzz("replay", tmp_path / "out" / "F0001").exit_code == 1
+    assert index["next_case"] == index["cases"]
+
+
+def test_a_case_that_was_being_made_short_is_written(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(case: Case, *_: object, **__: object) -> Case:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ibwire.fuzz.campaign.minimise", interrupted)
+    short = tmp_path / "short.json"
+    result = fuzz("min", done / "F0001", "-o", short)
+
+    assert result.exit_code == 130
+    assert "interrupted; it is as short as it has become" in result.stderr
+    assert _steps(short) == _steps(done / "F0001" / "original.json")
+
+
+# Files that cannot be written.
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", ["--budget 100 --junit", "min {} -o"])
+def test_a_full_disk_is_told_with_the_file(done: Path, arguments: str) -> None:
+    result = fuzz(*arguments.format(done / "F0001").split(), "/dev/full")
+
+    assert result.exit_code == 1
+    assert "Error: /dev/full: No space left on device" in result.stderr
+
+
+def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody takes the directory away; what was found before that is there in words."""
+    one_case = Campaign.one_case
+
+    def losing(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> Finding | None:
+        found = one_case(campaign, packets, is_over=is_over)
+        if found is not None and found.number == 2:
+            rmtree(tmp_path / "out")
+        return found
+
+    monkeypatch.setattr(Campaign, "one_case", losing)
+    result = fuzz("--target", "emu:rxe", "-o", tmp_path / "out", "--junit", tmp_path / "out.xml")
+
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {tmp_path / 'out' / 'F0002'}: No such file or directory\n"
+    assert "F0002  " in result.stdout
+    assert "findings  2" in result.stdout
+    assert "saved " not in result.stdout
+    assert ElementTree.parse(tmp_path / "out.xml").getroot().get("failures") == "2"
+
+
+# What is told at the end.
+
+
+def test_all_choices_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = [choice for choice in CHOICES if choice.allowed]
+
+    def taking(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> None:
+        campaign.report.packets = packets
+        campaign.report.taken = {choice.name: "" for choice in allowed}
+
+    monkeypatch.setattr(Campaign, "one_case", taking)
+    told = fuzz().stdout
+
+    assert len(allowed) > 10
+    assert f"choices   {allowed[0].about} ({allowed[0].rule})\n" in told
+    assert all(f"          {each.about} ({each.rule})\n" in told for each in allowed[1:])
+
+
+def test_of_what_did_not_come_again_it_is_told_how_much_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flaky(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> None:
+        campaign.report.packets = packets
+        for number in range(15):
+            campaign.report.count_unstable(f"kind {number}")
+
+    monkeypatch.setattr(Campaign, "one_case", flaky)
+    lines = fuzz().stdout.splitlines()
+
+    assert lines[-11] == "unstable  kind 0: 1"
+    assert lines[-2:] == [
+        "          kind 9: 1",
+        "          and 5 more: --json, and run.json of -o, have all",
+    ]
+
+
+# Devices that do not come back.
+
+
+def test_a_device_that_does_not_come_back_is_a_finding_that_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run", "replay"):
+        monkeypatch.setattr(f"ibwire.cli.fuzz_{name}.watchdog", partial(watchdog, 0.05))
+    table = tmp_path / "faults.toml"
+    table.write_text(LOOPS)
+    out = tmp_path / "out"
+    arguments = ("--role", "responder", "--plant", f"{table}:loops", "--stop-after", 1)
+    result = fuzz(*arguments, "-o", out)
+
+    assert result.exit_code == 1
+    assert "F0001  READ_REQUEST in IDLE: endless" in result.stdout
+    assert "  got       does not come back for 0.05 s of processor time" in result.stdout
+    assert fuzz("replay", out / "F0001").exit_code == 1
+    assert fuzz("replay", out / "F0001", "--target", "emu").exit_code == 0
+
+
+LOOPS = '''
+[[fault]]
+name = "loops"
+about = "A READ of no bytes is never answered."
+rule = "None."
+origin = "None."
+role = "responder"
+module = "rc/responder.py"
+old = """    def _handle_read(self, packet: TransportPacket) -> bool:
+"""
+new = """    def _handle_read(self, packet: TransportPacket) -> bool:
+        while not packet.dma_len:
+            pass
+"""
+'''
 
 
 # Cases.
@@ -331,7 +496,12 @@ def test_a_case_that_shows_nothing_cannot_be_made_short(done: Path) -> None:
         (
             b'{"ibwire-fuzz-case": 1, "steps": [{"step": "packet", "opcode": 10, '
             b'"fields": {"reth.va": "nowhere"}}]}',
-            "this connection has no nowhere",
+            "case.json: steps[0]: this connection has no nowhere",
+        ),
+        (
+            b'{"ibwire-fuzz-case": 1, "steps": [{"step": "packet", "opcode": 4, '
+            b'"fields": {"reth.va": 1}}]}',
+            "case.json: steps[0].fields.reth.va: SEND_ONLY has no such header",
         ),
         (
             b'{"ibwire-fuzz-case": 1, "steps": [{"step": "packet", "opcode": 4, "length": 70000}]}',

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 
 from fuzz.cases import cases
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Wait
-from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.case import Case, Connect, Connection, Packet, Post, Receive, Step, Wait
+from ibwire.fuzz.minimise import MAXIMUM_STEPS, condense, minimise
 
 WRITE, READ = 0x0A, 0x0C
 ODD = Packet(
@@ -86,3 +88,134 @@ def test_the_trials_are_counted() -> None:
     minimise(Case(steps=(ODD,) * 64), shows, 20)
 
     assert tried == 20
+
+
+def test_steps_are_counted_too() -> None:
+    """What is long is tried less often: it takes as long as it has steps."""
+    carried_out = 0
+
+    def shows(case: Case) -> bool:
+        nonlocal carried_out
+        carried_out += len(case.steps)
+        return len(case.steps) == 2000
+
+    steps = tuple(Packet(READ, length=number) for number in range(2000))
+    short = minimise(Case(steps=steps), shows)
+
+    assert len(short.steps) == 2000
+    assert MAXIMUM_STEPS <= carried_out <= MAXIMUM_STEPS + 2000
+
+
+def test_when_time_is_up_the_case_is_as_short_as_it_has_become() -> None:
+    tried: list[Case] = []
+
+    def shows(case: Case) -> bool:
+        tried.append(case)
+        return has_odd_pkey(case)
+
+    noise = [Packet(READ)] * 64
+    case = Case(steps=(*noise, Packet(WRITE, fields={"bth.pkey": 7})))
+    short = minimise(case, shows, is_over=lambda: len(tried) == 2)
+
+    assert len(tried) == 2
+    assert short == [case, *filter(has_odd_pkey, tried)][-1]
+    assert len(short.steps) < len(case.steps)
+
+
+# Several connections.
+
+FOUND = Packet(WRITE, fields={"bth.pkey": 7})
+
+
+def many(count: int, steps: list[Step]) -> Case:
+    """As many connections with these steps, all of them different, and then what is found."""
+    case = Case(Connection(rq_psn=1), tuple(steps))
+    for number in range(1, count):
+        case = case.with_steps([*case.steps, Connect(Connection(rq_psn=1 + number)), *steps])
+    return case.with_steps([*case.steps, Connect(Connection(mtu=512)), FOUND])
+
+
+def connections(case: Case) -> int:
+    return 1 + sum(isinstance(step, Connect) for step in case.steps)
+
+
+def counting(shows: Callable[[Case], bool]) -> tuple[Callable[[Case], bool], list[int]]:
+    """The same, and the steps of each case that was tried."""
+    tried: list[int] = []
+
+    def counted(case: Case) -> bool:
+        tried.append(len(case.steps))
+        return shows(case)
+
+    return counted, tried
+
+
+NOISE: list[Step] = [Packet(0), Packet(READ), Wait(5), Packet(6), Post(0, 8), Receive(1), ODD]
+
+
+def test_connections_that_leak_are_all_that_stays() -> None:
+    """Of 200 it takes 150; a case has 1,600 steps, and they are not tried one by one."""
+    shows, tried = counting(lambda case: connections(case) > 150 and has_odd_pkey(case))
+    short = minimise(many(200, NOISE), shows)
+
+    assert [type(step) for step in short.steps] == [Connect] * 150 + [Packet]
+    assert len({step.connection for step in short.steps if isinstance(step, Connect)}) == 1
+    assert sum(tried) < 50_000
+
+
+def test_packets_that_leak_are_all_that_stays() -> None:
+    """As many as it takes, on one connection."""
+
+    def leaks(case: Case) -> bool:
+        opcodes = [step.opcode for step in case.steps if isinstance(step, Packet)]
+        return opcodes.count(READ) >= 70 and case.steps[-1] == FOUND
+
+    shows, tried = counting(leaks)
+    short = minimise(many(200, NOISE), shows)
+
+    assert short.steps == (Packet(READ),) * 70 + (FOUND,)
+    assert sum(tried) < 50_000
+
+
+def test_connections_that_are_not_needed_go_and_nothing_else() -> None:
+    shows, tried = counting(lambda case: connections(case) > 2 and ODD in case.steps)
+    few = condense(many(100, NOISE), shows)
+
+    assert connections(few) == 3
+    assert few.steps[-1] == FOUND
+    assert sum(tried) < 2000
+
+
+def test_that_there_were_connections_is_tried_before_what_was_done_on_them() -> None:
+    """Two cases of 1,200 steps and a few of 150; of each kind of steps it would be many more."""
+    shows, tried = counting(lambda case: connections(case) > 150)
+    few = condense(many(200, NOISE), shows)
+
+    assert [type(step) for step in few.steps] == [Connect] * 150 + [Packet]
+    assert sum(tried) < 11_000
+
+
+def test_what_several_kinds_of_packets_do_is_done_by_one_of_them() -> None:
+    """Each takes a place in a table of 40, and three kinds of them are needed to fill it."""
+
+    def fills(case: Case) -> bool:
+        return sum(isinstance(step, Packet) and step.opcode != WRITE for step in case.steps) >= 40
+
+    few = condense(many(13, [Packet(0), Packet(READ), Packet(6), Packet(1)]), fills)
+
+    assert len(few.steps) == 42
+    assert len({step.opcode for step in few.steps[:40] if isinstance(step, Packet)}) == 1
+
+
+def test_a_case_with_one_connection_is_not_condensed() -> None:
+    case = Case(steps=(ODD, FOUND))
+
+    assert condense(case, lambda each: False) == case
+
+
+def test_of_equal_steps_one_is_tried() -> None:
+    """Whichever of them goes, what is left is the same."""
+    shows, tried = counting(lambda case: len(case.steps) == 100)
+    minimise(Case(steps=(Packet(READ),) * 100), shows, elsewhere=False)
+
+    assert len([size for size in tried if size < 100]) < 30

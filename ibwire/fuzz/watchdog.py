@@ -1,0 +1,79 @@
+"""An end to calls of a device under test that never come back.
+
+A timer of processor time looks at the stack now and then. When it meets the same call of
+the device a second time, it raises `RunsAway` in there, which is a difference like any
+other. Packets cost nothing, a machine that is busy or asleep does not make a device look
+endless, and what is not the device's is left alone. C code that does not come back is not
+reached.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+from ibwire.fuzz.case import RunsAway
+from ibwire.fuzz.duel import Duel
+
+Result = TypeVar("Result")
+
+PATIENCE = 1.0
+"""Seconds between two looks. The slowest steps that are right take 0.03."""
+
+HURRY = 0.1
+"""The same, once a device has not come back: it will be asked again and again."""
+
+
+@contextmanager
+def watchdog(patience: float = PATIENCE) -> Iterator[None]:
+    """Watch devices in duels and in `supervised`; does nothing but in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, Watch(patience).look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, patience, patience)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def supervised(call: Callable[[], Result]) -> Result:
+    """What a device does outside of duels."""
+    return call()
+
+
+class Watch:
+    """What was seen at the last look."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._seen: FrameType | None = None
+
+    def look(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal that has come in this frame; raises `RunsAway`."""
+        call = _call_of_device(frame)
+        if call is None or call is not self._seen:
+            self._seen = call
+            return
+        self._seen = None
+        patience = min(self._patience, HURRY)
+        signal.setitimer(signal.ITIMER_VIRTUAL, patience, patience)
+        raise RunsAway(f"does not come back for {self._patience:g} s of processor time")
+
+
+def _call_of_device(frame: FrameType | None) -> FrameType | None:
+    """The call in which the device is at work, of all that are under way."""
+    while frame is not None:
+        if frame.f_code is supervised.__code__:
+            return frame
+        if frame.f_code is Duel.step.__code__:
+            duel = frame.f_locals["self"]
+            return frame if duel.is_theirs else None
+        frame = frame.f_back
+    return None

@@ -1,0 +1,185 @@
+"""What may differ: every field of a profile is a choice or has a reason, and each name is true."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step
+from ibwire.fuzz.choices import CHOICES, Choice
+from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.variants import value_text
+from ibwire.rc.profile import PROFILES, SPEC, Profile
+from ibwire.rc.work import WROpcode
+from ibwire_layers.opcodes import OpCode
+
+NO_CHOICE = {
+    "name": "is no behaviour",
+    "rnr_timer_percent": "is 100 in every profile; another wait is found without a name",
+    "reset_discards_completions": "queues are empty whenever a case ends its connection",
+}
+
+
+def choices_of_field(name: str) -> list[Choice]:
+    return [choice for choice in CHOICES if choice.name == name]
+
+
+def test_every_field_of_a_profile_is_a_choice_or_has_a_reason() -> None:
+    names = {field.name for field in fields(Profile)}
+    chosen = {choice.name for choice in CHOICES}
+
+    assert chosen | set(NO_CHOICE) == names
+    assert not chosen & set(NO_CHOICE)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
+def test_every_value_of_a_profile_is_one_that_its_choices_know(profile: Profile) -> None:
+    for choice in CHOICES:
+        values = [value for each in choices_of_field(choice.name) for value in each.values]
+        assert getattr(profile, choice.name) in values, choice.name
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
+def test_every_value_of_a_choice_has_a_text_of_its_own(choice: Choice) -> None:
+    """Choices are saved as texts."""
+    assert len({value_text(value) for value in choice.values}) == len(choice.values) > 1
+
+
+def known(profile: str) -> set[str]:
+    """What a profile is documented to do that the specification does not allow, by name."""
+    return {
+        choice.about
+        for choice in CHOICES
+        if not choice.allowed
+        and getattr(PROFILES[profile], choice.name) != getattr(SPEC, choice.name)
+    }
+
+
+def names_of(finding: Finding) -> set[str]:
+    return set(finding.about.split("; ")) if finding.about else {finding.bucket}
+
+
+def differing(profile: str) -> set[str]:
+    return {
+        choice.name
+        for choice in CHOICES
+        if getattr(PROFILES[profile], choice.name) != getattr(SPEC, choice.name)
+    }
+
+
+def target(profile: str | Profile) -> type[Emulation]:
+    class Target(Emulation):
+        def __init__(self, connection: Connection) -> None:
+            super().__init__(connection, profile)
+
+    return Target
+
+
+@pytest.mark.parametrize("profile", ["rdmavt", "connectx", "hns"])
+def test_the_deviations_of_a_profile_are_found_by_name_and_nothing_else(profile: str) -> None:
+    """The fuzzer is not told what the target is, and takes over nothing that it does not do."""
+    campaign = Campaign(target(profile), generators(3, "both"), minimises=False)
+    names: set[str] = set()
+    for finding in campaign.run(40_000 if known(profile) else 3000):
+        names |= names_of(finding)
+        if names >= known(profile):
+            break
+
+    assert names == known(profile)
+    abouts = {choice.about for choice in CHOICES if choice.name in differing(profile)}
+    taken = [choice for choice in CHOICES if choice.name in campaign.report.taken]
+    assert {choice.about for choice in taken} <= abouts
+
+
+def test_hns_shows_reserved_bits_and_a_whole_message_beyond_the_credits() -> None:
+    """Seen in third-party/rocev2_send_imm_part1."""
+    assert known("hns") == {
+        "reserved bits of BTH byte 4 are not 0",
+        "a message beyond the credits is sent whole",
+    }
+    assert known("connectx") == set()
+
+
+def test_a_manager_of_rxe_is_found_by_what_its_datagrams_ask_for() -> None:
+    class Target(ManagedEmulation):
+        def __init__(self, connection: Connection) -> None:
+            super().__init__(connection, PROFILES["rxe"])
+
+    campaign = ManagerCampaign(Target, manager_generators(1), minimises=False)
+    names: set[str] = set()
+    for finding in campaign.run(1500):
+        names |= names_of(finding)
+
+    assert names <= known("rxe")
+    assert names >= {"datagrams on QP1 ask for an ACK", "no event COMM_EST is raised"}
+
+
+SEND = Packet(int(OpCode.RC_SEND_ONLY), length=8)
+WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
+WRITE_IMM = Packet(int(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE), length=8)
+READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+NOTHING = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 0, "reth.rkey": 0})
+INVALIDATE = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE), length=8)
+ADD = Packet(int(OpCode.RC_FETCH_ADD))
+ACK = Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0))
+ONLY = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), psn=("una", 0), length=8)
+MIDDLE = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), psn=("una", 0), length=256)
+
+
+def other(packet: Packet, **fields: object) -> Packet:
+    given = {name.replace("__", "."): value for name, value in fields.items()}
+    return packet.altered(fields={**packet.fields, **given})
+
+
+LIKE_RXE = replace(PROFILES["rxe"], acks_answer=True)
+"""With what its profile leaves out."""
+
+IN_RXE: dict[str, tuple[Step, ...]] = {
+    "checks_request_payload": (READ.altered(length=4),),
+    "checks_write_position": (Packet(int(OpCode.RC_RDMA_WRITE_FIRST), length=8),),
+    "checks_message_length": (other(READ, reth__dma_len=(1 << 31) + 1),),
+    "bounds_windows": (other(READ, reth__rkey=("mw.rkey", 0), reth__va=("mw.va", -1)),),
+    "acknowledges_bad_invalidate": (other(INVALIDATE, ieth__rkey=1),),
+    "takes_receive_early": (other(WRITE_IMM, reth__dma_len=4),),
+    "replays_by_psn": (READ, ADD.altered(psn=("expected", -1))),
+    "rechecks_empty_reads": (NOTHING, NOTHING.altered(psn=("expected", -1))),
+    "invalidate_flag": (other(INVALIDATE, ieth__rkey=("mw.rkey", 0)),),
+    "reports_refusals": (SEND.altered(opcode=int(OpCode.RC_SEND_LAST)),),
+    "flushes_late_receives": (other(READ, reth__rkey=0), Receive(1)),
+    "bad_response": (Post(int(WROpcode.SEND), 8), ONLY),
+    "misplaced_response": (Post(int(WROpcode.RDMA_READ), 600), MIDDLE),
+    "checks_response_length": (Post(int(WROpcode.RDMA_READ), 8), ONLY.altered(length=4)),
+    "acks_answer": (Post(int(WROpcode.RDMA_READ), 8), ACK),
+    "acks_unsent": (Post(int(WROpcode.SEND), 8), ACK.altered(psn=("next", 1))),
+}
+
+
+@pytest.mark.parametrize("name", IN_RXE)
+def test_a_deviation_has_its_name_from_the_first_case_that_shows_it(name: str) -> None:
+    """A device that is like the specification in all else, and like rxe in this."""
+    (about,) = {choice.about for choice in choices_of_field(name)}
+    changes: dict[str, Any] = {name: getattr(LIKE_RXE, name)}
+    case = Case(Connection(), IN_RXE[name])
+    campaign = Campaign(target(replace(SPEC, **changes)), lambda number: Once(case))
+
+    finding = campaign.one_case(100)
+
+    assert finding is not None
+    assert (finding.about, list(campaign.report.taken)) == (about, [name])
+
+
+class Once:
+    """Makes the steps of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.connection = case.connection
+        self._steps = iter(case.steps)
+
+    def next(self, reference: Emulation) -> Step | None:
+        return next(self._steps, None)

@@ -1,0 +1,201 @@
+"""Devices that do not come back: a difference like any other, and nothing else is disturbed."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ibwire.fuzz.binding import Binding
+from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.case import Case, CaseError, Connection, Packet, RunsAway, Step
+from ibwire.fuzz.duel import Difference, Duel
+from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets import makers, target
+from ibwire.fuzz.watchdog import Watch, supervised, watchdog
+from ibwire.node import Frame
+from ibwire_layers.opcodes import OpCode
+
+WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
+READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+
+PATIENCE = 0.05
+"""Seconds of processor time, many times what a step takes."""
+
+
+class Looked(Emulation):
+    """Somebody looks while it is at work."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        super().__init__(Connection())
+
+    def receive(self, frame: Frame) -> None:
+        self._look()
+        super().receive(frame)
+
+
+def looks(count: int, watch: Watch) -> Callable[[], None]:
+    """As many looks as ticks of the timer come in one call."""
+
+    def look() -> None:
+        for _ in range(count):
+            watch.look(signal.SIGVTALRM, sys._getframe())
+
+    return look
+
+
+def nothing() -> None:
+    pass
+
+
+def duel(of_reference: Callable[[], None], of_target: Callable[[], None]) -> Duel:
+    binding = Binding(PEER_ADDRESS, ADDRESS)
+    return Duel(binding, Looked(of_reference), Looked(of_target))
+
+
+def test_a_device_that_is_met_twice_in_one_call_is_endless() -> None:
+    found = duel(nothing, looks(2, Watch(3))).step(WRITE)
+
+    assert isinstance(found, Difference)
+    assert found.kind == "endless"
+    assert found.got == ["does not come back for 3 s of processor time"]
+
+
+def test_a_device_that_is_met_once_in_each_call_comes_back() -> None:
+    pair = duel(nothing, looks(1, Watch(3)))
+
+    assert [pair.step(WRITE) for _ in range(3)] == [None] * 3
+
+
+def test_a_reference_is_left_alone() -> None:
+    assert duel(looks(5, Watch(3)), nothing).step(WRITE) is None
+
+
+def test_what_is_no_device_is_left_alone() -> None:
+    looks(5, Watch(3))()
+
+
+def test_a_device_outside_of_duels_is_watched_too() -> None:
+    with pytest.raises(RunsAway, match="does not come back for 3 s"):
+        supervised(looks(2, Watch(3)))
+
+
+def loop() -> None:
+    while True:
+        pass
+
+
+class Looping(Emulation):
+    def receive(self, frame: Frame) -> None:
+        if frame[42] == OpCode.RC_RDMA_READ_REQUEST:
+            loop()
+        super().receive(frame)
+
+
+class Few:
+    """Makes a case with two steps."""
+
+    def __init__(self) -> None:
+        self.connection = Connection()
+        self._steps = iter((WRITE, READ))
+
+    def next(self, reference: Emulation) -> Step | None:
+        return next(self._steps, None)
+
+
+def test_a_device_that_loops_is_found_and_its_case_made_short_and_replayed() -> None:
+    with watchdog(PATIENCE):
+        campaign = Campaign(Looping, lambda number: Few())
+        finding = next(iter(campaign.run(10)))
+        again = Campaign(Looping, lambda number: Few()).replay(finding.case)
+
+    assert finding.bucket == "READ_REQUEST in IDLE: endless"
+    assert finding.original.steps == (WRITE, READ)
+    assert finding.case.steps == (Packet(int(OpCode.RC_RDMA_READ_REQUEST)),)
+    assert again is not None
+    assert again.kind == "endless"
+
+
+def test_no_choice_explains_a_device_that_does_not_go_on() -> None:
+    """Nor does one of those that rxe makes: nothing is tried, which takes its time each."""
+    opened = 0
+
+    class Counted(Looping):
+        def __init__(self, connection: Connection) -> None:
+            nonlocal opened
+            opened += 1
+            super().__init__(connection, "rxe")
+
+    with watchdog(PATIENCE):
+        campaign = Campaign(Counted, generators(1, "responder"))
+        assert campaign.judge(Case(steps=(READ,)))[1] is not None
+
+    assert opened <= 6
+    assert not campaign.report.taken
+
+
+@pytest.mark.parametrize("patience", [PATIENCE])
+def test_others_have_their_signal_back(patience: float) -> None:
+    before = signal.getsignal(signal.SIGVTALRM)
+    with watchdog(patience):
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[1] == pytest.approx(patience)
+        assert signal.getsignal(signal.SIGVTALRM) != before
+
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+    assert signal.getsignal(signal.SIGVTALRM) == before
+
+
+def test_only_the_main_thread_watches() -> None:
+    before, seen = signal.getsignal(signal.SIGVTALRM), []
+
+    def other() -> None:
+        with watchdog():
+            seen.append(signal.getsignal(signal.SIGVTALRM))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+
+    assert seen == [before]
+
+
+FAULTS = '''
+[[fault]]
+name = "{name}"
+about = "What happens first."
+rule = "None."
+origin = "None."
+role = "responder"
+module = "rc/qp.py"
+old = """    def modify("""
+new = """    def modify(self, *_: object) -> None:
+        {does}
+
+    def other("""
+'''
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("while True: pass", "RunsAway: does not come back for 0.05 s of processor time"),
+        ("raise KeyError(7)", "KeyError: 7"),
+    ],
+)
+def test_a_device_that_makes_no_connection_is_told(tmp_path: Path, does: str, reason: str) -> None:
+    table = tmp_path / "faults.toml"
+    table.write_text(FAULTS.format(name="first", does=does))
+    tested = target("emu", f"{table}:first")
+
+    with watchdog(PATIENCE):
+        with pytest.raises(CaseError) as caught:
+            tested.campaign("responder", makers("responder", 0, ())).one_case(10)
+        passed = tested.fulfils("  qp size=4096\n")
+
+    assert str(caught.value) == f"the target makes no connection: {reason}"
+    assert not passed
