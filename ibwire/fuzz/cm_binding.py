@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ibwire.cm.messages import BASE_VERSION, CLASS_VERSION, LINUX, Message
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.binding import OUTER, Binding, Symbols, number_of
+from ibwire.fuzz.binding import OUTER, Binding, Symbols, number_of, rewritten
 from ibwire.fuzz.case import CaseError, Mad, Packet
 from ibwire.node import Frame
 from ibwire.rc.unreliable import QP1
@@ -19,21 +19,35 @@ from ibwire_layers import cm
 from ibwire_layers import headers as h
 from ibwire_layers.mad import GSI_QKEY, MAD, Method, MgmtClass
 from ibwire_layers.psn import MASK
-from ibwire_layers.schema import Field, Header
+from ibwire_layers.schema import Header
 
 
 class ManagerBinding(Binding):
-    """The way from the fuzzer to a device with a connection manager."""
+    """The way from the fuzzer to a device with a connection manager.
+
+    The arguments are those of `Binding`. ends: what the private data of requests begins with,
+    for a service that is told so who talks (`ibwire.cm.rdma_cm`).
+    """
+
+    def __init__(
+        self,
+        source: str,
+        destination: str,
+        macs: tuple[bytes, bytes] | None = None,
+        ends: bytes = b"",
+    ) -> None:
+        super().__init__(source, destination, macs)
+        self._ends = ends
 
     def frame(self, packet: Packet, psn: int, symbols: Symbols) -> Frame:
         """The frame of a step. symbols: of the exchange that it belongs to."""
         if not isinstance(packet, Mad):
             return super().frame(packet, psn, symbols)
-        return self.enclosed(packet, encode(packet, psn, symbols), symbols)
+        return self.enclosed(packet, encode(packet, psn, symbols, self._ends), symbols)
 
 
-def encode(packet: Mad, psn: int, symbols: Symbols) -> bytes:
-    """The bytes from the BTH to the padding."""
+def encode(packet: Mad, psn: int, symbols: Symbols, ends: bytes = b"") -> bytes:
+    """The bytes from the BTH to the padding. ends: what private data of requests begins with."""
     form = FORMS[packet.message]
     known = *("bth", "deth", "mad"), _PARTS[form.kind]
     given: dict[str, dict[str, int]] = {}
@@ -46,32 +60,20 @@ def encode(packet: Mad, psn: int, symbols: Symbols) -> bytes:
     mad = {"attribute_id": form.attribute, "transaction_id": symbols["transaction"]}
     pad = 0 if packet.pad is None else packet.pad  # every MAD is a multiple of 4
     bth = {"opcode": packet.opcode, "pad_count": pad & 3, "psn": psn + packet.psn[1] & MASK}
-    whole = _header(h.BTH, _BTH | bth, given)
-    whole += _header(h.DETH, _DETH, given)
-    whole += _header(MAD, _MAD | mad, given)
-    whole += _header(form.kind, form.values | right, given)
-    if packet.length:
-        data = pattern(packet.at, packet.length)
+    parts: tuple[tuple[bytes, type[Header], dict[str, int]], ...] = (
+        *((_BTH, h.BTH, bth), (_DETH, h.DETH, {}), (_MAD, MAD, mad)),
+        (_USUAL[packet.message], form.kind, right),
+    )
+    whole = b""
+    for usual, kind, fields in parts:
+        whole += rewritten(usual, kind, fields | given.get(_PARTS[kind], {}))
+    data = pattern(packet.at, packet.length)
+    if packet.message in _REQUESTS and f"{_PARTS[form.kind]}.private_data" not in packet.fields:
+        data = ends + data[len(ends) :]
+    if data:
         whole = whole[: -form.private] + data.ljust(form.private, b"\0")
     whole += bytes(pad + packet.more)
     return whole if packet.cut is None else whole[: packet.cut]
-
-
-def _header(
-    kind: type[Header], right: Mapping[str, int], given: Mapping[str, Mapping[str, int]]
-) -> bytes:
-    """A header; a number for a field of bytes is the first eight of them."""
-    values: dict[str, int | bytes] = dict(right)
-    part = _PARTS[kind]
-    for name, number in given.get(part, {}).items():
-        entry = _FIELDS[kind].get(name)
-        if entry is None:
-            raise CaseError(f"no field {part}.{name}")
-        if entry.is_octets:
-            values[name] = (number & _64).to_bytes(8).ljust(entry.size // 8, b"\0")
-        else:
-            values[name] = number & (1 << entry.width) - 1
-    return kind(**values).pack()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,6 @@ class Form:
         return self.kind.FIELDS[-1].size // 8
 
 
-_64 = (1 << 64) - 1
 _IDS = {"local_comm_id": "own.id", "remote_comm_id": "id"}
 _A = cm.CMAttribute
 FORMS: Mapping[str, Form] = {
@@ -165,17 +166,27 @@ FORMS: Mapping[str, Form] = {
 }
 """Messages as the RDMA-CM of Linux 6.1 sends them, but for fewer retries (rc-transport 20)."""
 
-_BTH: dict[str, int] = {"mig_req": 1, "pkey": 0xFFFF, "dest_qp": QP1}
-_DETH = {"qkey": GSI_QKEY, "src_qp": QP1}
-_MAD: dict[str, int] = {
-    "base_version": BASE_VERSION,
-    "mgmt_class": MgmtClass.COMM_MGT,
-    "class_version": CLASS_VERSION,
-    "method": Method.SEND,
-}
-_FIELDS: Mapping[type[Header], Mapping[str, Field]] = {
-    kind: {entry.name: entry for entry in kind.FIELDS}
-    for kind in (h.BTH, h.DETH, MAD, *(form.kind for form in FORMS.values()))
-}
-_PARTS = {kind: kind.KEY.rpartition(".")[2] for kind in _FIELDS}
+_REQUESTS = ("REQ", "SIDR_REQ")
+
+
+def _usual(kind: type[Header], **values: int) -> bytes:
+    """A header with zeros where every packet has its own numbers."""
+    own = {entry.name: 0 for entry in kind.FIELDS if entry.default is None}
+    return kind(**own | values).pack()
+
+
+_BTH = _usual(h.BTH, mig_req=1, pkey=0xFFFF, dest_qp=QP1)
+_DETH = _usual(h.DETH, qkey=GSI_QKEY, src_qp=QP1)
+_MAD = _usual(
+    MAD,
+    base_version=BASE_VERSION,
+    mgmt_class=MgmtClass.COMM_MGT,
+    class_version=CLASS_VERSION,
+    method=Method.SEND,
+)
+_USUAL = {name: _usual(form.kind, **form.values) for name, form in FORMS.items()}
+"""Messages without what `symbols` gives them."""
+
+_KINDS: tuple[type[Header], ...] = (h.BTH, h.DETH, MAD, *(form.kind for form in FORMS.values()))
+_PARTS = {kind: kind.KEY.rpartition(".")[2] for kind in _KINDS}
 """What the names of their fields begin with."""

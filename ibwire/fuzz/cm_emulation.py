@@ -12,14 +12,21 @@ from random import Random
 
 from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.connection import Listener
-from ibwire.cm.manager import ConnectionManager
+from ibwire.cm.manager import ConnectionManager, identifiers
 from ibwire.cm.messages import reply, request
 from ibwire.cm.node import ManagedDevice, ca_guid
 from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
 from ibwire.errors import VerbsError
 from ibwire.fuzz.case import Command, Connection
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Completion, Emulation, psn_of
+from ibwire.fuzz.emulation import (
+    ADDRESS,
+    PEER_ADDRESS,
+    Completion,
+    Emulation,
+    Numbers,
+    psn_of,
+)
 from ibwire.node import Frame
 from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.device import gid_of, mac_of
@@ -50,7 +57,7 @@ class ManagedEmulation(Emulation):
     """The device under test, its connection manager and its application.
 
     seed: of the communication IDs that it chooses. own_id: the fuzzer's in exchange 0, a
-    multiple of `EXCHANGES`.
+    multiple of `EXCHANGES`. numbers: as for `Emulation`.
     """
 
     def __init__(
@@ -60,23 +67,25 @@ class ManagedEmulation(Emulation):
         *,
         seed: int = 1,
         own_id: int = OWN_ID,
+        numbers: Numbers | None = None,
     ) -> None:
         self._seed = seed
         self._own_id = own_id
-        super().__init__(connection, profile)
+        super().__init__(connection, profile, numbers)
+        self.node = self._managed = ManagedDevice(self.device, Random(seed))
         self._begin()
 
     def reconnect(self, connection: Connection) -> None:
         """Begin again, with other attributes of the connection beside."""
         for qp in self._queue_pairs.values():
             qp.close()
-        self._managed.qp1.close()
         super().reconnect(connection)
         self._begin()
 
     def _begin(self) -> None:
-        node = self.node = self._managed = ManagedDevice(self.device, Random(self._seed))
-        self.manager: ConnectionManager = node.manager
+        device, ids = self.device, identifiers(Random(self._seed))
+        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), ids)
+        self._managed.manager = self.manager
         self.manager.LIMIT_CONNECTIONS = MAXIMUM_CONNECTIONS
         self._listener: Listener | None = self.manager.listen(SERVICE, BACKLOG)
         self._queue_pairs: dict[Managed, QueuePair] = {}
@@ -100,8 +109,7 @@ class ManagedEmulation(Emulation):
         transaction = OWN_TRANSACTION + exchange
         if is_active and connection is not None:
             transaction = connection.request_transaction
-        self.symbols = {
-            **self.symbols,
+        self.symbols |= {
             "own.id": self._own_id + exchange,
             "own.qpn": OWN_QPN + exchange,
             "own.psn": OWN_PSN + exchange,

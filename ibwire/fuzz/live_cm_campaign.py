@@ -1,0 +1,381 @@
+"""A run against the connection manager of a device on a link.
+
+Every case speaks as somebody new, and afterwards somebody else asks in the right way: who is
+not answered as at the beginning has found a manager that is dead, or whose listener is. A
+difference that a quick duel sees is looked for again in a careful one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from ibwire.cm.messages import Message
+from ibwire.errors import LinkError, PeerError
+from ibwire.fuzz import listener
+from ibwire.fuzz.campaign import Campaign, Maker, Report, Stepper
+from ibwire.fuzz.case import Case, CaseError, Connection, Mad, Step, Value
+from ibwire.fuzz.cm_coverage import ManagerCoverage
+from ibwire.fuzz.duel import Difference, Duel, Subject
+from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.findings import Finding, bucket_of, signature
+from ibwire.fuzz.live_campaign import ENOUGH, FEW, HEADERS, TRIALS
+from ibwire.fuzz.live_cm import ManagerBench
+from ibwire.fuzz.live_cm_duel import LiveManagerDuel
+from ibwire.fuzz.live_cm_names import SIZES, by_oddity, manager_bucket, oddity
+from ibwire.fuzz.live_cm_reference import Follower, greet, meet, wishing
+from ibwire.fuzz.live_taken import Taken
+from ibwire.fuzz.minimise import minimise
+from ibwire.programs.endpoint import Interrupted
+from ibwire.rc.profile import Profile
+from ibwire_layers import cm
+from ibwire_layers.mad import MAD_SIZE
+
+LONGEST = 120
+"""Steps of a case: what takes longer is up to the clocks of both sides."""
+
+
+class LiveManagerCampaign(Campaign):
+    """Cases against a connection manager on a link; the arguments are those of `Campaign`."""
+
+    def __init__(
+        self,
+        bench: ManagerBench,
+        make: Maker,
+        *,
+        profile: str = "spec",
+        first: int = 0,
+        report: Report | None = None,
+        origin: str = "",
+        minimises: bool = True,
+    ) -> None:
+        super().__init__(
+            *(_no_target, self._possible),
+            profile=profile,
+            first=first,
+            report=report or Report(coverage=ManagerCoverage()),
+            origin=origin,
+            explains=False,
+            minimises=minimises,
+        )
+        self._any = make
+        self._bench = bench
+        self._stepper: PossibleMessages | None = None
+        self._duelling: LiveManagerDuel | None = None
+        self._looked_at: Counter[str] = Counter()
+        self._taken = Taken(self.report.left_out)
+        self._told = 0
+        """How many of the findings are known to `_taken`."""
+
+    @property
+    def lost(self) -> str:
+        """Why the device is given up; empty as long as it is there."""
+        return self._bench.lost
+
+    def _one_case(self, budget: int) -> Finding | None:
+        bench = self._bench
+        try:
+            bench.dead = ""
+            meet(bench)
+            for finding in self.report.findings[self._told :]:
+                self._leave_out(finding)
+            self._told = len(self.report.findings)
+            found = super()._one_case(budget)
+            self._leave()
+            self._look()
+        except (LinkError, PeerError) as error:
+            self._duelling = None
+            return self._lose(str(error))
+        except Interrupted as signal:
+            raise KeyboardInterrupt from signal
+        if found is not None:
+            self._looked_at.clear()
+        return found
+
+    def _connected(self, connection: Connection) -> Duel:
+        """Somebody new, and a duel that is quick."""
+        return self._begin(self._profile, is_quick=True)
+
+    def _possible(self, number: int) -> PossibleMessages:
+        self._stepper = PossibleMessages(
+            *(self._any(number), self._bench, self._taken), lambda: self._is_void
+        )
+        return self._stepper
+
+    @property
+    def _is_void(self) -> bool:
+        """Whether what is under way proves nothing any more."""
+        return self._duelling is not None and self._duelling.is_over
+
+    def _begin(self, profile: Profile, *, is_quick: bool = False) -> LiveManagerDuel:
+        self._leave()
+        self._duelling = duel(self._bench, profile, is_quick=is_quick)
+        return self._duelling
+
+    def _leave(self) -> None:
+        if self._duelling is not None:
+            self._duelling.leave()
+            self._duelling = None
+
+    # What is found.
+
+    def _examine(self, case: Case, difference: Difference, state: str) -> Finding | None:
+        """A difference: does it come again?"""
+        if difference.kind == "crash":
+            raise PeerError(str(difference.got[0]))
+        if not difference.got:
+            self._look()
+        report = self.report
+        self._state = state
+        quick = bucket_of(difference, case.steps[-1], state)
+        if self._looked_at[quick] >= ENOUGH:
+            return None
+        self._looked_at[quick] += 1
+        found = self.replay(case)
+        if found is None:
+            report.count_unstable(quick)
+            return None
+        if found.kind == "crash":
+            raise PeerError(str(found.got[0]))
+        case = case.with_steps(case.steps[: found.step + 1])
+        return self._judged(self._without_byplay(case, found), quick)
+
+    def _without_byplay(self, case: Case, difference: Difference) -> Case:
+        """The case with a last message in which nothing is wrong that does not matter."""
+        wanted = signature(difference)
+        *before, last = case.steps
+        assert isinstance(last, Mad)
+        for name in last.fields:
+            fields = {key: value for key, value in last.fields.items() if key != name}
+            plainer = replace(last, fields=fields, why=last.why if fields else "")
+            found = self.replay(case.with_steps([*before, plainer]))
+            if found is not None and signature(found) == wanted:
+                last = plainer
+        return case.with_steps([*before, last])
+
+    def _name_of(self, case: Case, left: Difference | None, bucket: str) -> str:
+        """By what is wrong with the message on purpose, if it is no right one."""
+        if left is None or left.kind != "answer":
+            return bucket
+        step = case.steps[left.step]
+        return manager_bucket(left, step, self._state) if isinstance(step, Mad) else bucket
+
+    def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
+        """Carry a case out as somebody new."""
+        careful = self._begin(profile or self._profile)
+        reference = careful.follower
+        for step in case.steps:
+            if isinstance(step, Mad):
+                reference.choose(step.exchange)
+            self._state = reference.state
+            difference = careful.step(step)
+            if difference is not None:
+                return difference
+            if careful.is_over:
+                return None
+        return None
+
+    def judge(self, case: Case) -> tuple[Profile, Difference | None]:
+        """A case by itself; there are no choices that a manager could have made."""
+        meet(self._bench)
+        found = self.replay(case)
+        if found is not None and found.kind == "crash":
+            self._bench.dead = str(found.got[0])
+        return self._profile, found
+
+    def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
+        """A case made shorter on the device; one that it dies of only if it can be brought back."""
+        if difference.kind == "crash":
+            return self._shortest_deadly(case) if self._bench.restart else case
+        wanted = signature(difference)
+
+        def shows(shorter: Case) -> bool:
+            try:
+                found = self.replay(shorter, profile)
+            except CaseError:
+                return False
+            return found is not None and signature(found) == wanted
+
+        for count in range(1, FEW):  # mostly the last steps do it
+            end = case.with_steps(case.steps[-count:])
+            if shows(end):
+                case = end
+                break
+        return minimise(case, shows, TRIALS, is_over=self._is_late)
+
+    def _leave_out(self, finding: Finding) -> None:
+        """Do not try again what would only kill once more, or has one cause for all messages."""
+        last = finding.case.steps[-1]
+        if not isinstance(last, Mad) or not oddity(last):
+            return
+        if finding.difference.kind == "crash" or oddity(last) in SIZES:
+            dead = replace(finding.difference, kind="crash")
+            self._taken.add(dead, by_oddity(last))
+
+    # What is dead.
+
+    def _look(self) -> None:
+        """Whether a right request is answered as ever; raises `PeerError` if not."""
+        bench = self._bench
+        assert bench.usual is not None
+        said = greet(bench)
+        for _ in range(FULL):  # what was left of a case may still be in the way
+            if said is None or kind_of(said) != _NO_ROOM:
+                break
+            bench.endpoint.run(seconds=1)
+            said = greet(bench)
+        if said is None:
+            host = "its host does" if bench.host_answers() else "its host does not either"
+            raise PeerError(f"{bench.peer} does not answer a right request any more; {host}")
+        before, now = kind_of(bench.usual), kind_of(said)
+        if before != now:
+            raise PeerError(f"a right request is answered by {now}, and was by {before}")
+
+    def _lose(self, reason: str) -> Finding | None:
+        """The device did not do its part: what was it told last?"""
+        report, stepper, bench = self.report, self._stepper, self._bench
+        bench.dead = reason
+        if bench.restart is None or bench.usual is None:
+            bench.lost = reason
+        if stepper is None or not stepper.steps:
+            return None
+        origin = f"{self._origin}case {self.next_case}"
+        whole = Case(stepper.connection, tuple(stepper.steps), self._name, origin)
+        case = whole if bench.lost else self._shortest_deadly(whole)
+        last = stepper.steps[-1]
+        difference = Difference(len(case.steps) - 1, "crash", [], [reason])
+        bucket = f"the manager is dead after {oddity(last) or last.message}"
+        report.seen[bucket] += 1
+        finding = Finding(
+            *(len(report.seen), bucket, case, whole, difference),
+            *(report.packets, "IBA 12.6 to 12.9; rc-transport 20"),
+        )
+        self._leave_out(finding)
+        if report.seen[bucket] > 1:
+            return None
+        report.findings.append(finding)
+        return finding
+
+    def _shortest_deadly(self, case: Case) -> Case:
+        """Only the last steps, if the device dies of them as well; it is brought back."""
+        bench = self._bench
+        try:
+            self._bring_back()
+            for count in range(1, FEW):
+                end = case.with_steps(case.steps[-count:])
+                if self._kills(end):
+                    return end
+        except (LinkError, PeerError) as error:
+            bench.lost = str(error)
+        return case
+
+    def _kills(self, case: Case) -> bool:
+        found = self.replay(case)
+        if found is None or found.kind != "crash":
+            self._leave()
+            return False
+        self._bring_back()
+        return True
+
+    def _bring_back(self) -> None:
+        """Have the user's command restart the device; raises `PeerError` if it stays dead."""
+        bench = self._bench
+        assert bench.restart is not None
+        bench.restart.run()
+        self._duelling = None
+        for _ in range(RETURN):
+            try:
+                self._look()
+            except PeerError as error:
+                reason = str(error)
+            else:
+                return
+        raise PeerError(f"after {bench.restart}: {reason}")
+
+
+class PossibleMessages:
+    """A stepper, but only what the manager of a device on a link can be sent."""
+
+    def __init__(
+        self, stepper: Stepper, bench: ManagerBench, taken: Taken, is_over: Callable[[], bool]
+    ) -> None:
+        self.steps: list[Mad] = []
+        """All so far."""
+        self._stepper = stepper
+        self._bench = bench
+        self._taken = taken
+        self._is_over = is_over
+
+    @property
+    def connection(self) -> Connection:
+        """Of the queue pair beside, which there is not."""
+        return Connection()
+
+    def next(self, reference: Emulation) -> Step | None:
+        """The next step, `None` at the end of the case."""
+        while len(self.steps) < LONGEST and not self._is_over():
+            step = self._stepper.next(reference)
+            if step is None:
+                return None
+            if isinstance(step, Mad) and self._is_possible(step):
+                # Which of several messages is looked at first is the device's own affair.
+                step = replace(step, held=False)
+                if self._bench.obeys and step.message == "REQ" and not oddity(step):
+                    step = wishing(step, _WISHES[step.exchange % len(_WISHES)])
+                self.steps.append(step)
+                return step
+        return None
+
+    def _is_possible(self, step: Mad) -> bool:
+        if step.more + step.length + MAD_SIZE + HEADERS > self._bench.largest:
+            return False
+        if self._taken.has(by_oddity(step)):
+            return False
+        if any(isinstance(step.fields.get(name), int) for name in _FRESH):
+            return False
+        if any(_is_neighbour(step.fields.get(name)) for name in _SERVICES):
+            return False
+        return not any(name.startswith(_ELSEWHERE) for name in step.fields)
+
+
+def duel(bench: ManagerBench, profile: Profile, *, is_quick: bool = False) -> LiveManagerDuel:
+    """The reference and the manager, with somebody new."""
+    manager = bench.begin()
+    reference = Follower(bench, manager.identity, profile, bench.usual)
+    return LiveManagerDuel(bench, reference, manager, is_quick=is_quick)
+
+
+def kind_of(said: Message) -> str:
+    """Its name, and why if it refuses."""
+    return f"REJ {said.reason}" if isinstance(said, cm.REJ) else type(said).__name__
+
+
+def _no_target(connection: Connection) -> Subject:
+    raise CaseError("a device on a link is not made for a case")
+
+
+_WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFUSE)
+"""What the exchanges of a case ask who listens for, in turn."""
+
+RETURN = 10
+"""Greetings, of some seconds each, until a restarted device must answer as before."""
+
+FULL = 30
+"""Seconds until a listener without room must have some again: a REP is given up after 17."""
+
+_NO_ROOM = f"REJ {int(cm.RejectReason.NO_RESOURCES)}"
+
+_SERVICES = ("req.service_id", "sidr_req.service_id")
+
+
+def _is_neighbour(service: Value | None) -> bool:
+    """Whether it is another port of the same port space: somebody else may listen there."""
+    return isinstance(service, tuple) and 0 < abs(service[1]) <= 0xFFFF
+
+
+_ELSEWHERE = ("eth.", "ip.src", "ip.dst", "req.primary_local_gid")
+"""Fields that would lead a frame, or its answer, to somebody else."""
+
+_FRESH = ("sidr_req.request_id", "req.local_ca_guid")
+"""Fields by which a device tells requests apart: a number there is not somebody new."""

@@ -1,0 +1,401 @@
+"""A duel with the connection manager of a device on a link.
+
+What the specification leaves to a device is not compared: IDs, queue pairs, PSNs, times and
+private data of its own, and what its application decides. It is not compared either whether
+something is said again, or said to who believes in a connection that there is not, because
+clocks do the same. So a device need not be quick, and may say what it has said once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from ibwire.cm.messages import Message, Received, decode, encode
+from ibwire.cm.states import State
+from ibwire.fuzz.binding import Symbols
+from ibwire.fuzz.case import CaseError, Mad, RunsAway, Step
+from ibwire.fuzz.duel import Difference, Duel
+from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
+from ibwire.fuzz.live_cm import (
+    BTH,
+    MAD_START,
+    Heard,
+    LiveManager,
+    ManagerBench,
+    is_other_management,
+)
+from ibwire.fuzz.live_cm_reference import MANAGERS_REASONS, Follower, is_alive
+from ibwire.node import Frame
+from ibwire_layers import cm
+from ibwire_layers import headers as h
+
+
+class Farewell(Duel):
+    """A duel with a manager that is not there any more: what was sent to it."""
+
+    def __init__(self, bench: ManagerBench) -> None:
+        identity = bench.begin().identity
+        reference = Follower(bench, identity, "spec", bench.usual)
+        super().__init__(bench.binding, reference, reference)
+        self._reason = bench.dead or bench.lost
+
+    def step(self, step: Step) -> None:
+        """Tell the reference, and nobody else."""
+        if not isinstance(step, Mad):
+            raise CaseError(NOT_SENT)
+        self.steps += 1
+        reference = self.reference
+        assert isinstance(reference, Follower)
+        reference.choose(step.exchange)
+        frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
+        if self.records:
+            self.frames.append(("<", 0, frame))
+        reference.receive(frame)
+        reference.decide()
+        reference.answers()
+
+    def end(self) -> Difference:
+        """It does not go on."""
+        return Difference(max(self.steps - 1, 0), "crash", [], [self._reason])
+
+
+NOT_SENT = "the manager of a device on a link is sent messages, and no more"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What the reference has said and the device has not yet."""
+
+    frame: Frame
+    received: Received
+    is_optional: bool
+
+
+class LiveManagerDuel(Duel):
+    """A reference manager and that of a device.
+
+    is_quick: look only where an answer is due; what comes otherwise is seen with the next.
+    """
+
+    def __init__(
+        self,
+        bench: ManagerBench,
+        reference: Follower,
+        target: LiveManager,
+        *,
+        is_quick: bool = False,
+    ) -> None:
+        # The manager is told by frames alone: there is nothing else of it to be looked at.
+        super().__init__(bench.binding, reference, reference)
+        self.follower = reference
+        self.is_over = False
+        """Whether time has come between: what comes now proves nothing."""
+        self._bench = bench
+        self._manager = target
+        self._is_foreign = False
+        """Whether the last step is a request for a partition in which the device may not be.
+
+        No reason is defined to refuse it: Linux is silent.
+        """
+        self._is_right = False
+        """Whether nothing is wrong with the last step on purpose."""
+        self._is_quick = is_quick
+        self._due: list[Due] = []
+        self._said: set[bytes] = set()
+        """MADs of the reference."""
+        self._heard: set[bytes] = set()
+        """MADs of the device."""
+        self._theirs: dict[int, int] = {}
+        """IDs and queue pairs of the device by those of the reference."""
+        self._ours: dict[int, int] = {}
+        """The other way round, also for what it was called by the fuzzer in error."""
+
+    def step(self, step: Step) -> Difference | None:
+        """Carry out one step; `None` if both did the same."""
+        if not isinstance(step, Mad):
+            raise CaseError(NOT_SENT)
+        number = self.steps
+        self.steps += 1
+        self.expected = []
+        self._is_right = not step.fields and not step.length
+        reference = self.follower
+        reference.choose(step.exchange)
+        may_differ = self._is_up_to_time(step)
+        psn = reference.psn(step.psn[0])
+        frame = self.binding.frame(step, psn, reference.symbols)
+        sent = self.binding.frame(step, psn, self._translated(reference.symbols))
+        self._pair(frame, sent)
+        if self.records:
+            self.frames.append(("<", 0, sent))
+        reference.receive(frame)
+        self._expect(step)
+        self._manager.send(sent)
+        try:
+            difference = self._compare(number)
+        except RunsAway as error:
+            return Difference(number, "endless", self.expected, [str(error)])
+        if step.why and not is_alive(self._bench):
+            return Difference(
+                number, "crash", self.expected, ["nothing on QP1 is answered any more"]
+            )
+        if difference is not None and may_differ:
+            self.is_over = True
+            return None
+        return difference
+
+    def end(self) -> Difference | None:
+        """What a quick duel has not looked for yet."""
+        if not self._is_quick or not self.steps or self.is_over:
+            return None
+        self._is_quick = False
+        self.expected = []
+        return self._compare(self.steps - 1)
+
+    def leave(self) -> None:
+        """End what is left of the connections, so that nothing of them remains at the device."""
+        symbols = self.follower.symbols
+        for connection in self.follower.manager.connections:
+            message = _PARTING.get(connection.state)
+            if message is None or connection.local_qpn is None:
+                continue
+            numbers = {"id": connection.local_id, "qpn": connection.local_qpn}
+            own = {"own.id": connection.remote_id}
+            step = Mad(message=message)
+            self._manager.send(
+                self.binding.frame(step, 0, self._translated(symbols | numbers | own))
+            )
+
+    # What is due, and what has come.
+
+    def _expect(self, step: Step | None = None) -> None:
+        """Take over what the reference says now."""
+        for frame in self.follower.answers():
+            mad = frame[BTH + MAD_START : -4]
+            received = decode(mad)
+            if received is None:
+                continue  # of a queue pair that the device has not got
+            self.expected.append(self._bench.path.frame(frame[BTH:-4]))
+            is_repeated = mad in self._said and not isinstance(received.message, cm.DREP)
+            is_optional = is_repeated or self._is_foreign or _need_not_be(received.message, step)
+            self._said.add(mad)
+            self._due.append(Due(self.expected[-1], received, is_optional))
+
+    def _compare(self, number: int) -> Difference | None:
+        strange: list[Heard] = []
+        while self._is_waited_for:  # a program has to be woken up to decide
+            heard = self._manager.hear(1, DECISION * self._bench.tolerance)
+            strange += self._unexplained(heard)
+            if not heard or len(strange) > MAXIMUM_ANSWERS:
+                break
+        if not self._is_quick:
+            strange += self._unexplained(self._manager.hear(None))
+        if self._is_foreign and not strange and (self._due or self.follower.asked):
+            self.is_over = True  # nobody knows what has become of it
+            return None
+        self.follower.decide()
+        self._expect()
+        missing = [each.frame for each in self._due if not each.is_optional]
+        if not missing and not strange:
+            return None
+        got: list[Frame] = []
+        for each in strange:
+            alike = next((due for due in self._due if _are_alike(due, each)), None)
+            got.append(self._in_our_terms(each, alike) if alike else each.frame)
+        self._due.clear()
+        return Difference(number, "answer", missing, got)
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether the device has still something to say."""
+        return bool(self.follower.asked) or any(not each.is_optional for each in self._due)
+
+    def _unexplained(self, heard: Sequence[Heard]) -> list[Heard]:
+        if self.records:
+            self.frames += [(">", 0, each.frame) for each in heard]
+        return [each for each in heard if not self._is_explained(each)]
+
+    def _is_explained(self, heard: Heard) -> bool:
+        """Whether a message is what it should be, or may be."""
+        mad = heard.frame[BTH + MAD_START : -4]
+        if heard.received is None:
+            return is_other_management(heard)
+        said = heard.received.message
+        is_datagram = isinstance(said, cm.SIDR_REP)
+        number = getattr(said, "request_id" if is_datagram else "remote_comm_id", 0)
+        number = self._ours.get(number, number)
+        connection = self.follower.undecided(number, is_datagram=is_datagram)
+        if connection is not None:
+            self.follower.follow(connection, said, is_right=self._is_right)
+            self._expect()
+        for due in self._due:
+            if _are_alike(due, heard) and self._in_our_terms(heard, due) == due.frame:
+                self._due.remove(due)
+                self._learn(due.received.message, said)
+                self._heard.add(mad)
+                return True
+        if mad in self._heard:
+            return True
+        if isinstance(said, cm.REP) and any(_is_for_lack_of_mtu(each) for each in self._due):
+            # Whoever sets the queue pair up may be the first to look at it.
+            self.is_over = True
+            self._due.clear()
+            return True
+        if isinstance(said, cm.DREQ) or _gives_up(said):
+            # Its application, or its clock, ends what it likes.
+            ids = [each.remote_id for each in self.follower.exchanges.values()]
+            self.is_over = said.remote_comm_id in ids
+            return self.is_over
+        return False
+
+    def _in_our_terms(self, heard: Heard, due: Due) -> Frame:
+        """A message of the device with the reference's numbers for what is the device's own."""
+        assert heard.received is not None
+        said, expected = heard.received.message, due.received.message
+        changes = {name: getattr(expected, name) for name in _own_fields(said, expected)}
+        for name in _NUMBERS:
+            if not hasattr(said, name) or name in changes:
+                continue
+            number, wanted = getattr(said, name), getattr(expected, name)
+            is_new = wanted not in self._theirs and number not in self._ours
+            if self._ours.get(number, number) == wanted or (is_new and name in _told_in(said)):
+                changes[name] = wanted
+        transaction = heard.received.transaction_id
+        if isinstance(said, cm.DREQ):
+            transaction = due.received.transaction_id
+        bth = h.BTH.unpack(heard.frame, BTH)
+        right = replace(
+            h.BTH.unpack(due.frame, BTH), opcode=bth.opcode, tver=bth.tver, pad_count=bth.pad_count
+        )
+        deth = heard.frame[BTH + h.BTH.SIZE : BTH + MAD_START]
+        mad = encode(replace(said, **changes), transaction)
+        return self._bench.path.frame(right.pack() + deth + mad)
+
+    def _learn(self, expected: Message, said: Message) -> None:
+        """Numbers of the device that it has told."""
+        for name in _told_in(said):
+            ours, theirs = getattr(expected, name), getattr(said, name)
+            if ours:
+                self._theirs.setdefault(ours, theirs)
+                self._ours.setdefault(theirs, ours)
+
+    # What is sent.
+
+    def _translated(self, symbols: Symbols) -> Mapping[str, int]:
+        """Symbols with the numbers of the device."""
+        names = ("id", "other.id", "qpn")
+        return {
+            **symbols,
+            **{name: self._theirs.get(symbols[name], symbols[name]) for name in names},
+        }
+
+    def _pair(self, frame: Frame, sent: Frame) -> None:
+        """Remember by which numbers the device is called, which may not be its own."""
+        self._is_foreign = False
+        ours, theirs = (decode(each[BTH + MAD_START : -4]) for each in (frame, sent))
+        if ours is None or theirs is None:
+            return
+        if isinstance(ours.message, cm.REQ | cm.SIDR_REQ):
+            self._is_foreign = ours.message.pkey | _FULL != DEFAULT_PKEY
+        for name in _IDS:
+            if hasattr(ours.message, name):
+                one, other = (getattr(each.message, name, 0) for each in (ours, theirs))
+                self._ours.setdefault(other, one)
+
+    def _is_up_to_time(self, step: Mad) -> bool:
+        """Whether a step is about what the device may have ended by its clock."""
+        is_other = any(name.endswith(_NAMING) for name in step.fields)
+        return self.follower.is_up_to_time(None if is_other else step.exchange)
+
+
+def _need_not_be(message: Message, step: Step | None) -> bool:
+    """Whether the specification lets a device be silent instead.
+
+    An MRA is sent by who needs it. Who believes in a connection that there is not is told
+    by ibwire; Linux lets him find out.
+    """
+    if isinstance(message, cm.REJ):
+        is_stale = message.reason == cm.RejectReason.STALE_CONNECTION
+        about_request = isinstance(step, Mad) and step.message == "REQ"
+        return message.reason in _GIVING_UP or (is_stale and not about_request)
+    return isinstance(message, cm.MRA)
+
+
+def _gives_up(message: Message) -> TypeGuard[cm.REJ]:
+    """Whether it says that the device has waited for too long."""
+    return isinstance(message, cm.REJ) and message.reason == cm.RejectReason.TIMEOUT
+
+
+def _is_for_lack_of_mtu(due: Due) -> bool:
+    message = due.received.message
+    return isinstance(message, cm.REJ) and message.reason == cm.RejectReason.INVALID_MTU
+
+
+def _are_alike(due: Due, heard: Heard) -> bool:
+    return heard.received is not None and (
+        type(due.received.message) is type(heard.received.message)
+    )
+
+
+def _own_fields(message: Message, expected: Message) -> Sequence[str]:
+    """Fields that are the device's, or its application's, own choice."""
+    names = [each.name for each in message.FIELDS if each.name.startswith("reserved")]
+    if isinstance(message, cm.REJ) and isinstance(expected, cm.REJ):
+        if not message.local_comm_id or not expected.local_comm_id:
+            names.append("local_comm_id")  # who refuses need not have one
+        if expected.reason in _UNABLE and message.reason not in MANAGERS_REASONS:
+            names.append("reason")
+    elif isinstance(message, cm.SIDR_REP) and message.status:
+        names.append("status")
+    return [*names, *_OWN.get(type(message), ())]
+
+
+def _told_in(message: Message) -> Sequence[str]:
+    """Fields in which a device tells its numbers for the first time."""
+    if isinstance(message, cm.REP):
+        return ("local_comm_id", "local_qpn", "local_eecn")
+    return ("local_comm_id",) if isinstance(message, cm.MRA) else ()
+
+
+_OWN: Mapping[type, Sequence[str]] = {
+    cm.REP: (
+        *("local_qkey", "starting_psn", "responder_resources", "initiator_depth"),
+        *("target_ack_delay", "failover_accepted", "end_to_end_flow_control"),
+        *("rnr_retry_count", "srq", "local_ca_guid", "private_data"),
+    ),
+    cm.MRA: ("service_timeout", "private_data"),
+    cm.REJ: ("reject_info_length", "ari", "private_data"),
+    cm.DREQ: ("private_data",),
+    cm.DREP: ("private_data",),
+    cm.SIDR_REP: (*("qpn", "qkey", "additional_info_length", "additional_info", "private_data"),),
+}
+
+_IDS = ("local_comm_id", "remote_comm_id", "request_id")
+_NUMBERS = (*_IDS, "local_qpn", "local_eecn")
+"""Fields with numbers that a device has chosen, or with what it was called."""
+
+DECISION = 10
+"""How much longer than another answer may take what a program has to decide."""
+
+_NAMING = ("comm_id", "guid", "qpn", "request_id", "transaction_id")
+"""Ends of the names of fields by which a connection is found."""
+
+_UNABLE = (
+    *(cm.RejectReason.INVALID_TRANSPORT_TYPE, cm.RejectReason.INVALID_MTU),
+    cm.RejectReason.INVALID_PRIMARY_GID,
+)
+"""Why the reference manager refuses by itself what another leaves to its consumer to refuse."""
+
+_GIVING_UP = (cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID)
+
+DEFAULT_PKEY, _FULL = 0xFFFF, 0x8000
+"""The P_Key of the partition of everybody, and its bit for full membership."""
+
+_PARTING = {
+    State.ESTABLISHED: "DREQ",
+    State.REP_SENT: "DREQ",
+    State.MRA_REP_RCVD: "DREQ",
+    State.DREQ_SENT: "DREP",
+}
+"""What ends a connection, by its state."""

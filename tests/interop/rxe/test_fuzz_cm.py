@@ -1,0 +1,87 @@
+"""Live: what `ibwire fuzz --service` finds of the connection manager of Linux with rxe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ibwire.fuzz import listener
+from interop.rxe import boot, network
+from interop.rxe.peers import Ended, Peers
+from interop.rxe.wire import THEIRS
+
+DEADLY = "the manager is dead after a datagram longer than a MAD"
+
+DEVIATIONS = {
+    DEADLY,
+    "a datagram shorter than a MAD is taken",
+    "REP in ESTABLISHED: RTU instead of silence",
+}
+"""QP1 of rxe goes to ERR for what does not fit its receive; ib_mad does not look at the length of
+what does; ib_cm takes a REP again for one that is repeated, whichever side has sent the REQ."""
+
+MOST_GUESTS = 5
+"""That may be lost in a run."""
+
+SECONDS = 60
+"""On each guest, at most."""
+
+PATIENCE = 200.0
+"""Seconds until a run of that length has ended, with all that it looks at again."""
+
+
+@contextmanager
+def with_listener() -> Iterator[Peers]:
+    """A guest on which somebody listens."""
+    if reason := boot.missing() or network.missing():
+        pytest.skip(reason)
+    with Peers() as peers:
+        program = Path(listener.__file__).read_text()
+        peers.guest.check(f"cat >/tmp/listener.py <<'END'\n{program}\nEND")
+        peers.guest.start("python3 /tmp/listener.py >/tmp/said 2>&1")
+        peers.guest.check("until grep -q listening /tmp/said; do sleep 0.1; done")
+        yield peers
+
+
+def start(peers: Peers, *arguments: str) -> Ended:
+    """Run the command against the guest."""
+    place = ("--dev", peers.port, "--peer", THEIRS[4], "--service", str(listener.PORT))
+    # A guest without KVM on a busy machine is slow to answer.
+    arguments = ("-m", "ibwire", "fuzz", *arguments, *place, "--tolerance", "50")
+    return peers.start(*arguments).wait(PATIENCE)
+
+
+def test_what_the_manager_does_otherwise_is_found_and_nothing_else(tmp_path: Path) -> None:
+    """On guest after guest: their QP1 does not survive the first."""
+    directory = tmp_path / "found"
+    found: set[str] = set()
+    for number in range(MOST_GUESTS):
+        where = ("--resume", str(directory)) if number else ("-o", str(directory), "--seed", "4")
+        with with_listener() as peers:
+            ended = start(peers, *where, "--budget", f"{SECONDS}s")
+            state = peers.guest.check("rdma resource show qp")
+        assert ended.status == 1, ended
+        known = json.loads((directory / "run.json").read_text())["findings"]
+        found = {each["bucket"] for each in known}
+        if not number:
+            assert (found, "type GSI state ERR" in state) == ({DEADLY}, True)
+        if found >= DEVIATIONS:
+            break
+
+    assert found == DEVIATIONS
+
+
+def test_nobody_listening_is_a_manager_like_any_other() -> None:
+    """Every REQ is refused, and what is about no connection answered as by the reference."""
+    if reason := boot.missing() or network.missing():
+        pytest.skip(reason)
+    with Peers() as peers:
+        peers.guest.check("modprobe rdma_ucm || true")
+        ended = start(peers, "--budget", "300pkt", "--ops", "order", "--json")
+
+    run = json.loads(ended.output.splitlines()[-1])
+    assert (ended.status, run["findings"], run["lost"]) == (0, {}, None), ended

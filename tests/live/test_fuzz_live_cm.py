@@ -1,0 +1,159 @@
+"""`ibwire fuzz --service` against a connection manager of ours on a real link."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ibwire.capture import open_capture
+from ibwire.link.veth import Lab
+from processes import Processes, wait_for
+
+SERVER = Path(__file__).with_name("cm_server.py")
+
+PORT = 7174
+
+PATIENCE = 120
+"""Seconds that anything may take here."""
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def fuzz(lab: Lab, processes: Processes) -> Start:
+    """Starts the command on side a, for who listens on side b."""
+
+    def start(*arguments: object, service: int = PORT) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)]
+        command += ["--dev", "veth-a", "--peer", "10.0.0.2"]
+        command += ["--service", str(service)] if service else []
+        return processes.start(lab.command("a", command), lab.environment())
+
+    return start
+
+
+@pytest.fixture
+def serve(lab: Lab, processes: Processes) -> Start:
+    """Starts rping's server on side b, with faults or without."""
+
+    def start(*faults: str) -> subprocess.Popen[str]:
+        command = [sys.executable, str(SERVER), "veth-b", str(PORT), *faults]
+        process = processes.start(lab.command("b", command), lab.environment())
+        wait_for(process.stdout, "ready")
+        return process
+
+    return start
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize("service", [PORT, PORT + 1])
+def test_a_right_manager_raises_no_alarm(serve: Start, fuzz: Start, service: int) -> None:
+    """Whether somebody listens or not."""
+    serve()
+
+    status, output, errors = end(fuzz("--budget", "1500pkt", "--json", service=service))
+
+    run = json.loads(output.splitlines()[-1])
+    assert (status, run["findings"], run["lost"]) == (0, {}, None), output + errors
+    assert (run["role"], run["packets"]) == ("cm", 1500)
+
+
+def test_a_wrong_answer_is_found_and_found_again(serve: Start, fuzz: Start, tmp_path: Path) -> None:
+    """With a case that is as short as can be, and has other numbers when it is replayed."""
+    serve("swapped")
+    directory = tmp_path / "found"
+
+    status, output, errors = end(fuzz("--stop-after", 1, "-o", directory, "--json"))
+    replayed = end(fuzz("replay", directory / "F0001"))
+
+    found, run = map(json.loads, output.splitlines())
+    assert (status, run["lost"]) == (1, None), errors
+    assert found["bucket"].startswith("DREQ: ")
+    assert "cm.drep.local_comm_id" in found["bucket"]
+    assert len(found["steps"]) <= 2
+    assert replayed[0] == 1
+    assert "differs at step" in replayed[1]
+
+
+def test_a_manager_that_dies_is_a_finding_and_the_end(
+    serve: Start, fuzz: Start, tmp_path: Path
+) -> None:
+    serve("fragile")
+    directory = tmp_path / "found"
+
+    status, output, errors = end(fuzz("--ops", "field", "-o", directory))
+
+    assert status == 1, errors
+    assert "F0001  the manager is dead after REQ " in output
+    assert "req.transport_service_type=1" in output
+    assert "\nended     the device is not there: " in output
+    assert "Traceback" not in errors
+    with open_capture(str(directory / "F0001" / "case.pcapng")) as capture:
+        assert list(capture.records())
+
+
+def test_what_a_manager_that_comes_back_died_of_is_made_shorter(
+    serve: Start, fuzz: Start, tmp_path: Path
+) -> None:
+    """And is left out from then on."""
+    restart = f"kill -USR1 {serve('fragile').pid}"
+    directory = tmp_path / "found"
+
+    ops = ("--ops", "field", "--budget", "1kpkt", "-o", directory, "--json")
+    status, output, errors = end(fuzz(*ops, "--restart", restart))
+
+    *found, run = map(json.loads, output.splitlines())
+    assert (status, run["lost"], run["packets"]) == (1, None, 1000), errors
+    assert found[0]["bucket"].startswith("the manager is dead after REQ ")
+    assert len(found[0]["steps"]) == 1
+    assert "req.transport_service_type=1" in found[0]["steps"][0]
+
+
+def test_nobody_but_the_peer_is_sent_to(serve: Start, fuzz: Start, tmp_path: Path) -> None:
+    """Nor more in a second than may be, with all that is said besides the cases."""
+    serve()
+    tap = tmp_path / "tap.pcapng"
+
+    status, output, _ = end(fuzz("--budget", "100pkt", "--rate", 100, "--tap", tap))
+
+    assert status == 0, output
+    with open_capture(str(tap)) as capture:
+        frames = [(record.time_ns, bytes(record.data)) for record in capture.records()]
+    own_mac = frames[0][1][6:12]
+    sent = [(time, frame) for time, frame in frames if frame[6:12] == own_mac]
+    assert {frame[:6] for _, frame in sent} == {frames[0][1][:6]}
+    assert {frame[26:34] for _, frame in sent} == {bytes([10, 0, 0, 1, 10, 0, 0, 2])}
+    assert len(sent) >= 100
+    assert sent[-1][0] - sent[0][0] >= (len(sent) - 2) * 1e7
+
+
+def test_who_does_not_answer_on_queue_pair_1_is_one_sentence(fuzz: Start) -> None:
+    status, output, errors = end(fuzz("--budget", "1kpkt"))
+
+    assert status == 1, errors
+    assert "ended     the device is not there: 10.0.0.2 does not answer a request on QP1" in output
+
+
+@pytest.mark.parametrize(
+    ("role", "service", "reason"),
+    [
+        ("cm", 0, "role 'cm': on a link it needs --service, the port of a listener there"),
+        ("responder", PORT, "role 'responder': with --service the connection manager is attacked"),
+    ],
+)
+def test_a_role_that_does_not_fit_is_one_sentence(
+    fuzz: Start, role: str, service: int, reason: str
+) -> None:
+    status, _, errors = end(fuzz("--role", role, service=service))
+
+    assert status == 2
+    assert reason in errors
