@@ -12,10 +12,17 @@ from ibwire.cli.live import Link
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.live import SLACK
 from ibwire.drill.ways import AGENT_PORT, ByAgent
+from ibwire.errors import ScriptError
 from ibwire.fuzz.live import RATE, Bench
+from ibwire.fuzz.live_cm import ManagerBench
+from ibwire.fuzz.live_cm_target import ManagerLinkTarget, manager_target
+from ibwire.fuzz.live_restart import Restart
 from ibwire.fuzz.live_target import LinkTarget, link_target
 from ibwire.link.safety import injectable
 from ibwire.units import MS
+
+PATIENCE = 5.0
+"""Seconds that the agent may take for an answer: a device that has died takes it along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +39,11 @@ class LiveWish:
     mac: bytes | None
     tap: str | None
     default_route_too: bool
+    restart: Restart | None
+    service: int | None
 
     @contextmanager
-    def open(self) -> Iterator[LinkTarget | None]:
+    def open(self) -> Iterator[LinkTarget | ManagerLinkTarget | None]:
         """The device on the link, `None` if none is wanted; as `Link.open`.
 
         Raises `LinkError` for an interface with the default route, unless it is wanted too.
@@ -55,15 +64,46 @@ class LiveWish:
             tap=self.tap,
             spin=False,
         )
-        way = ByAgent(self.peer, self.host or self.peer, self.port or AGENT_PORT)
+        host, port = self.host or self.peer, self.port or AGENT_PORT
+        way = ByAgent(self.peer, host, port, seconds=PATIENCE)
         with link.open() as endpoint:
             injectable(self.dev, certain=self.default_route_too)
             tolerance = int(self.tolerance * MS)
-            bench = Bench(endpoint, self.peer, way, tolerance=tolerance, rate=self.rate)
-            try:
+            if self.service is not None:
+                yield manager_target(
+                    ManagerBench(
+                        *(endpoint, self.peer, self.service),
+                        tolerance=tolerance,
+                        rate=self.rate,
+                        restart=self.restart,
+                    )
+                )
+                return
+            bench = Bench(
+                *(endpoint, self.peer, way),
+                tolerance=tolerance,
+                rate=self.rate,
+                restart=self.restart,
+            )
+            with bench:
                 yield link_target(bench)
-            finally:
-                bench.disconnect()
+
+
+class CommandType(click.ParamType[Restart]):
+    """A command and its arguments, for no shell."""
+
+    name = "command"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Restart:
+        """The command; whatever is none is wrong usage."""
+        if isinstance(value, Restart):
+            return value
+        try:
+            return Restart(str(value))
+        except ScriptError as error:
+            self.fail(error.reason, param, ctx)
 
 
 def live_options(function: Decorated) -> Decorated:
@@ -101,5 +141,18 @@ _OPTIONS = (
         "--default-route-too",
         is_flag=True,
         help="Attack even where this machine's default route lies.",
+    ),
+    click.option(
+        "--restart",
+        type=CommandType(),
+        metavar="COMMAND",
+        help="Brings the device back when it is dead: the run goes on, and what it died of is "
+        "made shorter.",
+    ),
+    click.option(
+        "--service",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Attack its connection manager (role cm), by who listens to this port of the RDMA-CM.",
     ),
 )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
+from ibwire.cli.fuzz_live import LiveWish, live_options
+from ibwire.cli.fuzzing import FOUND, INTERRUPTED, complaints, judge, open_target, read_case
+from ibwire.drill.files import write_text
 from ibwire.fuzz.case import to_json
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.telling import case_lines, outcome_lines
 from ibwire.fuzz.variants import choices_of
+from ibwire.fuzz.watchdog import watchdog
 
 
 @click.command("min")
@@ -25,21 +29,26 @@ from ibwire.fuzz.variants import choices_of
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the shorter case goes. [standard output]",
 )
-def command(path: Path, name: str | None, plant: str | None, output: Path | None) -> None:
+@live_options
+def command(
+    path: Path, name: str | None, plant: str | None, output: Path | None, live: LiveWish
+) -> None:
     """Make a case as short and as plain as it can be while it shows the same.
 
     CASE is a case, or the directory of a finding: then its original.json.
 
     \b
     ibwire fuzz min findings/F0001/original.json -o short.json
+    ibwire fuzz min findings/F0001 --dev eth1 --peer 192.0.2.7 --restart ./reboot-dut
 
     Exit status: 0 nothing to see in the case, 1 there is, and it is shorter now; 2 wrong
     usage or no case.
     """
-    with complaints():
-        tested = open_target(name, plant, path if path.is_dir() else path.parent)
-        case = read_case(path / "original.json" if path.is_dir() else path)
-        campaign, profile, difference = judge(case, tested)
+    with live.open() as on_link, complaints(), nullcontext() if on_link else watchdog():
+        tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)
+        file = path / "original.json" if path.is_dir() else path
+        case = read_case(file)
+        campaign, profile, difference = judge(case, tested, file)
         if difference is None:
             click.echo(f"no difference between {tested.name} and the reference", err=True)
             return
@@ -49,6 +58,9 @@ def command(path: Path, name: str | None, plant: str | None, output: Path | None
         if output is None:
             click.echo(to_json(short), nl=False)
         else:
-            output.write_text(to_json(short), "utf-8")
+            write_text(output, to_json(short))
     click.echo("\n".join([*case_lines(short), *outcome_lines(recording)]), err=True)
+    if campaign.is_interrupted:
+        click.echo("ibwire: interrupted; it is as short as it has become", err=True)
+        sys.exit(INTERRUPTED)
     sys.exit(FOUND)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,11 +24,11 @@ from ibwire.fuzz.case import step_text, to_json
 from ibwire.fuzz.cm_attacks import GROUPS as MANAGER_GROUPS
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.generator import GROUPS
-from ibwire.fuzz.live_target import ROLE
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.session import WHOM, Session, Settings, load
 from ibwire.fuzz.targets import CM, Target, target
 from ibwire.fuzz.telling import finding_lines
+from ibwire.fuzz.watchdog import watchdog
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES
 
@@ -45,7 +45,10 @@ ENDLESS = 1 << 62
 """Packets, where time alone ends a run."""
 
 SHOWN = 10
-"""Choices and unstable differences that are listed for people; --json has all."""
+"""Unstable differences that are listed for people; --json has all, and so has the directory."""
+
+PAUSE = 30.0
+"""Seconds after which a run is saved though it has found nothing."""
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -107,10 +110,9 @@ def command(
     """Attack a device until the budget is spent, and tell what is found as it comes.
 
     The target is the emulator, in virtual time, with one of its profiles, or with --dev and
-    --peer the responder of a device on a link, by drill's agent on its host. The reference
-    is the emulator with --profile. What the specification leaves open is no finding: the run
-    takes it over from the target and tells it at the end. Ctrl-C ends a run with what it
-    has found so far.
+    --peer a device on a link, by drill's agent on its host. The reference is the emulator
+    with --profile. What the specification leaves open is no finding: the run takes it over
+    from the target and tells it at the end. Ctrl-C ends a run with what it has found so far.
 
     \b
     ibwire fuzz --target emu:rxe -o findings/
@@ -134,14 +136,17 @@ def command(
         "qpn": qpn,
     }
     given = {key: value for key, value in given.items() if value not in (None, ())}
-    with live.open() as on_link, complaints():
+    with live.open() as on_link, complaints(), nullcontext() if on_link else watchdog():
         if on_link is not None:
-            given = {"role": ROLE, **given, "target": on_link.name}
+            usual = {} if resume is not None else {"role": on_link.role}
+            given = {**usual, **given, "target": on_link.name}
         session = _session(given, directory, resume)
         tested = on_link or target(session.settings.target, session.settings.plant)
         run = _Run(session, tested, resume or directory, as_json=as_json)
         interrupted = run.carry_out(budget, stop_after)
         run.end(junit)
+        if run.failure is not None:
+            raise run.failure
     if interrupted:
         click.echo("ibwire: interrupted; what was found so far is kept", err=True)
         sys.exit(INTERRUPTED)
@@ -195,6 +200,8 @@ class _Run:
         self._as_json = as_json
         self._failures: list[tuple[str, str, str]] = []
         self._seconds = 0.0
+        self.failure: OSError | CaptureError | None = None
+        """Why nothing more can be written, which ends the run."""
         settings = session.settings
         self._campaign = tested.campaign(
             settings.role,
@@ -205,8 +212,9 @@ class _Run:
             origin=settings.origin,
         )
         self._before = session.report.packets
-        if directory is not None:
-            session.save(directory, self._campaign)  # as long as nothing is lost if it fails
+        if directory is not None:  # as long as nothing is lost if it fails
+            directory.mkdir(parents=True, exist_ok=True)
+            session.save(directory, self._campaign)
 
     @property
     def is_lost(self) -> bool:
@@ -217,25 +225,31 @@ class _Run:
         """Case after case; whether the user has interrupted it."""
         campaign, report = self._campaign, self._campaign.report
         packets = self._before + (budget.packets or ENDLESS)
-        start, found = time.monotonic(), 0
+        start, found, saved = time.monotonic(), 0, 0.0
+
+        def is_over() -> bool:
+            self._seconds = time.monotonic() - start
+            return budget.seconds is not None and self._seconds >= budget.seconds
+
         with _progress(budget) as bar:
             try:
-                while report.packets < packets and not campaign.lost:
-                    finding = campaign.one_case(packets)
-                    self._seconds = time.monotonic() - start
+                while report.packets < packets and not (campaign.lost or self.failure or is_over()):
+                    finding = campaign.one_case(packets, is_over=is_over)
                     bar.tell(report.packets - self._before, self._seconds, len(report.seen))
                     if finding is not None:
                         found += 1
                         with bar.hidden():
                             self._take(finding)
-                    if found == stop_after or self._seconds >= (
-                        budget.seconds or self._seconds + 1
-                    ):
+                    elif self._seconds >= saved + PAUSE:
+                        self._save()
+                        saved = self._seconds
+                    if campaign.is_interrupted or found == stop_after:
                         break
             except STOPS:
-                self._seconds = time.monotonic() - start
+                is_over()
                 return True
-        return False
+        is_over()
+        return campaign.is_interrupted
 
     def _take(self, finding: Finding) -> None:
         try:
@@ -243,6 +257,11 @@ class _Run:
         except STOPS:  # the campaign goes on behind it: it must be there
             self._keep(finding)
             raise
+        except (OSError, CaptureError) as error:  # it is told all the same
+            self.failure = error
+            recording, reason = record(finding.case, self._tested), "it could not be written"
+            if finding.number > len(self._session.known):
+                self._session.add(finding, has_script=False)
         lines = list(finding_lines(finding, recording))
         self._failures.append((f"F{finding.number:04}", finding.bucket, "\n".join(lines)))
         if self._as_json:
@@ -264,21 +283,27 @@ class _Run:
             recording, reason = save(finding, path, self._tested)
         if finding.number > len(session.known):
             session.add(finding, has_script=not reason)
-        if self._directory is not None:
-            session.save(self._directory, self._campaign)
+        self._save()
         return recording, reason
+
+    def _save(self) -> None:
+        """Write how far it has come."""
+        if self._directory is None or self.failure is not None:
+            return
+        try:
+            self._session.save(self._directory, self._campaign)
+        except OSError as error:
+            self.failure = error
 
     def end(self, junit: str | None) -> None:
         """Write and sum up what there is."""
-        session = self._session
-        if self._directory is not None:
-            session.save(self._directory, self._campaign)
-        if junit is not None:
-            write_junit(junit, session.settings.target, self._all_failures())
+        self._save()
         if self._as_json:
             click.echo(json.dumps(self._summary()))
         else:
             click.echo("\n".join(self._lines()))
+        if junit is not None:
+            write_junit(junit, self._session.settings.target, self._all_failures())
 
     def _all_failures(self) -> list[tuple[str, str, str]]:
         """Those of this run, and those that were there before it went on."""
@@ -328,22 +353,17 @@ class _Run:
         yield f"findings  {found}"
         tried, pairs, answers = report.coverage.tried()
         yield f"coverage  {tried} of {pairs} pairs of opcode and state, {answers} different answers"
-        yield from _listed(
-            "choices ", [f"{what} ({rule})" for what, rule in report.choices.items()]
-        )
+        for number, (what, rule) in enumerate(report.choices.items()):
+            yield f"{'' if number else 'choices':10}{what} ({rule})"
         if self._campaign.lost:
             yield f"ended     the device is not there: {self._campaign.lost}"
-        unstable = [f"{bucket}: {count}" for bucket, count in report.unstable.most_common()]
-        yield from _listed("unstable", unstable)
-        if self._directory is not None:
+        for number, (bucket, count) in enumerate(report.unstable.most_common(SHOWN)):
+            yield f"{'' if number else 'unstable':10}{bucket}: {count}"
+        hidden = len(report.unstable) - SHOWN
+        if hidden > 0:
+            yield f"{'':10}and {hidden} more: --json, and run.json of -o, have all"
+        if self._directory is not None and self.failure is None:
             yield f"saved     {self._directory}"
-
-
-def _listed(title: str, things: list[str]) -> Iterator[str]:
-    for number, thing in enumerate(things[:SHOWN]):
-        yield f"{title if not number else ' ' * len(title)}  {thing}"
-    if len(things) > SHOWN:
-        yield f"{' ' * len(title)}  and {len(things) - SHOWN} more"
 
 
 def _as_object(finding: Finding, recording: Recording, reason: str) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from ibwire.closing import Closing
 from ibwire.drill.live import ETHERNET_SIZE, SLACK, SOURCE_PORT, Diverted
 from ibwire.drill.target import Unable
 from ibwire.drill.ways import Connected, Way
@@ -25,7 +26,10 @@ from ibwire.fuzz.emulation import (
     Completion,
     Numbers,
     numbers_of,
+    send_request,
 )
+from ibwire.fuzz.live_liveness import ALIVE, Liveness
+from ibwire.fuzz.live_restart import Restart
 from ibwire.fuzz.live_taken import Taken
 from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
@@ -47,15 +51,19 @@ PACE: Time = S // 1000
 
 ICRC_SIZE = 4
 
+LONGEST_WAIT: Time = 2 * S
+"""In one step of a case."""
+
 DEPTH = 1024
 """Receive requests that a case may have posted and not used."""
 
 
-class Bench:
+class Bench(Closing):
     """Where cases are carried out on a device on a link.
 
     peer: the IPv4 address of the device. tolerance: how late it may be with an answer; whoever
-    says nothing for so long is silent. rate: packets a second at most.
+    says nothing for so long is silent. rate: packets a second at most. restart: what brings
+    the device back when it is dead.
     Raises `LinkError` when there is no way to the peer.
     """
 
@@ -67,6 +75,7 @@ class Bench:
         *,
         tolerance: Time = SLACK,
         rate: int = RATE,
+        restart: Restart | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.peer = peer
@@ -79,6 +88,8 @@ class Bench:
         """Those of the last connection."""
         self.taken = Taken()
         """What it does otherwise and is known for."""
+        self.death = ALIVE
+        """What of the device has died, until `begin`."""
         self.lost = ""
         """Why the device is given up; empty as long as it is there."""
         self._connection = ExitStack()
@@ -87,40 +98,50 @@ class Bench:
             raise LinkError(endpoint.port.name, "a live device is fuzzed over IPv4 without a VLAN")
         if not way.has_verbs:
             raise LinkError(endpoint.port.name, "a live device is fuzzed with its agent")
-        own = endpoint.device.gids[endpoint.gid_towards(self._gid)]
-        device = endpoint.device
-        self.address = address_of(own)
+        self._own = endpoint.device.gids[endpoint.gid_towards(self._gid)]
+        self.address = address_of(self._own)
+        self._learn()
+        self.inner = endpoint.live.node
+        self.diverted = Diverted(self.inner, self._gid)
+        endpoint.live.node = self.diverted
+        heard = self.diverted.former.add
+        self.liveness = Liveness(endpoint, way, self._gid, self.address, heard, restart)
+
+    def _learn(self) -> None:
+        """What depends on the MAC address of the device, which may come back with another one."""
+        device = self.endpoint.device
         self.macs = device.neighbours[self._gid], device.mac
         """Of the device and of ours."""
-        self.binding = Binding(self.address, peer, (self.macs[1], self.macs[0]))
+        self.binding = Binding(self.address, self.peer, (self.macs[1], self.macs[0]))
         route = ethernet_route(
             source=self._gid,
-            destination=own,
+            destination=self._own,
             source_mac=self.macs[0],
             destination_mac=self.macs[1],
             source_port=SOURCE_PORT,
         )
         self.path = Path(route)
         """The headers that all answers get, whatever a device puts there."""
-        self.inner = endpoint.live.node
-        self.diverted = Diverted(self.inner, self._gid)
-        endpoint.live.node = self.diverted
 
     @property
     def largest(self) -> int:
         """Bytes of an IP packet that the interface carries."""
         return self.endpoint.port.mtu
 
-    def host_answers(self) -> bool:
-        """Whether the peer's host still says where it is."""
-        try:
-            self.endpoint.gid_towards(self._gid)
-        except (LinkError, PeerError):
-            return False
-        return True
+    def begin(self, *, anew: bool = False) -> None:
+        """Be able to carry out cases, also after a death.
+
+        anew: on a device that has just been started. Raises `LinkError` and `PeerError`.
+        """
+        if anew or self.liveness.has_ended:
+            self.liveness.revive()
+            self._learn()
+        elif not self.liveness.has_begun:
+            self.liveness.begin()
+        self.death = ALIVE
 
     def connect(self, connection: Connection) -> LiveTarget:
-        """A connection for a case; the one before ends, as an agent has one at a time.
+        """A connection for a case; the one before ends.
 
         Raises `LinkError` and `PeerError` for a device that is not there, `CaseError` for a
         connection that it cannot have.
@@ -145,6 +166,11 @@ class Bench:
         """End the connection, if there is one."""
         self._connection.close()
 
+    def close(self) -> None:
+        """End all connections."""
+        self.disconnect()
+        self.liveness.close()
+
     def _forget(self, qpn: int) -> None:
         diverted = self.diverted
         diverted.former.add(qpn)
@@ -166,7 +192,7 @@ class LiveTarget:
         access = connection.access & self._verbs.known_access
         if access != int(ALL_ACCESS) & self._verbs.known_access:
             self._verbs.modify({"access": access}, None)
-        self._received = 0
+        self._received = self._posted = 0
         self._events: list[int] = []
         self._is_under_way = False
         """Whether something was sent since something was heard."""
@@ -186,7 +212,8 @@ class LiveTarget:
             region = verbs.regions[name]
             verbs.write(region.va, CONTENT[start : start + size])
             start += size
-            found[name] = region.va, region.rkey
+            # A device may give no R_Key where the peer has no rights (rxe 6.1: 0).
+            found[name] = region.va, region.rkey or region.lkey or 0
         return found
 
     def _bind(self) -> int | None:
@@ -213,12 +240,13 @@ class LiveTarget:
         self._is_under_way = True
         self._live(max(bench.due - now, 0))
 
-    def hear(self, count: int | None) -> list[Frame]:
-        """What comes within the tolerance; no longer than until so many frames have come."""
+    def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
+        """What comes within the tolerance, or later by so much; no longer than until so many
+        frames have come."""
         heard = self._bench.diverted.heard
         wanted = MAXIMUM_ANSWERS + 1 if count is None else count
         if len(heard) < wanted:
-            self._live(self._bench.tolerance, wanted)
+            self._live(self._bench.tolerance + late, wanted)
         if len(heard) > MAXIMUM_ANSWERS:
             raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
         frames = [frame for _, frame in heard]
@@ -231,8 +259,14 @@ class LiveTarget:
         return self.hear(None)
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
-        """A live device cannot be told when it is."""
-        raise CaseError("time does not pass on demand for a device on a link")
+        """Let time pass: what it sends meanwhile, and when."""
+        if time > LONGEST_WAIT:
+            raise CaseError(f"a wait of {time / S:g} s: on a link {LONGEST_WAIT / S:g} s at most")
+        heard, start = self._bench.diverted.heard, self._bench.endpoint.live.now
+        self._live(time)
+        found = [(when - start, self._with_usual_headers(frame)) for when, frame in heard]
+        heard.clear()
+        return found
 
     def _live(self, time: Time, wanted: int = MAXIMUM_ANSWERS) -> None:
         """Let time pass, until so many frames are there."""
@@ -269,9 +303,7 @@ class LiveTarget:
 
     def post_recv(self, count: int) -> None:
         """Post receive requests as `Emulation.post_recv` does."""
-        if self._is_under_way:  # the agent is told another way, which may be faster
-            self._live(self._bench.tolerance // 4)
-            self._is_under_way = False
+        self._let_arrive()
         room = min(self._connection.room, INBOX)
         slots = INBOX // room if room else 1
         region = self._verbs.regions["inbox"]
@@ -286,8 +318,22 @@ class LiveTarget:
             self._received += 1
 
     def post_send(self, post: Post) -> bool:
-        """What the device asks for is another role."""
-        raise CaseError("the requester of a device on a link is not attacked")
+        """Post a send request as `Emulation.post_send` does."""
+        self._let_arrive()
+        region = self._verbs.regions["outbox"]
+        assert region.lkey is not None
+        try:
+            self._verbs.post_send(send_request(post, self._posted, region.va, region.lkey))
+        except VerbsError:
+            return False
+        self._posted += 1
+        return True
+
+    def _let_arrive(self) -> None:
+        """Wait until what was sent is there: the agent is told another way, which may be faster."""
+        if self._is_under_way:
+            self._live(self._bench.tolerance // 4)
+            self._is_under_way = False
 
     def completions(self) -> list[Completion]:
         """What has completed since the last call."""
@@ -308,6 +354,8 @@ class LiveTarget:
                 found += [numbers_of(number, wc) for wc in queues[name]]
             if not any(queues.values()):
                 return [*completions["send"], *completions["recv"]], events
+            if sum(map(len, completions.values())) > 2 * DEPTH:
+                raise PeerError("the agent has found more completions than there were requests")
 
 
 def _given(connection: Connection) -> dict[str, int]:

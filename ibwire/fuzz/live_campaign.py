@@ -4,6 +4,9 @@ A difference that a quick duel sees is looked for again in a careful one, on a n
 connection. What the device did there is kept: whether a known deviation explains it is
 found out from that, without the device. A case that is explained is made shorter on an
 emulator that deviates in the same way, any other on the device itself.
+
+Between cases the control connection is asked whether the device lives, as the agent tells it
+by the way. When it does not, all cases since it was last seen to live are suspects.
 """
 
 from __future__ import annotations
@@ -16,17 +19,32 @@ from ibwire.drill.target import Unable
 from ibwire.errors import LinkError, PeerError, VerbsError
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, Maker, Report, Stepper
-from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Post, Step, Wait, opcode_text
+from ibwire.fuzz.case import (
+    Case,
+    CaseError,
+    Connect,
+    Connection,
+    Packet,
+    Post,
+    Step,
+    Wait,
+    opcode_text,
+)
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation, Numbers
 from ibwire.fuzz.findings import Finding, bucket_of, signature
 from ibwire.fuzz.live import Bench
+from ibwire.fuzz.live_deaths import Autopsy, carry_out
 from ibwire.fuzz.live_duel import LiveDuel, Outcome, Playback, Unheard
-from ibwire.fuzz.live_taken import OPTIONAL, Taken, differs_in_flags
+from ibwire.fuzz.live_liveness import Dead, Death
+from ibwire.fuzz.live_names import About, name
+from ibwire.fuzz.live_steps import fits_link, has_fitting_timeout
+from ibwire.fuzz.live_taken import OPTIONAL, Taken, differs_in_flags, opcode_on_wire
 from ibwire.fuzz.minimise import minimise
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
+from ibwire.rc.work import WROpcode
 from ibwire_layers.headers import IETH
 from ibwire_layers.opcodes import INFO
 
@@ -38,6 +56,9 @@ TRIALS = 40
 
 ENOUGH = 3
 """How often the same difference is looked at again, if nothing new comes of it."""
+
+SUSPECTS = 10
+"""Cases after which it is seen whether the device lives, if nothing else gives reason to."""
 
 REFUSED = 20
 """Connections that a device refuses in a row before it is given up."""
@@ -71,7 +92,11 @@ class LiveCampaign(Campaign):
         self._stepper: Possible | None = None
         self._looked_at: Counter[str] = Counter()
         self._kept: _Kept | None = None
+        self._about: About | None = None
+        """What the last answer was that the device got before the last difference."""
         self._refused = 0
+        self._dissected: set[str] = set()
+        """Deaths that were made shorter, as they were found."""
         self._told = 0
         """How many of the findings are taken over; the last one not before it is saved."""
 
@@ -85,18 +110,36 @@ class LiveCampaign(Campaign):
             self._bench.taken.add(finding.difference, _last_packet(finding.case))
         self._told = len(self.report.findings)
         try:
-            found = super()._one_case(budget)
-        except CaseError as error:
-            self._refused += 1
-            if self._refused == REFUSED:
-                self._bench.lost = f"no connection can be had: {error}"
-            return None
-        except (LinkError, PeerError, Unable, VerbsError) as error:
-            return self._lose(str(error))
+            return self._on_living_device(budget)
         except Interrupted as signal:
             raise KeyboardInterrupt from signal
         finally:
             self._bench.disconnect()
+
+    def _on_living_device(self, budget: int) -> Finding | None:
+        """The next case on a device that lives, or what is found when it does not."""
+        bench = self._bench
+        try:
+            bench.begin()
+        except (LinkError, PeerError) as error:
+            bench.lost = str(error)
+            return None
+        try:
+            found = super()._one_case(budget)
+            is_due = len(self._history) >= SUSPECTS or self.report.packets >= budget
+            if found is None and is_due:
+                self._look()
+        except CaseError as error:
+            self._refused += 1
+            if self._refused == REFUSED:
+                bench.lost = f"no connection can be had: {error}"
+            return None
+        except (LinkError, PeerError, Unable, VerbsError) as error:
+            try:
+                return self._lose(str(error))
+            except LinkError as own:  # our end of the link is gone
+                bench.lost = str(own)
+                return None
         self._refused = 0
         if found is not None:
             self._looked_at.clear()
@@ -109,13 +152,17 @@ class LiveCampaign(Campaign):
         return self._duel_with(reference, target).quick()
 
     def _possible(self, number: int) -> Possible:
-        self._stepper = Possible(self._any(number), self._bench.largest, self._bench.taken)
+        bench = self._bench
+        spared = bench.liveness.qpn
+        self._stepper = Possible(self._any(number), bench.largest, bench.taken, spared)
         return self._stepper
 
     # What is found.
 
     def _examine(self, case: Case, difference: Difference, state: str) -> Finding | None:
         """A difference: does it come again, on another connection?"""
+        self._look()
+        self._history.append(case)
         report = self.report
         quick = bucket_of(difference, case.steps[-1], state)
         if self._looked_at[quick] >= ENOUGH:
@@ -124,10 +171,13 @@ class LiveCampaign(Campaign):
         self._kept = None
         found = self.replay(case)
         if found is None or self._kept is None:
-            report.unstable[quick] += 1
+            report.count_unstable(quick)
             return None
         case = case.with_steps(case.steps[: found.step + 1])
-        return self._judged(self._unknown(case, found) or case, quick)
+        finding = self._judged(self._unknown(case, found) or case, quick)
+        if finding is not None and not finding.about and self._about is not None:
+            finding.rule = self._about.rule
+        return finding
 
     def _name_of(self, case: Case, left: Difference | None, bucket: str) -> str:
         """By the careful duel: the quick one may have seen it late."""
@@ -139,7 +189,7 @@ class LiveCampaign(Campaign):
             return "flags of a completion"
         if _is_unknown(case, left) and not _has_fields(case):
             return f"{opcode_text(_opcode(case))} is not known"
-        return bucket_of(left, case.steps[left.step], self._kept.state)
+        return name(left, case.steps[left.step], self._kept.state, self._about, self.report.taken)
 
     def _unknown(self, case: Case, difference: Difference) -> Case | None:
         """The plainest case of an optional operation that the device does not know, if it is."""
@@ -162,15 +212,20 @@ class LiveCampaign(Campaign):
         kept = self._kept
         if kept is not None and kept.covers(case):
             reference = Emulation(case.connection, profile, kept.numbers)
+            duel = self._duel_with(reference, Playback(kept.outcomes))
             try:
-                return _carried_out(case, self._duel_with(reference, Playback(kept.outcomes)))
+                difference = _carried_out(case, duel)
             except Unheard:
                 pass  # this reference would have gone another way
+            else:
+                self._about = duel.about
+                return difference
         bench = self._bench
         target = bench.connect(case.connection)
         reference = Emulation(case.connection, profile, target.numbers)
         duel = self._duel_with(reference, target)
         difference = _carried_out(case, duel)
+        self._about = duel.about
         done = case.with_steps(case.steps[: duel.steps])
         self._kept = _Kept(done, target.numbers, duel.outcomes, duel.state)
         return difference
@@ -181,85 +236,162 @@ class LiveCampaign(Campaign):
 
     def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
         """A case made shorter: on an emulator if one does the same, else on the device."""
-        wanted = signature(difference)
+        if difference.kind == "crash":
+            return self._shortest_deadly(case)
+        wanted, told = signature(difference), self._about
         if self.replay(case) is None:
             binding, model = Binding(PEER_ADDRESS, ADDRESS), self._profile
 
             def on_model(shorter: Case) -> bool:
                 connection = shorter.connection
+                if not fits_link(shorter):
+                    return False
                 target = Emulation(connection, model)
                 duel = Duel(binding, Emulation(connection, profile), target)
                 found = _carried_out(shorter, duel)
                 return found is not None and signature(found) == wanted
 
-            shorter = minimise(case, on_model)
+            shorter = minimise(case, on_model, is_over=self._is_late)
             found = self.replay(shorter, profile)
             if found is not None and signature(found) == wanted:
                 return shorter
 
         def on_device(shorter: Case) -> bool:
-            return self._shows(shorter, profile, wanted)
+            return self._shows(shorter, profile, wanted, told)
 
         for count in range(1, FEW):  # mostly the last steps do it
             end = case.with_steps(case.steps[-count:])
             if on_device(end):
                 case = end
                 break
-        return minimise(case, on_device, TRIALS)
+        return minimise(case, on_device, TRIALS, is_over=self._is_late)
 
-    def _shows(self, case: Case, profile: Profile, wanted: tuple[str, str, str]) -> bool:
+    def _shows(
+        self, case: Case, profile: Profile, wanted: tuple[str, str, str], told: About | None
+    ) -> bool:
+        if not fits_link(case):
+            return False
         try:
             target = self._bench.connect(case.connection)
         except CaseError:
             return False  # the device has no such connection
         reference = Emulation(case.connection, profile, target.numbers)
-        found = _carried_out(case, self._duel_with(reference, target).quick())
-        return found is not None and signature(found) == wanted
+        duel = self._duel_with(reference, target).quick()
+        found = _carried_out(case, duel)
+        if found is None or signature(found) != wanted:
+            return False
+        return told is None or duel.about == told
+
+    # What is dead.
+
+    def _look(self) -> None:
+        """Whether the control connection lives; raises `PeerError` if not."""
+        death = self._bench.liveness.look()
+        if death.what:
+            raise PeerError(death.reason)
+        self._history.clear()
 
     def _lose(self, reason: str) -> Finding | None:
-        """The device did not do its part: is it only this connection?"""
-        report, stepper = self.report, self._stepper
-        self._kept = None
-        case = self._suspect(stepper)
-        what = "a connection"
-        try:
-            self._bench.connect(Connection())
-        except (LinkError, PeerError, CaseError) as error:
-            self._bench.lost = str(error)
-            what = "the host" if not self._bench.host_answers() else "every connection"
-        if case is None:
+        """The device did not do its part: how far does it go, and what was it?"""
+        report, bench = self.report, self._bench
+        suspects, self._history = self._suspects(), []
+        death = self._death(reason)
+        if death.what.is_end and (bench.liveness.restart is None or not suspects):
+            bench.lost = death.reason
+        if not suspects:
             return None
-        last = _last_packet(case)
-        bucket = f"{what} is dead after {opcode_text(last.opcode) if last else 'nothing'}"
-        difference = Difference(len(case.steps) - 1, "crash", [], [reason])
-        self._bench.taken.add(difference, last)
+        case = original = suspects[-1]
+        before = _bucket(death, case)
+        if before not in self._dissected and self._minimises and not bench.lost:
+            self._dissected.add(before)
+            autopsy = self._dissect(suspects, death)
+            if autopsy.best is None:
+                death = replace(death, reason=f"{death.reason}, which was not seen again")
+            case, original = autopsy.best or case, autopsy.original or original
+        difference = Difference(max(len(case.steps) - 1, 0), "crash", [], [str(death)])
+        bench.taken.add(difference, _last_packet(case))
+        bucket = _bucket(death, case)
         report.seen[bucket] += 1
         if report.seen[bucket] > 1:
             return None
+        bench.death = death
         finding = Finding(
-            *(len(report.seen), bucket, case, case, difference),
+            *(len(report.seen), bucket, case, original, difference),
             *(report.packets, "IBA 9.9; rc-transport 6"),
         )
         report.findings.append(finding)
         return finding
 
-    def _suspect(self, stepper: Possible | None) -> Case | None:
-        """The last case that had steps: each began with a connection that was good."""
+    def _suspects(self) -> list[Case]:
+        """Cases since the device was seen to live; the last one may not have come to its end."""
+        suspects, stepper = list(self._history), self._stepper
         if stepper is not None and stepper.steps:
-            origin = f"{self._origin}case {self.next_case}"
-            return Case(stepper.connection, tuple(stepper.steps), self._name, origin)
-        return self._history[-1] if self._history else None
+            steps, origin = tuple(stepper.steps), f"{self._origin}case {self.next_case}"
+            if not suspects or suspects[-1].steps != steps:
+                suspects.append(Case(stepper.connection, steps, self._name, origin))
+        return suspects
+
+    def _death(self, reason: str) -> Death:
+        """What is dead, if something was wrong for this reason."""
+        self._kept = None
+        self._bench.disconnect()
+        death = self._bench.liveness.examine()
+        return death if death.what else Death(Dead.CONNECTION, reason)
+
+    def _dissect(self, suspects: Sequence[Case], death: Death) -> Autopsy:
+        autopsy = Autopsy(self._bench, self._connected, death.what, self._is_late)
+        try:
+            autopsy.dissect(suspects)
+        except (Interrupted, KeyboardInterrupt):
+            self.is_interrupted = True
+        return autopsy
+
+    def judge(self, case: Case) -> tuple[Profile, Difference | None]:
+        """As with any target; what a device dies of is a difference, too.
+
+        Raises `LinkError` and `PeerError` for a device that was dead before.
+        """
+        bench = self._bench
+        bench.begin()
+        try:
+            if any(isinstance(step, Connect) for step in case.steps):
+                death = carry_out(bench, self._connected, case)
+            else:
+                judged = super().judge(case)
+                self._look()
+                return judged
+        except (LinkError, PeerError, Unable, VerbsError) as error:
+            death = self._death(str(error))
+        if not death.what:
+            return self._profile, None
+        bench.death = death
+        return self._profile, Difference(max(len(case.steps) - 1, 0), "crash", [], [str(death)])
+
+    def _shortest_deadly(self, case: Case) -> Case:
+        bench = self._bench
+        death = bench.death
+        if bench.liveness.has_ended and bench.liveness.restart is None:
+            raise PeerError(f"{death}: a case that ends it is made shorter with --restart COMMAND")
+        short = self._dissect([case], death).best
+        bench.death = death
+        return short or case
 
 
 class Possible:
-    """A stepper, but only what a device on a link can be sent."""
+    """A stepper, but only what a device on a link can be sent.
 
-    def __init__(self, stepper: Stepper, largest: int, taken: Taken) -> None:
+    spared: number of a queue pair that is not sent to.
+    """
+
+    def __init__(
+        self, stepper: Stepper, largest: int, taken: Taken, spared: int | None = None
+    ) -> None:
         self.steps: list[Step] = []
         """All so far."""
         self._stepper = stepper
         self._largest = largest
         self._taken = taken
+        self._spared = spared
 
     @property
     def connection(self) -> Connection:
@@ -278,8 +410,12 @@ class Possible:
         return None
 
     def _is_possible(self, step: Step, reference: Emulation) -> bool:
+        if isinstance(step, Post):
+            return has_fitting_timeout(reference.connection) and step.opcode not in UNKNOWN
+        if isinstance(step, Wait):
+            return reference.qp.requester.timers.next_timeout() is not None
         if not isinstance(step, Packet):
-            return not isinstance(step, Post | Wait)
+            return True
         if self._taken.has(step):
             return False
         if step.length + step.more + HEADERS > self._largest:
@@ -290,7 +426,12 @@ class Possible:
             needed.add("mw.rkey")
         if any(name.startswith("eth.") for name in step.fields):
             return False
-        return needed <= reference.symbols.keys()
+        aim = step.fields.get("bth.dest_qp")
+        if isinstance(aim, tuple):
+            aim = reference.symbols.get(aim[0], 0) + aim[1]
+        if aim is not None and aim == self._spared:
+            return False
+        return needed - {"ssn"} <= reference.symbols.keys()  # that one is always found out
 
 
 class _Kept:
@@ -318,6 +459,14 @@ def _carried_out(case: Case, duel: Duel) -> Difference | None:
         if difference is not None:
             return difference
     return duel.end()
+
+
+def _bucket(death: Death, case: Case) -> str:
+    last = _last_packet(case)
+    if last is None:
+        return f"{death.what} after nothing"
+    opcode = opcode_on_wire(last)
+    return f"{death.what} after {opcode_text(opcode) if opcode in INFO else 'a reserved opcode'}"
 
 
 def _last_packet(case: Case) -> Packet | None:
@@ -356,6 +505,9 @@ def _number(thing: object) -> int:
 def _no_target(connection: Connection) -> Subject:
     raise CaseError("a device on a link is not made for a case")
 
+
+UNKNOWN = (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE)
+"""What the agent cannot post."""
 
 HEADERS = 100
 """Bytes around a payload at most: IPv4, UDP, BTH, AtomicETH, padding and ICRC are 76."""

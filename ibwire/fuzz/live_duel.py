@@ -13,20 +13,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Receive, RunsAway, Step
+from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Receive, RunsAway, Step, Wait
 from ibwire.fuzz.duel import Difference, Duel, Subject, first_bytes
 from ibwire.fuzz.emulation import Completion, Emulation
 from ibwire.fuzz.live import LiveTarget
+from ibwire.fuzz.live_names import About, about
+from ibwire.fuzz.live_reads import Reads
 from ibwire.fuzz.live_taken import FLAGS, Taken
 from ibwire.node import Frame
 from ibwire.rc.path import Path
-from ibwire.units import Time
+from ibwire.units import MS, Time
 from ibwire_layers import syndrome as aeth
-from ibwire_layers.opcodes import OpCode
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import AckKind
 
 BTH = 42
 """Where it is in an answer: behind Ethernet, IPv4 and UDP."""
+
+ACK_REQUEST = 0x80
+"""The bit of a BTH that asks for an ACK, in its byte 8."""
+
+LONG: Time = 240 * MS
+"""A wait during which a step can be tried: as long as two that are looked at with care, on a
+slow host. The table of RNR waits has 245.76 ms (rc-transport 7)."""
+
+TIMEOUT = 17
+"""The only ACK timeout besides none with which a device is asked: 537 ms, for the same reason."""
+
+LATEST = 4
+"""By how much the timeout may be longer than it says (C9-141; rc-transport 9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +106,8 @@ class Playback:
         raise Unheard
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
-        """Time did not pass on demand."""
-        raise Unheard
+        """It passed then."""
+        return []
 
 
 class Unheard(Exception):
@@ -118,12 +134,19 @@ class LiveDuel(Duel):
         """What the device has done, step by step."""
         self.state = reference.state
         """That of the connection before the last step."""
+        self.about: About | None = None
+        """What the last answer was that the device got, if it came after its last request."""
         self._path = path
         self._taken = taken
         self._sent: list[Frame] = []
         self._waiting: list[Frame] = []
         """What the reference has answered and the device may answer, too."""
         self._quick = False
+        self._early: list[Frame] = []
+        """What the device has sent during a wait, and was not looked at."""
+        self._has_acted = False
+        """Whether something was done during the RNR wait that goes on."""
+        self._reads = Reads()
 
     def quick(self) -> LiveDuel:
         """The same, but quick."""
@@ -138,15 +161,48 @@ class LiveDuel(Duel):
             return Difference(self.steps - 1, "endless", self.expected, [str(error)])
 
     def _step(self, step: Step) -> Difference | None:
-        reference, target = self.reference, self.target
+        reference = self.reference
+        left = self._left
+        if left is not None and not isinstance(step, Wait):
+            if self._has_acted or left < LONG:
+                difference = self._pass(0, self.steps - 1)
+                if difference is not None:
+                    return difference
+            else:
+                self._has_acted = True
         number = self.steps
         self.steps += 1
         self.expected = []
         self.state = reference.state
+        if isinstance(step, Wait):
+            return self._pass(step.time, number)
+        self._act(step)
+        self._take_answers()
+        left = self._left
+        if left is not None and left < LONG:
+            return None  # it may be over before the device has been silent for long enough
+        return self._look(number)
+
+    @property
+    def _left(self) -> Time | None:
+        """How long it is until the reference sends again of itself, `None` if it does not."""
+        due = self.reference.qp.requester.timers.next_timeout()
+        return None if due is None else due - self.reference.now
+
+    @property
+    def _is_refused(self) -> bool:
+        """Whether the reference waits after an RNR NAK."""
+        return self.reference.qp.requester.timers.rnr is not None
+
+    def _act(self, step: Step) -> None:
+        """Do to both what a step says."""
+        reference, target = self.reference, self.target
         if isinstance(step, Packet):
             if "aeth.msn" in step.fields:
                 reference.symbols["ssn"] = reference.oldest_ssn
-            frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
+            base = reference.psn(step.psn[0])
+            self.about = about(reference, step, base + step.psn[1] & MASK)
+            frame = self.binding.frame(step, base, reference.symbols)
             if self.records:
                 self.frames.append(("<", 0, frame))
             reference.receive(frame)
@@ -158,22 +214,64 @@ class LiveDuel(Duel):
             for _ in range(step.count):
                 reference.post_recv(1)
                 self.expected += reference.answers()
+        elif isinstance(step, Post):
+            if reference.connection.timeout not in (0, TIMEOUT):
+                raise CaseError(f"a device on a link asks with timeout 0 or {TIMEOUT} only")
+            self.about = None
+            if reference.post_send(step):
+                self._reads.add(step)
+            target.post_send(step)
         else:
-            raise CaseError("a case on a link has one connection, and time passes by itself")
-        self.expected += reference.answers()
+            raise CaseError("a case on a link has one connection")
+
+    def _pass(self, time: Time, number: int) -> Difference | None:
+        """Let time pass, until a timer has run out if one runs: how exact that is does not count.
+
+        A device may begin an RNR wait later than the reference, and end an ACK timeout much
+        later; its answers are waited for, or that there are none.
+        """
+        left = self._left
+        time = time if left is None else left
+        is_timeout = left is not None and not self._is_refused
+        self._has_acted = False
+        self.expected = [frame for _, frame in self.reference.wait(time)]
+        self._take_answers()
+        if is_timeout and isinstance(self.target, LiveTarget):
+            # No longer than until it asks again: from then on it waits for the next time.
+            self._early += self.target.hear(len(self._waiting) or 1, LATEST * time)
+        else:
+            self._early += [frame for _, frame in self.target.wait(time)]
+        return self._look(number)
+
+    def _take_answers(self) -> None:
+        self.expected += self.reference.answers()
         self._waiting += [self._path.frame(each[BTH:-4]) for each in self.expected]
+
+    def _look(self, number: int) -> Difference | None:
+        """What came of the steps so far: all of it, or quickly what is answered."""
         if not self._quick:
             return self._compare_all(number)
-        if not self.expected or not isinstance(target, LiveTarget):
+        if not self._waiting or not isinstance(self.target, LiveTarget):
             return None
-        return self._compare_answers(number, target.hear(len(self._waiting)))
+        missing = max(len(self._waiting) - len(self._early), 0)
+        return self._compare_answers(number, self._heard(self.target.hear(missing)))
+
+    def _heard(self, answers: list[Frame]) -> list[Frame]:
+        """Answers behind those that came during a wait."""
+        early, self._early = self._early, []
+        return [*early, *answers]
 
     def end(self) -> Difference | None:
-        """What a quick duel has not looked for yet."""
-        if not self._quick or not self.steps:
+        """What has not been looked for yet."""
+        if not self.steps:
             return None
+        number = self.steps - 1
         try:
-            return self._compare_all(self.steps - 1)
+            if self._is_refused:
+                difference = self._pass(0, number)
+                if difference is not None:
+                    return difference
+            return self._compare_all(number) if self._quick else None
         except RunsAway as error:
             return Difference(self.steps - 1, "endless", [], [str(error)])
 
@@ -181,8 +279,10 @@ class LiveDuel(Duel):
         expected = self._waiting
         if self.records:
             self.frames += [(">", 0, frame) for frame in got]
+        expected, got = in_usual_order(expected), in_usual_order(got)
         if len(self._sent) > 1:
             expected, got = coalesced(expected), coalesced(got)
+        got = with_usual_marks(got, expected)
         self._waiting, self._sent = [], []
         return Difference(number, "answer", expected, got) if expected != got else None
 
@@ -190,7 +290,7 @@ class LiveDuel(Duel):
         reference, target = self.reference, self.target
         outcome = Outcome(
             self._sent,
-            target.answers(),
+            self._heard(target.answers()),
             target.completions(),
             target.events(),
             target.memory,
@@ -206,14 +306,32 @@ class LiveDuel(Duel):
         ]
         if completed != outcome.completions:
             return Difference(number, "completion", completed, outcome.completions)
-        if reference.memory != outcome.memory:
-            places = first_bytes(reference.memory, outcome.memory)
-            return Difference(number, "memory", *places)
+        self._reads.complete(completed)
+        memory = self._reads.with_undefined(outcome.memory, reference.memory)
+        if reference.memory != memory:
+            return Difference(number, "memory", *first_bytes(reference.memory, memory))
         raised = [
             [event for event in events if event not in self._taken.events]
             for events in (reference.events(), outcome.events)
         ]
         return Difference(number, "event", *raised) if raised[0] != raised[1] else None
+
+
+def in_usual_order(frames: Sequence[Frame]) -> list[Frame]:
+    """Answers before requests of the device's own: which are first is left open."""
+    return sorted(frames, key=_is_request)
+
+
+def with_usual_marks(got: Sequence[Frame], expected: Sequence[Frame]) -> list[Frame]:
+    """Requests that ask for an ACK as is expected; but the last one of all is left as it is.
+
+    When else one is asked for a device may choose (rc-transport 5).
+    """
+    same = [
+        wanted if _is_request(frame) and _unmarked(frame) == _unmarked(wanted) else frame
+        for frame, wanted in zip(got[:-1], expected, strict=False)
+    ]
+    return [*same, *got[len(same) :]]
 
 
 def coalesced(frames: Sequence[Frame]) -> list[Frame]:
@@ -232,6 +350,17 @@ def _is_ack(frame: Frame) -> bool:
         and frame[BTH] == OpCode.RC_ACKNOWLEDGE
         and aeth.kind(frame[BTH + 12]) is AckKind.ACK
     )
+
+
+def _is_request(frame: Frame) -> bool:
+    info = INFO.get(frame[BTH]) if len(frame) > BTH + 12 else None
+    return info is not None and not info.is_response
+
+
+def _unmarked(frame: Frame) -> bytes:
+    """Without the request for an ACK, and the ICRC that covers it."""
+    at = BTH + 8
+    return frame[:at] + bytes([frame[at] & ~ACK_REQUEST]) + frame[at + 1 : -4]
 
 
 def _psn(frame: Frame) -> int:

@@ -48,7 +48,7 @@ class Taken:
                 if one != other:
                     texts.append(f"flags {one[FLAGS]} {other[FLAGS]}")
         elif last is not None and difference.kind == "crash":
-            texts.append(f"packet {last.opcode} {last.why}".rstrip())
+            texts.append(f"packet {opcode_on_wire(last)} {last.why}".rstrip())
         elif last is not None and last.opcode in OPTIONAL and not last.fields and not got:
             texts.append(f"packet {last.opcode}")
         for text in texts:
@@ -59,7 +59,7 @@ class Taken:
 
     def has(self, packet: Packet) -> bool:
         """Whether a packet is of those that are not sent any more."""
-        form = _form(packet.opcode)
+        form = _form(opcode_on_wire(packet))
         return not self._packets.isdisjoint(((form, packet.why), (form, "")))
 
     def _take(self, text: str) -> None:
@@ -74,6 +74,12 @@ class Taken:
             self._packets.add((_form(int(found["packet"])), found["why"] or ""))
 
 
+def opcode_on_wire(packet: Packet) -> int:
+    """The opcode that a packet has, which may be another one on purpose."""
+    said = packet.fields.get("bth.opcode", packet.opcode)
+    return said if isinstance(said, int) else packet.opcode
+
+
 def differs_in_flags(difference: Difference) -> bool:
     """Whether completions are the same but for their flags."""
     return difference.kind == "completion" and (
@@ -86,9 +92,12 @@ def _without_flags(completions: Sequence[object]) -> list[object]:
 
 
 def _form(opcode: int) -> tuple[object, ...]:
-    """What packets of one kind have in common, first or last: operation and headers."""
+    """What packets of one kind have in common, first or last: operation and headers.
+
+    All opcodes that there are not are one kind.
+    """
     info = INFO.get(opcode)
-    return (opcode,) if info is None else (info.operation, *info.headers)
+    return () if info is None else (info.operation, *info.headers)
 
 
 _TEXT = re.compile(

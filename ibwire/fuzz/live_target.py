@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ibwire import drill
 from ibwire.drill.live import Bench as DrillBench
+from ibwire.drill.live import Diverted
+from ibwire.drill.target import Unable
+from ibwire.errors import LinkError, PeerError, VerbsError
 from ibwire.fuzz.campaign import Maker
-from ibwire.fuzz.case import Case, CaseError, Connection
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Step
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.live import Bench
 from ibwire.fuzz.live_campaign import LiveCampaign
 from ibwire.fuzz.live_duel import LiveDuel, Playback
-from ibwire.fuzz.targets import Target
+from ibwire.fuzz.live_liveness import Dead, Death
+from ibwire.fuzz.live_steps import timely
+from ibwire.fuzz.targets import CM, Target
 from ibwire.rc.profile import Profile
 
 ROLE = "responder"
-"""What of a device on a link can be attacked."""
+"""What of a device on a link is attacked unless somebody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +34,54 @@ class LinkTarget(Target):
     bench: Bench
 
     @property
+    def role(self) -> str:
+        """What of it is attacked unless somebody says otherwise."""
+        return ROLE
+
+    @property
     def options(self) -> str:
         """How a command is told of it."""
         return f"--dev {self.bench.endpoint.port.name} --peer {self.bench.peer}"
 
     def campaign(self, role: str, make: Maker, **options: Any) -> LiveCampaign:
         """A run against it; raises `CaseError` for a role that it cannot have."""
-        if role not in (ROLE, ""):
-            raise CaseError(f"role {role!r}: of a device on a link only its {ROLE} is attacked")
-        return LiveCampaign(self.bench, make, **options)
+        if role == CM:
+            raise CaseError("role 'cm': on a link it needs --service, the port of a listener there")
+        return LiveCampaign(self.bench, make if role == ROLE else timely(make), **options)
 
     def duel(self, case: Case, profile: Profile) -> LiveDuel:
         """The reference and it, with a new connection."""
         bench, numbers = self.bench, self.bench.numbers
-        if bench.lost and numbers is not None:
-            reference = Emulation(case.connection, profile, numbers)
-            return _Gone(bench, reference)
-        target = bench.connect(case.connection)
+        try:
+            if bench.death.what:
+                raise PeerError(bench.death.reason)
+            target = bench.connect(case.connection)
+        except (LinkError, PeerError) as error:
+            if numbers is None:
+                raise
+            if not bench.death.what:
+                bench.death = Death(Dead.CONNECTION, str(error))
+            return _Gone(bench, Emulation(case.connection, profile, numbers))
         reference = Emulation(case.connection, profile, target.numbers)
-        return LiveDuel(bench.binding, bench.path, reference, target, taken=bench.taken)
+        return _Watched(bench.binding, bench.path, reference, target, taken=bench.taken)
+
+
+class _Watched(LiveDuel):
+    """A duel in which the device may die, which is a difference."""
+
+    def step(self, step: Step) -> Difference | None:
+        """Carry out one step."""
+        return self._watched(lambda: super(_Watched, self).step(step))
+
+    def end(self) -> Difference | None:
+        """What has not been looked for yet."""
+        return self._watched(super().end)
+
+    def _watched(self, act: Callable[[], Difference | None]) -> Difference | None:
+        try:
+            return act()
+        except (LinkError, PeerError, Unable, VerbsError) as error:
+            return Difference(max(self.steps - 1, 0), "crash", [], [str(error)])
 
 
 class _Gone(LiveDuel):
@@ -54,8 +89,16 @@ class _Gone(LiveDuel):
 
     def __init__(self, bench: Bench, reference: Emulation) -> None:
         super().__init__(bench.binding, bench.path, reference, Playback([]), taken=bench.taken)
-        self._reason = bench.lost
+        self._reason = str(bench.death)
         self.quick()
+
+    def step(self, step: Step) -> Difference | None:
+        """As far as the fuzzer has its part in it, on one connection or several."""
+        if not isinstance(step, Connect):
+            return super().step(step)
+        self.steps += 1
+        self.reference.reconnect(step.connection)
+        return None
 
     def end(self) -> Difference:
         """It does not go on."""
@@ -66,8 +109,8 @@ def link_target(bench: Bench) -> LinkTarget:
     """The device of a bench as a target."""
 
     def fulfils(text: str) -> bool:
-        if bench.lost:
-            return False
+        if bench.death.what:
+            return not bench.death.what.is_end  # a script has one connection, and sees no other
         script = drill.parse(text.encode(), "case.drill")
         endpoint, diverted = bench.endpoint, bench.diverted
         endpoint.live.node = bench.inner
@@ -76,6 +119,8 @@ def link_target(bench: Bench) -> LinkTarget:
             other = DrillBench(endpoint, bench.peer, bench.way, slack=bench.tolerance)
             return all(other.run(script, case, "spec").passed for case in script.cases)
         finally:
+            if isinstance(endpoint.live.node, Diverted):  # its queue pairs may still ask
+                diverted.former |= endpoint.live.node.former
             endpoint.live.node = diverted
 
     return LinkTarget(f"live:{bench.peer}", "", _not_made, _not_made, fulfils, bench)

@@ -121,6 +121,18 @@ def test_what_ended_a_device_is_not_sent_again_first_or_last() -> None:
     assert not known.has(Packet(WRITE, length=4))
 
 
+def test_opcodes_that_there_are_not_are_left_out_together() -> None:
+    """A device that dies of one is not killed again by each of the others."""
+    taken = Taken()
+    one = Packet(WRITE, fields={"bth.opcode": 25}, why="opcode")
+    taken.add(Difference(0, "crash", [], ["gone"]), one)
+    known = Taken(taken.texts)
+
+    assert known.has(Packet(READ, fields={"bth.opcode": 31}, why="opcode"))
+    assert not known.has(Packet(READ, fields={"bth.opcode": WRITE}, why="opcode"))
+    assert not known.has(Packet(WRITE, why="opcode"))
+
+
 def test_a_damaged_list_of_what_was_taken_over_is_refused() -> None:
     with pytest.raises(CaseError, match="left_out: 'event x'"):
         Taken(["event x"])
@@ -156,4 +168,19 @@ def test_what_a_link_cannot_carry_is_left_out() -> None:
 
     assert possible.next(device) == Receive(1)
     assert possible.next(device) == Packet(WRITE, length=8)
+    assert possible.next(device) is None
+
+
+def test_the_control_connection_is_not_sent_to() -> None:
+    """Whether its number is said as such, or counted from that of the case."""
+    device = Emulation(Connection())
+    control = device.symbols["qpn"] + 1
+    steps = Steps(
+        Packet(WRITE, fields={"bth.dest_qp": control}),
+        Packet(WRITE, fields={"bth.dest_qp": ("qpn", 1)}),
+        Packet(WRITE, fields={"bth.dest_qp": ("qpn", 2)}),
+    )
+    possible = Possible(steps, 1500, Taken(), spared=control)
+
+    assert possible.next(device) == Packet(WRITE, fields={"bth.dest_qp": ("qpn", 2)})
     assert possible.next(device) is None

@@ -1,0 +1,183 @@
+"""What a device dies of is found by having it die again: on devices that are only a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ibwire.errors import PeerError
+from ibwire.fuzz import live_deaths
+from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
+from ibwire.fuzz.live_deaths import DEATHS, Autopsy
+from ibwire.fuzz.live_liveness import ALIVE, Dead, Death
+from ibwire_layers.opcodes import OpCode
+
+WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
+SEND = Packet(int(OpCode.RC_SEND_ONLY), length=8)
+POISON = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE))
+
+Received = list[list[Step]]
+"""What a device has received since it was started, by connection."""
+
+
+class Device:
+    """A device that dies by a rule, and is brought back so many times."""
+
+    def __init__(
+        self, dies: Callable[[Received], bool], what: Dead = Dead.EVERY, lives: int = DEATHS + 9
+    ) -> None:
+        self.dies = dies
+        self.what = what
+        self.lives = lives
+        self.received: Received = []
+        self.has_ended = True
+        self.lost = ""
+
+    @property
+    def liveness(self) -> Device:
+        return self
+
+    def begin(self, *, anew: bool = False) -> None:
+        if not anew and not self.has_ended:
+            return
+        if not self.lives:
+            raise PeerError("no power")
+        self.lives -= 1
+        self.received, self.has_ended = [], False
+
+    def connect(self, connection: Connection) -> Any:
+        self.received.append([])
+        return self
+
+    def step(self, step: Step) -> None:
+        self.received[-1].append(step)
+
+    def disconnect(self) -> None:
+        pass
+
+    def examine(self) -> Death:
+        if not self.dies(self.received):
+            return ALIVE
+        self.has_ended = self.what.is_end
+        if not self.has_ended:
+            self.received = []
+        return Death(self.what, "silent")
+
+
+def dissected(device: Any, *suspects: Case, is_over: Callable[[], bool] = bool) -> Autopsy:
+    autopsy = Autopsy(device, device.connect, device.what, is_over)
+    autopsy.dissect(suspects)
+    return autopsy
+
+
+def case(*steps: Step, **connection: int) -> Case:
+    return Case(Connection(**connection), steps)
+
+
+def any_has(count: int) -> Callable[[Received], bool]:
+    """Dies of so much poison on one connection."""
+    return lambda received: any(steps.count(POISON) >= count for steps in received)
+
+
+HARMLESS = [case(*[WRITE, SEND] * 5, rq_psn=number) for number in range(4)]
+
+
+def test_the_deadly_packet_is_found_in_an_earlier_case_with_few_deaths() -> None:
+    deadly = case(*[WRITE, SEND] * 5, POISON, WRITE, WRITE, WRITE, rq_psn=9)
+    device = Device(any_has(1))
+
+    autopsy = dissected(device, *HARMLESS, deadly, *HARMLESS)
+
+    assert autopsy.best == case(POISON)
+    assert autopsy.original == deadly
+    assert DEATHS + 9 - device.lives <= 8
+
+
+def test_what_it_takes_stays_in_the_case() -> None:
+    deadly = case(SEND, POISON, WRITE, SEND, SEND, SEND, POISON, WRITE)
+
+    assert dissected(Device(any_has(2)), *HARMLESS, deadly).best == case(POISON, POISON)
+
+
+def test_it_may_take_several_connections() -> None:
+    def dies(received: Received) -> bool:
+        return sum(POISON in steps for steps in received) > 1
+
+    autopsy = dissected(Device(dies), case(WRITE, POISON), case(WRITE, SEND), case(POISON, SEND))
+
+    assert autopsy.best == case(POISON, Connect(Connection()), POISON)
+    assert autopsy.original is not None
+    assert len(autopsy.original.steps) == 8
+
+
+def test_a_death_that_needs_what_was_tried_before_is_not_taken_for_that_of_a_case() -> None:
+    """A device that leaks: it dies of the third poison since it was started."""
+
+    def dies(received: Received) -> bool:
+        return sum(steps.count(POISON) for steps in received) > 2
+
+    autopsy = dissected(Device(dies), *[case(WRITE, POISON)] * 3)
+
+    assert autopsy.best is not None
+    assert autopsy.best.steps.count(POISON) == 3
+
+
+def test_a_death_that_does_not_come_again_has_no_case() -> None:
+    autopsy = dissected(Device(lambda received: False), *HARMLESS)
+
+    assert (autopsy.best, autopsy.original) == (None, None)
+
+
+def test_a_device_that_does_not_come_back_is_given_up_with_the_best_so_far() -> None:
+    deadly = case(SEND, POISON, WRITE, POISON, rq_psn=9)
+    device = Device(any_has(2), lives=2)
+
+    autopsy = dissected(device, deadly)
+
+    assert autopsy.best is not None
+    assert autopsy.best.steps.count(POISON) == 2
+    assert device.lost == "no power"
+
+
+def test_another_death_is_not_the_same() -> None:
+    """Harm to another connection is not that the device is gone, nor the other way round."""
+    device = Device(any_has(1))
+    autopsy = Autopsy(device, device.connect, Dead.OTHER, bool)  # type: ignore[arg-type]
+
+    autopsy.dissect([case(POISON)])
+
+    assert autopsy.best is None
+
+
+def test_harm_to_others_needs_no_restart() -> None:
+    device = Device(any_has(1), Dead.OTHER, lives=1)
+
+    assert dissected(device, case(WRITE, POISON, SEND)).best == case(POISON)
+    assert device.lost == ""
+
+
+def test_a_device_dies_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here twice: that takes a second device, and no third."""
+    monkeypatch.setattr(live_deaths, "DEATHS", 2)
+    device = Device(any_has(1))
+
+    dissected(device, case(*[WRITE, SEND] * 5, POISON, *[WRITE, SEND] * 5, rq_psn=9))
+
+    assert DEATHS + 9 - device.lives == 2
+
+
+def test_time_that_is_up_ends_it() -> None:
+    device = Device(any_has(1))
+
+    autopsy = dissected(device, case(POISON, WRITE), is_over=lambda: device.lives < DEATHS + 8)
+
+    assert autopsy.best == case(POISON, WRITE)
+
+
+def test_without_time_nothing_is_tried() -> None:
+    device = Device(any_has(1))
+
+    assert dissected(device, case(POISON), is_over=lambda: True).best is None
+    assert device.lives == DEATHS + 9

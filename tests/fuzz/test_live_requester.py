@@ -1,0 +1,456 @@
+"""What attacks on the requester of a device on a link are made of, without a link."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ibwire.fuzz import live_names
+from ibwire.fuzz.binding import Binding
+from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Step, Value, Wait
+from ibwire.fuzz.choices import CHOICES
+from ibwire.fuzz.duel import Difference
+from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.generator import Generator, Menu
+from ibwire.fuzz.live_campaign import Possible
+from ibwire.fuzz.live_duel import LiveDuel, with_usual_marks
+from ibwire.fuzz.live_names import About, about, name
+from ibwire.fuzz.live_reads import START
+from ibwire.fuzz.live_steps import LONG_CODE, Timely, fits_link
+from ibwire.fuzz.live_taken import Taken
+from ibwire.node import Frame
+from ibwire.rc.device import gid_of
+from ibwire.rc.path import Path, ethernet_route
+from ibwire.rc.profile import PROFILES, Profile
+from ibwire.rc.work import WROpcode
+from ibwire.units import MS, US
+from ibwire_layers.opcodes import OpCode
+
+ASKS = Connection(timeout=0)
+"""Of a device that asks on a link."""
+
+ACK_REQUEST_AT = 42 + 8
+"""Byte of a RoCEv2 frame over IPv4 whose highest bit is BTH.AckReq (IBA 9.2.1)."""
+
+TIMED = Connection(timeout=17)
+"""537 ms: 4.096 us times 2^17 (IBA 9.7.6.1.3)."""
+
+TIMEOUT = Wait(536_870_912_000)
+
+LATE = 20 * MS
+"""As long as a silence is that is listened for."""
+
+
+class Prompt(Emulation):
+    """A device for which time passes while it is listened to, as it does on a link."""
+
+    def answers(self) -> list[Frame]:
+        return [*super().answers(), *(frame for _, frame in self.wait(LATE))]
+
+
+def send(length: int = 8) -> Post:
+    return Post(int(WROpcode.SEND), length)
+
+
+def write(length: int = 8) -> Post:
+    """Needs no credit of the peer's, as a SEND does."""
+    return Post(int(WROpcode.RDMA_WRITE), length)
+
+
+def read(length: int) -> Post:
+    return Post(int(WROpcode.RDMA_READ), length)
+
+
+def ack(syndrome: int = 0x1F, offset: int = 0) -> Packet:
+    fields: dict[str, Value] = {"aeth.syndrome": syndrome, "aeth.msn": ("ssn", 0)}
+    return Packet(int(OpCode.RC_ACKNOWLEDGE), ("una", offset), fields=fields)
+
+
+def rnr_nak(code: int) -> Packet:
+    return ack(0x20 | code)
+
+
+def response(kind: str, length: int, offset: int = 0) -> Packet:
+    return Packet(int(OpCode[f"RC_RDMA_READ_RESPONSE_{kind}"]), ("una", offset), length)
+
+
+def duel(target: Emulation, connection: Connection = ASKS) -> LiveDuel:
+    route = ethernet_route(
+        source=gid_of(ADDRESS),
+        destination=gid_of(PEER_ADDRESS),
+        source_mac=bytes(6),
+        destination_mac=bytes(6),
+        source_port=0xC000,
+    )
+    binding = Binding(PEER_ADDRESS, ADDRESS)
+    return LiveDuel(
+        binding, Path(route), Emulation(connection), _Alike(target, Path(route)), taken=Taken()
+    )
+
+
+class _Alike:
+    """A target whose frames get the usual headers, as `LiveTarget` gives them."""
+
+    def __init__(self, target: Emulation, path: Path) -> None:
+        self._target = target
+        self._path = path
+
+    def __getattr__(self, what: str) -> object:
+        return getattr(self._target, what)
+
+    def answers(self) -> list[Frame]:
+        return [self._path.frame(frame[42:-4]) for frame in self._target.answers()]
+
+    def wait(self, time: int) -> list[tuple[int, Frame]]:
+        found = self._target.wait(time)
+        return [(when, self._path.frame(frame[42:-4])) for when, frame in found]
+
+
+def carried_out(target: Emulation, steps: Sequence[Step]) -> Difference | None:
+    live = duel(target, target.connection)
+    for step in steps:
+        difference = live.step(step)
+        if difference is not None:
+            return difference
+    return live.end()
+
+
+def like(**changes: object) -> Profile:
+    return replace(PROFILES["spec"], **changes)  # type: ignore[arg-type]
+
+
+# Waits.
+
+
+@pytest.mark.parametrize("last", [[], [ack()], [Wait(10 * US)], [rnr_nak(5), ack()]])
+def test_a_short_wait_is_over_before_anything_else_is_looked_at(last: list[Step]) -> None:
+    """Code 1 is 10 us: it has been sent again while somebody still listens."""
+    assert carried_out(Prompt(ASKS), [send(), rnr_nak(1), *last]) is None
+
+
+def test_a_step_is_tried_during_a_long_wait() -> None:
+    steps = [send(), rnr_nak(LONG_CODE), write()]
+
+    right = carried_out(Prompt(ASKS), steps)
+    wrong = carried_out(Prompt(ASKS, like(sends_during_rnr_wait=True)), steps)
+
+    assert right is None
+    assert wrong is not None
+    assert (wrong.step, wrong.kind, len(wrong.expected), len(wrong.got)) == (2, "answer", 0, 1)
+
+
+def test_a_second_step_comes_after_the_long_wait() -> None:
+    """245.76 ms are not as long as two silences on a slow host; an ACK ends what was refused."""
+    late = Prompt(ASKS)
+    steps = [send(), rnr_nak(LONG_CODE), write(), ack(), ack()]
+
+    assert carried_out(late, steps) is None
+    assert late.now >= 245 * MS
+
+
+def test_a_device_that_does_not_wait_is_seen() -> None:
+    impatient = like(rnr_timer_percent=1)
+    difference = carried_out(Prompt(ASKS, impatient), [send(), rnr_nak(LONG_CODE)])
+
+    assert difference is not None
+    assert (difference.step, difference.expected) == (1, [])
+
+
+def test_a_device_that_never_asks_again_is_seen_at_the_end() -> None:
+    difference = carried_out(Prompt(ASKS, like(rnr_timer_percent=1_000_000)), [send(), rnr_nak(1)])
+
+    assert difference is not None
+    assert (difference.step, len(difference.expected), difference.got) == (1, 1, [])
+
+
+def test_how_exact_a_wait_is_does_not_count() -> None:
+    """An RNR wait may be longer (IBA 9.7.5.2.8): rxe adds one or two of its 4 ms."""
+    late = like(rnr_granularity=4 * MS)
+
+    assert carried_out(Prompt(ASKS, late), [send(), rnr_nak(1), ack()]) is None
+
+
+def test_a_device_that_asks_once_too_often_is_seen() -> None:
+    timed = replace(TIMED, retry_cnt=7)
+    steps = [write(), *[Wait(1)] * 8]
+
+    right = carried_out(Emulation(timed), steps)
+    wrong = carried_out(Emulation(timed, like(retry_7_is_infinite=True)), steps)
+
+    assert right is None
+    assert wrong is not None
+    assert (wrong.step, wrong.kind, wrong.expected, len(wrong.got)) == (8, "answer", [], 1)
+
+
+def test_nobody_asks_with_a_short_ack_timeout() -> None:
+    live = duel(Emulation(ASKS))
+    live.reference.connection = Connection(timeout=14)
+
+    with pytest.raises(CaseError, match="timeout 0 or 17 only"):
+        live.step(send())
+
+
+def test_a_case_that_asks_fits_a_link_without_a_short_ack_timeout_only() -> None:
+    assert fits_link(Case(ASKS, (send(),)))
+    assert fits_link(Case(TIMED, (send(),)))
+    assert fits_link(Case(Connection(timeout=14), (ack(),)))
+    assert not fits_link(Case(Connection(timeout=14), (send(),)))
+
+
+class Given:
+    """A stepper of given steps."""
+
+    connection = Connection()
+
+    def __init__(self, *steps: Step) -> None:
+        self.left = list(steps)
+
+    def next(self, reference: Emulation) -> Step | None:
+        return self.left.pop(0) if self.left else None
+
+
+def made(number: int, *given: Step, connection: Connection = ASKS) -> list[Step]:
+    """What a stepper makes of these steps, as the reference goes along."""
+    stepper, device = Timely(Given(*given), number), Emulation(connection)
+    binding = Binding(PEER_ADDRESS, ADDRESS)
+    found: list[Step] = []
+    while (step := stepper.next(device)) is not None:
+        found.append(step)
+        if isinstance(step, Packet):
+            device.symbols["ssn"] = device.oldest_ssn
+            device.receive(binding.frame(step, device.psn(step.psn[0]), device.symbols))
+        elif isinstance(step, Wait):
+            device.wait(step.time)
+        elif isinstance(step, Post):
+            device.post_send(step)
+        device.answers()
+    return found
+
+
+def test_a_device_on_a_link_waits_where_an_rnr_nak_says_so_and_nowhere_else() -> None:
+    steps = made(1, send(), Wait(MS), rnr_nak(1), Wait(MS), ack(), Wait(MS))
+
+    assert steps == [send(), rnr_nak(1), Wait(10 * US), ack()]
+
+
+def test_an_answer_to_the_oldest_request_can_be_sent() -> None:
+    """Which one that is, is found out when it is sent."""
+    possible = Possible(Given(ack()), 1500, Taken(), 0)
+
+    assert possible.next(Emulation(ASKS)) == ack()
+
+
+def test_what_the_agent_cannot_post_is_left_out() -> None:
+    flush, atomic_write = Post(int(WROpcode.FLUSH)), Post(int(WROpcode.ATOMIC_WRITE))
+    possible = Possible(Given(flush, atomic_write, send()), 1500, Taken(), 0)
+
+    assert possible.next(Emulation(ASKS)) == send()
+
+
+def test_some_cases_keep_the_device_waiting() -> None:
+    """In every fifth one, RNR timer code 29: 245.76 ms, in which it is asked for more."""
+    steps = made(5, send(), ack())
+    refusal = steps[1]
+
+    assert steps == [send(), refusal, write(), Wait(245_760 * US), ack()]
+    assert isinstance(refusal, Packet)
+    assert refusal.fields["aeth.syndrome"] == 0x20 | 29
+
+
+def test_cases_on_a_link_have_no_ack_timeout_or_a_long_one() -> None:
+    connections = [Generator(Random(n), "requester", Menu()).connection for n in range(40)]
+    assert any(each.timeout for each in connections)
+
+    for number in range(40):
+        stepper = Timely(Generator(Random(number), "requester", Menu()), number)
+        timeout = 17 if number == 25 else 0
+        assert stepper.connection == replace(connections[number], timeout=timeout)
+
+
+def test_in_some_cases_the_device_asks_until_it_gives_up() -> None:
+    """Four times with `retry_cnt` 3, 537 ms each (IBA 9.7.6)."""
+    timed = replace(TIMED, retry_cnt=3)
+
+    assert made(25, write(), write(), connection=timed) == [write(), *[TIMEOUT] * 4]
+
+
+def test_a_step_is_tried_before_an_ack_timeout_and_none_behind_it() -> None:
+    """When all is acknowledged the case is over: in rxe the timer runs on (rxe-peer.md, 3)."""
+    steps = made(125, write(), write(), ack(), ack(), write(), connection=TIMED)
+
+    assert steps == [write(), write(), TIMEOUT, ack(), TIMEOUT, ack()]
+
+
+# What counts as the same.
+
+
+def requests(profile: Profile, length: int) -> list[Frame]:
+    device = Emulation(ASKS, profile)
+    device.post_send(write(length))
+    return device.answers()
+
+
+def test_when_an_ack_is_asked_for_inside_a_message_is_left_open() -> None:
+    often, seldom = requests(like(ack_request_interval=2), 1024), requests(like(), 1024)
+    assert often != seldom
+
+    assert with_usual_marks(often, seldom) == seldom
+
+
+def test_an_ack_of_the_last_packet_has_to_be_asked_for() -> None:
+    expected = requests(like(), 1024)
+    last = bytearray(expected[-1])
+    last[ACK_REQUEST_AT] &= 0x7F
+
+    assert with_usual_marks([*expected[:-1], bytes(last)], expected) != expected
+
+
+def test_what_else_differs_in_a_request_counts() -> None:
+    expected = requests(like(), 1024)
+    changed = bytearray(expected[0])
+    changed[ACK_REQUEST_AT + 8] ^= 1
+
+    assert with_usual_marks([bytes(changed), *expected[1:]], expected) != expected
+
+
+def test_memory_of_a_read_counts_when_it_has_completed() -> None:
+    """Until then nobody says what it holds (rc-transport 10)."""
+    target = Emulation(ASKS)
+    live = duel(target)
+    live.step(read(512))
+    target.memory[START + 300] ^= 1
+    under_way = live.step(response("FIRST", 256))
+    live.step(response("LAST", 256))
+    target.memory[START + 300] ^= 1
+    done = live.step(ack(offset=-1))
+
+    assert under_way is None
+    assert done is not None
+    assert done.kind == "memory"
+
+
+def test_memory_beside_a_read_always_counts() -> None:
+    target = Emulation(ASKS)
+    live = duel(target)
+    live.step(read(512))
+    target.memory[START + 512] ^= 1
+
+    difference = live.step(response("FIRST", 256))
+
+    assert difference is not None
+    assert difference.kind == "memory"
+
+
+# Names.
+
+
+FETCH_ADD = Post(int(WROpcode.ATOMIC_FETCH_AND_ADD))
+
+
+@pytest.mark.parametrize(
+    ("steps", "answer", "rule"),
+    [
+        ([], ack(), "rule 1"),
+        ([send()], ack(offset=1), "rule 2"),
+        ([send(), ack(), send()], ack(offset=-1), "rule 3"),
+        ([read(8), send()], ack(offset=1), "rule 5"),
+        ([read(512)], response("LAST", 256, 1), "rule 6"),
+        ([read(512)], response("FIRST", 8), "rule 7"),
+        ([read(512)], response("ONLY", 256), "rule 7"),
+        ([read(512), response("FIRST", 256)], response("LAST", 8), "rule 7"),
+        ([send()], response("ONLY", 0), "rules 8 and 9"),
+        ([FETCH_ADD], response("ONLY", 8), "rules 8 and 9"),
+        ([read(512)], response("LAST", 256), "rules 8 and 9"),
+        ([read(512), response("FIRST", 256)], response("ONLY", 256), "rules 8 and 9"),
+        ([read(8)], ack(), "rule 10"),
+        ([FETCH_ADD], ack(), "rule 10"),
+        ([read(512)], ack(0x62, 1), "rule 6"),
+        ([send()], ack(offset=1 << 23), "rule 2"),
+        ([send()], ack(offset=(1 << 23) + 1), "rule 3"),
+        ([send()], ack(0x40), "transport 7"),
+        ([send()], ack(0x64), "transport 7"),
+        ([send()], replace(ack(), icrc=BAD), "9.6"),
+    ],
+)
+def test_an_answer_is_told_by_the_rule_that_it_is_about(
+    steps: list[Step], answer: Packet, rule: str
+) -> None:
+    """rc-transport 10, "Requester, on any response packet"."""
+    live = duel(Emulation(ASKS))
+    for step in steps:
+        live.step(step)
+    reference = live.reference
+    told = about(reference, answer, reference.psn("una") + answer.psn[1])
+
+    assert told is not None
+    assert told.is_wrong
+    assert told.rule.endswith(rule) or rule in told.rule
+
+
+@pytest.mark.parametrize(
+    ("steps", "answer"),
+    [
+        ([send()], ack()),
+        ([write(512)], ack(0x60, 1)),
+        ([send()], ack(0x61)),
+        ([send()], rnr_nak(1)),
+        ([write(512)], replace(rnr_nak(1), psn=("una", 1))),
+        ([read(512)], response("FIRST", 256)),
+        ([read(512), response("FIRST", 256)], response("LAST", 256)),
+        ([FETCH_ADD], Packet(int(OpCode.RC_ATOMIC_ACKNOWLEDGE), ("una", 0))),
+    ],
+)
+def test_what_a_right_responder_may_say_is_not_wrong(steps: list[Step], answer: Packet) -> None:
+    live = duel(Emulation(ASKS))
+    for step in steps:
+        live.step(step)
+    reference = live.reference
+    told = about(reference, answer, reference.psn("una") + answer.psn[1])
+
+    assert told is not None
+    assert not told.is_wrong
+
+
+def test_one_cause_has_one_name_whatever_comes_of_it() -> None:
+    """A READ response that is too short is taken: silence, or a completion with success."""
+    live = duel(Emulation(ASKS))
+    live.step(read(8))
+    answer = response("ONLY", 4)
+    live.step(answer)
+    silent = Difference(1, "completion", [(0, 0, 11)], [])
+    completed = Difference(1, "completion", [(0, 0, 11)], [(0, 0, 0, 2)])
+
+    names = {name(each, answer, "WAITING", live.about) for each in (silent, completed)}
+
+    assert names == {"a READ response of the wrong length does not fail it"}
+
+
+def test_what_a_known_deviation_is_about_has_its_name() -> None:
+    live = duel(Emulation(ASKS))
+    live.step(read(8))
+    answer = response("ONLY", 4)
+    live.step(answer)
+    difference = Difference(1, "completion", [(0, 0, 11)], [(0, 0, 4)])
+
+    known = name(difference, answer, "WAITING", live.about, {"checks_response_length": "False"})
+
+    assert known == "the length of READ responses is not checked, and the READ waits for more"
+
+
+def test_what_is_about_deviations_names_fields_that_there_are() -> None:
+    named = {each.known for each in vars(live_names).values() if isinstance(each, About)} - {""}
+
+    assert len(named) == 6
+    assert named <= {choice.name for choice in CHOICES}
+
+
+def test_a_request_has_one_name_whatever_it_asks_for() -> None:
+    names = {
+        name(Difference(0, "answer", [], [b"frame"]), post, "IDLE", None)
+        for post in (send(), read(8))
+    }
+
+    assert names == {"a send request in IDLE: something is sent"}
