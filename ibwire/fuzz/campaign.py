@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from random import Random
 from typing import Any, Protocol
 
@@ -45,6 +46,12 @@ OTHERS = "others"
 
 EXAMINED = 8
 """Differences of a bucket that are examined: then it is taken for granted that they are alike."""
+
+FEW = 3
+"""Of the choices that bring nearer, how many are tried together with another one."""
+
+NEVER: Distance = (1, 0, 0, 0)
+"""Farther than any difference."""
 
 Open = Callable[[Connection], Subject]
 """Makes the target for a connection."""
@@ -338,13 +345,13 @@ class Campaign:
                 profile = plainer
         return profile
 
-    def _without(self, names: Sequence[str]) -> Profile:
-        """The reference of now without these choices."""
+    def _without(self, names: Sequence[str], profile: Profile | None = None) -> Profile:
+        """The reference of now, or another one, without these choices."""
         usual = PROFILES[self._name]
         changes: dict[str, Any] = {
             choice.name: getattr(usual, choice.name) for choice in CHOICES if choice.about in names
         }
-        return replace(self._profile, **changes)
+        return replace(profile or self._profile, **changes)
 
     def _explain(self, case: Case) -> list[str]:
         """Take choices over while they bring the reference nearer to the target.
@@ -353,46 +360,59 @@ class Campaign:
         """
         names: list[str] = []
         while (difference := self.replay(case)) is not None:
-            best = distance(difference)
             # No reference goes on where the target does not.
-            found = None if difference.kind in FATAL else self._nearer(case, best)
+            found = None if difference.kind in FATAL else self._nearer(case, distance(difference))
             if found is None:
                 break
-            choice, self._profile = found
-            if choice.name in self.report.taken:
-                self.report.given_back.append(choice.name)
-            elif not choice.allowed:
-                names.append(choice.about)
+            choices, self._profile = found
+            for choice in choices:
+                if choice.name in self.report.taken:
+                    self.report.given_back.append(choice.name)
+                elif not choice.allowed:
+                    names.append(choice.about)
             self.report.taken = choices_of(self._profile, self._name)
         return names
 
-    def _nearer(self, case: Case, best: Distance) -> tuple[Choice, Profile] | None:
-        """The choice that brings the reference nearest.
+    def _nearer(self, case: Case, best: Distance) -> tuple[Sequence[Choice], Profile] | None:
+        """The choice that explains all, or two that do, or the one that brings nearest.
 
-        Each is taken once in a run, and one that may be mistaken is given back once: when a
-        case is the first to show that another one was the right one.
+        Each is taken once in a run, and given back once: when a case is the first to show
+        that another one was the right one. One that is not allowed is only given back when
+        nothing else explains all.
         """
-        nearest: tuple[Choice, Profile] | None = None
+        near: list[tuple[Distance, int, Choice, Profile]] = []
+        for choice, variant in self._variants(self._profile):
+            reached = self._reached(case, variant)
+            if reached is None:
+                return [choice], variant
+            is_back = choice.name in self.report.taken and not choice.allowed
+            if reached < best and not is_back:
+                near.append((reached, len(near), choice, variant))
+        near.sort(key=itemgetter(0, 1))
+        for _, _, first, profile in near[:FEW]:
+            for choice, variant in self._variants(profile):
+                if choice is not first and self._reached(case, variant) is None:
+                    return [first, choice], variant
+        return next((([choice], profile) for _, _, choice, profile in near), None)
+
+    def _variants(self, profile: Profile) -> Iterator[tuple[Choice, Profile]]:
+        """References that differ from one in a choice that may still be taken or given back."""
         for choice in CHOICES:
             if choice.name in self.report.given_back:
                 continue
-            if choice.name not in self.report.taken:
-                variants = choice.variants(self._profile)
-            elif choice.may_be_mistaken:
-                variants = iter([self._without([choice.about])])
+            if choice.name in self.report.taken:
+                yield choice, self._without([choice.about], profile)
             else:
-                continue
-            for variant in variants:
-                try:
-                    difference = self.replay(case, variant)
-                except RunsAway:  # a choice with which this case does not come to rest
-                    continue
-                if difference is None:
-                    return choice, variant
-                reached = distance(difference)
-                if reached < best:
-                    nearest, best = (choice, variant), reached
-        return nearest
+                for variant in choice.variants(profile):
+                    yield choice, variant
+
+    def _reached(self, case: Case, profile: Profile) -> Distance | None:
+        """How far the target is from a reference; `None` if it does the same."""
+        try:
+            difference = self.replay(case, profile)
+        except RunsAway:  # a choice with which this case does not come to rest
+            return NEVER
+        return None if difference is None else distance(difference)
 
     def judge(self, case: Case) -> tuple[Profile, Difference | None]:
         """A case by itself: what differs that is not allowed, and the reference of that.

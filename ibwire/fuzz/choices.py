@@ -39,11 +39,6 @@ class Choice:
     rule: str
     """Where the specification says so, or leaves it open."""
 
-    @property
-    def may_be_mistaken(self) -> bool:
-        """Whether a case may show it where it is another one: then it can be given back."""
-        return self.allowed or self.about == _TWO_NAKS
-
     def variants(self, profile: Profile) -> Iterator[Profile]:
         """The profile with each value that it does not have."""
         for value in self.values:

@@ -174,6 +174,22 @@ def test_a_deviation_has_its_name_from_the_first_case_that_shows_it(name: str) -
     assert (finding.about, list(campaign.report.taken)) == (about, [name])
 
 
+def test_what_two_deviations_do_together_has_the_names_of_both() -> None:
+    """Neither alone explains it, and an ACK of a SEND says nothing of READs."""
+    both = {"reserved_syndrome_fails", "misplaced_response"}
+    changes: dict[str, Any] = {name: getattr(LIKE_RXE, name) for name in both}
+    failure = other(ACK.altered(psn=("una", 1)), aeth__syndrome=0x58)
+    unlimited = Post(int(WROpcode.SEND), 8), other(ACK, aeth__syndrome=0x1F)
+    case = Case(Connection(), (*unlimited, Receive(1), Post(int(WROpcode.SEND), 257), failure))
+    campaign = Campaign(target(replace(SPEC, **changes)), lambda number: Once(case))
+
+    finding = campaign.one_case(100)
+
+    assert finding is not None
+    assert set(campaign.report.taken) == both
+    assert len(finding.about.split("; ")) == 2
+
+
 class Once:
     """Makes the steps of a case."""
 
