@@ -13,11 +13,11 @@ from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.live import SLACK
 from ibwire.drill.ways import AGENT_PORT, ByAgent
 from ibwire.errors import ScriptError
-from ibwire.fuzz.live import RATE, Bench
-from ibwire.fuzz.live_cm import ManagerBench
-from ibwire.fuzz.live_cm_target import ManagerLinkTarget, manager_target
-from ibwire.fuzz.live_restart import Restart
-from ibwire.fuzz.live_target import LinkTarget, link_target
+from ibwire.fuzz.live.bench import RATE, Bench
+from ibwire.fuzz.live.restart import Restart
+from ibwire.fuzz.live.target import LinkTarget, link_target
+from ibwire.fuzz.live_cm.bench import ManagerBench
+from ibwire.fuzz.live_cm.target import ManagerLinkTarget, manager_target
 from ibwire.link.safety import injectable
 from ibwire.units import MS
 

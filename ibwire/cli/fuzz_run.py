@@ -21,7 +21,7 @@ from ibwire.errors import CaptureError
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import step_text, to_json
-from ibwire.fuzz.cm_attacks import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.cm.attacks import GROUPS as MANAGER_GROUPS
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.generator import GROUPS
 from ibwire.fuzz.recording import Recording, record

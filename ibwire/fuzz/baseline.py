@@ -23,7 +23,7 @@ from dataclasses import replace
 from random import Random
 
 from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Step, Value, Wait
-from ibwire.fuzz.cm_binding import FORMS as MESSAGES
+from ibwire.fuzz.cm.binding import FORMS as MESSAGES
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.lies import in_turn
 from ibwire.fuzz.messages import ATOMICS, FORMS, READ, answers

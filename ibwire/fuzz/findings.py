@@ -8,9 +8,9 @@ from itertools import zip_longest
 
 from ibwire.cm.messages import decode
 from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, opcode_text, packet_text, step_text
-from ibwire.fuzz.cm_coverage import manager_verdict
+from ibwire.fuzz.cm.coverage import manager_verdict
 from ibwire.fuzz.duel import KINDS, Difference
-from ibwire.fuzz.live_taken import FLAGS
+from ibwire.fuzz.live.taken import FLAGS
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError

@@ -24,7 +24,7 @@ from types import ModuleType
 from ibwire.errors import ScriptError
 from ibwire.scenario.document import Document, Table, read_content
 
-PRIVATE = ("ibwire.rc", "ibwire.cm", "ibwire.fuzz.emulation", "ibwire.fuzz.cm_emulation")
+PRIVATE = ("ibwire.rc", "ibwire.cm", "ibwire.fuzz.emulation", "ibwire.fuzz.cm.emulation")
 """What is copied to make a target: everything that it has state and behaviour from."""
 
 ROLES = ("responder", "requester", "cm")
@@ -82,7 +82,7 @@ def read_faults(file: Path) -> dict[str, Fault]:
 def planted(fault: Fault) -> ModuleType:
     """`ibwire.fuzz.emulation` on an emulator with this fault; raises `ScriptError`.
 
-    For a fault of a connection manager it is `ibwire.fuzz.cm_emulation`.
+    For a fault of a connection manager it is `ibwire.fuzz.cm.emulation`.
     """
     name = "cm_emulation" if fault.role == "cm" else "emulation"
     return copy(PRIVATE, fault)[f"ibwire.fuzz.{name}"]

@@ -21,8 +21,8 @@ from typing import TypeVar
 from ibwire.fuzz.baseline import Baseline
 from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
 from ibwire.fuzz.case import from_json, to_json
-from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.duel import FATAL
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.planting import ROLES, planted, read_faults

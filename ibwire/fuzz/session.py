@@ -19,9 +19,9 @@ from ibwire.errors import CaptureError
 from ibwire.fuzz.campaign import Campaign, Maker, Report
 from ibwire.fuzz.case import CaseError
 from ibwire.fuzz.choices import CHOICES
-from ibwire.fuzz.cm_attacks import GROUPS as MANAGER_GROUPS
-from ibwire.fuzz.cm_coverage import STATES as MANAGER_STATES
-from ibwire.fuzz.cm_coverage import ManagerCoverage
+from ibwire.fuzz.cm.attacks import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.cm.coverage import STATES as MANAGER_STATES
+from ibwire.fuzz.cm.coverage import ManagerCoverage
 from ibwire.fuzz.coverage import STATES, Coverage
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.generator import GROUPS, ROLES

@@ -15,9 +15,9 @@ from ibwire.errors import ScriptError
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad
-from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm_duel import ManagedSubject, ManagerDuel
-from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.cm.duel import ManagedSubject, ManagerDuel
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.duel import Duel
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.findings import one_line

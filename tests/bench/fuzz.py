@@ -29,8 +29,8 @@ from scapy.packet import Raw
 from scapy.packet import fuzz as scapy_fuzz
 
 from ibwire.fuzz.campaign import Campaign, generators
-from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.emulation import Emulation
 
 PAYLOAD = bytes(64)

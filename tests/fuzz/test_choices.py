@@ -10,8 +10,8 @@ import pytest
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step
 from ibwire.fuzz.choices import CHOICES, Choice
-from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.variants import value_text

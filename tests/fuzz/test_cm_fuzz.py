@@ -26,11 +26,11 @@ from ibwire.fuzz.case import (
     step_text,
     to_json,
 )
-from ibwire.fuzz.cm_attacks import ATTACKS, GROUPS
-from ibwire.fuzz.cm_binding import ManagerBinding
-from ibwire.fuzz.cm_campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm_duel import ManagerDuel
-from ibwire.fuzz.cm_emulation import (
+from ibwire.fuzz.cm.attacks import ATTACKS, GROUPS
+from ibwire.fuzz.cm.binding import ManagerBinding
+from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.cm.duel import ManagerDuel
+from ibwire.fuzz.cm.emulation import (
     BACKLOG,
     MAXIMUM_CONNECTIONS,
     OWN_TRANSACTION,

@@ -15,7 +15,7 @@ from ibwire.cli.fuzz_live import live_options
 from ibwire.cli.fuzz_run import command as run
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Connection, Packet, Wait, from_json
-from ibwire.fuzz.cm_attacks import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.cm.attacks import GROUPS as MANAGER_GROUPS
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.generator import GROUPS
 

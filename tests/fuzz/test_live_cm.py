@@ -15,16 +15,16 @@ from ibwire.cm import ManagedDevice, reply
 from ibwire.cm.messages import Received, decode, encode
 from ibwire.cm.states import EventKind
 from ibwire.errors import VerbsError
-from ibwire.fuzz import listener
 from ibwire.fuzz.campaign import Report
 from ibwire.fuzz.case import Mad, Step
-from ibwire.fuzz.cm_campaign import manager_generators
+from ibwire.fuzz.cm.campaign import manager_generators
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
-from ibwire.fuzz.live_cm import ManagerBench
-from ibwire.fuzz.live_cm_campaign import LiveManagerCampaign, duel
-from ibwire.fuzz.live_cm_names import oddity
-from ibwire.fuzz.live_cm_reference import meet
+from ibwire.fuzz.live_cm import listener
+from ibwire.fuzz.live_cm.bench import ManagerBench
+from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, duel
+from ibwire.fuzz.live_cm.names import oddity
+from ibwire.fuzz.live_cm.reference import meet
 from ibwire.node import OPEN, Frame, Grant
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import Device, gid_of, mac_of

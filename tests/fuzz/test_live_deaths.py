@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ibwire.errors import PeerError
-from ibwire.fuzz import live_deaths
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
-from ibwire.fuzz.live_deaths import DEATHS, Autopsy
-from ibwire.fuzz.live_liveness import ALIVE, Dead, Death
+from ibwire.fuzz.live import deaths
+from ibwire.fuzz.live.deaths import DEATHS, Autopsy
+from ibwire.fuzz.live.liveness import ALIVE, Dead, Death
 from ibwire_layers.opcodes import OpCode
 
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
@@ -160,7 +160,7 @@ def test_harm_to_others_needs_no_restart() -> None:
 
 def test_a_device_dies_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here twice: that takes a second device, and no third."""
-    monkeypatch.setattr(live_deaths, "DEATHS", 2)
+    monkeypatch.setattr(deaths, "DEATHS", 2)
     device = Device(any_has(1))
 
     dissected(device, case(*[WRITE, SEND] * 5, POISON, *[WRITE, SEND] * 5, rq_psn=9))

@@ -8,9 +8,9 @@ from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Packet, Receive
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.live_campaign import Possible
-from ibwire.fuzz.live_duel import LiveDuel, Playback, Unheard, coalesced
-from ibwire.fuzz.live_taken import Taken
+from ibwire.fuzz.live.campaign import Possible
+from ibwire.fuzz.live.duel import LiveDuel, Playback, Unheard, coalesced
+from ibwire.fuzz.live.taken import Taken
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, ethernet_route
 from ibwire_layers.opcodes import OpCode

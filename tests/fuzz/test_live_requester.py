@@ -8,19 +8,19 @@ from random import Random
 
 import pytest
 
-from ibwire.fuzz import live_names
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.choices import CHOICES
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.generator import Generator, Menu
-from ibwire.fuzz.live_campaign import Possible
-from ibwire.fuzz.live_duel import LiveDuel, with_usual_marks
-from ibwire.fuzz.live_names import About, about, name
-from ibwire.fuzz.live_reads import START
-from ibwire.fuzz.live_steps import LONG_CODE, Timely, fits_link
-from ibwire.fuzz.live_taken import Taken
+from ibwire.fuzz.live import names
+from ibwire.fuzz.live.campaign import Possible
+from ibwire.fuzz.live.duel import LiveDuel, with_usual_marks
+from ibwire.fuzz.live.names import About, about, name
+from ibwire.fuzz.live.reads import START
+from ibwire.fuzz.live.steps import LONG_CODE, Timely, fits_link
+from ibwire.fuzz.live.taken import Taken
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, ethernet_route
@@ -441,7 +441,7 @@ def test_what_a_known_deviation_is_about_has_its_name() -> None:
 
 
 def test_what_is_about_deviations_names_fields_that_there_are() -> None:
-    named = {each.known for each in vars(live_names).values() if isinstance(each, About)} - {""}
+    named = {each.known for each in vars(names).values() if isinstance(each, About)} - {""}
 
     assert len(named) == 6
     assert named <= {choice.name for choice in CHOICES}

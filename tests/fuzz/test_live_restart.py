@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.errors import PeerError, ScriptError
-from ibwire.fuzz.live_restart import WORDS, Restart
+from ibwire.fuzz.live.restart import WORDS, Restart
 
 
 def python(program: str, *arguments: str) -> str:

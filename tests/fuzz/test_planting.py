@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ibwire.cm
-import ibwire.fuzz.cm_emulation
+import ibwire.fuzz.cm.emulation
 import ibwire.fuzz.emulation
 import ibwire.rc
 from ibwire.drill.packets import pattern

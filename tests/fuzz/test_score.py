@@ -16,7 +16,7 @@ from ibwire.fuzz.baseline import Baseline, library
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Packet, Post, Step, Wait, from_json
 from ibwire.fuzz.choices import CHOICES
-from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.duel import Duel
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.findings import verdicts

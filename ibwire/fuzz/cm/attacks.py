@@ -25,8 +25,8 @@ from ibwire.fuzz.case import (
     Value,
     Wait,
 )
-from ibwire.fuzz.cm_binding import FORMS
-from ibwire.fuzz.cm_emulation import BACKLOG, EXCHANGES, MAXIMUM_CONNECTIONS, ManagedEmulation
+from ibwire.fuzz.cm.binding import FORMS
+from ibwire.fuzz.cm.emulation import BACKLOG, EXCHANGES, MAXIMUM_CONNECTIONS, ManagedEmulation
 from ibwire.fuzz.emulation import Emulation
 from ibwire.units import ACK_TIMEOUT_UNIT, MS, NS, S
 from ibwire_layers import cm

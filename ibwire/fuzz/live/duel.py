@@ -16,10 +16,10 @@ from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Receive, RunsAway, Step, Wait
 from ibwire.fuzz.duel import Difference, Duel, Subject, first_bytes
 from ibwire.fuzz.emulation import Completion, Emulation
-from ibwire.fuzz.live import LiveTarget
-from ibwire.fuzz.live_names import About, about
-from ibwire.fuzz.live_reads import Reads
-from ibwire.fuzz.live_taken import FLAGS, Taken
+from ibwire.fuzz.live.bench import LiveTarget
+from ibwire.fuzz.live.names import About, about
+from ibwire.fuzz.live.reads import Reads
+from ibwire.fuzz.live.taken import FLAGS, Taken
 from ibwire.node import Frame
 from ibwire.rc.path import Path
 from ibwire.units import MS, Time

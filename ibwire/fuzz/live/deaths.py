@@ -19,8 +19,8 @@ from ibwire.errors import LinkError, PeerError, VerbsError
 from ibwire.fuzz.campaign import joined
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Step
 from ibwire.fuzz.duel import Duel
-from ibwire.fuzz.live import Bench
-from ibwire.fuzz.live_liveness import ALIVE, Dead, Death
+from ibwire.fuzz.live.bench import Bench
+from ibwire.fuzz.live.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.minimise import minimise
 
 LAST = (1, 2, 3)

@@ -15,11 +15,11 @@ from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Step
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.live import Bench
-from ibwire.fuzz.live_campaign import LiveCampaign
-from ibwire.fuzz.live_duel import LiveDuel, Playback
-from ibwire.fuzz.live_liveness import Dead, Death
-from ibwire.fuzz.live_steps import timely
+from ibwire.fuzz.live.bench import Bench
+from ibwire.fuzz.live.campaign import LiveCampaign
+from ibwire.fuzz.live.duel import LiveDuel, Playback
+from ibwire.fuzz.live.liveness import Dead, Death
+from ibwire.fuzz.live.steps import timely
 from ibwire.fuzz.targets import CM, Target
 from ibwire.rc.profile import Profile
 

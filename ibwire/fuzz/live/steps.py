@@ -12,7 +12,7 @@ from dataclasses import replace
 from ibwire.fuzz.campaign import Maker, Stepper
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Step, Wait
 from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.live_duel import LONG, TIMEOUT
+from ibwire.fuzz.live.duel import LONG, TIMEOUT
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.syndrome import AckKind, kind

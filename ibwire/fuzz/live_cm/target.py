@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Case, CaseError, Connection
 from ibwire.fuzz.duel import Duel
-from ibwire.fuzz.live_cm import ManagerBench
-from ibwire.fuzz.live_cm_campaign import LiveManagerCampaign, duel
-from ibwire.fuzz.live_cm_duel import Farewell
+from ibwire.fuzz.live_cm.bench import ManagerBench
+from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, duel
+from ibwire.fuzz.live_cm.duel import Farewell
 from ibwire.fuzz.targets import CM, Target
 from ibwire.rc.profile import Profile
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from ibwire.fuzz.campaign import Campaign, Maker, Report
 from ibwire.fuzz.case import Connection
-from ibwire.fuzz.cm_attacks import ManagerGenerator
-from ibwire.fuzz.cm_coverage import ManagerCoverage
-from ibwire.fuzz.cm_duel import ManagedSubject, ManagerDuel
-from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.cm.attacks import ManagerGenerator
+from ibwire.fuzz.cm.coverage import ManagerCoverage
+from ibwire.fuzz.cm.duel import ManagedSubject, ManagerDuel
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.duel import Duel
 from ibwire.rc.profile import Profile
 

@@ -18,7 +18,7 @@ from ibwire.drill.packets import pattern
 from ibwire.drill.target import Unable
 from ibwire.drill.ways import Way
 from ibwire.errors import LinkError, PeerError, VerbsError
-from ibwire.fuzz.live_restart import Restart
+from ibwire.fuzz.live.restart import Restart
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPType

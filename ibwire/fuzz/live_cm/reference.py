@@ -16,11 +16,11 @@ from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
 from ibwire.drill.packets import pattern
 from ibwire.errors import PeerError, VerbsError
-from ibwire.fuzz import listener
 from ibwire.fuzz.case import Connection, Mad
-from ibwire.fuzz.cm_emulation import EXCHANGES, ManagedEmulation
+from ibwire.fuzz.cm.emulation import EXCHANGES, ManagedEmulation
 from ibwire.fuzz.emulation import REGIONS, Numbers
-from ibwire.fuzz.live_cm import Identity, ManagerBench
+from ibwire.fuzz.live_cm import listener
+from ibwire.fuzz.live_cm.bench import Identity, ManagerBench
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of
 from ibwire.rc.profile import Profile

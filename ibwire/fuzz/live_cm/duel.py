@@ -18,7 +18,7 @@ from ibwire.fuzz.binding import Symbols
 from ibwire.fuzz.case import CaseError, Mad, RunsAway, Step
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
-from ibwire.fuzz.live_cm import (
+from ibwire.fuzz.live_cm.bench import (
     BTH,
     MAD_START,
     Heard,
@@ -26,7 +26,7 @@ from ibwire.fuzz.live_cm import (
     ManagerBench,
     is_other_management,
 )
-from ibwire.fuzz.live_cm_reference import MANAGERS_REASONS, Follower, is_alive
+from ibwire.fuzz.live_cm.reference import MANAGERS_REASONS, Follower, is_alive
 from ibwire.node import Frame
 from ibwire_layers import cm
 from ibwire_layers import headers as h

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ibwire.fuzz.case import Mad
-from ibwire.fuzz.cm_binding import FORMS
+from ibwire.fuzz.cm.binding import FORMS
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.findings import bucket_of, verdicts, wrong_fields
-from ibwire.fuzz.live_cm import MAD_START
+from ibwire.fuzz.live_cm.bench import MAD_START
 from ibwire_layers.mad import MAD_SIZE
 
 SIZES = ("a datagram shorter than a MAD", "a datagram longer than a MAD")

@@ -13,19 +13,19 @@ from dataclasses import replace
 
 from ibwire.cm.messages import Message
 from ibwire.errors import LinkError, PeerError
-from ibwire.fuzz import listener
 from ibwire.fuzz.campaign import Campaign, Maker, Report, Stepper
 from ibwire.fuzz.case import Case, CaseError, Connection, Mad, Step, Value
-from ibwire.fuzz.cm_coverage import ManagerCoverage
+from ibwire.fuzz.cm.coverage import ManagerCoverage
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.findings import Finding, bucket_of, signature
-from ibwire.fuzz.live_campaign import ENOUGH, FEW, HEADERS, TRIALS
-from ibwire.fuzz.live_cm import ManagerBench
-from ibwire.fuzz.live_cm_duel import LiveManagerDuel
-from ibwire.fuzz.live_cm_names import SIZES, by_oddity, manager_bucket, oddity
-from ibwire.fuzz.live_cm_reference import Follower, greet, meet, wishing
-from ibwire.fuzz.live_taken import Taken
+from ibwire.fuzz.live.campaign import ENOUGH, FEW, HEADERS, TRIALS
+from ibwire.fuzz.live.taken import Taken
+from ibwire.fuzz.live_cm import listener
+from ibwire.fuzz.live_cm.bench import ManagerBench
+from ibwire.fuzz.live_cm.duel import LiveManagerDuel
+from ibwire.fuzz.live_cm.names import SIZES, by_oddity, manager_bucket, oddity
+from ibwire.fuzz.live_cm.reference import Follower, greet, meet, wishing
 from ibwire.fuzz.minimise import minimise
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import Profile

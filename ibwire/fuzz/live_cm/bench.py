@@ -16,11 +16,11 @@ from ibwire.cm.node import ca_guid
 from ibwire.drill.live import ETHERNET_SIZE, MANAGEMENT_QPN, SLACK, SOURCE_PORT
 from ibwire.errors import LinkError, PeerError
 from ibwire.fuzz.case import CaseError, RunsAway
-from ibwire.fuzz.cm_binding import ManagerBinding
-from ibwire.fuzz.cm_emulation import EXCHANGES
+from ibwire.fuzz.cm.binding import ManagerBinding
+from ibwire.fuzz.cm.emulation import EXCHANGES
 from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
-from ibwire.fuzz.live import ICRC_SIZE, PACE, RATE
-from ibwire.fuzz.live_restart import Restart
+from ibwire.fuzz.live.bench import ICRC_SIZE, PACE, RATE
+from ibwire.fuzz.live.restart import Restart
 from ibwire.node import OPEN, Frame, Grant, Node
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of

@@ -33,13 +33,13 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation, Numbers
 from ibwire.fuzz.findings import Finding, bucket_of, signature
-from ibwire.fuzz.live import Bench
-from ibwire.fuzz.live_deaths import Autopsy, carry_out
-from ibwire.fuzz.live_duel import LiveDuel, Outcome, Playback, Unheard
-from ibwire.fuzz.live_liveness import Dead, Death
-from ibwire.fuzz.live_names import About, name
-from ibwire.fuzz.live_steps import fits_link, has_fitting_timeout
-from ibwire.fuzz.live_taken import OPTIONAL, Taken, differs_in_flags, opcode_on_wire
+from ibwire.fuzz.live.bench import Bench
+from ibwire.fuzz.live.deaths import Autopsy, carry_out
+from ibwire.fuzz.live.duel import LiveDuel, Outcome, Playback, Unheard
+from ibwire.fuzz.live.liveness import Dead, Death
+from ibwire.fuzz.live.names import About, name
+from ibwire.fuzz.live.steps import fits_link, has_fitting_timeout
+from ibwire.fuzz.live.taken import OPTIONAL, Taken, differs_in_flags, opcode_on_wire
 from ibwire.fuzz.minimise import minimise
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.attributes import EventType

@@ -28,9 +28,9 @@ from ibwire.fuzz.emulation import (
     numbers_of,
     send_request,
 )
-from ibwire.fuzz.live_liveness import ALIVE, Liveness
-from ibwire.fuzz.live_restart import Restart
-from ibwire.fuzz.live_taken import Taken
+from ibwire.fuzz.live.liveness import ALIVE, Liveness
+from ibwire.fuzz.live.restart import Restart
+from ibwire.fuzz.live.taken import Taken
 from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import QPType

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from ibwire.fuzz.case import Command, Mad, Packet, Step
-from ibwire.fuzz.cm_binding import ManagerBinding
-from ibwire.fuzz.cm_emulation import ManagedEmulation
+from ibwire.fuzz.cm.binding import ManagerBinding
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
 

@@ -1,0 +1,1 @@
+"""The connection manager as what is attacked: cases of MADs and commands, and their reference."""

@@ -1,0 +1,1 @@
+"""A device on a link as what is attacked, whose application is the agent of drill."""

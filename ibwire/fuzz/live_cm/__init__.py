@@ -1,0 +1,1 @@
+"""The connection manager of a device on a link as what is attacked."""
