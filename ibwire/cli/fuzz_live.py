@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import click
 
@@ -33,8 +33,8 @@ class LiveWish:
     peer: str | None
     host: str | None
     port: int | None
-    tolerance: float
-    rate: int
+    tolerance: float | None
+    rate: int | None
     address: str | None
     mac: bytes | None
     tap: str | None
@@ -43,16 +43,25 @@ class LiveWish:
     service: int | None
 
     @contextmanager
-    def open(self) -> Iterator[LinkTarget | ManagerLinkTarget | None]:
+    def open(self, **emulated: str | None) -> Iterator[LinkTarget | ManagerLinkTarget | None]:
         """The device on the link, `None` if none is wanted; as `Link.open`.
 
-        Raises `LinkError` for an interface with the default route, unless it is wanted too.
+        emulated: options that are only for an emulator. Raises `LinkError` for an interface
+        with the default route, unless it is wanted too.
         """
         if self.dev is None and self.peer is None:
+            values = {each.name: getattr(self, each.name) for each in fields(self)}
+            given = _as_given(name for name, value in values.items() if value not in (None, False))
+            if given:
+                raise click.UsageError(f"{given}: for a device on a link: give --dev and --peer")
             yield None
             return
         if self.dev is None or self.peer is None:
             raise click.UsageError("a device on a link needs --dev, the interface, and --peer")
+        if given := _as_given(name for name, value in emulated.items() if value is not None):
+            raise click.UsageError(f"{given}: of an emulator; with --dev it is a device on a link")
+        if self.service is not None and (self.host or self.port):
+            raise click.UsageError("--host, --port: of the agent; with --service there is none")
         link = Link(
             dev=self.dev,
             via="afpacket",
@@ -68,21 +77,22 @@ class LiveWish:
         way = ByAgent(self.peer, host, port, seconds=PATIENCE)
         with link.open() as endpoint:
             injectable(self.dev, certain=self.default_route_too)
-            tolerance = int(self.tolerance * MS)
+            tolerance = SLACK if self.tolerance is None else int(self.tolerance * MS)
+            rate = self.rate or RATE
             if self.service is not None:
-                yield manager_target(
-                    ManagerBench(
-                        *(endpoint, self.peer, self.service),
-                        tolerance=tolerance,
-                        rate=self.rate,
-                        restart=self.restart,
-                    )
+                manager = ManagerBench(
+                    *(endpoint, self.peer, self.service),
+                    tolerance=tolerance,
+                    rate=rate,
+                    restart=self.restart,
                 )
+                with manager:
+                    yield manager_target(manager)
                 return
             bench = Bench(
                 *(endpoint, self.peer, way),
                 tolerance=tolerance,
-                rate=self.rate,
+                rate=rate,
                 restart=self.restart,
             )
             with bench:
@@ -106,6 +116,10 @@ class CommandType(click.ParamType[Restart]):
             self.fail(error.reason, param, ctx)
 
 
+def _as_given(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
 def live_options(function: Decorated) -> Decorated:
     """Options that become one argument, `live`."""
     return as_one("live", LiveWish, _OPTIONS)(function)
@@ -122,16 +136,14 @@ _OPTIONS = (
         "--tolerance",
         type=click.FloatRange(1, 10_000),
         metavar="MS",
-        default=SLACK // MS,
-        show_default=True,
+        show_default=str(SLACK // MS),
         help="How late its answers may be: who says nothing for so long is silent.",
     ),
     click.option(
         "--rate",
         type=click.IntRange(1, 1_000_000),
         metavar="N",
-        default=RATE,
-        show_default=True,
+        show_default=str(RATE),
         help="Packets a second at most.",
     ),
     click.option("--address", type=IPAddress(), metavar="IP", help="Ours, on that link."),

@@ -42,9 +42,10 @@ def command(
     ibwire fuzz min findings/F0001 --dev eth1 --peer 192.0.2.7 --restart ./reboot-dut
 
     Exit status: 0 nothing to see in the case, 1 there is, and it is shorter now; 2 wrong
-    usage or no case.
+    usage or no case; 130 interrupted, and as short as it had become.
     """
-    with live.open() as on_link, complaints(), nullcontext() if on_link else watchdog():
+    opened = live.open(target=name, plant=plant)
+    with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)
         file = path / "original.json" if path.is_dir() else path
         case = read_case(file)

@@ -38,7 +38,8 @@ def command(
 
     Exit status: 0 no difference any more, 1 it is still there, 2 wrong usage or no case.
     """
-    with live.open() as on_link, complaints(), nullcontext() if on_link else watchdog():
+    opened = live.open(target=name, plant=plant)
+    with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)
         file = path / "case.json" if path.is_dir() else path
         case = read_case(file)

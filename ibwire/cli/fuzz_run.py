@@ -136,7 +136,8 @@ def command(
         "qpn": qpn,
     }
     given = {key: value for key, value in given.items() if value not in (None, ())}
-    with live.open() as on_link, complaints(), nullcontext() if on_link else watchdog():
+    opened = live.open(target=name, plant=plant)
+    with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         if on_link is not None:
             usual = {} if resume is not None else {"role": on_link.role}
             given = {**usual, **given, "target": on_link.name}

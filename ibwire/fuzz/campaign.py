@@ -33,6 +33,7 @@ from ibwire.fuzz.findings import (
 from ibwire.fuzz.generator import ROLES, Generator, Menu
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.variants import choices_of, profile_of
+from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, Profile
 
 HISTORY = 200
@@ -317,7 +318,7 @@ class Campaign:
 
         try:
             return shorten(case, keeps)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted):
             self.is_interrupted = True
             return best
 
@@ -368,7 +369,7 @@ class Campaign:
             for choice in choices:
                 if choice.name in self.report.taken:
                     self.report.given_back.append(choice.name)
-                elif not choice.allowed:
+                elif not choice.allowed and choice.about not in names:
                     names.append(choice.about)
             self.report.taken = choices_of(self._profile, self._name)
         return names
@@ -421,8 +422,10 @@ class Campaign:
         with those that the case brings along.
         """
         judged: list[tuple[Profile, Difference | None]] = []
+        given_back = self.report.given_back
         for taken in ({}, dict(case.choices)):
             self._profile, self.report.taken = profile_of(self._name, taken), taken
+            self.report.given_back = list(given_back)
             profile = self._without(self._explain(case))
             difference = self.replay(case, profile)
             if difference is None:

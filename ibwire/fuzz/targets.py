@@ -84,6 +84,8 @@ def target(name: str, plant: str = "") -> Target:
     """
     kind, _, profile = name.partition(":")
     profile = profile or "spec"
+    if kind == "live":
+        raise CaseError(f"target {name!r} is on a link: give --dev and --peer")
     if kind != "emu" or profile not in PROFILES:
         profiles = ", ".join(f"emu:{each}" for each in PROFILES)
         raise CaseError(f"target {name!r}, not emu or one of {profiles}")

@@ -62,9 +62,9 @@ class Watch:
             self._seen = call
             return
         self._seen = None
-        patience = min(self._patience, HURRY)
-        signal.setitimer(signal.ITIMER_VIRTUAL, patience, patience)
-        raise RunsAway(f"does not come back for {self._patience:g} s of processor time")
+        passed, self._patience = self._patience, min(self._patience, HURRY)
+        signal.setitimer(signal.ITIMER_VIRTUAL, self._patience, self._patience)
+        raise RunsAway(f"does not come back for {passed:g} s of processor time")
 
 
 def _call_of_device(frame: FrameType | None) -> FrameType | None:

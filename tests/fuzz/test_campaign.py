@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -32,6 +33,7 @@ from ibwire.fuzz.targets import role_of
 from ibwire.fuzz.targets import target as emulator
 from ibwire.fuzz.variants import profile_of
 from ibwire.node import Frame
+from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire.units import MS
@@ -153,6 +155,49 @@ def test_a_choice_that_was_given_back_is_not_taken_again_when_a_run_goes_on() ->
     campaign.judge(case)
 
     assert list(report.taken) == ["duplicate_clears_nak"]
+
+
+def test_two_choices_about_the_same_are_one_name() -> None:
+    about = "a gap draws a sequence NAK though a NAK has been sent already"
+    two = [choice for choice in CHOICES if choice.about == about]
+    case = Case(Connection(), (WRITE,))
+
+    class Both(Campaign):
+        def _nearer(self, case: Case, best: object) -> Any:
+            return two, PROFILES["hns"]
+
+    campaign = Both(target("hns"), generators(1, "both"))
+
+    assert len(two) == 2
+    assert campaign._explain(case) == [about]
+
+
+def test_a_judge_begins_anew_with_the_choices_of_a_case() -> None:
+    """What it has given back without them may be taken again."""
+    seen = []
+
+    class Watched(Campaign):
+        def _explain(self, case: Case) -> list[str]:
+            seen.append(list(self.report.given_back))
+            self.report.given_back.append("live_credits")
+            return []
+
+    case = Case(Connection(), (Packet(0x1F),))
+    Watched(target("rxe"), generators(1, "both"), report=Report(given_back=["x"])).judge(case)
+
+    assert seen == [["x"], ["x"]]
+
+
+def test_a_signal_on_a_link_ends_making_a_case_shorter_as_an_interrupt_does() -> None:
+    def shorten(case: Case, shows: Callable[[Case], bool]) -> Case:
+        assert shows(case.with_steps([READ]))
+        raise Interrupted(signal.SIGTERM)
+
+    campaign = Campaign(Emulation, generators(1, "both"))
+    short = campaign._shorter(shorten, Case(Connection(), (WRITE, READ)), lambda case: True)
+
+    assert short.steps == (READ,)
+    assert campaign.is_interrupted
 
 
 class Forgetful(Emulation):

@@ -127,7 +127,7 @@ def test_a_death_that_needs_what_was_tried_before_is_not_taken_for_that_of_a_cas
 def test_a_death_that_does_not_come_again_has_no_case() -> None:
     autopsy = dissected(Device(lambda received: False), *HARMLESS)
 
-    assert (autopsy.best, autopsy.original) == (None, None)
+    assert (autopsy.best, autopsy.original, autopsy.is_done) == (None, None, True)
 
 
 def test_a_device_that_does_not_come_back_is_given_up_with_the_best_so_far() -> None:
@@ -138,7 +138,7 @@ def test_a_device_that_does_not_come_back_is_given_up_with_the_best_so_far() -> 
 
     assert autopsy.best is not None
     assert autopsy.best.steps.count(POISON) == 2
-    assert device.lost == "no power"
+    assert (device.lost, autopsy.is_done) == ("no power", False)
 
 
 def test_another_death_is_not_the_same() -> None:
@@ -179,5 +179,7 @@ def test_time_that_is_up_ends_it() -> None:
 def test_without_time_nothing_is_tried() -> None:
     device = Device(any_has(1))
 
-    assert dissected(device, case(POISON), is_over=lambda: True).best is None
+    autopsy = dissected(device, case(POISON), is_over=lambda: True)
+
+    assert (autopsy.best, autopsy.is_done) == (None, False)
     assert device.lives == DEATHS + 9

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.case import CaseError, Connection, Packet, Receive
+from ibwire.fuzz.case import CaseError, Connection, Packet, Receive, RunsAway
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.findings import bucket_of, distance, wrong_fields
 from ibwire.fuzz.live.campaign import Possible
 from ibwire.fuzz.live.duel import LiveDuel, Playback, Unheard, coalesced
 from ibwire.fuzz.live.taken import Taken
@@ -89,6 +90,64 @@ def test_what_was_never_done_is_not_made_up() -> None:
         duel("spec", Playback(live.outcomes)).step(Packet(WRITE, length=4))
 
 
+class Odd(Emulation):
+    """A device that says what is no RoCE packet: UDP with so many bytes behind it."""
+
+    size = 0
+
+    def answers(self) -> list[bytes]:
+        super().answers()
+        (answer,) = answers(Packet(WRITE, length=8))
+        return [answer[: 42 + self.size]]
+
+
+@pytest.mark.parametrize("size", [0, 4, 8])
+def test_what_is_no_roce_packet_is_another_answer(size: int) -> None:
+    device = Odd(Connection())
+    device.size = size
+    step = Packet(WRITE, length=8)
+
+    difference = duel("spec", device).step(step)
+
+    assert difference is not None
+    bucket = "WRITE_ONLY in IDLE: something else instead of ACK"
+    assert bucket_of(difference, step, "IDLE") == bucket
+    assert wrong_fields(difference) == [[]]
+    assert distance(difference)[1] < 0
+
+
+class Endless(Emulation):
+    """Never comes to rest when it is sent something, or is listened to."""
+
+    def __init__(self, *, hears: bool) -> None:
+        super().__init__(Connection())
+        self._hears = hears
+
+    def receive(self, frame: bytes) -> None:
+        if self._hears:
+            raise RunsAway("more than 2048 packets without a pause")
+        super().receive(frame)
+
+    def answers(self) -> list[bytes]:
+        raise RunsAway("more than 2048 packets without a pause")
+
+
+def test_a_device_that_runs_away_is_endless() -> None:
+    difference = duel("spec", Endless(hears=False)).step(Packet(WRITE, length=8))
+
+    assert difference is not None
+    assert difference.kind == "endless"
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_reference_that_runs_away_is_no_difference(hears: bool) -> None:
+    pair = duel("spec", Emulation(Connection()))
+    pair.reference = Endless(hears=hears)
+
+    with pytest.raises(RunsAway):
+        pair.step(Packet(WRITE, length=8))
+
+
 # What is taken over.
 
 
@@ -159,6 +218,7 @@ def test_what_a_link_cannot_carry_is_left_out() -> None:
     steps = Steps(
         Packet(WRITE, length=1500),
         Packet(WRITE, fields={"eth.dst": 0x020000000099}),
+        Packet(WRITE, fields={"ip.dst": 0x08080808}),
         Packet(WRITE, fields={"reth.rkey": ("mw.rkey", 0)}),
         Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE)),
         Receive(1),

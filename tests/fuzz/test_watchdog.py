@@ -66,6 +66,18 @@ def test_a_device_that_is_met_twice_in_one_call_is_endless() -> None:
     assert found.got == ["does not come back for 3 s of processor time"]
 
 
+def test_what_is_said_is_how_long_it_was_waited_for() -> None:
+    """Whoever has not come back once is given a tenth of a second."""
+    pair = duel(nothing, looks(2, Watch(3)))
+
+    found = [pair.step(WRITE) for _ in range(2)]
+
+    assert [each.got for each in found if each] == [
+        ["does not come back for 3 s of processor time"],
+        ["does not come back for 0.1 s of processor time"],
+    ]
+
+
 def test_a_device_that_is_met_once_in_each_call_comes_back() -> None:
     pair = duel(nothing, looks(1, Watch(3)))
 

@@ -230,6 +230,33 @@ def test_a_deadly_case_may_have_several_connections(
     assert "differs at step 4" in output
 
 
+def test_a_case_of_several_connections_that_is_outlived_shows_nothing(
+    device: Device, fuzz: Fuzz, case: Callable[..., Path]
+) -> None:
+    device.start("spec", "across", "dies")
+
+    status, output, errors = fuzz("replay", case(WRITE, AGAIN, SEND), "-v")
+
+    assert status == 0, errors
+    assert "no difference between live:10.0.0.2 and the reference" in output
+    assert output.count("\n  step ") == 2
+
+
+@pytest.mark.parametrize(
+    "fields", [{"ip.dst": 0x08080808}, {"eth.dst": 0x010000C28001}, {"eth.type": 0x86DD}]
+)
+def test_a_case_for_somebody_else_is_not_carried_out(
+    device: Device, fuzz: Fuzz, case: Callable[..., Path], fields: dict[str, int]
+) -> None:
+    device.start("spec", "zero", "dies")
+
+    for command in ("replay", "min"):
+        status, output, errors = fuzz(command, case({**WRITE, "fields": fields}))
+
+        assert (status, output) == (2, "")
+        assert "only the peer is sent to" in errors
+
+
 def test_a_device_that_dies_when_it_is_asked_again_is_told_of(
     device: Device, fuzz: Fuzz, case: Callable[..., Path]
 ) -> None:

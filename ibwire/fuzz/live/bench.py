@@ -7,12 +7,13 @@ application of the device does what the agent on its host is told.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import NoReturn
 
 from ibwire.closing import Closing
 from ibwire.drill.live import ETHERNET_SIZE, SLACK, SOURCE_PORT, Diverted
 from ibwire.drill.target import Unable
 from ibwire.drill.ways import Connected, Way
-from ibwire.errors import LinkError, PeerError, VerbsError
+from ibwire.errors import DecodeError, LinkError, PeerError, VerbsError
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Post, RunsAway
 from ibwire.fuzz.emulation import (
@@ -31,6 +32,7 @@ from ibwire.fuzz.emulation import (
 from ibwire.fuzz.live.liveness import ALIVE, Liveness
 from ibwire.fuzz.live.restart import Restart
 from ibwire.fuzz.live.taken import Taken
+from ibwire.fuzz.live.wire import Pacer, check_addressee, transport
 from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import QPType
@@ -40,16 +42,10 @@ from ibwire.rc.path import Path, address_of, ethernet_route, is_v4
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR
 from ibwire.units import S, Time
-from ibwire_layers.outer import UDP, EtherType
 from ibwire_layers.packet import CrcStatus, Packet
 
 RATE = 10_000
 """Packets a second, unless the user says otherwise."""
-
-PACE: Time = S // 1000
-"""How early a packet may be for the rate: sleeping takes longer than most pauses."""
-
-ICRC_SIZE = 4
 
 LONGEST_WAIT: Time = 2 * S
 """In one step of a case."""
@@ -81,9 +77,7 @@ class Bench(Closing):
         self.peer = peer
         self.way = way
         self.tolerance = tolerance
-        self.interval = S // rate
-        self.due: Time = 0
-        """When the next packet may be sent."""
+        self.pacer = Pacer(rate)
         self.numbers: Numbers | None = None
         """Those of the last connection."""
         self.taken = Taken()
@@ -152,7 +146,7 @@ class Bench(Closing):
         # It only holds the number: its packets are diverted.
         qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
         stack.callback(qp.close)
-        stack.callback(self._forget, qp.number)
+        stack.callback(self.diverted.forget, qp.number)
         self.diverted.former.discard(qp.number)
         try:
             connected = stack.enter_context(self.way.connect(self.endpoint, qp, _given(connection)))
@@ -170,13 +164,6 @@ class Bench(Closing):
         """End all connections."""
         self.disconnect()
         self.liveness.close()
-
-    def _forget(self, qpn: int) -> None:
-        diverted = self.diverted
-        diverted.former.add(qpn)
-        diverted.heard.clear()
-        diverted.leaving.clear()
-        diverted.is_flooded = False
 
 
 class LiveTarget:
@@ -229,16 +216,19 @@ class LiveTarget:
     # The wire.
 
     def receive(self, frame: Frame) -> None:
-        """Send a frame to the device, not faster than it may be."""
+        """Send a frame to the device, not faster than it may be.
+
+        Raises `CaseError` for one that the link does not carry, or that is for somebody else.
+        """
         bench, endpoint = self._bench, self._bench.endpoint
+        mac, own_mac = bench.macs
+        check_addressee(frame, mac=mac, own_mac=own_mac, address=bench.peer)
         mtu = endpoint.port.mtu
         if len(frame) > mtu + ETHERNET_SIZE:
             raise CaseError(f"{len(frame) - ETHERNET_SIZE} bytes: the interface's MTU is {mtu}")
-        now = endpoint.live.now
-        bench.due = max(bench.due, now - PACE) + bench.interval
         bench.diverted.leaving.append(frame)
         self._is_under_way = True
-        self._live(max(bench.due - now, 0))
+        endpoint.run(seconds=bench.pacer.pause(endpoint.live.now) / S)
 
     def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
         """What comes within the tolerance, or later by so much; no longer than until so many
@@ -274,13 +264,14 @@ class LiveTarget:
         self._bench.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
 
     def _with_usual_headers(self, frame: Frame) -> Frame:
-        """The same from the BTH on: what lies before is chosen by the device's host."""
-        at = ETHERNET_SIZE
-        if frame[12:14] == _VLAN:
-            at += 4
-        end = at + int.from_bytes(frame[at + 2 : at + 4])  # Ethernet pads what is short
-        at += (frame[at] & 15) * 4 + UDP.SIZE
-        usual = self._bench.path.frame(frame[at : end - ICRC_SIZE])
+        """The same from the BTH on: what lies before is chosen by the device's host.
+
+        What is no RoCE packet stays as it is: it is no right answer.
+        """
+        found = transport(frame)
+        if found is None:
+            return frame
+        usual = self._bench.path.frame(found)
         return usual if _has_right_icrc(frame) else usual[:-1] + bytes([usual[-1] ^ 0xFF])
 
     # The application.
@@ -318,7 +309,10 @@ class LiveTarget:
             self._received += 1
 
     def post_send(self, post: Post) -> bool:
-        """Post a send request as `Emulation.post_send` does."""
+        """Post a send request as `Emulation.post_send` does.
+
+        Raises `CaseError` for one that the agent cannot post.
+        """
         self._let_arrive()
         region = self._verbs.regions["outbox"]
         assert region.lkey is not None
@@ -326,6 +320,8 @@ class LiveTarget:
             self._verbs.post_send(send_request(post, self._posted, region.va, region.lkey))
         except VerbsError:
             return False
+        except Unable as error:  # an operation that its library does not have
+            raise CaseError(str(error)) from None
         self._posted += 1
         return True
 
@@ -377,7 +373,12 @@ def _given(connection: Connection) -> dict[str, int]:
 
 
 def _has_right_icrc(frame: Frame) -> bool:
-    return Packet.parse(frame, strict=False).icrc_status() is CrcStatus.GOOD
+    try:
+        return Packet.parse(frame, strict=False).icrc_status() is CrcStatus.GOOD
+    except DecodeError:
+        return False
 
 
-_VLAN = EtherType.VLAN.to_bytes(2)
+def not_made(connection: Connection) -> NoReturn:
+    """No target is made for a case; raises `CaseError`."""
+    raise CaseError("a device on a link is not made for a case")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ibwire.drill.target import Unable
 from ibwire.errors import LinkError, PeerError, VerbsError
@@ -33,14 +34,14 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation, Numbers
 from ibwire.fuzz.findings import Finding, bucket_of, signature
-from ibwire.fuzz.live.bench import Bench
+from ibwire.fuzz.live.bench import Bench, not_made
 from ibwire.fuzz.live.deaths import Autopsy, carry_out
 from ibwire.fuzz.live.duel import LiveDuel, Outcome, Playback, Unheard
 from ibwire.fuzz.live.liveness import Dead, Death
 from ibwire.fuzz.live.names import About, name
 from ibwire.fuzz.live.steps import fits_link, has_fitting_timeout
 from ibwire.fuzz.live.taken import OPTIONAL, Taken, differs_in_flags, opcode_on_wire
-from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.minimise import Shows, minimise
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
@@ -61,7 +62,7 @@ SUSPECTS = 10
 """Cases after which it is seen whether the device lives, if nothing else gives reason to."""
 
 REFUSED = 20
-"""Connections that a device refuses in a row before it is given up."""
+"""Cases in a row that cannot be carried out before a device is given up."""
 
 
 class LiveCampaign(Campaign):
@@ -79,7 +80,7 @@ class LiveCampaign(Campaign):
         minimises: bool = True,
     ) -> None:
         super().__init__(
-            *(_no_target, self._possible),
+            *(not_made, self._possible),
             profile=profile,
             first=first,
             report=report,
@@ -132,7 +133,7 @@ class LiveCampaign(Campaign):
         except CaseError as error:
             self._refused += 1
             if self._refused == REFUSED:
-                bench.lost = f"no connection can be had: {error}"
+                bench.lost = f"{REFUSED} cases in a row cannot be carried out: {error}"
             return None
         except (LinkError, PeerError, Unable, VerbsError) as error:
             try:
@@ -149,7 +150,7 @@ class LiveCampaign(Campaign):
         """A new connection, and a duel that is quick."""
         target = self._bench.connect(connection)
         reference = Emulation(connection, self._profile, target.numbers)
-        return self._duel_with(reference, target).quick()
+        return self._duel_with(reference, target, is_quick=True)
 
     def _possible(self, number: int) -> Possible:
         bench = self._bench
@@ -230,9 +231,13 @@ class LiveCampaign(Campaign):
         self._kept = _Kept(done, target.numbers, duel.outcomes, duel.state)
         return difference
 
-    def _duel_with(self, reference: Emulation, target: Subject) -> LiveDuel:
+    def _duel_with(
+        self, reference: Emulation, target: Subject, *, is_quick: bool = False
+    ) -> LiveDuel:
         bench = self._bench
-        return LiveDuel(bench.binding, bench.path, reference, target, taken=bench.taken)
+        return LiveDuel(
+            *(bench.binding, bench.path, reference, target), taken=bench.taken, is_quick=is_quick
+        )
 
     def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
         """A case made shorter: on an emulator if one does the same, else on the device."""
@@ -251,20 +256,26 @@ class LiveCampaign(Campaign):
                 found = _carried_out(shorter, duel)
                 return found is not None and signature(found) == wanted
 
-            shorter = minimise(case, on_model, is_over=self._is_late)
+            shorter = self._shorter(partial(minimise, is_over=self._is_late), case, on_model)
             found = self.replay(shorter, profile)
             if found is not None and signature(found) == wanted:
                 return shorter
+            if self.is_interrupted:
+                return case
 
         def on_device(shorter: Case) -> bool:
             return self._shows(shorter, profile, wanted, told)
 
-        for count in range(1, FEW):  # mostly the last steps do it
+        return self._shorter(self._end_first, case, on_device)
+
+    def _end_first(self, case: Case, shows: Shows) -> Case:
+        """A case made shorter on the device: mostly the last steps do it."""
+        for count in range(1, FEW):
             end = case.with_steps(case.steps[-count:])
-            if on_device(end):
+            if shows(end):
                 case = end
                 break
-        return minimise(case, on_device, TRIALS, is_over=self._is_late)
+        return minimise(case, shows, TRIALS, is_over=self._is_late)
 
     def _shows(
         self, case: Case, profile: Profile, wanted: tuple[str, str, str], told: About | None
@@ -276,7 +287,7 @@ class LiveCampaign(Campaign):
         except CaseError:
             return False  # the device has no such connection
         reference = Emulation(case.connection, profile, target.numbers)
-        duel = self._duel_with(reference, target).quick()
+        duel = self._duel_with(reference, target, is_quick=True)
         found = _carried_out(case, duel)
         if found is None or signature(found) != wanted:
             return False
@@ -305,14 +316,14 @@ class LiveCampaign(Campaign):
         if before not in self._dissected and self._minimises and not bench.lost:
             self._dissected.add(before)
             autopsy = self._dissect(suspects, death)
-            if autopsy.best is None:
+            if autopsy.best is None and autopsy.is_done:
                 death = replace(death, reason=f"{death.reason}, which was not seen again")
             case, original = autopsy.best or case, autopsy.original or original
         difference = Difference(max(len(case.steps) - 1, 0), "crash", [], [str(death)])
-        bench.taken.add(difference, _last_packet(case))
         bucket = _bucket(death, case)
         report.seen[bucket] += 1
         if report.seen[bucket] > 1:
+            bench.taken.add(difference, _last_packet(case))
             return None
         bench.death = death
         finding = Finding(
@@ -424,7 +435,7 @@ class Possible:
         info = INFO.get(step.opcode)
         if info is not None and IETH in info.headers:
             needed.add("mw.rkey")
-        if any(name.startswith("eth.") for name in step.fields):
+        if any(name.startswith(ELSEWHERE) for name in step.fields):
             return False
         aim = step.fields.get("bth.dest_qp")
         if isinstance(aim, tuple):
@@ -502,12 +513,11 @@ def _number(thing: object) -> int:
     return thing
 
 
-def _no_target(connection: Connection) -> Subject:
-    raise CaseError("a device on a link is not made for a case")
-
-
 UNKNOWN = (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE)
-"""What the agent cannot post."""
+"""What most agents cannot post: their library or their device does not have it."""
+
+ELSEWHERE = ("eth.", "ip.dst")
+"""Fields that would lead a frame to somebody else."""
 
 HEADERS = 100
 """Bytes around a payload at most: IPv4, UDP, BTH, AtomicETH, padding and ICRC are 76."""

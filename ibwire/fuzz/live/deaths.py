@@ -50,6 +50,8 @@ class Autopsy:
         """The shortest case so far that kills, if the device has died again."""
         self.original: Case | None = None
         """As it was carried out, the case that it comes from."""
+        self.is_done = False
+        """Whether the search came to its end: what it has not seen does not come again."""
         self._bench = bench
         self._begin = begin
         self._wanted = wanted
@@ -69,12 +71,12 @@ class Autopsy:
         """
         try:
             self._look_for_shortest(suspects)
-            if self.best is None or self._is_certain or self._is_over():
-                return
-            if not self._dies(self.best, anew=True):
+            is_doubtful = self.best is not None and not self._is_certain and not self._is_over()
+            if self.best is not None and is_doubtful and not self._dies(self.best, anew=True):
                 self.best = self.original = None
                 self._is_careful = True
                 self._look_for_shortest(suspects)
+            self.is_done = self._deaths < DEATHS and not self._is_over()
         except (LinkError, PeerError) as error:
             self._bench.lost = str(error)
 

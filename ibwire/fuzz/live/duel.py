@@ -9,7 +9,7 @@ other references can be held against it without the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ibwire.fuzz.binding import Binding
@@ -20,6 +20,7 @@ from ibwire.fuzz.live.bench import LiveTarget
 from ibwire.fuzz.live.names import About, about
 from ibwire.fuzz.live.reads import Reads
 from ibwire.fuzz.live.taken import FLAGS, Taken
+from ibwire.fuzz.live.wire import BTH
 from ibwire.node import Frame
 from ibwire.rc.path import Path
 from ibwire.units import MS, Time
@@ -27,9 +28,6 @@ from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import AckKind
-
-BTH = 42
-"""Where it is in an answer: behind Ethernet, IPv4 and UDP."""
 
 ACK_REQUEST = 0x80
 """The bit of a BTH that asks for an ACK, in its byte 8."""
@@ -117,7 +115,7 @@ class Unheard(Exception):
 class LiveDuel(Duel):
     """A reference and a device on a link, or what it did.
 
-    path: the headers that all answers get.
+    path: the headers that all answers get. is_quick: look only where an answer is due.
     """
 
     def __init__(
@@ -128,6 +126,7 @@ class LiveDuel(Duel):
         target: Subject,
         *,
         taken: Taken,
+        is_quick: bool = False,
     ) -> None:
         super().__init__(binding, reference, target)
         self.outcomes: list[Outcome] = []
@@ -141,24 +140,27 @@ class LiveDuel(Duel):
         self._sent: list[Frame] = []
         self._waiting: list[Frame] = []
         """What the reference has answered and the device may answer, too."""
-        self._quick = False
+        self._is_quick = is_quick
         self._early: list[Frame] = []
         """What the device has sent during a wait, and was not looked at."""
         self._has_acted = False
         """Whether something was done during the RNR wait that goes on."""
         self._reads = Reads()
 
-    def quick(self) -> LiveDuel:
-        """The same, but quick."""
-        self._quick = True
-        return self
-
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same as far as it is looked for."""
+        return self._supervised(lambda: self._step(step))
+
+    def _supervised(self, act: Callable[[], Difference | None]) -> Difference | None:
+        """Do something; a target that runs away is a difference, a reference is none."""
         try:
-            return self._step(step)
+            return act()
         except RunsAway as error:
+            if not self.is_theirs:
+                raise
             return Difference(self.steps - 1, "endless", self.expected, [str(error)])
+        finally:
+            self.is_theirs = False
 
     def _step(self, step: Step) -> Difference | None:
         reference = self.reference
@@ -197,6 +199,7 @@ class LiveDuel(Duel):
     def _act(self, step: Step) -> None:
         """Do to both what a step says."""
         reference, target = self.reference, self.target
+        self.is_theirs = False
         if isinstance(step, Packet):
             if "aeth.msn" in step.fields:
                 reference.symbols["ssn"] = reference.oldest_ssn
@@ -233,9 +236,10 @@ class LiveDuel(Duel):
         left = self._left
         time = time if left is None else left
         is_timeout = left is not None and not self._is_refused
-        self._has_acted = False
+        self._has_acted = self.is_theirs = False
         self.expected = [frame for _, frame in self.reference.wait(time)]
         self._take_answers()
+        self.is_theirs = True
         if is_timeout and isinstance(self.target, LiveTarget):
             # No longer than until it asks again: from then on it waits for the next time.
             self._early += self.target.hear(len(self._waiting) or 1, LATEST * time)
@@ -249,7 +253,8 @@ class LiveDuel(Duel):
 
     def _look(self, number: int) -> Difference | None:
         """What came of the steps so far: all of it, or quickly what is answered."""
-        if not self._quick:
+        self.is_theirs = True
+        if not self._is_quick:
             return self._compare_all(number)
         if not self._waiting or not isinstance(self.target, LiveTarget):
             return None
@@ -265,15 +270,17 @@ class LiveDuel(Duel):
         """What has not been looked for yet."""
         if not self.steps:
             return None
+        self.expected = []
+        return self._supervised(self._end)
+
+    def _end(self) -> Difference | None:
         number = self.steps - 1
-        try:
-            if self._is_refused:
-                difference = self._pass(0, number)
-                if difference is not None:
-                    return difference
-            return self._compare_all(number) if self._quick else None
-        except RunsAway as error:
-            return Difference(self.steps - 1, "endless", [], [str(error)])
+        if self._is_refused:
+            difference = self._pass(0, number)
+            if difference is not None:
+                return difference
+        self.is_theirs = True
+        return self._compare_all(number) if self._is_quick else None
 
     def _compare_answers(self, number: int, got: list[Frame]) -> Difference | None:
         expected = self._waiting

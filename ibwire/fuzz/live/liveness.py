@@ -223,8 +223,10 @@ class Liveness(Closing):
     def examine(self) -> Death:
         """How far it goes; a control connection that is dead has a new one in its place."""
         death = self.look()
-        if death.what is Dead.OTHER and (fault := self._host_fault()):
-            return self._end(Dead.HOST, fault)
+        if death.what is Dead.OTHER:
+            fault = host_fault(self._endpoint, self._gid, self._own_address)
+            if fault:
+                return self._end(Dead.HOST, fault)
         before, self._control = self._control, None
         try:
             self.begin()
@@ -250,21 +252,28 @@ class Liveness(Closing):
         self._heard(control.own_qpn)
         return control
 
-    def _host_fault(self) -> str:
-        """Why its host does not say where it is, empty if it does.
 
-        It is asked on the wire: the kernel's table still knows a host that is dead.
-        """
-        name, mac = self._endpoint.port.name, self._endpoint.device.mac
-        try:
-            with (
-                AFPacketPort(name, neighbours=True, promiscuous=True, hold_port=False) as port,
-                Endpoint(port, addresses=[self._own_address], mac=mac) as asking,
-            ):
-                asking.gid_towards(self._gid)
-        except LinkError as error:  # or there is not even a carrier
-            return str(error)
-        return ""
+def host_fault(endpoint: Endpoint, gid: int, own_address: str) -> str:
+    """Why the host with this GID does not say where it is, empty if it does."""
+    try:
+        mac_of_host(endpoint, gid, own_address)
+    except LinkError as error:  # or there is not even a carrier
+        return str(error)
+    return ""
+
+
+def mac_of_host(endpoint: Endpoint, gid: int, own_address: str) -> bytes:
+    """The MAC address of the host with this GID; raises `LinkError` if it does not say it.
+
+    It is asked on the wire: the kernel's table still knows a host that is dead.
+    """
+    name, mac = endpoint.port.name, endpoint.device.mac
+    with (
+        AFPacketPort(name, neighbours=True, promiscuous=True, hold_port=False) as port,
+        Endpoint(port, addresses=[own_address], mac=mac) as asking,
+    ):
+        asking.gid_towards(gid)
+        return asking.device.neighbours[gid]
 
 
 _GIVEN = {"mtu": MTU, "size": MTU}

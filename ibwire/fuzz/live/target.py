@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from ibwire import drill
 from ibwire.drill.live import Bench as DrillBench
@@ -12,10 +12,10 @@ from ibwire.drill.live import Diverted
 from ibwire.drill.target import Unable
 from ibwire.errors import LinkError, PeerError, VerbsError
 from ibwire.fuzz.campaign import Maker
-from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Step
+from ibwire.fuzz.case import Case, CaseError, Connect, Step
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.live.bench import Bench
+from ibwire.fuzz.live.bench import Bench, not_made
 from ibwire.fuzz.live.campaign import LiveCampaign
 from ibwire.fuzz.live.duel import LiveDuel, Playback
 from ibwire.fuzz.live.liveness import Dead, Death
@@ -52,11 +52,13 @@ class LinkTarget(Target):
     def duel(self, case: Case, profile: Profile) -> LiveDuel:
         """The reference and it, with a new connection."""
         bench, numbers = self.bench, self.bench.numbers
+        if numbers is not None and _has_several(case) and not bench.death.what:
+            return _Gone(bench, Emulation(case.connection, profile, numbers))
         try:
             if bench.death.what:
                 raise PeerError(bench.death.reason)
             target = bench.connect(case.connection)
-        except (LinkError, PeerError) as error:
+        except (CaseError, LinkError, PeerError) as error:
             if numbers is None:
                 raise
             if not bench.death.what:
@@ -85,12 +87,17 @@ class _Watched(LiveDuel):
 
 
 class _Gone(LiveDuel):
-    """A duel with a device that is not there any more: what was sent to it."""
+    """A duel with a device that is not looked at: what was sent to it.
+
+    It is not there any more, or has outlived a case of several connections: of those only
+    what it dies of is looked for.
+    """
 
     def __init__(self, bench: Bench, reference: Emulation) -> None:
-        super().__init__(bench.binding, bench.path, reference, Playback([]), taken=bench.taken)
-        self._reason = str(bench.death)
-        self.quick()
+        super().__init__(
+            *(bench.binding, bench.path, reference, Playback([])), taken=bench.taken, is_quick=True
+        )
+        self._death = bench.death
 
     def step(self, step: Step) -> Difference | None:
         """As far as the fuzzer has its part in it, on one connection or several."""
@@ -100,9 +107,11 @@ class _Gone(LiveDuel):
         self.reference.reconnect(step.connection)
         return None
 
-    def end(self) -> Difference:
-        """It does not go on."""
-        return Difference(max(self.steps - 1, 0), "crash", [], [self._reason])
+    def end(self) -> Difference | None:
+        """It does not go on, if it is dead."""
+        if not self._death.what:
+            return None
+        return Difference(max(self.steps - 1, 0), "crash", [], [str(self._death)])
 
 
 def link_target(bench: Bench) -> LinkTarget:
@@ -114,17 +123,20 @@ def link_target(bench: Bench) -> LinkTarget:
         script = drill.parse(text.encode(), "case.drill")
         endpoint, diverted = bench.endpoint, bench.diverted
         endpoint.live.node = bench.inner
-        bench.disconnect()
         try:
+            bench.disconnect()
             other = DrillBench(endpoint, bench.peer, bench.way, slack=bench.tolerance)
             return all(other.run(script, case, "spec").passed for case in script.cases)
+        except (LinkError, PeerError):
+            return False  # it has gone meanwhile
         finally:
             if isinstance(endpoint.live.node, Diverted):  # its queue pairs may still ask
                 diverted.former |= endpoint.live.node.former
             endpoint.live.node = diverted
 
-    return LinkTarget(f"live:{bench.peer}", "", _not_made, _not_made, fulfils, bench)
+    return LinkTarget(f"live:{bench.peer}", "", not_made, not_made, fulfils, bench)
 
 
-def _not_made(connection: Connection) -> NoReturn:
-    raise CaseError("a device on a link is not made for a case")
+def _has_several(case: Case) -> bool:
+    """Whether a case has several connections."""
+    return any(isinstance(step, Connect) for step in case.steps)

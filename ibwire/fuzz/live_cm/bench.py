@@ -8,19 +8,24 @@ CA, so that nothing that is left of one is met by the next.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+from ibwire.closing import Closing
 from ibwire.cm import Endpoints
 from ibwire.cm.messages import Message, Received, decode
 from ibwire.cm.node import ca_guid
 from ibwire.drill.live import ETHERNET_SIZE, MANAGEMENT_QPN, SLACK, SOURCE_PORT
-from ibwire.errors import LinkError, PeerError
+from ibwire.errors import LinkError
 from ibwire.fuzz.case import CaseError, RunsAway
 from ibwire.fuzz.cm.binding import ManagerBinding
 from ibwire.fuzz.cm.emulation import EXCHANGES
 from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
-from ibwire.fuzz.live.bench import ICRC_SIZE, PACE, RATE
+from ibwire.fuzz.live.bench import RATE
+from ibwire.fuzz.live.liveness import host_fault, mac_of_host
 from ibwire.fuzz.live.restart import Restart
+from ibwire.fuzz.live.wire import BTH, Pacer, check_addressee, transport
 from ibwire.node import OPEN, Frame, Grant, Node
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
@@ -29,14 +34,11 @@ from ibwire.units import S, Time
 from ibwire_layers import headers as h
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.mad import GSI_QKEY, MAD, MAD_SIZE
-from ibwire_layers.outer import UDP, IPv4
+from ibwire_layers.outer import IPv4
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
 
 CLIENT_PORT = 40_000
 """Where a client of the service claims to be; nobody connects to it."""
-
-BTH = 42
-"""Where it is in a frame of `Path`: behind Ethernet, IPv4 and UDP."""
 
 IDENTITIES = (1 << 32) // EXCHANGES
 """Cases with communication IDs of their own."""
@@ -100,12 +102,12 @@ class Ears:
         route = packet.route
         if not isinstance(route, RoCEv2Route) or not isinstance(route.ip, IPv4):
             return False
-        is_whole = len(_transport(frame)) >= MAD_START
+        is_whole = len(transport(frame) or b"") >= MAD_START
         source = route.ip.src | V4_MAPPED
         return is_whole and source == self._peer and packet.bth.dest_qp == MANAGEMENT_QPN
 
 
-class ManagerBench:
+class ManagerBench(Closing):
     """Where cases against the connection manager of a device on a link are carried out.
 
     peer: the IPv4 address of the device. service: the port to which a program listens there
@@ -138,37 +140,44 @@ class ManagerBench:
         """What it said to a right request at the beginning."""
         self.answers_strangers = False
         """Whether it then confirmed the end of a connection that there was not."""
-        self._interval = S // rate
-        self._due: Time = 0
+        self._pacer = Pacer(rate)
+        self._parting = ExitStack()
         self._gid = gid_of(peer)
         if not is_v4(self._gid) or endpoint.device.vlan is not None:
             raise LinkError(endpoint.port.name, "a live device is fuzzed over IPv4 without a VLAN")
         device = endpoint.device
-        own = device.gids[endpoint.gid_towards(self._gid)]
-        self.address = address_of(own)
-        self.macs = device.neighbours[self._gid], device.mac
-        """Of the device and of ours."""
-        ends = Endpoints(own, CLIENT_PORT, self._gid, service)
-        self.service_id = ends.service_id
-        self.binding = ManagerBinding(
-            self.address, peer, (self.macs[1], self.macs[0]), ends.private_data()
-        )
-        self.path = Path(
-            ethernet_route(
-                source=self._gid,
-                destination=own,
-                source_mac=self.macs[0],
-                destination_mac=self.macs[1],
-                source_port=SOURCE_PORT,
-            )
-        )
-        """The headers that all answers get, whatever a device puts there."""
+        self._own = device.gids[endpoint.gid_towards(self._gid)]
+        self.address = address_of(self._own)
+        self._learn(device.neighbours[self._gid])
         self._guid = ca_guid(device.mac)
         random = endpoint.random
         self._first = self._next = random.randrange(IDENTITIES)
         self._run = random.getrandbits(32) << 32
         self.ears = Ears(endpoint.live.node, self._gid)
         endpoint.live.node = self.ears
+
+    def _learn(self, mac: bytes) -> None:
+        """What depends on the MAC address of the device."""
+        own_mac = self.endpoint.device.mac
+        self.macs = mac, own_mac
+        """Of the device and of ours."""
+        ends = Endpoints(self._own, CLIENT_PORT, self._gid, self.service)
+        self.service_id = ends.service_id
+        self.binding = ManagerBinding(self.address, self.peer, (own_mac, mac), ends.private_data())
+        self.path = Path(
+            ethernet_route(
+                source=self._gid,
+                destination=self._own,
+                source_mac=mac,
+                destination_mac=own_mac,
+                source_port=SOURCE_PORT,
+            )
+        )
+        """The headers that all answers get, whatever a device puts there."""
+
+    def find_again(self) -> None:
+        """Ask who has the device's address, after a restart; raises `LinkError` if nobody has."""
+        self._learn(mac_of_host(self.endpoint, self._gid, self.address))
 
     @property
     def largest(self) -> int:
@@ -177,11 +186,26 @@ class ManagerBench:
 
     def host_answers(self) -> bool:
         """Whether the peer's host still says where it is."""
-        try:
-            self.endpoint.gid_towards(self._gid)
-        except (LinkError, PeerError):
-            return False
-        return True
+        return not host_fault(self.endpoint, self._gid, self.address)
+
+    def part_by(self, leave: Callable[[], None]) -> None:
+        """From now on `leave` ends what the duel that begins leaves behind."""
+        self._parting.callback(leave)
+
+    def leave(self) -> None:
+        """End what the last duel has left behind."""
+        self._parting.close()
+
+    def give_up(self) -> None:
+        """Leave what there is at a device that does not hear any more."""
+        self._parting.pop_all()
+
+    def close(self) -> None:
+        """End the last duel as far as the device is there."""
+        if self.dead or self.lost:
+            self.give_up()
+        with suppress(LinkError):
+            self.leave()
 
     def begin(self) -> LiveManager:
         """The manager for somebody whom it has never heard of."""
@@ -205,14 +229,17 @@ class ManagerBench:
         )
 
     def send(self, frame: Frame) -> None:
-        """Send a frame to the device, not faster than it may be."""
+        """Send a frame to the device, not faster than it may be.
+
+        Raises `CaseError` for one that is too long, or not from us to it.
+        """
         endpoint, mtu = self.endpoint, self.endpoint.port.mtu
         if len(frame) > mtu + ETHERNET_SIZE:
             raise CaseError(f"{len(frame) - ETHERNET_SIZE} bytes: the interface's MTU is {mtu}")
-        now = endpoint.live.now
-        self._due = max(self._due, now - PACE) + self._interval
+        check_addressee(frame, mac=self.macs[0], own_mac=self.macs[1], address=self.peer)
+        pause = self._pacer.pause(endpoint.live.now)
         self.ears.leaving.append(frame)
-        endpoint.run(stop=lambda: not self.ears.leaving, seconds=max(self._due - now, 0) / S)
+        endpoint.run(seconds=pause / S)
 
 
 class LiveManager:
@@ -246,11 +273,12 @@ class LiveManager:
 
     def _understand(self, frame: Frame) -> Heard | None:
         """A frame that is for this case; who spoke before may still be answered."""
-        transport = _transport(frame)
-        usual = self._bench.path.frame(transport)
+        whole = transport(frame)
+        assert whole is not None  # the ears let nothing shorter through
+        usual = self._bench.path.frame(whole)
         if Packet.parse(frame, strict=False).icrc_status() is not CrcStatus.GOOD:
             return Heard(usual[:-1] + bytes([usual[-1] ^ 0xFF]), None)
-        received = decode(transport[MAD_START:])
+        received = decode(whole[MAD_START:])
         if received is not None and self._bench.is_late(received, self.identity):
             return None
         return Heard(usual, received)
@@ -262,19 +290,12 @@ def is_other_management(heard: Heard) -> bool:
     A MAD of another method may be answered with a status (IBA 13.4.7), which is nobody's
     affair here.
     """
-    transport = heard.frame[BTH:-ICRC_SIZE]
-    if heard.received is not None or len(transport) != MAD_START + MAD_SIZE:
+    whole = heard.frame[BTH : -h.ICRC_SIZE]
+    if heard.received is not None or len(whole) != MAD_START + MAD_SIZE:
         return False
-    deth = h.DETH.unpack(transport, h.BTH.SIZE)
-    common = MAD.unpack(transport, MAD_START)
+    deth = h.DETH.unpack(whole, h.BTH.SIZE)
+    common = MAD.unpack(whole, MAD_START)
     return deth.qkey == GSI_QKEY and bool(common.method & RESPONSE)
-
-
-def _transport(frame: Frame) -> bytes:
-    """From the BTH of an IPv4 packet to its padding; Ethernet pads what is short."""
-    start = ETHERNET_SIZE + (frame[ETHERNET_SIZE] & 15) * 4 + UDP.SIZE
-    end = ETHERNET_SIZE + int.from_bytes(frame[ETHERNET_SIZE + 2 : ETHERNET_SIZE + 4])
-    return frame[start : end - ICRC_SIZE]
 
 
 RESPONSE = 0x80

@@ -16,9 +16,10 @@ from ibwire.errors import LinkError, PeerError
 from ibwire.fuzz.campaign import Campaign, Maker, Report, Stepper
 from ibwire.fuzz.case import Case, CaseError, Connection, Mad, Step, Value
 from ibwire.fuzz.cm.coverage import ManagerCoverage
-from ibwire.fuzz.duel import Difference, Duel, Subject
+from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.findings import Finding, bucket_of, signature
+from ibwire.fuzz.live.bench import not_made
 from ibwire.fuzz.live.campaign import ENOUGH, FEW, HEADERS, TRIALS
 from ibwire.fuzz.live.taken import Taken
 from ibwire.fuzz.live_cm import listener
@@ -26,7 +27,7 @@ from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.fuzz.live_cm.duel import LiveManagerDuel
 from ibwire.fuzz.live_cm.names import SIZES, by_oddity, manager_bucket, oddity
 from ibwire.fuzz.live_cm.reference import Follower, greet, meet, wishing
-from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.minimise import Shows, minimise
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import Profile
 from ibwire_layers import cm
@@ -51,7 +52,7 @@ class LiveManagerCampaign(Campaign):
         minimises: bool = True,
     ) -> None:
         super().__init__(
-            *(_no_target, self._possible),
+            *(not_made, self._possible),
             profile=profile,
             first=first,
             report=report or Report(coverage=ManagerCoverage()),
@@ -74,6 +75,13 @@ class LiveManagerCampaign(Campaign):
         return self._bench.lost
 
     def _one_case(self, budget: int) -> Finding | None:
+        try:
+            return self._on_living_device(budget)
+        except Interrupted as signal:
+            raise KeyboardInterrupt from signal
+
+    def _on_living_device(self, budget: int) -> Finding | None:
+        """The next case on a device that lives, or what is found when it does not."""
         bench = self._bench
         try:
             bench.dead = ""
@@ -85,10 +93,8 @@ class LiveManagerCampaign(Campaign):
             self._leave()
             self._look()
         except (LinkError, PeerError) as error:
-            self._duelling = None
+            self._give_up()
             return self._lose(str(error))
-        except Interrupted as signal:
-            raise KeyboardInterrupt from signal
         if found is not None:
             self._looked_at.clear()
         return found
@@ -109,14 +115,16 @@ class LiveManagerCampaign(Campaign):
         return self._duelling is not None and self._duelling.is_over
 
     def _begin(self, profile: Profile, *, is_quick: bool = False) -> LiveManagerDuel:
-        self._leave()
         self._duelling = duel(self._bench, profile, is_quick=is_quick)
         return self._duelling
 
     def _leave(self) -> None:
-        if self._duelling is not None:
-            self._duelling.leave()
-            self._duelling = None
+        self._duelling = None
+        self._bench.leave()
+
+    def _give_up(self) -> None:
+        self._duelling = None
+        self._bench.give_up()
 
     # What is found.
 
@@ -179,15 +187,25 @@ class LiveManagerCampaign(Campaign):
     def judge(self, case: Case) -> tuple[Profile, Difference | None]:
         """A case by itself; there are no choices that a manager could have made."""
         meet(self._bench)
-        found = self.replay(case)
+        try:
+            found = self.replay(case)
+            if found is None:
+                self._leave()
+                self._look()
+        except PeerError as error:
+            found = Difference(max(len(case.steps) - 1, 0), "crash", [], [str(error)])
         if found is not None and found.kind == "crash":
             self._bench.dead = str(found.got[0])
+            self._give_up()
         return self._profile, found
 
     def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
         """A case made shorter on the device; one that it dies of only if it can be brought back."""
         if difference.kind == "crash":
-            return self._shortest_deadly(case) if self._bench.restart else case
+            if self._bench.restart is None:
+                death = difference.got[0]
+                raise PeerError(f"{death}: what it dies of is made shorter with --restart COMMAND")
+            return self._shortest_deadly(case)
         wanted = signature(difference)
 
         def shows(shorter: Case) -> bool:
@@ -197,12 +215,11 @@ class LiveManagerCampaign(Campaign):
                 return False
             return found is not None and signature(found) == wanted
 
-        for count in range(1, FEW):  # mostly the last steps do it
-            end = case.with_steps(case.steps[-count:])
-            if shows(end):
-                case = end
-                break
-        return minimise(case, shows, TRIALS, is_over=self._is_late)
+        def shorten(case: Case, shows: Shows) -> Case:
+            end = _last_steps(case, shows)
+            return minimise(end, shows, TRIALS, is_over=self._is_late)
+
+        return self._shorter(shorten, case, shows)
 
     def _leave_out(self, finding: Finding) -> None:
         """Do not try again what would only kill once more, or has one cause for all messages."""
@@ -259,22 +276,26 @@ class LiveManagerCampaign(Campaign):
 
     def _shortest_deadly(self, case: Case) -> Case:
         """Only the last steps, if the device dies of them as well; it is brought back."""
-        bench = self._bench
-        try:
+
+        def shorten(case: Case, kills: Shows) -> Case:
             self._bring_back()
-            for count in range(1, FEW):
-                end = case.with_steps(case.steps[-count:])
-                if self._kills(end):
-                    return end
+            return _last_steps(case, kills)
+
+        try:
+            return self._shorter(shorten, case, self._kills)
         except (LinkError, PeerError) as error:
-            bench.lost = str(error)
+            self._bench.lost = str(error)
         return case
 
     def _kills(self, case: Case) -> bool:
-        found = self.replay(case)
-        if found is None or found.kind != "crash":
-            self._leave()
-            return False
+        try:
+            found = self.replay(case)
+            if found is None or found.kind != "crash":
+                self._leave()
+                self._look()
+                return False
+        except PeerError:
+            pass  # it does not answer a right request any more
         self._bring_back()
         return True
 
@@ -283,11 +304,12 @@ class LiveManagerCampaign(Campaign):
         bench = self._bench
         assert bench.restart is not None
         bench.restart.run()
-        self._duelling = None
+        self._give_up()
         for _ in range(RETURN):
             try:
+                bench.find_again()
                 self._look()
-            except PeerError as error:
+            except (LinkError, PeerError) as error:
                 reason = str(error)
             else:
                 return
@@ -340,10 +362,13 @@ class PossibleMessages:
 
 
 def duel(bench: ManagerBench, profile: Profile, *, is_quick: bool = False) -> LiveManagerDuel:
-    """The reference and the manager, with somebody new."""
+    """The reference and the manager, with somebody new; the duel before ends."""
+    bench.leave()
     manager = bench.begin()
     reference = Follower(bench, manager.identity, profile, bench.usual)
-    return LiveManagerDuel(bench, reference, manager, is_quick=is_quick)
+    begun = LiveManagerDuel(bench, reference, manager, is_quick=is_quick)
+    bench.part_by(begun.leave)
+    return begun
 
 
 def kind_of(said: Message) -> str:
@@ -351,8 +376,10 @@ def kind_of(said: Message) -> str:
     return f"REJ {said.reason}" if isinstance(said, cm.REJ) else type(said).__name__
 
 
-def _no_target(connection: Connection) -> Subject:
-    raise CaseError("a device on a link is not made for a case")
+def _last_steps(case: Case, shows: Shows) -> Case:
+    """Only the last steps, if they show it as well: mostly they do."""
+    ends = (case.with_steps(case.steps[-count:]) for count in range(1, FEW))
+    return next(filter(shows, ends), case)
 
 
 _WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFUSE)

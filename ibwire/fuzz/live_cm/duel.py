@@ -18,8 +18,8 @@ from ibwire.fuzz.binding import Symbols
 from ibwire.fuzz.case import CaseError, Mad, RunsAway, Step
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
+from ibwire.fuzz.live.wire import BTH
 from ibwire.fuzz.live_cm.bench import (
-    BTH,
     MAD_START,
     Heard,
     LiveManager,
@@ -132,10 +132,7 @@ class LiveManagerDuel(Duel):
         reference.receive(frame)
         self._expect(step)
         self._manager.send(sent)
-        try:
-            difference = self._compare(number)
-        except RunsAway as error:
-            return Difference(number, "endless", self.expected, [str(error)])
+        difference = self._look_for(number)
         if step.why and not is_alive(self._bench):
             return Difference(
                 number, "crash", self.expected, ["nothing on QP1 is answered any more"]
@@ -151,7 +148,7 @@ class LiveManagerDuel(Duel):
             return None
         self._is_quick = False
         self.expected = []
-        return self._compare(self.steps - 1)
+        return self._look_for(self.steps - 1)
 
     def leave(self) -> None:
         """End what is left of the connections, so that nothing of them remains at the device."""
@@ -181,6 +178,13 @@ class LiveManagerDuel(Duel):
             is_optional = is_repeated or self._is_foreign or _need_not_be(received.message, step)
             self._said.add(mad)
             self._due.append(Due(self.expected[-1], received, is_optional))
+
+    def _look_for(self, number: int) -> Difference | None:
+        """What the device does otherwise; one that does not stop talking is told as that."""
+        try:
+            return self._compare(number)
+        except RunsAway as error:
+            return Difference(number, "endless", self.expected, [str(error)])
 
     def _compare(self, number: int) -> Difference | None:
         strange: list[Heard] = []

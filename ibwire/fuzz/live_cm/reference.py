@@ -16,11 +16,11 @@ from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
 from ibwire.drill.packets import pattern
 from ibwire.errors import PeerError, VerbsError
-from ibwire.fuzz.case import Connection, Mad
+from ibwire.fuzz.case import Connection, Mad, RunsAway
 from ibwire.fuzz.cm.emulation import EXCHANGES, ManagedEmulation
 from ibwire.fuzz.emulation import REGIONS, Numbers
 from ibwire.fuzz.live_cm import listener
-from ibwire.fuzz.live_cm.bench import Identity, ManagerBench
+from ibwire.fuzz.live_cm.bench import Heard, Identity, LiveManager, ManagerBench
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of
 from ibwire.rc.profile import Profile
@@ -55,7 +55,10 @@ def is_unserved(usual: Message | None) -> bool:
 
 
 def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
-    """What the manager says to a right request of somebody new, which is then ended again."""
+    """What the manager says to a right request of somebody new, which is then ended again.
+
+    Raises `PeerError` if it does not stop talking.
+    """
     request = wishing(Mad(), wish)
     manager = bench.begin()
     fuzzer = Follower(bench, manager.identity, "spec", None)
@@ -64,7 +67,7 @@ def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
 
     def say(message: Mad) -> Sequence[Message]:
         manager.send(bench.binding.frame(message, 0, symbols))
-        heard = manager.hear(1, GREETING)
+        heard = _first_answers(manager)
         return [each.received.message for each in heard if each.received is not None]
 
     for _ in range(GREETINGS):
@@ -81,7 +84,8 @@ def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
 def is_alive(bench: ManagerBench) -> bool:
     """Whether it answers anything: who asks for the end of no connection is told that it is over.
 
-    True for a manager that never said so (Linux `cm_issue_drep` does).
+    True for a manager that never said so (Linux `cm_issue_drep` does). Raises `PeerError` for
+    one that does not stop talking.
     """
     return not bench.answers_strangers or _confirms(bench)
 
@@ -111,9 +115,16 @@ def _confirms(bench: ManagerBench) -> bool:
     fuzzer.choose(0)
     for _ in range(GREETINGS):
         manager.send(bench.binding.frame(Mad(message="DREQ"), 0, fuzzer.symbols))
-        if manager.hear(1, GREETING):
+        if _first_answers(manager):
             return True
     return False
+
+
+def _first_answers(manager: LiveManager) -> Sequence[Heard]:
+    try:
+        return manager.hear(1, GREETING)
+    except RunsAway as error:
+        raise PeerError(str(error)) from None
 
 
 GREETING, GREETINGS = 1 * S, 3

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from ibwire.fuzz.campaign import Maker
-from ibwire.fuzz.case import Case, CaseError, Connection
+from ibwire.fuzz.case import Case, CaseError
 from ibwire.fuzz.duel import Duel
+from ibwire.fuzz.live.bench import not_made
 from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, duel
 from ibwire.fuzz.live_cm.duel import Farewell
@@ -50,9 +51,5 @@ def manager_target(bench: ManagerBench) -> ManagerLinkTarget:
     """The manager of a bench as a target."""
     # No script can say what a manager does.
     return ManagerLinkTarget(
-        f"live:{bench.peer}", "", _not_made, _not_made, lambda text: False, bench
+        f"live:{bench.peer}", "", not_made, not_made, lambda text: False, bench
     )
-
-
-def _not_made(connection: Connection) -> NoReturn:
-    raise CaseError("a device on a link is not made for a case")

@@ -1,0 +1,73 @@
+"""What goes to a device on a link and comes from it: frames, to whom, and how fast."""
+
+from __future__ import annotations
+
+from ibwire.drill.live import ETHERNET_SIZE
+from ibwire.fuzz.case import CaseError
+from ibwire.node import Frame
+from ibwire.units import S, Time
+from ibwire_layers import headers as h
+from ibwire_layers.outer import UDP, EtherType, IPv4
+
+BTH = ETHERNET_SIZE + IPv4.SIZE + UDP.SIZE
+"""Where it is in a frame of `Path`."""
+
+PACE: Time = S // 1000
+"""How early a packet may be for the rate: sleeping takes longer than most pauses."""
+
+TAG_SIZE = 4
+"""Of a VLAN tag."""
+
+
+class Pacer:
+    """Keeps to a rate. rate: packets a second at most."""
+
+    def __init__(self, rate: int) -> None:
+        self._interval = S // rate
+        self._due: Time = 0
+        """When the next packet may leave."""
+
+    def pause(self, now: Time) -> Time:
+        """How long it is from a packet that leaves now to the next one."""
+        self._due = max(self._due, now - PACE) + self._interval
+        return max(self._due - now, 0)
+
+
+def transport(frame: Frame) -> bytes | None:
+    """The bytes from the BTH to the padding of a RoCEv2 frame over IPv4, with a tag or without.
+
+    `None` where there is no room for a BTH and an ICRC. Ethernet pads what is short.
+    """
+    ip = ETHERNET_SIZE + TAG_SIZE * (frame[12:14] == _VLAN)
+    if frame[ip - 2 : ip] != _IPV4 or len(frame) < ip + IPv4.SIZE:
+        return None
+    start = ip + (frame[ip] & 15) * 4 + UDP.SIZE
+    end = ip + int.from_bytes(frame[ip + 2 : ip + 4])
+    if end > len(frame) or end - start < h.BTH.SIZE + h.ICRC_SIZE:
+        return None
+    return frame[start : end - h.ICRC_SIZE]
+
+
+def check_addressee(frame: Frame, *, mac: bytes, own_mac: bytes, address: str) -> None:
+    """Raises `CaseError` for a frame that is not from us to the peer, whose `address` is IPv4.
+
+    Without an IP header it does not go farther than the peer's MAC address.
+    """
+    if not frame.startswith(mac + own_mac):
+        ends = f"{frame[6:12].hex(':')} to {frame[:6].hex(':')}"
+        raise CaseError(f"a frame from {ends}: only the peer is sent to")
+    ip = ETHERNET_SIZE
+    while frame[ip - 2 : ip] in _TAGS:
+        ip += TAG_SIZE
+    kind = frame[ip - 2 : ip]
+    if kind == _IPV6:
+        raise CaseError("a frame of IPv6: only the peer is sent to, which has an IPv4 address")
+    destination = ".".join(map(str, frame[ip + 16 : ip + 20]))
+    if kind == _IPV4 and destination != address:
+        raise CaseError(f"a packet to {destination}: only the peer is sent to")
+
+
+_VLAN = EtherType.VLAN.to_bytes(2)
+_TAGS = _VLAN, EtherType.QINQ.to_bytes(2)
+_IPV4 = EtherType.IPV4.to_bytes(2)
+_IPV6 = EtherType.IPV6.to_bytes(2)

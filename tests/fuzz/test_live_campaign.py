@@ -1,0 +1,145 @@
+"""A run against a device on a link, without a link: what is kept when something comes between."""
+
+from __future__ import annotations
+
+import signal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ibwire.drill.live import Diverted
+from ibwire.errors import LinkError, PeerError
+from ibwire.fuzz.binding import Binding
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet
+from ibwire.fuzz.duel import Difference
+from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, REGIONS, Numbers
+from ibwire.fuzz.live import target as live_target
+from ibwire.fuzz.live.campaign import LiveCampaign
+from ibwire.fuzz.live.liveness import ALIVE, Dead
+from ibwire.fuzz.live.taken import Taken
+from ibwire.fuzz.live.target import LinkTarget, link_target
+from ibwire.fuzz.recording import record
+from ibwire.programs.endpoint import Interrupted
+from ibwire.rc.path import Path
+from ibwire_layers.opcodes import OpCode
+
+WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
+READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
+
+BINDING = Binding(PEER_ADDRESS, ADDRESS)
+
+KEYS = {name: (number << 20, number << 8) for number, name in enumerate(REGIONS, 1)}
+
+NUMBERS = Numbers(17, 18, KEYS, None, ADDRESS, PEER_ADDRESS, (bytes(6), bytes(6)))
+
+
+class Bench:
+    """One of a device that cannot be had any more, but once could."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.binding = BINDING
+        self.path = Path(BINDING.route)
+        self.taken = Taken()
+        self.death = ALIVE
+        self.numbers: Numbers | None = NUMBERS
+        self.peer = ADDRESS
+        self.way = None
+        self.tolerance = 1
+        self.inner: Any = SimpleNamespace()
+        self.diverted = Diverted(self.inner, 0)
+        self.endpoint = SimpleNamespace(live=SimpleNamespace(node=self.diverted))
+
+    def connect(self, connection: Connection) -> Any:
+        raise self.error
+
+    def disconnect(self) -> None:
+        pass
+
+
+def target_of(bench: Bench) -> LinkTarget:
+    return link_target(bench)  # type: ignore[arg-type]
+
+
+# A finding that is saved.
+
+
+@pytest.mark.parametrize("error", [CaseError("refused"), PeerError("gone"), LinkError("a", "down")])
+def test_a_device_that_cannot_be_had_any_more_is_dead(error: Exception) -> None:
+    bench = Bench(error)
+
+    recording = record(Case(Connection(), (WRITE,)), target_of(bench))
+
+    assert recording.difference is not None
+    assert recording.difference.kind == "crash"
+    assert recording.got == [f"{Dead.CONNECTION}: {error}"]
+    assert len(recording.entries) == 1
+
+
+def test_a_case_that_no_device_can_have_is_refused() -> None:
+    bench = Bench(CaseError("no such connection"))
+    bench.numbers = None
+
+    with pytest.raises(CaseError, match="no such connection"):
+        record(Case(Connection(), (WRITE,)), target_of(bench))
+
+
+def test_a_case_of_several_connections_that_a_device_outlives_shows_nothing() -> None:
+    case = Case(Connection(), (WRITE, Connect(Connection(rq_psn=7)), READ))
+
+    recording = record(case, target_of(Bench(CaseError("not to be connected"))))
+
+    assert recording.difference is None
+    assert [entry.step for entry in recording.entries] == [0, 2]
+
+
+@pytest.mark.parametrize("error", [PeerError("gone"), LinkError("a", "down")])
+def test_a_script_of_a_device_that_has_gone_fails(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def gone(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(live_target, "DrillBench", gone)
+    monkeypatch.setattr(live_target.drill, "parse", lambda text, name: None)
+    bench = Bench(error)
+
+    assert not target_of(bench).fulfils("")
+    assert bench.endpoint.live.node is bench.diverted
+
+
+# A case that is made shorter.
+
+
+class Interruptible(LiveCampaign):
+    """Shows what is looked for in each case with a READ; the user has enough at some trial."""
+
+    def __init__(self, trials: int) -> None:
+        bench: Any = Bench(PeerError("gone"))
+        super().__init__(bench, lambda number: None)  # type: ignore[arg-type, return-value]
+        self.trials = trials
+
+    def replay(self, case: Case, profile: object = None) -> Difference | None:
+        return Difference(0, "answer", [], [b""])
+
+    def _shows(self, case: Case, *what: object) -> bool:
+        self.trials -= 1
+        if self.trials < 0:
+            raise Interrupted(signal.SIGINT)
+        return READ in case.steps
+
+
+@pytest.mark.parametrize(("trials", "length"), [(0, 22), (1, 22), (2, 2), (100, 1)])
+def test_a_case_is_as_short_as_it_has_become_when_it_is_interrupted(
+    trials: int, length: int
+) -> None:
+    """The last two steps are tried second: before that nothing is shorter."""
+    campaign = Interruptible(trials)
+    case = Case(Connection(), (*[WRITE] * 20, READ, WRITE))
+
+    short = campaign.shortest(case, Difference(20, "answer", [], [b""]), campaign._profile)
+
+    assert len(short.steps) == length
+    assert READ in short.steps
+    assert campaign.is_interrupted == (trials < 100)

@@ -1,0 +1,168 @@
+"""What goes to a device on a link and comes from it: damaged frames, addresses, the rate."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ibwire.drill.target import Unable
+from ibwire.fuzz.binding import Binding
+from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Value
+from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.live.bench import LiveTarget
+from ibwire.fuzz.live.wire import Pacer, check_addressee, transport
+from ibwire.rc.path import Path
+from ibwire.rc.work import WROpcode
+from ibwire.units import MS
+from ibwire_layers.opcodes import OpCode
+
+MAC, OWN_MAC = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
+
+PEER = "10.0.0.2"
+
+BINDING = Binding("10.0.0.1", PEER, (OWN_MAC, MAC))
+
+TAG = bytes.fromhex("81006000")
+"""A priority tag (IEEE 802.1Q): VLAN 0, priority 3."""
+
+
+def frame(**fields: Value) -> bytes:
+    """A WRITE of 8 bytes: BTH, RETH and payload are 36 bytes."""
+    given = {name.replace("_", ".", 1): value for name, value in fields.items()}
+    step = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8, fields=given)
+    return BINDING.frame(step, 0, Emulation(Connection()).symbols)
+
+
+def with_total_length(whole: bytes, length: int) -> bytes:
+    return whole[:16] + length.to_bytes(2) + whole[18:]
+
+
+def datagram(size: int) -> bytes:
+    """IPv4 and UDP with so many bytes behind them."""
+    whole = with_total_length(frame(), 28 + size)
+    return whole[: 42 + size]
+
+
+def target(**bench: Any) -> LiveTarget:
+    """One whose connection is not needed."""
+    found = LiveTarget.__new__(LiveTarget)
+    found._bench = SimpleNamespace(path=Path(BINDING.route), **bench)  # type: ignore[assignment]
+    return found
+
+
+# What comes.
+
+
+def test_a_frame_holds_its_transport_with_a_tag_or_padding_or_without() -> None:
+    plain = frame()
+    inside = plain[42:-4]
+
+    assert len(inside) == 36
+    assert transport(plain) == inside
+    assert transport(plain + bytes(10)) == inside
+    assert transport(plain[:12] + TAG + plain[12:]) == inside
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(datagram(size) for size in (0, 4, 8, 15)),
+        *(with_total_length(frame(), length) for length in (0, 20, 28, 69, 0xFFFF)),
+        *(frame()[:size] for size in (0, 13, 14, 33)),
+        frame(eth_type=0x86DD),
+    ],
+)
+def test_what_has_no_room_for_a_bth_stays_as_it_is(odd: bytes) -> None:
+    assert transport(odd) is None
+    assert target()._with_usual_headers(odd) == odd
+
+
+def test_the_smallest_packet_is_a_bth_and_an_icrc() -> None:
+    assert transport(datagram(16)) == frame()[42:54]
+
+
+# What is sent.
+
+
+def check(whole: bytes) -> None:
+    check_addressee(whole, mac=MAC, own_mac=OWN_MAC, address=PEER)
+
+
+def test_the_peer_is_sent_to() -> None:
+    check(frame())
+    check(frame(ip_src=0x0A000009))
+    check(frame(eth_type=0x8915))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"eth_dst": 0x010000C28001},
+        {"eth_src": 0x020000000099},
+        {"ip_dst": 0x08080808},
+        {"ip_dst": 0xFFFFFFFF},
+        {"eth_type": 0x86DD},
+    ],
+)
+def test_nobody_else_is_sent_to(fields: dict[str, Value]) -> None:
+    with pytest.raises(CaseError, match="only the peer is sent to"):
+        check(frame(**fields))
+
+
+@pytest.mark.parametrize("tags", [TAG, TAG * 2, bytes.fromhex("88a80000") + TAG])
+def test_a_tag_does_not_hide_an_address(tags: bytes) -> None:
+    whole = frame(ip_dst=0x08080808)
+
+    with pytest.raises(CaseError, match=r"a packet to 8\.8\.8\.8: only the peer is sent to"):
+        check(whole[:12] + tags + whole[12:])
+
+
+def test_a_connection_checks_what_it_sends() -> None:
+    port = SimpleNamespace(mtu=1500)
+    found = target(endpoint=SimpleNamespace(port=port), macs=(MAC, OWN_MAC), peer=PEER)
+
+    with pytest.raises(CaseError, match="only the peer is sent to"):
+        found.receive(frame(ip_dst=0x08080808))
+
+
+def test_packets_keep_to_the_rate_over_time() -> None:
+    """Pauses of 10 ms; who is late may be early by 1 ms once."""
+    pacer = Pacer(100)
+
+    assert pacer.pause(5 * MS) == 9 * MS
+    assert pacer.pause(14 * MS) == 10 * MS
+    assert pacer.pause(100 * MS) == 9 * MS
+
+
+# The application.
+
+
+class Refusing:
+    """An agent that has not got an operation."""
+
+    def __init__(self) -> None:
+        self.regions = {"outbox": SimpleNamespace(va=0, lkey=1)}
+
+    def post_send(self, request: object) -> None:
+        raise Unable("no work request with opcode 14")
+
+
+def test_what_an_agent_cannot_post_is_no_death() -> None:
+    found = target()
+    found._is_under_way = False
+    found._posted = 0
+    found._verbs = Refusing()  # type: ignore[assignment]
+
+    with pytest.raises(CaseError, match="no work request with opcode 14"):
+        found.post_send(Post(int(WROpcode.FLUSH), 8))
+
+
+def test_addresses_of_an_emulation_are_other_ones() -> None:
+    """A frame of an emulated network is not for a device on a link."""
+    step = Packet(int(OpCode.RC_SEND_ONLY))
+    emulated = Binding(PEER_ADDRESS, ADDRESS).frame(step, 0, Emulation(Connection()).symbols)
+
+    with pytest.raises(CaseError, match="only the peer is sent to"):
+        check(emulated)
