@@ -84,7 +84,7 @@ def planted(fault: Fault) -> ModuleType:
 
     For a fault of a connection manager it is `ibwire.fuzz.cm.emulation`.
     """
-    name = "cm_emulation" if fault.role == "cm" else "emulation"
+    name = "cm.emulation" if fault.role == "cm" else "emulation"
     return copy(PRIVATE, fault)[f"ibwire.fuzz.{name}"]
 
 
