@@ -23,8 +23,9 @@ from ibwire.errors import ScriptError, VerbsError
 from ibwire.fabric.sim import Simulator
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Connection, Packet
+from ibwire.fuzz.cm.emulation import ManagedEmulation
 from ibwire.fuzz.duel import Duel
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
+from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.planting import PRIVATE, Fault, Patch, copy, planted, read_faults
 from ibwire.rc.packet import decode
 from ibwire.units import GBPS, US, S
@@ -51,7 +52,7 @@ UNKNOWN_OPCODE = bytes([0x1F, 0x40]) + bytes(10)
 
 def attributes() -> dict[str, dict[str, object]]:
     """What the packages around the copied modules have as attributes."""
-    packages = ("ibwire", "ibwire.rc", "ibwire.cm", "ibwire.fuzz")
+    packages = ("ibwire", "ibwire.rc", "ibwire.cm", "ibwire.fuzz", "ibwire.fuzz.cm")
     return {name: dict(vars(sys.modules[name])) for name in packages}
 
 
@@ -329,6 +330,25 @@ def exchange(end: End, peer: End) -> int:
     end.post("RDMA_WRITE", 24, 0, peer, 15000)
     peer.expected[quarter + 15000 : quarter + 15024] = end.memory[:24]
     return 3 * len(LENGTHS) + 7
+
+
+@pytest.mark.parametrize(
+    ("role", "original"),
+    [
+        ("responder", Emulation),
+        ("requester", Emulation),
+        ("cm", ManagedEmulation),
+    ],
+)
+def test_what_a_fault_is_planted_in_is_a_copy_of_what_is_attacked(
+    role: str, original: type[Emulation]
+) -> None:
+    module = planted(next(each for each in FAULTS.values() if each.role == role))
+
+    target = getattr(module, original.__name__)
+
+    assert target is not original
+    assert target(Connection()).answers() == []
 
 
 @pytest.mark.parametrize("name", FAULTS)
