@@ -59,7 +59,9 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option("--target", "name", metavar="TARGET", help="emu, or emu:PROFILE. [emu]")
 @click.option("--plant", metavar="FILE:NAME", help="Plant a fault of a table in the target.")
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="Of the reference. [spec]")
-@click.option("--role", type=click.Choice(WHOM), help="What is attacked. [both]")
+@click.option(
+    "--role", type=click.Choice(WHOM), help="What is attacked. [both; on a link: responder]"
+)
 @click.option("--ops", metavar="A,B", callback=_names, help="Only these groups of operators.")
 @click.option(
     *("--seed-capture", "capture"), metavar="FILE", help="Begin with what a recording has."
