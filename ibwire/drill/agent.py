@@ -2,21 +2,23 @@
 
     python3 agent.py --device rxe0 --port 18516
 
-It needs nothing of ibwire but this file. `ibwire drill --connect agent` connects by TCP and
-asks, a line of JSON each, and is answered by one: docs/drill.md has the questions. Numbers
-are those of libibverbs/verbs.h. What was made for a connection is gone when that ends.
+It needs nothing of ibwire but this file, and agent_cm.py beside it for scripts about connection
+management. `ibwire drill --connect agent` connects by TCP and asks, a line of JSON each, and is
+answered by one: docs/drill.md has the questions. Numbers are those of libibverbs/verbs.h and
+rdma/rdma_cma.h. What was made for a connection is gone when that ends.
 Several may be there at a time; each has a context of the device of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import select
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pyverbs.enums as e  # type: ignore[import-not-found]
 from pyverbs.addr import GID, AHAttr, GlobalRoute  # type: ignore[import-not-found]
@@ -55,6 +57,9 @@ SECONDS = 10.0
 
 Answer = dict[str, Any]
 
+HOPS = 64
+"""Of what the device sends: it may be behind a router, and pyverbs allows for none."""
+
 DEFAULT_PKEY = 0xFFFF
 """At index 0 of every device."""
 
@@ -81,21 +86,49 @@ EXTENDED = {
 
 
 class Unable(Exception):
-    """Something that this device, or this version of pyverbs, has not got."""
+    """Something that this device, or this version of a library, has not got."""
+
+
+class Manager(Protocol):
+    """A connection manager, and what an application does by itself when it is told something.
+
+    It has a listener, and the newest connection is that of the queue pair. `handle` takes what
+    it has to tell when its descriptor can be read; its other methods are `MANAGER_QUESTIONS`.
+    """
+
+    def fileno(self) -> int:
+        """Readable when there is something to be told."""
+        ...
+
+    def handle(self) -> None:
+        """Do what is to be done about it."""
+        ...
+
+    def close(self) -> None:
+        """End all connections."""
+        ...
 
 
 class Agent:
     """A device and what was made on it.
 
     has_event: whether an asynchronous event waits; pyverbs has only a call that blocks.
+    make_manager: makes the connection manager of a queue pair, for scripts that need it.
     """
 
-    def __init__(self, context: Any, has_event: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        context: Any,
+        has_event: Callable[[], bool],
+        make_manager: Callable[[Any], Manager] | None = None,
+    ) -> None:
         self.context = context
         self.has_event = has_event
+        self._make_manager = make_manager or _rdma_manager
         self._forget()
 
     def _forget(self) -> None:
+        self.manager: Manager | None = None
         self.qp: Any = None
         self.queues: dict[str, Any] = {}
         self.srq: Any = None
@@ -108,7 +141,8 @@ class Agent:
     def close(self) -> None:
         """Take everything down, in the order in which it can be: windows hold their queue pair."""
         self._drain_events()
-        made = [*self.windows, self.qp, self.srq, *self.regions, *self.queues.values(), *self.pds]
+        queues = self.queues.values()
+        made = [self.manager, *self.windows, self.qp, self.srq, *self.regions, *queues, *self.pds]
         for each in made:
             if each is not None:
                 each.close()
@@ -123,7 +157,9 @@ class Agent:
             answer: Answer = {"ok": handler(self, **question)}
         except PyverbsRDMAError as error:
             answer = {"errno": error.error_code, "reason": str(error)}
-        except (Unable, PyverbsError) as error:
+        except OSError as error:
+            answer = {"errno": error.errno or 0, "reason": str(error)}
+        except (Unable, NotImplementedError, PyverbsError) as error:
             answer = {"unable": str(error)}
         except _NONSENSE as error:
             # A question that makes no sense, or an attribute that this pyverbs does not know.
@@ -231,7 +267,8 @@ class Agent:
         for name, value in fields.items():
             setattr(attr, name, value)
         if mask & e.IBV_QP_AV:
-            route = GlobalRoute(dgid=GID(peer_gid), sgid_index=self._gid_index(own_gid))
+            index = self._gid_index(own_gid)
+            route = GlobalRoute(dgid=GID(peer_gid), sgid_index=index, hop_limit=HOPS)
             attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
         if mask & e.IBV_QP_PKEY_INDEX and pkey != DEFAULT_PKEY:
             attr.pkey_index = self._pkey_index(pkey)
@@ -314,6 +351,12 @@ class Agent:
         """The state of the queue pair."""
         return int(self.qp.query(e.IBV_QP_STATE)[0].qp_state)
 
+    def manage(self, what: str, **given: Any) -> Any:
+        """Have the connection manager do something."""
+        if self.manager is None:
+            self.manager = self._make_manager(self.qp)
+        return getattr(self.manager, what)(**given)
+
     def _region(self, number: int, offset: int, size: int) -> Any:
         """A region that has these bytes: pyverbs does not look."""
         region = self.regions[number]
@@ -353,12 +396,22 @@ _NONSENSE = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
 
+QUESTIONS = (
+    *("about", "create", "register", "bind", "deregister", "modify"),
+    *("post_recv", "post_send", "write", "read", "collect", "state"),
+)
+
+MANAGER_QUESTIONS = (
+    *("listen", "unlisten", "connect", "accept", "reject", "delay", "ready"),
+    *("disconnect", "cm_events"),
+)
+
 HANDLERS: dict[str, Callable[..., Any]] = {
-    name: getattr(Agent, name)
-    for name in (
-        *("about", "create", "register", "bind", "deregister", "modify"),
-        *("post_recv", "post_send", "write", "read", "collect", "state"),
-    )
+    **{name: getattr(Agent, name) for name in QUESTIONS},
+    **{
+        name: lambda agent, _name=name, **given: agent.manage(_name, **given)
+        for name in MANAGER_QUESTIONS
+    },
 }
 
 
@@ -368,7 +421,7 @@ class Session:
     def __init__(self, connection: socket.socket, agent: Agent) -> None:
         connection.settimeout(SECONDS)
         self._connection = connection
-        self._agent = agent
+        self.agent = agent
         self._waiting = b""
 
     def fileno(self) -> int:
@@ -381,7 +434,7 @@ class Session:
             data = self._connection.recv(1 << 20)
             *lines, self._waiting = (self._waiting + data).split(b"\n")
             for line in lines:
-                self._connection.sendall(self._agent.answer(line))
+                self._connection.sendall(self.agent.answer(line))
         except OSError:
             return False  # as if it had said that it goes
         return bool(data) and len(self._waiting) < LONGEST_LINE
@@ -389,11 +442,11 @@ class Session:
     def close(self) -> None:
         """Take down what was made."""
         self._connection.close()
-        self._agent.close()
-        self._agent.context.close()
+        self.agent.close()
+        self.agent.context.close()
 
 
-Waitable = socket.socket | Session
+Waitable = socket.socket | Session | Manager
 
 
 def _readable(waiting: Sequence[Waitable]) -> Sequence[Waitable]:
@@ -411,7 +464,11 @@ def serve(
     """
     sessions: list[Session] = []
     while True:
-        ready = readable([listening, *sessions])
+        managers = [each.agent.manager for each in sessions if each.agent.manager is not None]
+        ready = readable([listening, *sessions, *managers])
+        for manager in managers:
+            if manager in ready:
+                manager.handle()
         for session in [each for each in sessions if each in ready]:
             if not session.answer():
                 sessions.remove(session)
@@ -433,6 +490,16 @@ def open_agent(device: str) -> Agent:
     for number in _event_files() - before:
         poll.register(number, select.POLLIN)
     return Agent(context, lambda: bool(poll.poll(0)))
+
+
+def _rdma_manager(qp: Any) -> Manager:
+    """The connection manager of this host, which another file knows how to command."""
+    name = f"{__package__}.agent_cm" if __package__ else "agent_cm"
+    try:
+        manager: Manager = importlib.import_module(name).RDMAManager(qp)
+    except ImportError:
+        raise Unable("agent_cm.py is not beside agent.py") from None
+    return manager
 
 
 def _event_files() -> set[int]:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import single
-from ibwire.drill.manager import Manager, described
+from ibwire.drill.manager import described
 from ibwire.drill.packets import byte_difference, pattern
 from ibwire.drill.steps import Verb
-from ibwire.drill.target import Unable, Verbs
+from ibwire.drill.target import CommandedManager, Unable, Verbs
 from ibwire.drill.vocabulary import ACCESS, MANAGER_VERBS, SEND_OPCODES, STATES
 from ibwire.errors import VerbsError
 from ibwire.rc.attributes import EventType, QPState
@@ -30,7 +30,7 @@ class Application:
     """
 
     def __init__(
-        self, device: Verbs, scope: Scope, manager: Callable[[], Manager] | None = None
+        self, device: Verbs, scope: Scope, manager: Callable[[], CommandedManager] | None = None
     ) -> None:
         self._device = device
         self._find_manager = manager
@@ -38,7 +38,7 @@ class Application:
         self.told = ""
         self._completions: dict[str, list[WC]] = {"send": [], "recv": []}
         self._events: list[EventType] = []
-        self._used_manager: Manager | None = None
+        self._used_manager: CommandedManager | None = None
 
     def do(self, step: Verb) -> str | None:
         """Carry a verb out; what was not as it says, `None` if all was."""
@@ -274,7 +274,7 @@ class Application:
         return None
 
     @property
-    def _manager(self) -> Manager:
+    def _manager(self) -> CommandedManager:
         if self._find_manager is None:
             raise Unable("a connection manager that does what a script says")
         self._used_manager = self._find_manager()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ibwire.cm.connection import Connection
+from ibwire.cm.node import ca_guid
 from ibwire.drill.expressions import Scope
 from ibwire.drill.impairments import Impaired
 from ibwire.drill.literals import Literal
@@ -133,7 +134,8 @@ class Emulated:
         self.device.pkeys[0] = told["pkey"]
         self.way = Impaired(self.device)
         """To the device and back."""
-        self.exchange = Exchange(gid_of(own), gid_of(peer))
+        gids = gid_of(own), gid_of(peer)
+        self.exchange = Exchange(*gids, ca_guid(mac_of(gids[0])), ca_guid(mac_of(gids[1])))
         self._manager: Manager | None = None
         self.pd = self.device.alloc_pd()
         self.regions: dict[str, MemoryRegion] = {}

@@ -1,26 +1,29 @@
 """A device on a real link as the target of a script: ibwire is its peer, and a mere mouth.
 
 What comes from the device for the connection of the script is heard, and answered by
-nobody; everything else, ARP and neighbour discovery and the connection manager, an
-`Endpoint` does as ever.
+nobody; everything else, ARP and neighbour discovery, and the connection manager as long as
+no script is about it, an `Endpoint` does as ever.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ibwire.cm.node import ca_guid
 from ibwire.drill.application import Application
 from ibwire.drill.emulated import DEFAULTS, MAXIMUM_FRAMES
 from ibwire.drill.expressions import Expression, Scope
 from ibwire.drill.impairments import Impaired
 from ibwire.drill.literals import Literal
+from ibwire.drill.manager import Exchange, ids_of, message_in, offered
 from ibwire.drill.packets import Wire, build
 from ibwire.drill.runner import asked_for, carry_out
-from ibwire.drill.steps import Case, Impair, Say, Script, Step, Verb
+from ibwire.drill.steps import Case, Hear, Impair, Say, Script, Step, Unordered, Verb
 from ibwire.drill.target import Damage, TooBusy, Unable
 from ibwire.drill.verdict import Verdict
+from ibwire.drill.vocabulary import MANAGER_VERBS
 from ibwire.drill.ways import Connected, Way
 from ibwire.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
 from ibwire.node import OPEN, Frame, Grant, Node
@@ -81,7 +84,8 @@ class Line:
 class Diverted:
     """A node, but what a peer sends to queue pairs is heard and not handed on.
 
-    Packets to QP1 are still the node's, and so is what others send.
+    Packets to QP1 are still the node's while no script is about connection management, and so
+    is always what others send, and what is about connections of former cases.
     """
 
     def __init__(self, node: Node, peer: int) -> None:
@@ -93,12 +97,18 @@ class Diverted:
         self.leaving = self.line.leaving
         self.former: set[int] = set()
         """Our numbers of connections that are over: nobody listens there any more."""
+        self.former_ids: set[int] = set()
+        """Communication IDs of exchanges that are over."""
+        self.is_managed = False
+        """Whether messages of connection management are the script's."""
         self.is_flooded = False
         self._peer = peer
 
-    def forget(self, qpn: int) -> None:
+    def forget(self, qpn: int, ids: Iterable[int] = ()) -> None:
         """The connection with that number of ours is over, and so are the rules for it."""
         self.former.add(qpn)
+        self.former_ids.update(ids)
+        self.is_managed = False
         for frames in (self.heard, self.line.arrived, self.leaving):
             frames.clear()
         self.way = Impaired(self.line)
@@ -146,7 +156,15 @@ class Diverted:
             return False
         source = route.ip.src | (V4_MAPPED if isinstance(route.ip, IPv4) else 0)
         qpn = packet.bth.dest_qp
-        return source == self._peer and qpn != MANAGEMENT_QPN and qpn not in self.former
+        if source != self._peer:
+            return False
+        return self._is_managed_here(frame) if qpn == MANAGEMENT_QPN else qpn not in self.former
+
+    def _is_managed_here(self, frame: Frame) -> bool:
+        if not self.is_managed:
+            return False
+        found = message_in(frame)
+        return found is None or not ids_of(found.message) & self.former_ids
 
 
 def _is_datagram(frame: Frame, source: int) -> bool:
@@ -172,6 +190,7 @@ class LiveDevice:
         diverted: Diverted,
         connected: Connected,
         wire: Wire,
+        exchange: Exchange | None,
         *,
         slack: Time,
         end: Time,
@@ -184,6 +203,7 @@ class LiveDevice:
         self._endpoint = endpoint
         self._diverted = diverted
         self._connected = connected
+        self._exchange = exchange
         self._begin = endpoint.live.now
         self._frames = 0
         self._is_under_way = False
@@ -200,6 +220,7 @@ class LiveDevice:
             "peer_qpn": wire.peer_qpn,
             "mtu": wire.mtu,
             "pkey": wire.pkey,
+            **({} if self._exchange is None else self._exchange.symbols),
             **(self._connected.memory if verbs is None else verbs.symbols),
         }
 
@@ -215,6 +236,7 @@ class LiveDevice:
         mtu = self._endpoint.port.mtu
         if len(frame) > mtu + ETHERNET_SIZE:
             raise Unable(f"needs an MTU of {len(frame) - ETHERNET_SIZE}: the interface has {mtu}")
+        self._note(frame, from_device=False)
         self._diverted.way.receive(frame, self._endpoint.live.now)
         self._is_under_way = True
         return frame, []
@@ -253,6 +275,14 @@ class LiveDevice:
         found = damage.popleft()
         return replace(found, time=found.time - self._begin)
 
+    def _note(self, frame: Frame, *, from_device: bool) -> None:
+        """Learn from a message of connection management."""
+        if self._exchange is not None:
+            message = self._exchange.note(frame, from_device=from_device)
+            self.wire = offered(self.wire, message, from_device=from_device)
+            if message is not None and not from_device:
+                self._diverted.former_ids -= ids_of(message)
+
     def _has_come(self) -> bool:
         return bool(self._diverted.heard)
 
@@ -262,6 +292,7 @@ class LiveDevice:
         while diverted.heard:
             time, frame = diverted.heard.popleft()
             self._frames += 1
+            self._note(frame, from_device=True)
             self.heard.append((time - self._begin, frame))
             self._is_under_way = False
         if diverted.is_flooded or self._frames > MAXIMUM_FRAMES:
@@ -331,6 +362,7 @@ class Bench:
         _check_timeout(steps, given, self._slack)
         if not self._way.has_verbs:
             _check_verbs(steps)
+        exchange = self._exchange(given) if is_about_management(steps) else None
         device = endpoint.device
         cq = device.create_cq(1)
         # It only holds the number: its packets are diverted.
@@ -343,18 +375,33 @@ class Bench:
                 diverted.former.discard(own_qpn)
                 wire = self._wire(own_qpn, connected)
                 diverted.line.mac = device.neighbours[self._peer]
+                diverted.is_managed = exchange is not None
                 target = LiveDevice(
-                    *(endpoint, diverted, connected, wire),
+                    *(endpoint, diverted, connected, wire, exchange),
                     slack=self._slack,
                     end=needed + self._limit,
                 )
                 if connected.verbs is not None:
-                    application = Application(connected.verbs, scope)
+                    application = Application(connected.verbs, scope, connected.verbs.manager)
                 self._last = verdict.name
                 carry_out(script, steps, target, verdict, application, scope)
         finally:
-            diverted.forget(own_qpn)
+            diverted.forget(own_qpn, () if exchange is None else exchange.ids)
             qp.close()
+
+    def _exchange(self, given: Mapping[str, int]) -> Exchange:
+        """The first exchange of a case, with numbers that the device does not remember.
+
+        Raises `Unable` for a number that its connection manager draws itself.
+        """
+        if "rq_psn" in given:
+            raise Unable("needs rq_psn: the device's connection manager draws its first PSN")
+        endpoint = self._endpoint
+        return Exchange(
+            *(self._peer, self._gid, 0, ca_guid(endpoint.device.mac)),
+            peer_cm_id=endpoint.random.randrange(1, 1 << 32),
+            transaction=endpoint.random.getrandbits(63),
+        )
 
     def _wire(self, own_qpn: int, connected: Connected) -> Wire:
         device = self._endpoint.device
@@ -409,6 +456,24 @@ def _round_trip(slack: Time) -> Time:
     return slack // 4
 
 
+def is_about_management(steps: Sequence[Step]) -> bool:
+    """Whether a script says what is said on QP1, or to the device's connection manager."""
+    return any(_is_about_management(step) for step in steps)
+
+
+def _is_about_management(step: Step) -> bool:
+    match step:
+        case Say():
+            return step.literal.form is not None
+        case Hear():
+            return any(literal.form is not None for literal in step.alternatives)
+        case Unordered():
+            return is_about_management(step.members)
+        case Verb():
+            return step.token.text in (*MANAGER_VERBS, "cm_event")
+    return False
+
+
 _VLAN, _IPV4, _IPV6 = (
     kind.to_bytes(2) for kind in (EtherType.VLAN, EtherType.IPV4, EtherType.IPV6)
 )
@@ -416,7 +481,12 @@ _UDP = bytes([IPProto.UDP])
 
 
 def _check_verbs(steps: Sequence[Step]) -> None:
-    """Raise `Unable` for the first verb: the device has no application that asks us."""
+    """Raise `Unable` for the first verb: the device has no application that asks us.
+
+    And for messages of connection management: the device's program has made its connection.
+    """
+    if is_about_management(steps):
+        raise Unable("needs an agent: connection management is the device's program's own")
     for step in steps:
         if isinstance(step, Verb):
             raise Unable(f"needs {step.token.text} at the device: there is no agent")

@@ -1,4 +1,4 @@
-"""The connection manager of the emulated device, and what its application has it do.
+"""Exchanges of connection management, and the emulated device's manager with its application.
 
 The queue pair of the script is the one that is connected: it is in RESET before, goes to
 RTR when a REQ is accepted and to RTS when the connection is established, as
@@ -10,19 +10,21 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
-from ibwire.cm.connection import Connection, Event, Listener
-from ibwire.cm.messages import LINUX, reply, request
-from ibwire.cm.node import ManagedDevice, ca_guid
+from ibwire.cm.connection import Connection, Listener
+from ibwire.cm.messages import LINUX, Message, Received, reply, request
+from ibwire.cm.node import ManagedDevice
 from ibwire.cm.states import EventKind
 from ibwire.drill.manager_messages import PORT, endpoints, received
+from ibwire.drill.packets import Wire
+from ibwire.drill.target import Told
 from ibwire.errors import DecodeError, VerbsError
 from ibwire.node import Frame
-from ibwire.rc.attributes import QPState
-from ibwire.rc.device import Device, mac_of
+from ibwire.rc.attributes import MTU_BYTES, QPState
+from ibwire.rc.device import Device
 from ibwire.units import Time
 from ibwire_layers import cm
 from ibwire_layers.packet import Packet
@@ -60,6 +62,9 @@ class Exchange:
 
     gid: int
     peer_gid: int
+    guid: int
+    """Of the device's adapter, 0 for one that it has to say first."""
+    peer_guid: int
     cm_id: int = 0
     """The device's, 0 until it has said it."""
     peer_cm_id: int = FIRST_ID
@@ -67,6 +72,12 @@ class Exchange:
     """Of the REQ, whoever sent it."""
     dreq_transaction: int = 0
     is_asked_by_device: bool = False
+    ids: set[int] = field(default_factory=set)
+    """Every communication ID that a message has had."""
+    _own_transaction: int = 0
+
+    def __post_init__(self) -> None:
+        self._own_transaction = self.transaction + 1
 
     @property
     def symbols(self) -> dict[str, int]:
@@ -78,35 +89,38 @@ class Exchange:
             "transaction": self.transaction,
             "dreq_transaction": self.dreq_transaction,
             # A DREQ of the side that asked has the transaction of its REQ.
-            "peer_transaction": FIRST_TRANSACTION + 1 if asked else self.transaction,
+            "peer_transaction": self._own_transaction if asked else self.transaction,
             "service": SERVICE,
             "gid": self.gid,
             "peer_gid": self.peer_gid,
-            "guid": ca_guid(mac_of(self.gid)),
-            "peer_guid": ca_guid(mac_of(self.peer_gid)),
+            "guid": self.guid,
+            "peer_guid": self.peer_guid,
             # What the peer answers, and the device: a REQ or a REP.
             "to_device": 0 if asked else 1,
             "from_device": 1 if asked else 0,
         }
 
-    def note(self, frame: Frame, *, from_device: bool) -> None:
-        """Learn from a message."""
-        try:
-            found = received(Packet.parse(frame, strict=False))
-        except DecodeError:
-            return
-        message = found.message if found else None
+    def note(self, frame: Frame, *, from_device: bool) -> Message | None:
+        """Learn from a message, which is returned; `None` for any other packet."""
+        found = message_in(frame)
+        if found is None:
+            return None
+        message = found.message
+        self.ids |= ids_of(message)
         if from_device and isinstance(message, cm.MRA) and not self.cm_id:
             self.cm_id = message.local_comm_id
-        if found is None or not isinstance(message, cm.REQ | cm.REP | cm.DREQ):
-            return
         if isinstance(message, cm.DREQ):
             self.dreq_transaction = found.transaction_id
-            return
+        elif isinstance(message, cm.REQ | cm.REP):
+            self._note_offer(message, found.transaction_id, from_device=from_device)
+        return message
+
+    def _note_offer(self, message: cm.REQ | cm.REP, transaction: int, *, from_device: bool) -> None:
         if isinstance(message, cm.REQ):
-            self.transaction = found.transaction_id
+            self.transaction = transaction
             self.is_asked_by_device = from_device
         if from_device:
+            self.guid = self.guid or message.local_ca_guid
             self.cm_id = message.local_comm_id
         else:
             if isinstance(message, cm.REQ) and message.local_comm_id != self.peer_cm_id:
@@ -114,13 +128,45 @@ class Exchange:
             self.peer_cm_id = message.local_comm_id
 
 
-class Manager:
-    """The manager of a device and its application; `node` is to be driven for the device."""
+def message_in(frame: Frame) -> Received | None:
+    """The message of connection management in a frame, `None` if there is none."""
+    try:
+        return received(Packet.parse(frame, strict=False))
+    except DecodeError:
+        return None
 
-    def __init__(self, connected: Connected) -> None:
+
+def ids_of(message: Message) -> set[int]:
+    """The communication IDs in a message, without 0, which is none."""
+    names = ("local_comm_id", "remote_comm_id")
+    return {getattr(message, name, 0) for name in names} - {0}
+
+
+def offered(wire: Wire, message: Message | None, *, from_device: bool) -> Wire:
+    """The wire of the connection that a REQ or REP offers: queue pair and first PSN of its sender.
+
+    A path MTU that there is not changes nothing.
+    """
+    if isinstance(message, cm.REQ):
+        wire = replace(wire, mtu=MTU_BYTES.get(message.path_packet_payload_mtu, wire.mtu))
+    if not isinstance(message, cm.REQ | cm.REP):
+        return wire
+    if from_device:
+        return replace(wire, rq_psn=message.starting_psn)
+    return replace(wire, peer_qpn=message.local_qpn, sq_psn=message.starting_psn)
+
+
+class Manager:
+    """The manager of a device and its application.
+
+    node: the device with its QP1, if it is served already; else one is made, and `node` is to
+    be driven for the device.
+    """
+
+    def __init__(self, connected: Connected, node: ManagedDevice | None = None) -> None:
         self._connected = connected
-        self.node = ManagedDevice(connected.device, Random(1))
-        self.events: deque[Event] = deque()
+        self.node = node or ManagedDevice(connected.device, Random(1))
+        self.events: deque[Told] = deque()
         """What the application was told and no line has looked at."""
         self._manager = self.node.manager
         self._listener: Listener | None = None
@@ -208,7 +254,7 @@ class Manager:
         return self._newest
 
 
-def described(event: Event) -> str:
+def described(event: Told) -> str:
     """An event in a line."""
     text = event.kind.name
     if event.kind is EventKind.REJECTED:

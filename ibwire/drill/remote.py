@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ibwire.cm.states import EventKind
 from ibwire.drill.emulated import ATTRIBUTES, DEFAULTS, UP
-from ibwire.drill.target import Unable
+from ibwire.drill.manager import SERVICE
+from ibwire.drill.target import Told, Unable
 from ibwire.errors import PeerError, VerbsError
 from ibwire.rc.attributes import (
     MTU_CODES,
@@ -22,6 +25,7 @@ from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, WC, RecvWR, SendWR, WCOpcode, WCStatus, WROpcode
+from ibwire_layers.cm import RejectReason
 
 Ask = Callable[[dict[str, Any]], Any]
 """Brings a question to the agent and the answer back; raises `PeerError`."""
@@ -76,6 +80,7 @@ class Remote:
         )
         self.qpn = self._number(made, "qpn")
         self.regions: dict[str, Region] = {"mr": self._region(made, told["size"])}
+        self._manager = RemoteManager(self._ask, *self._gids)
         attributes = {name: told[name] for name in ATTRIBUTES if name in told}
         self._modify(attributes, QPState.RESET, None)
         self._climb(QPState(told["state"]))
@@ -95,6 +100,10 @@ class Remote:
             if region.lkey is not None:
                 found[f"{prefix}lkey"] = region.lkey
         return found
+
+    def manager(self) -> RemoteManager:
+        """The connection manager of its host."""
+        return self._manager
 
     # The verbs.
 
@@ -254,6 +263,43 @@ class Remote:
         return access & ~missing
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteEvent:
+    """What an agent was told about a connection."""
+
+    kind: EventKind
+    reason: int
+
+
+class RemoteManager:
+    """A connection manager that an agent commands."""
+
+    def __init__(self, ask: Callable[..., Any], gid: str, peer_gid: str) -> None:
+        self._ask = ask
+        self._gids = gid, peer_gid
+        self._events: deque[Told] = deque()
+
+    @property
+    def events(self) -> deque[Told]:
+        """What the application was told and no line has looked at."""
+        found = self._ask("cm_events")
+        try:
+            for each in found:
+                kind = EventKind[_EVENTS[each["event"]]]
+                # Linux tells the reason of a REJ, and otherwise an errno (`cma_ib_handler`).
+                reason = int(each["status"]) if kind is EventKind.REJECTED else 0
+                self._events.append(RemoteEvent(kind, reason))
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"the agent was told {found!r}: {error!r}") from None
+        return self._events
+
+    def do(self, verb: str, given: Mapping[str, int]) -> None:
+        """Have it do something; raises `VerbsError` and `Unable`."""
+        address = {"listen": self._gids[0], "connect": self._gids[1]}
+        named = {"gid": address[verb]} if verb in address else {}
+        self._ask(verb, **{**_USUAL.get(verb, {}), **given, **named})
+
+
 def _text(gid: int) -> str:
     """With all of its digits, as pyverbs has it."""
     return ipaddress.IPv6Address(gid).exploded
@@ -276,6 +322,28 @@ def _completion(found: dict[str, int]) -> WC:
 
 
 _QUEUES = ("send", "recv")
+
+_DEPTHS = {"initiator_depth": 1, "responder_resources": 1}
+
+_USUAL: Mapping[str, Mapping[str, int]] = {
+    "listen": {"service": SERVICE, "backlog": 128},
+    "connect": {"service": SERVICE, **_DEPTHS},
+    "accept": _DEPTHS,
+    "reject": {"reason": RejectReason.CONSUMER_DEFINED},
+}
+"""What a verb does not say, as the emulator has it."""
+
+_EVENTS = {
+    4: "CONNECT_REQUEST",
+    5: "CONNECT_RESPONSE",
+    7: "UNREACHABLE",
+    8: "REJECTED",
+    9: "ESTABLISHED",
+    10: "DISCONNECTED",
+    15: "TIMEWAIT_EXIT",
+}
+"""`rdma_cm_event_type` (rdma/rdma_cma.h)."""
+
 _CAPACITIES = ("max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe")
 
 _FIELDS = {

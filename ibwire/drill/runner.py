@@ -33,7 +33,7 @@ from ibwire.drill.steps import (
 from ibwire.drill.target import LONGEST, Target, TooBusy, Unable
 from ibwire.drill.tokens import Line, Token
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
-from ibwire.drill.vocabulary import VERBS
+from ibwire.drill.vocabulary import MANAGER_VERBS, VERBS
 from ibwire.errors import DecodeError, LinkError, PeerError, VerbsError
 from ibwire.node import Frame
 from ibwire.rc.attributes import MTU_CODES
@@ -210,6 +210,7 @@ class _Runner:
         application = self._application
         if application is None:
             return
+        begun: Time | None = None
         if VERBS[step.token.text].waits:
             span = self._span(step.when)
             self._device.advance(span.last, lambda: application.is_there(step))
@@ -219,13 +220,17 @@ class _Runner:
         else:
             self._wait(step.when)
             self._device.deliver()
+            begun = self._device.now
             problem = application.do(step)
             if problem is not None and VERBS[step.token.text].expects:
                 problem = self._late(application, step, problem)
+            if step.token.text in MANAGER_VERBS:
+                # It takes its time to find the way to a peer.
+                self._device.settle()
             self._refresh()
         if problem is not None:
             raise self._failed(step.line, application.wanted(step), problem)
-        self._note(APPLICATION, application.told, step.line)
+        self._note(APPLICATION, application.told, step.line, time=begun)
 
     def _impair(self, step: Impair) -> None:
         self._wait(step.when)
@@ -349,7 +354,9 @@ class _Runner:
         if literal.form is not None:
             self._refresh()
             if "cm_id" not in self._scope.symbols:
-                raise Unable("messages of connection management are for the emulator")
+                raise Unable(
+                    "messages of connection management: a recording is not followed that far"
+                )
         wire = self._device.wire
         base = psn_base(wire, to_device=to_device, is_response=literal.is_response)
         self._scope.symbols["psn"] = base

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from ibwire.cm.states import EventKind
 from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import Literal
 from ibwire.drill.packets import Wire
@@ -92,6 +93,36 @@ class Target(Protocol):
 
     def poll_damage(self) -> Damage | None:
         """The next thing that a rule has done, `None` if nobody has done anything."""
+        ...
+
+
+class Told(Protocol):
+    """What an application is told about a connection."""
+
+    @property
+    def kind(self) -> EventKind:
+        """What has happened."""
+        ...
+
+    @property
+    def reason(self) -> int:
+        """`RejectReason` when REJECTED."""
+        ...
+
+
+class CommandedManager(Protocol):
+    """A device's connection manager, as its application has it do things."""
+
+    @property
+    def events(self) -> deque[Told]:
+        """What the application was told and no line has looked at."""
+        ...
+
+    def do(self, verb: str, given: Mapping[str, int]) -> None:
+        """Carry a command out.
+
+        Raises `VerbsError` for what is refused, `Unable` for what the manager has no means to do.
+        """
         ...
 
 

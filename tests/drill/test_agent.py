@@ -315,6 +315,125 @@ def test_every_question_is_documented(agent: Any) -> None:
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(names)
 
 
+# The connection manager of a host.
+
+
+class Managed:
+    """A connection manager that notes what it is asked."""
+
+    def __init__(self, qp: Any) -> None:
+        self.qp = qp
+        self.asked: list[Any] = []
+        self.is_closed = False
+
+    def cm_events(self) -> list[dict[str, int]]:
+        return [{"event": 8, "status": 28}, {"event": 10, "status": -110}]
+
+    def reject(self, **given: int) -> None:
+        self.asked.append(given)
+
+    def disconnect(self) -> None:
+        raise OSError(errno.EINVAL, "rdma_disconnect: Invalid argument")
+
+    def delay(self, **given: int) -> None:
+        raise NotImplementedError("no function for it")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def managed(agent: Any) -> list[Managed]:
+    """The managers that the agent makes."""
+    made: list[Managed] = []
+
+    def make(qp: Any) -> Managed:
+        made.append(Managed(qp))
+        return made[-1]
+
+    agent._make_manager = make
+    return made
+
+
+def test_a_manager_is_there_for_who_asks_it_and_goes_with_its_queue_pair(
+    agent: Any, ask: Answer, managed: list[Managed]
+) -> None:
+    manager = remote(ask).manager()
+    manager.do("reject", {})
+    manager.do("reject", {"reason": 35})
+    first = agent.qp
+    remote(ask)
+
+    (made,) = managed
+    assert made.asked == [{"reason": 28}, {"reason": 35}]
+    assert made.qp is first
+    assert made.is_closed
+    assert agent.manager is None
+
+
+def test_what_a_manager_was_told_comes_as_events_with_the_reason_of_a_rej(
+    ask: Answer, managed: list[Managed]
+) -> None:
+    """Other events have an errno there, which says nothing more (`cma_ib_handler`)."""
+    events = remote(ask).manager().events
+
+    assert [(each.kind.name, each.reason) for each in events] == [
+        ("REJECTED", 28),
+        ("DISCONNECTED", 0),
+    ]
+
+
+def test_what_a_manager_refuses_is_no_more_than_what_it_cannot_do(
+    ask: Answer, managed: list[Managed]
+) -> None:
+    manager = remote(ask).manager()
+
+    with pytest.raises(VerbsError) as error:
+        manager.do("disconnect", {})
+    with pytest.raises(Unable, match="needs delay: no function for it"):
+        manager.do("delay", {"service_timeout": 20})
+    assert error.value.errno == errno.EINVAL
+
+
+def test_addresses_and_services_go_without_saying(ask: Answer) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def note(question: dict[str, Any]) -> Any:
+        asked.append(question)
+        return {"ok": GOOD.get(question["do"])}
+
+    manager = remote(note).manager()
+    manager.do("listen", {"backlog": 3})
+    manager.do("connect", {"response_timeout": 10})
+
+    # TCP port 7174 (IBA annex A11), and the two IPv4 addresses as GIDs.
+    assert asked[-2:] == [
+        {"do": "listen", "service": 0x01061C06, "backlog": 3, "gid": gid(1)},
+        {
+            "do": "connect",
+            "service": 0x01061C06,
+            "gid": gid(2),
+            "response_timeout": 10,
+            "initiator_depth": 1,
+            "responder_resources": 1,
+        },
+    ]
+
+
+def gid(last: int) -> str:
+    return f"0000:0000:0000:0000:0000:ffff:0a00:{last:04x}"
+
+
+def test_without_the_second_file_there_is_no_manager(
+    ask: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("ibwire.drill.agent")
+    monkeypatch.setattr(module, "__package__", "ibwire.nowhere")
+
+    with pytest.raises(Unable, match=r"needs listen: agent_cm.py is not beside agent.py"):
+        remote(ask).manager().do("listen", {})
+
+
 # An agent that lies.
 
 GOOD: dict[str, Any] = {
@@ -324,6 +443,7 @@ GOOD: dict[str, Any] = {
     "state": 3,
     "read": "00",
     "collect": {"send": [], "recv": [], "events": []},
+    "cm_events": [],
 }
 
 SUCCESS = {"wr_id": 1, "status": 0, "opcode": 0, "byte_len": 8, "flags": 0, "imm_data": 0}
@@ -347,6 +467,11 @@ SUCCESS = {"wr_id": 1, "status": 0, "opcode": 0, "byte_len": 8, "flags": 0, "imm
         ("collect", {"send": [{**SUCCESS, "opcode": 77}], "recv": [], "events": []}),
         ("collect", {"send": 5, "recv": [], "events": []}),
         ("collect", {"send": [], "recv": [], "events": [999]}),
+        ("cm_events", None),
+        ("cm_events", [5]),
+        ("cm_events", [{"event": 8}]),
+        ("cm_events", [{"event": 8, "status": "x"}]),
+        ("cm_events", [{"event": 99, "status": 0}]),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_the_agents_fault(question: str, answer: Any) -> None:
@@ -376,6 +501,7 @@ def use_all(found: Remote) -> None:
     assert found.state
     found.read(found.symbols["va"], 1)
     found.collect()
+    assert not found.manager().events
 
 
 def test_what_is_posted_reaches_the_agent_as_it_is() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ibwire.cli.drill import command
+from ibwire.cm.messages import encode
 from ibwire.drill import parse
 from ibwire.drill.expressions import Scope
 from ibwire.drill.files import write_junit
-from ibwire.drill.live import Diverted, time_of
+from ibwire.drill.live import Diverted, is_about_management, time_of
+from ibwire.drill.manager import offered
+from ibwire.drill.packets import Wire
 from ibwire.drill.steps import Impair
 from ibwire.drill.target import TooBusy, Unable
 from ibwire.drill.verdict import Verdict
@@ -23,7 +27,9 @@ from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path as Way
 from ibwire.rc.path import ethernet_route, is_v4
 from ibwire.units import MS, US, S, Time
+from ibwire_layers import cm
 from ibwire_layers import headers as h
+from ibwire_layers.mad import GSI_QKEY
 from ibwire_layers.opcodes import OpCode
 
 # Time.
@@ -80,6 +86,11 @@ class Other:
         self.received.append(b"timeout")
 
 
+ROUTE = ethernet_route(
+    source=OWN, destination=PEER, source_mac=bytes(6), destination_mac=bytes(6), source_port=1
+)
+
+
 def frame(qpn: int, source: int = PEER) -> Frame:
     route = ethernet_route(
         source=source,
@@ -133,6 +144,83 @@ def test_everything_else_is_the_nodes(given: Frame) -> None:
 
     assert node.received == [given]
     assert not diverted.heard
+
+
+# Connection management.
+
+
+def message(own_id: int, peer_id: int) -> Frame:
+    """A DREP of the device, with its communication ID and ours."""
+    route = ethernet_route(
+        source=PEER, destination=OWN, source_mac=bytes(6), destination_mac=bytes(6), source_port=1
+    )
+    bth = h.BTH(opcode=OpCode.UD_SEND_ONLY, dest_qp=1)
+    said = encode(cm.DREP(local_comm_id=own_id, remote_comm_id=peer_id), 7)
+    return Way(route).frame(bth.pack() + h.DETH(qkey=GSI_QKEY, src_qp=1).pack() + said)
+
+
+def test_messages_to_qp1_are_the_scripts_when_it_is_about_them() -> None:
+    node = Other()
+    diverted = Diverted(node, PEER)
+    diverted.is_managed = True
+
+    diverted.receive(message(5, 6), 3)
+    diverted.receive(frame(1), 3)
+    heard = list(diverted.heard)
+    diverted.forget(0x66)
+    diverted.receive(message(5, 6), 4)
+
+    assert heard == [(3, message(5, 6)), (3, frame(1))]
+    assert node.received == [message(5, 6)]
+
+
+def test_messages_about_exchanges_that_are_over_are_the_nodes() -> None:
+    """It answers who disconnects."""
+    node = Other()
+    diverted = Diverted(node, PEER)
+    diverted.forget(0x66, {5, 9})
+    diverted.is_managed = True
+
+    for ids in ((5, 6), (6, 9), (7, 8), (0, 0)):
+        diverted.receive(message(*ids), 3)
+
+    assert node.received == [message(5, 6), message(6, 9)]
+    assert [each for _, each in diverted.heard] == [message(7, 8), message(0, 0)]
+
+
+@pytest.mark.parametrize(
+    "text", ["< CM_REQ", "> any | CM_REJ", "unordered {\n> CM_REP\n}", "listen", "cm_event nothing"]
+)
+def test_a_script_is_about_connection_management(text: str) -> None:
+    (case,) = parse(text.encode(), "s.drill").cases
+
+    assert is_about_management(case.steps)
+
+
+def test_a_script_about_data_is_not() -> None:
+    text = (
+        "qp rq_psn=5\n< WRITE_ONLY psn\n> ACK psn\nunordered {\n> any\n}\nimpair < drop\npoll send"
+    )
+    (case,) = parse(text.encode(), "s.drill").cases
+
+    assert not is_about_management(case.steps)
+
+
+def test_a_connection_is_what_requests_and_replies_offer() -> None:
+    """A side says from which PSN on it listens; the path MTU is the REQ's (IBA 12.6.5, 12.6.8)."""
+    before = Wire(ROUTE, 5, 6, 0xFFFF, 256, 100, 500, 0, 0)
+    asked = cm.REQ(local_qpn=7, starting_psn=8, path_packet_payload_mtu=3)
+
+    after = offered(before, asked, from_device=False)
+    after = offered(after, cm.REP(local_qpn=9, starting_psn=10), from_device=True)
+
+    assert after == replace(before, peer_qpn=7, sq_psn=8, mtu=1024, rq_psn=10)
+    assert offered(before, replace(asked, path_packet_payload_mtu=6), from_device=True).mtu == 256
+    assert offered(before, cm.DREQ(), from_device=True) == before
+    assert offered(before, None, from_device=True) == before
+
+
+# Frames that leave.
 
 
 def test_what_the_script_says_leaves_first() -> None:

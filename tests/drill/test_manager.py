@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
+
 import pytest
 
 from drill.test_docs import BLOCKS
@@ -10,7 +13,10 @@ from ibwire.drill.application import Application
 from ibwire.drill.emulated import Emulated
 from ibwire.drill.expressions import Scope
 from ibwire.drill.runner import carry_out
+from ibwire.drill.target import Told
 from ibwire.errors import ScriptError
+from ibwire.rc.attributes import QPState
+from ibwire.units import MS
 from ibwire_layers import cm
 from ibwire_layers.headers import DETH, IPCM
 from ibwire_layers.mad import GSI_QKEY, MAD
@@ -190,6 +196,42 @@ def test_target_without_a_manager_to_command_leaves_the_case_out() -> None:
     carry_out(script, script.cases[0].steps, device, verdict, Application(device, scope), scope)
 
     assert verdict.skipped == "a connection manager that does what a script says"
+
+
+class Slow(Emulated):
+    """A device whose manager needs 50 ms to do something, in which nobody looks at the clock."""
+
+    slack = MS
+
+    def __init__(self) -> None:
+        super().__init__("spec", {"state": QPState.RESET})
+        self._passed = 0
+
+    @property
+    def events(self) -> deque[Told]:
+        return self.manager.events
+
+    def do(self, verb: str, given: Mapping[str, int]) -> None:
+        self.manager.do(verb, given)
+        self._passed = 50 * MS
+
+    def settle(self) -> None:
+        self.now, self._passed = self.now + self._passed, 0
+        super().settle()
+
+
+def test_the_time_that_a_manager_needs_is_no_lateness_of_the_device() -> None:
+    """As on a link, where it has to find the way to a peer first."""
+    script = parse(b"connect\n> CM_REQ", "s.drill")
+    device = Slow()
+    scope = Scope("s.drill", {})
+    verdict = Verdict("s.drill", "", "", "", "spec")
+    application = Application(device, scope, lambda: device)
+
+    carry_out(script, script.cases[0].steps, device, verdict, application, scope)
+
+    assert verdict.passed, report(verdict)
+    assert [each.time for each in verdict.entries] == [0, 50 * MS]
 
 
 ERRORS = {

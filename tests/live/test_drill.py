@@ -107,9 +107,25 @@ def test_conformance_scripts_pass_on_a_link_as_in_virtual_time(drill: Drill) -> 
 
 @pytest.mark.usefixtures("agent")
 def test_over_ipv6(drill: Drill) -> None:
-    process = drill(SCRIPTS / "address" / "ipv6.drill", *CALM, address="fd00::a00:2")
+    scripts = (SCRIPTS / "address" / "ipv6.drill", SCRIPTS / "cm" / "over-ipv6.drill")
+    process = drill(*scripts, *CALM, address="fd00::a00:2")
 
-    assert end(process)[:2] == (0, "1 script, 1 case, profile spec: all passed\n")
+    assert end(process)[:2] == (0, "2 scripts, 2 cases, profile spec: all passed\n")
+
+
+@pytest.mark.usefixtures("agent")
+def test_connections_are_made_and_ended_as_scripts_say(drill: Drill) -> None:
+    """By the device's connection manager, whose messages nobody but the script answers."""
+    status, output, _ = end(drill(SCRIPTS / "cm", *CALM, "--limit", 4))
+
+    *skipped, summary = output.splitlines()
+    reasons = {line.rpartition(": ")[2] for line in skipped}
+    assert {re.sub("[0-9.]+", "N", reason) for reason in reasons} == {
+        "takes N s, and the limit is N s",
+        "needs a peer with an IPvN address",
+    }
+    assert summary == "22 scripts, 32 cases, profile spec: 21 passed, 11 skipped"
+    assert status == 0
 
 
 @pytest.mark.usefixtures("agent")
@@ -136,13 +152,16 @@ def test_what_a_device_has_not_got_does_not_keep_the_next_case_from_running(
     write(WRITE + "> ACK psn\n", "a.drill")
     write("qp pkey=0x1234\n" + WRITE + "> ACK psn\n", "b.drill")
     write(WRITE + "> ACK psn\n", "c.drill")
+    write("qp state=RESET rq_psn=5\nlisten\n", "d.drill")
 
     status, output, _ = end(drill(tmp_path, *CALM))
 
     assert status == 0
     assert output == (
         f"skip  {tmp_path}/b.drill: needs modify: the device has no P_Key 0x1234\n"
-        "3 scripts, 3 cases, profile spec: 2 passed, 1 skipped\n"
+        f"skip  {tmp_path}/d.drill: "
+        "needs rq_psn: the device's connection manager draws its first PSN\n"
+        "4 scripts, 4 cases, profile spec: 2 passed, 2 skipped\n"
     )
 
 
@@ -200,18 +219,20 @@ def test_without_an_agent_verbs_are_a_reason_to_skip(
     write("qp access=NONE\n" + WRITE, "b.drill")
     write("+9s silence\n+2s silence\n", "c.drill")
     write(WRITE, "d.drill")
+    write("+1us < CM_REQ\n> CM_REJ\n", "e.drill")
     numbers = tmp_path / "numbers.json"
     numbers.write_text('{"qpn": 512, "mtu": 1024}')
 
     status, output, _ = end(drill(tmp_path, "--connect", "params", "--params", numbers))
 
     assert status == 0
-    reasons = [line.partition(": ")[2] for line in output.splitlines()[:4]]
+    reasons = [line.partition(": ")[2] for line in output.splitlines()[:5]]
     assert reasons == [
         "needs post_recv at the device: there is no agent",
         "needs qp access=0: the device's program makes the queue pair",
         "takes 11 s, and the limit is 10 s",
         "needs memory of the device, of which nothing is known",
+        "needs an agent: connection management is the device's program's own",
     ]
 
 
