@@ -12,9 +12,6 @@ from ibwire.rc.profile import PROFILES
 CONFORMANCE = Path(__file__).parents[1] / "conformance"
 SCRIPTS = sorted(CONFORMANCE.rglob("*.drill"))
 
-VIRTUAL = ("cm",)
-"""Directories of what only virtual time has."""
-
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -24,11 +21,3 @@ def test_shipped_script_passes_with_every_profile(path: Path, profile: str) -> N
     for case in script.cases:
         verdict = run(script, case, profile)
         assert verdict.passed, report(verdict)
-
-
-@pytest.mark.parametrize("subject", VIRTUAL)
-def test_scripts_that_need_virtual_time_say_why(subject: str) -> None:
-    scripts = [path for path in SCRIPTS if path.parent.name == subject]
-
-    assert scripts
-    assert all(parse(path.read_bytes(), path.name).virtual for path in scripts)
