@@ -1,7 +1,8 @@
 """Why Linux rxe 6.1 does not do what a script says, in words.
 
 What it sends was seen on the wire, what its application finds told by the agent; reasons inside
-it were read in the source of the kernel (drivers/infiniband/sw/rxe/rxe_resp.c of Linux 6.1).
+it were read in the source of the kernel (drivers/infiniband: sw/rxe/rxe_resp.c, core/cm.c and
+core/cma.c of Linux 6.1).
 """
 
 import re
@@ -12,6 +13,22 @@ REASONS: list[tuple[str, str, str, str]] = [
     (
         *(r"atomic/write.*|requester/flush-and-atomic-write", r".*", r".*: nothing"),
         "Linux 6.1 knows no ATOMIC WRITE",
+    ),
+    (
+        *(r"cm/refused-by-the-manager", r"transport", r".* reason=CONSUMER_DEFINED"),
+        "it is refused, with the reason of an application",
+    ),
+    (
+        *(r"cm/refused-by-the-manager", r"MTU", r".*: nothing"),
+        "the manager does not look at the path MTU: the application is asked",
+    ),
+    (
+        *(r"cm/rejected", r".*", r".*: nothing"),
+        "a request that was refused is forgotten at once: the application is asked again",
+    ),
+    (
+        *(r"cm/too-long", r".*", r"`cm_event CONNECT_REQUEST`: no event"),
+        "QP1 goes to ERR for a datagram that does not fit its receives",
     ),
     (
         *(r"completions/(full-queues|queue-overrun)", r".*", r".*: (it did not fail|no event)"),
