@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from typing import Any
 
 import click
 
@@ -13,7 +14,8 @@ from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.live import SLACK
 from ibwire.drill.ways import AGENT_PORT, ByAgent
 from ibwire.errors import ScriptError
-from ibwire.fuzz.live.bench import RATE, Bench
+from ibwire.fuzz.live.bench import Bench
+from ibwire.fuzz.live.peer import RATE
 from ibwire.fuzz.live.restart import Restart
 from ibwire.fuzz.live.target import LinkTarget, link_target
 from ibwire.fuzz.live_cm.bench import ManagerBench
@@ -37,6 +39,7 @@ class LiveWish:
     rate: int | None
     address: str | None
     mac: bytes | None
+    vlan: int | None
     tap: str | None
     default_route_too: bool
     restart: Restart | None
@@ -67,7 +70,7 @@ class LiveWish:
             via="afpacket",
             address=self.address,
             mac=self.mac,
-            vlan=None,
+            vlan=self.vlan,
             profile="spec",
             faults=None,
             tap=self.tap,
@@ -77,25 +80,16 @@ class LiveWish:
         way = ByAgent(self.peer, host, port, seconds=PATIENCE)
         with link.open() as endpoint:
             injectable(self.dev, certain=self.default_route_too)
-            tolerance = SLACK if self.tolerance is None else int(self.tolerance * MS)
-            rate = self.rate or RATE
+            options: dict[str, Any] = {
+                "tolerance": SLACK if self.tolerance is None else int(self.tolerance * MS),
+                "rate": self.rate or RATE,
+                "restart": self.restart,
+            }
             if self.service is not None:
-                manager = ManagerBench(
-                    *(endpoint, self.peer, self.service),
-                    tolerance=tolerance,
-                    rate=rate,
-                    restart=self.restart,
-                )
-                with manager:
+                with ManagerBench(endpoint, self.peer, self.service, **options) as manager:
                     yield manager_target(manager)
                 return
-            bench = Bench(
-                *(endpoint, self.peer, way),
-                tolerance=tolerance,
-                rate=rate,
-                restart=self.restart,
-            )
-            with bench:
+            with Bench(endpoint, self.peer, way, **options) as bench:
                 yield link_target(bench)
 
 
@@ -127,7 +121,7 @@ def live_options(function: Decorated) -> Decorated:
 
 _OPTIONS = (
     click.option("--dev", metavar="IFACE", help="The device is on this interface's link."),
-    click.option("--peer", type=IPAddress(), metavar="IP", help="With --dev: its IPv4 address."),
+    click.option("--peer", type=IPAddress(), metavar="IP", help="With --dev: its IP address."),
     click.option("--host", help="Where its agent listens.", show_default="--peer"),
     click.option(
         "--port", type=click.IntRange(1, 65535), help="At which port.", show_default=str(AGENT_PORT)
@@ -148,6 +142,7 @@ _OPTIONS = (
     ),
     click.option("--address", type=IPAddress(), metavar="IP", help="Ours, on that link."),
     click.option("--mac", type=MACAddress(), help="Of an address that is not the interface's."),
+    click.option("--vlan", type=click.IntRange(1, 4094), help="Of such an address."),
     click.option("--tap", metavar="FILE", help="Write what arrives and leaves to a .pcapng."),
     click.option(
         "--default-route-too",

@@ -27,10 +27,7 @@ def mac_towards(name: str, address: str, *, seconds: float = 3.0) -> bytes:
     already, an empty UDP packet to port 9, discard, makes it ask, on this interface and no
     other. Raises `LinkError` when there is no route, or nobody answers.
     """
-    try:
-        target = ipaddress.ip_address(address)
-    except ValueError:
-        raise LinkError(name, f"{address!r} is no IP address") from None
+    target = _parsed(name, address)
     index = interface(name).index
     hop = _next_hop(name, index, target.packed)
     end = time.monotonic() + seconds
@@ -45,6 +42,22 @@ def mac_towards(name: str, address: str, *, seconds: float = 3.0) -> bytes:
             raise LinkError(name, f"{who}{router} has not answered for {seconds:g} s")
         time.sleep(_STEP)
     return mac
+
+
+def next_hop(name: str, address: str) -> str:
+    """Whose MAC address that is: the IP address itself, or that of the router to it.
+
+    Raises `LinkError` when there is no route.
+    """
+    hop = _next_hop(name, interface(name).index, _parsed(name, address).packed)
+    return str(ipaddress.ip_address(hop))
+
+
+def _parsed(name: str, address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        raise LinkError(name, f"{address!r} is no IP address") from None
 
 
 def _next_hop(name: str, index: int, target: bytes) -> bytes:

@@ -45,7 +45,9 @@ class Bench:
         self.death = ALIVE
         self.numbers: Numbers | None = NUMBERS
         self.peer = ADDRESS
+        self.is_v4 = True
         self.way = None
+        self.as_heard: Any = lambda frame: frame
         self.tolerance = 1
         self.inner: Any = SimpleNamespace()
         self.diverted = Diverted(self.inner, 0)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from ibwire.cm import ManagedDevice, reply
-from ibwire.cm.messages import Received, decode, encode
-from ibwire.cm.states import EventKind, State
-from ibwire.errors import PeerError, VerbsError
+from fuzz.across import SERVICE, Across, Alter, Late
+from ibwire.cm.messages import Received
+from ibwire.cm.states import State
+from ibwire.errors import PeerError
 from ibwire.fuzz.campaign import Report
-from ibwire.fuzz.case import Case, CaseError, Connection, Mad, Step
+from ibwire.fuzz.case import Case, CaseError, Connection, Mad, RunsAway, Step
 from ibwire.fuzz.cm.campaign import manager_generators
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS
@@ -25,169 +21,29 @@ from ibwire.fuzz.live.restart import Restart
 from ibwire.fuzz.live_cm import listener
 from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, duel
+from ibwire.fuzz.live_cm.duel import LiveManagerDuel
 from ibwire.fuzz.live_cm.names import oddity
-from ibwire.fuzz.live_cm.reference import meet
+from ibwire.fuzz.live_cm.reference import meet, wishing
 from ibwire.fuzz.live_cm.target import manager_target
 from ibwire.fuzz.recording import record
-from ibwire.node import OPEN, Frame, Grant
-from ibwire.programs.endpoint import Endpoint, Interrupted
-from ibwire.rc.device import Device, gid_of, mac_of
-from ibwire.rc.path import Path, ethernet_route
+from ibwire.node import Frame
+from ibwire.programs.endpoint import Endpoint
+from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import SPEC
-from ibwire.units import S, Time
+from ibwire.units import MS, S, Time
 from ibwire_layers import cm
-
-SERVICE = 7174
-
-MAD = 62
-"""Where a MAD begins in a frame: behind Ethernet, IPv4, UDP, BTH and DETH."""
-
-Alter = Callable[[Received], Sequence[Received]]
-"""What becomes of a message of the device on its way."""
-
-
-class Nobody:
-    """A node that neither hears nor says anything."""
-
-    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Let it go."""
-
-    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        return None
-
-    def poll_timeout(self) -> Time | None:
-        return None
-
-    def handle_timeout(self, now: Time) -> None:
-        """Nothing is due."""
-
-
-class Across:
-    """An endpoint, and across its link a device whose application accepts whoever asks.
-
-    longest: bytes of a MAD that its QP1 survives, or its application alone if it `forgets`.
-    obeys: whether the application does what requests wish for. tagged: whether its frames
-    have a priority tag.
-    """
-
-    def __init__(
-        self,
-        alter: Alter | None = None,
-        *,
-        longest: int = 10_000,
-        obeys: bool = False,
-        tagged: bool = False,
-        forgets: bool = False,
-    ) -> None:
-        self.port = SimpleNamespace(name="here", mtu=9000)
-        self.device = Device("here", PEER_ADDRESS)
-        self.random = Random(1)
-        self.live = SimpleNamespace(now=0, node=Nobody())
-        self.sent: list[Frame] = []
-        self.sent_at: list[Time] = []
-        self.said: list[Frame] = []
-        self.interrupts = False
-        """Whether the user presses Ctrl-C the next time that something is waited for."""
-        self.is_dead = False
-        self.alter = alter
-        self._longest = longest
-        self._obeys = obeys
-        self._tagged = tagged
-        self._forgets = forgets
-        self._accepted = 0
-        self._far = ManagedDevice(Device("there", ADDRESS), Random(2))
-        self._listen()
-        self._path = Path(
-            ethernet_route(
-                source=gid_of(ADDRESS),
-                destination=gid_of(PEER_ADDRESS),
-                source_mac=mac_of(gid_of(ADDRESS)),
-                destination_mac=mac_of(gid_of(PEER_ADDRESS)),
-                source_port=0xC123,
-            )
-        )
-
-    def _listen(self) -> None:
-        service = cm.rdma_cm_service_id(cm.PortSpace.TCP, SERVICE)
-        self._listener = self._far.manager.listen(service, 1 << 12)
-
-    @property
-    def established(self) -> int:
-        """Connections that it believes in."""
-        states = [each.state for each in self._far.manager.connections]
-        return states.count(State.ESTABLISHED)
-
-    def revive(self) -> None:
-        """Start it again."""
-        if self.is_dead and self._forgets:
-            self._listen()
-        self.is_dead = False
-
-    def gid_towards(self, gid: int) -> int:
-        self.device.neighbours[gid] = mac_of(gid)
-        return 0
-
-    def run(self, *, stop: Callable[[], bool] = bool, seconds: float = 0) -> None:
-        live, far = self.live, self._far
-        if self.interrupts:
-            self.interrupts = False
-            raise Interrupted(2)
-        while (frame := live.node.poll_transmit(live.now)) is not None:
-            self.sent.append(frame)
-            self.sent_at.append(live.now)
-            was_dead = self.is_dead
-            self.is_dead |= len(frame) - MAD - 4 > self._longest
-            if self._forgets and self.is_dead and not was_dead:
-                far.manager.unlisten(self._listener)
-            if self._forgets or not self.is_dead:
-                far.receive(frame, live.now)
-            self._answer()
-        if stop():
-            return
-        live.now += round(seconds * S)
-        far.handle_timeout(live.now)
-        self._answer()
-
-    def _answer(self) -> None:
-        far, now = self._far, self.live.now
-        while (event := far.manager.poll_event()) is not None:
-            asked = event.connection.request
-            is_wish = self._obeys and isinstance(asked, cm.REQ)
-            wish = asked.private_data[36] % 4 if is_wish else listener.ACCEPT
-            if event.kind is EventKind.CONNECT_REQUEST and wish == listener.REFUSE:
-                far.manager.reject(event.connection, now)
-            elif event.kind is EventKind.ESTABLISHED and wish == listener.LEAVE:
-                far.manager.disconnect(event.connection, now)
-            elif event.kind is EventKind.CONNECT_REQUEST and wish != listener.WAIT:
-                self._accepted += 1
-                answer = reply(qpn=0x500 + self._accepted, starting_psn=7 * self._accepted)
-                with suppress(VerbsError):  # the peer has given up already
-                    far.manager.accept(event.connection, answer, now)
-            elif event.kind is EventKind.RESOLVE_REQUEST:
-                far.manager.reject(event.connection, now)
-        while (frame := far.poll_transmit(now)) is not None:
-            for altered in self._altered(frame):
-                self.said.append(altered)
-                tag = bytes.fromhex("8100e000") if self._tagged else b""
-                self.live.node.receive(altered[:12] + tag + altered[12:], now)
-
-    def _altered(self, frame: Frame) -> list[Frame]:
-        received = decode(frame[MAD:-4])
-        if self.alter is None or received is None:
-            return [frame]
-        return [
-            self._path.frame(frame[42:MAD] + encode(each.message, each.transaction_id))
-            for each in self.alter(received)
-        ]
 
 
 def bench(across: Across, **options: Any) -> ManagerBench:
     return ManagerBench(cast(Endpoint, across), ADDRESS, SERVICE, **options)
 
 
-def run(across: Across, packets: int, seed: int = 1, report: Report | None = None) -> Report:
+def run(
+    across: Across, packets: int, seed: int = 1, report: Report | None = None, **options: Any
+) -> Report:
     """A run of so many packets; what came of it."""
-    campaign = LiveManagerCampaign(bench(across), manager_generators(seed), report=report)
+    target = bench(across, **options)
+    campaign = LiveManagerCampaign(target, manager_generators(seed), report=report)
     for _ in campaign.run(campaign.report.packets + packets):
         pass
     return campaign.report
@@ -347,6 +203,121 @@ def test_who_has_spoken_before_may_still_be_answered() -> None:
     assert (dict(report.seen), dict(report.unstable)) == ({}, {})
 
 
+# What is late.
+
+
+def within(time: Time) -> Late:
+    return lambda random: random.randrange(time)
+
+
+def seldom(share: float, time: Time) -> Late:
+    return lambda random: time if random.random() < share else MS
+
+
+@pytest.mark.parametrize("postpones", [False, True])
+@pytest.mark.parametrize(
+    ("travels", "decides"),
+    [
+        (within(5 * MS), within(100 * MS)),
+        (within(18 * MS), within(5 * MS)),
+        (seldom(0.01, 300 * MS), within(5 * MS)),
+        (within(5 * MS), seldom(0.02, 300 * MS)),
+    ],
+    ids=["application", "way", "hiccups of the way", "hiccups of the application"],
+)
+def test_a_right_manager_that_is_late_raises_no_doubts(
+    travels: Late, decides: Late, postpones: bool
+) -> None:
+    """Also where it is later than the tolerance at times, by which all that follows is later."""
+    across = Across(obeys=True, travels=travels, decides=decides, postpones=postpones)
+
+    report = run(across, 1500, 2, tolerance=20 * MS)
+
+    assert (dict(report.seen), dict(report.unstable)) == ({}, {})
+    assert report.packets == 1500
+
+
+def quick_duel(across: Across) -> LiveManagerDuel:
+    meet(target := bench(across, tolerance=20 * MS))
+    return duel(target, SPEC, is_quick=True)
+
+
+def test_what_comes_while_somebody_else_asks_is_still_heard() -> None:
+    """After a message in which something is wrong somebody asks whether the manager lives."""
+    live = quick_duel(Across(obeys=True, postpones=True, travels=lambda random: MS))
+    odd = Mad(message="LAP", exchange=1, why="odd")
+
+    assert [live.step(step) for step in (wishing(Mad(), listener.WAIT), odd)] == [None] * 2
+    assert live.end() is None
+    assert live.follower.stage(0) is State.MRA_REQ_SENT
+
+
+def test_an_answer_that_is_said_again_is_none_to_a_later_request() -> None:
+    """Whose ID is the same, but not its CA."""
+    live = quick_duel(Across(obeys=True, travels=lambda random: MS))
+    refused = wishing(Mad(), listener.REFUSE)
+    another = Mad(fields={"req.local_ca_guid": ("own.guid", 1)})
+    steps = (refused, refused, Mad(message="RTU"), another, Mad(message="DREQ", exchange=1))
+
+    assert [live.step(step) for step in steps] == [None] * 5
+    assert live.end() is None
+    assert not live.is_over
+
+
+def test_what_crosses_the_end_of_a_request_proves_nothing() -> None:
+    live = quick_duel(Across(obeys=True, postpones=True, travels=lambda random: MS))
+    never_mind = Mad(
+        message="REJ",
+        fields={
+            "rej.reason": cm.RejectReason.TIMEOUT,
+            "rej.ari": ("own.guid", 0),
+            "rej.reject_info_length": 8,
+        },
+    )
+    steps = (wishing(Mad(), listener.WAIT), never_mind, Mad(message="DREQ", exchange=1))
+
+    assert [live.step(step) for step in steps] == [None] * 3
+    assert live.is_over
+
+
+def test_what_is_said_because_of_an_earlier_step_counts_as_that() -> None:
+    """A REP for which hardly anybody waits is over, for whom it is not told."""
+    live = quick_duel(Across(travels=lambda random: MS))
+    steps = (
+        Mad(fields={"req.local_cm_response_timeout": 0}),
+        Mad(message="RTU"),
+        Mad(message="SIDR_REQ", exchange=1),
+    )
+
+    assert [live.step(step) for step in steps] == [None] * 3
+    assert live.is_over
+
+
+def test_who_is_greeted_may_ask_for_time_first() -> None:
+    across = Across(postpones=True, decides=lambda random: 700 * MS)
+    meet(target := bench(across))
+
+    assert isinstance(target.usual, cm.REP)
+
+
+def test_a_reference_that_does_not_stop_talking_is_no_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is an error of ours."""
+    meet(target := bench(Across()))
+    live = duel(target, SPEC)
+
+    def run_away() -> list[Frame]:
+        raise RunsAway("more and more")
+
+    assert live.step(Mad()) is None
+    monkeypatch.setattr(live.follower, "answers", run_away)
+    with pytest.raises(RunsAway, match="more and more"):
+        live.step(Mad(message="RTU"))
+    with pytest.raises(RunsAway, match="more and more"):
+        live._look_for(1)
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -454,7 +425,7 @@ NEW_MAC = bytes.fromhex("0200 0000 00ee")
 @pytest.fixture
 def new_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for the address of the device gets to know another one."""
-    monkeypatch.setattr("ibwire.fuzz.live_cm.bench.mac_of_host", lambda *arguments: NEW_MAC)
+    monkeypatch.setattr("ibwire.fuzz.live.host.Host.mac", lambda host: NEW_MAC)
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["manager", "listener"])

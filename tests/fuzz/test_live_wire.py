@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from fuzz.across import Across
 from ibwire.drill.target import Unable
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Value
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.live.bench import LiveTarget
-from ibwire.fuzz.live.wire import Pacer, check_addressee, transport
+from ibwire.fuzz.live.bench import Bench, LiveTarget
+from ibwire.fuzz.live.peer import damaged
+from ibwire.fuzz.live.wire import Pacer, behind_ip, check_addressee, transport
+from ibwire.fuzz.live_cm.bench import ManagerBench
+from ibwire.rc.device import Device
 from ibwire.rc.path import Path
 from ibwire.rc.work import WROpcode
 from ibwire.units import MS
@@ -111,6 +115,65 @@ def test_nobody_else_is_sent_to(fields: dict[str, Value]) -> None:
         check(frame(**fields))
 
 
+PEER6, OWN6 = "fd00::2", "fd00::1"
+
+BINDING6 = Binding(OWN6, PEER6, (OWN_MAC, MAC))
+
+
+def frame6(**fields: Value) -> bytes:
+    """The same WRITE over IPv6."""
+    given = {name.replace("_", ".", 1): value for name, value in fields.items()}
+    step = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8, fields=given)
+    return BINDING6.frame(step, 0, Emulation(Connection()).symbols)
+
+
+def test_a_frame_of_ipv6_holds_the_same_transport() -> None:
+    """40 bytes of header instead of 20 (RFC 8200 3)."""
+    inside = frame()[42:-4]
+
+    assert frame6()[62:-4] == inside
+    assert transport(frame6()) == behind_ip(frame6()) == inside
+    assert transport(frame6()[:12] + TAG + frame6()[12:]) == inside
+    assert transport(frame6()[:53]) is None
+
+
+def test_a_peer_with_an_ipv6_address_alone_is_sent_to() -> None:
+    check_addressee(frame6(), mac=MAC, own_mac=OWN_MAC, address=PEER6)
+
+    for whole in (frame6(ip_dst=1), frame()):
+        with pytest.raises(CaseError, match=r"a packet to .*: only the peer is sent to"):
+            check_addressee(whole, mac=MAC, own_mac=OWN_MAC, address=PEER6)
+
+
+@pytest.mark.parametrize("vlan", [None, 5])
+@pytest.mark.parametrize(("peer", "own"), [(PEER, "10.0.0.1"), (PEER6, OWN6)])
+def test_what_was_heard_can_be_told_as_it_was(peer: str, own: str, vlan: int | None) -> None:
+    """And what is sent has the tag of the VLAN behind its addresses."""
+    bench = across(peer, own, vlan)
+    step = Packet(int(OpCode.RC_SEND_ONLY), length=4)
+    said = Binding(peer, own, (MAC, OWN_MAC)).frame(step, 0, Emulation(Connection()).symbols)
+    inside = transport(said)
+    assert inside is not None
+
+    usual = bench.path.frame(inside)
+    assert usual[12:14] == bytes.fromhex("0800")
+    assert bench.as_heard(usual) == said
+    assert bench.as_heard(damaged(usual)) == damaged(said)
+    assert bench.as_heard(said[:50]) == said[:50]
+    bench.send(whole := bench.binding.frame(step, 0, Emulation(Connection()).symbols))
+    tag = b"" if vlan is None else bytes.fromhex("81000005")
+    assert list(bench.ears.leaving) == [whole[:12] + tag + whole[12:]]
+
+
+def across(peer: str, own: str, vlan: int | None) -> ManagerBench:
+    """A bench for a peer that is not there."""
+    endpoint: Any = Across()
+    endpoint.device = Device("here", own, mac=OWN_MAC, vlan=vlan)
+    endpoint.gid_towards = lambda gid: endpoint.device.neighbours.update({gid: MAC}) or 0
+    endpoint.run = lambda **how: None
+    return ManagerBench(endpoint, peer, 7174)
+
+
 @pytest.mark.parametrize("tags", [TAG, TAG * 2, bytes.fromhex("88a80000") + TAG])
 def test_a_tag_does_not_hide_an_address(tags: bytes) -> None:
     whole = frame(ip_dst=0x08080808)
@@ -119,12 +182,12 @@ def test_a_tag_does_not_hide_an_address(tags: bytes) -> None:
         check(whole[:12] + tags + whole[12:])
 
 
-def test_a_connection_checks_what_it_sends() -> None:
-    port = SimpleNamespace(mtu=1500)
-    found = target(endpoint=SimpleNamespace(port=port), macs=(MAC, OWN_MAC), peer=PEER)
+def test_a_bench_checks_what_it_sends() -> None:
+    bench = Bench.__new__(Bench)
+    bench.macs, bench.peer = (MAC, OWN_MAC), PEER
 
     with pytest.raises(CaseError, match="only the peer is sent to"):
-        found.receive(frame(ip_dst=0x08080808))
+        bench.send(frame(ip_dst=0x08080808))
 
 
 def test_packets_keep_to_the_rate_over_time() -> None:

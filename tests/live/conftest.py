@@ -4,6 +4,7 @@ import pytest
 
 from ibwire.errors import LinkError
 from ibwire.link.veth import Lab
+from live.fuzzing import Fuzz, Serve
 from processes import ending
 
 pytest.register_assert_rewrite("live.sides")
@@ -31,3 +32,15 @@ def started():
     """As `processes`, for tests that start them otherwise: a list of them."""
     with ending() as those:
         yield those.all
+
+
+@pytest.fixture
+def fuzz(lab, processes):
+    """Carries `ibwire fuzz` out on side a."""
+    return Fuzz(lab, processes)
+
+
+@pytest.fixture
+def serve(lab, processes):
+    """Starts programs on side b."""
+    return Serve(lab, processes)

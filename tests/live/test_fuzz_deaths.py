@@ -15,12 +15,8 @@ from pathlib import Path
 import pytest
 
 from ibwire.link.veth import Lab
+from live.fuzzing import HERE, PATIENCE, Fuzz, end
 from processes import Processes, wait_for
-
-HERE = Path(__file__).parent
-
-PATIENCE = 120
-"""Seconds that anything may take here."""
 
 ZERO = {
     "step": "packet",
@@ -71,24 +67,6 @@ def device(lab: Lab, tmp_path: Path) -> Iterator[Device]:
     found = Device(lab, tmp_path / "agent.pid")
     yield found
     found.end()
-
-
-Fuzz = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def fuzz(lab: Lab, processes: Processes) -> Fuzz:
-    """Carries the command out on side a: its status, output and errors."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)]
-        command += ["--dev", "veth-a", "--peer", "10.0.0.2"]
-        process = processes.start(lab.command("a", command), lab.environment())
-        output, errors = process.communicate(timeout=PATIENCE)
-        assert "Traceback" not in errors
-        return process.returncode, output, errors
-
-    return run
 
 
 @pytest.fixture
@@ -175,19 +153,17 @@ def test_a_restart_that_fails_ends_the_run_with_what_was_found(device: Device, f
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_it_is_brought_back_ends_the_run_with_what_was_found(
-    *, device: Device, lab: Lab, processes: Processes, tmp_path: Path, number: int
+    device: Device, fuzz: Fuzz, tmp_path: Path, number: int
 ) -> None:
     device.start("spec", "opcode", "dies")
     found = tmp_path / "found"
-    command = [sys.executable, "-m", "ibwire", "fuzz", "--dev", "veth-a", "--peer", "10.0.0.2"]
-    command += ["--ops", "parser", "-o", str(found), "--restart", "sleep 100"]
-    running = processes.start(lab.command("a", command), lab.environment())
+    running = fuzz.start("--ops", "parser", "-o", found, "--restart", "sleep 100")
     wait_for(running.stderr, "the device is dead; restart by sleep 100")
     running.send_signal(number)
 
-    _, errors = running.communicate(timeout=PATIENCE)
+    status, _, errors = end(running)
 
-    assert running.returncode == 130, errors
+    assert status == 130, errors
     assert len(json.loads((found / "run.json").read_text())["findings"]) == 1
     assert (found / "F0001" / "case.pcapng").exists()
 
@@ -323,22 +299,21 @@ def test_a_device_that_says_nothing_is_dead(
 
 
 def test_a_host_that_has_gone_is_the_end_and_the_last_case_a_finding(
-    device: Device, lab: Lab, processes: Processes, tmp_path: Path
+    device: Device, lab: Lab, fuzz: Fuzz
 ) -> None:
     """Its end of the cable is down."""
     device.start("rxe", "zero", "dies")
-    command = [sys.executable, "-m", "ibwire", "fuzz", "--dev", "veth-a", "--peer", "10.0.0.2"]
-    running = processes.start(lab.command("a", [*command, "--budget", "1h"]), lab.environment())
+    running = fuzz.start("--budget", "1h")
     wait_for(running.stdout, "F0001")
     cable = ["ip", "link", "set", "veth-b"]
     subprocess.run(lab.command("b", [*cable, "down"]), env=lab.environment(), check=True)
 
     try:
-        output, errors = running.communicate(timeout=PATIENCE)
+        status, output, errors = end(running)
     finally:
         subprocess.run(lab.command("b", [*cable, "up"]), env=lab.environment(), check=True)
 
-    assert running.returncode == 1, errors
+    assert status == 1, errors
     assert "  the host is dead after " in output
     assert "\nended     the device is not there: veth-a: " in output
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ibwire.capture import open_capture
-from ibwire.link.veth import Lab
-from processes import Processes, wait_for
-
-HERE = Path(__file__).parent
-
-PATIENCE = 120
-"""Seconds that anything may take here."""
+from ibwire.link.veth import ADDRESSES, Lab
+from live.fuzzing import Fuzz, Serve, end
+from processes import wait_for
 
 DEVIATIONS = {
     "BTH.MigReq is 0 without an alternate path",
@@ -39,48 +33,16 @@ DEST_QP = slice(BTH + 5, BTH + 8)
 READ_REQUEST = 0x0C
 """RC RDMA READ Request (IBA 9.2, opcodes.csv)."""
 
-Fuzz = Callable[..., subprocess.Popen[str]]
 
-
-@pytest.fixture
-def fuzz(lab: Lab, processes: Processes) -> Fuzz:
-    """Starts the command on side a, for a device on side b."""
-
-    def start(*arguments: object, address: str = "10.0.0.2") -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)]
-        command += ["--dev", "veth-a", "--peer", address]
-        return processes.start(lab.command("a", command), lab.environment())
-
-    return start
-
-
-@pytest.fixture
-def serve(lab: Lab, processes: Processes) -> Callable[..., subprocess.Popen[str]]:
-    """Starts the agent on side b, with a profile and maybe a question that it dies of."""
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(HERE / "drill_agent.py"), "veth-b", *arguments]
-        process = processes.start(lab.command("b", command), lab.environment())
-        wait_for(process.stdout, "ready")
-        return process
-
-    return start
-
-
-def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=PATIENCE)
-    return process.returncode, output, errors
-
-
-def test_known_deviations_are_found_by_name(serve: Fuzz, fuzz: Fuzz, tmp_path: Path) -> None:
+def test_known_deviations_are_found_by_name(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """With cases that replay on another connection, and scripts that the device fails."""
-    serve("rxe")
+    serve("drill_agent.py", "rxe")
     directory = tmp_path / "found"
 
     ops = ("--ops", "length,dup,parser", "--seed", 7)
-    status, output, errors = end(fuzz("--budget", "1500pkt", *ops, "-o", directory, "--json"))
+    status, output, errors = fuzz("--budget", "1500pkt", *ops, "-o", directory, "--json")
     *found, run = map(json.loads, output.splitlines())
-    replayed = end(fuzz("replay", directory / "F0001"))
+    replayed = fuzz("replay", directory / "F0001")
 
     assert {name for each in found for name in each["bucket"].split("; ")} >= DEVIATIONS, errors
     assert all(each["known_deviation"] for each in found), output
@@ -93,24 +55,44 @@ def test_known_deviations_are_found_by_name(serve: Fuzz, fuzz: Fuzz, tmp_path: P
 
 
 @pytest.mark.parametrize("profile", ["spec", "rxe"])
-def test_a_device_like_its_reference_raises_no_alarm(serve: Fuzz, fuzz: Fuzz, profile: str) -> None:
-    serve(profile)
+def test_a_device_like_its_reference_raises_no_alarm(
+    serve: Serve, fuzz: Fuzz, profile: str
+) -> None:
+    serve("drill_agent.py", profile)
 
-    status, output, errors = end(
-        fuzz("--budget", "4kpkt", "--seed", 5, "--profile", profile, "--json")
-    )
+    status, output, errors = fuzz("--budget", "4kpkt", "--seed", 5, "--profile", profile, "--json")
 
     run = json.loads(output.splitlines()[-1])
     assert (status, run["findings"], run["choices"]) == (0, {}, {}), output + errors
     assert run["packets"] == 4000
 
 
-def test_nobody_but_the_peer_is_sent_to(serve: Fuzz, fuzz: Fuzz, tmp_path: Path) -> None:
+def test_a_device_behind_ipv6_is_what_it_is(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
+    """With its deviations, and a case that replays."""
+    serve("drill_agent.py", "rxe")
+    directory = tmp_path / "found"
+    peer, host = ADDRESSES["b"]
+
+    ops = ("--ops", "length,parser", "--budget", "300pkt", "-o", directory, "--host", peer)
+    status, output, errors = fuzz(*ops, "--json", peer=host)
+    *found, run = map(json.loads, output.splitlines())
+    replayed = fuzz("replay", directory / "F0001", "--host", peer, peer=host)
+
+    assert (status, run["lost"], run["unstable"]) == (1, None, {}), errors
+    assert "BTH.MigReq is 0 without an alternate path" in run["findings"]
+    assert all(each["known_deviation"] for each in found), output
+    assert replayed[0] == 1, replayed
+    with open_capture(str(directory / "F0001" / "case.pcapng")) as capture:
+        kinds = {bytes(record.data[12:14]).hex() for record in capture.records()}
+    assert kinds == {"86dd"}
+
+
+def test_nobody_but_the_peer_is_sent_to(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """Nor more in a second than may be, but for a READ now and then of the control connection."""
-    serve("spec")
+    serve("drill_agent.py", "spec")
     tap = tmp_path / "tap.pcapng"
 
-    status, output, _ = end(fuzz("--budget", "200pkt", "--rate", 100, "--tap", tap))
+    status, output, _ = fuzz("--budget", "200pkt", "--rate", 100, "--tap", tap)
 
     assert status == 0, output
     with open_capture(str(tap)) as capture:
@@ -126,13 +108,13 @@ def test_nobody_but_the_peer_is_sent_to(serve: Fuzz, fuzz: Fuzz, tmp_path: Path)
 
 
 def test_a_device_that_dies_is_a_finding_and_the_end(
-    serve: Fuzz, fuzz: Fuzz, tmp_path: Path
+    serve: Serve, fuzz: Fuzz, tmp_path: Path
 ) -> None:
     """The agent dies when it is first asked for what has completed: after a case."""
-    serve("spec", "collect")
+    serve("drill_agent.py", "spec", "collect")
     directory = tmp_path / "found"
 
-    status, output, errors = end(fuzz("--budget", "1kpkt", "-o", directory))
+    status, output, errors = fuzz("--budget", "1kpkt", "-o", directory)
 
     assert status == 1, errors
     assert "F0001  every connection is dead after " in output
@@ -145,11 +127,11 @@ def test_a_device_that_dies_is_a_finding_and_the_end(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_with_what_was_found(
-    serve: Fuzz, fuzz: Fuzz, tmp_path: Path, number: int
+    serve: Serve, fuzz: Fuzz, tmp_path: Path, number: int
 ) -> None:
-    serve("rxe")
+    serve("drill_agent.py", "rxe")
     directory = tmp_path / "found"
-    running = fuzz("--budget", "1h", "-o", directory)
+    running = fuzz.start("--budget", "1h", "-o", directory)
     wait_for(running.stdout, "F0001")
     running.send_signal(number)
 
@@ -167,7 +149,7 @@ def test_where_the_default_route_lies_nothing_is_sent(lab: Lab, fuzz: Fuzz) -> N
 
     route("add")
     try:
-        status, _, errors = end(fuzz("--budget", "1kpkt"))
+        status, _, errors = fuzz("--budget", "1kpkt")
     finally:
         route("del")
 
@@ -177,8 +159,8 @@ def test_where_the_default_route_lies_nothing_is_sent(lab: Lab, fuzz: Fuzz) -> N
 
 
 def test_nobody_there_is_one_sentence(fuzz: Fuzz) -> None:
-    silent = end(fuzz("--budget", "1kpkt"))
-    unknown = end(fuzz("--budget", "1kpkt", address="10.0.0.99"))
+    silent = fuzz("--budget", "1kpkt")
+    unknown = fuzz("--budget", "1kpkt", peer="10.0.0.99")
 
     assert "ended     the device is not there: 10.0.0.2 port 18516: nobody listens" in silent[1]
     assert "ibwire: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]

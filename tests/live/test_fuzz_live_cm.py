@@ -4,77 +4,40 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ibwire.capture import open_capture
-from ibwire.link.veth import Lab
+from ibwire.link.veth import ADDRESSES, Lab
+from live.fuzzing import Fuzz, Serve
 from processes import Processes, wait_for
-
-SERVER = Path(__file__).with_name("cm_server.py")
 
 PORT = 7174
 
-PATIENCE = 120
-"""Seconds that anything may take here."""
-
-Start = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def fuzz(lab: Lab, processes: Processes) -> Start:
-    """Starts the command on side a, for who listens on side b."""
-
-    def start(*arguments: object, service: int = PORT) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)]
-        command += ["--dev", "veth-a", "--peer", "10.0.0.2"]
-        command += ["--service", str(service)] if service else []
-        return processes.start(lab.command("a", command), lab.environment())
-
-    return start
-
-
-@pytest.fixture
-def serve(lab: Lab, processes: Processes) -> Start:
-    """Starts rping's server on side b, with faults or without."""
-
-    def start(*faults: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(SERVER), "veth-b", str(PORT), *faults]
-        process = processes.start(lab.command("b", command), lab.environment())
-        wait_for(process.stdout, "ready")
-        return process
-
-    return start
-
-
-def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=PATIENCE)
-    return process.returncode, output, errors
+SERVICE = ("--service", PORT)
 
 
 @pytest.mark.parametrize("service", [PORT, PORT + 1])
-def test_a_right_manager_raises_no_alarm(serve: Start, fuzz: Start, service: int) -> None:
+def test_a_right_manager_raises_no_alarm(serve: Serve, fuzz: Fuzz, service: int) -> None:
     """Whether somebody listens or not."""
-    serve()
+    serve("cm_server.py", PORT)
 
-    status, output, errors = end(fuzz("--budget", "1500pkt", "--json", service=service))
+    status, output, errors = fuzz("--budget", "1500pkt", "--json", "--service", service)
 
     run = json.loads(output.splitlines()[-1])
     assert (status, run["findings"], run["lost"]) == (0, {}, None), output + errors
-    assert (run["role"], run["packets"]) == ("cm", 1500)
+    assert (run["role"], run["packets"], run["unstable"]) == ("cm", 1500, {})
 
 
-def test_a_wrong_answer_is_found_and_found_again(serve: Start, fuzz: Start, tmp_path: Path) -> None:
+def test_a_wrong_answer_is_found_and_found_again(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """With a case that is as short as can be, and has other numbers when it is replayed."""
-    serve("swapped")
+    serve("cm_server.py", PORT, "swapped")
     directory = tmp_path / "found"
 
-    status, output, errors = end(fuzz("--stop-after", 1, "-o", directory, "--json"))
-    replayed = end(fuzz("replay", directory / "F0001"))
+    status, output, errors = fuzz("--stop-after", 1, "-o", directory, "--json", *SERVICE)
+    replayed = fuzz("replay", directory / "F0001", *SERVICE)
 
     found, run = map(json.loads, output.splitlines())
     assert (status, run["lost"]) == (1, None), errors
@@ -86,16 +49,16 @@ def test_a_wrong_answer_is_found_and_found_again(serve: Start, fuzz: Start, tmp_
 
 
 def test_a_manager_that_dies_is_a_finding_and_the_end(
-    serve: Start, fuzz: Start, tmp_path: Path
+    serve: Serve, fuzz: Fuzz, tmp_path: Path
 ) -> None:
-    server = serve("fragile")
+    server = serve("cm_server.py", PORT, "fragile")
     directory = tmp_path / "found"
 
-    status, output, errors = end(fuzz("--ops", "field", "-o", directory))
+    status, output, errors = fuzz("--ops", "field", "-o", directory, *SERVICE)
     server.send_signal(signal.SIGUSR1)
-    replayed = end(fuzz("replay", directory / "F0001"))
+    replayed = fuzz("replay", directory / "F0001", *SERVICE)
     server.send_signal(signal.SIGUSR1)
-    refused = end(fuzz("min", directory / "F0001"))
+    refused = fuzz("min", directory / "F0001", *SERVICE)
 
     assert status == 1, errors
     assert "F0001  the manager is dead after REQ " in output
@@ -110,14 +73,14 @@ def test_a_manager_that_dies_is_a_finding_and_the_end(
 
 
 def test_what_a_manager_that_comes_back_died_of_is_made_shorter(
-    serve: Start, fuzz: Start, tmp_path: Path
+    serve: Serve, fuzz: Fuzz, tmp_path: Path
 ) -> None:
     """And is left out from then on."""
-    restart = f"kill -USR1 {serve('fragile').pid}"
+    restart = f"kill -USR1 {serve('cm_server.py', PORT, 'fragile').pid}"
     directory = tmp_path / "found"
 
     ops = ("--ops", "field", "--budget", "1kpkt", "-o", directory, "--json")
-    status, output, errors = end(fuzz(*ops, "--restart", restart))
+    status, output, errors = fuzz(*ops, "--restart", restart, *SERVICE)
 
     *found, run = map(json.loads, output.splitlines())
     assert (status, run["lost"], run["packets"]) == (1, None, 1000), errors
@@ -126,12 +89,12 @@ def test_what_a_manager_that_comes_back_died_of_is_made_shorter(
     assert "req.transport_service_type=1" in found[0]["steps"][0]
 
 
-def test_nobody_but_the_peer_is_sent_to(serve: Start, fuzz: Start, tmp_path: Path) -> None:
+def test_nobody_but_the_peer_is_sent_to(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """Nor more in a second than may be, with all that is said besides the cases."""
-    serve()
+    serve("cm_server.py", PORT)
     tap = tmp_path / "tap.pcapng"
 
-    status, output, _ = end(fuzz("--budget", "100pkt", "--rate", 100, "--tap", tap))
+    status, output, _ = fuzz("--budget", "100pkt", "--rate", 100, "--tap", tap, *SERVICE)
 
     assert status == 0, output
     with open_capture(str(tap)) as capture:
@@ -146,8 +109,8 @@ def test_nobody_but_the_peer_is_sent_to(serve: Start, fuzz: Start, tmp_path: Pat
     assert min(after - before for before, after in zip(times, times[5:], strict=False)) >= 4e7
 
 
-def test_who_does_not_answer_on_queue_pair_1_is_one_sentence(fuzz: Start) -> None:
-    status, output, errors = end(fuzz("--budget", "1kpkt"))
+def test_who_does_not_answer_on_queue_pair_1_is_one_sentence(fuzz: Fuzz) -> None:
+    status, output, errors = fuzz("--budget", "1kpkt", *SERVICE)
 
     assert status == 1, errors
     assert "ended     the device is not there: 10.0.0.2 does not answer a request on QP1" in output
@@ -156,14 +119,56 @@ def test_who_does_not_answer_on_queue_pair_1_is_one_sentence(fuzz: Start) -> Non
 @pytest.mark.parametrize(
     ("role", "service", "reason"),
     [
-        ("cm", 0, "role 'cm': on a link it needs --service, the port of a listener there"),
-        ("responder", PORT, "role 'responder': with --service the connection manager is attacked"),
+        ("cm", (), "role 'cm': on a link it needs --service, the port of a listener there"),
+        (
+            "responder",
+            SERVICE,
+            "role 'responder': with --service the connection manager is attacked",
+        ),
     ],
 )
 def test_a_role_that_does_not_fit_is_one_sentence(
-    fuzz: Start, role: str, service: int, reason: str
+    fuzz: Fuzz, role: str, service: tuple[object, ...], reason: str
 ) -> None:
-    status, _, errors = end(fuzz("--role", role, service=service))
+    status, _, errors = fuzz("--role", role, *service)
 
     assert status == 2
     assert reason in errors
+
+
+def test_a_manager_behind_ipv6_raises_no_alarm(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
+    serve("cm_server.py", PORT)
+    tap = tmp_path / "tap.pcapng"
+
+    status, output, errors = fuzz(
+        *("--budget", "300pkt", "--tap", tap, "--json", *SERVICE), peer=ADDRESSES["b"][1]
+    )
+
+    run = json.loads(output.splitlines()[-1])
+    assert (status, run["findings"], run["unstable"]) == (0, {}, {}), output + errors
+    with open_capture(str(tap)) as capture:
+        kinds = {bytes(record.data[12:14]).hex() for record in capture.records()}
+    assert kinds == {"86dd"}
+
+
+def test_a_manager_in_a_vlan_raises_no_alarm(
+    lab: Lab, processes: Processes, fuzz: Fuzz, tmp_path: Path
+) -> None:
+    """Its address is its own, and so is ours."""
+    command = [sys.executable, "-m", "ibwire", "rping", "-P", "--dev", "veth-b"]
+    command += ["--address", "10.0.0.7", "--vlan", "5"]
+    serving = processes.start(lab.command("b", command), lab.environment())
+    wait_for(serving.stderr, "waiting for a client")
+    tap = tmp_path / "tap.pcapng"
+
+    status, output, errors = fuzz(
+        *("--budget", "300pkt", "--tap", tap, "--json", *SERVICE),
+        *("--address", "10.0.0.8", "--vlan", 5),
+        peer="10.0.0.7",
+    )
+
+    run = json.loads(output.splitlines()[-1])
+    assert (status, run["findings"], run["unstable"]) == (0, {}, {}), output + errors
+    with open_capture(str(tap)) as capture:
+        tags = {bytes(record.data[12:16]).hex() for record in capture.records()}
+    assert tags == {"81000005"}

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ibwire.link.veth import Lab
-from processes import Processes, wait_for
-
-HERE = Path(__file__).parent
-
-PATIENCE = 120
-"""Seconds that anything may take here."""
+from live.fuzzing import Fuzz, Serve
 
 DEVIATIONS = {
     "7 retries are for ever",
@@ -31,43 +22,13 @@ DEVIATIONS = {
 }
 """Of profile rxe, as far as its requester shows them (rxe-peer.md, sections 2 and 3)."""
 
-Fuzz = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def serve(lab: Lab, processes: Processes) -> Callable[[str], None]:
-    """Starts the agent on side b, with a profile."""
-
-    def start(profile: str) -> None:
-        command = [sys.executable, str(HERE / "drill_agent.py"), "veth-b", profile]
-        process = processes.start(lab.command("b", command), lab.environment())
-        wait_for(process.stdout, "ready")
-
-    return start
-
-
-@pytest.fixture
-def fuzz(lab: Lab, processes: Processes) -> Fuzz:
-    """Carries the command out on side a, against the device on side b."""
-
-    def carry_out(*arguments: object) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)]
-        command += ["--dev", "veth-a", "--peer", "10.0.0.2"]
-        process: subprocess.Popen[str] = processes.start(
-            lab.command("a", command), lab.environment()
-        )
-        output, errors = process.communicate(timeout=PATIENCE)
-        return process.returncode, output, errors
-
-    return carry_out
-
 
 @pytest.mark.parametrize("role", ["requester", "both"])
 @pytest.mark.parametrize("profile", ["spec", "rxe"])
 def test_a_device_like_its_reference_raises_no_alarm(
-    serve: Callable[[str], None], fuzz: Fuzz, profile: str, role: str
+    serve: Serve, fuzz: Fuzz, profile: str, role: str
 ) -> None:
-    serve(profile)
+    serve("drill_agent.py", profile)
 
     status, output, errors = fuzz(
         *("--role", role, "--budget", "700pkt,60s", "--seed", 5, "--tolerance", 50),
@@ -80,11 +41,9 @@ def test_a_device_like_its_reference_raises_no_alarm(
     assert run["packets"] >= 300
 
 
-def test_known_deviations_are_found_by_name(
-    serve: Callable[[str], None], fuzz: Fuzz, tmp_path: Path
-) -> None:
+def test_known_deviations_are_found_by_name(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """With short cases, which replay; the run goes on."""
-    serve("rxe")
+    serve("drill_agent.py", "rxe")
     directory = tmp_path / "found"
 
     status, output, errors = fuzz(
@@ -109,9 +68,9 @@ def test_known_deviations_are_found_by_name(
 
 
 def test_a_case_that_asks_with_an_ack_timeout_is_refused_in_one_sentence(
-    serve: Callable[[str], None], fuzz: Fuzz, tmp_path: Path
+    serve: Serve, fuzz: Fuzz, tmp_path: Path
 ) -> None:
-    serve("spec")
+    serve("drill_agent.py", "spec")
     case = tmp_path / "case.json"
     case.write_text(
         '{"ibwire-fuzz-case": 1, "connection": {"timeout": 14},'

@@ -7,10 +7,9 @@ application of the device does what the agent on its host is told.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import NoReturn
+from typing import Any
 
-from ibwire.closing import Closing
-from ibwire.drill.live import ETHERNET_SIZE, SLACK, SOURCE_PORT, Diverted
+from ibwire.drill.live import Diverted
 from ibwire.drill.target import Unable
 from ibwire.drill.ways import Connected, Way
 from ibwire.errors import DecodeError, LinkError, PeerError, VerbsError
@@ -30,22 +29,17 @@ from ibwire.fuzz.emulation import (
     send_request,
 )
 from ibwire.fuzz.live.liveness import ALIVE, Liveness
-from ibwire.fuzz.live.restart import Restart
+from ibwire.fuzz.live.peer import PeerBench, damaged
 from ibwire.fuzz.live.taken import Taken
-from ibwire.fuzz.live.wire import Pacer, check_addressee, transport
+from ibwire.fuzz.live.wire import transport
 from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import ALL_ACCESS
-from ibwire.rc.device import gid_of
-from ibwire.rc.path import Path, address_of, ethernet_route, is_v4
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR
 from ibwire.units import S, Time
 from ibwire_layers.packet import CrcStatus, Packet
-
-RATE = 10_000
-"""Packets a second, unless the user says otherwise."""
 
 LONGEST_WAIT: Time = 2 * S
 """In one step of a case."""
@@ -54,73 +48,33 @@ DEPTH = 1024
 """Receive requests that a case may have posted and not used."""
 
 
-class Bench(Closing):
-    """Where cases are carried out on a device on a link.
+class Bench(PeerBench):
+    """Where cases are carried out on a device on a link, whose application is told by `way`.
 
-    peer: the IPv4 address of the device. tolerance: how late it may be with an answer; whoever
-    says nothing for so long is silent. rate: packets a second at most. restart: what brings
-    the device back when it is dead.
-    Raises `LinkError` when there is no way to the peer.
+    options: those of `PeerBench`. Raises `LinkError` as well for a way without an agent.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        peer: str,
-        way: Way,
-        *,
-        tolerance: Time = SLACK,
-        rate: int = RATE,
-        restart: Restart | None = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.peer = peer
+    def __init__(self, endpoint: Endpoint, peer: str, way: Way, **options: Any) -> None:
+        super().__init__(endpoint, peer, **options)
+        if not way.has_verbs:
+            raise LinkError(endpoint.port.name, "a live device is fuzzed with its agent")
         self.way = way
-        self.tolerance = tolerance
-        self.pacer = Pacer(rate)
         self.numbers: Numbers | None = None
         """Those of the last connection."""
         self.taken = Taken()
         """What it does otherwise and is known for."""
         self.death = ALIVE
         """What of the device has died, until `begin`."""
-        self.lost = ""
-        """Why the device is given up; empty as long as it is there."""
         self._connection = ExitStack()
-        self._gid = gid_of(peer)
-        if not is_v4(self._gid) or endpoint.device.vlan is not None:
-            raise LinkError(endpoint.port.name, "a live device is fuzzed over IPv4 without a VLAN")
-        if not way.has_verbs:
-            raise LinkError(endpoint.port.name, "a live device is fuzzed with its agent")
-        self._own = endpoint.device.gids[endpoint.gid_towards(self._gid)]
-        self.address = address_of(self._own)
-        self._learn()
         self.inner = endpoint.live.node
-        self.diverted = Diverted(self.inner, self._gid)
-        endpoint.live.node = self.diverted
+        self.diverted = endpoint.live.node = Diverted(self.inner, self._gid)
+        self._leaving = self.diverted.leaving
         heard = self.diverted.former.add
-        self.liveness = Liveness(endpoint, way, self._gid, self.address, heard, restart)
+        self.liveness = Liveness(endpoint, way, self._gid, self.host, heard, self.restart)
 
-    def _learn(self) -> None:
-        """What depends on the MAC address of the device, which may come back with another one."""
-        device = self.endpoint.device
-        self.macs = device.neighbours[self._gid], device.mac
-        """Of the device and of ours."""
-        self.binding = Binding(self.address, self.peer, (self.macs[1], self.macs[0]))
-        route = ethernet_route(
-            source=self._gid,
-            destination=self._own,
-            source_mac=self.macs[0],
-            destination_mac=self.macs[1],
-            source_port=SOURCE_PORT,
-        )
-        self.path = Path(route)
-        """The headers that all answers get, whatever a device puts there."""
-
-    @property
-    def largest(self) -> int:
-        """Bytes of an IP packet that the interface carries."""
-        return self.endpoint.port.mtu
+    def _learn(self, mac: bytes) -> None:
+        super()._learn(mac)
+        self.binding = Binding(self.address, self.peer, (self.macs[1], mac))
 
     def begin(self, *, anew: bool = False) -> None:
         """Be able to carry out cases, also after a death.
@@ -129,7 +83,7 @@ class Bench(Closing):
         """
         if anew or self.liveness.has_ended:
             self.liveness.revive()
-            self._learn()
+            self._learn(self.endpoint.device.neighbours[self._gid])
         elif not self.liveness.has_begun:
             self.liveness.begin()
         self.death = ALIVE
@@ -149,7 +103,9 @@ class Bench(Closing):
         stack.callback(self.diverted.forget, qp.number)
         self.diverted.former.discard(qp.number)
         try:
-            connected = stack.enter_context(self.way.connect(self.endpoint, qp, _given(connection)))
+            connected = stack.enter_context(
+                self.way.connect(self.endpoint, qp, self._given(connection))
+            )
             target = LiveTarget(self, connected, connection, qp.number)
         except (Unable, VerbsError) as error:
             raise CaseError(str(error)) from None
@@ -164,6 +120,24 @@ class Bench(Closing):
         """End all connections."""
         self.disconnect()
         self.liveness.close()
+
+    def _given(self, connection: Connection) -> dict[str, int]:
+        """The attributes of a queue pair in the words of drill."""
+        return {
+            "version": 4 if self.is_v4 else 6,
+            "mtu": connection.mtu,
+            "rq_psn": connection.rq_psn,
+            "sq_psn": connection.sq_psn,
+            "max_rd_atomic": connection.max_rd_atomic,
+            "max_dest_rd_atomic": connection.max_dest_rd_atomic,
+            "min_rnr_timer": connection.min_rnr_timer,
+            "timeout": connection.timeout,
+            "retry_cnt": connection.retry_cnt,
+            "rnr_retry": connection.rnr_retry,
+            "size": REGIONS["mr"][0],
+            "max_recv_wr": DEPTH,
+            "recv_cqe": 2 * DEPTH,
+        }
 
 
 class LiveTarget:
@@ -216,19 +190,9 @@ class LiveTarget:
     # The wire.
 
     def receive(self, frame: Frame) -> None:
-        """Send a frame to the device, not faster than it may be.
-
-        Raises `CaseError` for one that the link does not carry, or that is for somebody else.
-        """
-        bench, endpoint = self._bench, self._bench.endpoint
-        mac, own_mac = bench.macs
-        check_addressee(frame, mac=mac, own_mac=own_mac, address=bench.peer)
-        mtu = endpoint.port.mtu
-        if len(frame) > mtu + ETHERNET_SIZE:
-            raise CaseError(f"{len(frame) - ETHERNET_SIZE} bytes: the interface's MTU is {mtu}")
-        bench.diverted.leaving.append(frame)
+        """Send a frame to the device; raises `CaseError` as `PeerBench.send` does."""
+        self._bench.send(frame)
         self._is_under_way = True
-        endpoint.run(seconds=bench.pacer.pause(endpoint.live.now) / S)
 
     def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
         """What comes within the tolerance, or later by so much; no longer than until so many
@@ -272,7 +236,7 @@ class LiveTarget:
         if found is None:
             return frame
         usual = self._bench.path.frame(found)
-        return usual if _has_right_icrc(frame) else usual[:-1] + bytes([usual[-1] ^ 0xFF])
+        return usual if _has_right_icrc(frame) else damaged(usual)
 
     # The application.
 
@@ -354,31 +318,8 @@ class LiveTarget:
                 raise PeerError("the agent has found more completions than there were requests")
 
 
-def _given(connection: Connection) -> dict[str, int]:
-    """The attributes of a queue pair in the words of drill."""
-    return {
-        "mtu": connection.mtu,
-        "rq_psn": connection.rq_psn,
-        "sq_psn": connection.sq_psn,
-        "max_rd_atomic": connection.max_rd_atomic,
-        "max_dest_rd_atomic": connection.max_dest_rd_atomic,
-        "min_rnr_timer": connection.min_rnr_timer,
-        "timeout": connection.timeout,
-        "retry_cnt": connection.retry_cnt,
-        "rnr_retry": connection.rnr_retry,
-        "size": REGIONS["mr"][0],
-        "max_recv_wr": DEPTH,
-        "recv_cqe": 2 * DEPTH,
-    }
-
-
 def _has_right_icrc(frame: Frame) -> bool:
     try:
         return Packet.parse(frame, strict=False).icrc_status() is CrcStatus.GOOD
     except DecodeError:
         return False
-
-
-def not_made(connection: Connection) -> NoReturn:
-    """No target is made for a case; raises `CaseError`."""
-    raise CaseError("a device on a link is not made for a case")

@@ -11,15 +11,15 @@ by the way. When it does not, all cases since it was last seen to live are suspe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ibwire.drill.target import Unable
 from ibwire.errors import LinkError, PeerError, VerbsError
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.campaign import Campaign, Maker, Report, Stepper
+from ibwire.fuzz.campaign import Maker, Stepper
 from ibwire.fuzz.case import (
     Case,
     CaseError,
@@ -34,29 +34,21 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.duel import Difference, Duel, Subject
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation, Numbers
 from ibwire.fuzz.findings import Finding, bucket_of, signature
-from ibwire.fuzz.live.bench import Bench, not_made
+from ibwire.fuzz.live.bench import Bench
 from ibwire.fuzz.live.deaths import Autopsy, carry_out
 from ibwire.fuzz.live.duel import LiveDuel, Outcome, Playback, Unheard
 from ibwire.fuzz.live.liveness import Dead, Death
 from ibwire.fuzz.live.names import About, name
+from ibwire.fuzz.live.run import HEADERS, LinkCampaign
 from ibwire.fuzz.live.steps import fits_link, has_fitting_timeout
 from ibwire.fuzz.live.taken import OPTIONAL, Taken, differs_in_flags, opcode_on_wire
-from ibwire.fuzz.minimise import Shows, minimise
+from ibwire.fuzz.minimise import minimise
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WROpcode
 from ibwire_layers.headers import IETH
 from ibwire_layers.opcodes import INFO
-
-FEW = 4
-"""Up to how many last steps less one are tried alone first."""
-
-TRIALS = 40
-"""Cases that a device is asked for to make one shorter."""
-
-ENOUGH = 3
-"""How often the same difference is looked at again, if nothing new comes of it."""
 
 SUSPECTS = 10
 """Cases after which it is seen whether the device lives, if nothing else gives reason to."""
@@ -65,59 +57,30 @@ REFUSED = 20
 """Cases in a row that cannot be carried out before a device is given up."""
 
 
-class LiveCampaign(Campaign):
-    """Cases against a device on a link; the arguments are those of `Campaign`."""
+class LiveCampaign(LinkCampaign):
+    """Cases against a device on a link; options are those of `Campaign`."""
 
-    def __init__(
-        self,
-        bench: Bench,
-        make: Maker,
-        *,
-        profile: str = "spec",
-        first: int = 0,
-        report: Report | None = None,
-        origin: str = "",
-        minimises: bool = True,
-    ) -> None:
-        super().__init__(
-            *(not_made, self._possible),
-            profile=profile,
-            first=first,
-            report=report,
-            origin=origin,
-            minimises=minimises,
-        )
+    def __init__(self, bench: Bench, make: Maker, **options: Any) -> None:
+        super().__init__(bench, self._possible, **options)
         self._any = make
         bench.taken = Taken(self.report.left_out)
         self._bench = bench
-        self._stepper: Possible | None = None
-        self._looked_at: Counter[str] = Counter()
         self._kept: _Kept | None = None
         self._about: About | None = None
         """What the last answer was that the device got before the last difference."""
         self._refused = 0
         self._dissected: set[str] = set()
         """Deaths that were made shorter, as they were found."""
-        self._told = 0
-        """How many of the findings are taken over; the last one not before it is saved."""
-
-    @property
-    def lost(self) -> str:
-        """Why the device is given up; empty as long as it is there."""
-        return self._bench.lost
 
     def _one_case(self, budget: int) -> Finding | None:
-        for finding in self.report.findings[self._told :]:
+        for finding in self._new_findings():
             self._bench.taken.add(finding.difference, _last_packet(finding.case))
-        self._told = len(self.report.findings)
         try:
-            return self._on_living_device(budget)
-        except Interrupted as signal:
-            raise KeyboardInterrupt from signal
+            return super()._one_case(budget)
         finally:
             self._bench.disconnect()
 
-    def _on_living_device(self, budget: int) -> Finding | None:
+    def _next_case(self, budget: int) -> Finding | None:
         """The next case on a device that lives, or what is found when it does not."""
         bench = self._bench
         try:
@@ -126,7 +89,7 @@ class LiveCampaign(Campaign):
             bench.lost = str(error)
             return None
         try:
-            found = super()._one_case(budget)
+            found = super()._next_case(budget)
             is_due = len(self._history) >= SUSPECTS or self.report.packets >= budget
             if found is None and is_due:
                 self._look()
@@ -142,8 +105,6 @@ class LiveCampaign(Campaign):
                 bench.lost = str(own)
                 return None
         self._refused = 0
-        if found is not None:
-            self._looked_at.clear()
         return found
 
     def _connected(self, connection: Connection) -> Duel:
@@ -155,8 +116,9 @@ class LiveCampaign(Campaign):
     def _possible(self, number: int) -> Possible:
         bench = self._bench
         spared = bench.liveness.qpn
-        self._stepper = Possible(self._any(number), bench.largest, bench.taken, spared)
-        return self._stepper
+        stepper = Possible(self._any(number), bench.largest, bench.taken, spared)
+        self._stepper = stepper
+        return stepper
 
     # What is found.
 
@@ -166,9 +128,8 @@ class LiveCampaign(Campaign):
         self._history.append(case)
         report = self.report
         quick = bucket_of(difference, case.steps[-1], state)
-        if self._looked_at[quick] >= ENOUGH:
+        if self._has_seen_enough(quick):
             return None
-        self._looked_at[quick] += 1
         self._kept = None
         found = self.replay(case)
         if found is None or self._kept is None:
@@ -268,15 +229,6 @@ class LiveCampaign(Campaign):
 
         return self._shorter(self._end_first, case, on_device)
 
-    def _end_first(self, case: Case, shows: Shows) -> Case:
-        """A case made shorter on the device: mostly the last steps do it."""
-        for count in range(1, FEW):
-            end = case.with_steps(case.steps[-count:])
-            if shows(end):
-                case = end
-                break
-        return minimise(case, shows, TRIALS, is_over=self._is_late)
-
     def _shows(
         self, case: Case, profile: Profile, wanted: tuple[str, str, str], told: About | None
     ) -> bool:
@@ -335,11 +287,9 @@ class LiveCampaign(Campaign):
 
     def _suspects(self) -> list[Case]:
         """Cases since the device was seen to live; the last one may not have come to its end."""
-        suspects, stepper = list(self._history), self._stepper
-        if stepper is not None and stepper.steps:
-            steps, origin = tuple(stepper.steps), f"{self._origin}case {self.next_case}"
-            if not suspects or suspects[-1].steps != steps:
-                suspects.append(Case(stepper.connection, steps, self._name, origin))
+        suspects, last = list(self._history), self._under_way()
+        if last is not None and (not suspects or suspects[-1].steps != last.steps):
+            suspects.append(last)
         return suspects
 
     def _death(self, reason: str) -> Death:
@@ -518,6 +468,3 @@ UNKNOWN = (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE)
 
 ELSEWHERE = ("eth.", "ip.dst")
 """Fields that would lead a frame to somebody else."""
-
-HEADERS = 100
-"""Bytes around a payload at most: IPv4, UDP, BTH, AtomicETH, padding and ICRC are 76."""

@@ -20,7 +20,7 @@ from ibwire.fuzz.live.bench import LiveTarget
 from ibwire.fuzz.live.names import About, about
 from ibwire.fuzz.live.reads import Reads
 from ibwire.fuzz.live.taken import FLAGS, Taken
-from ibwire.fuzz.live.wire import BTH
+from ibwire.fuzz.live.wire import BTH, behind_ip
 from ibwire.node import Frame
 from ibwire.rc.path import Path
 from ibwire.units import MS, Time
@@ -129,6 +129,8 @@ class LiveDuel(Duel):
         is_quick: bool = False,
     ) -> None:
         super().__init__(binding, reference, target)
+        self.as_heard: Callable[[Frame], Frame] = lambda frame: frame
+        """What an answer was before it had those headers."""
         self.outcomes: list[Outcome] = []
         """What the device has done, step by step."""
         self.state = reference.state
@@ -249,7 +251,8 @@ class LiveDuel(Duel):
 
     def _take_answers(self) -> None:
         self.expected += self.reference.answers()
-        self._waiting += [self._path.frame(each[BTH:-4]) for each in self.expected]
+        self.expected = [self._path.frame(behind_ip(each)) for each in self.expected]
+        self._waiting += self.expected
 
     def _look(self, number: int) -> Difference | None:
         """What came of the steps so far: all of it, or quickly what is answered."""
@@ -285,7 +288,7 @@ class LiveDuel(Duel):
     def _compare_answers(self, number: int, got: list[Frame]) -> Difference | None:
         expected = self._waiting
         if self.records:
-            self.frames += [(">", 0, frame) for frame in got]
+            self.frames += [(">", 0, self.as_heard(frame)) for frame in got]
         expected, got = in_usual_order(expected), in_usual_order(got)
         if len(self._sent) > 1:
             expected, got = coalesced(expected), coalesced(got)

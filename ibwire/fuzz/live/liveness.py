@@ -2,8 +2,8 @@
 
 The control connection is made before the first case, and no case ever speaks to it. A READ
 over it says whether the device still serves those who do nothing wrong, and whether its
-memory still holds what was put there. When something is wrong, a new connection and ARP tell
-how far it goes.
+memory still holds what was put there. When something is wrong, a new connection and the
+host tell how far it goes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ibwire.drill.packets import pattern
 from ibwire.drill.target import Unable
 from ibwire.drill.ways import Way
 from ibwire.errors import LinkError, PeerError, VerbsError
+from ibwire.fuzz.live.host import Host
 from ibwire.fuzz.live.restart import Restart
-from ibwire.link.afpacket import AFPacketPort
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access
-from ibwire.rc.path import address_of
+from ibwire.rc.path import address_of, is_v4
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
 
@@ -94,7 +94,8 @@ class Control(Closing):
             stack.callback(self._qp.close)
             self._region = domain.register(MTU, int(Access.LOCAL_WRITE))
             try:
-                connected = stack.enter_context(way.connect(endpoint, self._qp, _GIVEN))
+                given = {"mtu": MTU, "size": MTU, "version": 4 if is_v4(gid) else 6}
+                connected = stack.enter_context(way.connect(endpoint, self._qp, given))
                 assert connected.verbs is not None
                 self._remote = connected.verbs.regions["mr"]
                 connected.verbs.write(self._remote.va, CONTENT)
@@ -153,8 +154,8 @@ class Control(Closing):
 class Liveness(Closing):
     """What is known of whether a device lives.
 
-    own_address: the IP address that asks for its host. heard: told of numbers of ours whose
-    packets are for control connections. restart: what brings a device back.
+    host: of the device. heard: told of numbers of ours whose packets are for control
+    connections. restart: what brings a device back.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Liveness(Closing):
         endpoint: Endpoint,
         way: Way,
         gid: int,
-        own_address: str,
+        host: Host,
         heard: Callable[[int], object],
         restart: Restart | None = None,
     ) -> None:
@@ -172,7 +173,7 @@ class Liveness(Closing):
         self._endpoint = endpoint
         self._way = way
         self._gid = gid
-        self._own_address = own_address
+        self._host = host
         self._heard = heard
         self._control: Control | None = None
 
@@ -224,7 +225,7 @@ class Liveness(Closing):
         """How far it goes; a control connection that is dead has a new one in its place."""
         death = self.look()
         if death.what is Dead.OTHER:
-            fault = host_fault(self._endpoint, self._gid, self._own_address)
+            fault = self._host.fault()
             if fault:
                 return self._end(Dead.HOST, fault)
         before, self._control = self._control, None
@@ -251,29 +252,3 @@ class Liveness(Closing):
         control = Control(self._endpoint, self._way, self._gid)
         self._heard(control.own_qpn)
         return control
-
-
-def host_fault(endpoint: Endpoint, gid: int, own_address: str) -> str:
-    """Why the host with this GID does not say where it is, empty if it does."""
-    try:
-        mac_of_host(endpoint, gid, own_address)
-    except LinkError as error:  # or there is not even a carrier
-        return str(error)
-    return ""
-
-
-def mac_of_host(endpoint: Endpoint, gid: int, own_address: str) -> bytes:
-    """The MAC address of the host with this GID; raises `LinkError` if it does not say it.
-
-    It is asked on the wire: the kernel's table still knows a host that is dead.
-    """
-    name, mac = endpoint.port.name, endpoint.device.mac
-    with (
-        AFPacketPort(name, neighbours=True, promiscuous=True, hold_port=False) as port,
-        Endpoint(port, addresses=[own_address], mac=mac) as asking,
-    ):
-        asking.gid_towards(gid)
-        return asking.device.neighbours[gid]
-
-
-_GIVEN = {"mtu": MTU, "size": MTU}

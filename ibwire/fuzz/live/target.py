@@ -15,10 +15,11 @@ from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Case, CaseError, Connect, Step
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.live.bench import Bench, not_made
+from ibwire.fuzz.live.bench import Bench
 from ibwire.fuzz.live.campaign import LiveCampaign
 from ibwire.fuzz.live.duel import LiveDuel, Playback
 from ibwire.fuzz.live.liveness import Dead, Death
+from ibwire.fuzz.live.run import not_made
 from ibwire.fuzz.live.steps import timely
 from ibwire.fuzz.targets import CM, Target
 from ibwire.rc.profile import Profile
@@ -65,7 +66,9 @@ class LinkTarget(Target):
                 bench.death = Death(Dead.CONNECTION, str(error))
             return _Gone(bench, Emulation(case.connection, profile, numbers))
         reference = Emulation(case.connection, profile, target.numbers)
-        return _Watched(bench.binding, bench.path, reference, target, taken=bench.taken)
+        watched = _Watched(bench.binding, bench.path, reference, target, taken=bench.taken)
+        watched.as_heard = bench.as_heard
+        return watched
 
 
 class _Watched(LiveDuel):
@@ -118,6 +121,8 @@ def link_target(bench: Bench) -> LinkTarget:
     """The device of a bench as a target."""
 
     def fulfils(text: str) -> bool:
+        if not bench.is_v4:
+            return True  # a script that names no version of IP is for IPv4
         if bench.death.what:
             return not bench.death.what.is_end  # a script has one connection, and sees no other
         script = drill.parse(text.encode(), "case.drill")

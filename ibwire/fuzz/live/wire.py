@@ -5,15 +5,17 @@ from __future__ import annotations
 from ibwire.drill.live import ETHERNET_SIZE
 from ibwire.fuzz.case import CaseError
 from ibwire.node import Frame
+from ibwire.rc.device import gid_of
+from ibwire.rc.path import V4_MAPPED, address_of, is_v4
 from ibwire.units import S, Time
 from ibwire_layers import headers as h
-from ibwire_layers.outer import UDP, EtherType, IPv4
-
-BTH = ETHERNET_SIZE + IPv4.SIZE + UDP.SIZE
-"""Where it is in a frame of `Path`."""
+from ibwire_layers.outer import UDP, EtherType, IPv4, IPv6
 
 PACE: Time = S // 1000
 """How early a packet may be for the rate: sleeping takes longer than most pauses."""
+
+BTH = ETHERNET_SIZE + IPv4.SIZE + UDP.SIZE
+"""Where it is in a frame with IPv4."""
 
 TAG_SIZE = 4
 """Of a VLAN tag."""
@@ -33,23 +35,33 @@ class Pacer:
         return max(self._due - now, 0)
 
 
+def behind_ip(frame: Frame) -> bytes:
+    """The bytes from the BTH to the padding of a frame of `Path`, without a tag."""
+    ip = IPv6 if frame[12:14] == _IPV6 else IPv4
+    return frame[ETHERNET_SIZE + ip.SIZE + UDP.SIZE : -h.ICRC_SIZE]
+
+
 def transport(frame: Frame) -> bytes | None:
-    """The bytes from the BTH to the padding of a RoCEv2 frame over IPv4, with a tag or without.
+    """The bytes from the BTH to the padding of a RoCEv2 frame, with a tag or without.
 
     `None` where there is no room for a BTH and an ICRC. Ethernet pads what is short.
     """
     ip = ETHERNET_SIZE + TAG_SIZE * (frame[12:14] == _VLAN)
-    if frame[ip - 2 : ip] != _IPV4 or len(frame) < ip + IPv4.SIZE:
+    kind = frame[ip - 2 : ip]
+    if kind == _IPV4 and len(frame) >= ip + IPv4.SIZE:
+        size, end = (frame[ip] & 15) * 4, ip + int.from_bytes(frame[ip + 2 : ip + 4])
+    elif kind == _IPV6 and len(frame) >= ip + IPv6.SIZE:
+        size, end = IPv6.SIZE, ip + IPv6.SIZE + int.from_bytes(frame[ip + 4 : ip + 6])
+    else:
         return None
-    start = ip + (frame[ip] & 15) * 4 + UDP.SIZE
-    end = ip + int.from_bytes(frame[ip + 2 : ip + 4])
+    start = ip + size + UDP.SIZE
     if end > len(frame) or end - start < h.BTH.SIZE + h.ICRC_SIZE:
         return None
     return frame[start : end - h.ICRC_SIZE]
 
 
 def check_addressee(frame: Frame, *, mac: bytes, own_mac: bytes, address: str) -> None:
-    """Raises `CaseError` for a frame that is not from us to the peer, whose `address` is IPv4.
+    """Raises `CaseError` for a frame that is not from us to the peer with this IP address.
 
     Without an IP header it does not go farther than the peer's MAC address.
     """
@@ -59,12 +71,17 @@ def check_addressee(frame: Frame, *, mac: bytes, own_mac: bytes, address: str) -
     ip = ETHERNET_SIZE
     while frame[ip - 2 : ip] in _TAGS:
         ip += TAG_SIZE
-    kind = frame[ip - 2 : ip]
-    if kind == _IPV6:
+    kind, wanted = frame[ip - 2 : ip], gid_of(address)
+    if kind == _IPV4:
+        destination = V4_MAPPED | int.from_bytes(frame[ip + 16 : ip + 20])
+    elif kind == _IPV6 and not is_v4(wanted):
+        destination = int.from_bytes(frame[ip + 24 : ip + 40])
+    elif kind == _IPV6:
         raise CaseError("a frame of IPv6: only the peer is sent to, which has an IPv4 address")
-    destination = ".".join(map(str, frame[ip + 16 : ip + 20]))
-    if kind == _IPV4 and destination != address:
-        raise CaseError(f"a packet to {destination}: only the peer is sent to")
+    else:
+        return
+    if destination != wanted:
+        raise CaseError(f"a packet to {address_of(destination)}: only the peer is sent to")
 
 
 _VLAN = EtherType.VLAN.to_bytes(2)

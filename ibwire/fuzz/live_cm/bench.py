@@ -11,25 +11,23 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
-from ibwire.closing import Closing
 from ibwire.cm import Endpoints
 from ibwire.cm.messages import Message, Received, decode
 from ibwire.cm.node import ca_guid
-from ibwire.drill.live import ETHERNET_SIZE, MANAGEMENT_QPN, SLACK, SOURCE_PORT
-from ibwire.errors import LinkError
-from ibwire.fuzz.case import CaseError, RunsAway
+from ibwire.drill.live import MANAGEMENT_QPN
+from ibwire.errors import LinkError, PeerError
+from ibwire.fuzz.case import RunsAway
 from ibwire.fuzz.cm.binding import ManagerBinding
 from ibwire.fuzz.cm.emulation import EXCHANGES
 from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
-from ibwire.fuzz.live.bench import RATE
-from ibwire.fuzz.live.liveness import host_fault, mac_of_host
-from ibwire.fuzz.live.restart import Restart
-from ibwire.fuzz.live.wire import BTH, Pacer, check_addressee, transport
+from ibwire.fuzz.live.peer import PeerBench, damaged
+from ibwire.fuzz.live.wire import BTH, behind_ip, transport
 from ibwire.node import OPEN, Frame, Grant, Node
 from ibwire.programs.endpoint import Endpoint
-from ibwire.rc.device import gid_of
-from ibwire.rc.path import V4_MAPPED, Path, address_of, ethernet_route, is_v4
+from ibwire.rc.path import V4_MAPPED
 from ibwire.units import S, Time
 from ibwire_layers import headers as h
 from ibwire_layers.errors import DecodeError
@@ -100,93 +98,49 @@ class Ears:
         except DecodeError:
             return False
         route = packet.route
-        if not isinstance(route, RoCEv2Route) or not isinstance(route.ip, IPv4):
+        if not isinstance(route, RoCEv2Route):
             return False
         is_whole = len(transport(frame) or b"") >= MAD_START
-        source = route.ip.src | V4_MAPPED
+        source = route.ip.src | (V4_MAPPED if isinstance(route.ip, IPv4) else 0)
         return is_whole and source == self._peer and packet.bth.dest_qp == MANAGEMENT_QPN
 
 
-class ManagerBench(Closing):
+class ManagerBench(PeerBench):
     """Where cases against the connection manager of a device on a link are carried out.
 
-    peer: the IPv4 address of the device. service: the port to which a program listens there
-    (RDMA-CM, port space TCP). tolerance: how late an answer may be. rate: packets a second at
-    most. restart: brings a dead device back. Raises `LinkError` when there is no way to the peer.
+    service: the port to which a program listens there (RDMA-CM, port space TCP). options:
+    those of `PeerBench`.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        peer: str,
-        service: int,
-        *,
-        tolerance: Time = SLACK,
-        rate: int = RATE,
-        restart: Restart | None = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.peer = peer
+    def __init__(self, endpoint: Endpoint, peer: str, service: int, **options: Any) -> None:
         self.service = service
-        self.tolerance = tolerance
-        self.lost = ""
-        """Why the device is given up; empty as long as it is there."""
+        super().__init__(endpoint, peer, **options)
         self.dead = ""
         """What the last finding is about, if it is a death: nobody is to die of it again."""
         self.obeys = False
         """Whether who listens there does what the private data of a request wishes for."""
-        self.restart = restart
         self.usual: Message | None = None
         """What it said to a right request at the beginning."""
         self.answers_strangers = False
         """Whether it then confirmed the end of a connection that there was not."""
-        self._pacer = Pacer(rate)
         self._parting = ExitStack()
-        self._gid = gid_of(peer)
-        if not is_v4(self._gid) or endpoint.device.vlan is not None:
-            raise LinkError(endpoint.port.name, "a live device is fuzzed over IPv4 without a VLAN")
-        device = endpoint.device
-        self._own = device.gids[endpoint.gid_towards(self._gid)]
-        self.address = address_of(self._own)
-        self._learn(device.neighbours[self._gid])
-        self._guid = ca_guid(device.mac)
+        self._guid = ca_guid(endpoint.device.mac)
         random = endpoint.random
         self._first = self._next = random.randrange(IDENTITIES)
         self._run = random.getrandbits(32) << 32
-        self.ears = Ears(endpoint.live.node, self._gid)
-        endpoint.live.node = self.ears
+        self.ears = endpoint.live.node = Ears(endpoint.live.node, self._gid)
+        self._leaving = self.ears.leaving
 
     def _learn(self, mac: bytes) -> None:
-        """What depends on the MAC address of the device."""
-        own_mac = self.endpoint.device.mac
-        self.macs = mac, own_mac
-        """Of the device and of ours."""
+        super()._learn(mac)
         ends = Endpoints(self._own, CLIENT_PORT, self._gid, self.service)
         self.service_id = ends.service_id
-        self.binding = ManagerBinding(self.address, self.peer, (own_mac, mac), ends.private_data())
-        self.path = Path(
-            ethernet_route(
-                source=self._gid,
-                destination=self._own,
-                source_mac=mac,
-                destination_mac=own_mac,
-                source_port=SOURCE_PORT,
-            )
-        )
-        """The headers that all answers get, whatever a device puts there."""
+        macs = self.macs[1], mac
+        self.binding = ManagerBinding(self.address, self.peer, macs, ends.private_data())
 
     def find_again(self) -> None:
         """Ask who has the device's address, after a restart; raises `LinkError` if nobody has."""
-        self._learn(mac_of_host(self.endpoint, self._gid, self.address))
-
-    @property
-    def largest(self) -> int:
-        """Bytes of an IP packet that the interface carries."""
-        return self.endpoint.port.mtu
-
-    def host_answers(self) -> bool:
-        """Whether the peer's host still says where it is."""
-        return not host_fault(self.endpoint, self._gid, self.address)
+        self._learn(self.host.mac())
 
     def part_by(self, leave: Callable[[], None]) -> None:
         """From now on `leave` ends what the duel that begins leaves behind."""
@@ -209,37 +163,29 @@ class ManagerBench(Closing):
 
     def begin(self) -> LiveManager:
         """The manager for somebody whom it has never heard of."""
+        self.ears.heard.clear()
+        return self.aside()
+
+    def aside(self) -> LiveManager:
+        """The same for somebody who asks while a duel is under way, and listens for himself."""
         number = self._next % IDENTITIES
         self._next += 1
         own_id = number * EXCHANGES
         identity = Identity(own_id, self._run | own_id, self._guid ^ number << 8)
-        self.ears.heard.clear()
         return LiveManager(self, identity)
 
-    def is_late(self, message: Received, identity: Identity) -> bool:
-        """Whether a message belongs to somebody who has spoken before."""
-        remote = getattr(message.message, "remote_comm_id", None)
+    def is_for(self, identity: Identity, message: Received) -> bool | None:
+        """Whether a message is for somebody, `None` if it is for nobody who has spoken."""
+        said = message.message
+        remote = getattr(said, "remote_comm_id", getattr(said, "request_id", None))
         numbers = [] if remote is None else [remote // EXCHANGES]
         if message.transaction_id >> 32 == self._run >> 32:
             numbers.append((message.transaction_id & 0xFFFFFFFF) // EXCHANGES)
-        now = identity.own_id // EXCHANGES
-        before = (self._next - 1 - self._first) % IDENTITIES
-        return now not in numbers and any(
-            (number - self._first) % IDENTITIES < before for number in numbers
-        )
-
-    def send(self, frame: Frame) -> None:
-        """Send a frame to the device, not faster than it may be.
-
-        Raises `CaseError` for one that is too long, or not from us to it.
-        """
-        endpoint, mtu = self.endpoint, self.endpoint.port.mtu
-        if len(frame) > mtu + ETHERNET_SIZE:
-            raise CaseError(f"{len(frame) - ETHERNET_SIZE} bytes: the interface's MTU is {mtu}")
-        check_addressee(frame, mac=self.macs[0], own_mac=self.macs[1], address=self.peer)
-        pause = self._pacer.pause(endpoint.live.now)
-        self.ears.leaving.append(frame)
-        endpoint.run(seconds=pause / S)
+        if identity.own_id // EXCHANGES in numbers:
+            return True
+        spoken = (self._next - self._first) % IDENTITIES
+        is_known = any((number - self._first) % IDENTITIES < spoken for number in numbers)
+        return False if is_known else None
 
 
 class LiveManager:
@@ -253,8 +199,10 @@ class LiveManager:
         """Send it a frame."""
         self._bench.send(frame)
 
-    def hear(self, count: int | None, tolerance: Time | None = None) -> list[Heard]:
-        """What it says within the tolerance; no longer than until so many messages have come."""
+    def hear(
+        self, is_last: Callable[[Heard], bool] = lambda heard: False, tolerance: Time | None = None
+    ) -> list[Heard]:
+        """What it says within the tolerance; no longer than until the last has come."""
         bench = self._bench
         queue, live = bench.ears.heard, bench.endpoint.live
         until = live.now + (bench.tolerance if tolerance is None else tolerance)
@@ -265,21 +213,46 @@ class LiveManager:
                 if heard is not None:
                     found.append(heard)
             if len(found) > MAXIMUM_ANSWERS:
-                raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
+                raise RunsAway(FLOOD)
             left = until - live.now
-            if left <= 0 or (count is not None and len(found) >= count):
+            if left <= 0 or any(is_last(heard) for heard in found):
                 return found
             bench.endpoint.run(stop=lambda: bool(queue), seconds=left / S)
 
+    def is_answered(self, tolerance: Time) -> bool:
+        """Whether something is said to it within so much time; all stays there to be heard.
+
+        Raises `PeerError` for a device that does not stop talking.
+        """
+        queue, live = self._bench.ears.heard, self._bench.endpoint.live
+        until, looked_at = live.now + tolerance, 0
+
+        def has_come() -> bool:
+            return len(queue) > looked_at
+
+        while not any(self._is_mine(frame) for frame in islice(queue, looked_at, None)):
+            left, looked_at = until - live.now, len(queue)
+            if looked_at > MAXIMUM_ANSWERS:
+                raise PeerError(FLOOD)
+            if left <= 0:
+                return False
+            self._bench.endpoint.run(stop=has_come, seconds=left / S)
+        return True
+
+    def _is_mine(self, frame: Frame) -> bool:
+        heard = self._understand(frame)
+        received = None if heard is None else heard.received
+        return received is not None and bool(self._bench.is_for(self.identity, received))
+
     def _understand(self, frame: Frame) -> Heard | None:
-        """A frame that is for this case; who spoke before may still be answered."""
+        """A frame that is for this case; others who have spoken may be answered, too."""
         whole = transport(frame)
         assert whole is not None  # the ears let nothing shorter through
         usual = self._bench.path.frame(whole)
         if Packet.parse(frame, strict=False).icrc_status() is not CrcStatus.GOOD:
-            return Heard(usual[:-1] + bytes([usual[-1] ^ 0xFF]), None)
+            return Heard(damaged(usual), None)
         received = decode(whole[MAD_START:])
-        if received is not None and self._bench.is_late(received, self.identity):
+        if received is not None and self._bench.is_for(self.identity, received) is False:
             return None
         return Heard(usual, received)
 
@@ -298,8 +271,16 @@ def is_other_management(heard: Heard) -> bool:
     return deth.qkey == GSI_QKEY and bool(common.method & RESPONSE)
 
 
+def mad_of(frame: Frame) -> bytes:
+    """The MAD in a frame of `Path`, without a tag."""
+    return behind_ip(frame)[MAD_START:]
+
+
+FLOOD = f"more than {MAXIMUM_ANSWERS} packets without a pause"
+
 RESPONSE = 0x80
 """Bit of a method (IBA 13.4.5)."""
+
 
 MAD_START = h.BTH.SIZE + h.DETH.SIZE
 """From the BTH on."""

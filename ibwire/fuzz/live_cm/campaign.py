@@ -7,28 +7,26 @@ difference that a quick duel sees is looked for again in a careful one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ibwire.cm.messages import Message
 from ibwire.errors import LinkError, PeerError
-from ibwire.fuzz.campaign import Campaign, Maker, Report, Stepper
+from ibwire.fuzz.campaign import Maker, Report, Stepper
 from ibwire.fuzz.case import Case, CaseError, Connection, Mad, Step, Value
 from ibwire.fuzz.cm.coverage import ManagerCoverage
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.findings import Finding, bucket_of, signature
-from ibwire.fuzz.live.bench import not_made
-from ibwire.fuzz.live.campaign import ENOUGH, FEW, HEADERS, TRIALS
+from ibwire.fuzz.live.run import HEADERS, LinkCampaign, last_steps
 from ibwire.fuzz.live.taken import Taken
 from ibwire.fuzz.live_cm import listener
 from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.fuzz.live_cm.duel import LiveManagerDuel
 from ibwire.fuzz.live_cm.names import SIZES, by_oddity, manager_bucket, oddity
 from ibwire.fuzz.live_cm.reference import Follower, greet, meet, wishing
-from ibwire.fuzz.minimise import Shows, minimise
-from ibwire.programs.endpoint import Interrupted
+from ibwire.fuzz.minimise import Shows
 from ibwire.rc.profile import Profile
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD_SIZE
@@ -37,66 +35,33 @@ LONGEST = 120
 """Steps of a case: what takes longer is up to the clocks of both sides."""
 
 
-class LiveManagerCampaign(Campaign):
-    """Cases against a connection manager on a link; the arguments are those of `Campaign`."""
+class LiveManagerCampaign(LinkCampaign):
+    """Cases against a connection manager on a link; options are those of `Campaign`."""
 
     def __init__(
-        self,
-        bench: ManagerBench,
-        make: Maker,
-        *,
-        profile: str = "spec",
-        first: int = 0,
-        report: Report | None = None,
-        origin: str = "",
-        minimises: bool = True,
+        self, bench: ManagerBench, make: Maker, *, report: Report | None = None, **options: Any
     ) -> None:
-        super().__init__(
-            *(not_made, self._possible),
-            profile=profile,
-            first=first,
-            report=report or Report(coverage=ManagerCoverage()),
-            origin=origin,
-            explains=False,
-            minimises=minimises,
-        )
+        report = report or Report(coverage=ManagerCoverage())
+        super().__init__(bench, self._possible, report=report, explains=False, **options)
         self._any = make
         self._bench = bench
-        self._stepper: PossibleMessages | None = None
         self._duelling: LiveManagerDuel | None = None
-        self._looked_at: Counter[str] = Counter()
         self._taken = Taken(self.report.left_out)
-        self._told = 0
-        """How many of the findings are known to `_taken`."""
 
-    @property
-    def lost(self) -> str:
-        """Why the device is given up; empty as long as it is there."""
-        return self._bench.lost
-
-    def _one_case(self, budget: int) -> Finding | None:
-        try:
-            return self._on_living_device(budget)
-        except Interrupted as signal:
-            raise KeyboardInterrupt from signal
-
-    def _on_living_device(self, budget: int) -> Finding | None:
+    def _next_case(self, budget: int) -> Finding | None:
         """The next case on a device that lives, or what is found when it does not."""
         bench = self._bench
         try:
             bench.dead = ""
             meet(bench)
-            for finding in self.report.findings[self._told :]:
+            for finding in self._new_findings():
                 self._leave_out(finding)
-            self._told = len(self.report.findings)
-            found = super()._one_case(budget)
+            found = super()._next_case(budget)
             self._leave()
             self._look()
         except (LinkError, PeerError) as error:
             self._give_up()
             return self._lose(str(error))
-        if found is not None:
-            self._looked_at.clear()
         return found
 
     def _connected(self, connection: Connection) -> Duel:
@@ -104,10 +69,10 @@ class LiveManagerCampaign(Campaign):
         return self._begin(self._profile, is_quick=True)
 
     def _possible(self, number: int) -> PossibleMessages:
-        self._stepper = PossibleMessages(
-            *(self._any(number), self._bench, self._taken), lambda: self._is_void
-        )
-        return self._stepper
+        made = self._any(number)
+        stepper = PossibleMessages(made, self._bench, self._taken, lambda: self._is_void)
+        self._stepper = stepper
+        return stepper
 
     @property
     def _is_void(self) -> bool:
@@ -137,12 +102,12 @@ class LiveManagerCampaign(Campaign):
         report = self.report
         self._state = state
         quick = bucket_of(difference, case.steps[-1], state)
-        if self._looked_at[quick] >= ENOUGH:
+        if self._has_seen_enough(quick):
             return None
-        self._looked_at[quick] += 1
         found = self.replay(case)
         if found is None:
-            report.count_unstable(quick)
+            if not self._is_void:
+                report.count_unstable(quick)
             return None
         if found.kind == "crash":
             raise PeerError(str(found.got[0]))
@@ -215,11 +180,7 @@ class LiveManagerCampaign(Campaign):
                 return False
             return found is not None and signature(found) == wanted
 
-        def shorten(case: Case, shows: Shows) -> Case:
-            end = _last_steps(case, shows)
-            return minimise(end, shows, TRIALS, is_over=self._is_late)
-
-        return self._shorter(shorten, case, shows)
+        return self._shorter(self._end_first, case, shows)
 
     def _leave_out(self, finding: Finding) -> None:
         """Do not try again what would only kill once more, or has one cause for all messages."""
@@ -243,7 +204,7 @@ class LiveManagerCampaign(Campaign):
             bench.endpoint.run(seconds=1)
             said = greet(bench)
         if said is None:
-            host = "its host does" if bench.host_answers() else "its host does not either"
+            host = "its host does not either" if bench.host.fault() else "its host does"
             raise PeerError(f"{bench.peer} does not answer a right request any more; {host}")
         before, now = kind_of(bench.usual), kind_of(said)
         if before != now:
@@ -251,16 +212,15 @@ class LiveManagerCampaign(Campaign):
 
     def _lose(self, reason: str) -> Finding | None:
         """The device did not do its part: what was it told last?"""
-        report, stepper, bench = self.report, self._stepper, self._bench
+        report, whole, bench = self.report, self._under_way(), self._bench
         bench.dead = reason
         if bench.restart is None or bench.usual is None:
             bench.lost = reason
-        if stepper is None or not stepper.steps:
+        if whole is None:
             return None
-        origin = f"{self._origin}case {self.next_case}"
-        whole = Case(stepper.connection, tuple(stepper.steps), self._name, origin)
         case = whole if bench.lost else self._shortest_deadly(whole)
-        last = stepper.steps[-1]
+        last = whole.steps[-1]
+        assert isinstance(last, Mad)  # as all that the manager is sent
         difference = Difference(len(case.steps) - 1, "crash", [], [reason])
         bucket = f"the manager is dead after {oddity(last) or last.message}"
         report.seen[bucket] += 1
@@ -279,7 +239,7 @@ class LiveManagerCampaign(Campaign):
 
         def shorten(case: Case, kills: Shows) -> Case:
             self._bring_back()
-            return _last_steps(case, kills)
+            return last_steps(case, kills)
 
         try:
             return self._shorter(shorten, case, self._kills)
@@ -358,7 +318,9 @@ class PossibleMessages:
             return False
         if any(_is_neighbour(step.fields.get(name)) for name in _SERVICES):
             return False
-        return not any(name.startswith(_ELSEWHERE) for name in step.fields)
+        # The fields of IP that are lied about are those of IPv4.
+        left_out = _ELSEWHERE if self._bench.is_v4 else (*_ELSEWHERE, "ip.")
+        return not any(name.startswith(left_out) for name in step.fields)
 
 
 def duel(bench: ManagerBench, profile: Profile, *, is_quick: bool = False) -> LiveManagerDuel:
@@ -374,12 +336,6 @@ def duel(bench: ManagerBench, profile: Profile, *, is_quick: bool = False) -> Li
 def kind_of(said: Message) -> str:
     """Its name, and why if it refuses."""
     return f"REJ {said.reason}" if isinstance(said, cm.REJ) else type(said).__name__
-
-
-def _last_steps(case: Case, shows: Shows) -> Case:
-    """Only the last steps, if they show it as well: mostly they do."""
-    ends = (case.with_steps(case.steps[-count:]) for count in range(1, FEW))
-    return next(filter(shows, ends), case)
 
 
 _WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFUSE)

@@ -8,26 +8,30 @@ clocks do the same. So a device need not be quick, and may say what it has said 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from ibwire.cm.connection import Connection
 from ibwire.cm.messages import Message, Received, decode, encode
 from ibwire.cm.states import State
 from ibwire.fuzz.binding import Symbols
 from ibwire.fuzz.case import CaseError, Mad, RunsAway, Step
+from ibwire.fuzz.cm.emulation import EXCHANGES
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
-from ibwire.fuzz.live.wire import BTH
+from ibwire.fuzz.live.wire import BTH, behind_ip
 from ibwire.fuzz.live_cm.bench import (
     MAD_START,
     Heard,
     LiveManager,
     ManagerBench,
     is_other_management,
+    mad_of,
 )
 from ibwire.fuzz.live_cm.reference import MANAGERS_REASONS, Follower, is_alive
 from ibwire.node import Frame
+from ibwire.units import Time
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 
@@ -99,6 +103,8 @@ class LiveManagerDuel(Duel):
 
         No reason is defined to refuse it: Linux is silent.
         """
+        self._may_differ = False
+        """Whether the last step is about what the device may have ended by its clock."""
         self._is_right = False
         """Whether nothing is wrong with the last step on purpose."""
         self._is_quick = is_quick
@@ -111,6 +117,10 @@ class LiveManagerDuel(Duel):
         """IDs and queue pairs of the device by those of the reference."""
         self._ours: dict[int, int] = {}
         """The other way round, also for what it was called by the fuzzer in error."""
+        self._ambiguous: dict[Connection, Message] = {}
+        """What may have been decided about requests, or was only said again about others."""
+        self._given_up: set[int] = set()
+        """IDs of requests that the fuzzer has ended before they were decided about."""
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same."""
@@ -122,14 +132,18 @@ class LiveManagerDuel(Duel):
         self._is_right = not step.fields and not step.length
         reference = self.follower
         reference.choose(step.exchange)
-        may_differ = self._is_up_to_time(step)
+        self._may_differ = self._is_up_to_time(step)
         psn = reference.psn(step.psn[0])
         frame = self.binding.frame(step, psn, reference.symbols)
         sent = self.binding.frame(step, psn, self._translated(reference.symbols))
         self._pair(frame, sent)
         if self.records:
             self.frames.append(("<", 0, sent))
+        undecided = reference.all_undecided
         reference.receive(frame)
+        self._given_up |= {each.remote_id for each in undecided} - {
+            each.remote_id for each in reference.all_undecided
+        }
         self._expect(step)
         self._manager.send(sent)
         difference = self._look_for(number)
@@ -137,7 +151,10 @@ class LiveManagerDuel(Duel):
             return Difference(
                 number, "crash", self.expected, ["nothing on QP1 is answered any more"]
             )
-        if difference is not None and may_differ:
+        return self._unless_in_doubt(difference)
+
+    def _unless_in_doubt(self, difference: Difference | None) -> Difference | None:
+        if difference is not None and self._may_differ:
             self.is_over = True
             return None
         return difference
@@ -148,7 +165,7 @@ class LiveManagerDuel(Duel):
             return None
         self._is_quick = False
         self.expected = []
-        return self._look_for(self.steps - 1)
+        return self._unless_in_doubt(self._look_for(self.steps - 1))
 
     def leave(self) -> None:
         """End what is left of the connections, so that nothing of them remains at the device."""
@@ -169,11 +186,11 @@ class LiveManagerDuel(Duel):
     def _expect(self, step: Step | None = None) -> None:
         """Take over what the reference says now."""
         for frame in self.follower.answers():
-            mad = frame[BTH + MAD_START : -4]
+            mad = mad_of(frame)
             received = decode(mad)
             if received is None:
                 continue  # of a queue pair that the device has not got
-            self.expected.append(self._bench.path.frame(frame[BTH:-4]))
+            self.expected.append(self._bench.path.frame(behind_ip(frame)))
             is_repeated = mad in self._said and not isinstance(received.message, cm.DREP)
             is_optional = is_repeated or self._is_foreign or _need_not_be(received.message, step)
             self._said.add(mad)
@@ -184,22 +201,34 @@ class LiveManagerDuel(Duel):
         try:
             return self._compare(number)
         except RunsAway as error:
+            if not self.is_theirs:
+                raise
             return Difference(number, "endless", self.expected, [str(error)])
+        finally:
+            self.is_theirs = False
 
     def _compare(self, number: int) -> Difference | None:
         strange: list[Heard] = []
-        while self._is_waited_for:  # a program has to be woken up to decide
-            heard = self._manager.hear(1, DECISION * self._bench.tolerance)
-            strange += self._unexplained(heard)
-            if not heard or len(strange) > MAXIMUM_ANSWERS:
+        for _ in range(2):
+            while self._is_waited_for:  # a program has to be woken up to decide
+                heard = self._hear(DECISION * self._bench.tolerance, lambda heard: True)
+                strange += self._unexplained(heard)
+                if not heard or len(strange) > MAXIMUM_ANSWERS:
+                    break
+            # Who is busy answers what comes later no sooner: only then has it been silent.
+            if not self._is_waited_for or not is_alive(self._bench):
                 break
         if not self._is_quick:
-            strange += self._unexplained(self._manager.hear(None))
+            strange += self._unexplained(self._hear(self._bench.tolerance))
         if self._is_foreign and not strange and (self._due or self.follower.asked):
             self.is_over = True  # nobody knows what has become of it
             return None
+        for connection, said in self._ambiguous.items():
+            self.follower.follow(connection, said, is_right=self._is_right)
+        self._ambiguous.clear()
         self.follower.decide()
         self._expect()
+        strange = [each for each in strange if not self._is_explained(each)]
         missing = [each.frame for each in self._due if not each.is_optional]
         if not missing and not strange:
             return None
@@ -210,6 +239,14 @@ class LiveManagerDuel(Duel):
         self._due.clear()
         return Difference(number, "answer", missing, got)
 
+    def _hear(
+        self, time: Time, is_last: Callable[[Heard], bool] = lambda heard: False
+    ) -> list[Heard]:
+        self.is_theirs = True
+        heard = self._manager.hear(is_last, time)
+        self.is_theirs = False
+        return heard
+
     @property
     def _is_waited_for(self) -> bool:
         """Whether the device has still something to say."""
@@ -217,40 +254,64 @@ class LiveManagerDuel(Duel):
 
     def _unexplained(self, heard: Sequence[Heard]) -> list[Heard]:
         if self.records:
-            self.frames += [(">", 0, each.frame) for each in heard]
+            self.frames += [(">", 0, self._bench.as_heard(each.frame)) for each in heard]
         return [each for each in heard if not self._is_explained(each)]
 
     def _is_explained(self, heard: Heard) -> bool:
         """Whether a message is what it should be, or may be."""
-        mad = heard.frame[BTH + MAD_START : -4]
+        mad = mad_of(heard.frame)
         if heard.received is None:
             return is_other_management(heard)
         said = heard.received.message
         is_datagram = isinstance(said, cm.SIDR_REP)
         number = getattr(said, "request_id" if is_datagram else "remote_comm_id", 0)
         number = self._ours.get(number, number)
+        if self._is_due(heard):
+            return True
+        is_repeated = mad in self._heard
         connection = self.follower.undecided(number, is_datagram=is_datagram)
-        if connection is not None:
+        if connection is not None and is_repeated:
+            self._ambiguous[connection] = said
+        elif connection is not None:
             self.follower.follow(connection, said, is_right=self._is_right)
             self._expect()
+            if self._is_due(heard):
+                return True
+        if is_repeated:
+            return True
+        if not self._is_by_chance(said, number):
+            return False
+        self.is_over = True
+        return True
+
+    def _is_by_chance(self, said: Message, number: int) -> bool:
+        """Whether a device may say this because of an application, a clock, or what was on its way.
+
+        number: the fuzzer's ID of what it is about.
+        """
+        if isinstance(said, cm.REP) and any(_is_for_lack_of_mtu(each) for each in self._due):
+            # Whoever sets the queue pair up may be the first to look at it.
+            self._due.clear()
+            return True
+        follower = self.follower
+        if all(each.remote_id != number for each in follower.exchanges.values()):
+            return False
+        if isinstance(said, cm.DREQ) or _gives_up(said):
+            return True  # its application, or its clock, ends what it likes
+        if number in self._given_up and isinstance(said, _DECISIONS):
+            return True
+        exchange = number % EXCHANGES  # a quick duel may have gone on to another one
+        return exchange != follower.exchange and follower.is_up_to_time(exchange)
+
+    def _is_due(self, heard: Heard) -> bool:
+        """Whether a message is one that the reference has said; then it is not due any more."""
+        assert heard.received is not None
         for due in self._due:
             if _are_alike(due, heard) and self._in_our_terms(heard, due) == due.frame:
                 self._due.remove(due)
-                self._learn(due.received.message, said)
-                self._heard.add(mad)
+                self._learn(due.received.message, heard.received.message)
+                self._heard.add(mad_of(heard.frame))
                 return True
-        if mad in self._heard:
-            return True
-        if isinstance(said, cm.REP) and any(_is_for_lack_of_mtu(each) for each in self._due):
-            # Whoever sets the queue pair up may be the first to look at it.
-            self.is_over = True
-            self._due.clear()
-            return True
-        if isinstance(said, cm.DREQ) or _gives_up(said):
-            # Its application, or its clock, ends what it likes.
-            ids = [each.remote_id for each in self.follower.exchanges.values()]
-            self.is_over = said.remote_comm_id in ids
-            return self.is_over
         return False
 
     def _in_our_terms(self, heard: Heard, due: Due) -> Frame:
@@ -297,7 +358,7 @@ class LiveManagerDuel(Duel):
     def _pair(self, frame: Frame, sent: Frame) -> None:
         """Remember by which numbers the device is called, which may not be its own."""
         self._is_foreign = False
-        ours, theirs = (decode(each[BTH + MAD_START : -4]) for each in (frame, sent))
+        ours, theirs = (decode(mad_of(each)) for each in (frame, sent))
         if ours is None or theirs is None:
             return
         if isinstance(ours.message, cm.REQ | cm.SIDR_REQ):
@@ -395,6 +456,9 @@ _GIVING_UP = (cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID)
 
 DEFAULT_PKEY, _FULL = 0xFFFF, 0x8000
 """The P_Key of the partition of everybody, and its bit for full membership."""
+
+_DECISIONS = (cm.REP, cm.MRA, cm.REJ, cm.SIDR_REP)
+"""What is said about a request."""
 
 _PARTING = {
     State.ESTABLISHED: "DREQ",

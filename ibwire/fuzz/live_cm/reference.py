@@ -65,27 +65,26 @@ def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
     fuzzer.choose(0)
     symbols = dict(fuzzer.symbols)
 
-    def say(message: Mad) -> Sequence[Message]:
+    def say(message: Mad, *kinds: type[Message]) -> Message | None:
         manager.send(bench.binding.frame(message, 0, symbols))
-        heard = _first_answers(manager)
-        return [each.received.message for each in heard if each.received is not None]
+        return _answer(manager, kinds)
 
     for _ in range(GREETINGS):
-        for said in say(request):
-            if isinstance(said, cm.REP):
-                symbols |= {"id": said.local_comm_id, "qpn": said.local_qpn}
-                manager.send(bench.binding.frame(Mad(message="RTU"), 0, symbols))
-                say(Mad(message="DREQ"))
-            if isinstance(said, cm.REP | cm.REJ):
-                return said
+        said = say(request, cm.REP, cm.REJ)  # not an MRA: it may come before
+        if isinstance(said, cm.REP):
+            symbols |= {"id": said.local_comm_id, "qpn": said.local_qpn}
+            manager.send(bench.binding.frame(Mad(message="RTU"), 0, symbols))
+            say(Mad(message="DREQ"), cm.DREP)
+        if said is not None:
+            return said
     return None
 
 
 def is_alive(bench: ManagerBench) -> bool:
     """Whether it answers anything: who asks for the end of no connection is told that it is over.
 
-    True for a manager that never said so (Linux `cm_issue_drep` does). Raises `PeerError` for
-    one that does not stop talking.
+    True for a manager that never said so (Linux `cm_issue_drep` does). What it says in the duel
+    meanwhile stays there to be heard. Raises `PeerError` for one that does not stop talking.
     """
     return not bench.answers_strangers or _confirms(bench)
 
@@ -110,21 +109,27 @@ def wishing(request: Mad, wish: int) -> Mad:
 
 
 def _confirms(bench: ManagerBench) -> bool:
-    manager = bench.begin()
+    manager = bench.aside()
     fuzzer = Follower(bench, manager.identity, "spec", None)
     fuzzer.choose(0)
     for _ in range(GREETINGS):
         manager.send(bench.binding.frame(Mad(message="DREQ"), 0, fuzzer.symbols))
-        if _first_answers(manager):
+        if manager.is_answered(GREETING):
             return True
     return False
 
 
-def _first_answers(manager: LiveManager) -> Sequence[Heard]:
+def _answer(manager: LiveManager, kinds: tuple[type[Message], ...]) -> Message | None:
+    """The first message of these kinds that it says."""
+
+    def is_one(heard: Heard) -> bool:
+        return heard.received is not None and isinstance(heard.received.message, kinds)
+
     try:
-        return manager.hear(1, GREETING)
+        heard = next(filter(is_one, manager.hear(is_one, GREETING)), None)
     except RunsAway as error:
         raise PeerError(str(error)) from None
+    return None if heard is None or heard.received is None else heard.received.message
 
 
 GREETING, GREETINGS = 1 * S, 3
@@ -188,21 +193,20 @@ class Follower(ManagedEmulation):
         """The connection that somebody asked for with this ID, if nothing is decided yet."""
         asked = (
             each
-            for each in self.manager.connections
-            if each.remote_id == number
-            and each.state in UNDECIDED
-            and isinstance(each.request, cm.SIDR_REQ) == is_datagram
+            for each in self.all_undecided
+            if each.remote_id == number and isinstance(each.request, cm.SIDR_REQ) == is_datagram
         )
         return next(asked, None)
 
     @property
+    def all_undecided(self) -> Sequence[Managed]:
+        """Connections about which is still to be decided."""
+        return [each for each in self.manager.connections if each.state in UNDECIDED]
+
+    @property
     def asked(self) -> Sequence[Managed]:
-        """Connections about which is still to be decided; not those that wish to wait."""
-        return [
-            each
-            for each in self.manager.connections
-            if each.state in UNDECIDED and self._wish(each) != listener.WAIT
-        ]
+        """Those of them that do not wish to wait."""
+        return [each for each in self.all_undecided if self._wish(each) != listener.WAIT]
 
     def _wish(self, connection: Managed) -> int:
         is_wish = self._bench.obeys and isinstance(connection.request, cm.REQ)

@@ -8,7 +8,7 @@ from typing import Any
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Case, CaseError
 from ibwire.fuzz.duel import Duel
-from ibwire.fuzz.live.bench import not_made
+from ibwire.fuzz.live.run import not_made
 from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, duel
 from ibwire.fuzz.live_cm.duel import Farewell

@@ -1,0 +1,68 @@
+"""Whether the host with an IPv4 address answers an echo request: also one behind routers.
+
+The kernel sends it and knows the way. It is told apart from the answers to others by its
+identifier; a raw socket is needed, for which CAP_NET_RAW will do.
+
+Source: RFC 792, raw(7).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from struct import Struct
+
+from ibwire.errors import LinkError
+from ibwire_layers.crc import internet_checksum
+from ibwire_layers.outer import IPv4
+
+ATTEMPTS = 3
+
+
+def answers_echo(name: str, address: str, *, seconds: float = 3.0) -> bool:
+    """Ask an IPv4 address from this interface, some times within so many seconds.
+
+    Raises `LinkError` when nothing can be asked, because there is no route for example.
+    """
+    identifier = random.getrandbits(16)
+    try:
+        with socket.socket(socket.AF_INET, _RAW, socket.IPPROTO_ICMP) as asking:
+            asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(name) + b"\0")
+            asking.connect((address, 0))  # so that nobody else's answers are heard
+            for sequence in range(ATTEMPTS):
+                asking.send(_request(identifier, sequence))
+                if _is_answered(asking, identifier, time.monotonic() + seconds / ATTEMPTS):
+                    return True
+    except OSError as error:
+        raise LinkError(name, f"{address} cannot be asked: {error.strerror}") from None
+    return False
+
+
+def _is_answered(asking: socket.socket, identifier: int, end: float) -> bool:
+    while (left := end - time.monotonic()) > 0:
+        asking.settimeout(left)
+        try:
+            packet = asking.recv(_LONGEST)
+        except TimeoutError:
+            return False
+        message = packet[IPv4.SIZE :]  # options make it another one, which is ignored
+        if len(message) >= _ECHO.size:
+            kind, code, _, whose, _ = _ECHO.unpack_from(message)
+            if (kind, code, whose) == (_REPLY, 0, identifier):
+                return True
+    return False
+
+
+def _request(identifier: int, sequence: int) -> bytes:
+    message = _ECHO.pack(_REQUEST, 0, 0, identifier, sequence)
+    return _ECHO.pack(_REQUEST, 0, internet_checksum(message), identifier, sequence)
+
+
+_RAW = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+_ECHO = Struct(">BBHHH")
+"""Type, code, checksum, identifier, sequence number."""
+_REQUEST, _REPLY = 8, 0
+_LONGEST = 256
+"""Bytes of an answer that are looked at."""
