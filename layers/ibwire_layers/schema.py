@@ -151,6 +151,14 @@ class Header:
         _compile(type(self))
         return self.pack()
 
+    def altered(self, **changes: Any) -> Self:
+        """The same but for some fields; many times as fast as `dataclasses.replace`.
+
+        `TypeError` for a field that there is not.
+        """
+        _compile(type(self))
+        return self.altered(**changes)
+
     def items(self) -> Iterator[tuple[Field, Any]]:
         """Every field with its value, in wire order."""
         for entry in self.FIELDS:
@@ -280,7 +288,12 @@ def _join(runs: list[_Word]) -> int:
 
 
 def _compile(cls: type[Header]) -> None:
-    """Give `cls` its `unpack` and `pack`, written out as straight-line code."""
+    """Give `cls` its `unpack`, `pack` and `altered`, written out as straight-line code.
+
+    A frozen object is slow to fill: every field passes its class's own `__setattr__`. So a
+    new one is filled as a member of a class with the same slots that is not frozen, and
+    then given its own class.
+    """
     words = _words(cls.FIELDS)
     layout = struct.Struct(
         ">" + "".join(_CODES[w.size] if w.is_number else f"{w.size}s" for w in words)
@@ -288,7 +301,7 @@ def _compile(cls: type[Header]) -> None:
     names = [f"w{i}" for i in range(len(words))]
     take, put, check = [], [], []
     for name, word in zip(names, words, strict=True):
-        take += [_taking(name, word, entry) for entry in word.fields]
+        take += [f"    made.{e.name} = {_taking(name, word, e)}" for e in word.fields]
         put.append(_putting(word))
         check += [f"self.{e.name} >> {e.width}" for e in word.fields if not _is_sequence(e)]
     lines = [
@@ -297,7 +310,19 @@ def _compile(cls: type[Header]) -> None:
         f"        {', '.join(names)}, = take(data, offset)",
         "    except error:",
         f"        raise DecodeError(TRUNCATED, {cls.__name__!r}, offset) from None",
-        f"    return cls({', '.join(take)})",
+        "    made = Open()",
+        *take,
+        "    made.__class__ = cls",
+        "    return made",
+        "def altered(self, **changes):",
+        "    made = Open()",
+        *(f"    made.{entry.name} = self.{entry.name}" for entry in cls.FIELDS),
+        "    for name, value in changes.items():",
+        "        if name not in fields:",
+        "            raise TypeError(f'{type(self).__name__} has no {name}')",
+        "        setattr(made, name, value)",
+        "    made.__class__ = self.__class__",
+        "    return made",
         "def pack(self):",
         "    try:",
         f"        if {' or '.join(check) or 'False'}:",
@@ -316,10 +341,13 @@ def _compile(cls: type[Header]) -> None:
         "reject": _reject,
         "split": _split,
         "fuse": _fuse,
+        "Open": type(cls.__name__, (Header,), {"__slots__": cls.__slots__}),
+        "fields": frozenset(entry.name for entry in cls.FIELDS),
     }
     exec("\n".join(lines), scope)
     cls.unpack = classmethod(scope["unpack"])  # type: ignore[assignment,method-assign]
     cls.pack = scope["pack"]  # type: ignore[method-assign]
+    cls.altered = scope["altered"]  # type: ignore[method-assign]
 
 
 def _is_sequence(entry: Field) -> bool:

@@ -155,6 +155,40 @@ def test_a_header_is_a_frozen_value() -> None:
     assert hash(bth) == hash(headers.BTH(opcode=4))
 
 
+def test_what_was_unpacked_or_altered_is_as_frozen_as_what_was_made() -> None:
+    made = headers.BTH(opcode=4, psn=7)
+    read, altered = headers.BTH.unpack(made.pack()), headers.BTH(opcode=5, psn=7).altered(opcode=4)
+
+    for bth in (read, altered):
+        assert type(bth) is headers.BTH
+        assert bth == made
+        assert hash(bth) == hash(made)
+        assert dataclasses.replace(bth, psn=8) == headers.BTH(opcode=4, psn=8)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            bth.psn = 1  # type: ignore[misc]
+
+
+@every_header
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_altered_header_differs_in_the_fields_that_were_said(
+    kind: type[Header], data: st.DataObject
+) -> None:
+    raws = st.binary(min_size=kind.SIZE, max_size=kind.SIZE)
+    one: Any = kind.unpack(data.draw(raws))
+    other = kind.unpack(data.draw(raws))
+    names = data.draw(st.sets(st.sampled_from([field.name for field in kind.FIELDS])))
+    changes = {name: getattr(other, name) for name in names}
+
+    assert one.altered(**changes) == dataclasses.replace(one, **changes)
+
+
+def test_field_that_there_is_not_cannot_be_altered() -> None:
+    for name in ("no_such_field", "pack", "SIZE", "__class__"):
+        with pytest.raises(TypeError):
+            headers.BTH(opcode=4).altered(**{name: 1})
+
+
 @header("Made up", key="made", section="here")
 class Made(Header):
     """Crooked on purpose: nothing but the whole is a number of bytes."""
