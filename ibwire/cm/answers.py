@@ -36,7 +36,7 @@ def rejection(
     if about is None:
         about = _ABOUT.get(connection.state, cm.MessageRejected.OTHER)
     has_id = connection.state is not State.REQ_RCVD  # otherwise the peer has never seen it
-    return cm.REJ(
+    return _REJ.altered(
         local_comm_id=connection.local_id if has_id else 0,
         remote_comm_id=connection.remote_id,
         message_rejected=about,
@@ -49,7 +49,7 @@ def rejection(
 
 def refusal(request: cm.REQ, reason: cm.RejectReason, ari: bytes = b"") -> cm.REJ:
     """The REJ to a REQ of which nothing is kept."""
-    return cm.REJ(
+    return _REJ.altered(
         remote_comm_id=request.local_comm_id,
         message_rejected=cm.MessageRejected.REQ,
         reject_info_length=len(ari),
@@ -86,7 +86,7 @@ def objection(
 def disbelief(message: cm.REP | cm.RTU, reason: cm.RejectReason) -> cm.REJ:
     """The REJ to who believes in a connection that is none here."""
     is_rep = isinstance(message, cm.REP)
-    return cm.REJ(
+    return _REJ.altered(
         local_comm_id=message.remote_comm_id,
         remote_comm_id=message.local_comm_id,
         message_rejected=cm.MessageRejected.REP if is_rep else cm.MessageRejected.OTHER,
@@ -125,6 +125,8 @@ def unresolved(request: cm.SIDR_REQ, status: cm.SIDRStatus) -> cm.SIDR_REP:
     """The SIDR_REP that names no queue pair."""
     return cm.SIDR_REP(request_id=request.request_id, status=status, service_id=request.service_id)
 
+
+_REJ = cm.REJ()
 
 _ABOUT = {
     State.REQ_RCVD: cm.MessageRejected.REQ,

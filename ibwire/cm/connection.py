@@ -60,6 +60,12 @@ class Connection:
     state: State = State.IDLE
     remote_id: int = 0
     reply: cm.REP | cm.SIDR_REP | None = None
+    local_qpn: int | None = None
+    """Our queue pair, once it is known."""
+    remote_qpn: int | None = None
+    """The peer's, once it is known."""
+    remote_guid: int | None = None
+    """The peer's CA, once it is known."""
     retries_left: int = 0
     promised: Time = 0
     """What an MRA of ours has asked for: so long may the peer not repeat its question."""
@@ -71,22 +77,6 @@ class Connection:
     def knows_remote(self) -> bool:
         """Whether `remote_id` is the peer's, which 0 may be: it comes with the first message."""
         return not self.is_active or self.reply is not None
-
-    @property
-    def local_qpn(self) -> int | None:
-        """Our queue pair, once it is known."""
-        return self._qpn(is_requester=self.is_active)
-
-    @property
-    def remote_qpn(self) -> int | None:
-        """The peer's, once it is known."""
-        return self._qpn(is_requester=not self.is_active)
-
-    @property
-    def remote_guid(self) -> int | None:
-        """The peer's CA, once it is known."""
-        side = self.reply if self.is_active else self.request
-        return side.local_ca_guid if isinstance(side, cm.REQ | cm.REP) else None
 
     def queue_pair_attributes(self) -> tuple[AddressVector, dict[str, Any]]:
         """Where our queue pair sends to, and its attributes as fields of `QPAttr`.
@@ -106,9 +96,6 @@ class Connection:
         # What one side serves bounds what the other has outstanding.
         depth = min(own.initiator_depth, other.responder_resources)
         served = min(own.responder_resources, other.initiator_depth)
-        access = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        if served:
-            access |= Access.REMOTE_READ | Access.REMOTE_ATOMIC
         address = AddressVector(
             dgid=request.primary_remote_gid if active else request.primary_local_gid,
             sgid_index=self.peer.sgid_index,
@@ -129,7 +116,7 @@ class Connection:
             "timeout": timeout,
             "retry_cnt": request.retry_count,
             "rnr_retry": other.rnr_retry_count,
-            "qp_access_flags": int(access),
+            "qp_access_flags": _SERVING if served else _WRITABLE,
         }
 
     def bring_up(self, qp: QueuePair, **attr: Any) -> None:
@@ -142,17 +129,8 @@ class Connection:
         address, attributes = self.queue_pair_attributes()
         bring_up(qp, address, **attributes | attr)
 
-    def _qpn(self, *, is_requester: bool) -> int | None:
-        side = self.request if is_requester else self.reply
-        if isinstance(side, cm.REQ):
-            return side.local_qpn
-        if not isinstance(side, cm.REP):
-            return None
-        return side.local_eecn if is_xrc(self.request) else side.local_qpn
 
-
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """What an application is told about a connection."""
 
     kind: EventKind
@@ -187,6 +165,11 @@ def patience_of(request: cm.REQ | cm.SIDR_REQ, timing: Timing, *, is_active: boo
     )
 
 
+def queue_pair_of(answer: cm.REP, request: cm.REQ | cm.SIDR_REQ) -> int:
+    """The queue pair that a REP to a request names."""
+    return answer.local_eecn if is_xrc(request) else answer.local_qpn
+
+
 def is_xrc(request: cm.REQ | cm.SIDR_REQ) -> bool:
     """Whether a REQ asks for an XRC connection, whose REP has its QPN elsewhere."""
     return (
@@ -194,3 +177,8 @@ def is_xrc(request: cm.REQ | cm.SIDR_REQ) -> bool:
         and request.transport_service_type == cm.TransportType.EXTENDED
         and request.extended_transport_type == cm.EXTENDED_XRC
     )
+
+
+_WRITABLE = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+_SERVING = int(_WRITABLE | Access.REMOTE_READ | Access.REMOTE_ATOMIC)
+"""What a peer may do, without and with requests that are answered."""

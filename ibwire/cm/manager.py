@@ -33,7 +33,7 @@ from ibwire.cm.answers import (
     rejection,
     unresolved,
 )
-from ibwire.cm.connection import Connection, Event, Listener, is_xrc, patience_of
+from ibwire.cm.connection import Connection, Event, Listener, patience_of, queue_pair_of
 from ibwire.cm.messages import (
     LINUX,
     Message,
@@ -126,7 +126,7 @@ class ConnectionManager:
         """Ask for a connection; EADDRNOTAVAIL unless it is from a GID of ours."""
         if request.primary_local_gid not in self.gids:
             raise VerbsError(errno.EADDRNOTAVAIL, f"GID {request.primary_local_gid:#x}")
-        request = replace(request, local_ca_guid=self.guid)
+        request = request.altered(local_ca_guid=self.guid)
         peer = AddressVector(
             dgid=request.primary_remote_gid,
             sgid_index=self.gids.index(request.primary_local_gid),
@@ -135,15 +135,16 @@ class ConnectionManager:
             sl=request.primary_sl,
         )
         connection = self._begin(request, peer)
-        message = replace(request, local_comm_id=connection.local_id)
+        message = request.altered(local_comm_id=connection.local_id)
         self._start(connection, Input.CONNECT, message, now)
+        connection.local_qpn = request.local_qpn
         self.connections.add_local_qp(connection)
         return connection
 
     def resolve(self, request: cm.SIDR_REQ, peer: AddressVector, now: Time) -> Connection:
         """Ask for the queue pair that serves a service ID."""
         connection = self._begin(request, peer)
-        message = replace(request, request_id=connection.local_id)
+        message = request.altered(request_id=connection.local_id)
         self._start(connection, Input.RESOLVE, message, now)
         return connection
 
@@ -151,19 +152,20 @@ class ConnectionManager:
         """Answer a REQ with a REP, or a SIDR_REQ with a SIDR_REP; their IDs are filled in."""
         request = connection.request
         if isinstance(request, cm.REQ) and isinstance(reply, cm.REP):
-            reply = replace(
-                reply,
+            reply = reply.altered(
                 local_comm_id=connection.local_id,
                 remote_comm_id=connection.remote_id,
                 local_ca_guid=self.guid,
             )
         elif isinstance(request, cm.SIDR_REQ) and isinstance(reply, cm.SIDR_REP):
-            reply = replace(reply, request_id=connection.remote_id, service_id=request.service_id)
+            reply = reply.altered(request_id=connection.remote_id, service_id=request.service_id)
         else:
             raise VerbsError(errno.EINVAL, f"{type(reply).__name__} is no answer to this request")
         self._command(connection, Input.ACCEPT, now, reply)
         connection.reply = reply
-        self.connections.add_local_qp(connection)
+        if isinstance(reply, cm.REP):
+            connection.local_qpn = queue_pair_of(reply, request)
+            self.connections.add_local_qp(connection)
 
     def reject(
         self,
@@ -262,6 +264,11 @@ class ConnectionManager:
         """The next MAD for QP1 of a peer, and where that is; `None` when there is none."""
         return self._messages.popleft() if self._messages else None
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether `poll_transmit` has one."""
+        return bool(self._messages)
+
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` wants to be called; earlier than needed is possible."""
         return self._timers.next_timeout()
@@ -289,7 +296,9 @@ class ConnectionManager:
                 self._end(stale, now)
                 refused = refusal(request, cm.RejectReason.STALE_CONNECTION)
             elif refused is None:
-                source = replace(source, sgid_index=self.gids.index(request.primary_remote_gid))
+                own = self.gids.index(request.primary_remote_gid)
+                if source.sgid_index != own:
+                    source = replace(source, sgid_index=own)
         if refused is not None:
             self._put(encode(refused, received.transaction_id), source)
             return
@@ -321,7 +330,7 @@ class ConnectionManager:
             if answer.local_comm_id == connection.remote_id:
                 self._hear(connection, Input.REP, now, received)
         elif connection.is_active and Input.REP in TRANSITIONS[connection.state]:
-            qpn = answer.local_eecn if is_xrc(connection.request) else answer.local_qpn
+            qpn = queue_pair_of(answer, connection.request)
             stale = self.connections.stale(answer.local_ca_guid, qpn, source)
             if stale is not None:
                 self._disbelieve(answer, received, source, cm.RejectReason.STALE_CONNECTION)
@@ -331,6 +340,7 @@ class ConnectionManager:
             else:
                 connection.reply = answer
                 connection.remote_id = answer.local_comm_id
+                connection.remote_qpn, connection.remote_guid = qpn, answer.local_ca_guid
                 self.connections.add_remote(connection)
                 self._move(connection, Input.REP, now, received)
 
@@ -379,9 +389,9 @@ class ConnectionManager:
         """A new connection, of ours or with the request that was received."""
         if len(self.connections) >= self.LIMIT_CONNECTIONS:
             raise VerbsError(errno.ENOMEM, f"{self.LIMIT_CONNECTIONS} connections exist already")
-        local_id, transaction_id = next(
-            pair for pair in self._ids if pair[0] and pair[0] not in self.connections
-        )
+        local_id, transaction_id = next(self._ids)
+        while not local_id or local_id in self.connections:
+            local_id, transaction_id = next(self._ids)
         connection = Connection(
             local_id=local_id,
             transaction_id=transaction_id,
@@ -391,13 +401,17 @@ class ConnectionManager:
             peer=peer,
             patience=patience_of(request, self.timing, is_active=received is None),
         )
-        if received is not None:
-            connection.remote_id = (
-                request.local_comm_id if isinstance(request, cm.REQ) else request.request_id
-            )
-        self.connections.add(connection)
-        if received is not None and isinstance(request, cm.REQ):
+        if received is None:
+            self.connections.add(connection)
+        elif isinstance(request, cm.REQ):
+            connection.remote_id = request.local_comm_id
+            connection.remote_qpn = request.local_qpn
+            connection.remote_guid = request.local_ca_guid
+            self.connections.add(connection)
             self.connections.add_remote(connection)
+        else:
+            connection.remote_id = request.request_id
+            self.connections.add(connection)
         return connection
 
     def _start(
@@ -521,13 +535,13 @@ class ConnectionManager:
 
     def _tell(self, connection: Connection, kind: EventKind, received: Received | None) -> None:
         message = received.message if received is not None else None
-        event = Event(kind, connection, getattr(message, "private_data", b""))
+        reason, ari = 0, b""
         if isinstance(message, cm.REJ):
-            used = message.ari[: message.reject_info_length]
-            event = replace(event, reason=message.reason, ari=used)
+            reason, ari = message.reason, message.ari[: message.reject_info_length]
         elif isinstance(message, cm.SIDR_REP):
-            event = replace(event, reason=message.status)
-        self._events.append(event)
+            reason = message.status
+        data = message.private_data if message is not None else b""
+        self._events.append(Event(kind, connection, data, reason, ari))
 
 
 def _input_of(message: Message) -> Input | None:

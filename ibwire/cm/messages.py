@@ -16,6 +16,7 @@ from ibwire.rc.attributes import MTU_CODES
 from ibwire.units import ACK_TIMEOUT_UNIT, Time
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass
+from ibwire_layers.schema import Header
 
 Message = (
     cm.REQ
@@ -60,9 +61,9 @@ class Timing:
 LINUX = Timing()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
-    """A message as it came."""
+    """A message as it came; nobody changes one."""
 
     transaction_id: int
     message: Message
@@ -70,15 +71,10 @@ class Received:
 
 def encode(message: Message, transaction_id: int) -> bytes:
     """The 256 bytes of the MAD; `EncodeError` for a field that does not fit."""
-    common = MAD(
-        base_version=BASE_VERSION,
-        mgmt_class=MgmtClass.COMM_MGT,
-        class_version=CLASS_VERSION,
-        method=Method.SEND,
-        transaction_id=transaction_id,
-        attribute_id=_ATTRIBUTES[type(message)],
-    )
-    return common.pack() + message.pack()
+    if transaction_id >> 64:
+        raise EncodeError("MAD.transaction_id", transaction_id, "a number of 64 bits")
+    before, behind = _COMMON[type(message)]
+    return before + transaction_id.to_bytes(8) + behind + message.pack()
 
 
 def decode(data: bytes) -> Received | None:
@@ -89,17 +85,12 @@ def decode(data: bytes) -> Received | None:
     """
     if len(data) != MAD_SIZE:
         return None
-    common = MAD.unpack(data)
-    message = _MESSAGES.get(common.attribute_id)
-    if (
-        message is None
-        or common.base_version != BASE_VERSION
-        or common.mgmt_class != MgmtClass.COMM_MGT
-        or common.class_version != CLASS_VERSION
-        or common.method != Method.SEND
-    ):
+    if data[:4] != _KIND:
         return None
-    return Received(common.transaction_id, message.unpack(data, MAD.SIZE))
+    message = _MESSAGES.get(int.from_bytes(data[_ATTRIBUTE_ID]))
+    if message is None:
+        return None
+    return Received(int.from_bytes(data[_TRANSACTION_ID]), message.unpack(data, MAD.SIZE))
 
 
 def request(
@@ -198,7 +189,7 @@ H = TypeVar("H", bound=Message)
 
 def padded(message: type[H], data: bytes, name: str = "private_data") -> bytes:
     """Private data, or another field of bytes, with zeros up to its size; `EncodeError`."""
-    size = next(field.size // 8 for field in message.FIELDS if field.name == name)
+    size = _SIZES[message, name]
     if len(data) > size:
         raise EncodeError(f"{message.__name__}.{name}", data, f"at most {size} bytes")
     return data.ljust(size, b"\0")
@@ -217,13 +208,17 @@ def combined_ack_timeout(ca_ack_delay: int, packet_life_time: int) -> int:
 
 def duration(code: int) -> Time:
     """4.096 us x 2^code, but for whatever a peer asks no longer than `LONGEST`."""
-    return min(ACK_TIMEOUT_UNIT << code, LONGEST)
+    return _DURATIONS[min(code, _LAST)]
 
 
 LONGEST: Time = ACK_TIMEOUT_UNIT << LINUX.service_timeout
 """68.7 s: the longest that a peer can have us wait at once. Codes go to 31, 2.4 hours."""
 
-_ATTRIBUTES: dict[type, cm.CMAttribute] = {
+_LAST = LINUX.service_timeout
+_DURATIONS = tuple(ACK_TIMEOUT_UNIT << code for code in range(_LAST + 1))
+"""By code."""
+
+_ATTRIBUTES: dict[type[Message], cm.CMAttribute] = {
     cm.REQ: cm.CMAttribute.REQ,
     cm.MRA: cm.CMAttribute.MRA,
     cm.REJ: cm.CMAttribute.REJ,
@@ -237,6 +232,38 @@ _ATTRIBUTES: dict[type, cm.CMAttribute] = {
     cm.APR: cm.CMAttribute.APR,
 }
 
+_SIZES: dict[tuple[type[Header], str], int] = {
+    (message, field.name): field.size // 8 for message in _ATTRIBUTES for field in message.FIELDS
+}
+"""Bytes of fields."""
+
 _MESSAGES: dict[int, type[Message]] = {
     attribute: message for message, attribute in _ATTRIBUTES.items()
 }
+
+
+def _place(name: str) -> slice:
+    """Where a field of the common header is in a MAD."""
+    entry = next(field for field in MAD.FIELDS if field.name == name)
+    return slice(entry.offset // 8, (entry.offset + entry.size) // 8)
+
+
+_TRANSACTION_ID, _ATTRIBUTE_ID = _place("transaction_id"), _place("attribute_id")
+
+
+def _common_header(attribute: cm.CMAttribute) -> tuple[bytes, bytes]:
+    """The common header of a message, before and behind the transaction ID."""
+    whole = MAD(
+        base_version=BASE_VERSION,
+        mgmt_class=MgmtClass.COMM_MGT,
+        class_version=CLASS_VERSION,
+        method=Method.SEND,
+        attribute_id=attribute,
+    ).pack()
+    return whole[: _TRANSACTION_ID.start], whole[_TRANSACTION_ID.stop :]
+
+
+_COMMON = {message: _common_header(attribute) for message, attribute in _ATTRIBUTES.items()}
+
+_KIND = _COMMON[cm.REQ][0][:4]
+"""Version, class, version of the class and method, with which every message begins."""

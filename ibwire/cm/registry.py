@@ -50,9 +50,10 @@ class Registry:
 
     def add_remote(self, connection: Connection) -> None:
         """The peer's ID and queue pair have become known."""
-        self._by_remote_id.setdefault(_remote(connection, connection.remote_id), connection)
+        gid, guid = connection.peer.dgid, connection.remote_guid or 0
+        self._by_remote_id.setdefault((gid, guid, connection.remote_id), connection)
         if connection.remote_qpn is not None:
-            self._by_remote_qp.setdefault(_remote(connection, connection.remote_qpn), connection)
+            self._by_remote_qp.setdefault((gid, guid, connection.remote_qpn), connection)
 
     def add_local_qp(self, connection: Connection) -> None:
         """Our queue pair has become known."""
@@ -62,16 +63,18 @@ class Registry:
     def release_queue_pairs(self, connection: Connection) -> None:
         """The queue pairs may serve another connection."""
         if connection.remote_qpn is not None:
-            _remove(self._by_remote_qp, _remote(connection, connection.remote_qpn), connection)
+            key = connection.peer.dgid, connection.remote_guid or 0, connection.remote_qpn
+            _remove(self._by_remote_qp, key, connection)
         if connection.local_qpn is not None:
             _remove(self._by_local_qp, connection.local_qpn, connection)
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection."""
         self.release_queue_pairs(connection)
+        gid, number = connection.peer.dgid, connection.remote_id
         _remove(self._by_id, connection.local_id, connection)
-        _remove(self._by_remote_id, _remote(connection, connection.remote_id), connection)
-        _remove(self._by_request, (connection.peer.dgid, connection.remote_id), connection)
+        _remove(self._by_remote_id, (gid, connection.remote_guid or 0, number), connection)
+        _remove(self._by_request, (gid, number), connection)
 
     def local_queue_pair(self, qpn: int) -> Connection | None:
         """The connection of a queue pair of ours."""
@@ -120,10 +123,6 @@ _Remote = tuple[int, int, int]
 """GID and CA GUID of a peer, and a number that means something there."""
 
 K = TypeVar("K")
-
-
-def _remote(connection: Connection, number: int) -> _Remote:
-    return connection.peer.dgid, connection.remote_guid or 0, number
 
 
 def _remove(table: dict[K, Connection], key: K, connection: Connection) -> None:

@@ -38,11 +38,11 @@ has expired and forgets a refused REQ at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 
-class State(Enum):
+class State(IntEnum):
     """Where a connection, or the resolution of a service ID, stands."""
 
     IDLE = auto()
@@ -63,7 +63,7 @@ class State(Enum):
     SIDR_REQ_RCVD = auto()
 
 
-class Input(Enum):
+class Input(IntEnum):
     """What a connection hears: commands of the application, messages, the clock."""
 
     CONNECT = auto()
@@ -94,7 +94,7 @@ class Input(Enum):
     """No answer to the last repetition either; or the time in TIMEWAIT or ANSWERED is over."""
 
 
-class Send(Enum):
+class Send(IntEnum):
     """What a move sends."""
 
     REQ = auto()
@@ -114,7 +114,7 @@ class Send(Enum):
     """The last message once more, byte for byte."""
 
 
-class EventKind(Enum):
+class EventKind(IntEnum):
     """What the application is told; the names are those of `rdma_cm_event_type`, where it has them.
 
     A datagram's CONNECT_REQUEST and its end are RESOLVE_REQUEST and RESOLVED here.
@@ -147,7 +147,7 @@ class Move(NamedTuple):
     tell: EventKind | None = None
 
 
-class Wait(Enum):
+class Wait(IntEnum):
     """What ends a state by itself."""
 
     ANSWER = auto()

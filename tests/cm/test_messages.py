@@ -12,6 +12,7 @@ from ibwire.errors import EncodeError
 from ibwire.rc.device import gid_of
 from ibwire.units import US
 from ibwire_layers import cm
+from ibwire_layers.mad import MAD
 from ibwire_layers.management import read_mad
 
 MESSAGES = [
@@ -28,6 +29,27 @@ def test_message_survives_its_mad(kind: type[cm.REQ], body: bytes, transaction_i
     assert received is not None
     assert received.message == message
     assert received.transaction_id == transaction_id
+
+
+@given(st.sampled_from(MESSAGES), st.integers(0, 2**64 - 1))
+def test_common_header_is_that_of_the_schema(kind: type[cm.REQ], transaction_id: int) -> None:
+    """IBA 13.4: version 1, class 7, version 2 of it, Send."""
+    header = MAD(
+        base_version=1,
+        mgmt_class=7,
+        class_version=2,
+        method=3,
+        transaction_id=transaction_id,
+        attribute_id=cm.CMAttribute[kind.__name__],
+    )
+
+    assert encode(kind(), transaction_id) == header.pack() + kind().pack()
+
+
+@pytest.mark.parametrize("transaction_id", [-1, 1 << 64])
+def test_transaction_that_does_not_fit_is_refused(transaction_id: int) -> None:
+    with pytest.raises(EncodeError):
+        encode(cm.DREP(), transaction_id)
 
 
 def test_mad_reads_as_management_datagram_of_the_right_kind() -> None:

@@ -1,0 +1,130 @@
+"""The two halves of QP1: every datagram that it lets in is a MAD, and MADs are all that it sends.
+
+QP1 is a UD queue pair like any other, with its checks of state, partition, Q_Key and
+length. But nobody posts receives to it, and nobody waits for its completions: what comes
+goes to the connection manager at once, and its messages go straight to the wire.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ibwire.cm.manager import ConnectionManager
+from ibwire.rc.attributes import AddressVector
+from ibwire.rc.device import Device
+from ibwire.rc.packet import FORMS, TransportPacket
+from ibwire.rc.path import Arrival, Path
+from ibwire.rc.qp import QueuePair
+from ibwire.rc.unreliable import QP1, UDResponder, UnreliableRequester
+from ibwire.units import Time
+from ibwire_layers.mad import GSI_QKEY
+from ibwire_layers.opcodes import OpCode, Operation
+from ibwire_layers.packet import IBRoute, RoCEv2Route, Route
+from ibwire_layers.psn import MASK
+
+
+class Managed(Protocol):
+    """A device with a connection manager."""
+
+    manager: ConnectionManager
+
+
+def serve(qp: QueuePair, managed: Managed) -> None:
+    """Have a manager served by a queue pair: one of UD, in RESET."""
+    qp.responder = MADResponder(qp, managed)
+    qp.requester = MADRequester(qp, managed)
+
+
+class MADResponder(UDResponder):
+    """Hands datagrams over."""
+
+    __slots__ = ("_managed", "_route", "_way")
+
+    def __init__(self, qp: QueuePair, managed: Managed) -> None:
+        super().__init__(qp)
+        self._managed = managed
+        self._route: Route | None = None
+        """Of the datagram that came last."""
+        self._way = AddressVector()
+        """To its sender."""
+
+    def handle_packet(self, packet: TransportPacket, now: Time) -> None:
+        """Take a datagram in."""
+        qp = self.qp
+        if packet.form.operation is not Operation.SEND:
+            return
+        if packet.qkey != qp.attr.qkey:
+            qp.counters.bad_qkey += 1
+        elif packet.arrival is None or len(packet.payload) > qp.mtu:
+            qp.counters.dropped_messages += 1
+        else:
+            if packet.arrival.route is not self._route:
+                self._route = packet.arrival.route
+                self._way = way_back(packet.arrival, qp.device)
+            self._managed.manager.handle_mad(packet.payload, self._way, now)
+
+
+class MADRequester(UnreliableRequester):
+    """Sends what the manager has to say, then what was posted."""
+
+    __slots__ = ("_managed", "_path", "_paths", "_to")
+
+    LIMIT_PATHS = 256
+    """Ways to peers that are kept for the next MAD."""
+
+    def __init__(self, qp: QueuePair, managed: Managed) -> None:
+        super().__init__(qp)
+        self._managed = managed
+        self._paths: dict[AddressVector, Path] = {}
+        self._to: AddressVector | None = None
+        """Where the last MAD went."""
+        self._path: Path | None = None
+
+    def poll_transmit(self, now: Time) -> TransportPacket | None:
+        """The next packet, `None` when there is none that may leave."""
+        said = self._managed.manager.poll_transmit(now)
+        if said is None:
+            return super().poll_transmit(now)
+        qp = self.qp
+        mad, to = said
+        packet = TransportPacket(_FORM, self.psn, mad)
+        self.psn = self.una = self.next_psn = self.psn + 1 & MASK
+        qp.address(packet, None)
+        packet.reserved = qp.profile.request_reserved
+        packet.ack_req = int(qp.profile.asks_on_qp1)
+        packet.dest_qp, packet.src_qp, packet.qkey = QP1, QP1, GSI_QKEY
+        if to is not self._to:
+            self._to, self._path = to, self._paths.get(to) or self._find_path(to)
+        packet.path = self._path
+        return packet
+
+    def _find_path(self, to: AddressVector) -> Path:
+        self.qp.check_address(to)
+        if len(self._paths) >= self.LIMIT_PATHS:
+            self._paths.clear()
+        path = self._paths[to] = self.qp.device.path_to(to, QP1, 0)
+        return path
+
+
+def way_back(arrival: Arrival, device: Device) -> AddressVector:
+    """Where the sender of a datagram is, by the headers it came with and its MAC address.
+
+    The connection that is made takes the same way (Linux `cm_init_av_for_response`), so
+    who listens need not ask for the MAC address of a stranger.
+    """
+    route = arrival.route
+    if isinstance(route, RoCEv2Route):
+        traffic_class = route.ip.dscp << 2 | route.ip.ecn
+    else:
+        traffic_class = route.grh.tclass if route.grh is not None else 0
+    own = device.gids.index(arrival.destination) if arrival.destination in device.gids else 0
+    ethernet = None if isinstance(route, IBRoute) else route.eth
+    return AddressVector(
+        dgid=arrival.source,
+        sgid_index=own,
+        traffic_class=traffic_class,
+        dmac=ethernet.src.to_bytes(6) if ethernet is not None else None,
+    )
+
+
+_FORM = FORMS[OpCode.UD_SEND_ONLY]
