@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ibwire.cm.states import State
 from ibwire.fuzz.case import (
@@ -27,7 +30,7 @@ from ibwire.fuzz.case import (
     to_json,
 )
 from ibwire.fuzz.cm.attacks import ATTACKS, GROUPS
-from ibwire.fuzz.cm.binding import ManagerBinding
+from ibwire.fuzz.cm.binding import FORMS, ManagerBinding, encode
 from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
 from ibwire.fuzz.cm.duel import ManagerDuel
 from ibwire.fuzz.cm.emulation import (
@@ -40,7 +43,11 @@ from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.planting import planted, read_faults
 from ibwire.node import Frame
+from ibwire.rc.attributes import QPState
+from ibwire.rc.unreliable import QP1
 from ibwire.units import S
+from ibwire_layers.headers import BTH, DETH
+from ibwire_layers.mad import MAD
 from ibwire_layers.opcodes import OpCode
 
 FAULTS = {
@@ -298,7 +305,10 @@ def test_whatever_was_said_all_ends_and_nothing_is_left() -> None:
 
         assert not len(device.manager.connections)
         assert device.manager.poll_timeout() is None
-        assert len(device.device.qps) == 2  # QP1 and the connection beside
+        kept = {number: qp.state for number, qp in device.device.qps.items()}
+        del kept[QP1], kept[device.qp.number]
+        assert set(kept.values()) <= {QPState.RESET}  # they wait for other connections
+        assert len(kept) <= 2 * MAXIMUM_CONNECTIONS
         assert device.memory[8192:] == fresh[8192:]  # what no key of the peer opens
 
 
@@ -358,6 +368,48 @@ def test_step_that_is_none_is_refused_with_its_place(step: dict[str, object], wh
         from_json(json.dumps({"ibwire-fuzz-case": 1, "steps": [step]}))
 
     assert where in str(caught.value)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_frame_of_a_message_is_what_the_schema_packs(data: st.DataObject) -> None:
+    """BTH, DETH, MAD and message one after the other, each with every field that it has."""
+    name = data.draw(st.sampled_from(MESSAGES))
+    form = FORMS[name]
+    kinds = BTH, DETH, MAD, form.kind
+    fields = [f"{kind.KEY.split('.')[-1]}.{each.name}" for kind in kinds for each in kind.FIELDS]
+    numbers = st.integers(0, (1 << 130) - 1)
+    symbols = {symbol: data.draw(numbers) for symbol in (*form.symbols.values(), "transaction")}
+    given_fields = data.draw(st.dictionaries(st.sampled_from(fields), numbers, max_size=4))
+    psn = data.draw(st.integers(0, (1 << 24) - 1))
+
+    values: dict[str, dict[str, Any]] = {
+        "bth": {"opcode": 0x64, "mig_req": 1, "pkey": 0xFFFF, "dest_qp": 1, "psn": psn},
+        "deth": {"qkey": 0x80010000, "src_qp": 1},
+        "mad": {"mgmt_class": 7, "class_version": 2, "method": 3},
+        form.kind.KEY.split(".")[-1]: dict(form.values),
+    }
+    values["mad"] |= {"attribute_id": form.attribute, "transaction_id": symbols["transaction"]}
+    values[form.kind.KEY.split(".")[-1]] |= {
+        field: symbols[symbol] for field, symbol in form.symbols.items()
+    }
+    for field, value in given_fields.items():
+        part, _, key = field.partition(".")
+        values[part][key] = value
+    expected = b""
+    for kind in kinds:
+        said = values[kind.KEY.split(".")[-1]]
+        for each in kind.FIELDS:
+            if each.name in said and each.is_octets:
+                number = said[each.name] & (1 << 64) - 1  # the first eight bytes
+                said[each.name] = number.to_bytes(8).ljust(each.size // 8, b"\0")
+            elif each.name in said:
+                said[each.name] &= (1 << each.size) - 1
+            elif each.default is None:
+                said[each.name] = 0
+        expected += kind(**said).pack()
+
+    assert encode(Mad(message=name, fields=given_fields), psn, symbols) == expected
 
 
 def said_transaction(device: ManagedEmulation, step: Step) -> set[int]:

@@ -6,9 +6,11 @@ so that all states are reached; between them operators leave what is right there
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
@@ -34,8 +36,14 @@ from ibwire_layers import headers as h
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass
 from ibwire_layers.opcodes import OpCode
 
-LONGEST = 60
+LONGEST = 120
 """Steps of a case; a few take ten times as many, for what adds up."""
+
+SPITE = 0.6, 0.7, 0.8
+"""How often something is wrong while an exchange is under way: one of them for each case."""
+
+SPITE_WHEN_OVER = 0.3
+"""How often before and after it: less, or nothing would be under way for long."""
 
 
 class Talk:
@@ -55,8 +63,10 @@ class Talk:
 
     def say(self, message: str, why: str = "", **fields: Value) -> Mad:
         """A message of the exchange; `__` in the name of a field stands for the dot."""
-        given = {name.replace("__", "."): value for name, value in fields.items()}
-        return Mad(message=message, exchange=self.exchange, fields=given, why=why)
+        said = Mad(message=message, exchange=self.exchange, why=why)
+        if fields:
+            said.fields = {name.replace("__", "."): value for name, value in fields.items()}
+        return said
 
     def do(self, what: str) -> Command:
         """A command of the device's application about the exchange."""
@@ -123,8 +133,9 @@ def attack(group: str, weight: float = 1) -> Callable[[Make], Make]:
 @attack("order", 2)
 def again(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     """Something that was said before, once or several times."""
-    said = talk.rng.choice(talk.said[-6:]) if talk.said else talk.say("REQ")
-    return [replace(said, why="repeated")] * talk.rng.choice((1, 1, 1, 2, 4))
+    said = copy(talk.rng.choice(talk.said[-6:])) if talk.said else talk.say("REQ")
+    said.why = "repeated"
+    return [said] * talk.rng.choice((1, 1, 1, 2, 4))
 
 
 @attack("order", 2)
@@ -148,7 +159,8 @@ def two_at_once(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     """Two messages before the device has answered, in either order."""
     first, second = talk.fitting(reference), talk.say(talk.rng.choice(MESSAGES), "out of turn")
     pair = [first, second] if talk.rng.random() < 0.5 else [second, first]
-    return [replace(pair[0], held=True), pair[1]]
+    pair[0].held = True
+    return pair
 
 
 @attack("order")
@@ -185,7 +197,7 @@ def postponed(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     return [mra, Wait(time + rng.choice((0, 5 * S, -time // 2, 20 * S)))]
 
 
-@attack("order")
+@attack("order", 2)
 def undecided(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     """The peer asks again before the application has decided, and goes on as if it had."""
     talk.begin()
@@ -229,7 +241,7 @@ def other_ids(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
 def other_queue_pair(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     """A DREQ or LAP that names another queue pair, or a peer's queue pair that is in use."""
     rng = talk.rng
-    if rng.random() < 0.5:
+    if reference.stage(talk.exchange) in _CONNECTED or rng.random() < 0.4:
         message = rng.choice(("DREQ", "DREQ", "LAP"))
         value = rng.choice((("qpn", 1), ("qpn", -1), 0, 1, 0xFFFFFF, ("own.qpn", 0)))
         fields = {f"{message.lower()}__remote_qpn": value}
@@ -272,7 +284,9 @@ def private_data(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     message = talk.fitting(reference)
     room = FORMS[message.message].private
     length = talk.rng.choice((1, 36, room - 1, room, room + 1, room + 4, room + 64))
-    return [replace(message, length=length, at=talk.rng.randrange(256), why="private data")]
+    message.length, message.at = length, talk.rng.randrange(256)
+    message.why = "private data"
+    return [message]
 
 
 # The datagram: what is no message of communication management.
@@ -290,9 +304,11 @@ def size(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     """Shorter or longer than a MAD."""
     message, rng = talk.fitting(reference), talk.rng
     if rng.random() < 0.4:
-        return [replace(message, more=rng.choice((1, 3, 4, 64, 800)), why="too long")]
+        message.more, message.why = rng.choice((1, 3, 4, 64, 800)), "too long"
+        return [message]
     ends = (*_HEADERS, _HEADERS[-1] + 4, _MAD_END - 4, _MAD_END - 1, rng.randrange(_MAD_END))
-    return [replace(message, cut=rng.choice(ends), why="too short")]
+    message.cut, message.why = rng.choice(ends), "too short"
+    return [message]
 
 
 @attack("mad", 2)
@@ -300,9 +316,11 @@ def datagram(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     """Headers with which QP1 must not take it."""
     message = talk.fitting(reference)
     if talk.rng.random() < 0.2:
-        return [replace(message, icrc=talk.rng.choice((BAD, NONE, 0)), why="ICRC")]
+        message.icrc, message.why = talk.rng.choice((BAD, NONE, 0)), "ICRC"
+        return [message]
     if talk.rng.random() < 0.2:
-        return [replace(message, opcode=int(talk.rng.choice(_OPCODES)), why="opcode")]
+        message.opcode, message.why = int(talk.rng.choice(_OPCODES)), "opcode"
+        return [message]
     name, values = talk.rng.choice(_DATAGRAM)
     return [_with(message, {name: talk.rng.choice(values)}, "datagram")]
 
@@ -310,7 +328,7 @@ def datagram(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
 # Resources and time.
 
 
-@attack("resource", 0.5)
+@attack("resource", 0.2)
 def many(talk: Talk, reference: ManagedEmulation) -> Sequence[Step]:
     """More requests than the backlog, or all that there is room for, takes; then one of its own."""
     rng = talk.rng
@@ -375,8 +393,7 @@ class ManagerGenerator:
         self._left = rng.randrange(10, LONGEST if rng.random() < 0.98 else 10 * LONGEST)
         self._attacks = [each for each in ATTACKS if not ops or each.group in ops]
         self._weights = list(accumulate(each.weight for each in self._attacks))
-        self._spite = rng.choice((0.2, 0.4, 0.6))
-        """How often something is wrong."""
+        self._spite = rng.choice(SPITE)
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
@@ -396,14 +413,17 @@ class ManagerGenerator:
         rng, talk = self.rng, self._talk
         if rng.random() < 0.1:
             talk.exchange = max(talk.begun - rng.randrange(3), 0)
-        if self._attacks and rng.random() < self._spite:
-            chosen = rng.choices(self._attacks, cum_weights=self._weights)[0]
-            return chosen.make(talk, reference)
+        is_over = reference.stage(talk.exchange) in _OVER
+        if self._attacks and rng.random() < (SPITE_WHEN_OVER if is_over else self._spite):
+            chosen = bisect(self._weights, rng.random() * self._weights[-1])
+            return self._attacks[chosen].make(talk, reference)
         return talk.right(reference)
 
 
 def _with(message: Mad, fields: dict[str, Value], why: str) -> Mad:
-    return replace(message, fields={**message.fields, **fields}, why=why)
+    """A message that was just made, with other fields."""
+    message.fields, message.why = {**message.fields, **fields}, why
+    return message
 
 
 def _edge(rng: Random, message: str) -> dict[str, Value]:
@@ -422,6 +442,7 @@ def _edge(rng: Random, message: str) -> dict[str, Value]:
 
 _S = State
 _OVER = (None, _S.IDLE, _S.TIMEWAIT, _S.ANSWERED)
+_CONNECTED = (_S.REP_SENT, _S.ESTABLISHED)
 _ASKED = (_S.REQ_SENT, _S.MRA_REQ_RCVD)
 
 Turn = Callable[[Talk], Step]
@@ -443,7 +464,13 @@ def _data(talk: Talk) -> Step:
 
 
 _DECIDE = (*(_command("accept"),) * 6, _command("reject"), _command("delay"))
-_OFFERED = (*(_message("RTU"),) * 4, _data, _message("MRA"), _message("REJ"), _command("reject"))
+_OFFERED = (
+    *(_message("RTU"),) * 4,
+    *(_data,) * 2,
+    _message("MRA"),
+    _message("REJ"),
+    _command("reject"),
+)
 _ASK = (*(_message("REP"),) * 5, _message("REJ"), _message("MRA"), _command("reject"))
 _OPENING: Sequence[Turn] = (_message("REQ"), _message("REQ"), _message("SIDR_REQ"))
 _RIGHT: dict[State | None, Sequence[Turn]] = {
@@ -458,7 +485,7 @@ _RIGHT: dict[State | None, Sequence[Turn]] = {
     _S.REP_RCVD: (*(_command("ready"),) * 6, _command("delay"), _command("reject")),
     _S.MRA_REP_SENT: (*(_command("ready"),) * 3, _command("reject")),
     _S.ESTABLISHED: (
-        *(_data, _message("DREQ"), _message("DREQ"), _command("disconnect")),
+        *(_data, _data, _message("DREQ"), _message("DREQ"), _command("disconnect")),
         _message("REP"),  # the RTU of the device was lost
     ),
     _S.DREQ_SENT: (_message("DREP"), _message("DREP"), _message("DREQ")),

@@ -48,32 +48,47 @@ class ManagerBinding(Binding):
 
 def encode(packet: Mad, psn: int, symbols: Symbols, ends: bytes = b"") -> bytes:
     """The bytes from the BTH to the padding. ends: what private data of requests begins with."""
-    form = FORMS[packet.message]
-    known = *("bth", "deth", "mad"), _PARTS[form.kind]
-    given: dict[str, dict[str, int]] = {}
-    for name, value in packet.fields.items():
-        part, _, key = name.partition(".")
-        if part not in known and part not in OUTER:
-            raise CaseError(f"a {packet.message} has no {name}")
-        given.setdefault(part, {})[key] = number_of(value, symbols)
-    right = {name: symbols[each] for name, each in form.symbols.items()}
-    mad = {"attribute_id": form.attribute, "transaction_id": symbols["transaction"]}
-    pad = 0 if packet.pad is None else packet.pad  # every MAD is a multiple of 4
-    bth = {"opcode": packet.opcode, "pad_count": pad & 3, "psn": psn + packet.psn[1] & MASK}
-    parts: tuple[tuple[bytes, type[Header], dict[str, int]], ...] = (
-        *((_BTH, h.BTH, bth), (_DETH, h.DETH, {}), (_MAD, MAD, mad)),
-        (_USUAL[packet.message], form.kind, right),
-    )
-    whole = b""
-    for usual, kind, fields in parts:
-        whole += rewritten(usual, kind, fields | given.get(_PARTS[kind], {}))
-    data = pattern(packet.at, packet.length)
-    if packet.message in _REQUESTS and f"{_PARTS[form.kind]}.private_data" not in packet.fields:
+    number, places = _USUAL[packet.message]
+    pad = packet.pad or 0  # every MAD is a multiple of 4
+    number |= packet.opcode << _OPCODE | (pad & 3) << _PAD | (psn + packet.psn[1] & MASK) << _PSN
+    for symbol, mask, shift in places:
+        number |= (symbols[symbol] & mask) << shift
+    whole = number.to_bytes(_SIZE)
+    if packet.fields:
+        whole = _changed(whole, packet, symbols)
+    data = pattern(packet.at, packet.length) if packet.length else b""
+    if ends and packet.message in _REQUESTS and "private_data" not in _named(packet):
         data = ends + data[len(ends) :]
     if data:
-        whole = whole[: -form.private] + data.ljust(form.private, b"\0")
-    whole += bytes(pad + packet.more)
+        room = FORMS[packet.message].private
+        whole = whole[:-room] + data.ljust(room, b"\0")
+    if pad or packet.more:
+        whole += bytes(pad + packet.more)
     return whole if packet.cut is None else whole[: packet.cut]
+
+
+def _named(packet: Mad) -> set[str]:
+    """The fields that a step says, without their headers."""
+    return {name.partition(".")[2] for name in packet.fields}
+
+
+def _changed(whole: bytes, packet: Mad, symbols: Symbols) -> bytes:
+    """A message with the fields that a step says."""
+    kinds = *_COMMON, FORMS[packet.message].kind
+    given: dict[str, dict[str, int]] = {_PARTS[kind]: {} for kind in kinds}
+    for name, value in packet.fields.items():
+        part, _, key = name.partition(".")
+        if part in given:
+            given[part][key] = number_of(value, symbols)
+        elif part not in OUTER:
+            raise CaseError(f"a {packet.message} has no {name}")
+    changed, begin = b"", 0
+    for kind in kinds:
+        header = whole[begin : begin + kind.SIZE]
+        fields = given[_PARTS[kind]]
+        changed += rewritten(header, kind, fields) if fields else header
+        begin += kind.SIZE
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,24 +184,55 @@ FORMS: Mapping[str, Form] = {
 _REQUESTS = ("REQ", "SIDR_REQ")
 
 
-def _usual(kind: type[Header], **values: int) -> bytes:
-    """A header with zeros where every packet has its own numbers."""
-    own = {entry.name: 0 for entry in kind.FIELDS if entry.default is None}
-    return kind(**own | values).pack()
+_COMMON: tuple[type[Header], ...] = (h.BTH, h.DETH, MAD)
+"""What every message begins with."""
 
+_SIZE = sum(kind.SIZE for kind in _COMMON) + cm.REQ.SIZE
+"""Bytes of every message from the BTH on."""
 
-_BTH = _usual(h.BTH, mig_req=1, pkey=0xFFFF, dest_qp=QP1)
-_DETH = _usual(h.DETH, qkey=GSI_QKEY, src_qp=QP1)
-_MAD = _usual(
-    MAD,
-    base_version=BASE_VERSION,
-    mgmt_class=MgmtClass.COMM_MGT,
-    class_version=CLASS_VERSION,
-    method=Method.SEND,
-)
-_USUAL = {name: _usual(form.kind, **form.values) for name, form in FORMS.items()}
-"""Messages without what `symbols` gives them."""
-
-_KINDS: tuple[type[Header], ...] = (h.BTH, h.DETH, MAD, *(form.kind for form in FORMS.values()))
+_KINDS = (*_COMMON, *(form.kind for form in FORMS.values()))
 _PARTS = {kind: kind.KEY.rpartition(".")[2] for kind in _KINDS}
 """What the names of their fields begin with."""
+
+
+def _place(kind: type[Header], name: str) -> tuple[int, int]:
+    """Bits of a field, and how far it is from the end of a message."""
+    begin = (
+        sum(each.SIZE for each in _COMMON[: _COMMON.index(kind)])
+        if kind in _COMMON
+        else (_SIZE - kind.SIZE)
+    )
+    entry = next(entry for entry in kind.FIELDS if entry.name == name)
+    return (1 << entry.size) - 1, 8 * (_SIZE - begin) - entry.offset - entry.size
+
+
+_OPCODE, _PAD, _PSN = (_place(h.BTH, name)[1] for name in ("opcode", "pad_count", "psn"))
+
+
+def _prepared(form: Form) -> tuple[int, tuple[tuple[str, int, int], ...]]:
+    """A message as one number, and its symbols with bits and places: there it has zeros."""
+    headers = (
+        _zeros(h.BTH, mig_req=1, pkey=0xFFFF, dest_qp=QP1),
+        _zeros(h.DETH, qkey=GSI_QKEY, src_qp=QP1),
+        _zeros(
+            MAD,
+            base_version=BASE_VERSION,
+            mgmt_class=MgmtClass.COMM_MGT,
+            class_version=CLASS_VERSION,
+            method=Method.SEND,
+            attribute_id=form.attribute,
+        ),
+        _zeros(form.kind, **form.values),
+    )
+    symbols = [("transaction", *_place(MAD, "transaction_id"))]
+    symbols += [(symbol, *_place(form.kind, name)) for name, symbol in form.symbols.items()]
+    return int.from_bytes(b"".join(each.pack() for each in headers)), tuple(symbols)
+
+
+def _zeros(kind: type[Header], **values: int) -> Header:
+    """A header with zeros where every packet has its own numbers."""
+    own = {entry.name: 0 for entry in kind.FIELDS if entry.default is None}
+    return kind(**own | values)
+
+
+_USUAL = {name: _prepared(form) for name, form in FORMS.items()}

@@ -12,7 +12,7 @@ from ibwire.fuzz.coverage import OTHERS, Coverage
 from ibwire.node import Frame
 from ibwire_layers import cm
 from ibwire_layers import headers as h
-from ibwire_layers.mad import MAD_SIZE
+from ibwire_layers.mad import MAD, MAD_SIZE
 
 NOT_BEGUN = "NONE"
 STATES = (NOT_BEGUN, *(state.name for state in State))
@@ -28,8 +28,12 @@ class ManagerCoverage(Coverage):
     def count(self, state: str, packet: Packet, answers: Sequence[Frame]) -> None:
         """One more packet."""
         number = _NUMBERS[packet.message] if isinstance(packet, Mad) else packet.opcode
-        kinds = [_kind(frame) for frame in answers if len(frame) > _MAD + MAD_SIZE]
-        self.counts[state, number, kinds[0] if kinds else ()] += 1
+        kind: tuple[int, ...] = ()
+        for frame in answers:
+            if len(frame) > _MAD + MAD_SIZE:
+                kind = _kind(frame[_MAD : _MAD + MAD_SIZE])
+                break
+        self.counts[state, number, kind] += 1
 
     def table(self) -> dict[str, dict[str, Counter[str]]]:
         """Answers by message and state, everything by name; also what was never tried."""
@@ -44,22 +48,17 @@ class ManagerCoverage(Coverage):
 
 def manager_verdict(mad: bytes) -> str:
     """What a MAD says, without its numbers: `REJ INVALID_SERVICE_ID`."""
-    return _text(_kind_of(mad)) if decode(mad) else "no MAD of CM"
+    return _text(_kind(mad)) if decode(mad) else "no MAD of CM"
 
 
-def _kind(frame: Frame) -> tuple[int, ...]:
-    return _kind_of(frame[_MAD : _MAD + MAD_SIZE])
-
-
-def _kind_of(mad: bytes) -> tuple[int, ...]:
+def _kind(mad: bytes) -> tuple[int, ...]:
     """The attribute ID of a MAD, and the reason of a REJ or the status of a SIDR_REP."""
-    received = decode(mad)
-    message = received.message if received else None
-    if isinstance(message, cm.REJ):
-        return _REJ, message.reason
-    if isinstance(message, cm.SIDR_REP):
-        return _SIDR_REP, message.status
-    return (_ATTRIBUTES[type(message).__name__],) if message else ()
+    attribute = int.from_bytes(mad[_ATTRIBUTE_ID])
+    if attribute == _REJ:
+        return attribute, cm.REJ.unpack(mad, MAD.SIZE).reason
+    if attribute == _SIDR_REP:
+        return attribute, cm.SIDR_REP.unpack(mad, MAD.SIZE).status
+    return (attribute,)
 
 
 def _text(kind: tuple[int, ...]) -> str:
@@ -74,6 +73,7 @@ def _text(kind: tuple[int, ...]) -> str:
 
 
 _REJ, _SIDR_REP = int(cm.CMAttribute.REJ), int(cm.CMAttribute.SIDR_REP)
-_ATTRIBUTES = {name: int(cm.CMAttribute[name]) for name in MESSAGES}
-_NUMBERS = {name: 0x100 | number for name, number in _ATTRIBUTES.items()}
+_ATTRIBUTE_ID = slice(16, 18)
+"""Of a MAD."""
+_NUMBERS = {name: 0x100 | cm.CMAttribute[name] for name in MESSAGES}
 """Beyond the opcodes, which other packets are counted by."""

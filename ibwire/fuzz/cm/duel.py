@@ -29,8 +29,10 @@ class ManagerDuel(Duel):
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same."""
         reference = self._managed[0]
-        if isinstance(step, Mad | Command):
+        if isinstance(step, Mad):
             reference.choose(step.exchange)
+        elif isinstance(step, Command):
+            reference.exchange = step.exchange
         elif isinstance(step, Packet):
             reference.choose(reference.exchange)
         return super().step(step)

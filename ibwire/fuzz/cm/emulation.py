@@ -8,6 +8,9 @@ may be under way, each known by the fuzzer's ID for it.
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import pairwise
+from operator import attrgetter
 from random import Random
 
 from ibwire.cm.connection import Connection as Managed
@@ -71,6 +74,8 @@ class ManagedEmulation(Emulation):
     ) -> None:
         self._seed = seed
         self._own_id = own_id
+        self._spare: deque[QueuePair] = deque()
+        """Queue pairs of connections that are over, for those that come."""
         super().__init__(connection, profile, numbers)
         self.node = self._managed = ManagedDevice(self.device, Random(seed))
         self._begin()
@@ -78,7 +83,7 @@ class ManagedEmulation(Emulation):
     def reconnect(self, connection: Connection) -> None:
         """Begin again, with other attributes of the connection beside."""
         for qp in self._queue_pairs.values():
-            qp.close()
+            self._give_back(qp)
         super().reconnect(connection)
         self._begin()
 
@@ -100,38 +105,38 @@ class ManagedEmulation(Emulation):
     def choose(self, exchange: int) -> None:
         """Let `symbols` and PSNs be about an exchange, as it is now."""
         self.exchange = exchange
-        connection = self.exchanges.get(exchange)
-        self._chosen = self._queue_pairs.get(connection, self.qp) if connection else self.qp
-        other = next(
-            (each for each in reversed(self.exchanges.values()) if each is not connection), None
-        )
-        is_active = connection is not None and connection.is_active
-        transaction = OWN_TRANSACTION + exchange
-        if is_active and connection is not None:
-            transaction = connection.request_transaction
-        self.symbols |= {
-            "own.id": self._own_id + exchange,
-            "own.qpn": OWN_QPN + exchange,
-            "own.psn": OWN_PSN + exchange,
-            "id": connection.local_id if connection else 0,
-            "other.id": other.local_id if other else 0,
-            "qpn": self._chosen.number,
-            "transaction": transaction,
-            "service": PEER_SERVICE if is_active else SERVICE,
-            "answered": 0 if is_active else 1,  # the REQ or the REP of the device
-        }
+        exchanges, symbols = self.exchanges, self.symbols
+        connection = exchanges.get(exchange)
+        self._chosen = self.qp
+        symbols["own.id"] = self._own_id + exchange
+        symbols["own.qpn"] = OWN_QPN + exchange
+        symbols["own.psn"] = OWN_PSN + exchange
+        symbols["other.id"] = 0
+        for other in reversed(exchanges.values()):
+            if other is not connection:
+                symbols["other.id"] = other.local_id
+                break
+        if connection is not None and connection in self._queue_pairs:
+            self._chosen = self._queue_pairs[connection]
+        symbols["id"] = connection.local_id if connection is not None else 0
+        symbols["qpn"] = self._chosen.number
+        if connection is not None and connection.is_active:
+            symbols["transaction"] = connection.request_transaction
+            symbols["service"] = PEER_SERVICE
+            symbols["answered"] = 0  # the REQ of the device
+        else:
+            symbols["transaction"] = OWN_TRANSACTION + exchange
+            symbols["service"] = SERVICE
+            symbols["answered"] = 1  # its REP
 
     def answers(self) -> list[Frame]:
         """What it sends now; raises `RunsAway` when that does not end."""
         found = super().answers()
         while (event := self.manager.poll_event()) is not None:
-            self._hear(event.kind, event.connection)
-            self._told.append(
-                (
-                    *(_EVENT, event.kind.value, event.connection.local_id, event.reason),
-                    *(int.from_bytes(event.private_data), int.from_bytes(event.ari)),
-                )
-            )
+            kind, connection, data, reason, ari = event
+            self._hear(kind, connection)
+            said = int.from_bytes(data), int.from_bytes(ari)
+            self._told.append((_EVENT, int(kind), connection.local_id, reason, *said))
         return found
 
     def completions(self) -> list[Completion]:
@@ -144,11 +149,12 @@ class ManagedEmulation(Emulation):
 
     def events(self) -> list[int]:
         """Asynchronous events since the last call; what stands in the manager's tables."""
-        connections = self.manager.connections
-        counts = [len(self.exchanges), len(self._queue_pairs), len(self.device.qps)]
-        counts.append(self._listener.waiting if self._listener else -1)
-        states = [each.state.value for each in connections]
-        return super().events() + counts + states
+        return [
+            *super().events(),
+            *(len(self.exchanges), len(self._queue_pairs), len(self.device.qps)),
+            self._listener.waiting if self._listener else -1,
+            *map(int, map(_STATE_OF, self.manager.connections)),
+        ]
 
     def psn(self, base: str) -> int:
         """What PSNs of a case count from: those of the chosen exchange's queue pair."""
@@ -162,8 +168,8 @@ class ManagedEmulation(Emulation):
     @property
     def state(self) -> str:
         """The state of the chosen exchange."""
-        state = self.stage(self.exchange)
-        return state.name if state else "NONE"
+        connection = self.exchanges.get(self.exchange)
+        return _STATES[connection.state] if connection is not None else "NONE"
 
     # The application.
 
@@ -176,9 +182,7 @@ class ManagedEmulation(Emulation):
             elif command.what == "connect":
                 self._connect_to_fuzzer(number)
             elif command.what == "resolve":
-                wanted = cm.SIDR_REQ(pkey=0xFFFF, service_id=PEER_SERVICE)
-                asked = manager.resolve(wanted, AddressVector(dgid=_PEER_GID), now)
-                self.exchanges[number] = asked
+                self.exchanges[number] = manager.resolve(_RESOLVE, _PEER, now)
             elif command.what == "unlisten":
                 if self._listener is not None:
                     manager.unlisten(self._listener)
@@ -206,18 +210,11 @@ class ManagedEmulation(Emulation):
 
     def _connect_to_fuzzer(self, exchange: int) -> None:
         qp = self._queue_pair()
-        wanted = request(
-            service_id=PEER_SERVICE,
-            source=_GID,
-            destination=_PEER_GID,
-            qpn=qp.number,
-            starting_psn=_STARTING_PSN + qp.number,
-            mtu=256,
-        )
+        wanted = _REQUEST.altered(local_qpn=qp.number, starting_psn=_STARTING_PSN + qp.number)
         try:
             asked = self.manager.connect(wanted, self.now)
         except VerbsError:
-            qp.close()
+            self._give_back(qp)
             raise
         self._queue_pairs[asked] = qp
         self.exchanges[exchange] = asked
@@ -225,14 +222,14 @@ class ManagedEmulation(Emulation):
     def _accept(self, connection: Managed) -> None:
         manager, now = self.manager, self.now
         if isinstance(connection.request, cm.SIDR_REQ):
-            manager.accept(connection, resolve_reply(self.qp.number), now)
+            manager.accept(connection, _RESOLVED.altered(qpn=self.qp.number), now)
             return
         qp = self._queue_pair()
+        answer = _REPLY.altered(local_qpn=qp.number, starting_psn=_STARTING_PSN + qp.number)
         try:
-            answer = reply(qpn=qp.number, starting_psn=_STARTING_PSN + qp.number)
             manager.accept(connection, answer, now)
         except VerbsError:
-            qp.close()
+            self._give_back(qp)
             raise
         self._queue_pairs[connection] = qp
         try:
@@ -251,19 +248,27 @@ class ManagedEmulation(Emulation):
         if kind is EventKind.ESTABLISHED and qp.state is QPState.RTR:
             self._bring_up(connection, QPState.RTS)
         elif kind is EventKind.DISCONNECTED:
-            qp.modify(QPAttr(qp_state=QPState.ERR), QPAttrMask.STATE)
+            qp.modify(_ERROR, _STATE)
         self._forget_ended(connection)
 
     def _forget_ended(self, connection: Managed) -> None:
         if connection.state is State.IDLE and connection in self._queue_pairs:
-            self._queue_pairs.pop(connection).close()
+            self._give_back(self._queue_pairs.pop(connection))
 
     # Queue pairs.
 
     def _queue_pair(self) -> QueuePair:
+        """One in RESET: of the spare ones that which has been spare for longest."""
+        if self._spare:
+            return self._spare.popleft()
         send_cq, recv_cq = self._queues
         cap = QPCap(16, 16, max_send_sge=1, max_recv_sge=1)
         return self.device.create_qp(QPInit(QPType.RC, self._pd, send_cq, recv_cq, cap=cap))
+
+    def _give_back(self, qp: QueuePair) -> None:
+        if qp.state is not QPState.RESET:
+            qp.modify(_RESET, _STATE)
+        self._spare.append(qp)
 
     def _bring_up(self, connection: Managed, *states: QPState) -> None:
         """Take the queue pair of a connection through states; RTR begins with INIT."""
@@ -273,13 +278,15 @@ class ManagedEmulation(Emulation):
         if states[0] is QPState.RTR:
             states = (QPState.INIT, *states)
         for state in states:
-            required = TRANSITIONS[QPType.RC][qp.state, state].required
             wanted.qp_state = state
-            qp.modify(wanted, required | QPAttrMask.STATE)
+            qp.modify(wanted, _MASKS[state])
 
 
 _EVENT = 2
 """Where other completions have the number of their queue."""
+
+_STATE_OF = attrgetter("state")
+_STATES = {state: state.name for state in State}
 
 _GID, _PEER_GID = gid_of(ADDRESS), gid_of(PEER_ADDRESS)
 _STARTING_PSN = 0x1000
@@ -290,3 +297,27 @@ _ALWAYS = {
     "own.guid": ca_guid(mac_of(_PEER_GID)),
 }
 """Symbols of every exchange."""
+
+_REQUEST = request(
+    service_id=PEER_SERVICE,
+    source=_GID,
+    destination=_PEER_GID,
+    qpn=0,
+    starting_psn=0,
+    mtu=256,
+)
+_REPLY = reply(qpn=0, starting_psn=0)
+_RESOLVE = cm.SIDR_REQ(pkey=0xFFFF, service_id=PEER_SERVICE)
+_RESOLVED = resolve_reply(0)
+"""What the application says, but for its queue pair."""
+
+_PEER = AddressVector(dgid=_PEER_GID)
+
+_STATE = int(QPAttrMask.STATE)
+_RESET, _ERROR = QPAttr(qp_state=QPState.RESET), QPAttr(qp_state=QPState.ERR)
+_UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
+_MASKS = {
+    after: int(TRANSITIONS[QPType.RC][before, after].required | QPAttrMask.STATE)
+    for before, after in pairwise(_UP)
+}
+"""Attributes that the way to a state needs."""
