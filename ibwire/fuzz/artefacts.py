@@ -17,10 +17,11 @@ from ibwire.capture import PcapngWriter
 from ibwire.drill.files import named, write_text, write_xml
 from ibwire.errors import ScriptError
 from ibwire.fuzz.case import Case, Connect, Packet, step_text, to_json
+from ibwire.fuzz.cm.scripts import manager_script
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.scripts import CannotSay, script
-from ibwire.fuzz.targets import Target, target
+from ibwire.fuzz.targets import CM, Target, role_of, target
 from ibwire.fuzz.telling import finding_lines, some
 from ibwire.units import NS
 
@@ -59,7 +60,8 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
     rule = [f"Found by ibwire fuzz: {finding.bucket}."]
     rule += [f"From {case.origin}."] * bool(case.origin)
     try:
-        text = script(case, finding.difference, "\n".join(rule), finding.rule)
+        write = manager_script if role_of(case) == CM else script
+        text = write(case, finding.difference, "\n".join(rule), finding.rule)
         if not target(f"emu:{case.profile}").fulfils(text):
             reason = "without the choices of the target the answers before it are others"
             return "", reason if case.choices else "the emulator does not do what it says"

@@ -19,10 +19,8 @@ from ibwire.fuzz.case import (
     NONE,
     Case,
     CaseError,
-    Command,
     Connect,
     Connection,
-    Mad,
     Packet,
     Post,
     Receive,
@@ -92,11 +90,9 @@ def script(case: Case, difference: Difference, rule: str, section: str = "") -> 
     """
     if any(isinstance(step, Connect) for step in case.steps):
         raise CannotSay("it has several connections, one after the other")
-    if any(isinstance(step, Mad | Command) for step in case.steps):
-        raise CannotSay("what a connection manager does is not written as a script")
     usual = list(moments(case, profile_of(case.profile, {})))
     chosen = list(moments(case, profile_of(case.profile, case.choices)))
-    writer = _Writer(case.connection)
+    writer = Writer(case.connection)
     writer.receive(case.connection.receives)
     for number, step in enumerate(case.steps):
         is_last = number == len(case.steps) - 1
@@ -165,7 +161,7 @@ def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
     yield from stores
 
 
-class _Writer:
+class Writer:
     """The lines of a script."""
 
     def __init__(self, connection: Connection) -> None:
@@ -220,14 +216,7 @@ class _Writer:
         ]
         words += [f"len={packet.length}"] * bool(packet.length)
         words += [f"at={packet.at}"] * bool(packet.at and packet.length)
-        if packet.pad is not None:
-            words.append(f"pad={packet.pad}")
-        words += [f"more={packet.more}"] * bool(packet.more)
-        whole = len(encode(replace(packet, cut=None), 0, symbols))
-        if packet.cut is not None and packet.cut < whole:
-            words.append(f"cut={packet.cut}")
-        if packet.icrc != GOOD:
-            words.append(f"icrc={_ICRC.get(packet.icrc, hex(packet.icrc))}")
+        words += odd_ends(packet, len(encode(replace(packet, cut=None), 0, symbols)))
         return " ".join(words)
 
     def _psn(self, psn: int, *, own: bool) -> str:
@@ -341,6 +330,17 @@ class _Writer:
                 )
                 words.append(f"{name}=" + ("{%s}" if len(texts) > 1 else "%s") % ", ".join(texts))
             self.lines.append(" ".join(words))
+
+
+def odd_ends(packet: Packet, whole: int) -> list[str]:
+    """Words for what is odd behind the payload. whole: bytes from the BTH on, if none are cut."""
+    words = [f"pad={packet.pad}"] * (packet.pad is not None)
+    words += [f"more={packet.more}"] * bool(packet.more)
+    if packet.cut is not None and packet.cut < whole:
+        words.append(f"cut={packet.cut}")
+    if packet.icrc != GOOD:
+        words.append(f"icrc={_ICRC.get(packet.icrc, hex(packet.icrc))}")
+    return words
 
 
 def _value(value: Value, width: int, symbols: Symbols) -> str:

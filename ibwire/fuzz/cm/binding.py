@@ -75,7 +75,7 @@ def _named(packet: Mad) -> set[str]:
 def _changed(whole: bytes, packet: Mad, symbols: Symbols) -> bytes:
     """A message with the fields that a step says."""
     kinds = *_COMMON, FORMS[packet.message].kind
-    given: dict[str, dict[str, int]] = {_PARTS[kind]: {} for kind in kinds}
+    given: dict[str, dict[str, int]] = {PARTS[kind]: {} for kind in kinds}
     for name, value in packet.fields.items():
         part, _, key = name.partition(".")
         if part in given:
@@ -85,7 +85,7 @@ def _changed(whole: bytes, packet: Mad, symbols: Symbols) -> bytes:
     changed, begin = b"", 0
     for kind in kinds:
         header = whole[begin : begin + kind.SIZE]
-        fields = given[_PARTS[kind]]
+        fields = given[PARTS[kind]]
         changed += rewritten(header, kind, fields) if fields else header
         begin += kind.SIZE
     return changed
@@ -191,7 +191,7 @@ _SIZE = sum(kind.SIZE for kind in _COMMON) + cm.REQ.SIZE
 """Bytes of every message from the BTH on."""
 
 _KINDS = (*_COMMON, *(form.kind for form in FORMS.values()))
-_PARTS = {kind: kind.KEY.rpartition(".")[2] for kind in _KINDS}
+PARTS = {kind: kind.KEY.rpartition(".")[2] for kind in _KINDS}
 """What the names of their fields begin with."""
 
 

@@ -14,8 +14,8 @@ from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
 class ManagedSubject(Subject, Protocol):
     """A device under test with a connection manager, in this process."""
 
-    def command(self, command: Command) -> None:
-        """Let the application say something to its manager."""
+    def command(self, command: Command) -> bool:
+        """Let the application say something to its manager; whether it could."""
         ...
 
 

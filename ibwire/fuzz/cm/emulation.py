@@ -136,7 +136,7 @@ class ManagedEmulation(Emulation):
             kind, connection, data, reason, ari = event
             self._hear(kind, connection)
             said = int.from_bytes(data), int.from_bytes(ari)
-            self._told.append((_EVENT, int(kind), connection.local_id, reason, *said))
+            self._told.append((EVENT, int(kind), connection.local_id, reason, *said))
         return found
 
     def completions(self) -> list[Completion]:
@@ -173,8 +173,8 @@ class ManagedEmulation(Emulation):
 
     # The application.
 
-    def command(self, command: Command) -> None:
-        """Do as a case says, unless the state of the connection forbids it."""
+    def command(self, command: Command) -> bool:
+        """Do as a case says; whether the state of the connection allowed it."""
         manager, now, number = self.manager, self.now, command.exchange
         try:
             if command.what == "listen":
@@ -184,13 +184,17 @@ class ManagedEmulation(Emulation):
             elif command.what == "resolve":
                 self.exchanges[number] = manager.resolve(_RESOLVE, _PEER, now)
             elif command.what == "unlisten":
-                if self._listener is not None:
-                    manager.unlisten(self._listener)
-                    self._listener = None
+                if self._listener is None:
+                    return False
+                manager.unlisten(self._listener)
+                self._listener = None
             elif (connection := self.exchanges.get(number)) is not None:
                 self._command(command.what, connection)
+            else:
+                return False
         except VerbsError:
-            return  # it may be over already: a message was quicker than the application
+            return False  # it may be over already: a message was quicker than the application
+        return True
 
     def _command(self, what: str, connection: Managed) -> None:
         manager, now = self.manager, self.now
@@ -282,7 +286,7 @@ class ManagedEmulation(Emulation):
             qp.modify(wanted, _MASKS[state])
 
 
-_EVENT = 2
+EVENT = 2
 """Where other completions have the number of their queue."""
 
 _STATE_OF = attrgetter("state")
