@@ -406,12 +406,15 @@ MANAGER_QUESTIONS = (
     *("disconnect", "cm_events"),
 )
 
+
+def _managed(name: str) -> Callable[..., Any]:
+    # Not an argument with a default: whoever asks could say what it is.
+    return lambda agent, **given: agent.manage(name, **given)
+
+
 HANDLERS: dict[str, Callable[..., Any]] = {
     **{name: getattr(Agent, name) for name in QUESTIONS},
-    **{
-        name: lambda agent, _name=name, **given: agent.manage(_name, **given)
-        for name in MANAGER_QUESTIONS
-    },
+    **{name: _managed(name) for name in MANAGER_QUESTIONS},
 }
 
 

@@ -13,7 +13,8 @@ import errno
 import os
 import socket
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from ctypes import POINTER, byref, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -23,7 +24,15 @@ from pyverbs.pyverbs_error import PyverbsError  # type: ignore[import-not-found]
 from pyverbs.qp import QPAttr  # type: ignore[import-not-found]
 
 TCP_SPACE = 0x0106
-"""RDMA_PS_TCP, which is also in the upper half of a service ID (IBA annex A11)."""
+"""RDMA_PS_TCP, which a service ID has above the 16 bits of its port (IBA annex A11)."""
+
+MAXIMUM_KEPT = 4096
+"""IDs, and events that nobody has asked for, before requests from the network are refused."""
+
+MOST_DEPTH = 254
+"""READs and ATOMICs at a time: 255 is as many as the device can (RDMA_MAX_RESP_RES)."""
+
+LARGEST_INT = (1 << 31) - 1
 
 V4_MAPPED = bytes(10) + b"\xff\xff"
 """First bytes of a GID that is an IPv4 address (RFC 4291)."""
@@ -60,7 +69,8 @@ class RDMAManager:
         self._events: list[dict[str, int]] = []
         self._channel = self._library.rdma_create_event_channel()
         if not self._channel:
-            raise _failure("rdma_create_event_channel")
+            reason = _failure("rdma_create_event_channel").strerror
+            raise NotImplementedError(f"no connection manager here: {reason}")
         os.set_blocking(self.fileno(), False)
 
     def fileno(self) -> int:
@@ -72,9 +82,12 @@ class RDMAManager:
         pointer = POINTER(Event)()
         while not self._library.rdma_get_cm_event(self._channel, byref(pointer)):
             event = pointer.contents
-            kind, connection = event.event, int(event.id)
-            self._events.append({"event": kind, "status": event.status})
+            kind, connection, status = event.event, int(event.id), event.status
             self._library.rdma_ack_cm_event(pointer)
+            if kind == CONNECT_REQUEST and not self._has_room():
+                self._library.rdma_destroy_id(connection)  # the kernel refuses it then
+                continue
+            self._events.append({"event": kind, "status": status})
             if kind == CONNECT_REQUEST:
                 self._made.append(connection)
                 self._newest = connection
@@ -105,9 +118,9 @@ class RDMAManager:
 
     def listen(self, service: int, backlog: int, gid: str) -> None:
         """Listen at an address of the device."""
-        listener = self._create(self._channel)
-        self._call("rdma_bind_addr", listener, _sockaddr(gid, _port(service)))
-        self._call("rdma_listen", listener, backlog)
+        with self._created(self._channel) as listener:
+            self._call("rdma_bind_addr", listener, _sockaddr(gid, _port(service)))
+            self._call("rdma_listen", listener, _limited(backlog, LARGEST_INT))
         self._listener = listener
 
     def unlisten(self) -> None:
@@ -121,29 +134,32 @@ class RDMAManager:
         self,
         service: int,
         gid: str,
+        own_gid: str,
         initiator_depth: int,
         responder_resources: int,
         **timing: int,
     ) -> None:
-        """Ask for a connection to a service at an address."""
+        """Ask for a connection to a service at an address, from one of the device."""
         if timing:
             raise NotImplementedError(
                 f"the kernel has {' and '.join(timing)} of its own (20 and 15)"
             )
-        # Without a channel every step is waited for.
-        self._newest = connection = self._create(None)
-        address_of_peer = _sockaddr(gid, _port(service))
-        self._call("rdma_resolve_addr", connection, None, address_of_peer, RESOLUTION_MS)
-        self._call("rdma_resolve_route", connection, RESOLUTION_MS)
-        self._call("rdma_migrate_id", connection, self._channel)
         parameters = self._parameters(initiator_depth, responder_resources)
-        self._call("rdma_connect", connection, byref(parameters))
+        source, destination = _sockaddr(own_gid, 0), _sockaddr(gid, _port(service))
+        # Without a channel every step is waited for.
+        with self._created(None) as connection:
+            self._call("rdma_resolve_addr", connection, source, destination, RESOLUTION_MS)
+            self._call("rdma_resolve_route", connection, RESOLUTION_MS)
+            self._call("rdma_migrate_id", connection, self._channel)
+            self._call("rdma_connect", connection, byref(parameters))
+        self._newest = connection
 
     def accept(self, initiator_depth: int, responder_resources: int) -> None:
         """Accept a request, with the queue pair in RTR."""
         connection = self._connection()
-        self._modify(connection, e.IBV_QPS_INIT, e.IBV_QPS_RTR)
         parameters = self._parameters(initiator_depth, responder_resources)
+        # Until it has sent the REP the kernel knows only what the REQ wants to be served.
+        self._modify(connection, e.IBV_QPS_INIT, e.IBV_QPS_RTR, most_served=responder_resources)
         self._call("rdma_accept", connection, byref(parameters))
 
     def reject(self, reason: int) -> None:
@@ -175,12 +191,22 @@ class RDMAManager:
             raise OSError(errno.EINVAL, "no connection was asked for")
         return self._newest
 
-    def _create(self, channel: int | None) -> int:
+    def _has_room(self) -> bool:
+        return max(len(self._made), len(self._events)) < MAXIMUM_KEPT
+
+    @contextmanager
+    def _created(self, channel: int | None) -> Iterator[int]:
+        """An ID, which is gone again when something fails that is done with it."""
+        if not self._has_room():
+            raise OSError(errno.ENOMEM, f"{MAXIMUM_KEPT} connections, or events to be asked for")
         made = c_void_p()
         self._call("rdma_create_id", channel, byref(made), None, TCP_SPACE)
         created = int(made.value or 0)
         self._made.append(created)
-        return created
+        with ExitStack() as undo:
+            undo.callback(self._destroy, created)
+            yield created
+            undo.pop_all()
 
     def _destroy(self, made: int) -> None:
         self._made.remove(made)
@@ -188,18 +214,22 @@ class RDMAManager:
 
     def _parameters(self, initiator_depth: int, responder_resources: int) -> Parameters:
         return Parameters(
-            responder_resources=responder_resources,
-            initiator_depth=initiator_depth,
+            responder_resources=_limited(responder_resources, MOST_DEPTH),
+            initiator_depth=_limited(initiator_depth, MOST_DEPTH),
             retry_count=RETRIES,
             rnr_retry_count=RETRIES,
             qp_num=self._qp.qp_num,
         )
 
-    def _modify(self, connection: int, *states: int) -> None:
-        """Bring the queue pair to one state after the other, as the kernel says."""
+    def _modify(self, connection: int, *states: int, most_served: int = MOST_DEPTH) -> None:
+        """Bring the queue pair to one state after the other, as the kernel says.
+
+        most_served: READs and ATOMICs of the peer at a time, whatever the kernel says.
+        """
         for state in states:
             told, mask = Attributes(qp_state=state), c_int()
             self._call("rdma_init_qp_attr", connection, byref(told), byref(mask))
+            told.max_dest_rd_atomic = min(told.max_dest_rd_atomic, most_served)
             attr = QPAttr()
             for bit, name in FIELDS.items():
                 if mask.value & bit:
@@ -218,7 +248,11 @@ class RDMAManager:
             self._qp.modify(attr, mask.value)
 
     def _call(self, name: str, *arguments: object) -> None:
-        if getattr(self._library, name)(*arguments):
+        try:
+            failed = getattr(self._library, name)(*arguments)
+        except ctypes.ArgumentError as error:  # which is no TypeError
+            raise TypeError(f"{name}: {error}") from None
+        if failed:
             raise _failure(name)
 
 
@@ -239,15 +273,13 @@ class Parameters(ctypes.Structure):
 
 
 class Event(ctypes.Structure):
-    """rdma_cm_event, as far as both kinds of parameters have room."""
+    """rdma_cm_event, without the parameters at its end."""
 
     _fields_ = (
         ("id", c_void_p),
         ("listen_id", c_void_p),
         ("event", c_int),
         ("status", c_int),
-        ("parameters", Parameters),
-        ("rest", c_uint8 * 64),
     )
 
 
@@ -328,13 +360,21 @@ def _librdmacm() -> Any:
         raise NotImplementedError(f"librdmacm: {error}") from None
     library.rdma_create_event_channel.restype = c_void_p
     for name, types in ARGUMENTS.items():
-        getattr(library, name).argtypes = types
+        if hasattr(library, name):  # rdma_reject_ece is younger than the others
+            getattr(library, name).argtypes = types
     return library
 
 
 def _failure(name: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def _limited(number: int, most: int) -> int:
+    """A number as it is: ctypes cuts what is too large."""
+    if not 0 <= number <= most:
+        raise OSError(errno.EINVAL, f"{number} is not from 0 to {most}")
+    return number
 
 
 def _port(service: int) -> int:
@@ -348,4 +388,6 @@ def _sockaddr(gid: str, port: int) -> bytes:
     address = socket.inet_pton(socket.AF_INET6, gid)
     if address.startswith(V4_MAPPED):
         return struct.pack("=H", socket.AF_INET) + struct.pack(">H4s8x", port, address[12:])
+    if address[0] == 0xFE and address[1] >> 6 == 2:  # fe80::/10 (RFC 4291)
+        raise NotImplementedError(f"{gid} is link-local, and on which link it does not say")
     return struct.pack("=H", socket.AF_INET6) + struct.pack(">H4x16s4x", port, address)

@@ -31,6 +31,16 @@ from ibwire_layers.packet import Packet
 
 SERVICE = cm.rdma_cm_service_id(cm.PortSpace.TCP, PORT)
 
+_DEPTHS = {"initiator_depth": 1, "responder_resources": 1}
+
+USUAL: Mapping[str, Mapping[str, int]] = {
+    "listen": {"service": SERVICE, "backlog": 128},
+    "connect": {"service": SERVICE, **_DEPTHS},
+    "accept": _DEPTHS,
+    "reject": {"reason": cm.RejectReason.CONSUMER_DEFINED},
+}
+"""What a verb has that does not say it."""
+
 FIRST_ID, FIRST_TRANSACTION = 0x0B0B0001, 0x7700000000000001
 """Of the peer, unless a script says otherwise."""
 
@@ -183,13 +193,11 @@ class Manager:
 
     def do(self, verb: str, given: Mapping[str, int]) -> None:
         """Carry a command out; raises `VerbsError` where there is nothing that it could mean."""
-        _COMMANDS[verb](self, given)
+        _COMMANDS[verb](self, {**USUAL.get(verb, {}), **given})
         self.settle()
 
     def _listen(self, given: Mapping[str, int]) -> None:
-        self._listener = self._manager.listen(
-            given.get("service", SERVICE), given.get("backlog", 128)
-        )
+        self._listener = self._manager.listen(given["service"], given["backlog"])
 
     def _unlisten(self, given: Mapping[str, int]) -> None:
         if self._listener is None:
@@ -206,7 +214,7 @@ class Manager:
             max_cm_retries=given.get("max_cm_retries", LINUX.max_cm_retries),
         )
         wanted = request(
-            service_id=given.get("service", SERVICE),
+            service_id=given["service"],
             source=ends.source,
             destination=ends.destination,
             qpn=symbols["qpn"],
@@ -214,8 +222,8 @@ class Manager:
             mtu=symbols["mtu"],
             flow_label=ends.flow_label,
             pkey=symbols["pkey"],
-            initiator_depth=given.get("initiator_depth", 1),
-            responder_resources=given.get("responder_resources", 1),
+            initiator_depth=given["initiator_depth"],
+            responder_resources=given["responder_resources"],
             timing=timing,
             private_data=ends.private_data(),
         )
@@ -226,15 +234,14 @@ class Manager:
         answer = reply(
             qpn=symbols["qpn"],
             starting_psn=symbols["rq_psn"],
-            initiator_depth=given.get("initiator_depth", 1),
-            responder_resources=given.get("responder_resources", 1),
+            initiator_depth=given["initiator_depth"],
+            responder_resources=given["responder_resources"],
         )
         self._manager.accept(connection, answer, self._connected.now)
         self._connected.join(connection, QPState.RTR)
 
     def _reject(self, given: Mapping[str, int]) -> None:
-        reason = given.get("reason", int(cm.RejectReason.CONSUMER_DEFINED))
-        self._manager.reject(self._connection(), self._connected.now, reason)
+        self._manager.reject(self._connection(), self._connected.now, given["reason"])
 
     def _delay(self, given: Mapping[str, int]) -> None:
         time = given.get("service_timeout")

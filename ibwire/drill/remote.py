@@ -10,7 +10,7 @@ from typing import Any
 
 from ibwire.cm.states import EventKind
 from ibwire.drill.emulated import ATTRIBUTES, DEFAULTS, UP
-from ibwire.drill.manager import SERVICE
+from ibwire.drill.manager import USUAL
 from ibwire.drill.target import Told, Unable
 from ibwire.errors import PeerError, VerbsError
 from ibwire.rc.attributes import (
@@ -25,7 +25,6 @@ from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, WC, RecvWR, SendWR, WCOpcode, WCStatus, WROpcode
-from ibwire_layers.cm import RejectReason
 
 Ask = Callable[[dict[str, Any]], Any]
 """Brings a question to the agent and the answer back; raises `PeerError`."""
@@ -276,28 +275,24 @@ class RemoteManager:
 
     def __init__(self, ask: Callable[..., Any], gid: str, peer_gid: str) -> None:
         self._ask = ask
-        self._gids = gid, peer_gid
+        self._addresses: Mapping[str, Mapping[str, str]] = {
+            "listen": {"gid": gid},
+            "connect": {"gid": peer_gid, "own_gid": gid},
+        }
         self._events: deque[Told] = deque()
 
     @property
     def events(self) -> deque[Told]:
         """What the application was told and no line has looked at."""
         found = self._ask("cm_events")
-        try:
-            for each in found:
-                kind = EventKind[_EVENTS[each["event"]]]
-                # Linux tells the reason of a REJ, and otherwise an errno (`cma_ib_handler`).
-                reason = int(each["status"]) if kind is EventKind.REJECTED else 0
-                self._events.append(RemoteEvent(kind, reason))
-        except (KeyError, TypeError, ValueError) as error:
-            raise PeerError(f"the agent was told {found!r}: {error!r}") from None
+        if not isinstance(found, list):
+            raise PeerError(f"the agent was told {found!r}, which is no list")
+        self._events += map(_told, found)
         return self._events
 
     def do(self, verb: str, given: Mapping[str, int]) -> None:
         """Have it do something; raises `VerbsError` and `Unable`."""
-        address = {"listen": self._gids[0], "connect": self._gids[1]}
-        named = {"gid": address[verb]} if verb in address else {}
-        self._ask(verb, **{**_USUAL.get(verb, {}), **given, **named})
+        self._ask(verb, **{**USUAL.get(verb, {}), **given, **self._addresses.get(verb, {})})
 
 
 def _text(gid: int) -> str:
@@ -307,6 +302,18 @@ def _text(gid: int) -> str:
 
 def _piece(sges: Sequence[SGE]) -> list[int] | None:
     return [sges[0].addr, sges[0].length, sges[0].lkey] if sges else None
+
+
+def _told(found: object) -> RemoteEvent:
+    match found:
+        case {"event": int(number), "status": int(status)}:
+            if number in _EVENTS:
+                kind = EventKind[_EVENTS[number]]
+                # Linux tells the reason of a REJ, and otherwise an errno (`cma_ib_handler`).
+                return RemoteEvent(kind, status if kind is EventKind.REJECTED else 0)
+            if 0 <= number <= _LAST_EVENT:
+                raise Unable(f"the agent was told event {number}, which scripts have no name for")
+    raise PeerError(f"the agent was told {found!r}")
 
 
 def _completion(found: dict[str, int]) -> WC:
@@ -323,16 +330,6 @@ def _completion(found: dict[str, int]) -> WC:
 
 _QUEUES = ("send", "recv")
 
-_DEPTHS = {"initiator_depth": 1, "responder_resources": 1}
-
-_USUAL: Mapping[str, Mapping[str, int]] = {
-    "listen": {"service": SERVICE, "backlog": 128},
-    "connect": {"service": SERVICE, **_DEPTHS},
-    "accept": _DEPTHS,
-    "reject": {"reason": RejectReason.CONSUMER_DEFINED},
-}
-"""What a verb does not say, as the emulator has it."""
-
 _EVENTS = {
     4: "CONNECT_REQUEST",
     5: "CONNECT_RESPONSE",
@@ -342,7 +339,10 @@ _EVENTS = {
     10: "DISCONNECTED",
     15: "TIMEWAIT_EXIT",
 }
-"""`rdma_cm_event_type` (rdma/rdma_cma.h)."""
+"""`rdma_cm_event_type` (rdma/rdma_cma.h), as far as scripts are about it."""
+
+_LAST_EVENT = 19
+"""RDMA_CM_EVENT_INTERNAL."""
 
 _CAPACITIES = ("max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe")
 

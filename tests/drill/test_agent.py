@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import math
 import re
 import select
 import socket
@@ -395,6 +396,29 @@ def test_what_a_manager_refuses_is_no_more_than_what_it_cannot_do(
     assert error.value.errno == errno.EINVAL
 
 
+def test_who_asks_a_manager_says_nothing_about_its_method(
+    ask: Answer, managed: list[Managed]
+) -> None:
+    remote(ask).manager().do("reject", {})
+
+    answer = ask({"do": "disconnect", "_name": "close"})
+
+    assert answer.keys() == {"unable"}
+    assert not managed[0].is_closed
+
+
+@pytest.mark.parametrize("event", [6, 11, 14])
+def test_an_event_that_scripts_have_no_name_for_is_a_reason_to_leave_a_case_out(
+    event: int,
+) -> None:
+    """CONNECT_ERROR, DEVICE_REMOVAL and ADDR_CHANGE of `rdma_cm_event_type`."""
+    answers = {**GOOD, "cm_events": [{"event": event, "status": 0}]}
+    manager = remote(lambda asked: {"ok": answers[asked["do"]]}).manager()
+
+    with pytest.raises(Unable, match=f"was told event {event}"):
+        assert manager.events
+
+
 def test_addresses_and_services_go_without_saying(ask: Answer) -> None:
     asked: list[dict[str, Any]] = []
 
@@ -413,6 +437,7 @@ def test_addresses_and_services_go_without_saying(ask: Answer) -> None:
             "do": "connect",
             "service": 0x01061C06,
             "gid": gid(2),
+            "own_gid": gid(1),
             "response_timeout": 10,
             "initiator_depth": 1,
             "responder_resources": 1,
@@ -471,7 +496,9 @@ SUCCESS = {"wr_id": 1, "status": 0, "opcode": 0, "byte_len": 8, "flags": 0, "imm
         ("cm_events", [5]),
         ("cm_events", [{"event": 8}]),
         ("cm_events", [{"event": 8, "status": "x"}]),
+        ("cm_events", [{"event": 8, "status": math.inf}]),
         ("cm_events", [{"event": 99, "status": 0}]),
+        ("cm_events", [{"event": -1, "status": 0}]),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_the_agents_fault(question: str, answer: Any) -> None:

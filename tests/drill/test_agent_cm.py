@@ -36,6 +36,7 @@ SERVICE = 0x01061C06
 
 GID_V4 = "0000:0000:0000:0000:0000:ffff:0a00:0002"
 GID_V6 = "fd00:0000:0000:0000:0000:0000:0000:0002"
+LINK_LOCAL = "febf:ffff:0000:0000:0000:0000:0000:0002"
 
 MASKS = {
     QPState.INIT: Mask.STATE | Mask.PKEY_INDEX | Mask.PORT | Mask.ACCESS_FLAGS,
@@ -63,6 +64,7 @@ class Library:
         self.called: list[tuple[Any, ...]] = []
         self.events: deque[Any] = deque()
         self.fails: dict[str, int] = {}
+        self.depth_of_peer = 1
         self._module = module
         self._ends = socket.socketpair()
         self._fd = ctypes.c_int(self._ends[0].fileno())
@@ -100,6 +102,7 @@ class Library:
         told.port_num, told.path_mtu, told.dest_qp_num = 1, 3, 0x123
         told.rq_psn, told.sq_psn, told.timeout, told.retry_cnt = 0x456, 0x789, 19, 6
         told.ah_attr.dgid[:] = [0, int.from_bytes(bytes.fromhex("0000ffff0a000001"), "little")]
+        told.max_dest_rd_atomic = self.depth_of_peer
         told.ah_attr.port_num, told.ah_attr.hop_limit = 1, 64
         return self._answer("rdma_init_qp_attr", connection, told.qp_state)
 
@@ -114,7 +117,10 @@ class Library:
 
 @pytest.fixture
 def host() -> Iterator[SimpleNamespace]:
-    """A `manager` of a queue pair `qp` in RESET, its `library`, and the `module` that it is of."""
+    """A `manager` of a queue pair `qp` in RESET, its `library`, and the `module` that it is of.
+
+    `load` is what loads the library otherwise.
+    """
     install_as_pyverbs()
     try:
         agent = importlib.import_module("ibwire.drill.agent")
@@ -123,10 +129,14 @@ def host() -> Iterator[SimpleNamespace]:
         with use(Network()), pytest.MonkeyPatch.context() as patch:
             owner = agent.Agent(device.Context(name="ibwire1"), lambda: False)
             owner.create(**CREATE)
-            library = Library(module)
+            library, load = Library(module), module._librdmacm
             patch.setattr(module, "_librdmacm", lambda: library)
             yield SimpleNamespace(
-                manager=module.RDMAManager(owner.qp), qp=owner.qp, library=library, module=module
+                manager=module.RDMAManager(owner.qp),
+                qp=owner.qp,
+                library=library,
+                module=module,
+                load=load,
             )
             library.close()
     finally:
@@ -167,10 +177,15 @@ def test_an_address_lies_where_the_library_writes_it(
 
 
 def test_parameters_lie_where_the_library_reads_them(host: SimpleNamespace) -> None:
-    """`struct rdma_conn_param`, and `struct rdma_cm_event` with it behind three numbers."""
+    """`struct rdma_conn_param` of rdma_cma.h."""
     assert host.module.Parameters.rnr_retry_count.offset == 13
     assert host.module.Parameters.qp_num.offset == 16
-    assert host.module.Event.parameters.offset == 24
+
+
+def test_an_event_lies_where_the_library_writes_it(host: SimpleNamespace) -> None:
+    """`struct rdma_cm_event`: two pointers before what it is."""
+    assert host.module.Event.event.offset == 16
+    assert host.module.Event.status.offset == 20
 
 
 @pytest.mark.parametrize(
@@ -209,6 +224,20 @@ def test_who_accepts_is_in_rtr_before_it_says_so(host: SimpleNamespace) -> None:
     assert parameters._obj.rnr_retry_count == 7
 
 
+@pytest.mark.parametrize(("wanted", "served", "expected"), [(7, 2, 2), (2, 7, 2), (7, 0, 0)])
+def test_no_more_is_served_than_the_one_wants_and_the_other_accepts(
+    host: SimpleNamespace, wanted: int, served: int, expected: int
+) -> None:
+    """The kernel has the REP not yet when it says how to come to RTR (`cm_init_qp_rtr_attr`)."""
+    host.library.depth_of_peer = wanted
+    host.library.tell(CONNECT_REQUEST, 0x77)
+
+    host.manager.accept(initiator_depth=1, responder_resources=served)
+
+    attributes, _ = host.qp.query(-1)
+    assert attributes.max_dest_rd_atomic == expected
+
+
 def test_a_connection_that_is_established_brings_the_queue_pair_up(host: SimpleNamespace) -> None:
     host.library.tell(CONNECT_REQUEST, 0x77)
     host.manager.accept(**DEPTHS)
@@ -239,7 +268,7 @@ def test_a_queue_pair_that_does_not_come_up_ends_nothing(host: SimpleNamespace) 
 
 
 def test_who_asks_is_told_that_the_connection_is_there(host: SimpleNamespace) -> None:
-    host.manager.connect(service=SERVICE, gid=GID_V6, **DEPTHS)
+    host.manager.connect(service=SERVICE, gid=GID_V6, own_gid=GID_V6, **DEPTHS)
     asked = host.library.names()
     host.manager.ready()
 
@@ -248,6 +277,14 @@ def test_who_asks_is_told_that_the_connection_is_there(host: SimpleNamespace) ->
     assert state(host) is QPState.RTS
     assert host.library.names()[-1] == "rdma_establish"
     assert host.manager.cm_events() == [{"event": ESTABLISHED, "status": 0}]
+
+
+def test_who_asks_does_so_from_the_address_of_the_device(host: SimpleNamespace) -> None:
+    host.manager.connect(service=SERVICE, gid=GID_V4[:-1] + "9", own_gid=GID_V4, **DEPTHS)
+
+    source = bytes.fromhex("0200 0000 0a000002 0000000000000000")
+    destination = bytes.fromhex("0200 1c06 0a000009 0000000000000000")
+    assert ("rdma_resolve_addr", 1, source, destination, 2000) in host.library.called
 
 
 def test_the_end_is_confirmed_and_what_is_over_dropped(host: SimpleNamespace) -> None:
@@ -280,7 +317,100 @@ def test_nothing_is_left(host: SimpleNamespace) -> None:
     assert host.library.names()[-1] == "rdma_destroy_event_channel"
 
 
+@pytest.mark.parametrize("step", ["rdma_bind_addr", "rdma_listen"])
+def test_of_a_listener_that_cannot_be_nothing_is_left(host: SimpleNamespace, step: str) -> None:
+    host.library.fails[step] = errno.EADDRINUSE
+
+    with pytest.raises(OSError, match=step):
+        host.manager.listen(service=SERVICE, backlog=3, gid=GID_V4)
+
+    assert host.library.called[-1] == ("rdma_destroy_id", 1)
+
+
+def test_of_a_peer_that_is_not_found_nothing_is_left(host: SimpleNamespace) -> None:
+    host.library.fails["rdma_resolve_addr"] = errno.ENETUNREACH
+
+    with pytest.raises(OSError, match="rdma_resolve_addr"):
+        host.manager.connect(service=SERVICE, gid=GID_V4, own_gid=GID_V4, **DEPTHS)
+
+    assert host.library.called[-1] == ("rdma_destroy_id", 1)
+    with pytest.raises(OSError, match="no connection was asked for"):
+        host.manager.disconnect()
+
+
+def test_requests_beyond_what_is_kept_are_refused(
+    host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept: connections until they are over, and what was told until it is asked for."""
+    monkeypatch.setattr(host.module, "MAXIMUM_KEPT", 2)
+    for connection in (0x71, 0x72, 0x73):
+        host.library.tell(CONNECT_REQUEST, connection)
+
+    host.manager.handle()
+    host.library.tell(TIMEWAIT_EXIT, 0x71)
+    host.library.tell(CONNECT_REQUEST, 0x74)
+    host.manager.handle()
+
+    destroyed = [call[1] for call in host.library.called if call[0] == "rdma_destroy_id"]
+    assert destroyed == [0x73, 0x71, 0x74]
+    assert [each["event"] for each in host.manager.cm_events()] == [4, 4, 15]
+    host.library.tell(CONNECT_REQUEST, 0x75)
+    assert len(host.manager.cm_events()) == 1
+    with pytest.raises(OSError, match="2 connections"):
+        host.manager.listen(service=SERVICE, backlog=3, gid=GID_V4)
+
+
 # What cannot be.
+
+
+def test_without_a_manager_in_the_kernel_nothing_is_blamed_on_the_device(
+    host: SimpleNamespace,
+) -> None:
+    """`rdma_create_event_channel` finds no /dev/infiniband/rdma_cm."""
+    ctypes.set_errno(errno.ENODEV)
+    host.library.rdma_create_event_channel = lambda: None
+
+    with pytest.raises(NotImplementedError, match=r"no connection manager here: .*No such device"):
+        host.module.RDMAManager(host.qp)
+
+
+def test_an_older_library_has_no_reason_of_vendors_and_all_the_rest(
+    host: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rdma_reject_ece came with RDMACM_1.3 (librdmacm.map)."""
+    names = ("rdma_create_event_channel", *host.module.ARGUMENTS)
+    functions = {name: SimpleNamespace() for name in names if name != "rdma_reject_ece"}
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(**functions))
+
+    assert host.load().rdma_reject.argtypes is not None
+
+
+def test_an_argument_of_a_wrong_type_is_a_type_error(host: SimpleNamespace) -> None:
+    """ctypes has an error of its own, which the agent would not survive."""
+    types = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+    host.library.rdma_listen = ctypes.CFUNCTYPE(*types)(lambda *_: 0)
+
+    with pytest.raises(TypeError, match="rdma_listen"):
+        host.manager.listen(service=SERVICE, backlog=2.5, gid=GID_V4)
+
+
+@pytest.mark.parametrize("depth", [-1, 255, 300])
+def test_a_depth_that_is_no_number_of_the_protocol_is_refused(
+    host: SimpleNamespace, depth: int
+) -> None:
+    """255 is RDMA_MAX_RESP_RES, as many as there can be, and 300 would be 44."""
+    host.library.tell(CONNECT_REQUEST, 0x77)
+
+    with pytest.raises(OSError, match=f"{depth} is not from 0 to 254") as error:
+        host.manager.accept(initiator_depth=depth, responder_resources=1)
+
+    assert error.value.errno == errno.EINVAL
+    assert state(host) is QPState.RESET
+
+
+def test_a_backlog_is_a_number_of_the_library(host: SimpleNamespace) -> None:
+    with pytest.raises(OSError, match="4294967299 is not from 0 to 2147483647"):
+        host.manager.listen(service=SERVICE, backlog=(1 << 32) + 3, gid=GID_V4)
 
 
 def test_what_the_library_refuses_has_its_error_number(host: SimpleNamespace) -> None:
@@ -300,9 +430,10 @@ def test_what_the_library_refuses_has_its_error_number(host: SimpleNamespace) ->
         ("delay", {"service_timeout": 20}, "the kernel decides about MRAs"),
         ("reject", {"reason": 3}, "no other reasons than CONSUMER_DEFINED"),
         ("listen", {"service": 5, "backlog": 1, "gid": GID_V4}, "0x5 is no TCP port"),
+        ("listen", {"service": SERVICE, "backlog": 1, "gid": LINK_LOCAL}, "febf.* is link-local"),
         (
             "connect",
-            {"service": SERVICE, "gid": GID_V4, "max_cm_retries": 2, **DEPTHS},
+            {"service": SERVICE, "gid": GID_V4, "own_gid": GID_V4, "max_cm_retries": 2, **DEPTHS},
             r"the kernel has max_cm_retries of its own \(20 and 15\)",
         ),
     ],
