@@ -260,8 +260,12 @@ class RequesterView:
             return
         before = self.una
         syndrome = syndrome_of(packet)
+        is_rnr = syndrome is not None and syndrome >> 5 == 1
+        is_rxe = self.profile.name == "rxe"
         if packet.bth.opcode == ACKNOWLEDGE:
             assert syndrome is not None
+            if is_rnr and is_rxe:  # of its message it says nothing (rxe_comp.c `check_ack`)
+                psn = max(message.start, self.una)
             self._acknowledge(psn if syndrome >> 5 else psn + 1)
         else:
             self._acknowledge(message.start)
@@ -271,11 +275,12 @@ class RequesterView:
         if self.una != before:
             self.restarts = self.excused = 0
             self.pending = self.told is not None or self.rnr_psn is not None
-            self.rnr_psn = None
+            # Nothing ends a wait of rxe, but it goes back to what is oldest then.
+            self.rnr_psn = self.una if is_rxe and self.rnr_psn is not None else None
         if syndrome == SEQUENCE_NAK:
             self.told = psn
-        is_rnr = syndrome is not None and syndrome >> 5 == 1
-        if syndrome is not None and is_rnr and psn == self.una and self.rnr_psn is None:
+        begins = is_rxe or self.rnr_psn is None  # in rxe each begins the wait anew
+        if syndrome is not None and is_rnr and psn == self.una and begins:
             self.rnr_psn = psn
             self.rnr_until = now + rnr_us(syndrome & 31, self.profile) * US
 

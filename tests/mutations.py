@@ -243,14 +243,14 @@ MUTATIONS = (
         "rc/memory.py",
         "if target.region is None or (target.kind == 2 and target.qp_num != qp_num):",
         "if target.region is None:",
-        test="rc/test_memory.py::test_type_2_window_serves_only_the_queue_pair_that_bound_it",
+        test="rc/test_windows.py::test_type_2_window_serves_only_the_queue_pair_that_bound_it",
     ),
     Mutation(
         "a window lies anywhere in its region",
         "rc/memory.py",
         "return 0 <= offset <= offset + info.length <= region.length",
         "return offset <= region.length",
-        test="rc/test_memory.py::test_window_lies_within_its_region",
+        test="rc/test_windows.py::test_window_lies_within_its_region",
     ),
     Mutation(
         "a SEND with invalidate invalidates nothing",

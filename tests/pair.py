@@ -7,12 +7,12 @@ from typing import Any
 
 from ibwire.fabric.sim import Simulator
 from ibwire.node import Frame
-from ibwire.rc.attributes import QPCap, QPType
+from ibwire.rc.attributes import EventType, QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device
 from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WROpcode
+from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire.units import GBPS, US, S, Time
 from ibwire_layers.packet import Packet
 
@@ -145,3 +145,19 @@ def queue_pair(device: Device, **init: Any) -> QueuePair:
     init.setdefault("recv_cq", device.create_cq(256))
     init.setdefault("qp_type", QPType.RC)
     return device.create_qp(QPInit(**init))
+
+
+def statuses(completions: list[WC]) -> list[tuple[int, WCStatus]]:
+    return [(wc.wr_id, wc.status) for wc in completions]
+
+
+def events(device: Device) -> list[EventType]:
+    found = []
+    while (event := device.poll_event()) is not None:
+        found.append(event.event_type)
+    return found
+
+
+def put(end: End, data: bytes, offset: int = 0) -> bytes:
+    end.mr.write(end.mr.iova + offset, data)
+    return data

@@ -85,6 +85,14 @@ CHOICES: Sequence[Choice] = (
         "rc-transport 5",
     ),
     Choice("timeout_sends_one", _BOTH, True, "one packet after a timeout", "IBA 9.7.6.1.3"),
+    # Before the next one, which leaves out some of the same answers.
+    Choice(
+        "nak_is_progress",
+        _BOTH,
+        False,
+        "what a NAK acknowledges of its own message is no progress",
+        "IBA 9.7.5.1.1; rc-transport 9",
+    ),
     Choice("waits_for_recovery", _BOTH, True, "when a READ is restarted again", "IBA 9.7.6.1"),
     # rc-transport 12 has the one; the other is "RDMA READ response with too much or too little
     # payload" of the requester's errors in the manuals of MT23108 and FastLinQ adapters.
@@ -97,6 +105,8 @@ CHOICES: Sequence[Choice] = (
     ),
     Choice("source_port", tuple(SourcePort), True, "the UDP source port", "IBA A17.9.1"),
     Choice("max_unacked_psns", (128, (1 << 23) - 1), True, "packets on their way", "IBA 9.7.1"),
+    Choice("counts_every_rnr_nak", _BOTH, True, "RNR NAKs during the wait", "IBA 9.7.5.2.8"),
+    Choice("refuses_annex_a19", _BOTH, True, "whether FLUSH and ATOMIC WRITE are known", "IBA A19"),
     Choice("rnr_granularity", (1, 4 * MS), True, "how exact the RNR wait is", "IBA 9.7.5.2.8"),
     # What the specification does not allow.
     Choice(
@@ -220,6 +230,13 @@ CHOICES: Sequence[Choice] = (
         "IBA 9.7.5.2.3; rc-transport 6 row 6",
     ),
     Choice(
+        "rounds_read_depth",
+        _BOTH,
+        False,
+        "max_rd_atomic and max_dest_rd_atomic are rounded up to powers of two",
+        "IBA 9.7.3.1; rc-transport 5, 11",
+    ),
+    Choice(
         "checks_payload_size",
         _BOTH,
         False,
@@ -325,6 +342,13 @@ CHOICES: Sequence[Choice] = (
         "IBA 9.7.4.1.2; rc-transport 6 row 4",
     ),
     Choice(
+        "discards_annex_a19",
+        _BOTH,
+        False,
+        "FLUSH and ATOMIC WRITE are discarded and not NAKed where they are not known",
+        "IBA 9.7.4.1.2, A19; rc-transport 6 row 4",
+    ),
+    Choice(
         "oversized_send",
         (NakCode.INVALID_REQUEST, NakCode.REMOTE_OPERATIONAL_ERROR),
         False,
@@ -350,6 +374,13 @@ CHOICES: Sequence[Choice] = (
         _BOTH,
         False,
         "a reserved syndrome ends the connection",
+        "IBA 9.7.5.1; rc-transport 7",
+    ),
+    Choice(
+        "reserved_bit_fails",
+        _BOTH,
+        False,
+        "a syndrome whose reserved bit is set ends the connection",
         "IBA 9.7.5.1; rc-transport 7",
     ),
     Choice(

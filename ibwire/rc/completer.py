@@ -27,13 +27,20 @@ if TYPE_CHECKING:
     from ibwire.rc.qp import QueuePair
 
 
+# A member is found five times as fast without its class.
+_ACKNOWLEDGE, _READ_RESPONSE = Operation.ACKNOWLEDGE, Operation.READ_RESPONSE
+_READ, _ACK = Operation.READ, AckKind.ACK
+_SUCCESS, _ERR = WCStatus.SUCCESS, QPState.ERR
+
+
 class Completer:
     """The part of the sending half that reads responses."""
 
-    __slots__ = ("qp",)
+    __slots__ = ("_kinds", "qp")
 
     def __init__(self, qp: QueuePair) -> None:
         self.qp = qp
+        self._kinds = _KINDS[qp.profile.reserved_bit_fails]
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
         """Take a response in."""
@@ -41,12 +48,15 @@ class Completer:
         requester = qp.requester
         psn = packet.psn
         operation = packet.form.operation
-        is_ack = operation is Operation.ACKNOWLEDGE
+        is_ack = operation is _ACKNOWLEDGE
         ahead = (psn - requester.una) & MASK
-        if ahead >= HALF:
+        if ahead >= HALF and not (qp.profile.acks_unsent and self._is_beyond_oldest(psn)):
             # A duplicate; but an ACK like the last one brings new credits (IBA 9.7.7.2.4).
             qp.counters.ghost_acks += 1
-            if is_ack and ahead == MASK and aeth.kind(packet.syndrome) is AckKind.ACK:
+            if ahead == MASK and requester.wants_more:
+                requester.complete(requester.wqes[0], WCStatus.SUCCESS)
+                self.retire()
+            if is_ack and ahead == MASK and self._kinds[packet.syndrome >> 5] is AckKind.ACK:
                 requester.credits.update(packet.syndrome, packet.msn)
             return
         if ahead >= (requester.next_psn - requester.una) & MASK:
@@ -59,17 +69,19 @@ class Completer:
         if not is_ack:
             self._take_response(packet, now)
             return
-        kind = aeth.kind(packet.syndrome)
+        kind = self._kinds[packet.syndrome >> 5]
         if qp.profile.acks_answer and self._answers(packet, now):
             return
-        if kind is AckKind.ACK:
+        if kind is _ACK:
             if self._acknowledge_before(psn + 1 & MASK, now):
                 requester.credits.update(packet.syndrome, packet.msn)
         elif kind is AckKind.RNR_NAK:
             self._take_rnr_nak(psn, aeth.code(packet.syndrome), now)
         elif kind is AckKind.NAK:
             self._take_nak(psn, aeth.code(packet.syndrome), now)
-        elif qp.profile.reserved_syndrome_fails:
+        elif qp.profile.reserved_syndrome_fails or (
+            packet.syndrome >> 7 and qp.profile.reserved_bit_fails
+        ):
             self.fail(qp.profile.misplaced_response)
 
     def retire(self) -> None:
@@ -115,10 +127,10 @@ class Completer:
                 una = psn
                 break
             una = (wqe.first_psn + wqe.packets) & MASK
-            requester.complete(wqe, WCStatus.SUCCESS)
+            requester.complete(wqe, _SUCCESS)
             while wqes and wqes[0].done:
                 requester.complete(wqes[0], WCStatus.SUCCESS)
-        if self.qp.state is QPState.ERR:
+        if self.qp.state is _ERR:
             return False  # a completion found no room
         if una != before:
             requester.acknowledge(una, now)
@@ -142,8 +154,13 @@ class Completer:
     def _restart(self, psn: int, now: Time, *, implied: bool) -> None:
         """Go back to `psn` because of a NAK or of an answer that is missing; costs a retry."""
         requester = self.qp.requester
+        if requester.wants_more and not requester.outstanding:
+            requester.use_up_retry()  # though there is nothing to send (rxe_completer)
+            return
         if psn in (requester.restart_psn, requester.psn) or requester.timers.rnr is not None:
             return  # it is going back already, or will after the wait
+        if requester.restart_psn is not None and not self.qp.profile.nak_is_progress:
+            return
         if implied:
             self.qp.counters.implied_naks += 1
         if requester.use_up_retry():
@@ -155,10 +172,13 @@ class Completer:
 
     def _take_nak(self, psn: int, code: int, now: Time) -> None:
         qp = self.qp
-        if not self._acknowledge_before(psn, now):
+        wqe = self._refused_inside(psn)
+        if not self._acknowledge_before(psn if wqe is None else wqe.first_psn, now):
             return
         if code == NakCode.PSN_SEQUENCE_ERROR:
             qp.counters.sequence_naks_received += 1
+            if wqe is not None:
+                self._move_on(psn, now)
             self._restart(psn, now, implied=False)
             return
         status = _NAK_STATUS.get(code)
@@ -171,9 +191,13 @@ class Completer:
     def _take_rnr_nak(self, psn: int, code: int, now: Time) -> None:
         qp = self.qp
         requester = qp.requester
-        if not self._acknowledge_before(psn, now) or psn != requester.una:
+        profile = qp.profile
+        wqe = self._refused_inside(psn)
+        if not self._acknowledge_before(psn if wqe is None else wqe.first_psn, now):
             return
-        if requester.timers.rnr is not None:
+        if wqe is None and psn != requester.una:
+            return
+        if requester.timers.rnr is not None and not profile.counts_every_rnr_nak:
             return  # it is waiting already
         qp.counters.rnr_naks_received += 1
         if requester.rnr_retries == 0:
@@ -183,7 +207,8 @@ class Completer:
             requester.rnr_retries -= 1
         requester.timers.rnr = now + rnr_wait(code, qp.profile)
         requester.timers.ack = None
-        requester.restart_psn = None
+        if profile.nak_is_progress:
+            requester.restart_psn = None
 
     def _take_response(self, packet: TransportPacket, now: Time) -> None:
         """A READ response or an atomic acknowledge."""
@@ -191,14 +216,17 @@ class Completer:
         requester = qp.requester
         psn = packet.psn
         wqe = self._find(psn)
-        if wqe is None or not self._acknowledge_before(wqe.first_psn, now):
+        if wqe is None:
             return
         if requester.wqes[0] is not wqe:
-            return  # an older one completed in error
+            if not self._acknowledge_before(wqe.first_psn, now):
+                return
+            if requester.wqes[0] is not wqe:
+                return  # an older one completed in error
         status: WCStatus | None
         if not wqe.plan.is_answered:
             status = self._misfit(packet)
-        elif wqe.plan.operation is Operation.READ:
+        elif wqe.plan.operation is _READ:
             if psn != requester.una:
                 if qp.profile.restarts_on_read_gap:
                     self._restart(requester.una, now, implied=True)
@@ -217,8 +245,8 @@ class Completer:
             is_done = packet.form.is_last and wqe.received == wqe.length
         if is_done:
             una = end
-            requester.complete(wqe, WCStatus.SUCCESS)
-            if qp.state is QPState.ERR:
+            requester.complete(wqe, _SUCCESS)
+            if qp.state is _ERR:
                 return  # the completion found no room
         requester.acknowledge(una, now)
         self.retire()
@@ -236,7 +264,7 @@ class Completer:
         """Store a READ response that is the next one; a status if it is wrong."""
         qp = self.qp
         form = packet.form
-        if form.operation is not Operation.READ_RESPONSE or _is_failure(packet):
+        if form.operation is not _READ_RESPONSE or self._is_failure(packet):
             return qp.profile.misplaced_response
         if form.is_first and wqe.in_response:
             return qp.profile.misplaced_response
@@ -260,7 +288,7 @@ class Completer:
     def _take_answer(self, wqe: SendWQE, packet: TransportPacket) -> WCStatus | None:
         """Take the answer to an atomic, a FLUSH or an ATOMIC WRITE; a status if it is wrong."""
         qp = self.qp
-        if _is_failure(packet):
+        if self._is_failure(packet):
             return qp.profile.misplaced_response
         if wqe.plan.operation in _ATOMICS:
             if packet.form.operation is not Operation.ATOMIC_ACKNOWLEDGE:
@@ -277,9 +305,35 @@ class Completer:
         """Status for an answer to something else than the request."""
         form, profile = packet.form, self.qp.profile
         is_read = form.operation is Operation.READ_RESPONSE and form.is_first
-        if is_read and not _is_failure(packet):
+        if is_read and not self._is_failure(packet):
             return profile.bad_response
         return profile.misplaced_response
+
+    def _move_on(self, psn: int, now: Time) -> None:
+        """What is before `psn` in the oldest message is acknowledged, which is no progress."""
+        requester = self.qp.requester
+        requester.una = psn
+        if (requester.psn - psn) & MASK >= HALF:
+            requester.restart(requester.una)
+        requester.arm(now)
+
+    def _refused_inside(self, psn: int) -> SendWQE | None:
+        """The SEND or WRITE that a NAK is about, where it is no progress inside it."""
+        if self.qp.profile.nak_is_progress:
+            return None
+        wqe = self._find(psn)
+        return None if wqe is None or wqe.plan.is_answered else wqe
+
+    def _is_failure(self, packet: TransportPacket) -> bool:
+        """Whether a response with data carries an AETH that is no ACK."""
+        return packet.form.has_aeth and self._kinds[packet.syndrome >> 5] is not AckKind.ACK
+
+    def _is_beyond_oldest(self, psn: int) -> bool:
+        """Whether a PSN is less than 2^23 behind the end of the oldest request."""
+        wqes = self.qp.requester.wqes
+        if not wqes or not wqes[0].started:
+            return False
+        return (psn - wqes[0].first_psn - wqes[0].packets) & MASK < HALF - 1
 
     def _answers(self, packet: TransportPacket, now: Time) -> bool:
         """Let an ACK of its PSN complete a READ or an atomic, if that is the oldest request.
@@ -298,7 +352,7 @@ class Completer:
         if wqe.in_response:
             self.fail(self.qp.profile.misplaced_response)
             return True
-        if aeth.kind(packet.syndrome) is not AckKind.ACK:
+        if self._kinds[packet.syndrome >> 5] is not AckKind.ACK:
             return False
         after = psn + 1 & MASK
         if after == (wqe.first_psn + wqe.packets) & MASK:
@@ -308,10 +362,8 @@ class Completer:
         return True
 
 
-def _is_failure(packet: TransportPacket) -> bool:
-    """Whether a response with data carries an AETH that is no ACK."""
-    return packet.form.has_aeth and aeth.kind(packet.syndrome) is not AckKind.ACK
-
+_KINDS = (tuple(AckKind) * 2, (*AckKind, *[AckKind.RESERVED] * 4))
+"""By the upper three bits of a syndrome, where bit 7 says nothing and where it does."""
 
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 

@@ -298,7 +298,7 @@ class Device:
             return
         qp.handle_packet(packet, now)
         if qp.scheduled:
-            self._note_timer(qp)
+            self.note_timer(qp)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """The next frame; lanes and queue pairs take turns, packet by packet."""
@@ -311,17 +311,17 @@ class Device:
                 if packet is None:
                     active.popleft()
                     qp.scheduled = False
-                    self._note_timer(qp)
+                    self.note_timer(qp)
                     continue
                 if not qp.has_more:
                     active.popleft()
                     qp.scheduled = False
-                    self._note_timer(qp)
+                    self.note_timer(qp)
                 else:
                     if len(active) > 1:
                         active.rotate(-1)
                     if qp.timer_entry is None:
-                        self._note_timer(qp)
+                        self.note_timer(qp)
                 if len(self._lanes) > 1:
                     self._lanes[lane] = self._lanes.pop(lane)
                 path = packet.path or qp.path
@@ -344,7 +344,7 @@ class Device:
             due = qp.poll_timeout()
             if due is not None and due <= now:
                 qp.handle_timeout(now)
-            self._note_timer(qp)
+            self.note_timer(qp)
 
     # What queue pairs ask of it.
 
@@ -356,6 +356,17 @@ class Device:
         if active is None:
             active = self._lanes[lane] = deque()
         active.append(qp)
+
+    def note_timer(self, qp: QueuePair) -> None:
+        """Make sure that a queue pair is looked at when its timer is due."""
+        timers = qp.requester.timers
+        due = timers.ack if timers.rnr is None else timers.next_timeout()
+        if due is not None and (qp.timer_entry is None or due < qp.timer_entry):
+            qp.timer_entry = due
+            self._timer_number += 1
+            heapq.heappush(self._timers, (due, self._timer_number, qp))
+            if len(self._timers) > 2 * len(self.qps) + _MAXIMUM_STALE:
+                self._drop_stale_timers()
 
     def emit(self, event: AsyncEvent) -> None:
         """Raise an asynchronous event."""
@@ -449,18 +460,7 @@ class Device:
             if packet is not None and packet.form.service is Service.UD:
                 packet.arrival = arrival
                 qp.handle_packet(packet, now)
-                self._note_timer(qp)
-
-    def _note_timer(self, qp: QueuePair) -> None:
-        """Make sure that a queue pair is looked at when its timer is due."""
-        timers = qp.requester.timers
-        due = timers.ack if timers.rnr is None else timers.next_timeout()
-        if due is not None and (qp.timer_entry is None or due < qp.timer_entry):
-            qp.timer_entry = due
-            self._timer_number += 1
-            heapq.heappush(self._timers, (due, self._timer_number, qp))
-            if len(self._timers) > 2 * len(self.qps) + _MAXIMUM_STALE:
-                self._drop_stale_timers()
+                self.note_timer(qp)
 
     def _drop_stale_timers(self) -> None:
         """Forget the entries of timers that have moved to earlier, and of closed queue pairs.

@@ -93,6 +93,9 @@ PLANS: dict[WROpcode, Plan] = {
 }
 """Source: IBA 9.4, 11.4.1.1; which of them need a response of their own: annex A19."""
 
+ANNEX_A19 = (Operation.FLUSH, Operation.ATOMIC_WRITE)
+"""Answered by an empty READ RESPONSE ONLY."""
+
 ALLOWED: dict[Service, frozenset[WROpcode]] = {
     Service.RC: frozenset(WROpcode),
     Service.XRC: frozenset(WROpcode),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from ibwire.errors import VerbsError
 from ibwire.rc.attributes import QPType
 from ibwire.rc.memory import gather
-from ibwire.rc.plan import MENUS
+from ibwire.rc.plan import ANNEX_A19, MENUS
 from ibwire.rc.requester import SendWQE
 from ibwire.rc.sizes import MAX_MESSAGE
-from ibwire.rc.work import SendFlags, SendWR
+from ibwire.rc.work import SendFlags, SendWR, WCStatus
 from ibwire_layers.opcodes import Operation, Service
 
 if TYPE_CHECKING:
@@ -21,13 +21,18 @@ if TYPE_CHECKING:
 _SIGNALED = int(SendFlags.SIGNALED)
 _INLINE = int(SendFlags.INLINE)
 
+# A member is found five times as fast without its class.
+_XRC_RECV, _UD = QPType.XRC_RECV, Service.UD
+_READ, _FLUSH, _ATOMIC_WRITE = Operation.READ, Operation.FLUSH, Operation.ATOMIC_WRITE
+_ATOMICS = Operation.COMPARE_SWAP, Operation.FETCH_ADD
+
 
 def check_send(qp: QueuePair, wr: SendWR) -> SendWQE:
     """The queue entry of a send work request; raises `VerbsError` for what cannot be sent."""
     menu = MENUS[qp.service]
     opcode = wr.opcode
     entry = menu[opcode] if 0 <= opcode < len(menu) else None
-    if entry is None or qp.qp_type is QPType.XRC_RECV:
+    if entry is None or qp.qp_type is _XRC_RECV:
         name = getattr(opcode, "name", f"opcode {opcode}")
         raise VerbsError(errno.EINVAL, f"no {name} on {qp.qp_type.name}")
     if _is_too_wide(wr):
@@ -47,31 +52,35 @@ def check_send(qp: QueuePair, wr: SendWR) -> SendWQE:
     if not 0 <= length <= MAX_MESSAGE:
         raise VerbsError(errno.EINVAL, f"a message of {length} bytes, at most 2^31")
     if plan.is_answered:
-        length = _check_answered(qp, wr, plan.operation, length)
-    elif qp.service is Service.UD:
+        length = _check_answered(qp, wqe, plan.operation, length)
+    elif qp.service is _UD:
         if wr.ah is None:
             raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
         qp.check_address(wr.ah)
     wqe.length = length
-    if length > qp.mtu and (plan.is_segmented or plan.operation is Operation.READ):
+    if length > qp.mtu and (plan.is_segmented or plan.operation is _READ):
         wqe.packets = -(-length // qp.mtu)
     return wqe
 
 
-def _check_answered(qp: QueuePair, wr: SendWR, operation: Operation, length: int) -> int:
+def _check_answered(qp: QueuePair, wqe: SendWQE, operation: Operation, length: int) -> int:
     """Check what completes by an answer of its own; returns how many bytes it brings or takes."""
-    if operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD):
+    wr = wqe.wr
+    if operation in _ATOMICS:
         if length < 8:
             raise VerbsError(errno.EINVAL, "an atomic needs room for 8 bytes")
         if wr.remote_addr & 7:
             raise VerbsError(errno.EINVAL, f"atomic address {wr.remote_addr:#x} not aligned")
         length = 8
-    elif operation is Operation.ATOMIC_WRITE:
+    elif operation is _ATOMIC_WRITE:
         if len(wr.atomic_data) != 8 or wr.remote_addr & 7:
             raise VerbsError(errno.EINVAL, "an ATOMIC_WRITE is 8 bytes at an aligned address")
         length = 8
-    elif operation is Operation.FLUSH:
+    elif operation is _FLUSH:
         length = 0
+    profile = qp.profile
+    if operation in ANNEX_A19 and (profile.refuses_annex_a19 or profile.discards_annex_a19):
+        wqe.status = WCStatus.LOC_QP_OP_ERR
     if qp.attr.max_rd_atomic == 0:
         raise VerbsError(errno.EINVAL, "max_rd_atomic is 0")
     return length

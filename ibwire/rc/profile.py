@@ -76,6 +76,17 @@ class Profile:
     """Whether MADs on QP1 ask for an ACK, which no datagram gets (rxe: cm-rping, cm-udaddy;
     its other datagrams and native InfiniBand do not: third-party/infiniband_native_part1)."""
 
+    # Both halves.
+    refuses_annex_a19: bool = False
+    """Whether FLUSH and ATOMIC WRITE, which a device need not have, are NAKed as reserved opcodes
+    are. Who asks it for one gets LOC_QP_OP_ERR."""
+    discards_annex_a19: bool = False
+    """Whether they are discarded instead (Linux 6.1: rxe_opcode.c, `rxe_rcv`; rxe_req.c
+    `next_opcode`)."""
+    rounds_read_depth: bool = False
+    """Whether `max_rd_atomic` and `max_dest_rd_atomic` are rounded up to powers of two (rxe
+    `rxe_qp_from_attr`)."""
+
     # The requester.
     ack_request_interval: int = 64
     """Packets in a row inside a message until one asks for an ACK (rxe 66, rdmavt 16: captures
@@ -108,7 +119,16 @@ class Profile:
     rnr_granularity: Time = 1
     """RNR waits are rounded up to multiples of it, and one more (rxe: rnr-late-recv)."""
     sends_during_rnr_wait: bool = False
-    """Whether queued requests leave during an RNR wait (rxe: rnr-multi-packet)."""
+    """Whether an RNR wait only delays what is sent again: queued requests leave meanwhile (rxe:
+    rnr-multi-packet), and it goes on though what was refused is acknowledged (nothing stops
+    `rnr_nak_timer`)."""
+    counts_every_rnr_nak: bool = False
+    """Whether an RNR NAK that comes during the wait counts as a retry and begins the wait anew
+    (rxe `rxe_completer`)."""
+    nak_is_progress: bool = True
+    """Whether what a NAK acknowledges of its own message is progress. Otherwise it gives no
+    retries back, and once the requester has gone back it waits for an ACK or its timer before it
+    does so again; an RNR NAK does not acknowledge it at all (rxe `check_ack`, `started_retry`)."""
     bad_response: WCStatus = WCStatus.BAD_RESP_ERR
     """Status for a READ response to what is no READ."""
     misplaced_response: WCStatus = WCStatus.BAD_RESP_ERR
@@ -117,17 +137,22 @@ class Profile:
     bad_response_length: WCStatus = WCStatus.BAD_RESP_ERR
     """Status for a READ response of the wrong length."""
     checks_response_length: bool = True
-    """Whether it is looked at. Otherwise what fits is stored, and the READ goes on waiting
-    (rxe `do_read`)."""
+    """Whether it is looked at. Otherwise what fits is stored, and the READ goes on waiting (rxe
+    `do_read`). When it is asked for again it takes a PSN for each packet that is missing,
+    though these are not those that it had (`req_retry`); when its PSNs are over, whatever comes
+    for the last of them completes it (`check_psn`)."""
     acks_answer: bool = False
     """Whether an ACK of their PSN completes a READ or an atomic (rxe `check_ack`). `RXE` leaves
     it out: where an answer is lost, the ACK of a duplicate then stands for it and data are
     missing, so nobody could rely on what this emulator delivers."""
     acks_unsent: bool = False
     """Whether a response to a PSN that was never sent acknowledges all that was (rxe
-    `check_psn`)."""
+    `check_psn`, which counts 2^23 PSNs from the end of the oldest request)."""
     reserved_syndrome_fails: bool = False
     """Whether a reserved AETH syndrome ends the connection (rxe_completer) or is ignored."""
+    reserved_bit_fails: bool = False
+    """Whether bit 7 of a syndrome, which is reserved, ends the connection, or says nothing (rxe
+    `check_ack`: `AETH_TYPE_MASK` has three bits)."""
 
     # The responder.
     coalesces_acks: bool = True
@@ -221,6 +246,8 @@ RXE = Profile(
     route_hop_limit=64,
     fixed_pkeys=(0xFFFF, 0x7FFF),
     asks_on_qp1=True,
+    discards_annex_a19=True,
+    rounds_read_depth=True,
     ack_request_interval=66,
     max_unacked_psns=128,
     restarts_on_read_gap=False,
@@ -231,11 +258,14 @@ RXE = Profile(
     rnr_timer_us=(*RNR_TIMER_US[:25], 61410, *RNR_TIMER_US[26:]),
     rnr_granularity=4 * MS,
     sends_during_rnr_wait=True,
+    counts_every_rnr_nak=True,
+    nak_is_progress=False,
     bad_response=WCStatus.FATAL_ERR,
     misplaced_response=WCStatus.SUCCESS,
     checks_response_length=False,
     acks_unsent=True,
     reserved_syndrome_fails=True,
+    reserved_bit_fails=True,
     coalesces_acks=False,
     live_credits=False,
     duplicate_ack_psn=DuplicateAckPSN.EXECUTED,

@@ -40,6 +40,7 @@ from ibwire.rc.posting import check_send
 from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.requester import Requester
 from ibwire.rc.responder import Responder
+from ibwire.rc.sizes import power_of_two
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.states import (
     POST_RECV,
@@ -48,6 +49,7 @@ from ibwire.rc.states import (
     TAKES_RESPONSES,
     Post,
     check_transition,
+    state_of,
 )
 from ibwire.rc.unreliable import UCResponder, UDResponder, UnreliableRequester
 from ibwire.rc.work import WC, RecvWR, SendWR
@@ -74,6 +76,11 @@ _AV, _ALT_PATH, _DEST_QPN, _PATH_MTU = map(int, (_M.AV, _M.ALT_PATH, _M.DEST_QPN
 _ACCESS_FLAGS, _PKEY_INDEX, _PORT = map(int, (_M.ACCESS_FLAGS, _M.PKEY_INDEX, _M.PORT))
 _TIMEOUT, _RETRY_CNT, _RNR_RETRY = map(int, (_M.TIMEOUT, _M.RETRY_CNT, _M.RNR_RETRY))
 _READS, _DEST_READS = int(_M.MAX_QP_RD_ATOMIC), int(_M.MAX_DEST_RD_ATOMIC)
+
+# A member is found five times as fast without its class.
+_RESET, _INIT, _RTR, _RTS, _SQD, _, _ERR = QPState
+_REFUSED, _FLUSHED = Post.REFUSED, Post.FLUSHED
+_CNP, _XRC, _UD, _MIGRATED = Service.CNP, Service.XRC, Service.UD, MigState.MIGRATED
 
 
 @dataclass(slots=True)
@@ -154,7 +161,7 @@ class QueuePair:
     @property
     def is_xrc(self) -> bool:
         """Whether it belongs to an XRC domain."""
-        return self.service is Service.XRC
+        return self.service is _XRC
 
     def modify(self, attr: QPAttr, mask: int) -> None:
         """Set the attributes that `mask` names, and move to another state.
@@ -163,7 +170,7 @@ class QueuePair:
         """
         self._refuse_closed()
         mask = int(mask)
-        target = _state(attr.qp_state) if mask & _STATE else self.state
+        target = state_of(attr.qp_state) if mask & _STATE else self.state
         if mask & _CUR_STATE and attr.cur_qp_state != self.state:
             raise VerbsError(errno.EINVAL, f"the queue pair is in {self.state.name}")
         draining = bool(self.attr.sq_draining)
@@ -195,13 +202,13 @@ class QueuePair:
         """Queue a send work request; raises `VerbsError` EINVAL or ENOMEM."""
         self._refuse_closed()
         rule = _SEND_RULES[self.state]
-        if rule is Post.REFUSED:
+        if rule is _REFUSED:
             raise VerbsError(errno.EINVAL, f"no send in {self.state.name}")
         wqe = check_send(self, wr)
         if self.requester.in_use >= self.cap.max_send_wr:
             raise VerbsError(errno.ENOMEM, f"{self.cap.max_send_wr} send requests wait already")
         self.requester.post(wqe)
-        if rule is Post.FLUSHED:
+        if rule is _FLUSHED:
             self.requester.flush()
         else:
             self.wake()
@@ -210,7 +217,7 @@ class QueuePair:
         """Queue a receive work request; raises `VerbsError` EINVAL or ENOMEM."""
         self._refuse_closed()
         rule = _RECV_RULES[self.state]
-        if rule is Post.REFUSED:
+        if rule is _REFUSED:
             raise VerbsError(errno.EINVAL, f"no receive in {self.state.name}")
         if self.receives.srq is not None or self.is_xrc:
             raise VerbsError(errno.EINVAL, "the queue pair has no receive queue of its own")
@@ -219,7 +226,7 @@ class QueuePair:
                 errno.EINVAL, f"{len(wr.sg_list)} SGEs, at most {self.cap.max_recv_sge}"
             )
         self.receives.post(wr)
-        if rule is Post.FLUSHED:
+        if rule is _FLUSHED:
             if self.profile.flushes_late_receives:
                 self.receives.flush()
         elif self.hears_requests:
@@ -237,15 +244,18 @@ class QueuePair:
         if arrival is not None and arrival.ecn == 3:
             self.counters.ce_marked += 1
             self.device.note_congestion(self, "ce", now)
-        if form.service is Service.CNP:
+        if form.service is _CNP:
             self.counters.cnps_received += 1
             self.device.note_congestion(self, "cnp", now)
             return
-        if self.attr.path_mig_state is not MigState.MIGRATED:
+        if self.attr.path_mig_state is not _MIGRATED:
             self._follow_migration(packet.mig_req)
         if form.is_response:
             self.completer.handle_packet(packet, now)
-            self.wake()
+            if self.has_more:
+                self.wake()
+            else:
+                self.device.note_timer(self)
         else:
             self.responder.handle_packet(packet, now)  # wakes it when it has an answer
 
@@ -295,7 +305,7 @@ class QueuePair:
 
     def report(self, cq: CompletionQueue | None, wc: WC) -> None:
         """Hand a completion over; a lost one takes the queue pair down (IBA class G)."""
-        if cq is not None and not cq.push(wc) and self.state is not QPState.ERR:
+        if cq is not None and not cq.push(wc) and self.state is not _ERR:
             self.emit(EventType.QP_FATAL)
             self.enter_error()
 
@@ -395,7 +405,10 @@ class QueuePair:
             return False
         if profile.discards_unpadded and len(packet.payload) + packet.pad_count & 3:
             return False
-        if arrival is None or self.service is Service.UD:
+        if arrival is None:
+            return True
+        if self.service is Service.UD:
+            self._trusted_pkey = packet.pkey
             return True
         if arrival.source != self._peer or arrival.destination != self._source:
             # The peer may have moved to the path that both have ready (qib_ruc_check_hdr).
@@ -411,6 +424,8 @@ class QueuePair:
 
     def _accepts_pkey(self, pkey: int) -> bool:
         """Same partition, and one of the two a full member (IBA 10.9.3)."""
+        if pkey == self._trusted_pkey:
+            return True
         if self.profile.fixed_pkeys:
             return pkey in self.profile.fixed_pkeys
         own = self._pkey
@@ -497,6 +512,9 @@ class QueuePair:
             self._alternate = self.device.path_to(attr.alt_ah_attr, self.number, attr.dest_qp_num)
         if mask & (_TIMEOUT | _RETRY_CNT | _RNR_RETRY):
             self.requester.configure()
+        if self.profile.rounds_read_depth:
+            attr.max_rd_atomic = power_of_two(attr.max_rd_atomic)
+            attr.max_dest_rd_atomic = power_of_two(attr.max_dest_rd_atomic)
 
     def _set_state(self, state: QPState) -> None:
         self.state = state
@@ -509,25 +527,25 @@ class QueuePair:
         before = self.state
         self._set_state(state)
         attr = self.attr
-        if state is QPState.RESET:
+        if state is _RESET:
             self.requester.reset()
             self.responder.reset()
             self.receives.clear()
             self.attr = QPAttr(cap=self.cap)
             self._mig_req = self._migration_bit()
             self.path = self._alternate = None
-        elif state is QPState.RTR and before is QPState.INIT:
+        elif state is _RTR and before is _INIT:
             attr.rq_psn &= MASK
             self.responder.epsn = attr.rq_psn
-            if self.service is Service.UD:
+            if self.service is _UD:
                 self.mtu = self.device.limits.port_mtu
-        elif state is QPState.RTS and before is QPState.RTR:
+        elif state is _RTS and before is _RTR:
             attr.sq_psn &= MASK
             self.requester.start_at(attr.sq_psn)
-        elif state is QPState.SQD and before is QPState.RTS:
+        elif state is _SQD and before is _RTS:
             attr.sq_draining = 1
             self.check_drained()
-        elif state is QPState.ERR and before is not QPState.ERR:
+        elif state is _ERR and before is not _ERR:
             attr.sq_draining = 0
             self.responder.stop()
             self.requester.flush()
@@ -545,13 +563,6 @@ def _names_of(mask: int) -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def _limits_of(mask: int) -> tuple[tuple[str, int], ...]:
     return tuple((name, _LIMITS[name]) for name in _names_of(mask) if name in _LIMITS)
-
-
-def _state(value: int) -> QPState:
-    try:
-        return QPState(value)
-    except ValueError:
-        raise VerbsError(errno.EINVAL, f"no queue pair state {value}") from None
 
 
 # Looked up by number: members of an enumeration are slow keys.

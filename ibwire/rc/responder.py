@@ -15,12 +15,15 @@ Source: IBA 9.7.4, 9.7.5, 9.9.3; rxe_resp.c, qib_rc.c `qib_rc_rcv`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.credits import credit_code
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
+from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads
 from ibwire.rc.replies import Reply, Resource, find_read, find_result, put_back
 from ibwire.rc.sizes import has_odd_payload, has_right_size, is_too_long
@@ -36,9 +39,6 @@ if TYPE_CHECKING:
 
 _NOTHING = memoryview(b"")
 
-MAX_MESSAGE = 1 << 31
-"""Bytes (IBA 9.7.2)."""
-
 _NAK = AckKind.NAK << 5
 _RNR_NAK = AckKind.RNR_NAK << 5
 
@@ -53,11 +53,14 @@ class Responder:
     __slots__ = (
         *("qp", "epsn", "msn", "resources", "replies", "executed_psn", "failed"),
         *("_nak_sent", "_message", "_srq", "_va", "_rkey", "_rest", "_dma_len"),
-        *("_advertised", "_established", "_view", "_view_rest", "_generation"),
+        *("_advertised", "_established", "_view", "_view_rest", "_generation", "_handlers"),
     )
 
     def __init__(self, qp: QueuePair) -> None:
         self.qp = qp
+        own = qp.profile
+        fields = own.naks_reserved_opcode, own.refuses_annex_a19, own.discards_annex_a19
+        self._handlers = _handlers(*fields)
         self.resources: deque[Resource] = deque()
         self.replies: deque[Reply] = deque()
         self.reset()
@@ -113,7 +116,8 @@ class Responder:
         qp = self.qp
         form = packet.form
         operation = form.operation
-        if operation is None and not qp.profile.naks_reserved_opcode:
+        handler = self._handlers[form.opcode & 0x1F]
+        if handler is None:
             return
         ahead = (packet.psn - self.epsn) & MASK
         if ahead:
@@ -128,9 +132,6 @@ class Responder:
             self._established = True
             if qp.state is QPState.RTR and qp.profile.reports_first_request:
                 qp.emit(EventType.COMM_EST)
-        if operation is None:
-            self._refuse(packet)
-            return
         if self._message is None:
             if not form.is_first:
                 self._refuse(packet)
@@ -141,10 +142,7 @@ class Responder:
         if form.service is Service.XRC and form.is_first and not self._choose_srq(packet):
             self._refuse(packet)
             return
-        handler = _HANDLERS[form.opcode & 0x1F]
-        if handler is None:
-            self._refuse(packet)
-        elif handler(self, packet) and self.qp.hears_requests:  # not after a CQ overrun
+        if handler(self, packet) and self.qp.hears_requests:  # not after a CQ overrun
             if self._nak_sent:
                 self._nak_sent = False
                 self._withdraw_naks()
@@ -175,12 +173,12 @@ class Responder:
         else:
             replies.popleft()
             resource.answered = True
-            if resource.form.operation in _ATOMICS:
-                packet = TransportPacket(self._form(OpCode.RC_ATOMIC_ACKNOWLEDGE), resource.psn)
-                packet.original = resource.original
-            else:
+            if resource.form.operation in ANNEX_A19:
                 form = self._form(OpCode.RC_RDMA_READ_RESPONSE_ONLY)
                 packet = TransportPacket(form, resource.psn)
+            else:
+                packet = TransportPacket(self._form(OpCode.RC_ATOMIC_ACKNOWLEDGE), resource.psn)
+                packet.original = resource.original
             packet.syndrome = self._credits(msn)
         packet.msn = msn
         self.qp.address(packet, None)
@@ -479,7 +477,7 @@ class Responder:
         if self.qp.profile.excess_reads is ExcessReads.RECYCLE:
             return limit > 0
         unanswered = [each.form.operation for each in self.resources if not each.answered]
-        waiting = sum(operation not in _WITHOUT_RESULT for operation in unanswered)
+        waiting = sum(operation not in ANNEX_A19 for operation in unanswered)
         return waiting < limit
 
     def _keep(self, resource: Resource) -> None:
@@ -568,10 +566,6 @@ _REMOTE_WRITE = int(Access.REMOTE_WRITE)
 _REMOTE_READ = int(Access.REMOTE_READ)
 _REMOTE_ATOMIC = int(Access.REMOTE_ATOMIC)
 
-_ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
-_WITHOUT_RESULT = (Operation.FLUSH, Operation.ATOMIC_WRITE)
-"""Answered by an empty READ RESPONSE ONLY."""
-
 _ACKNOWLEDGED = (Operation.SEND, Operation.WRITE)
 """Answered by ACKNOWLEDGE."""
 
@@ -581,7 +575,9 @@ _EVENTS = {
 }
 """What the responder's application hears when no receive request is there to say it."""
 
-_BY_OPERATION = {
+_Handler = Callable[[Responder, TransportPacket], bool]
+
+_BY_OPERATION: dict[Operation | None, _Handler | None] = {
     Operation.SEND: Responder._handle_send,
     Operation.WRITE: Responder._handle_write,
     Operation.READ: Responder._handle_read,
@@ -591,8 +587,12 @@ _BY_OPERATION = {
     Operation.ATOMIC_WRITE: Responder._handle_atomic_write,
 }
 
-_HANDLERS = tuple(
-    _BY_OPERATION.get(operation) if (operation := FORMS[opcode].operation) else None
-    for opcode in range(0x20)
-)
-"""By the operation part of the opcode."""
+
+@cache
+def _handlers(naks: bool, refuses_a19: bool, discards_a19: bool) -> tuple[_Handler | None, ...]:
+    """By the operation part of the opcode, for a profile; `None` for what is discarded."""
+    by_operation = {**_BY_OPERATION}
+    if refuses_a19 or discards_a19:
+        by_operation |= dict.fromkeys(ANNEX_A19, None if discards_a19 else Responder._refuse)
+    reserved = Responder._refuse if naks else None
+    return tuple(by_operation.get(FORMS[opcode].operation, reserved) for opcode in range(0x20))

@@ -64,6 +64,16 @@ class Post(Enum):
     """It completes with WR_FLUSH_ERR, after everything that was posted before."""
 
 
+def state_of(value: int) -> QPState:
+    """The state with this number; raises EINVAL for what is none."""
+    if type(value) is QPState:
+        return value
+    try:
+        return QPState(value)
+    except ValueError:
+        raise VerbsError(errno.EINVAL, f"no queue pair state {value}") from None
+
+
 def check_transition(
     qp_type: QPType,
     current: QPState,
@@ -82,17 +92,12 @@ def check_transition(
         raise VerbsError(
             errno.EINVAL, f"{qp_type.name} queue pair from {current.name} to {new_state.name}"
         )
-    if (
-        draining
-        and current is QPState.SQD
-        and attr_mask & QPAttrMask.STATE
-        and new_state is not QPState.ERR
-    ):
+    if draining and current is QPState.SQD and attr_mask & _STATE and new_state is not QPState.ERR:
         raise VerbsError(errno.EINVAL, f"from SQD to {new_state.name} before it is drained")
     # Plain integers: the complement of a flag has lost the bits that it has no name for.
     mask, required, optional = int(attr_mask), int(move.required), int(move.optional)
     missing = required & ~mask
-    foreign = mask & ~(required | optional | int(QPAttrMask.STATE))
+    foreign = mask & ~(required | optional | _STATE)
     if missing or foreign:
         raise VerbsError(
             errno.EINVAL,
@@ -158,6 +163,8 @@ _RUNNING = _M.CUR_STATE | _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PATH_MIG_STATE
 _MOVED = _M.AV | _M.ALT_PATH | _M.ACCESS_FLAGS | _M.PKEY_INDEX | _M.PATH_MIG_STATE
 _RETRYING = _M.TIMEOUT | _M.RETRY_CNT | _M.RNR_RETRY | _M.MAX_QP_RD_ATOMIC
 _RESPONDING = _M.MAX_DEST_RD_ATOMIC | _M.MIN_RNR_TIMER
+
+_STATE = int(_M.STATE)
 
 TRANSITIONS: Mapping[QPType, Mapping[tuple[QPState, QPState], Transition]] = {
     QPType.RC: _CONNECTED

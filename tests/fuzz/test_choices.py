@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ibwire.fuzz.campaign import Campaign, generators
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.choices import CHOICES, Choice
 from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
 from ibwire.fuzz.cm.emulation import ManagedEmulation
@@ -17,6 +17,7 @@ from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.variants import value_text
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
+from ibwire.units import MS
 from ibwire_layers.opcodes import OpCode
 
 NO_CHOICE = {
@@ -129,6 +130,7 @@ INVALIDATE = Packet(int(OpCode.RC_SEND_ONLY_WITH_INVALIDATE), length=8)
 ADD = Packet(int(OpCode.RC_FETCH_ADD))
 ACK = Packet(int(OpCode.RC_ACKNOWLEDGE), psn=("una", 0))
 ONLY = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_ONLY), psn=("una", 0), length=8)
+FLUSH = Packet(int(OpCode.RC_FLUSH), fields={"reth.dma_len": 8})
 MIDDLE = Packet(int(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE), psn=("una", 0), length=256)
 
 
@@ -157,7 +159,25 @@ IN_RXE: dict[str, tuple[Step, ...]] = {
     "checks_response_length": (Post(int(WROpcode.RDMA_READ), 8), ONLY.altered(length=4)),
     "acks_answer": (Post(int(WROpcode.RDMA_READ), 8), ACK),
     "acks_unsent": (Post(int(WROpcode.SEND), 8), ACK.altered(psn=("next", 1))),
+    "discards_annex_a19": (FLUSH,),
+    "rounds_read_depth": (Post(int(WROpcode.RDMA_READ), 8),) * 4,
+    "reserved_bit_fails": (
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        other(ACK, aeth__syndrome=0x9F),
+    ),
+    "nak_is_progress": (
+        Post(int(WROpcode.RDMA_WRITE), 600),
+        other(ACK.altered(psn=("una", 2)), aeth__syndrome=0x21),
+        Wait(1 * MS),
+    ),
+    "sends_during_rnr_wait": (
+        *(Post(int(WROpcode.RDMA_WRITE), 8), other(ACK, aeth__syndrome=0x3F)),
+        *(ACK, Post(int(WROpcode.RDMA_WRITE), 8), Wait(500 * MS)),
+    ),
 }
+
+OTHER_CONNECTIONS = {"rounds_read_depth": Connection(max_rd_atomic=3)}
+"""Where the usual one does not show it."""
 
 
 @pytest.mark.parametrize("name", IN_RXE)
@@ -165,13 +185,32 @@ def test_a_deviation_has_its_name_from_the_first_case_that_shows_it(name: str) -
     """A device that is like the specification in all else, and like rxe in this."""
     (about,) = {choice.about for choice in choices_of_field(name)}
     changes: dict[str, Any] = {name: getattr(LIKE_RXE, name)}
-    case = Case(Connection(), IN_RXE[name])
+    case = Case(OTHER_CONNECTIONS.get(name, Connection()), IN_RXE[name])
     campaign = Campaign(target(replace(SPEC, **changes)), lambda number: Once(case))
 
     finding = campaign.one_case(100)
 
     assert finding is not None
     assert (finding.about, list(campaign.report.taken)) == (about, [name])
+
+
+ALLOWED_IN_RXE: dict[str, tuple[Step, ...]] = {
+    "refuses_annex_a19": (FLUSH,),
+    "counts_every_rnr_nak": (
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        *(other(ACK, aeth__syndrome=0x3F), Wait(300 * MS)) * 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED_IN_RXE)
+def test_what_is_left_open_is_taken_over_and_no_finding(name: str) -> None:
+    changes: dict[str, Any] = {name: True}
+    case = Case(Connection(), ALLOWED_IN_RXE[name])
+    campaign = Campaign(target(replace(SPEC, **changes)), lambda number: Once(case))
+
+    assert campaign.one_case(100) is None
+    assert list(campaign.report.taken) == [name]
 
 
 def test_what_two_deviations_do_together_has_the_names_of_both() -> None:

@@ -328,7 +328,7 @@ def test_rxe_waits_for_more_after_a_read_response_of_the_wrong_length(
 
 @pytest.mark.parametrize(
     ("opcode", "answer", "payload", "said"),
-    [pytest.param(*case[1:], id=case[0]) for case in MISPLACED],
+    [pytest.param(*case[1:], id=case[0]) for case in MISPLACED if "ATOMIC WRITE" not in case[0]],
 )
 def test_rxe_fails_only_what_a_read_response_answers_and_completes_the_rest(
     opcode: WROpcode, answer: int, payload: bytes, said: dict[str, int]

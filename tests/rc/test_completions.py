@@ -8,26 +8,12 @@ from typing import Any
 import pytest
 
 from ibwire.errors import VerbsError
-from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
-from ibwire.rc.attributes import (
-    AddressVector,
-    EventType,
-    MigState,
-    QPAttr,
-    QPAttrMask,
-    QPCap,
-    QPState,
-)
-from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
+from ibwire.rc.attributes import AddressVector, EventType, QPAttr, QPAttrMask, QPCap, QPState
+from ibwire.rc.connect import bring_up, connect
 from ibwire.rc.device import Device, gid_of
-from ibwire.rc.memory import Access
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import (
-    SGE,
-    WC,
     FlushType,
-    MWBindInfo,
     RecvWR,
     SendFlags,
     SendWR,
@@ -36,13 +22,12 @@ from ibwire.rc.work import (
     WCStatus,
     WROpcode,
 )
-from ibwire.units import GBPS, MS, US, Time
+from ibwire.units import MS, US
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import Ethernet
-from ibwire_layers.packet import Packet
 from lone import Lone, words
-from pair import End, Pair, queue_pair
+from pair import End, Pair, events, put, queue_pair, statuses
 
 S = WCStatus
 
@@ -51,24 +36,8 @@ IMM = 0xA1B2C3D4
 UNSIGNALLED = 0
 
 
-def statuses(completions: list[WC]) -> list[tuple[int, WCStatus]]:
-    return [(wc.wr_id, wc.status) for wc in completions]
-
-
-def events(device: Device) -> list[EventType]:
-    found = []
-    while (event := device.poll_event()) is not None:
-        found.append(event.event_type)
-    return found
-
-
 def at(end: End, size: int, offset: int = 0) -> bytes:
     return end.mr.read(end.mr.iova + offset, size)
-
-
-def put(end: End, data: bytes, offset: int = 0) -> bytes:
-    end.mr.write(end.mr.iova + offset, data)
-    return data
 
 
 def turn(qp: QueuePair, state: QPState, mask: int = 0, **attr: Any) -> None:
@@ -466,84 +435,6 @@ def test_messages_of_no_bytes_are_one_packet_each_and_need_no_key() -> None:
     ]
 
 
-# Memory windows.
-
-
-def windowed() -> tuple[Pair, Any, Any, int]:
-    """A window of type 2 over bytes 100 to 299 of a region of `b`, bound by a work request."""
-    pair = Pair()
-    region = pair.b.pd.register(1000, int(Access.LOCAL_WRITE | Access.MW_BIND))
-    window = pair.b.pd.allocate_window(2)
-    new = window.rkey & ~0xFF | (window.rkey + 1) & 0xFF
-    info = MWBindInfo(region, region.iova + 100, 200, int(Access.REMOTE_WRITE))
-    pair.b.qp.post_send(SendWR(WROpcode.BIND_MW, rkey=new, mw=window, bind_info=info, wr_id=50))
-    pair.drive()
-    (wc,) = pair.b.send_cq.poll(9)
-    assert (wc.wr_id, wc.status, wc.opcode) == (50, S.SUCCESS, WCOpcode.BIND_MW)
-    assert pair.frames == []  # a local operation
-    return pair, region, window, new
-
-
-def through(pair: Pair, region: Any, rkey: int, start: int, length: int) -> WCStatus:
-    """How a WRITE through a key ends."""
-    pair.post(WROpcode.RDMA_WRITE, length=length, rkey=rkey, remote_addr=region.iova + start)
-    pair.drive()
-    return pair.completions[0].status
-
-
-def test_window_opens_what_it_is_bound_to() -> None:
-    pair, region, window, rkey = windowed()
-    data = put(pair.a, bytes(range(200)))
-
-    assert window.rkey == rkey
-    assert through(pair, region, rkey, 100, 200) is S.SUCCESS
-    assert region.read(region.iova, 1000) == bytes(100) + data + bytes(700)
-    assert through(pair, region, rkey, 101, 200) is S.REM_ACCESS_ERR
-    assert words(pair.sent("b"))[-1] == "ACKNOWLEDGE 1 0x62"
-
-
-def test_send_with_invalidate_closes_the_window() -> None:
-    pair, region, _, rkey = windowed()
-    pair.b.post_recv(64, wr_id=3)
-    pair.post(WROpcode.SEND_WITH_INV, length=8, invalidate_rkey=rkey)
-    pair.drive()
-
-    assert pair.sent("a")[0].opcode_name == "RC_SEND_ONLY_WITH_INVALIDATE"
-    assert pair.sent("a")[0].extension(h.IETH).rkey == rkey
-    (wc,) = pair.received
-    assert (wc.wr_id, wc.status, wc.opcode) == (3, S.SUCCESS, WCOpcode.RECV)
-    assert (wc.wc_flags, wc.imm_data, wc.byte_len) == (WCFlags.WITH_INV, rkey, 8)
-    assert statuses(pair.completions) == [(0, S.SUCCESS)]
-    assert through(pair, region, rkey, 100, 8) is S.REM_ACCESS_ERR
-    assert region.read(region.iova, 1000) == bytes(1000)
-
-
-def test_local_invalidate_closes_the_window() -> None:
-    pair, region, _, rkey = windowed()
-    pair.b.qp.post_send(SendWR(WROpcode.LOCAL_INV, invalidate_rkey=rkey, wr_id=51))
-    pair.drive()
-
-    (wc,) = pair.b.send_cq.poll(9)
-    assert (wc.wr_id, wc.status, wc.opcode) == (51, S.SUCCESS, WCOpcode.LOCAL_INV)
-    assert through(pair, region, rkey, 100, 8) is S.REM_ACCESS_ERR
-
-
-def test_bind_that_may_not_be_is_a_bind_error_after_what_was_posted_before() -> None:
-    """A region without MW_BIND; local operations take no PSN."""
-    pair = Pair()
-    window = pair.a.pd.allocate_window(2)
-    info = MWBindInfo(pair.a.mr, pair.a.mr.iova, 8, int(Access.REMOTE_WRITE))
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=1)
-    pair.a.qp.post_send(SendWR(WROpcode.BIND_MW, mw=window, bind_info=info, wr_id=2))
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=3)
-    pair.drive()
-
-    assert words(pair.sent("a")) == ["RDMA_WRITE_ONLY 0"]
-    assert statuses(pair.completions) == [
-        *((1, S.SUCCESS), (2, S.MW_BIND_ERR), (3, S.WR_FLUSH_ERR))
-    ]
-
-
 # FLUSH and ATOMIC WRITE.
 
 
@@ -614,143 +505,3 @@ def test_ce_mark_is_counted_and_changes_nothing_else(traffic_class: int) -> None
     assert [(event.qp, event.kind) for event in lone.device.congestion] == [
         (lone.qp, "ce")
     ] * marked
-
-
-# Automatic path migration.
-
-
-class Migrating:
-    """Two ends with two addresses each: 10.0.0.x is the path, 10.0.1.x the alternate one."""
-
-    def __init__(self, **attr: Any) -> None:
-        self.sim = Simulator()
-        self.devices = [
-            Device("a", ["10.0.0.1", "10.0.1.1"]),
-            Device("b", ["10.0.0.2", "10.0.1.2"]),
-        ]
-        self.regions = []
-        self.qps = []
-        for device in self.devices:
-            pd = device.alloc_pd()
-            self.regions.append(pd.register(4096, int(ALL_ACCESS)))
-            self.qps.append(queue_pair(device, pd=pd))
-        self.a, self.b = self.qps
-        connect(self.a, self.b, timeout=8, retry_cnt=1, **attr)
-        self.packets: list[Packet] = []
-        self.broken = False
-        """Whether nothing gets through on the first path."""
-        self.sim.connect(
-            *self.devices,
-            rate_bps=100 * GBPS,
-            delay=1 * US,
-            a_to_b=self._stage,
-            b_to_a=self._stage,
-        )
-
-    def _stage(self, frame: Frame, now: Time) -> list[tuple[Time, Frame]]:
-        packet = Packet.parse(frame)
-        self.packets.append(packet)
-        return [] if self.broken and packet.route.ip.dst >> 8 == 0x0A0000 else [(0, frame)]
-
-    def rearm(self) -> None:
-        """Give both ends the alternate path."""
-        for qp, peer in ((self.a, "10.0.1.2"), (self.b, "10.0.1.1")):
-            attr = QPAttr(
-                alt_ah_attr=AddressVector(dgid=gid_of(peer), sgid_index=1),
-                path_mig_state=MigState.REARM,
-            )
-            qp.modify(attr, QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE)
-
-    def write(self) -> tuple[list[tuple[str, int]], list[WCStatus]]:
-        """WRITE from a to b; source address and MigReq of each packet, and how it ended."""
-        self.packets.clear()
-        here, there = self.regions
-        sges = [SGE(here.iova, 8, here.lkey)]
-        self.a.post_send(SendWR(WROpcode.RDMA_WRITE, sges, remote_addr=there.iova, rkey=there.rkey))
-        self.sim.run()
-        assert self.a.send_cq is not None
-        seen = [
-            (".".join(map(str, p.route.ip.src.to_bytes(4)[2:])), p.bth.mig_req)
-            for p in self.packets
-        ]
-        return seen, [wc.status for wc in self.a.send_cq.poll(9)]
-
-    @property
-    def states(self) -> list[MigState]:
-        return [qp.query().path_mig_state for qp in self.qps]
-
-    @property
-    def events(self) -> list[list[EventType]]:
-        return [events(device) for device in self.devices]
-
-
-def test_without_an_alternate_path_mig_req_is_1() -> None:
-    pair = Migrating()
-
-    assert pair.write() == ([("0.1", 1), ("0.2", 1)], [S.SUCCESS])
-    assert pair.states == [MigState.MIGRATED] * 2
-
-
-def test_both_ends_are_armed_when_each_has_seen_mig_req_0() -> None:
-    pair = Migrating()
-    pair.rearm()
-    assert pair.states == [MigState.REARM] * 2
-
-    assert pair.write() == ([("0.1", 0), ("0.2", 0)], [S.SUCCESS])
-    assert pair.states == [MigState.ARMED] * 2
-    assert pair.events == [[], []]
-
-
-def test_end_stays_in_rearm_while_the_peer_has_no_alternate_path() -> None:
-    pair = Migrating()
-    attr = QPAttr(
-        alt_ah_attr=AddressVector(dgid=gid_of("10.0.1.2"), sgid_index=1),
-        path_mig_state=MigState.REARM,
-    )
-    pair.a.modify(attr, QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE)
-
-    assert pair.write() == ([("0.1", 0), ("0.2", 1)], [S.SUCCESS])
-    assert pair.states == [MigState.REARM, MigState.MIGRATED]
-
-
-def test_asked_to_migrate_one_end_takes_the_other_along() -> None:
-    pair = Migrating()
-    pair.rearm()
-    pair.write()
-    pair.a.modify(QPAttr(path_mig_state=MigState.MIGRATED), QPAttrMask.PATH_MIG_STATE)
-
-    assert pair.write() == ([("1.1", 1), ("1.2", 1)], [S.SUCCESS])
-    assert pair.states == [MigState.MIGRATED] * 2
-    assert pair.events == [[EventType.PATH_MIG], [EventType.PATH_MIG]]
-
-
-def test_exhausted_retries_migrate_and_count_anew() -> None:
-    """retry_cnt 1: twice on the first path, then on the other (rc-transport.md 9)."""
-    pair = Migrating()
-    pair.rearm()
-    pair.write()
-    pair.broken = True
-
-    assert pair.write() == ([("0.1", 0), ("0.1", 0), ("1.1", 1), ("1.2", 1)], [S.SUCCESS])
-    assert pair.states == [MigState.MIGRATED] * 2
-    assert pair.events == [[EventType.PATH_MIG], [EventType.PATH_MIG]]
-    assert pair.write() == ([("1.1", 1), ("1.2", 1)], [S.SUCCESS])
-
-
-def test_exhausted_retries_are_fatal_while_not_armed() -> None:
-    pair = Migrating()
-    pair.rearm()
-    pair.broken = True
-
-    assert pair.write() == ([("0.1", 0), ("0.1", 0)], [S.RETRY_EXC_ERR])
-
-
-@pytest.mark.parametrize("wanted", [MigState.ARMED, 3])
-def test_migration_state_that_cannot_be_asked_for_is_einval(wanted: int) -> None:
-    pair = Migrating()
-    pair.rearm()
-    with pytest.raises(VerbsError) as caught:
-        pair.a.modify(QPAttr(path_mig_state=wanted), QPAttrMask.PATH_MIG_STATE)
-
-    assert caught.value.errno == errno.EINVAL
-    assert pair.states == [MigState.REARM] * 2

@@ -12,7 +12,6 @@ from ibwire.errors import VerbsError
 from ibwire.rc.attributes import (
     AddressVector,
     EventType,
-    MigState,
     QPAttr,
     QPAttrMask,
     QPCap,
@@ -21,9 +20,8 @@ from ibwire.rc.attributes import (
 )
 from ibwire.rc.device import gid_of
 from ibwire.rc.memory import Access
-from ibwire.rc.profile import PROFILES, RXE, SPEC, Profile
+from ibwire.rc.profile import PROFILES, RXE, Profile
 from ibwire.rc.work import (
-    SGE,
     MWBindInfo,
     RecvWR,
     SendFlags,
@@ -36,7 +34,7 @@ from ibwire.rc.work import (
 from ibwire.units import MS
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.packet import Packet
-from lone import OWN, PEER, Lone, words
+from lone import PEER, Lone, words
 from pair import Pair
 
 R = OpCode
@@ -590,125 +588,3 @@ def test_msn_wraps() -> None:
     (ack,) = lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1)
 
     assert getattr(ack.extensions[0], "msn") == 0  # noqa: B009
-
-
-# Automatic path migration.
-
-ALTERNATE, PEER_ALTERNATE = "10.9.0.22", "10.9.0.1"
-
-
-def migrating(state: MigState = MigState.REARM, **given: Any) -> Lone:
-    """With an alternate path, from REARM on."""
-    lone = Lone(addresses=[OWN, ALTERNATE], **given)
-    lone.qp.modify(
-        QPAttr(
-            alt_ah_attr=AddressVector(dgid=gid_of(PEER_ALTERNATE), sgid_index=1),
-            path_mig_state=MigState.REARM,
-        ),
-        QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE,
-    )
-    lone.qp.requester.credits.limited = False
-    if state is MigState.ARMED:
-        lone.say(R.RC_RDMA_WRITE_ONLY, 99, mig_req=0)
-    assert lone.qp.query().path_mig_state is state
-    return lone
-
-
-def destination(packet: Packet) -> int:
-    return int(packet.route.ip.dst)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("state", [MigState.REARM, MigState.ARMED], ids=lambda s: s.name)
-def test_the_bit_is_0_until_it_has_migrated(state: MigState) -> None:
-    lone = migrating(state)
-
-    (packet,) = lone.post(WROpcode.RDMA_WRITE)
-
-    assert packet.bth.mig_req == 0
-
-
-def test_rearm_becomes_armed_by_a_packet_whose_bit_is_0() -> None:
-    lone = migrating()
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, mig_req=1)
-    assert lone.qp.query().path_mig_state is MigState.REARM
-
-    lone.say(R.RC_RDMA_WRITE_ONLY, 101, mig_req=0)
-
-    assert lone.qp.query().path_mig_state is MigState.ARMED
-
-
-def test_a_packet_over_the_alternate_path_migrates_an_armed_queue_pair() -> None:
-    lone = migrating(MigState.ARMED)
-    over = {"source": PEER_ALTERNATE, "destination": ALTERNATE}
-    assert lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=0, **over) == []
-
-    (ack,) = lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=1, **over)
-
-    assert lone.events == [EventType.PATH_MIG]
-    assert lone.qp.query().path_mig_state is MigState.MIGRATED
-    assert destination(ack) == gid_of(PEER_ALTERNATE) & 0xFFFFFFFF
-    assert ack.bth.mig_req == 1
-    before = {"source": PEER, "destination": OWN}
-    assert lone.say(R.RC_RDMA_WRITE_ONLY, 101, ack_req=1, **before) == []
-
-
-def test_exhausted_retries_migrate_an_armed_queue_pair_and_begin_anew() -> None:
-    lone = migrating(MigState.ARMED, retry_cnt=1, timeout=1)
-    lone.post(WROpcode.RDMA_WRITE)
-
-    heard = lone.wait(1 * MS)
-
-    old, new = gid_of(PEER) & 0xFFFFFFFF, gid_of(PEER_ALTERNATE) & 0xFFFFFFFF
-    assert [destination(p) for p in heard] == [old, new, new]
-    assert lone.events == [EventType.PATH_MIG]
-    assert [status for _, status in lone.sends] == [WCStatus.RETRY_EXC_ERR]
-
-
-def test_an_application_may_migrate_an_armed_queue_pair() -> None:
-    lone = migrating(MigState.ARMED)
-
-    lone.qp.modify(QPAttr(path_mig_state=MigState.MIGRATED), QPAttrMask.PATH_MIG_STATE)
-
-    (packet,) = lone.post(WROpcode.RDMA_WRITE)
-    assert destination(packet) == gid_of(PEER_ALTERNATE) & 0xFFFFFFFF
-    assert packet.bth.mig_req == 1
-    assert lone.events == [EventType.PATH_MIG]
-
-
-@pytest.mark.parametrize(
-    ("before", "wanted"),
-    [
-        (MigState.REARM, MigState.MIGRATED),
-        (MigState.REARM, MigState.ARMED),
-        (MigState.ARMED, MigState.REARM),
-        (MigState.ARMED, MigState.ARMED),
-    ],
-    ids=lambda s: s.name,
-)
-def test_migration_states_that_a_modify_cannot_set(before: MigState, wanted: MigState) -> None:
-    lone = migrating(before)
-
-    with pytest.raises(VerbsError):
-        lone.qp.modify(QPAttr(path_mig_state=wanted), QPAttrMask.PATH_MIG_STATE)
-
-
-def test_rearm_needs_an_alternate_path() -> None:
-    with pytest.raises(VerbsError):
-        Lone().qp.modify(QPAttr(path_mig_state=MigState.REARM), QPAttrMask.PATH_MIG_STATE)
-
-
-@pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda p: p.name)
-def test_closing_gives_everything_back(profile: Profile) -> None:
-    lone = Lone(profile=profile)
-    lone.post_recv()
-    lone.post(WROpcode.RDMA_WRITE)
-    lone.qp.close()
-
-    assert lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1) == []
-    assert lone.wait(1000 * MS) == []
-    with pytest.raises(VerbsError):
-        lone.qp.post_send(SendWR(WROpcode.SEND, [SGE(0, 0, 0)]))
-    lone.mr.deregister()
-    lone.pd.close()
-    lone.send_cq.close()
-    lone.recv_cq.close()

@@ -369,13 +369,13 @@ def test_a_blocked_read_blocks_what_is_behind_it() -> None:
 @every_profile
 @pytest.mark.parametrize("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
 def test_flush_and_atomic_write_wait_as_reads_do(opcode: WROpcode, profile: Profile) -> None:
-    """A peer keeps so many to answer them again (rc-transport 10)."""
+    """A peer keeps so many to answer them again (rc-transport 10). Linux 6.1 has neither."""
     lone = open_lone(profile=profile, max_rd_atomic=1)
 
     heard = lone.post(opcode, 0, atomic_data=bytes(8))
     heard += lone.post(opcode, 0, atomic_data=bytes(8))
 
-    assert len(heard) == 1
+    assert len(heard) == (profile is not RXE)
 
 
 @every_profile

@@ -101,6 +101,8 @@ def test_request_succeeds_and_does_what_it_says(
         *(pair.a.mr, pair.b.mr), qp_type=qp_type, mtu=mtu, max_inline=256, **pair.a.datagram
     )
     for wr in data.draw(st.lists(requests, min_size=1, max_size=3)):
+        if wr.opcode in (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE) and profile == "rxe":
+            continue  # Linux 6.1 does not know it
         receive = None
         if wr.opcode in TAKES_RECEIVE:
             need = length_of(wr.sg_list) if wr.opcode in SENDS else 0
