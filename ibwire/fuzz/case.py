@@ -138,9 +138,9 @@ class Command:
     exchange: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Post:
-    """The application of the device posts a send request."""
+    """The application of the device posts a send request; nobody changes one, as with packets."""
 
     opcode: int
     length: int = 0

@@ -279,7 +279,8 @@ class Emulation:
             return []
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
-            found += [numbers_of(number, wc) for wc in queue.poll(queue.cqe)]
+            if queue.entries:
+                found += [numbers_of(number, wc) for wc in queue.poll(queue.cqe)]
         return found
 
     def events(self) -> list[int]:
@@ -298,10 +299,10 @@ class Emulation:
         """The state of the connection, as a peer could know it."""
         if not self.is_alive:
             return "ERROR"
-        message = self.under_way
         requester = self.qp.requester
         if requester.wqes:
             return "RNR WAIT" if requester.timers.rnr is not None else "WAITING"
+        message = self.under_way
         return "IDLE" if message is None else message.name
 
     @property
@@ -338,7 +339,7 @@ def psn_of(qp: QueuePair, base: str) -> int:
 
 def numbers_of(queue: int, wc: WC) -> Completion:
     """What counts of a completion: after an error little, of a send not its length."""
-    if wc.status is not WCStatus.SUCCESS:
+    if wc.status is not _SUCCESS:
         return queue, wc.wr_id, int(wc.status)
     kind = queue, wc.wr_id, 0, int(wc.opcode)
     return (*kind, wc.byte_len, wc.imm_data, int(wc.wc_flags)) if queue == RECEIVES else kind
@@ -346,14 +347,13 @@ def numbers_of(queue: int, wc: WC) -> Completion:
 
 def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
     """The send request of a step. number: how many were posted before; outbox: its address."""
-    opcode = WROpcode(post.opcode)
-    atomic = opcode in (WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD)
-    length = 8 if atomic else min(post.length, OUTBOX)
+    opcode = post.opcode
+    length = 8 if opcode in _ATOMICS else min(post.length, OUTBOX)
     start = outbox + (number * 256) % (OUTBOX - length + 1)
     return SendWR(
-        opcode,
+        _OPCODES[opcode],
         [SGE(start & ~7, length, lkey)] if length else [],
-        SendFlags.SIGNALED if post.signaled else 0,
+        _SIGNALED if post.signaled else 0,
         wr_id=number,
         imm_data=0x1A2B3C4D,
         invalidate_rkey=PEER_RKEY,
@@ -361,10 +361,17 @@ def send_request(post: Post, number: int, outbox: int, lkey: int) -> SendWR:
         rkey=PEER_RKEY,
         compare_add=3,
         swap=5,
-        atomic_data=bytes(range(8)) if opcode is WROpcode.ATOMIC_WRITE else b"",
+        atomic_data=_EIGHT if opcode == _ATOMIC_WRITE else b"",
     )
 
 
+# Plain numbers and members by themselves: reaching through an enumeration is slow.
+_SUCCESS = WCStatus.SUCCESS
+_OPCODES = {int(each): each for each in WROpcode}
+_ATOMICS = int(WROpcode.ATOMIC_CMP_AND_SWP), int(WROpcode.ATOMIC_FETCH_AND_ADD)
+_ATOMIC_WRITE = int(WROpcode.ATOMIC_WRITE)
+_SIGNALED = int(SendFlags.SIGNALED)
+_EIGHT = bytes(range(8))
 _RESET = QPAttr(qp_state=QPState.RESET)
 _UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
 _STEPS = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from random import Random
 
 from ibwire.fuzz import lies
@@ -33,8 +34,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
 ROLES = ("responder", "requester")
 """What is attacked."""
 
-LONGEST = 80
-"""Steps of a case."""
+LONGEST = {"responder": 80, "requester": 140}
+"""Steps of a case by what is attacked; a requester has to be asked for what it is answered."""
 
 
 class Menu:
@@ -58,7 +59,7 @@ class Generator:
         self.connection = _connection(rng)
         self._queue: deque[Step] = deque()
         self._traffic = Traffic(rng, self.connection)
-        self._left = rng.randrange(10, LONGEST)
+        self._left = rng.randrange(10, LONGEST[role])
         self._after = rng.choice((0, 1, 1, 2))
         """Packets that are sent when the connection has ended."""
         self._menu = menu
@@ -100,19 +101,20 @@ class Generator:
         rng = self.rng
         draw = rng.random()
         right = answers(reference)
-        if not right:
-            if draw < 0.7 or reference.device.poll_timeout() is None:
+        first = next(right, None)
+        if first is None:
+            if draw < 0.8 or reference.device.poll_timeout() is None:
                 return lies.posts(rng, reference)
             return lies.waits(rng, reference)
-        if draw < 0.05:
+        if draw < 0.04:
             return lies.posts(rng, reference)
-        if draw < 0.13:
+        if draw < 0.085:
             return lies.waits(rng, reference)
-        if draw < 0.50 and self._menu.lies:
-            return rng.choice(self._menu.lies).make(rng, reference, right)
-        if draw < 0.53:
+        if draw < 0.45 and self._menu.lies:
+            return rng.choice(self._menu.lies).make(rng, reference, [first, *right])
+        if draw < 0.50:
             return self._traffic.messages(reference)
-        return lies.in_turn(right[: rng.choice((1, 2, 4, len(right)))])
+        return lies.in_turn([first, *islice(right, rng.choice((0, 1, 3, None, None)))])
 
 
 def _connection(rng: Random) -> Connection:
@@ -127,7 +129,7 @@ def _connection(rng: Random) -> Connection:
         rq_psn=_psn(rng),
         sq_psn=_psn(rng),
         access=access,
-        max_rd_atomic=rng.choice((16, 16, 1, 2, 4)),
+        max_rd_atomic=rng.choice((16, 16, 1, 3, 4)),
         max_dest_rd_atomic=rng.choice((16, 16, 4, 2, 1, 0) if rng.random() < 0.5 else (16,)),
         min_rnr_timer=rng.choice((12, 12, 1, 0, 31)),
         timeout=rng.choice((14, 8, 10, 14, 0)),

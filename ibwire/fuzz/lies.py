@@ -5,15 +5,15 @@ Each makes something of the right answers to what the device has asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from ibwire.fuzz.attacks import changed
-from ibwire.fuzz.case import BAD, Packet, Post, Step, Value, Wait
+from ibwire.fuzz.case import BAD, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.emulation import Emulation
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS, NS, US
+from ibwire.units import ACK_TIMEOUT_UNIT, MS, NS, US, Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode
@@ -60,19 +60,34 @@ def posts(rng: Random, reference: Emulation) -> Sequence[Step]:
     """What the application of the device asks for."""
     steps = []
     mtu = reference.qp.mtu
-    lengths = 0, 1, 8, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 5, 4 * mtu, 8 * mtu
-    for _ in range(rng.choice((1, 1, 2, 3, 5))):
+    lengths = 0, 1, 8, 8, mtu - 1, mtu, mtu, mtu + 1, 3 * mtu + 5
+    reads = (
+        0,
+        1,
+        8,
+        mtu - 1,
+        mtu,
+        mtu + 1,
+        2 * mtu,
+        3 * mtu + 5,
+        4 * mtu,
+        8 * mtu,
+        12 * mtu,
+        16 * mtu,
+    )
+    for _ in range(rng.choice((1, 1, 2, 2, 3))):
         opcode = rng.choice(_VERBS)
-        # What a READ brings is of the fuzzer; a long message of the device says little more.
-        length = rng.choice(lengths if opcode is _W.RDMA_READ else lengths[:-2])
-        steps.append(Post(int(opcode), length, rng.randrange(64) * 8, rng.random() < 0.8))
+        # What a READ brings is of the fuzzer, and many right answers for one request;
+        # a long message of the device says little more.
+        length = rng.choice(reads if opcode == _READ else lengths)
+        steps.append(Post(opcode, length, rng.randrange(64) * 8, rng.random() < 0.8))
     return steps
 
 
 def waits(rng: Random, reference: Emulation) -> Sequence[Step]:
     """Time passes: nearly to, just over, or well over the times that count."""
     connection = reference.connection
-    timeout = int(4.096 * US) << connection.timeout
+    timeout = _timeout(connection)
     times = [1 * US, 1 * MS, timeout // 2, timeout - 1 * NS, timeout, timeout + 1 * NS]
     due = reference.device.poll_timeout()
     if due is not None:
@@ -84,7 +99,7 @@ def waits(rng: Random, reference: Emulation) -> Sequence[Step]:
 @lie(weight=2)
 def other_psn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An answer to what was answered, to something later, or to what was never sent."""
-    packet = rng.choice(right)
+    packet = _one_of(rng, right)
     requester = reference.qp.requester
     sent = requester.next_psn - requester.una & 0xFFFFFF
     offsets = (-1, -2, 0, 1, sent - 1, sent, sent + 1, 1 << 22, (1 << 23) - 1, 1 << 23, -(1 << 22))
@@ -105,12 +120,14 @@ def sequence_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequ
 def rnr_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An RNR NAK, with any timer; then the time until it comes again, or not quite."""
     code = rng.choice((1, 1, 2, 5, 10, 12, 14, rng.randrange(32)))
-    offset = rng.choice((0, 0, 0, 1, -1, 3))
+    offset = rng.choice((0, 0, 1, 2, -1, 3))
     nak = _ack(("una", offset), AckKind.RNR_NAK << 5 | code, "RNR NAK")
     time = RNR_TIMER_US[code] * US
     steps: list[Step] = [nak] * rng.choice((1, 1, 1, 2))
     if rng.random() < 0.7:
-        steps.append(Wait(int(time) + rng.choice((-1, 0, 1, -int(time) // 2, int(time)))))
+        well_over = int(time) + 8 * MS  # for devices that count in jiffies, too
+        late = rng.choice((-1, 0, 1, -int(time) // 2, well_over, well_over, well_over))
+        steps.append(Wait(int(time) + late))
     return steps
 
 
@@ -124,9 +141,17 @@ def never_ready(rng: Random, reference: Emulation, right: list[Packet]) -> Seque
 
 
 @lie()
+def never_answered(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+    """Silence until the oldest request is given up, or one timeout less."""
+    connection = reference.connection
+    count = min(connection.retry_cnt, 4) + rng.choice((0, 1, 1, 2))
+    return [Wait(_timeout(connection) + 1)] * count
+
+
+@lie(weight=2)
 def any_syndrome(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """NAKs that end the connection, reserved codes, other credits."""
-    packet = rng.choice(right)
+    packet = _one_of(rng, right)
     draw = rng.random()
     if draw < 0.3:
         syndrome = AckKind.NAK << 5 | rng.randrange(1, 5)
@@ -146,7 +171,7 @@ def any_syndrome(rng: Random, reference: Emulation, right: list[Packet]) -> Sequ
 @lie(weight=2)
 def other_kind(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An answer of a kind that the request does not have."""
-    packet = rng.choice(right)
+    packet = _one_of(rng, right)
     opcode = rng.choice((ACK, READ_ONLY, READ_FIRST, READ_MIDDLE, READ_LAST, ATOMIC_ACK))
     length = 0
     if opcode in (READ_FIRST, READ_MIDDLE):
@@ -216,7 +241,7 @@ def ghost(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[St
 @lie()
 def other_msn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """The MSN says something else."""
-    packet = rng.choice(right)
+    packet = _one_of(rng, right)
     msn: Value = rng.choice((0, 0xFFFFFF, ("ssn", -1), ("ssn", 1), ("ssn", 5)))
     if h.AETH not in INFO[packet.opcode].headers:
         return []
@@ -226,7 +251,7 @@ def other_msn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequenc
 @lie("parser")
 def damaged(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An answer that no requester may take: cut, padded, foreign, with a wrong ICRC."""
-    packet = rng.choice(right)
+    packet = _one_of(rng, right)
     draw = rng.random()
     headers = h.BTH.SIZE + sum(kind.SIZE for kind in INFO[packet.opcode].headers)
     if draw < 0.3:
@@ -240,18 +265,33 @@ def damaged(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
     return [changed(packet, "stranger", ip__src=0x0A000009)]
 
 
+def _one_of(rng: Random, right: Sequence[Packet]) -> Packet:
+    """One of them, and not mostly from the middle of a long READ."""
+    packet = rng.choice(right)
+    return rng.choice(right) if packet.opcode == READ_MIDDLE else packet
+
+
 def _at_una(packets: Sequence[Packet]) -> list[Packet]:
     """Packets that are sent one after the other, each answering what is oldest then."""
     return [packet.altered(psn=("una", 0)) for packet in packets]
 
 
-def in_turn(packets: Sequence[Packet]) -> list[Packet]:
-    """Right answers, to be sent one after the other: what was acknowledged moves `una` on."""
-    begin, moved = 0, []
-    for packet in packets:
-        moved.append(packet.altered(psn=("una", packet.psn[1] - begin)))
-        begin = packet.psn[1] + 1
+def in_turn(right: Iterable[Packet]) -> list[Packet]:
+    """Right answers, to be sent one after the other: what was acknowledged moves `una` on.
+
+    They are changed, for nobody else has them.
+    """
+    begin, moved = 0, list(right)
+    for packet in moved:
+        ahead = packet.psn[1]
+        packet.psn = "una", ahead - begin
+        begin = ahead + 1
     return moved
+
+
+def _timeout(connection: Connection) -> Time:
+    """How long a requester waits for an answer (IBA 9.7.6.1.3)."""
+    return ACK_TIMEOUT_UNIT << connection.timeout
 
 
 def _ack(psn: tuple[str, int], syndrome: int, why: str) -> Packet:
@@ -260,9 +300,13 @@ def _ack(psn: tuple[str, int], syndrome: int, why: str) -> Packet:
 
 
 _W = WROpcode
-_VERBS = (
-    *(_W.SEND, _W.SEND, _W.SEND_WITH_IMM, _W.SEND_WITH_INV),
-    *(_W.RDMA_WRITE, _W.RDMA_WRITE, _W.RDMA_WRITE_WITH_IMM),
-    *(_W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ),
-    *(_W.ATOMIC_CMP_AND_SWP, _W.ATOMIC_FETCH_AND_ADD, _W.FLUSH, _W.ATOMIC_WRITE),
+_READ = int(_W.RDMA_READ)
+_VERBS = tuple(
+    int(each)
+    for each in (
+        *(_W.SEND, _W.SEND, _W.SEND_WITH_IMM, _W.SEND_WITH_INV),
+        *(_W.RDMA_WRITE, _W.RDMA_WRITE, _W.RDMA_WRITE_WITH_IMM),
+        *(_W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ),
+        *(_W.ATOMIC_CMP_AND_SWP, _W.ATOMIC_FETCH_AND_ADD, _W.FLUSH, _W.ATOMIC_WRITE),
+    )
 )

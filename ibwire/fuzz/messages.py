@@ -5,7 +5,7 @@ What a generator damages is made here first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ibwire.fuzz.case import Packet, Value
 from ibwire.fuzz.emulation import Emulation
@@ -77,14 +77,14 @@ def read(length: int, place: Mapping[str, Value]) -> Packet:
     return Packet(int(READ), fields={**place, "reth.dma_len": length})
 
 
-def answers(reference: Emulation) -> list[Packet]:
+def answers(reference: Emulation) -> Iterator[Packet]:
     """What a right responder would answer to everything that the device has asked for.
 
-    An ACK for each SEND and WRITE, all response packets of a READ.
+    An ACK for each SEND and WRITE, all response packets of a READ. They are made as they are
+    taken, while the device stands still.
     """
     requester = reference.qp.requester
-    found: list[Packet] = []
-    una, following = requester.una, requester.next_psn
+    una, following, oldest = requester.una, requester.next_psn, reference.oldest_ssn
     for wqe in requester.wqes:
         if not wqe.started or wqe.plan.operation is None:
             break
@@ -95,46 +95,49 @@ def answers(reference: Emulation) -> list[Packet]:
         sent = following - una & 0xFFFFFF
         if first >= sent:
             break
-        ssn = ("ssn", wqe.ssn - reference.oldest_ssn)
-        found += _answer(wqe, ("una", first), min(beyond, sent), reference.qp.mtu, una, ssn)
-    return found
+        ssn = ("ssn", wqe.ssn - oldest)
+        if wqe.plan.operation is Operation.READ:
+            yield from _read_response(wqe, reference.qp.mtu, una, ssn)
+        else:
+            yield _answer(wqe.plan.operation, first, min(beyond, sent) - 1, ssn)
 
 
-def _answer(
-    wqe: SendWQE, psn: tuple[str, int], beyond: int, mtu: int, una: int, ssn: Value
-) -> list[Packet]:
-    operation = wqe.plan.operation
+def _answer(operation: Operation, first: int, last: int, ssn: Value) -> Packet:
+    """The one packet that answers a request. first, last: of its PSNs, from `una`."""
     fields: dict[str, Value] = {"aeth.msn": ssn}
-    if operation is Operation.READ:
-        return _read_response(wqe, mtu, una, ssn)
-    if operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD):
-        opcode = int(_O.RC_ATOMIC_ACKNOWLEDGE)
-        return [Packet(opcode, psn, fields={**fields, "atomicacketh.orig": 0x0102030405060708})]
-    if operation in (Operation.FLUSH, Operation.ATOMIC_WRITE):
-        return [Packet(int(_O.RC_RDMA_READ_RESPONSE_ONLY), psn, fields=fields)]
-    return [Packet(int(_O.RC_ACKNOWLEDGE), ("una", beyond - 1), fields=fields)]
+    if operation in _ATOMIC_OPERATIONS:
+        fields["atomicacketh.orig"] = 0x0102030405060708
+        return Packet(_ATOMIC_ACK, ("una", first), fields=fields)
+    if operation in _BARE:
+        return Packet(_READ_ONLY, ("una", first), fields=fields)
+    return Packet(_ACK, ("una", last), fields=fields)
 
 
-def _read_response(wqe: SendWQE, mtu: int, una: int, ssn: Value) -> list[Packet]:
+def _read_response(wqe: SendWQE, mtu: int, una: int, ssn: Value) -> Iterator[Packet]:
     """The response packets of a READ that are missing."""
     done = max(distance(wqe.first_psn, una), 0)
     ahead = max(distance(una, wqe.first_psn), 0)
     count = wqe.packets - done
-    packets = []
     for i in range(count):
         start = (done + i) * mtu
-        size = min(mtu, wqe.length - start)
-        opcode = _O.RC_RDMA_READ_RESPONSE_MIDDLE
+        size = max(min(mtu, wqe.length - start), 0)
+        opcode = _READ_MIDDLE
         if count == 1 and not wqe.in_response:
-            opcode = _O.RC_RDMA_READ_RESPONSE_ONLY
+            opcode = _READ_ONLY
         elif i == count - 1:
-            opcode = _O.RC_RDMA_READ_RESPONSE_LAST
+            opcode = _READ_LAST
         elif i == 0 and not wqe.in_response:
-            opcode = _O.RC_RDMA_READ_RESPONSE_FIRST
-        fields: dict[str, Value] = {}
-        if opcode is not _O.RC_RDMA_READ_RESPONSE_MIDDLE:
-            fields = {"aeth.msn": ssn}
-        packets.append(
-            Packet(int(opcode), ("una", ahead + i), max(size, 0), at=start + 7, fields=fields)
-        )
-    return packets
+            opcode = _READ_FIRST
+        fields: dict[str, Value] = {} if opcode == _READ_MIDDLE else {"aeth.msn": ssn}
+        yield Packet(opcode, ("una", ahead + i), size, start + 7, fields)
+
+
+# Plain numbers: members of an enumeration are slow.
+_ACK, _ATOMIC_ACK = int(_O.RC_ACKNOWLEDGE), int(_O.RC_ATOMIC_ACKNOWLEDGE)
+_READ_FIRST, _READ_MIDDLE, _READ_LAST, _READ_ONLY = (
+    *(int(_O.RC_RDMA_READ_RESPONSE_FIRST), int(_O.RC_RDMA_READ_RESPONSE_MIDDLE)),
+    *(int(_O.RC_RDMA_READ_RESPONSE_LAST), int(_O.RC_RDMA_READ_RESPONSE_ONLY)),
+)
+_ATOMIC_OPERATIONS = Operation.COMPARE_SWAP, Operation.FETCH_ADD
+_BARE = Operation.FLUSH, Operation.ATOMIC_WRITE
+"""What a response without data answers."""

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.choices import CHOICES
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.lies import LIES
 from ibwire.fuzz.messages import answers
 from ibwire.fuzz.targets import role_of
 from ibwire.fuzz.targets import target as emulator
@@ -459,9 +461,27 @@ def test_right_answers_are_right_where_psns_wrap() -> None:
     device.answers()
     binding = Binding(PEER_ADDRESS, ADDRESS)
     for left in (4, 3, 2, 1):
-        right = answers(device)
+        right = list(answers(device))
         assert [packet.psn for packet in right] == [("una", i) for i in range(left)]
         symbols = {**device.symbols, "ssn": device.oldest_ssn}
         device.receive(binding.frame(right[0], device.psn("una"), symbols))
 
     assert device.completions() == [(0, 0, 0, 2)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_silence_gives_up_a_request_exactly_when_its_retries_are_over(seed: int) -> None:
+    """One retry: the second timeout ends it with IBV_WC_RETRY_EXC_ERR, 12."""
+    device = Emulation(Connection(timeout=8, retry_cnt=1))
+    device.post_send(Post(int(WROpcode.SEND), 8))
+    device.answers()
+    silence = next(each for each in LIES if each.name == "never_answered")
+    steps = silence.make(Random(seed), device, list(answers(device)))
+
+    for step in steps:
+        assert isinstance(step, Wait)
+        device.wait(step.time)
+
+    statuses = [completion[2] for completion in device.completions() if completion[0] == 0]
+    assert len(steps) in (1, 2, 3)
+    assert statuses == ([12] if len(steps) > 1 else [])
