@@ -9,11 +9,6 @@ import re
 
 REASONS: list[tuple[str, str, str, str]] = [
     # Scripts, cases, the evidence, and why; the first that fits counts.
-    (r"(access|atomic)/flush.*", r".*", r".*: nothing", "Linux 6.1 knows no FLUSH"),
-    (
-        *(r"atomic/write.*|requester/flush-and-atomic-write", r".*", r".*: nothing"),
-        "Linux 6.1 knows no ATOMIC WRITE",
-    ),
     (
         *(r"cm/refused-by-the-manager", r"transport", r".* reason=CONSUMER_DEFINED"),
         "it is refused, with the reason of an application",
@@ -23,7 +18,7 @@ REASONS: list[tuple[str, str, str, str]] = [
         "the manager does not look at the path MTU: the application is asked",
     ),
     (
-        *(r"cm/rejected", r".*", r".*: nothing"),
+        *(r"cm/rejected", r"consumer", r"`> CM_REJ local_comm_id=0 .*: nothing"),
         "a request that was refused is forgotten at once: the application is asked again",
     ),
     (

@@ -87,7 +87,8 @@ def with_agent() -> Iterator[Peers]:
 
 def start_agent(guest: Guest) -> None:
     """Have the agent wait on a guest."""
-    guest.check(f"cat >/tmp/agent.py <<'END'\n{AGENT.read_text()}\nEND")
+    for file in AGENT:
+        guest.check(f"cat >/tmp/{file.name} <<'END'\n{file.read_text()}\nEND")
     guest.start(f"python3 /tmp/agent.py --device {DEVICE}")
     guest.wait_for_port(AGENT_PORT)
 
