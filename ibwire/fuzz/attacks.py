@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 
-from ibwire.fuzz.case import BAD, NONE, Packet, Receive, Step, Value
+from ibwire.fuzz.case import BAD, NONE, Packet, Pause, Receive, Step, Value
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.messages import FORMS, READ, message, read
 from ibwire.fuzz.traffic import KINDS, OPERANDS, Traffic, following, long_message
@@ -449,6 +450,19 @@ def notified(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     if rng.random() < 0.3:
         fields = {"bth.becn": 0}
     return [packet.altered(fields=fields, why="CNP")] * rng.choice((1, 1, 5))
+
+
+@operator("pfc", weight=4)
+def stopped(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+    """The port must stop, while something is lost or all is right, and go on or not."""
+    return around(traffic.rng, [following(traffic, reference)])
+
+
+def around(rng: Random, steps: Sequence[Step]) -> list[Step]:
+    """PFC frames before these steps, and sometimes behind them."""
+    priorities = rng.choice((0xFF, 0x08, 0x01, 0x80, rng.getrandbits(8)))
+    stop = Pause(priorities, rng.choice((0xFFFF, 0xFFFF, 1, 100)))
+    return [stop, *steps, *[Pause(priorities, 0)] * rng.choice((0, 1))]
 
 
 # Fields.

@@ -10,14 +10,22 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Packet, Value
+from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Packet, Pause, Value
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import Headers, Path, ethernet_route, is_v4
 from ibwire_layers import crc
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO
-from ibwire_layers.outer import UDP, Ethernet, IPv4, IPv6
+from ibwire_layers.outer import (
+    MAC_CONTROL_ADDRESS,
+    PFC,
+    UDP,
+    Ethernet,
+    EtherType,
+    IPv4,
+    IPv6,
+)
 from ibwire_layers.psn import MASK
 from ibwire_layers.schema import Header
 
@@ -26,6 +34,9 @@ OUTER = ("eth", "ip", "udp")
 """Headers before the BTH that a step may change."""
 
 _OUTER = tuple(f"{part}." for part in OUTER)
+
+SHORTEST = 60
+"""Bytes of an Ethernet frame without FCS."""
 
 Symbols = Mapping[str, int]
 
@@ -42,6 +53,7 @@ class Binding:
     ) -> None:
         ends = gid_of(source), gid_of(destination)
         source_mac, destination_mac = macs or (mac_of(ends[0]), mac_of(ends[1]))
+        self.source_mac = source_mac
         self.route = ethernet_route(
             source=ends[0],
             destination=ends[1],
@@ -56,6 +68,14 @@ class Binding:
     def frame(self, packet: Packet, psn: int, symbols: Symbols) -> Frame:
         """The frame of a step. psn: what its PSN counts from, as a number."""
         return self.enclosed(packet, encode(packet, psn, symbols), symbols)
+
+    def pause(self, step: Pause) -> Frame:
+        """A PFC frame from the fuzzer's port (IEEE 802.1Q 36; wire-formats 1.3)."""
+        times = tuple(step.quanta * (step.priorities >> number & 1) for number in range(8))
+        source = int.from_bytes(self.source_mac)
+        ethernet = Ethernet(MAC_CONTROL_ADDRESS, source, EtherType.MAC_CONTROL)
+        frame = ethernet.pack() + PFC(class_enable=step.priorities, time=times).pack()
+        return frame.ljust(SHORTEST, b"\0")
 
     def enclosed(self, packet: Packet, transport: bytes, symbols: Symbols) -> Frame:
         """The frame with these bytes from the BTH to the padding."""

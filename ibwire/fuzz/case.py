@@ -164,13 +164,26 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """A PFC frame stops priorities of the device's port for a while, or lets them go on.
+
+    A device that obeys is late with what it has to say, and says the same.
+    """
+
+    priorities: int = 0xFF
+    """A bit for each: bit 3 for priority 3."""
+    quanta: int = 0xFFFF
+    """For how long, in times of 512 bits; 0 lets them go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Connect:
     """The connection ends and the next one begins."""
 
     connection: Connection
 
 
-Step = Packet | Mad | Command | Post | Receive | Wait | Connect
+Step = Packet | Mad | Command | Post | Receive | Wait | Pause | Connect
 
 MESSAGES = (
     *("REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP"),
@@ -268,6 +281,8 @@ def step_text(step: Step) -> str:
         return f"receive x{step.count}"
     if isinstance(step, Wait):
         return f"wait {step.time / 1e6:g} us"
+    if isinstance(step, Pause):
+        return f"PFC priorities={step.priorities:#04x} quanta={step.quanta}"
     if isinstance(step, Connect):
         return "connect again"
     if isinstance(step, Post):
@@ -318,6 +333,7 @@ _KINDS: Mapping[str, type[Any]] = {
     "post": Post,
     "receive": Receive,
     "wait": Wait,
+    "pause": Pause,
     "connect": Connect,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -436,6 +452,8 @@ _HIGHEST = {
     "remote": 1 << 20,
     "at": 1 << 31,
     "exchange": 0xFFF,
+    "priorities": 0xFF,
+    "quanta": 0xFFFF,
 }
 _WORDS = {"message": MESSAGES, "what": COMMANDS}
 

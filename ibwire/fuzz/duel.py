@@ -13,6 +13,7 @@ from ibwire.fuzz.case import (
     Connect,
     Connection,
     Packet,
+    Pause,
     Post,
     Receive,
     RunsAway,
@@ -123,6 +124,13 @@ class Duel:
                 target.receive(frame)
                 if step.held:
                     return None
+            elif isinstance(step, Pause):
+                frame = self.binding.pause(step)
+                if self.records:
+                    self.frames.append(("<", reference.now, frame))
+                reference.receive(frame)
+                self.is_theirs = True
+                target.receive(frame)
             elif isinstance(step, Wait):
                 return self._wait(step.time, number)
             else:

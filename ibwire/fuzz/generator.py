@@ -31,6 +31,9 @@ GROUPS: Mapping[str, Sequence[str]] = {
 }
 """What `--ops` may name, by what is attacked."""
 
+ASKED_FOR = ("pfc",)
+"""Groups that only come when `--ops` names them: they are not about a queue pair, but a port."""
+
 ROLES = ("responder", "requester")
 """What is attacked."""
 
@@ -39,15 +42,19 @@ LONGEST = {"responder": 80, "requester": 140}
 
 
 class Menu:
-    """The operators of some groups, each as often as it weighs; all of them if none are named."""
+    """The operators of some groups, as often as they weigh; the usual ones if none are named."""
 
     def __init__(self, ops: Collection[str] = ()) -> None:
         wanted = [each for each in OPERATORS for _ in range(each.weight)]
-        wanted = [each for each in wanted if not ops or each.group in ops]
+        wanted = [each for each in wanted if _is_wanted(each.group, ops)]
         self.gentle = [each for each in wanted if not each.fatal]
         self.fatal = [each for each in wanted if each.fatal]
         lies = [each for each in LIES for _ in range(each.weight)]
-        self.lies = [each for each in lies if not ops or each.group in ops]
+        self.lies = [each for each in lies if _is_wanted(each.group, ops)]
+
+
+def _is_wanted(group: str, ops: Collection[str]) -> bool:
+    return group in ops if ops else group not in ASKED_FOR
 
 
 class Generator:

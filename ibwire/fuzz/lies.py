@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from ibwire.fuzz.attacks import changed
+from ibwire.fuzz.attacks import around, changed
 from ibwire.fuzz.case import BAD, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.emulation import Emulation
 from ibwire.rc.work import WROpcode
@@ -263,6 +263,13 @@ def damaged(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
     if draw < 0.85:
         return [changed(packet, "P_Key", bth__pkey=rng.choice((0x7FFF, 0x1234, 0)))]
     return [changed(packet, "stranger", ip__src=0x0A000009)]
+
+
+@lie("pfc", weight=4)
+def stopped(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+    """The port must stop, while the requester is told to begin again or all is right."""
+    steps = sequence_nak(rng, reference, right) if rng.random() < 0.5 else in_turn(right[:1])
+    return around(rng, steps)
 
 
 def _one_of(rng: Random, right: Sequence[Packet]) -> Packet:

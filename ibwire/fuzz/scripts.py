@@ -22,6 +22,7 @@ from ibwire.fuzz.case import (
     Connect,
     Connection,
     Packet,
+    Pause,
     Post,
     Receive,
     Step,
@@ -181,6 +182,8 @@ class Writer:
             self._post(step, usual)
         elif isinstance(step, Receive):
             self.receive(step.count)
+        elif isinstance(step, Pause):
+            raise CannotSay("drill has no PFC frames")
         self._answers(step, usual, chosen, difference)
         self._completions(usual, chosen)
         if usual.events != chosen.events:

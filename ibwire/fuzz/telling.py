@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from ibwire.fuzz.case import Case, Connection, Packet, step_text
+from ibwire.fuzz.case import Case, Connection, Packet, Pause, step_text
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.recording import Recording
 
@@ -38,7 +38,7 @@ def case_lines(case: Case) -> Iterator[str]:
         yield f"            ... {_count(hidden, 'step')} before"
     for number, step in list(enumerate(case.steps, 1))[-SHOWN_STEPS:]:
         why = f"  ({step.why})" if isinstance(step, Packet) and step.why else ""
-        way = "< " if isinstance(step, Packet) else ""
+        way = "< " if isinstance(step, Packet | Pause) else ""
         yield f"    {number:>4}    {way}{step_text(step)}{why}"
 
 

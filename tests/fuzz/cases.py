@@ -19,6 +19,7 @@ from ibwire.fuzz.case import (
     Connection,
     Mad,
     Packet,
+    Pause,
     Post,
     Receive,
     Value,
@@ -110,6 +111,7 @@ steps = (
     )
     | st.builds(Receive, st.integers(0, 64))
     | st.builds(Wait, st.integers(0, 10**15))
+    | st.builds(Pause, st.integers(0, 255), st.integers(0, 0xFFFF))
     | st.builds(Connect, connections)
 )
 

@@ -67,6 +67,27 @@ def test_a_device_like_its_reference_raises_no_alarm(
     assert run["packets"] == 4000
 
 
+@pytest.mark.parametrize("role", ["responder", "requester"])
+def test_pfc_frames_are_sent_when_they_are_asked_for(
+    serve: Serve, fuzz: Fuzz, tmp_path: Path, role: str
+) -> None:
+    """From our port, and to no other address but that of the link's ports (IEEE 802.1Q 36)."""
+    serve("drill_agent.py", "spec")
+    tap = tmp_path / "tap.pcapng"
+
+    ops = ("--role", role, "--ops", "pfc", "--budget", "200pkt", "--tap", tap)
+    status, output, errors = fuzz(*ops, "--json")
+
+    assert (status, json.loads(output)["findings"]) == (0, {}), output + errors
+    with open_capture(str(tap)) as capture:
+        sent = [record.data for record in capture.records()]
+    frames = [frame for frame in sent if frame[12:14] == b"\x88\x08"]
+    assert len(frames) > 10
+    assert {bytes(frame[:6]).hex() for frame in frames} == {"0180c2000001"}
+    assert len({bytes(frame[6:12]) for frame in frames}) == 1
+    assert {bytes(frame[14:16]).hex() for frame in frames} == {"0101"}
+
+
 def test_a_device_behind_ipv6_is_what_it_is(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """With its deviations, and a case that replays."""
     serve("drill_agent.py", "rxe")

@@ -13,7 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ibwire.fuzz.binding import Binding
-from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Receive, RunsAway, Step, Wait
+from ibwire.fuzz.case import (
+    CaseError,
+    Connection,
+    Packet,
+    Pause,
+    Post,
+    Receive,
+    RunsAway,
+    Step,
+    Wait,
+)
 from ibwire.fuzz.duel import Difference, Duel, Subject, first_bytes
 from ibwire.fuzz.emulation import Completion, Emulation
 from ibwire.fuzz.live.bench import LiveTarget
@@ -213,6 +223,12 @@ class LiveDuel(Duel):
             reference.receive(frame)
             target.receive(frame)
             self._sent.append(frame)
+        elif isinstance(step, Pause):
+            frame = self.binding.pause(step)
+            if self.records:
+                self.frames.append(("<", 0, frame))
+            reference.receive(frame)
+            target.receive(frame)
         elif isinstance(step, Receive):
             target.post_recv(step.count)
             # One by one, as the agent does it: the first may be told of by an ACK.

@@ -12,7 +12,7 @@ from ibwire.fuzz.case import CaseError
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.live.host import Host
 from ibwire.fuzz.live.restart import Restart
-from ibwire.fuzz.live.wire import Pacer, behind_ip, check_addressee
+from ibwire.fuzz.live.wire import Pacer, behind_ip, check_addressee, is_pause, longest_pause
 from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
@@ -52,6 +52,8 @@ class PeerBench(Closing):
         self.restart = restart
         self.lost = ""
         """Why the device is given up; empty as long as it is there."""
+        self.paused_until: Time = 0
+        """Until when the device may have to wait for its port."""
         self._pacer = Pacer(rate)
         self._gid = gid_of(peer)
         device = endpoint.device
@@ -106,8 +108,12 @@ class PeerBench(Closing):
         if len(frame) > self.largest + ETHERNET_SIZE:
             size = len(frame) - ETHERNET_SIZE
             raise CaseError(f"{size} bytes: the interface's MTU is {self.largest}")
-        self._leaving.append(frame[:_MACS] + self._tag + frame[_MACS:])
         endpoint = self.endpoint
+        if is_pause(frame):
+            self._leaving.append(frame)
+            self.paused_until = endpoint.live.now + longest_pause(frame)
+        else:
+            self._leaving.append(frame[:_MACS] + self._tag + frame[_MACS:])
         endpoint.run(seconds=self._pacer.pause(endpoint.live.now) / S)
 
 

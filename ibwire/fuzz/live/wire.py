@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+
 from ibwire.drill.live import ETHERNET_SIZE
+from ibwire.fuzz.binding import SHORTEST
 from ibwire.fuzz.case import CaseError
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import V4_MAPPED, address_of, is_v4
-from ibwire.units import S, Time
+from ibwire.units import NS, S, Time
 from ibwire_layers import headers as h
-from ibwire_layers.outer import UDP, EtherType, IPv4, IPv6
+from ibwire_layers.outer import MAC_CONTROL_ADDRESS, UDP, EtherType, IPv4, IPv6
 
 PACE: Time = S // 1000
 """How early a packet may be for the rate: sleeping takes longer than most pauses."""
@@ -60,11 +63,26 @@ def transport(frame: Frame) -> bytes | None:
     return frame[start : end - h.ICRC_SIZE]
 
 
+def is_pause(frame: Frame) -> bool:
+    """Whether a frame is a PFC frame: for whatever port is on the link, and no farther."""
+    return frame.startswith(_PORTS) and frame[12:16] == _PFC and len(frame) == SHORTEST
+
+
+def longest_pause(frame: Frame) -> Time:
+    """How long a PFC frame stops a priority at most, on a link of 1 Gb/s or more."""
+    quanta = struct.unpack_from(">8H", frame, ETHERNET_SIZE + 4)
+    longest: int = max(quanta)
+    return longest * 512 * NS
+
+
 def check_addressee(frame: Frame, *, mac: bytes, own_mac: bytes, address: str) -> None:
     """Raises `CaseError` for a frame that is not from us to the peer with this IP address.
 
-    Without an IP header it does not go farther than the peer's MAC address.
+    Without an IP header it does not go farther than the peer's MAC address, and a PFC frame
+    not farther than the link.
     """
+    if is_pause(frame) and frame[6:12] == own_mac:
+        return
     if not frame.startswith(mac + own_mac):
         ends = f"{frame[6:12].hex(':')} to {frame[:6].hex(':')}"
         raise CaseError(f"a frame from {ends}: only the peer is sent to")
@@ -84,6 +102,8 @@ def check_addressee(frame: Frame, *, mac: bytes, own_mac: bytes, address: str) -
         raise CaseError(f"a packet to {address_of(destination)}: only the peer is sent to")
 
 
+_PORTS = MAC_CONTROL_ADDRESS.to_bytes(6)
+_PFC = EtherType.MAC_CONTROL.to_bytes(2) + b"\1\1"
 _VLAN = EtherType.VLAN.to_bytes(2)
 _TAGS = _VLAN, EtherType.QINQ.to_bytes(2)
 _IPV4 = EtherType.IPV4.to_bytes(2)

@@ -1,0 +1,163 @@
+"""PFC frames among the packets of a case: what they are, and that nobody gets them unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ibwire.fuzz.binding import Binding
+from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.case import (
+    Case,
+    CaseError,
+    Connection,
+    Packet,
+    Pause,
+    from_json,
+    step_text,
+    to_json,
+)
+from ibwire.fuzz.duel import Difference
+from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.live.bench import Bench
+from ibwire.fuzz.live.wire import Pacer, check_addressee, is_pause, longest_pause
+from ibwire.fuzz.scripts import CannotSay, script
+from ibwire.node import Frame
+from ibwire.units import US
+from ibwire_layers.opcodes import OpCode
+
+MAC, OWN_MAC = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
+BINDING = Binding("10.0.0.1", "10.0.0.2", (OWN_MAC, MAC))
+
+STOP = bytes.fromhex(
+    "0180c2000001 020000000001 8808 0101 0009 ffff 0000 0000 ffff 0000 0000 0000 0000" + 26 * "00"
+)
+"""Priorities 0 and 3 for 65,535 quanta: IEEE 802.1Q figure 36-3, padded to 60 bytes."""
+
+
+class Notes(Emulation):
+    """Notes what arrives; a port that obeys is not seen from here."""
+
+    received: list[Frame]
+
+    def receive(self, frame: Frame) -> None:
+        self.received.append(frame)
+        super().receive(frame)
+
+
+class Fragile(Emulation):
+    """Dies of the second PFC frame."""
+
+    _paused = 0
+
+    def receive(self, frame: Frame) -> None:
+        self._paused += is_pause(frame)
+        if self._paused > 1:
+            raise IndexError("a priority beyond the last")
+        super().receive(frame)
+
+
+def run(role: str, ops: Collection[str], packets: int = 3000) -> tuple[Campaign, list[Frame]]:
+    received: list[Frame] = []
+
+    def opened(connection: Connection) -> Notes:
+        device = Notes(connection)
+        device.received = received
+        return device
+
+    campaign = Campaign(opened, generators(3, role, ops))
+    assert list(campaign.run(packets)) == []
+    return campaign, [frame for frame in received if frame[12:14] == b"\x88\x08"]
+
+
+def test_a_frame_stops_the_priorities_of_its_bits() -> None:
+    assert BINDING.pause(Pause(priorities=0b1001)) == STOP
+    assert BINDING.pause(Pause(0b1001, 0)) == STOP.replace(b"\xff\xff", bytes(2))
+
+
+@pytest.mark.parametrize("role", ["responder", "requester"])
+def test_pauses_come_only_when_they_are_asked_for(role: str) -> None:
+    usual = run(role, ())[1]
+    asked = run(role, ("pfc", "dup", "reply"))[1]
+
+    assert usual == []
+    assert len(asked) > 50
+    assert all(len(frame) == 60 and frame.startswith(STOP[:6]) for frame in asked)
+    assert {frame[14:16] for frame in asked} == {b"\x01\x01"}
+
+
+def test_a_device_that_a_pause_harms_is_found() -> None:
+    campaign = Campaign(Fragile, generators(1, "both", ("pfc",)))
+
+    finding = next(campaign.run(3000))
+
+    assert finding.bucket == "PFC: IndexError in receive"
+    assert [type(step) for step in finding.case.steps] == [Pause, Pause]
+
+
+def test_a_case_is_read_as_it_was_written_and_has_no_script() -> None:
+    case = Case(Connection(), (Pause(0x10, 7), Packet(int(OpCode.RC_SEND_ONLY))))
+
+    assert from_json(to_json(case)) == case
+    assert step_text(case.steps[0]) == "PFC priorities=0x10 quanta=7"
+    with pytest.raises(CannotSay, match="PFC"):
+        script(case, Difference(1, "answer", [], []), "A rule.")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('"priorities": 256', r"steps\[0\].priorities: 256, not a number from 0 to 255"),
+        ('"quanta": 65536', r"steps\[0\].quanta: 65536, not a number from 0 to 65535"),
+        ('"quanta": true', r"steps\[0\].quanta: True, not a number"),
+        ('"time": 5', r"steps\[0\].time: no such key"),
+    ],
+)
+def test_a_pause_that_cannot_be_is_refused_with_its_place(text: str, reason: str) -> None:
+    steps = f'{{"ibwire-fuzz-case": 1, "steps": [{{"step": "pause", {text}}}]}}'
+
+    with pytest.raises(CaseError, match=reason):
+        from_json(steps)
+
+
+# On a link.
+
+
+def test_a_pause_leaves_from_us_without_a_tag_and_is_waited_for() -> None:
+    leaving: list[Frame] = []
+    bench: Any = Bench.__new__(Bench)
+    clock, port = SimpleNamespace(now=10 * US), SimpleNamespace(mtu=1500)
+    bench.endpoint = SimpleNamespace(live=clock, port=port, run=lambda seconds: None)
+    bench.peer, bench.macs = "10.0.0.2", (MAC, OWN_MAC)
+    bench._leaving, bench._tag, bench._pacer = leaving, b"\x81\x00\x60\x00", Pacer(1000)
+
+    bench.send(STOP)
+
+    assert leaving == [STOP]
+    # 65,535 times 512 bits take 33.55392 ms at 1 Gb/s.
+    assert bench.paused_until == 10 * US + 33_553_920_000
+    bench.send(BINDING.pause(Pause(0xFF, 0)))
+    assert bench.paused_until == 10 * US
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        STOP.replace(OWN_MAC, MAC),  # in the name of another port
+        STOP[:12] + b"\x08\x00" + STOP[14:],  # another protocol to that address
+        STOP[:14] + b"\x00\x01" + STOP[16:],  # a pause of the whole port
+        STOP[:40],
+    ],
+)
+def test_nothing_else_goes_to_that_address(frame: Frame) -> None:
+    with pytest.raises(CaseError, match="only the peer is sent to"):
+        check_addressee(frame, mac=MAC, own_mac=OWN_MAC, address="10.0.0.2")
+
+
+def test_the_longest_of_the_priorities_counts() -> None:
+    times = bytes.fromhex("0001 0100 0002 0000 0000 0000 0000 0003")
+
+    assert longest_pause(STOP[:18] + times + STOP[34:]) == 0x100 * 512_000
