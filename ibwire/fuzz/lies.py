@@ -142,7 +142,10 @@ def never_ready(rng: Random, reference: Emulation, right: list[Packet]) -> Seque
 
 @lie()
 def never_answered(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
-    """Silence until the oldest request is given up, or one timeout less."""
+    """Silence for as many timeouts as it takes to be given up, or one less.
+
+    Who has more than four retries is asked for less than that.
+    """
     connection = reference.connection
     count = min(connection.retry_cnt, 4) + rng.choice((0, 1, 1, 2))
     return [Wait(_timeout(connection) + 1)] * count

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
 from ibwire.errors import DecodeError
-from ibwire.fuzz.case import Case, Connect
+from ibwire.fuzz.case import Case, Connect, Pause, step_text
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import INBOX, OUTBOX, RECEIVES, SENDS, SIZE, SMALL, Completion
 from ibwire.fuzz.findings import one_line, part_of, verdict, wrong_fields
@@ -72,7 +72,9 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
         if isinstance(step, Connect):
             wire = _wire(duel)
         for way, time, frame in duel.frames[len(entries) :]:
-            entries.append(Entry(number, way, time, frame, _said(frame, wire, way == "<")))
+            is_pause = isinstance(step, Pause) and way == "<"
+            text = step_text(step) if is_pause else _said(frame, wire, way == "<")
+            entries.append(Entry(number, way, time, frame, text))
         if difference is not None:
             break
     if difference is None:

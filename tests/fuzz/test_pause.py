@@ -14,18 +14,25 @@ from ibwire.fuzz.case import (
     Case,
     CaseError,
     Connection,
+    Mad,
     Packet,
     Pause,
     from_json,
     step_text,
     to_json,
 )
+from ibwire.fuzz.cm.scripts import manager_script
 from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.live.bench import Bench
-from ibwire.fuzz.live.wire import Pacer, check_addressee, is_pause, longest_pause
+from ibwire.fuzz.live.duel import LiveDuel
+from ibwire.fuzz.live.taken import Taken
+from ibwire.fuzz.live.wire import Pacer, check_addressee, is_pause, stops
+from ibwire.fuzz.recording import record
 from ibwire.fuzz.scripts import CannotSay, script
+from ibwire.fuzz.targets import target
 from ibwire.node import Frame
+from ibwire.rc.path import Path
 from ibwire.units import US
 from ibwire_layers.opcodes import OpCode
 
@@ -133,14 +140,18 @@ def test_a_pause_leaves_from_us_without_a_tag_and_is_waited_for() -> None:
     bench.endpoint = SimpleNamespace(live=clock, port=port, run=lambda seconds: None)
     bench.peer, bench.macs = "10.0.0.2", (MAC, OWN_MAC)
     bench._leaving, bench._tag, bench._pacer = leaving, b"\x81\x00\x60\x00", Pacer(1000)
+    bench._stopped = [0] * 8
 
     bench.send(STOP)
 
     assert leaving == [STOP]
-    # 65,535 times 512 bits take 33.55392 ms at 1 Gb/s.
-    assert bench.paused_until == 10 * US + 33_553_920_000
+    assert bench.paused == 33_553_920_000  # 65,535 times 512 bits at 1 Gb/s, in ps
+    bench.send(BINDING.pause(Pause(0b0011, 0)))
+    assert bench.paused == 33_553_920_000  # priority 3 goes on waiting
+    clock.now += 553_920_000
+    assert bench.paused == 33_000_000_000
     bench.send(BINDING.pause(Pause(0xFF, 0)))
-    assert bench.paused_until == 10 * US
+    assert bench.paused == 0
 
 
 @pytest.mark.parametrize(
@@ -157,7 +168,57 @@ def test_nothing_else_goes_to_that_address(frame: Frame) -> None:
         check_addressee(frame, mac=MAC, own_mac=OWN_MAC, address="10.0.0.2")
 
 
-def test_the_longest_of_the_priorities_counts() -> None:
+def test_priorities_that_are_not_named_are_not_stopped() -> None:
     times = bytes.fromhex("0001 0100 0002 0000 0000 0000 0000 0003")
 
-    assert longest_pause(STOP[:18] + times + STOP[34:]) == 0x100 * 512_000
+    assert stops(STOP[:18] + times + STOP[34:]) == {0: 512_000, 3: 0}
+
+
+def test_what_a_pause_kills_is_not_paused_again() -> None:
+    taken = Taken()
+    taken.add(Difference(1, "crash", [], ["the host is dead"]), Pause())
+
+    assert taken.texts == ["pfc"]
+    assert taken.pauses
+    assert Taken(["pfc"]).pauses
+    assert not Taken(["packet 4"]).pauses
+
+
+def test_a_recording_says_what_a_pause_is() -> None:
+    packet = Packet(int(OpCode.RC_SEND_ONLY))
+    case = Case(Connection(), (Pause(0x10, 7), packet))
+
+    entries = record(case, target("emu:spec")).entries
+
+    assert [entry.text for entry in entries if entry.way == "<"] == [
+        "PFC priorities=0x10 quanta=7",
+        "SEND_ONLY psn (100) len=0 ack",
+    ]
+
+
+def test_a_pause_among_messages_of_the_manager_has_no_script() -> None:
+    case = Case(Connection(), (Mad(), Pause()))
+
+    with pytest.raises(CannotSay, match="PFC"):
+        manager_script(case, Difference(1, "answer", [], []), "A rule.")
+
+
+def test_what_comes_behind_a_pause_finds_the_port_stopped() -> None:
+    """Nothing is looked at in between, also by who looks after each step."""
+
+    class Looked(Emulation):
+        looks = 0
+
+        def answers(self) -> list[Frame]:
+            self.looks += 1
+            return super().answers()
+
+    emulated = Binding(PEER_ADDRESS, ADDRESS)
+    answers = Path(Binding(ADDRESS, PEER_ADDRESS).route)
+    device = Looked(Connection())
+    duel = LiveDuel(emulated, answers, Emulation(Connection()), device, taken=Taken())
+
+    assert duel.step(Pause()) is None
+    assert device.looks == 0
+    duel.step(Packet(int(OpCode.RC_SEND_ONLY)))
+    assert device.looks == 1

@@ -16,7 +16,7 @@ from ibwire.drill.manager import FIRST_ID, FIRST_TRANSACTION, Exchange
 from ibwire.drill.packets import pattern
 from ibwire.drill.vocabulary import REASONS
 from ibwire.fuzz.binding import Symbols, number_of
-from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, Value, Wait
+from ibwire.fuzz.case import Case, Command, Mad, Packet, Pause, Step, Value, Wait
 from ibwire.fuzz.cm.binding import PARTS, ManagerBinding, encode
 from ibwire.fuzz.cm.emulation import BACKLOG, EVENT, SERVICE, ManagedEmulation
 from ibwire.fuzz.duel import Difference
@@ -136,7 +136,7 @@ class _ManagerWriter(Writer):
         self._moment = usual
         if isinstance(step, Command):
             self._command(step, usual)
-        elif not isinstance(step, Packet | Wait):
+        elif not isinstance(step, Packet | Wait | Pause):
             raise CannotSay(_BESIDE)
         super().step(step, usual, chosen, difference)
 
@@ -176,7 +176,7 @@ class _ManagerWriter(Writer):
         if "mad.transaction_id" not in given and transaction != moment.symbols["transaction"]:
             given["mad.transaction_id"] = "transaction", 0
         words += self._other_fields(given, own, moment.symbols)
-        if packet.opcode != OpCode.UD_SEND_ONLY:
+        if packet.opcode != OpCode.UD_SEND_ONLY and "bth.opcode" not in given:
             words.append(f"bth.opcode={packet.opcode:#x}")
         if packet.length > min(form.room, _MAXIMUM_DATA):
             raise CannotSay(f"{packet.length} bytes of private data")

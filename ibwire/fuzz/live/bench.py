@@ -200,8 +200,7 @@ class LiveTarget:
         heard = self._bench.diverted.heard
         wanted = MAXIMUM_ANSWERS + 1 if count is None else count
         if len(heard) < wanted:
-            paused = max(self._bench.paused_until - self._bench.endpoint.live.now, 0)
-            self._live(self._bench.tolerance + late + paused, wanted)
+            self._live(self._bench.tolerance + late + self._bench.paused, wanted)
         if len(heard) > MAXIMUM_ANSWERS:
             raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
         frames = [frame for _, frame in heard]

@@ -26,6 +26,7 @@ from ibwire.fuzz.case import (
     Connect,
     Connection,
     Packet,
+    Pause,
     Post,
     Step,
     Wait,
@@ -74,7 +75,7 @@ class LiveCampaign(LinkCampaign):
 
     def _one_case(self, budget: int) -> Finding | None:
         for finding in self._new_findings():
-            self._bench.taken.add(finding.difference, _last_packet(finding.case))
+            self._bench.taken.add(finding.difference, _last_sent(finding.case))
         try:
             return super()._one_case(budget)
         finally:
@@ -116,7 +117,7 @@ class LiveCampaign(LinkCampaign):
     def _possible(self, number: int) -> Possible:
         bench = self._bench
         spared = bench.liveness.qpn
-        stepper = Possible(self._any(number), bench.largest, bench.taken, spared)
+        stepper = Possible(self._any(number), bench.largest, bench.taken, spared, is_v4=bench.is_v4)
         self._stepper = stepper
         return stepper
 
@@ -275,7 +276,7 @@ class LiveCampaign(LinkCampaign):
         bucket = _bucket(death, case)
         report.seen[bucket] += 1
         if report.seen[bucket] > 1:
-            bench.taken.add(difference, _last_packet(case))
+            bench.taken.add(difference, _last_sent(case))
             return None
         bench.death = death
         finding = Finding(
@@ -341,11 +342,17 @@ class LiveCampaign(LinkCampaign):
 class Possible:
     """A stepper, but only what a device on a link can be sent.
 
-    spared: number of a queue pair that is not sent to.
+    spared: number of a queue pair that is not sent to. is_v4: whether that goes over IPv4.
     """
 
     def __init__(
-        self, stepper: Stepper, largest: int, taken: Taken, spared: int | None = None
+        self,
+        stepper: Stepper,
+        largest: int,
+        taken: Taken,
+        spared: int | None = None,
+        *,
+        is_v4: bool = True,
     ) -> None:
         self.steps: list[Step] = []
         """All so far."""
@@ -353,6 +360,7 @@ class Possible:
         self._largest = largest
         self._taken = taken
         self._spared = spared
+        self._left_out = ELSEWHERE if is_v4 else (*ELSEWHERE, *_OF_IPV4)
 
     @property
     def connection(self) -> Connection:
@@ -375,6 +383,8 @@ class Possible:
             return has_fitting_timeout(reference.connection) and step.opcode not in UNKNOWN
         if isinstance(step, Wait):
             return reference.qp.requester.timers.next_timeout() is not None
+        if isinstance(step, Pause):
+            return not self._taken.pauses
         if not isinstance(step, Packet):
             return True
         if self._taken.has(step):
@@ -385,7 +395,7 @@ class Possible:
         info = INFO.get(step.opcode)
         if info is not None and IETH in info.headers:
             needed.add("mw.rkey")
-        if any(name.startswith(ELSEWHERE) for name in step.fields):
+        if any(name.startswith(self._left_out) for name in step.fields):
             return False
         aim = step.fields.get("bth.dest_qp")
         if isinstance(aim, tuple):
@@ -423,15 +433,17 @@ def _carried_out(case: Case, duel: Duel) -> Difference | None:
 
 
 def _bucket(death: Death, case: Case) -> str:
-    last = _last_packet(case)
+    last = _last_sent(case)
     if last is None:
         return f"{death.what} after nothing"
+    if isinstance(last, Pause):
+        return f"{death.what} after PFC"
     opcode = opcode_on_wire(last)
     return f"{death.what} after {opcode_text(opcode) if opcode in INFO else 'a reserved opcode'}"
 
 
-def _last_packet(case: Case) -> Packet | None:
-    return next((each for each in reversed(case.steps) if isinstance(each, Packet)), None)
+def _last_sent(case: Case) -> Packet | Pause | None:
+    return next((each for each in reversed(case.steps) if isinstance(each, Packet | Pause)), None)
 
 
 def _is_unknown(case: Case, difference: Difference) -> bool:
@@ -468,3 +480,6 @@ UNKNOWN = (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE)
 
 ELSEWHERE = ("eth.", "ip.dst")
 """Fields that would lead a frame to somebody else."""
+
+_OF_IPV4 = ("ip.total_length",)
+"""Fields that operators change and IPv6 does not have (RFC 8200, 3)."""

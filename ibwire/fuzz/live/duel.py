@@ -192,6 +192,8 @@ class LiveDuel(Duel):
             return self._pass(step.time, number)
         self._act(step)
         self._take_answers()
+        if isinstance(step, Pause):
+            return None  # what comes next must find the port stopped
         left = self._left
         if left is not None and left < LONG:
             return None  # it may be over before the device has been silent for long enough

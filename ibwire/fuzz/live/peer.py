@@ -12,7 +12,7 @@ from ibwire.fuzz.case import CaseError
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.live.host import Host
 from ibwire.fuzz.live.restart import Restart
-from ibwire.fuzz.live.wire import Pacer, behind_ip, check_addressee, is_pause, longest_pause
+from ibwire.fuzz.live.wire import Pacer, behind_ip, check_addressee, is_pause, stops
 from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
@@ -52,8 +52,8 @@ class PeerBench(Closing):
         self.restart = restart
         self.lost = ""
         """Why the device is given up; empty as long as it is there."""
-        self.paused_until: Time = 0
-        """Until when the device may have to wait for its port."""
+        self._stopped: list[Time] = [0] * 8
+        """Until when its port may have to wait, by priority."""
         self._pacer = Pacer(rate)
         self._gid = gid_of(peer)
         device = endpoint.device
@@ -95,6 +95,11 @@ class PeerBench(Closing):
         return is_v4(self._gid)
 
     @property
+    def paused(self) -> Time:
+        """How long the device may still have to wait for its port."""
+        return max(*self._stopped, self.endpoint.live.now) - self.endpoint.live.now
+
+    @property
     def largest(self) -> int:
         """Bytes of an IP packet that the interface carries."""
         return self.endpoint.port.mtu
@@ -111,7 +116,8 @@ class PeerBench(Closing):
         endpoint = self.endpoint
         if is_pause(frame):
             self._leaving.append(frame)
-            self.paused_until = endpoint.live.now + longest_pause(frame)
+            for priority, time in stops(frame).items():
+                self._stopped[priority] = endpoint.live.now + time
         else:
             self._leaving.append(frame[:_MACS] + self._tag + frame[_MACS:])
         endpoint.run(seconds=self._pacer.pause(endpoint.live.now) / S)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ibwire.fuzz.case import CaseError, Packet
+from ibwire.fuzz.case import CaseError, Packet, Pause
 from ibwire.fuzz.duel import Difference
 from ibwire_layers.opcodes import INFO, OpCode
 
@@ -25,18 +25,20 @@ class Taken:
 
     def __init__(self, texts: list[str] | None = None) -> None:
         self.texts = [] if texts is None else texts
-        """All of it, to be kept with a run: `event 3`, `flags 9 5`, `packet 0x17 why`."""
+        """All of it, to be kept with a run: `event 3`, `flags 9 5`, `packet 23 why`, `pfc`."""
         self.events: set[int] = set()
         """Events that are not compared."""
         self.flags: dict[int, int] = {}
         """Flags of completions, by what they should be."""
+        self.pauses = False
+        """Whether PFC frames are not sent any more."""
         self._packets: set[tuple[object, str]] = set()
         """Forms and what is wrong with the packet on purpose; empty for anything."""
         for text in self.texts:
             self._take(text)
 
-    def add(self, difference: Difference, last: Packet | None) -> None:
-        """What would only be found again. last: the last packet of the case."""
+    def add(self, difference: Difference, last: Packet | Pause | None) -> None:
+        """What would only be found again. last: what the device got last in the case."""
         texts: list[str] = []
         expected, got = difference.expected, difference.got
         if difference.kind == "event":
@@ -47,6 +49,8 @@ class Taken:
                 assert isinstance(other, tuple)
                 if one != other:
                     texts.append(f"flags {one[FLAGS]} {other[FLAGS]}")
+        elif isinstance(last, Pause):
+            texts += ["pfc"] * (difference.kind == "crash")
         elif last is not None and difference.kind == "crash":
             texts.append(f"packet {opcode_on_wire(last)} {last.why}".rstrip())
         elif last is not None and last.opcode in OPTIONAL and not last.fields and not got:
@@ -65,11 +69,13 @@ class Taken:
     def _take(self, text: str) -> None:
         found = _TEXT.fullmatch(text)
         if found is None:
-            raise CaseError(f"left_out: {text!r}, not an event, flags or a packet")
+            raise CaseError(f"left_out: {text!r}, not an event, flags, a packet or pfc")
         if found["event"]:
             self.events.add(int(found["event"]))
         elif found["flags"]:
             self.flags[int(found["flags"])] = int(found["instead"])
+        elif text == "pfc":
+            self.pauses = True
         else:
             self._packets.add((_form(int(found["packet"])), found["why"] or ""))
 
@@ -102,5 +108,5 @@ def _form(opcode: int) -> tuple[object, ...]:
 
 _TEXT = re.compile(
     r"event (?P<event>\d{1,9})|flags (?P<flags>\d{1,9}) (?P<instead>\d{1,9})"
-    r"|packet (?P<packet>\d{1,3})(?: (?P<why>.+))?"
+    r"|packet (?P<packet>\d{1,3})(?: (?P<why>.+))?|pfc"
 )

@@ -68,11 +68,10 @@ def is_pause(frame: Frame) -> bool:
     return frame.startswith(_PORTS) and frame[12:16] == _PFC and len(frame) == SHORTEST
 
 
-def longest_pause(frame: Frame) -> Time:
-    """How long a PFC frame stops a priority at most, on a link of 1 Gb/s or more."""
-    quanta = struct.unpack_from(">8H", frame, ETHERNET_SIZE + 4)
-    longest: int = max(quanta)
-    return longest * 512 * NS
+def stops(frame: Frame) -> dict[int, Time]:
+    """How long a PFC frame stops the priorities that it names, on a link of 1 Gb/s or more."""
+    named, *quanta = struct.unpack_from(">9H", frame, ETHERNET_SIZE + 2)
+    return {number: time * 512 * NS for number, time in enumerate(quanta) if named >> number & 1}
 
 
 def check_addressee(frame: Frame, *, mac: bytes, own_mac: bytes, address: str) -> None:
