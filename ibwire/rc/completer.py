@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from ibwire.rc.qp import QueuePair
 
 
-# A member is found five times as fast without its class.
+# A member is found faster without its class (measured: ibwire/rc/qp.py).
 _ACKNOWLEDGE, _READ_RESPONSE = Operation.ACKNOWLEDGE, Operation.READ_RESPONSE
 _READ, _ACK = Operation.READ, AckKind.ACK
-_SUCCESS, _ERR = WCStatus.SUCCESS, QPState.ERR
+_SUCCESS, _RTS, _ERR = WCStatus.SUCCESS, QPState.RTS, QPState.ERR
 
 
 class Completer:
@@ -90,8 +90,10 @@ class Completer:
         wqes = requester.wqes
         while wqes and wqes[0].done:
             requester.complete(wqes[0], WCStatus.SUCCESS)
-        if wqes and wqes[0].status is not None:
-            self.fail(wqes[0].status)
+        wqe = wqes[0] if wqes else None
+        # What has not begun waits in SQD, for its failure too.
+        if wqe and wqe.status is not None and (wqe.started or self.qp.state is _RTS):
+            self.fail(wqe.status)
         self.qp.check_drained()
 
     def fail(self, status: WCStatus) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ibwire.errors import VerbsError
 from ibwire.rc.attributes import QPType
 from ibwire.rc.memory import gather
+from ibwire.rc.modification import check_address
 from ibwire.rc.plan import ANNEX_A19, MENUS
 from ibwire.rc.requester import SendWQE
 from ibwire.rc.sizes import MAX_MESSAGE
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _SIGNALED = int(SendFlags.SIGNALED)
 _INLINE = int(SendFlags.INLINE)
 
-# A member is found five times as fast without its class.
+# A member is found faster without its class (measured: ibwire/rc/qp.py).
 _XRC_RECV, _UD = QPType.XRC_RECV, Service.UD
 _READ, _FLUSH, _ATOMIC_WRITE = Operation.READ, Operation.FLUSH, Operation.ATOMIC_WRITE
 _ATOMICS = Operation.COMPARE_SWAP, Operation.FETCH_ADD
@@ -52,20 +53,24 @@ def check_send(qp: QueuePair, wr: SendWR) -> SendWQE:
     if not 0 <= length <= MAX_MESSAGE:
         raise VerbsError(errno.EINVAL, f"a message of {length} bytes, at most 2^31")
     if plan.is_answered:
-        length = _check_answered(qp, wqe, plan.operation, length)
+        length = _check_answered(qp, wr, plan.operation, length)
+        profile = qp.profile
+        if plan.operation in ANNEX_A19 and (
+            profile.refuses_annex_a19 or profile.discards_annex_a19
+        ):
+            wqe.status = WCStatus.LOC_QP_OP_ERR  # when its turn comes
     elif qp.service is _UD:
         if wr.ah is None:
             raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
-        qp.check_address(wr.ah)
+        check_address(qp.device, wr.ah)
     wqe.length = length
     if length > qp.mtu and (plan.is_segmented or plan.operation is _READ):
         wqe.packets = -(-length // qp.mtu)
     return wqe
 
 
-def _check_answered(qp: QueuePair, wqe: SendWQE, operation: Operation, length: int) -> int:
+def _check_answered(qp: QueuePair, wr: SendWR, operation: Operation, length: int) -> int:
     """Check what completes by an answer of its own; returns how many bytes it brings or takes."""
-    wr = wqe.wr
     if operation in _ATOMICS:
         if length < 8:
             raise VerbsError(errno.EINVAL, "an atomic needs room for 8 bytes")
@@ -78,9 +83,6 @@ def _check_answered(qp: QueuePair, wqe: SendWQE, operation: Operation, length: i
         length = 8
     elif operation is _FLUSH:
         length = 0
-    profile = qp.profile
-    if operation in ANNEX_A19 and (profile.refuses_annex_a19 or profile.discards_annex_a19):
-        wqe.status = WCStatus.LOC_QP_OP_ERR
     if qp.attr.max_rd_atomic == 0:
         raise VerbsError(errno.EINVAL, "max_rd_atomic is 0")
     return length

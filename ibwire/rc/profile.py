@@ -82,7 +82,7 @@ class Profile:
     are. Who asks it for one gets LOC_QP_OP_ERR."""
     discards_annex_a19: bool = False
     """Whether they are discarded instead (Linux 6.1: rxe_opcode.c, `rxe_rcv`; rxe_req.c
-    `next_opcode`)."""
+    `next_opcode`). Known for an idle requester only: Linux takes them for responses."""
     rounds_read_depth: bool = False
     """Whether `max_rd_atomic` and `max_dest_rd_atomic` are rounded up to powers of two (rxe
     `rxe_qp_from_attr`)."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _FENCE = int(SendFlags.FENCE)
 _SOLICITED = int(SendFlags.SOLICITED)
 
-# A member is found five times as fast without its class.
+# A member is found faster without its class (measured: ibwire/rc/qp.py).
 _RTS, _READ, _WRITE = QPState.RTS, Operation.READ, Operation.WRITE
 
 

@@ -32,8 +32,3 @@ def has_right_size(packet: TransportPacket, mtu: int) -> bool:
     if rule is Payload.SOME:
         return 0 < size <= mtu
     return size <= mtu
-
-
-def power_of_two(number: int) -> int:
-    """The smallest that is not less than a number; 0 stays."""
-    return 1 << (number - 1).bit_length() if number else 0

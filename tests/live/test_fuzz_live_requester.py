@@ -47,7 +47,7 @@ def test_known_deviations_are_found_by_name(serve: Serve, fuzz: Fuzz, tmp_path: 
     directory = tmp_path / "found"
 
     status, output, errors = fuzz(
-        *("--role", "requester", "--ops", "reply", "--seed", 14, "--budget", "300pkt,100s"),
+        *("--role", "requester", "--ops", "reply", "--seed", 14, "--budget", "600pkt,100s"),
         *("-o", directory, "--json"),
     )
     *found, run = map(json.loads, output.splitlines())

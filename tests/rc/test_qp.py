@@ -266,6 +266,21 @@ def test_cur_state_must_be_the_state() -> None:
     lone.qp.modify(QPAttr(cur_qp_state=RTS), QPAttrMask.CUR_STATE)
 
 
+def test_another_pkey_counts_from_the_modify_on() -> None:
+    """IBA 10.9.3; a packet with the one before was accepted until then."""
+    lone = Lone()
+    lone.device.pkeys.append(0x8001)
+    lone.qp.modify(QPAttr(qp_state=SQD), QPAttrMask.STATE)
+    assert len(lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)) == 1
+
+    lone.qp.modify(QPAttr(pkey_index=1), QPAttrMask.PKEY_INDEX)
+
+    assert lone.say(R.RC_RDMA_WRITE_ONLY, 101, b"abcd", ack_req=1) == []
+    assert words(lone.say(R.RC_RDMA_WRITE_ONLY, 101, b"abcd", ack_req=1, pkey=0x8001)) == [
+        "ACKNOWLEDGE 101 0x00"
+    ]
+
+
 def test_psns_are_masked_to_24_bits() -> None:
     lone = Lone(psn=0x1_0000_05, epsn=0x7_0000_09)
 
