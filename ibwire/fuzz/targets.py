@@ -43,7 +43,7 @@ class Target:
     open_managed: Callable[[Connection], ManagedSubject]
     """The device with a connection manager."""
     fulfils: Callable[[str], bool]
-    """Whether it does what a drill script says."""
+    """Whether it does what a drill script says; raises `CannotSay` where that is not tried."""
 
     @property
     def options(self) -> str:

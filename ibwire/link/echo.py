@@ -24,7 +24,8 @@ ATTEMPTS = 3
 def answers_echo(name: str, address: str, *, seconds: float = 3.0) -> bool:
     """Ask an IPv4 address from this interface, some times within so many seconds.
 
-    Raises `LinkError` when nothing can be asked, because there is no route for example.
+    Raises `LinkError` when nothing can be asked: there is no route, or a firewall here or on
+    the way says that it is forbidden.
     """
     identifier = random.getrandbits(16)
     try:

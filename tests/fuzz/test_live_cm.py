@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -12,11 +13,13 @@ from fuzz.across import SERVICE, Across, Alter, Late
 from ibwire.cm.messages import Received
 from ibwire.cm.states import State
 from ibwire.errors import PeerError
+from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Report
 from ibwire.fuzz.case import Case, CaseError, Connection, Mad, RunsAway, Step
 from ibwire.fuzz.cm.campaign import manager_generators
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS
+from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.live.restart import Restart
 from ibwire.fuzz.live_cm import listener
 from ibwire.fuzz.live_cm.bench import ManagerBench
@@ -391,6 +394,18 @@ def test_what_the_specification_fixes_is_found(text: str) -> None:
     assert campaign.lost == ""
 
 
+def test_a_script_is_not_written_because_nobody_tries_it() -> None:
+    """It would ask for a REJ, where a device may also be silent."""
+    tested = manager_target(bench(Across(FAULTS["cm.rej.reason"])))
+    case = Case(Connection(), (Mad(message="REP"),))
+    _, difference = tested.campaign("cm", manager_generators(1)).judge(case)
+    assert difference is not None
+    finding = Finding(1, "Any.", case, case, difference, 1, "Any.")
+
+    reason = "a script is not tried with a connection manager on a link"
+    assert checked_script(finding, tested) == ("", reason)
+
+
 # What is dead.
 
 
@@ -486,6 +501,33 @@ def test_a_manager_that_does_not_stop_talking_after_a_case_is_told_as_that() -> 
 
     assert difference is not None
     assert difference.kind == "endless"
+
+
+class Insistent(Across):
+    """Says every 50 ms again what it said last, from some time on."""
+
+    insists = False
+
+    def run(self, *, stop: Callable[[], bool] = bool, seconds: float = 0) -> None:
+        super().run(stop=stop, seconds=min(seconds, 0.05))
+        if self.insists and not stop():
+            self.live.node.receive(self.said[-1], self.live.now)
+        assert self.live.now < 100 * S
+
+
+def test_a_manager_that_repeats_itself_is_not_waited_for_without_end() -> None:
+    across = Insistent()
+    meet(target := bench(across, tolerance=20 * MS))
+    live = duel(target, SPEC)
+    assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
+    across.alter = FAULTS["instead of DREP"]
+    across.insists, begin = True, across.live.now
+
+    difference = live.step(Mad(message="DREQ"))
+
+    assert difference is not None
+    assert (difference.kind, len(difference.expected), difference.got) == ("answer", 1, [])
+    assert across.live.now - begin < 10 * S  # some of it to ask whether it lives
 
 
 def test_a_manager_that_does_not_stop_talking_from_a_greeting_on_is_dead() -> None:

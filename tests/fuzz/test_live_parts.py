@@ -231,6 +231,17 @@ def test_what_a_link_cannot_carry_is_left_out() -> None:
     assert possible.next(device) is None
 
 
+def test_what_ipv6_does_not_have_is_left_out_there() -> None:
+    device = Emulation(Connection())
+    odd = Packet(WRITE, fields={"ip.total_length": 7}), Packet(WRITE, fields={"ip.ecn": 3})
+    over_v4, over_v6 = (
+        Possible(Steps(*odd), 1500, Taken(), is_v4=is_v4) for is_v4 in (True, False)
+    )
+
+    assert [over_v4.next(device) for _ in range(3)] == [*odd, None]
+    assert [over_v6.next(device) for _ in range(2)] == [odd[1], None]
+
+
 def test_the_control_connection_is_not_sent_to() -> None:
     """Whether its number is said as such, or counted from that of the case."""
     device = Emulation(Connection())

@@ -82,6 +82,21 @@ def test_a_right_manager_raises_no_alarm(serve: Serve, fuzz: Fuzz) -> None:
     assert status == 0, output + errors
 
 
+def test_a_host_that_may_not_be_asked_for_an_echo_counts_as_there(
+    lab: Lab, serve: Serve, fuzz: Fuzz
+) -> None:
+    """The router forbids it, and says so: destination unreachable, code 13 (RFC 1812, 5.2.7.1)."""
+    serve("drill_agent.py", "spec")
+    rule = f"to {ADDRESS} ipproto icmp prohibit"
+    run(lab, "m", f"ip rule add pref 10 {rule}")
+    try:
+        status, output, errors = fuzz("--budget", "50pkt")
+    finally:
+        run(lab, "m", f"ip rule del pref 10 {rule}")
+
+    assert status == 0, output + errors
+
+
 def test_a_host_that_has_gone_is_dead(lab: Lab, serve: Serve, fuzz: Fuzz) -> None:
     """Though the router is still there."""
     serve("drill_agent.py", "rxe")

@@ -31,7 +31,10 @@ class Host:
         is_ours = endpoint.device.mac != endpoint.port.mac
         self._hop = self._address if is_ours else next_hop(name, self._address)
         is_routed = self._hop != self._address and is_v4(gid)
-        self._echoes = is_routed and answers_echo(name, self._address)
+        try:
+            self._echoes = is_routed and answers_echo(name, self._address)
+        except LinkError:  # a firewall forbids it, here or on the way
+            self._echoes = False
 
     def mac(self) -> bytes:
         """The MAC address to which frames for it go; raises `LinkError` if nobody says it.

@@ -23,7 +23,7 @@ ENOUGH = 3
 """How often the same difference is looked at again, if nothing new comes of it."""
 
 HEADERS = 100
-"""Bytes around a payload at most: IPv6, UDP, BTH, AtomicETH, padding and ICRC are 96."""
+"""Bytes around a payload at most: IPv6, UDP, BTH, AtomicETH, padding and ICRC are 95."""
 
 
 class KeptStepper(Stepper, Protocol):

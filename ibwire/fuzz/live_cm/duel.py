@@ -19,7 +19,6 @@ from ibwire.fuzz.binding import Symbols
 from ibwire.fuzz.case import CaseError, Mad, RunsAway, Step
 from ibwire.fuzz.cm.emulation import EXCHANGES
 from ibwire.fuzz.duel import Difference, Duel
-from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
 from ibwire.fuzz.live.wire import BTH, behind_ip
 from ibwire.fuzz.live_cm.bench import (
     MAD_START,
@@ -210,13 +209,9 @@ class LiveManagerDuel(Duel):
     def _compare(self, number: int) -> Difference | None:
         strange: list[Heard] = []
         for _ in range(2):
-            while self._is_waited_for:  # a program has to be woken up to decide
-                heard = self._hear(DECISION * self._bench.tolerance, lambda heard: True)
-                strange += self._unexplained(heard)
-                if not heard or len(strange) > MAXIMUM_ANSWERS:
-                    break
+            strange += self._waited_for()
             # Who is busy answers what comes later no sooner: only then has it been silent.
-            if not self._is_waited_for or not is_alive(self._bench):
+            if not self._missing or not is_alive(self._bench):
                 break
         if not self._is_quick:
             strange += self._unexplained(self._hear(self._bench.tolerance))
@@ -239,6 +234,23 @@ class LiveManagerDuel(Duel):
         self._due.clear()
         return Difference(number, "answer", missing, got)
 
+    def _waited_for(self) -> list[Heard]:
+        """What comes before nothing is missing any more, as far as it is not explained.
+
+        Only what was missing gives a device more time: who says other things has an end, too.
+        """
+        strange: list[Heard] = []
+        live = self._bench.endpoint.live
+        until, least = live.now, self._missing + 1
+        while missing := self._missing:
+            if missing < least:  # a program has to be woken up to decide
+                until, least = live.now + DECISION * self._bench.tolerance, missing
+            heard = self._hear(until - live.now, lambda heard: True)
+            strange += self._unexplained(heard)
+            if not heard:
+                break
+        return strange
+
     def _hear(
         self, time: Time, is_last: Callable[[Heard], bool] = lambda heard: False
     ) -> list[Heard]:
@@ -248,9 +260,9 @@ class LiveManagerDuel(Duel):
         return heard
 
     @property
-    def _is_waited_for(self) -> bool:
-        """Whether the device has still something to say."""
-        return bool(self.follower.asked) or any(not each.is_optional for each in self._due)
+    def _missing(self) -> int:
+        """How much the device has still to say."""
+        return len(self.follower.asked) + sum(not each.is_optional for each in self._due)
 
     def _unexplained(self, heard: Sequence[Heard]) -> list[Heard]:
         if self.records:

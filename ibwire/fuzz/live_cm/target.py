@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Case, CaseError
@@ -12,6 +12,7 @@ from ibwire.fuzz.live.run import not_made
 from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, duel
 from ibwire.fuzz.live_cm.duel import Farewell
+from ibwire.fuzz.scripts import CannotSay
 from ibwire.fuzz.targets import CM, Target
 from ibwire.rc.profile import Profile
 
@@ -49,7 +50,8 @@ class ManagerLinkTarget(Target):
 
 def manager_target(bench: ManagerBench) -> ManagerLinkTarget:
     """The manager of a bench as a target."""
-    # No script can say what a manager does.
-    return ManagerLinkTarget(
-        f"live:{bench.peer}", "", not_made, not_made, lambda text: False, bench
-    )
+    return ManagerLinkTarget(f"live:{bench.peer}", "", not_made, not_made, _not_tried, bench)
+
+
+def _not_tried(text: str) -> NoReturn:
+    raise CannotSay("a script is not tried with a connection manager on a link")
