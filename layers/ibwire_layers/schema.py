@@ -127,7 +127,10 @@ def array(
 
 
 class Header:
-    """Base of all described headers."""
+    """Base of all described headers. `TypeError` for a class that is derived of a described one.
+
+    It would have other slots than those that `unpack` and `altered` fill.
+    """
 
     __slots__ = ()
 
@@ -139,6 +142,11 @@ class Header:
     """First part of the column names."""
     SECTION: ClassVar[str] = ""
     """Where the layout is defined."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.FIELDS:  # only inherited: the decorator has not yet set its own
+            raise TypeError(f"{cls.__name__} cannot be derived of a described header, {cls.TITLE}")
 
     @classmethod
     def unpack(cls, data: Bytes, offset: int = 0) -> Self:
@@ -292,7 +300,7 @@ def _compile(cls: type[Header]) -> None:
 
     A frozen object is slow to fill: every field passes its class's own `__setattr__`. So a
     new one is filled as a member of a class with the same slots that is not frozen, and
-    then given its own class.
+    then given its own class. That twin, `_OpenBTH` for `BTH`, is no header: it has no `FIELDS`.
     """
     words = _words(cls.FIELDS)
     layout = struct.Struct(
@@ -341,7 +349,7 @@ def _compile(cls: type[Header]) -> None:
         "reject": _reject,
         "split": _split,
         "fuse": _fuse,
-        "Open": type(cls.__name__, (Header,), {"__slots__": cls.__slots__}),
+        "Open": type(f"_Open{cls.__name__}", cls.__bases__, {"__slots__": cls.__slots__}),
         "fields": frozenset(entry.name for entry in cls.FIELDS),
     }
     exec("\n".join(lines), scope)

@@ -222,3 +222,44 @@ def test_a_header_that_is_no_number_of_bytes_cannot_be_described() -> None:
 
     with pytest.raises(AssertionError, match="4 bits"):
         header("Half", key="half", section="here")(Half)
+
+
+def test_nothing_can_be_derived_of_a_header() -> None:
+    with pytest.raises(TypeError, match="Longer cannot be derived"):
+
+        class Longer(Made):
+            pass
+
+
+class Shown:
+    """What headers may have in common."""
+
+    __slots__ = ()
+
+    def shown(self) -> str:
+        return f"<{self}>"
+
+
+@header("Mixed", key="mixed", section="here")
+class Mixed(Shown, Header):
+    """Of two bases."""
+
+    number: int = bits(8, "Number")
+
+
+def test_a_header_may_have_another_base() -> None:
+    read = Mixed.unpack(b"\7")
+
+    assert read == Mixed(7)
+    assert read.altered(number=8).shown() == "<Mixed(number=8)>"
+
+
+def test_what_compiling_makes_is_not_taken_for_a_header() -> None:
+    Made(first=0).pack()
+
+    named = [found for found in Header.__subclasses__() if "Made" in found.__name__]
+    assert {(found.__name__, bool(found.FIELDS)) for found in named} >= {
+        ("Made", True),
+        ("_OpenMade", False),
+    }
+    assert [found for found in named if found.FIELDS] == [Made]
