@@ -1,8 +1,8 @@
 """A device whose QP1 is served: a node of a network that can be connected to.
 
 QP1 is a UD queue pair with number 1 and the Q_Key of QP1. What it receives goes to the
-connection manager, the manager's messages are what it sends, and the first data of a
-queue pair, which the device reports as COMM_EST, is told to the manager.
+connection manager, the manager's messages are all that it sends (nobody can post to it),
+and the first data of a queue pair, which the device reports as COMM_EST, is told to the manager.
 
 The application calls the manager's commands, then has its network ask the node again
 (`Simulator.kick`), and takes events from the manager.
@@ -19,7 +19,7 @@ from ibwire.cm.messages import LINUX, Timing
 from ibwire.cm.qp1 import serve
 from ibwire.errors import VerbsError
 from ibwire.node import OPEN, Frame, Grant
-from ibwire.rc.attributes import EventType, QPAttr, QPAttrMask, QPState, QPType
+from ibwire.rc.attributes import EventType, QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.device import Device
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.states import TRANSITIONS
@@ -43,8 +43,10 @@ class ManagedDevice:
         self.device = device
         self.manager = ConnectionManager(device.gids, ca_guid(device.mac), identifiers(ids), timing)
         self.name = device.name
-        queue = device.create_cq(1)  # nothing completes
-        self.qp1 = device.create_qp(QPInit(QPType.UD, device.alloc_pd(), queue, queue), QP1)
+        queue = device.create_cq(1)  # nothing completes: there is no room for work requests
+        cap = QPCap(max_send_wr=0, max_recv_wr=0)
+        init = QPInit(QPType.UD, device.alloc_pd(), queue, queue, cap=cap)
+        self.qp1 = device.create_qp(init, QP1)
         serve(self.qp1, self)
         _start(self.qp1)
 

@@ -1,8 +1,8 @@
 """The two halves of QP1: every datagram that it lets in is a MAD, and MADs are all that it sends.
 
 QP1 is a UD queue pair like any other, with its checks of state, partition, Q_Key and
-length. But nobody posts receives to it, and nobody waits for its completions: what comes
-goes to the connection manager at once, and its messages go straight to the wire.
+length. But it carries no work requests, and nothing completes: what comes goes to the
+connection manager at once, and the manager's messages go straight to the wire.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from ibwire.cm.manager import ConnectionManager
-from ibwire.rc.attributes import AddressVector
+from ibwire.rc.attributes import AddressVector, QPState
 from ibwire.rc.device import Device
+from ibwire.rc.modification import check_address
 from ibwire.rc.packet import FORMS, TransportPacket
 from ibwire.rc.path import Arrival, Path
 from ibwire.rc.qp import QueuePair
@@ -30,7 +31,7 @@ class Managed(Protocol):
 
 
 def serve(qp: QueuePair, managed: Managed) -> None:
-    """Have a manager served by a queue pair: one of UD, in RESET."""
+    """Have a manager served by a queue pair: one of UD, in RESET, without room for requests."""
     qp.responder = MADResponder(qp, managed)
     qp.requester = MADRequester(qp, managed)
 
@@ -65,27 +66,25 @@ class MADResponder(UDResponder):
 
 
 class MADRequester(UnreliableRequester):
-    """Sends what the manager has to say, then what was posted."""
+    """Sends what the manager has to say; in a state that sends nothing, that waits."""
 
-    __slots__ = ("_managed", "_path", "_paths", "_to")
-
-    LIMIT_PATHS = 256
-    """Ways to peers that are kept for the next MAD."""
+    __slots__ = ("_managed", "_path", "_to")
 
     def __init__(self, qp: QueuePair, managed: Managed) -> None:
         super().__init__(qp)
         self._managed = managed
-        self._paths: dict[AddressVector, Path] = {}
         self._to: AddressVector | None = None
         """Where the last MAD went."""
         self._path: Path | None = None
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
         """The next packet, `None` when there is none that may leave."""
+        qp = self.qp
+        if qp.state is not _RTS:
+            return None
         said = self._managed.manager.poll_transmit(now)
         if said is None:
-            return super().poll_transmit(now)
-        qp = self.qp
+            return None
         mad, to = said
         packet = TransportPacket(_FORM, self.psn, mad)
         self.psn = self.una = self.next_psn = self.psn + 1 & MASK
@@ -94,16 +93,10 @@ class MADRequester(UnreliableRequester):
         packet.ack_req = int(qp.profile.asks_on_qp1)
         packet.dest_qp, packet.src_qp, packet.qkey = QP1, QP1, GSI_QKEY
         if to is not self._to:
-            self._to, self._path = to, self._paths.get(to) or self._find_path(to)
+            check_address(qp.device, to)
+            self._to, self._path = to, qp.device.path_to(to, QP1, 0)
         packet.path = self._path
         return packet
-
-    def _find_path(self, to: AddressVector) -> Path:
-        self.qp.check_address(to)
-        if len(self._paths) >= self.LIMIT_PATHS:
-            self._paths.clear()
-        path = self._paths[to] = self.qp.device.path_to(to, QP1, 0)
-        return path
 
 
 def way_back(arrival: Arrival, device: Device) -> AddressVector:
@@ -128,3 +121,4 @@ def way_back(arrival: Arrival, device: Device) -> AddressVector:
 
 
 _FORM = FORMS[OpCode.UD_SEND_ONLY]
+_RTS = QPState.RTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -21,6 +22,7 @@ from ibwire.cm import (
     resolve_request,
 )
 from ibwire.cm.node import ca_guid
+from ibwire.errors import VerbsError
 from ibwire.fabric.sim import Simulator
 from ibwire.node import Frame
 from ibwire.rc.attributes import AddressVector, EventType, QPAttr, QPAttrMask, QPState, QPType
@@ -359,3 +361,76 @@ def test_floods_of_mads_leave_qp1_working() -> None:
     net.run(limit=1 * MS + 300 * US)
 
     assert net.client.told == [EventKind.REJECTED] * 300
+
+
+def ask(asker: ManagedDevice, server: Device) -> Frame:
+    """A request for a service that nobody listens for."""
+    asked = request(
+        service_id=99,
+        source=asker.device.gids[0],
+        destination=server.gids[0],
+        qpn=1,
+        starting_psn=0,
+    )
+    asker.manager.connect(asked, 0)
+    frame = asker.poll_transmit(0)
+    assert frame is not None
+    return frame
+
+
+def test_peers_that_ask_by_turns_have_their_own_answers() -> None:
+    macs = [bytes((2, 0xAB, 0, 0, 0, last)) for last in range(3)]
+    server, *peers = (
+        ManagedDevice(Device(f"dev{n}", f"10.77.0.{n + 1}", mac=mac), random.Random(n))
+        for n, mac in enumerate(macs)
+    )
+
+    for mac, asker in [*zip(macs[1:], peers, strict=True)] * 2:
+        server.receive(ask(asker, server.device), 0)
+        answer = server.poll_transmit(0)
+        assert answer is not None
+        for peer in peers:
+            peer.receive(answer, 0)
+
+        assert answer[:6] == mac
+        for peer in peers:
+            event = peer.manager.poll_event()
+            assert (event and event.kind) == (EventKind.REJECTED if peer is asker else None)
+
+
+def test_nobody_can_post_to_qp1() -> None:
+    """Its completion queue is polled by nobody, and would overrun."""
+    node = Network(*ADDRESSES[0]).client.node
+
+    with pytest.raises(VerbsError) as sending:
+        node.qp1.post_send(SendWR(ah=AddressVector(dgid=node.device.gids[0]), remote_qpn=1))
+    with pytest.raises(VerbsError) as receiving:
+        node.qp1.post_recv(RecvWR([]))
+
+    assert sending.value.errno == receiving.value.errno == errno.ENOMEM
+
+
+def test_messages_wait_while_qp1_may_not_send() -> None:
+    net = Network(*ADDRESSES[0])
+    node = net.client.node
+    attr = QPAttr(qp_state=QPState.SQD)
+    node.qp1.modify(attr, QPAttrMask.STATE)
+
+    net.connect()
+    assert node.poll_transmit(0) is None
+
+    attr.qp_state = QPState.RTS
+    node.qp1.modify(attr, QPAttrMask.STATE)
+    assert node.poll_transmit(0) is not None
+
+
+def test_nothing_leaves_from_a_qp1_that_is_in_error_or_closed() -> None:
+    net = Network(*ADDRESSES[0])
+    node = net.client.node
+    net.connect()
+
+    node.qp1.modify(QPAttr(qp_state=QPState.ERR), QPAttrMask.STATE)
+    assert node.poll_transmit(0) is None
+
+    node.qp1.close()
+    assert node.poll_transmit(0) is None
