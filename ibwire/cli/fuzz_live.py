@@ -46,7 +46,7 @@ class LiveWish:
     service: int | None
 
     @contextmanager
-    def open(self, **emulated: str | None) -> Iterator[LinkTarget | ManagerLinkTarget | None]:
+    def open(self, **emulated: str | int | None) -> Iterator[LinkTarget | ManagerLinkTarget | None]:
         """The device on the link, `None` if none is wanted; as `Link.open`.
 
         emulated: options that are only for an emulator. Raises `LinkError` for an interface

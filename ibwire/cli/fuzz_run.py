@@ -18,8 +18,9 @@ from ibwire.cli.fuzzing import FOUND, INTERRUPTED, Budget, BudgetType, complaint
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
 from ibwire.errors import CaptureError
+from ibwire.fuzz.ahead import Ahead
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
-from ibwire.fuzz.campaign import Maker
+from ibwire.fuzz.campaign import ENDLESS, Maker
 from ibwire.fuzz.case import step_text, to_json
 from ibwire.fuzz.cm.attacks import GROUPS as MANAGER_GROUPS
 from ibwire.fuzz.findings import Finding
@@ -40,9 +41,6 @@ USUAL = Budget(20_000, 600)
 
 STOPS = (KeyboardInterrupt, Interrupted)
 """What Ctrl-C and, on a link, SIGTERM raise."""
-
-ENDLESS = 1 << 62
-"""Packets, where time alone ends a run."""
 
 SHOWN = 10
 """Unstable differences that are listed for people; --json has all, and so has the directory."""
@@ -75,6 +73,12 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     default=USUAL,
     help="Packets, a time, or both: 100kpkt, 10min, 1Mpkt,1h. [20kpkt,10min]",
 )
+@click.option(
+    *("--jobs", "jobs"),
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Processes that work ahead on emulators; the result is the same. [1]",
+)
 @click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End with N findings.")
 @click.option(
     *("-o", "--output", "directory"),
@@ -102,6 +106,7 @@ def command(
     qpn: int | None,
     seed: int | None,
     budget: Budget,
+    jobs: int | None,
     stop_after: int | None,
     directory: Path | None,
     resume: Path | None,
@@ -138,7 +143,7 @@ def command(
         "qpn": qpn,
     }
     given = {key: value for key, value in given.items() if value not in (None, ())}
-    opened = live.open(target=name, plant=plant)
+    opened = live.open(target=name, plant=plant, jobs=jobs)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         if on_link is not None:
             usual = {} if resume is not None else {"role": on_link.role}
@@ -146,7 +151,7 @@ def command(
         session = _session(given, directory, resume)
         tested = on_link or target(session.settings.target, session.settings.plant)
         run = _Run(session, tested, resume or directory, as_json=as_json)
-        interrupted = run.carry_out(budget, stop_after)
+        interrupted = run.carry_out(budget, stop_after, jobs or 1)
         run.end(junit)
         if run.failure is not None:
             raise run.failure
@@ -224,8 +229,8 @@ class _Run:
         """Whether the target was given up."""
         return bool(self._campaign.lost)
 
-    def carry_out(self, budget: Budget, stop_after: int | None) -> bool:
-        """Case after case; whether the user has interrupted it."""
+    def carry_out(self, budget: Budget, stop_after: int | None, jobs: int) -> bool:
+        """Case after case, with so many processes; whether the user has interrupted it."""
         campaign, report = self._campaign, self._campaign.report
         packets = self._before + (budget.packets or ENDLESS)
         start, found, saved = time.monotonic(), 0, 0.0
@@ -236,18 +241,21 @@ class _Run:
 
         with _progress(budget) as bar:
             try:
-                while report.packets < packets and not (campaign.lost or self.failure or is_over()):
-                    finding = campaign.one_case(packets, is_over=is_over)
-                    bar.tell(report.packets - self._before, self._seconds, len(report.seen))
-                    if finding is not None:
-                        found += 1
-                        with bar.hidden():
-                            self._take(finding)
-                    elif self._seconds >= saved + PAUSE:
-                        self._save()
-                        saved = self._seconds
-                    if campaign.is_interrupted or found == stop_after:
-                        break
+                with Ahead(self._session.settings, jobs) as ahead:
+                    while report.packets < packets and not (
+                        campaign.lost or self.failure or is_over()
+                    ):
+                        finding = ahead.advance(campaign, packets, is_over)
+                        bar.tell(report.packets - self._before, self._seconds, len(report.seen))
+                        if finding is not None:
+                            found += 1
+                            with bar.hidden():
+                                self._take(finding)
+                        elif self._seconds >= saved + PAUSE:
+                            self._save()
+                            saved = self._seconds
+                        if campaign.is_interrupted or found == stop_after:
+                            break
             except STOPS:
                 is_over()
                 return True

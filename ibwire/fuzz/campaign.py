@@ -39,6 +39,9 @@ from ibwire.rc.profile import PROFILES, Profile
 HISTORY = 200
 """Cases on one pair of devices."""
 
+ENDLESS = 1 << 62
+"""Packets, where something else ends a run."""
+
 MAXIMUM_BUCKETS = 1000
 """Different findings that are kept, and different ones that did not come again."""
 
@@ -59,6 +62,10 @@ Open = Callable[[Connection], Subject]
 
 Maker = Callable[[int], "Stepper"]
 """Makes the generator of a case, by its number."""
+
+
+Seen = tuple[Case, Difference | None, str]
+"""A case as it was carried out, what was seen last, and the state of the connection before."""
 
 
 class Stepper(Protocol):
@@ -106,6 +113,19 @@ class Report:
         """A difference did not come again."""
         is_known = bucket in self.unstable or len(self.unstable) < MAXIMUM_BUCKETS
         self.unstable[bucket if is_known else OTHERS] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What came of cases on one pair of devices, that another campaign has carried out."""
+
+    first: int
+    """Number of the first one."""
+    cases: int
+    packets: int
+    coverage: Coverage
+    is_clean: bool
+    """Whether it is whole and nothing was seen; else something was in the last case."""
 
 
 class Campaign:
@@ -181,7 +201,48 @@ class Campaign:
         report.cases += 1
         return found
 
+    @property
+    def begins_history(self) -> bool:
+        """Whether the next case comes to new devices."""
+        return self._duel is None or len(self._history) >= HISTORY
+
+    def look_ahead(self, is_stale: Callable[[], bool]) -> History | None:
+        """Carry out a history for another campaign, up to the first case that shows anything.
+
+        This one has just begun, with an empty report, and is used for nothing else. is_stale:
+        whether the history is not wanted any more, asked after each case; then it is `None`.
+        """
+        first, report = self.next_case, self.report
+        is_clean = True
+        while is_clean and report.cases < HISTORY:
+            case, difference, _ = self._carried_out(ENDLESS)
+            self.next_case += 1
+            report.cases += 1
+            if difference is None:
+                self._history.append(case)
+            is_clean = len(self._history) == report.cases  # which a new pair of devices ends, too
+            if is_stale():
+                return None
+        return History(first, report.cases, report.packets, report.coverage, is_clean)
+
+    def take_over(self, history: History) -> None:
+        """Go on behind a clean history that begins with the next case, as after its last one."""
+        report = self.report
+        self._history.clear()
+        self._duel = None
+        self.next_case += history.cases
+        report.cases += history.cases
+        report.packets += history.packets
+        report.coverage.counts.update(history.coverage.counts)
+
     def _one_case(self, budget: int) -> Finding | None:
+        case, difference, state = self._carried_out(budget)
+        if difference is not None:
+            return self._examine(case, difference, state)
+        self._history.append(case)
+        return None
+
+    def _carried_out(self, budget: int) -> Seen:
         number, report = self.next_case, self.report
         generator = self._make(number)
         duel = self._connected(generator.connection)
@@ -201,11 +262,7 @@ class Campaign:
         if difference is None:
             difference = duel.end()
         origin = f"{self._origin}case {number}"
-        case = Case(generator.connection, tuple(steps), self._name, origin)
-        if difference is not None:
-            return self._examine(case, difference, state)
-        self._history.append(case)
-        return None
+        return Case(generator.connection, tuple(steps), self._name, origin), difference, state
 
     def _connected(self, connection: Connection) -> Duel:
         """The pair of devices, with a new connection."""

@@ -1,0 +1,290 @@
+"""Processes that work ahead of a run: the result is that of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import active_children
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ibwire.cli.fuzz import command
+from ibwire.fuzz.ahead import Ahead
+from ibwire.fuzz.campaign import HISTORY, Campaign, Report
+from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.session import Session, Settings
+from ibwire.fuzz.targets import target
+from ibwire.fuzz.variants import choices_of
+from ibwire.rc.profile import PROFILES
+
+ASKED = "10.77.0.2"
+"""The device that receives requests in captures/."""
+
+TABLE = Path(__file__).parent / "planted.toml"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a run, and in which strides."""
+
+    findings: list[Finding]
+    report: Report
+    coverage: list[tuple[object, int]]
+    """As it was met."""
+    next_case: int
+    strides: list[int]
+    """Cases of each advance."""
+
+    @property
+    def result(self) -> tuple[object, ...]:
+        """All that must be the same."""
+        report = self.report
+        return (
+            *(self.findings, self.coverage, self.next_case, report.packets, report.cases),
+            *(report.seen, report.taken, report.given_back, report.unstable),
+        )
+
+
+def run(
+    settings: Settings,
+    jobs: int,
+    packets: int,
+    disturb: Callable[[], object] = bool,
+    resumed: tuple[int, Report] | None = None,
+) -> Done:
+    """disturb: called after every advance."""
+    first, report = resumed or (0, Session.new(settings).report)
+    tested = target(settings.target, settings.plant)
+    campaign: Campaign = tested.campaign(
+        *(settings.role, settings.maker()),
+        profile=settings.profile,
+        first=first,
+        report=report,
+        explains=not settings.plant,  # which takes long, and rxe has deviations to explain
+        minimises=False,
+    )
+    strides = []
+    with Ahead(settings, jobs) as ahead:
+        while report.packets < packets:
+            before = report.cases
+            ahead.advance(campaign, packets, bool)
+            strides.append(report.cases - before)
+            disturb()
+    coverage: list[tuple[object, int]] = list(report.coverage.counts.items())
+    return Done(report.findings, report, coverage, campaign.next_case, strides)
+
+
+CLEAN = Settings(role="responder", seed=3)
+
+
+@pytest.mark.parametrize(("role", "packets"), [("responder", 8000), ("both", 8000), ("cm", 16_000)])
+def test_where_nothing_is_seen_whole_histories_are_taken_over(role: str, packets: int) -> None:
+    settings = Settings(role=role)
+    alone, shared = run(settings, 1, packets), run(settings, 2, packets)
+
+    assert shared.result == alone.result
+    assert set(alone.strides) == {1}
+    assert HISTORY in shared.strides
+    assert shared.strides.count(HISTORY) == (alone.report.cases - 1) // HISTORY
+
+
+def test_the_deviations_of_rxe_are_found_by_the_same_packets() -> None:
+    settings = Settings(target="emu:rxe", role="both")
+    alone, shared = run(settings, 1, 6000), run(settings, 2, 6000)
+
+    assert len(alone.findings) > 5
+    assert shared.result == alone.result
+
+
+@pytest.mark.parametrize(
+    ("fault", "role", "packets"),
+    [
+        ("rnr-nak-leaks", "responder", 600),
+        ("reserved-syndrome-acknowledges", "requester", 5000),
+        ("repeated-req-connects-twice", "cm", 2000),
+    ],
+)
+def test_a_planted_fault_is_found_by_the_same_packets(fault: str, role: str, packets: int) -> None:
+    settings = Settings(plant=f"{TABLE}:{fault}", role=role)
+    alone, shared = run(settings, 1, packets), run(settings, 2, packets)
+
+    assert alone.findings
+    assert shared.result == alone.result
+
+
+def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
+    """hns: allowed choices only, so histories are whole again when they are taken."""
+    settings = Settings(target="emu:hns", role="responder")
+    alone, shared = run(settings, 1, 12_000), run(settings, 2, 12_000)
+
+    assert alone.report.taken
+    assert shared.result == alone.result
+    assert HISTORY in shared.strides
+
+
+def test_a_history_with_another_reference_is_thrown_away() -> None:
+    """The case that comes next is the one that was expected, but the reference is hns by now."""
+    tested, make = target("emu"), CLEAN.maker()
+    campaign = tested.campaign("responder", make)
+    taken = Report(taken=choices_of(PROFILES["hns"], "spec"))
+    with Ahead(CLEAN, 2) as ahead:
+        ahead.advance(campaign, 100_000, bool)
+        other = tested.campaign("responder", make, first=campaign.next_case, report=taken)
+        ahead.advance(other, 100_000, bool)
+
+    assert campaign.report.cases == HISTORY
+    assert other.report.cases == 1
+
+
+def test_recorded_traffic_is_the_same_in_every_process(captures: Path) -> None:
+    settings = Settings(role="responder", capture=str(captures / "rc-pingpong.pcap"), device=ASKED)
+    alone, shared = run(settings, 1, 6000), run(settings, 2, 6000)
+
+    assert shared.result == alone.result
+    assert HISTORY in shared.strides
+
+
+def test_a_run_that_goes_on_is_as_the_one_that_did_with_one_process() -> None:
+    """The first part ends amid a case, so that histories begin elsewhere."""
+    parts = []
+    for jobs in (1, 3):
+        first = run(CLEAN, jobs, 4321)
+        parts.append(run(CLEAN, jobs, 12_345, resumed=(first.next_case, first.report)))
+
+    assert parts[0].result == parts[1].result
+    assert HISTORY in parts[1].strides
+
+
+def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
+    """What follows the last packet of a case is not carried out then."""
+    campaign = target("emu").campaign("responder", CLEAN.maker())
+    history = campaign.look_ahead(bool)
+    assert history is not None
+
+    alone, shared = run(CLEAN, 1, history.packets), run(CLEAN, 2, history.packets)
+
+    assert shared.result == alone.result
+    assert shared.strides == [1] * HISTORY
+
+
+# Processes that are no use.
+
+
+@pytest.mark.parametrize("how_many", [1, 2])
+def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
+    victims = [how_many]
+
+    def disturb() -> None:
+        while victims[0]:
+            victims[0] -= 1
+            active_children()[0].kill()
+
+    alone, shared = run(CLEAN, 1, 12_000), run(CLEAN, 2, 12_000, disturb)
+
+    assert shared.result == alone.result
+    assert 1 in shared.strides[:-1]
+
+
+def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ibwire.fuzz.ahead.PATIENCE", 2)
+    victims = [1]
+
+    def disturb() -> None:
+        while victims[0]:
+            victims[0] -= 1
+            for child in active_children():
+                assert child.pid is not None
+                os.kill(child.pid, signal.SIGSTOP)
+
+    alone, shared = run(CLEAN, 1, 8000), run(CLEAN, 2, 8000, disturb)
+
+    assert shared.result == alone.result
+    assert not active_children()
+
+
+def test_ctrl_c_is_not_for_the_processes() -> None:
+    def disturb() -> None:
+        for child in active_children():
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGINT)
+
+    shared = run(CLEAN, 2, 12_000, disturb)
+
+    assert shared.strides.count(HISTORY) == (shared.report.cases - 1) // HISTORY > 1
+
+
+def test_nobody_is_waited_for_when_time_is_up() -> None:
+    campaign = target("emu").campaign("responder", CLEAN.maker())
+    with Ahead(CLEAN, 2) as ahead:
+        assert ahead.advance(campaign, 10_000, lambda: True) is None
+
+    assert campaign.report.cases == 1
+    assert not active_children()
+
+
+def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> None:
+    """The capture is gone: the other processes end without a word, the campaign has read it."""
+    gone = Settings(role="responder", capture=str(tmp_path / "gone.pcap"), device=ASKED)
+    campaign = target("emu").campaign("responder", CLEAN.maker())
+    with Ahead(gone, 2) as ahead:
+        while campaign.report.packets < 500:
+            ahead.advance(campaign, 500, bool)
+
+    assert campaign.report.packets == 500
+
+
+# The command.
+
+
+def test_a_run_tells_and_keeps_the_same(tmp_path: Path) -> None:
+    told, kept = [], []
+    for jobs in ("1", "2"):
+        out = tmp_path / jobs
+        arguments = ["--target", "emu:rxe", "--budget", "500", "-o", str(out), "--jobs", jobs]
+        result = CliRunner().invoke(command, [*arguments, "--json"])
+        *findings, summary = (json.loads(line) for line in result.stdout.splitlines())
+        told.append((result.exit_code, findings, {**summary, "seconds": 0}))
+        files = sorted(path for path in out.rglob("*") if path.suffix != ".txt" and path.is_file())
+        kept.append({str(path.relative_to(out)): path.read_bytes() for path in files})
+
+    assert told[0] == told[1]
+    assert kept[0] == kept[1]
+    assert "F0003/case.json" in kept[0]
+
+
+def test_a_device_on_a_link_has_no_processes_that_work_ahead() -> None:
+    link = ["--dev", "lo", "--peer", "192.0.2.7", "--jobs", "2"]
+    result = CliRunner().invoke(command, link)
+
+    assert result.exit_code == 2
+    assert "--jobs: of an emulator" in result.stderr
+
+
+def test_ctrl_c_leaves_no_processes_and_no_tracebacks(tmp_path: Path) -> None:
+    """As a terminal does: every process of the group gets the signal.
+
+    Whoever still ran would keep its end of stderr open, and there would be no end to it.
+    """
+    arguments = ["--target", "emu:rxe", "--budget", "1h", "--jobs", "2", "-o", tmp_path / "out"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdout is not None
+    found = run.stdout.readline()
+    os.killpg(run.pid, signal.SIGINT)
+    _, told = run.communicate(timeout=60)
+
+    assert found.startswith("F0001")
+    assert told == "ibwire: interrupted; what was found so far is kept\n"
+    assert run.returncode == 130
