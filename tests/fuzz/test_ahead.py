@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ibwire.fuzz.session import Session, Settings
 from ibwire.fuzz.targets import target
 from ibwire.fuzz.variants import choices_of
 from ibwire.rc.profile import PROFILES
+from processes import ending
 
 ASKED = "10.77.0.2"
 """The device that receives requests in captures/."""
@@ -273,17 +273,16 @@ def test_ctrl_c_leaves_no_processes_and_no_tracebacks(tmp_path: Path) -> None:
     Whoever still ran would keep its end of stderr open, and there would be no end to it.
     """
     arguments = ["--target", "emu:rxe", "--budget", "1h", "--jobs", "2", "-o", tmp_path / "out"]
-    run = subprocess.Popen(
-        [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert run.stdout is not None
-    found = run.stdout.readline()
-    os.killpg(run.pid, signal.SIGINT)
-    _, told = run.communicate(timeout=60)
+    # A job in the background of a shell ignores it, and so would all that it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with ending() as processes:
+        command = [sys.executable, "-m", "ibwire", "fuzz", *map(str, arguments)]
+        run = processes.start(command, start_new_session=True)
+        signal.signal(signal.SIGINT, before)
+        assert run.stdout is not None
+        found = run.stdout.readline()
+        os.killpg(run.pid, signal.SIGINT)
+        _, told = run.communicate(timeout=60)
 
     assert found.startswith("F0001")
     assert told == "ibwire: interrupted; what was found so far is kept\n"
