@@ -124,6 +124,6 @@ def schedules(
         "timeout": draw(st.sampled_from((4, 8, 12))),
         "min_rnr_timer": draw(st.sampled_from((1, 5, 14))),
         "max_rd_atomic": depth,
-        "max_dest_rd_atomic": depth + draw(st.integers(0, 1)),
+        "max_dest_rd_atomic": depth * draw(st.integers(1, 2)),
     }
     return Schedule(**{**given, **fixed})
