@@ -23,6 +23,7 @@ GRH_ROOM = 40
 
 SENDS = (WROpcode.SEND, WROpcode.SEND_WITH_IMM)
 WRITES = (WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM)
+COUNTS = (WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_CMP_AND_SWP)
 TAKES_RECEIVE = (*SENDS, WROpcode.RDMA_WRITE_WITH_IMM)
 
 
@@ -52,7 +53,7 @@ def carry_out(pair: Pair, wr: SendWR, receive: RecvWR | None) -> None:
     if receive is not None:
         b.qp.post_recv(receive)
     data = bytes_of(a, wr.sg_list)
-    target = number_at(b, wr.remote_addr) if wr.remote_addr % 8 == 0 and wr.rkey else 0
+    target = number_at(b, wr.remote_addr) if wr.opcode in COUNTS else 0
     there = b.mr.read(wr.remote_addr, len(data)) if wr.opcode is WROpcode.RDMA_READ else b""
 
     a.qp.post_send(wr)
