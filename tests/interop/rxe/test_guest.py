@@ -72,6 +72,18 @@ def test_scripts_run_at_the_same_time(guests: tuple[Guest, Guest]) -> None:
 
 
 @live
+def test_scripts_that_end_at_the_same_time_give_their_outputs_one_after_the_other(
+    guests: tuple[Guest, Guest],
+) -> None:
+    guest, _ = guests
+
+    for _ in range(10):
+        jobs = [guest.start(f"yes {number} | head -n 1000") for number in range(10)]
+
+        assert [job.wait() for job in jobs] == [(0, f"{number}\n" * 1000) for number in range(10)]
+
+
+@live
 def test_large_output_arrives_whole(guests: tuple[Guest, Guest]) -> None:
     guest, _ = guests
 
