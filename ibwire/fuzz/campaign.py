@@ -350,6 +350,8 @@ class Campaign:
             rule = "; ".join(
                 dict.fromkeys(choice.rule for choice in CHOICES if choice.about in names)
             )
+        # What else this run has learned of the target is not to be found in it again.
+        original = replace(original, choices=choices_of(strict, self._name))
         finding = Finding(
             *(len(self.report.seen) + 1, bucket, shortest, original, difference),
             *(self.report.packets, rule, "; ".join(names)),

@@ -29,6 +29,7 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.choices import CHOICES
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.findings import signature
 from ibwire.fuzz.lies import LIES
 from ibwire.fuzz.messages import answers
 from ibwire.fuzz.targets import role_of
@@ -343,6 +344,17 @@ def test_a_run_goes_on_where_another_has_stopped() -> None:
     assert not {finding.bucket for finding in after} & set(before)
     assert all(finding.number > len(before) for finding in after)
     assert int(after[0].original.origin.removeprefix("case ")) >= first.next_case
+
+
+def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
+    """Whatever else the target does otherwise, which the run has told before."""
+    findings = list(Campaign(target("rxe"), generators(1, "both")).run(1500))
+
+    assert len(findings) > 10
+    for finding in findings:
+        _, difference = Campaign(target("rxe"), generators(1, "both")).judge(finding.original)
+        assert difference is not None
+        assert signature(difference) == signature(finding.difference)
 
 
 def test_an_interrupted_case_is_still_the_next_one() -> None:
