@@ -6,6 +6,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
@@ -59,8 +60,15 @@ class _Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+SIGNAL = 128
+"""A shell adds this to the number of the signal that has ended a command."""
+
+
 class _Main(_Lazy):
-    """Standard output that is closed, full, or no longer read is no reason for a traceback."""
+    """Standard output that is closed, full, or no longer read is no reason for a traceback.
+
+    Nor is Ctrl-C; a result that was not told whole has a status that says so.
+    """
 
     def invoke(self, ctx: click.Context) -> object:
         if sys.stdout is None:
@@ -73,17 +81,20 @@ class _Main(_Lazy):
                     sys.stdout.flush()
             except _OutputClosed:  # the reader of a pipe has seen enough
                 _forget_output()
-                return None
+                ctx.exit(SIGNAL + signal.SIGPIPE)
             except _OutputError as error:
                 _forget_output()
-                raise click.ClickException(f"standard output: {error.strerror}") from None
+                raise click.ClickException(f"standard output: {error}") from None
+            except KeyboardInterrupt:
+                click.echo("ibwire: interrupted", err=True)
+                ctx.exit(SIGNAL + signal.SIGINT)
 
 
-class _OutputError(OSError):
-    """Standard output cannot be written; any other `OSError` that comes so far is a bug."""
+class _OutputError(Exception):
+    """Standard output cannot be written: no `OSError`, which a command may take for its own."""
 
 
-class _OutputClosed(_OutputError, BrokenPipeError):
+class _OutputClosed(_OutputError):
     """Nobody reads it any more."""
 
 
@@ -95,7 +106,7 @@ class _Output(io.FileIO):
             return super().write(data)
         except OSError as error:
             kind = _OutputClosed if error.errno == errno.EPIPE else _OutputError
-            raise kind(error.errno, error.strerror) from None
+            raise kind(error.strerror) from None
 
 
 def _told_apart() -> AbstractContextManager[object]:
@@ -127,5 +138,5 @@ def main() -> None:
 
     Results go to standard output, everything else to standard error. Exit status:
     0 done, 1 findings or a result that could not be written, 2 wrong usage,
-    3 unreadable input.
+    3 unreadable input, 130 interrupted, 141 nobody reads standard output any more.
     """

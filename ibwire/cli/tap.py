@@ -97,8 +97,6 @@ def command(
         _fail(error, FAILED)
     except CaptureError as error:
         _fail(error, FAILED if error.path in outputs else UNREADABLE)
-    except BrokenPipeError:  # nobody reads the events any more
-        raise
     except OSError as error:
         _fail(f"{' '.join(outputs)}: {error.strerror}", FAILED)
 
