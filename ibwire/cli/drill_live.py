@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import click
 
-from ibwire.cli.live import Link
+from ibwire.cli.live import Link, host_of
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.live import LIMIT, SLACK, Bench
 from ibwire.drill.ways import AGENT_PORT, ByAgent, ByManager, ByParameters, ByPingpong, Way
@@ -69,7 +69,7 @@ class LiveWish:
             tap=self.tap,
             spin=False,
         )
-        way = self._way(self.peer)
+        way = self._way(self.peer, host_of(self.peer, self.dev))
         with link.open() as endpoint:
             yield Bench(
                 *(endpoint, self.peer, way),
@@ -77,8 +77,8 @@ class LiveWish:
                 limit=LIMIT if self.limit is None else int(self.limit * S),
             )
 
-    def _way(self, peer: str) -> Way:
-        host = self.host or peer
+    def _way(self, peer: str, usual: str) -> Way:
+        host = self.host or usual
         connect = self.connect or WAYS[0]
         if (self.params or self.params_from) and connect != "params":
             raise click.UsageError("--params and --params-from are for --connect params")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ibwire.cli.live import Link
+from ibwire.cli.live import Link, host_of
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.live import SLACK
 from ibwire.drill.ways import AGENT_PORT, ByAgent
@@ -76,7 +76,7 @@ class LiveWish:
             tap=self.tap,
             spin=False,
         )
-        host, port = self.host or self.peer, self.port or AGENT_PORT
+        host, port = self.host or host_of(self.peer, self.dev), self.port or AGENT_PORT
         way = ByAgent(self.peer, host, port, seconds=PATIENCE)
         with link.open() as endpoint:
             injectable(self.dev, certain=self.default_route_too)

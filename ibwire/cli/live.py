@@ -22,6 +22,7 @@ from ibwire.link.udp_port import UDPPort
 from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.programs.faults import Faults, read_faults
 from ibwire.rc.device import gid_of, mac_of
+from ibwire.rc.path import is_link_local
 from ibwire.rc.profile import PROFILES
 
 VIAS = ("afpacket", "pcap", "udp")
@@ -108,6 +109,11 @@ class Link:
 def live_options(function: Decorated) -> Decorated:
     """The options of every live command, which become one argument, `link`."""
     return as_one("link", Link, _OPTIONS)(function)
+
+
+def host_of(peer: str, dev: str) -> str:
+    """An IP address of a peer on a link as sockets want it."""
+    return f"{peer}%{dev}" if is_link_local(gid_of(peer)) else peer
 
 
 def tell_waiting(port: int, *addresses: str) -> None:

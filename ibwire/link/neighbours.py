@@ -73,6 +73,8 @@ def _next_hop(name: str, index: int, target: bytes) -> bytes:
         raise LinkError(name, f"no route to {shown}: {error.reason}") from None
     if kind == _RTN_LOCAL:
         raise LinkError(name, f"{shown} is this machine itself")
+    if kind == _RTN_BROADCAST:
+        raise LinkError(name, f"{shown} is no single host: it is for all on this link")
     return hop
 
 
@@ -137,6 +139,7 @@ _RTA_VIA = 18
 _VIA_FAMILY_SIZE = 2
 """Bytes of struct rtvia before the address."""
 _RTN_LOCAL = 2
+_RTN_BROADCAST = 3
 _NDMSG = Struct("=BBHiHBB")
 """struct ndmsg: family, padding, padding, interface, state, flags, type."""
 _NDA_DST = 1

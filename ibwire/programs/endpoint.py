@@ -273,10 +273,14 @@ class Endpoint(Closing):
 
     def _ask(self, address: str) -> bytes:
         """The MAC address of a neighbour, asked for by ARP or a neighbour solicitation."""
+        if gid_of(address) in self.device.gids:  # to ask would announce it as ours
+            raise LinkError(self.port.name, f"{address} is the peer's, and ours: one is wrong")
         answer = self.responder.resolve(gid_of(address))
         self.wait(lambda: answer.mac is not None or answer.failed, f"answer from {address}")
         if answer.mac is None:
             raise LinkError(self.port.name, f"{address} does not answer who it is (ARP or ND)")
+        if answer.mac == self.device.mac:
+            raise LinkError(self.port.name, f"{address} has the MAC address that is to be ours")
         return answer.mac
 
     def gid_like(self, address: str) -> int:

@@ -292,7 +292,7 @@ def test_kernel_is_asked_for_the_peers_mac_address(lab):
 
 
 def test_address_without_an_answer_or_a_route_is_a_link_error(lab):
-    addresses = ["10.0.0.77", "fd00::77", "192.0.2.1", "10.0.0.1", "nowhere"]
+    addresses = ["10.0.0.77", "fd00::77", "192.0.2.1", "10.0.0.1", "10.0.0.255", "nowhere"]
     said = inside(lab, MAC_TOWARDS.format(addresses=addresses)).splitlines()
 
     assert said == [
@@ -300,6 +300,7 @@ def test_address_without_an_answer_or_a_route_is_a_link_error(lab):
         "veth-a: fd00::77 has not answered for 0.2 s",
         "veth-a: no route to 192.0.2.1: Network is unreachable",
         "veth-a: 10.0.0.1 is this machine itself",
+        "veth-a: 10.0.0.255 is no single host: it is for all on this link",
         "veth-a: 'nowhere' is no IP address",
     ]
 
