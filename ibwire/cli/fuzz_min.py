@@ -10,7 +10,15 @@ from pathlib import Path
 import click
 
 from ibwire.cli.fuzz_live import LiveWish, live_options
-from ibwire.cli.fuzzing import FOUND, INTERRUPTED, complaints, judge, open_target, read_case
+from ibwire.cli.fuzzing import (
+    FOUND,
+    INTERRUPTED,
+    check_writable,
+    complaints,
+    judge,
+    open_target,
+    read_case,
+)
 from ibwire.drill.files import write_text
 from ibwire.fuzz.case import to_json
 from ibwire.fuzz.recording import record
@@ -44,6 +52,8 @@ def command(
     Exit status: 0 nothing to see in the case, 1 there is, and it is shorter now; 2 wrong
     usage or no case; 130 interrupted, and as short as it had become.
     """
+    if output is not None:
+        check_writable(output)
     opened = live.open(target=name, plant=plant)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ibwire.cli.fuzz_live import LiveWish, live_options
-from ibwire.cli.fuzzing import FOUND, INTERRUPTED, Budget, BudgetType, complaints
+from ibwire.cli.fuzzing import (
+    FOUND,
+    INTERRUPTED,
+    Budget,
+    BudgetType,
+    check_writable,
+    complaints,
+)
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
 from ibwire.errors import CaptureError
@@ -50,7 +57,12 @@ PAUSE = 30.0
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(each.strip() for each in (value or "").split(",") if each.strip()))
+    if value is None:
+        return ()
+    names = tuple(dict.fromkeys(each.strip() for each in value.split(",")))
+    if "" in names:
+        raise click.BadParameter(f"{value!r}: a name is missing")
+    return names
 
 
 @click.command("run")
@@ -151,6 +163,8 @@ def command(
         session = _session(given, directory, resume)
         tested = on_link or target(session.settings.target, session.settings.plant)
         run = _Run(session, tested, resume or directory, as_json=as_json)
+        if junit is not None:
+            check_writable(Path(junit))
         interrupted = run.carry_out(budget, stop_after, jobs or 1)
         run.end(junit)
         if run.failure is not None:
@@ -177,6 +191,8 @@ def _session(given: dict[str, object], directory: Path | None, resume: Path | No
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.UsageError(f"{directory} is not empty: name a new one, or --resume it")
     settings = replace(Settings(), **given)  # type: ignore[arg-type]
+    if settings.qpn is not None and not settings.capture:
+        raise click.UsageError("--qpn is of a recorded exchange: give --seed-capture")
     if bool(settings.capture) != bool(settings.device):
         raise click.UsageError("--seed-capture and --device: which address is the device in it?")
     if settings.capture and settings.role == CM:

@@ -86,6 +86,15 @@ def complaints() -> Iterator[None]:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
 
 
+def check_writable(path: Path) -> None:
+    """End with wrong usage now for a file that cannot be written, and not when all is done."""
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}") from None
+
+
 def read_case(path: Path) -> Case:
     """A case in a file; raises `CaseError`."""
     try:

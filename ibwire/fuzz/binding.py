@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Packet, Pause, Value
+from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Packet, Pause, Value, value_text
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import Headers, Path, ethernet_route, is_v4
@@ -174,7 +174,7 @@ def number_of(value: Value, symbols: Symbols) -> int:
     try:
         return symbols[name] + offset
     except KeyError:
-        raise CaseError(f"this connection has no {name}") from None
+        raise CaseError(f"{value_text(value)}: this connection has no {name}") from None
 
 
 def _with_icrc(frame: Frame, icrc: int) -> Frame:

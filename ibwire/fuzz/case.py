@@ -258,13 +258,16 @@ def _case_from_json(document: Mapping[str, Any]) -> Case:
     choices = document.get("choices", {})
     if not isinstance(choices, dict):
         raise CaseError("choices: not an object")
-    return Case(
+    case = Case(
         _connection_from_json(document.get("connection", {}), "connection"),
         tuple(_step_from_json(step, f"steps[{i}]") for i, step in enumerate(steps)),
         _read_text(document.get("profile", "spec"), "profile"),
         _read_text(document.get("origin", ""), "origin"),
         {name: _read_text(each, f"choices.{name}") for name, each in choices.items()},
     )
+    if not steps:
+        raise CaseError("steps: missing, and a case without any shows nothing")
+    return case
 
 
 def value_text(value: Value) -> str:

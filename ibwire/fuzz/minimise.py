@@ -205,13 +205,15 @@ def _plainer_step(step: Step) -> Iterator[Step]:
     if not isinstance(step, Packet):
         return
     for name in step.fields:
-        yield replace(step, fields={key: step.fields[key] for key in step.fields if key != name})
+        rest = {key: step.fields[key] for key in step.fields if key != name}
+        # What is named after the field is not wrong with it any more.
+        yield replace(step, fields=rest, why=step.why if step.why not in name else "")
     if step.held:
         yield replace(step, held=False)
     if step.icrc != GOOD:
-        yield replace(step, icrc=GOOD)
+        yield replace(step, icrc=GOOD, why=step.why if step.why != "ICRC" else "")
     if step.cut is not None:
-        yield replace(step, cut=None)
+        yield replace(step, cut=None, why=step.why if step.why != "cut" else "")
     if step.pad is not None:
         yield replace(step, pad=None)
     if step.more:

@@ -132,6 +132,8 @@ def test_a_line_says_what_is_unlike_others() -> None:
             document(steps=[{"step": "packet", "opcode": 31, "fields": {"aeth.msn": 1}}]),
             "steps[0].fields.aeth.msn: OPCODE_0x1F has no such header",
         ),
+        (document(), "case.json: steps: missing, and a case without any shows nothing"),
+        (document(steps=[]), "case.json: steps: missing, and a case without any shows nothing"),
         (document(choices=[]), "case.json: choices: not an object"),
         (document(choices={"mig_req": 1}), "case.json: choices.mig_req: 1, not a text"),
     ],

@@ -126,6 +126,9 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
         ("--target eth0", "target 'eth0', not emu or one of emu:spec"),
         ("--ops psn,all", "--ops: 'all' is not one of parser, length"),
         ("--role cm --ops psn", "--ops: 'psn' is not one of order"),
+        ("--ops=", "'': a name is missing"),
+        ("--ops psn,", "'psn,': a name is missing"),
+        ("--qpn 5", "--qpn is of a recorded exchange: give --seed-capture"),
         ("--budget 3x", "'3x' is no budget such as 100kpkt, 10min or 1Mpkt,1h"),
         ("--budget 0", "0 is nothing"),
         ("--budget 1k,2k", "1k,2k says the same thing twice"),
@@ -361,6 +364,29 @@ def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
     assert ElementTree.parse(tmp_path / "out.xml").getroot().get("failures") == "2"
 
 
+def test_places_that_cannot_be_written_are_told_before_anything_is_done(
+    done: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for arguments in (
+        ("--junit", tmp_path),
+        ("--junit", tmp_path / "file" / "out.xml"),
+        ("min", done / "F0001", "-o", tmp_path / "file" / "short.json"),
+    ):
+        result = fuzz(*arguments)
+
+        assert result.exit_code == 2
+        assert f"{arguments[-1]}: " in result.stderr
+        assert result.stdout == ""
+
+
+def test_junit_may_go_where_the_findings_go(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fuzz("--budget", "60", "-o", out, "--junit", out / "out.xml")
+
+    assert ElementTree.parse(out / "out.xml").getroot().get("failures") == "0"
+
+
 # What is told at the end.
 
 
@@ -498,15 +524,19 @@ def test_a_case_that_shows_nothing_cannot_be_made_short(done: Path) -> None:
         (b"{", "no JSON: "),
         (b"\xff", "no text: invalid start byte at byte 0"),
         (b'{"ibwire-fuzz-case": 1, "stops": []}', "stops: no such key"),
-        (b'{"ibwire-fuzz-case": 1, "profile": "x"}', "profile: 'x', not one of spec"),
         (
-            b'{"ibwire-fuzz-case": 1, "choices": {"mig_req": "2"}}',
+            b'{"ibwire-fuzz-case": 1, "profile": "x", "steps": [{"step": "wait", "time": 1}]}',
+            "profile: 'x', not one of spec",
+        ),
+        (
+            b'{"ibwire-fuzz-case": 1, "choices": {"mig_req": "2"}, '
+            b'"steps": [{"step": "wait", "time": 1}]}',
             "choices.mig_req: '2', not one of 0, 1",
         ),
         (
             b'{"ibwire-fuzz-case": 1, "steps": [{"step": "packet", "opcode": 10, '
             b'"fields": {"reth.va": "nowhere"}}]}',
-            "case.json: steps[0]: this connection has no nowhere",
+            "case.json: steps[0]: nowhere: this connection has no nowhere",
         ),
         (
             b'{"ibwire-fuzz-case": 1, "steps": [{"step": "packet", "opcode": 4, '

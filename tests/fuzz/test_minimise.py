@@ -48,6 +48,20 @@ def test_what_belongs_together_stays_together() -> None:
     assert [step.opcode for step in minimise(case, shows).steps] == [READ, WRITE, WRITE]
 
 
+def test_what_is_not_wrong_any_more_is_not_called_so() -> None:
+    wrong = {"bth.pkey": 7, "aeth.syndrome": 3}
+    for odd, why in (
+        (Packet(WRITE, fields=wrong, why="bth.pkey"), ""),
+        (Packet(WRITE, fields=wrong, why="syndrome"), ""),
+        (Packet(WRITE, icrc=5, why="ICRC"), ""),
+        (Packet(WRITE, cut=20, why="cut"), ""),
+        (Packet(WRITE, fields=wrong, why="gap"), "gap"),
+    ):
+        case = Case(steps=(odd,))
+
+        assert minimise(case, lambda each: bool(each.steps)).steps == (Packet(WRITE, why=why),)
+
+
 def test_an_attribute_that_matters_stays() -> None:
     case = Case(Connection(mtu=1024, timeout=8), (Packet(READ),))
 
