@@ -39,6 +39,7 @@ COMMANDS = {
     "tap": "Faults in the path: a bump in the wire, or capture to capture.",
     "drill": "Conformance scripts against a device: what it did otherwise, line by line.",
     "fuzz": "Attacks on a device: where it leaves the specification, with cases that replay.",
+    "agent": "An emulated device on a link, for drill and fuzz to be tried on.",
     "lab": "A virtual link between two namespaces, to try things without root.",
     "respond": "Replay recorded connections against an emulated peer.",
 }

@@ -48,8 +48,12 @@ FIRST_ID, FIRST_TRANSACTION = 0x0B0B0001, 0x7700000000000001
 class Connected(Protocol):
     """What is to be connected: the device with its queue pair."""
 
-    now: Time
     device: Device
+
+    @property
+    def now(self) -> Time:
+        """The time of the device."""
+        ...
 
     @property
     def symbols(self) -> dict[str, int]:

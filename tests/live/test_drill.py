@@ -134,7 +134,7 @@ def test_a_failure_is_explained_and_its_packets_are_written(
 ) -> None:
     script = write(f"// Wrong.\n{WRITE}  > ACK psn msn=7\n")
 
-    status, output, errors = end(drill(script, "-o", tmp_path / "out"))
+    status, output, errors = end(drill(script, "-o", tmp_path / "out", "--tolerance", 500))
 
     assert status == 1
     assert f"FAIL  {script}:3: > ACK psn msn=7\n" in output

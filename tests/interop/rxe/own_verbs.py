@@ -18,7 +18,7 @@ from ibwire.verbs import install_as_pyverbs, use
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from live_network import LiveNetwork
+from ibwire.programs.live_network import LiveNetwork
 
 
 def main(wish, script, *arguments):

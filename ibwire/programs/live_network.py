@@ -1,5 +1,7 @@
 """The verbs face of ibwire on a real link: it lives on a simulated network otherwise."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from ibwire.programs.endpoint import Endpoint
@@ -23,14 +25,18 @@ class LiveNetwork(Network):
 
     @property
     def now(self) -> Time:
+        """Picoseconds since the endpoint was made."""
         return self._live.now
 
     def advance(self, duration: Time) -> None:
+        """Let so much time pass."""
         self._live.run(seconds=duration / S)
 
     def poll(self, done: Callable[[], bool]) -> None:
+        """Wait a glance for something to be done."""
         self._live.run(stop=done, seconds=self._glance)
 
     def wait(self, done: Callable[[], bool]) -> bool:
+        """Wait for it, however long that takes."""
         self._live.run(stop=done)
         return True

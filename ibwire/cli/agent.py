@@ -1,0 +1,40 @@
+"""`ibwire agent`: an emulated device on a link, for `ibwire drill` and `ibwire fuzz`."""
+
+from __future__ import annotations
+
+import click
+
+from ibwire.cli.live import Link, live_options
+from ibwire.drill.own_agent import serve_device
+from ibwire.drill.ways import AGENT_PORT
+
+
+@click.command("agent")
+@click.option("--listen", default="", metavar="ADDRESS", help="Where, if not at all addresses.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=AGENT_PORT,
+    show_default=True,
+    help="Of TCP; 0 for any.",
+)
+@live_options
+def command(link: Link, listen: str, port: int) -> None:
+    """An emulated device under test, with the agent that carries verbs out on it.
+
+    What `agent.py` (docs/drill.md) is on a host with an RDMA device: scripts, attacks and
+    what they show can be tried before there is one. It goes on until Ctrl-C.
+
+    \b
+    ibwire lab up
+    ibwire lab run --side b -- ibwire agent --dev veth-b --profile rxe &
+    ibwire lab run -- ibwire drill tests/conformance/acks --dev veth-a --peer 10.0.0.2
+    ibwire lab run -- ibwire fuzz --dev veth-a --peer 10.0.0.2 --budget 30s
+    """
+    with link.open() as endpoint:
+        serve_device(
+            endpoint,
+            listen,
+            port,
+            tell=lambda port: click.echo(f"{link.dev}: waiting at TCP port {port}", err=True),
+        )

@@ -1,0 +1,180 @@
+"""The agent of `ibwire drill` on an emulated device, in place of a host with an RDMA device.
+
+It is the same agent: pyverbs is the verbs face of ibwire. The device lives on while the agent
+waits for what it is asked, and its connection manager is its own, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ibwire.cm.connection import Connection, Event
+from ibwire.drill.emulated import UP
+from ibwire.drill.manager import Manager
+from ibwire.drill.vocabulary import MANAGER_VERBS
+from ibwire.errors import LinkError, VerbsError
+from ibwire.programs.cm import leave
+from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.live_network import LiveNetwork
+from ibwire.rc.attributes import QPAttr, QPAttrMask, QPState
+from ibwire.rc.device import gid_of
+from ibwire.rc.states import TRANSITIONS
+from ibwire.units import Time
+from ibwire.verbs import install_as_pyverbs, use
+from ibwire.verbs.device import Context
+
+if TYPE_CHECKING:
+    from ibwire.drill.agent import Agent, Answer, Waitable
+
+DEFAULT_PKEY = 0xFFFF
+
+USUAL_MTU = 1024
+
+EVENTS = {
+    "CONNECT_REQUEST": 4,
+    "CONNECT_RESPONSE": 5,
+    "UNREACHABLE": 7,
+    "REJECTED": 8,
+    "ESTABLISHED": 9,
+    "DISCONNECTED": 10,
+    "TIMEWAIT_EXIT": 15,
+}
+"""rdma_cm_event_type (rdma_cma.h)."""
+
+
+def serve_device(
+    endpoint: Endpoint,
+    address: str,
+    port: int,
+    *,
+    tell: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Answer programs about the device of an endpoint until a signal: `Interrupted`.
+
+    address: where to listen, all addresses if empty. tell: at which port of TCP it does now.
+    Raises `LinkError` when that cannot be.
+    """
+    install_as_pyverbs()
+    # It needs pyverbs, which is only now there.
+    from ibwire.drill import agent
+
+    with use(LiveNetwork(endpoint, glance=0)) as network:
+
+        def make_agent() -> Agent:
+            context = Context(name=endpoint.device.name)
+
+            def has_event() -> bool:
+                network.deliver_events()
+                return bool(context._events)
+
+            return agent.Agent(context, has_event, partial(OwnManager, endpoint))
+
+        try:
+            listening = agent.listen(address, port)
+        except OSError as error:
+            raise LinkError(f"TCP port {port}", str(error.strerror)) from None
+        with listening:
+            tell(listening.getsockname()[1])
+            agent.serve(listening, make_agent, partial(_readable, endpoint=endpoint))
+
+
+class OwnManager:
+    """The connection manager of the device, as the agent has it for a queue pair."""
+
+    def __init__(self, endpoint: Endpoint, qp: Any) -> None:
+        self._endpoint = endpoint
+        self.device = endpoint.device
+        self._qp = self.device.qps[qp.qp_num]
+        self.symbols = {
+            "qpn": qp.qp_num,
+            "pkey": DEFAULT_PKEY,
+            "rq_psn": endpoint.psn(),
+            "mtu": USUAL_MTU,
+        }
+        self._manager = Manager(self, endpoint.managed)
+        self._former = set(endpoint.manager.connections)
+
+    @property
+    def now(self) -> Time:
+        """Of the link."""
+        return self._endpoint.live.now
+
+    @property
+    def state(self) -> QPState:
+        """Of the queue pair."""
+        return self._qp.state
+
+    def join(self, connection: Connection, state: QPState) -> None:
+        """Bring the queue pair to a state with the attributes of a connection."""
+        address, attributes = connection.queue_pair_attributes()
+        for after in UP[UP.index(self.state) + 1 : UP.index(state) + 1]:
+            attr = QPAttr(ah_attr=address, qp_state=after, min_rnr_timer=12, **attributes)
+            needed = TRANSITIONS[self._qp.qp_type][self.state, after].required
+            self._qp.modify(attr, needed | QPAttrMask.STATE)
+
+    def handle(self) -> None:
+        """Do what the application does when its manager tells it something."""
+        self._manager.settle()
+
+    def fileno(self) -> int:
+        """It has none: see `_readable`."""
+        return -1
+
+    def cm_events(self) -> list[Answer]:
+        """What it was told since it was asked last."""
+        self.handle()
+        told = list(self._manager.events)
+        self._manager.events.clear()
+        return [
+            {"event": EVENTS[event.kind.name], "status": event.reason}
+            for event in told
+            if isinstance(event, Event) and event.connection not in self._former
+        ]
+
+    def close(self) -> None:
+        """Leave all connections, and listen no more."""
+        manager = self._endpoint.manager
+        for listener in list(manager.listeners.values()):
+            manager.unlisten(listener)
+        for connection in list(manager.connections):
+            leave(self._endpoint, connection)
+
+    def __getattr__(self, verb: str) -> Callable[..., None]:
+        if verb not in MANAGER_VERBS:
+            raise AttributeError(verb)
+
+        def do(gid: str = "", **given: Any) -> None:
+            try:
+                if verb == "connect":
+                    peer = gid_of(gid)
+                    own = self.device.gids[self._endpoint.gid_towards(peer)]
+                    self.symbols |= {"gid": own, "peer_gid": peer}
+                self._manager.do(verb, given)
+            except VerbsError as error:
+                raise OSError(error.errno, error.reason) from None
+            except LinkError as error:
+                raise OSError(errno.EHOSTUNREACH, error.reason) from None
+
+        return do
+
+
+def _readable(waiting: Sequence[Waitable], endpoint: Endpoint) -> Sequence[Waitable]:
+    """Let the device live until one of these can be read; its managers are no descriptors."""
+    managers = [each for each in waiting if isinstance(each, OwnManager)]
+    others = [each for each in waiting if not isinstance(each, OwnManager)]
+    poll = select.poll()
+    for each in others:
+        poll.register(each, select.POLLIN)
+
+    def is_asked() -> bool:
+        for manager in managers:
+            manager.handle()
+        return bool(poll.poll(0))
+
+    endpoint.run(stop=is_asked, watch=[each.fileno() for each in others])
+    ready = {number for number, _ in poll.poll(0)}
+    return [each for each in others if each.fileno() in ready]

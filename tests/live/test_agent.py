@@ -1,0 +1,86 @@
+"""`ibwire agent`, an emulated device on a link: drill and fuzz meet it as they meet others."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ibwire.link.veth import Lab
+from live.fuzzing import Fuzz, end
+from processes import Processes, wait_for
+
+SCRIPTS = Path(__file__).parents[1] / "conformance"
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(lab: Lab, processes: Processes) -> Start:
+    """Starts a command of ibwire on a side."""
+
+    def start(side: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ibwire", *map(str, arguments)]
+        return processes.start(lab.command(side, command), lab.environment())
+
+    return start
+
+
+def agent(start: Start, *options: object) -> subprocess.Popen[str]:
+    process = start("b", "agent", "--dev", "veth-b", *options)
+    wait_for(process.stderr, "veth-b: waiting at TCP port 18516")
+    return process
+
+
+@pytest.mark.parametrize(
+    ("profile", "failed"), [("spec", []), ("rxe", ["acks/nak-has-the-msn-before.drill"])]
+)
+def test_scripts_meet_the_device_of_a_profile(
+    start: Start, profile: str, failed: list[str]
+) -> None:
+    """Linux raises no event when it refuses a request (rxe-peer.md 5)."""
+    agent(start, "--profile", profile)
+
+    scripts = (SCRIPTS / "acks", SCRIPTS / "cm" / "request-reply-ready.drill")
+    options = ("--dev", "veth-a", "--peer", "10.0.0.2", "--tolerance", 60, "--json")
+    _, output, _ = end(start("a", "drill", *scripts, *options))
+
+    cases = [each for each in map(json.loads, output.splitlines()) if each["kind"] == "case"]
+    assert [each["script"] for each in cases if not each["passed"]] == [
+        str(SCRIPTS / name) for name in failed
+    ]
+    assert len(cases) > 4
+
+
+def test_attacks_find_what_a_profile_does_otherwise(start: Start, fuzz: Fuzz) -> None:
+    agent(start, "--profile", "rxe")
+
+    status, output, _ = fuzz("--ops", "order", "--stop-after", 2)
+
+    assert status == 1
+    assert "target    live:10.0.0.2" in output
+    assert "BTH.MigReq is 0 without an alternate path" in output
+
+
+def test_interrupt_ends_it(start: Start) -> None:
+    process = agent(start)
+    process.send_signal(signal.SIGINT)
+
+    status, _, errors = end(process)
+
+    assert status == 128 + signal.SIGINT
+    assert "counters: " in errors
+
+
+def test_second_one_is_told_why_it_cannot_be(start: Start) -> None:
+    agent(start)
+
+    status, _, errors = end(start("b", "agent", "--dev", "veth-b"))
+
+    assert status == 1
+    assert "is taken" in errors
