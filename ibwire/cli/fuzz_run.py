@@ -35,7 +35,7 @@ from ibwire.fuzz.generator import GROUPS
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.session import WHOM, Session, Settings, load
 from ibwire.fuzz.targets import CM, Target, target
-from ibwire.fuzz.telling import finding_lines
+from ibwire.fuzz.telling import counted, finding_lines
 from ibwire.fuzz.watchdog import watchdog
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES
@@ -369,8 +369,8 @@ class _Run:
         rate = f", {sent / self._seconds:,.0f} packets/s" if self._seconds else ""
         more = f" ({report.packets:,} in all)" if self._before else ""
         yield (
-            f"{sent:,} packets{more}, {report.cases:,} cases, {self._seconds:.1f} s{rate}, "
-            f"seed {settings.seed}"
+            f"{counted(sent, 'packet')}{more}, {counted(report.cases, 'case')}, "
+            f"{self._seconds:.1f} s{rate}, seed {settings.seed}"
         )
         plant = f" with {self._tested.plant}" if self._tested.plant else ""
         yield f"target    {self._tested.name}{plant}"

@@ -70,7 +70,7 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
     except CannotSay as error:
         return "", str(error)
     except ScriptError as error:
-        return "", f"drill does not know it: {error.reason}"
+        return "", f"drill cannot read it: {error.reason}"
     return text, ""
 
 

@@ -23,7 +23,7 @@ def finding_lines(finding: Finding, recording: Recording) -> Iterator[str]:
     left, before = finding.case.packets, finding.original.packets
     yield f"  found     packet {finding.packet:,}, {finding.original.origin}"
     if before != left:
-        yield f"  minimised to {_count(left, 'packet')}, of {before:,}"
+        yield f"  minimised to {counted(left, 'packet')}, of {before:,}"
     yield from case_lines(finding.case)
     yield from outcome_lines(recording)
 
@@ -35,7 +35,7 @@ def case_lines(case: Case) -> Iterator[str]:
         yield f"  qp        {unusual}"
     hidden = len(case.steps) - SHOWN_STEPS
     if hidden > 0:
-        yield f"            ... {_count(hidden, 'step')} before"
+        yield f"            ... {counted(hidden, 'step')} before"
     for number, step in list(enumerate(case.steps, 1))[-SHOWN_STEPS:]:
         why = f"  ({step.why})" if isinstance(step, Packet) and step.why else ""
         way = "< " if isinstance(step, Packet | Pause) else ""
@@ -64,5 +64,6 @@ def some(things: Sequence[str]) -> str:
     return f"{text}, and {hidden} more" if hidden > 0 else text
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
