@@ -51,9 +51,11 @@ class Expression:
     is_plain: bool = False
     """Whether the text says it all: a number, or the name of one."""
 
-    def shown(self, scope: Scope) -> str:
-        """As written, with the number where that says something else."""
-        return self.text if self.is_plain else f"{self.text} ({_number(self.evaluate(scope))})"
+    def shown(self, scope: Scope | None) -> str:
+        """As written, with the number where that says something else and is known."""
+        if self.is_plain or scope is None:
+            return self.text
+        return f"{self.text} ({_number(self.evaluate(scope))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Value:
                 return True
         return False
 
-    def shown(self, scope: Scope) -> str:
+    def shown(self, scope: Scope | None) -> str:
         """For a message."""
         if not self.choices:
             return f"?{self.name}" if self.name else "*"

@@ -81,7 +81,7 @@ class Literal:
 
     @property
     def is_any(self) -> bool:
-        """Whether every packet fits."""
+        """Whether its opcode may be any."""
         return self.opcode == ANY
 
     @property
@@ -136,7 +136,7 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
     words: dict[str, tuple[Token, Value]] = {}
     fields: dict[Place, tuple[Token, Value]] = {}
     data: bytes | None = None
-    if opcode != ANY and form is None and _begins_psn(cursor):
+    if form is None and _begins_psn(cursor):
         fields[known["psn"]] = cursor.here, _value(cursor, {}, said=said)
     own_words = WORDS if form is None else {"data": WORDS["data"]}
     vocabulary = {**own_words, **SAID_WORDS} if said else own_words

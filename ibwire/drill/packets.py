@@ -68,6 +68,16 @@ def psn_base(wire: Wire, *, to_device: bool, is_response: bool) -> int:
     return wire.rq_psn if to_device != is_response else wire.sq_psn
 
 
+def aim(
+    literal: Literal, wire: Wire, scope: Scope, *, to_device: bool, packet: Packet | None = None
+) -> None:
+    """Let `psn` stand for the stream that a packet belongs to: in `any`, the one that came."""
+    is_response = literal.is_response
+    if literal.is_any and packet is not None:
+        is_response = _is_response(packet)
+    scope.symbols["psn"] = psn_base(wire, to_device=to_device, is_response=is_response)
+
+
 def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
     """The frame of a packet that a script sends; raises `ScriptError` for what does not fit."""
     given = _numbers(literal, scope)
@@ -141,10 +151,9 @@ def differences(
 
     What it is to be remembered by is in `scope` only when nothing differs.
     """
-    if literal.is_any:
-        return wrong_anyway(packet, wire) if from_device else []
+    aim(literal, wire, scope, to_device=not from_device, packet=packet)
     opcode = literal.opcode
-    if packet.bth.opcode != opcode:
+    if not literal.is_any and packet.bth.opcode != opcode:
         return [f"opcode {short_name(packet.bth.opcode)}, not {short_name(opcode)}"]
     found: list[str] = []
     captured: dict[str, int] = {}
@@ -155,12 +164,16 @@ def differences(
         found = management.differences(literal.form, packet, fields, literal.data, scope.symbols)
     for place, (token, value) in literal.fields.items():
         actual = _number_at(packet, place)
+        if actual is None and literal.is_any:
+            found.append(f"no {token.text}")
+            continue
         if actual is None:
             raise scope.error(token, f"the packets of this connection have no {token.text}")
         _compare(found, captured, place.field.name, value, actual, scope)
     if literal.form is None:
         found += _payload_differences(literal, packet, captured, scope)
-    found += _syndrome_differences(literal, packet, captured, scope)
+    if not literal.is_any:
+        found += _syndrome_differences(literal, packet, captured, scope)
     if from_device:
         named = frozenset(place.field.name for place in literal.fields)
         found += wrong_anyway(packet, wire, named)
@@ -197,7 +210,7 @@ def describe(packet: Packet, wire: Wire, *, to_device: bool) -> str:
     if management.is_management(packet):
         return management.describe(packet)
     info = INFO.get(packet.bth.opcode)
-    base = psn_base(wire, to_device=to_device, is_response=info is not None and info.is_response)
+    base = psn_base(wire, to_device=to_device, is_response=_is_response(packet))
     bth = packet.bth
     words = [short_name(bth.opcode), _relative(bth.psn, base)]
     ack = packet.extension(h.AETH)
@@ -218,8 +231,11 @@ def describe(packet: Packet, wire: Wire, *, to_device: bool) -> str:
     return " ".join(words)
 
 
-def shown(literal: Literal, scope: Scope) -> str:
-    """What a script expects or sends, in a line, with the numbers behind the symbols."""
+def shown(literal: Literal, scope: Scope | None) -> str:
+    """What a script expects or sends, in a line, with the numbers behind the symbols.
+
+    Without a scope, which is what `any` has as long as no packet has come, as written.
+    """
     words = ["any" if literal.is_any else literal.name]
     for place, (_, value) in literal.fields.items():
         name = f"{place.part}." * (place.part in _OUTER) + place.field.name
@@ -228,6 +244,11 @@ def shown(literal: Literal, scope: Scope) -> str:
     if literal.data is not None:
         words.append(f'data="{literal.data.hex()}"')
     return " ".join(words)
+
+
+def _is_response(packet: Packet) -> bool:
+    info = INFO.get(packet.bth.opcode)
+    return info is not None and info.is_response
 
 
 def _relative(psn: int, base: int) -> str:
@@ -359,6 +380,8 @@ def _payload_differences(
         if len(value.choices) != 1:
             raise scope.error(token, "the payload begins at one place of the pattern")
         expected = pattern(_word(literal, scope, "at", 0, 0, 1 << 31), len(payload))
+        if literal.is_any and not payload:
+            found.append("no payload")
     if expected is not None and expected != payload:
         found.append(byte_difference(expected, payload))
     return found

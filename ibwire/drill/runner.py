@@ -17,7 +17,7 @@ from ibwire.drill.application import Application
 from ibwire.drill.emulated import LIMITS, Emulated
 from ibwire.drill.expressions import Expression, Scope
 from ibwire.drill.literals import Literal, single
-from ibwire.drill.packets import describe, differences, parse, psn_base, shown
+from ibwire.drill.packets import aim, describe, differences, parse, psn_base, shown
 from ibwire.drill.steps import (
     Case,
     Hear,
@@ -177,17 +177,16 @@ class _Runner:
             if problems:
                 if step.most is not None:
                     return
-                raise self._unexpected(step.line, self._wanted(step), problems)
+                raise self._unexpected(step.line, self._wanted(step, frame), problems)
             self._take(step.line)
 
     def _hear_all(self, step: Unordered) -> None:
         span = self._span(step.when)
         left = list(step.members)
         while left:
-            wanted = " and ".join(self._wanted(member) for member in left)
             found = self._next(span)
             if found is None:
-                raise self._missing(step.line, wanted, span)
+                raise self._missing(step.line, self._all_wanted(left), span)
             time, frame = found
             for member in left:
                 if not self._misfit(member, frame) and span.first <= time <= span.last:
@@ -195,7 +194,8 @@ class _Runner:
                     self._take(member.line)
                     break
             else:
-                raise self._unexpected(step.line, f"in any order {wanted}", [])
+                wanted = f"in any order {self._all_wanted(left, frame)}"
+                raise self._unexpected(step.line, wanted, [])
 
     def _silence(self, step: Silence) -> None:
         length = 0 if step.when.low is None else self._duration(step.when.low)
@@ -349,24 +349,29 @@ class _Runner:
                 return []
         return found if len(step.alternatives) == 1 else ["it fits none of them"]
 
-    def _aim(self, literal: Literal, *, to_device: bool) -> None:
-        """Let `psn` stand for the stream that a packet belongs to."""
+    def _aim(self, literal: Literal, *, to_device: bool, packet: Packet | None = None) -> None:
+        """Let symbols stand for what they are in a packet of this kind."""
         if literal.form is not None:
             self._refresh()
             if "cm_id" not in self._scope.symbols:
                 raise Unable(
                     "messages of connection management: a recording is not followed that far"
                 )
-        wire = self._device.wire
-        base = psn_base(wire, to_device=to_device, is_response=literal.is_response)
-        self._scope.symbols["psn"] = base
+        aim(literal, self._device.wire, self._scope, to_device=to_device, packet=packet)
 
-    def _wanted(self, step: Hear) -> str:
+    def _wanted(self, step: Hear, frame: Frame | None = None) -> str:
+        """What fits, with the numbers that this means for the frame that came."""
+        parsed = None if frame is None else parse(frame)
+        packet = parsed if isinstance(parsed, Packet) else None
         texts = []
         for literal in step.alternatives:
-            self._aim(literal, to_device=False)
-            texts.append(shown(literal, self._scope))
+            self._aim(literal, to_device=False, packet=packet)
+            is_known = packet is not None or not literal.is_any
+            texts.append(shown(literal, self._scope if is_known else None))
         return " or ".join(texts)
+
+    def _all_wanted(self, members: Sequence[Hear], frame: Frame | None = None) -> str:
+        return " and ".join(self._wanted(member, frame) for member in members)
 
     def _described(self, frame: Frame, *, to_device: bool) -> str:
         try:

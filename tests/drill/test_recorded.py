@@ -71,6 +71,12 @@ def test_a_script_fits_from_some_packet_on(tmp_path: Path, captures: Path) -> No
             "ACKNOWLEDGE psn=*",
             "SEND_ONLY psn+8 (110) len=10 ack",
         ),
+        (
+            "           poll recv nothing\n",
+            "< any psn+9\n",
+            "any psn=psn+9 (111)",
+            "SEND_ONLY psn+8 (110) len=10 ack",
+        ),
     ],
 )
 def test_the_place_where_most_fits_is_told(

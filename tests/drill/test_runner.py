@@ -31,6 +31,13 @@ PASSING = {
     "another spelling": SENT + "> RC_ACKNOWLEDGE psn=psn+0",
     "an absolute PSN": "qp rq_psn=77\n" + SENT + "> ACK 77",
     "any packet": SENT + "> any",
+    "any packet with a PSN": SENT + "> any psn",
+    "any packet of another stream": "store va len=8 at=0\npost_send RDMA_WRITE len=8\n"
+    "> any psn pkey=0xffff len=8 at=0\n"
+    "+1us < ACK psn\n+1us poll send\n" + SENT + "> any psn opcode=0x11 len=0",
+    "any packet, remembered": SENT + "> any ?q\n+1us < WRITE_ONLY $q+1 ack\n> any $q+1 len=0",
+    "any packet, and a NAK": "+1us < SEND_MIDDLE psn len=256\n> any psn\nevent QP_REQ_ERR",
+    "an optional packet of any kind that does not fit": SENT + ">? any psn+1\n> any psn",
     "one of several values": SENT + "> ACK psn msn={0, 1}",
     "a range": SENT + "> ACK psn msn=0..3",
     "a range across the wrap": "qp rq_psn=0\n" + SENT + "> ACK psn-1..psn+1",
@@ -73,10 +80,39 @@ def test_passes(text: str) -> None:
     assert verdict.passed, report(verdict)
 
 
+@pytest.mark.parametrize(
+    ("field", "problem"),
+    {
+        "psn+1": "psn 100, not psn+1 (101)",
+        "psn=99": "psn 100, not 99",
+        "pkey=5": "pkey 65535, not 5",
+        "dest_qp=5": "dest_qp 119, not 5",
+        "ack": "ack_req 0, not 1",
+        "se": "se 0, not 1",
+        "opcode=5": "opcode 17, not 5",
+        "len=55": "len 0, not 55",
+        "ip.ttl=3": "ttl 64, not 3",
+        "ip.flow_label=0": "no ip.flow_label",
+        "vlan.vid=1": "no vlan.vid",
+        'data="00"': "0 bytes, not 1",
+        "at=0": "no payload",
+    }.items(),
+)
+def test_what_is_said_of_any_packet_must_be_so(field: str, problem: str) -> None:
+    failure = drill(f"{SENT}> any {field}").failure
+
+    assert failure is not None
+    assert list(failure.details) == [problem]
+
+
 FAILING = {
     "nothing came": (
         "+1us > ACK psn",
         (1, "ACKNOWLEDGE psn=psn (100) at 1.000 us", "nothing"),
+    ),
+    "nothing where any packet is expected": (
+        "> any psn+1",
+        (1, "any psn=psn+1 by 0.000 us", "nothing"),
     ),
     "another number": (
         SENT + "> ACK psn+1 msn=1",
