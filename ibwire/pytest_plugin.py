@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 LOGS = pytest.StashKey[dict[str, list["Seen"]]]()
 """By fixture: what the devices of a test have sent and received, for when it fails."""
 
+CAPTURES = pytest.StashKey[set[Path]]()
+"""Files of this run: two tests have never the same."""
+
 MOST_LINES = 60
 """Frames that are shown when a test fails, the last ones."""
 
@@ -114,7 +117,7 @@ class DrillItem(pytest.Item):
         text = report(verdict)
         directory = self.config.getoption("--ibwire-captures", default=None)
         if directory is not None:
-            text += f"\n\npackets in {write_capture(verdict, directory)}"
+            text += f"\n\npackets in {write_capture(verdict, directory, _captures(self.config))}"
         raise DrillFailed(text)
 
     def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
@@ -222,17 +225,26 @@ def pytest_runtest_makereport(
         report.sections.append((f"packets of {name}", "\n".join(lines)))
     directory = item.config.getoption("--ibwire-captures")
     if directory is not None:
-        report.sections.append(("packets in", str(_write_capture(item.nodeid, logs, directory))))
+        path = _write_capture(item.nodeid, logs, directory, _captures(item.config))
+        report.sections.append(("packets in", str(path)))
 
 
-def _write_capture(test: str, logs: Mapping[str, list[Seen]], directory: Path) -> Path:
+def _captures(config: pytest.Config) -> set[Path]:
+    return config.stash.setdefault(CAPTURES, set())
+
+
+def _write_capture(
+    test: str, logs: Mapping[str, list[Seen]], directory: Path, taken: set[Path]
+) -> Path:
     """The packets of a test as a file, those of each fixture as seen at one interface."""
     from ibwire.capture import PcapngWriter
+    from ibwire.drill.files import free
     from ibwire.trace import SENT
     from ibwire.units import NS
 
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / (re.sub(r"[^A-Za-z0-9_.+-]+", "-", test)[-120:] + ".pcapng")
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", test)[-120:]
+    path = free(directory / f"{name}.pcapng", taken)
     with ExitStack() as stack:
         writer: PcapngWriter | None = None
         for name, log in logs.items():

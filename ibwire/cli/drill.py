@@ -120,6 +120,7 @@ class _Run:
         self._as_json = as_json
         self._verbose = verbose
         self._directory = directory
+        self._written: set[Path] = set()
 
     @property
     def failed(self) -> int:
@@ -163,7 +164,8 @@ class _Run:
         self.verdicts.append(verdict)
         _show(verdict, as_json=self._as_json, verbose=self._verbose)
         if self._directory is not None and verdict.failure is not None:
-            click.echo(f"packets: {write_capture(verdict, self._directory)}", err=True)
+            path = write_capture(verdict, self._directory, self._written)
+            click.echo(f"packets: {path}", err=True)
         verdict.forget_packets()
 
     def end(self, scripts: Sequence[Path], junit: str | None, lost: str) -> None:

@@ -14,15 +14,16 @@ from ibwire.errors import ScriptError
 from ibwire.units import NS
 
 
-def write_capture(verdict: Verdict, directory: Path) -> Path:
+def write_capture(verdict: Verdict, directory: Path, taken: set[Path]) -> Path:
     """Write every packet of a case; returns the file, named after script and case.
 
+    taken: files of this run, which are left alone; this one is among them afterwards.
     Each packet has a comment: the line of the script that sent or expected it, or that
     none did; the last packet before the failure also has what was expected there.
     Raises `OSError` that names the file and `CaptureError` when it cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{_file_name(verdict)}.pcapng"
+    path = free(directory / f"{_file_name(verdict)}.pcapng", taken)
     packets = [(index, entry) for index, entry in enumerate(verdict.entries) if entry.frame]
     failure = verdict.failure
     with named(path), PcapngWriter(str(path), name="drill") as writer:
@@ -36,6 +37,16 @@ def write_capture(verdict: Verdict, directory: Path) -> Path:
                 )
             writer.write(entry.frame, entry.time // NS, comments=comments)
     return path
+
+
+def free(path: Path, taken: set[Path]) -> Path:
+    """A path that is not taken yet, but is then: `x-2.pcapng` where `x.pcapng` is."""
+    found, number = path, 1
+    while found in taken:
+        number += 1
+        found = path.with_stem(f"{path.stem}-{number}")
+    taken.add(found)
+    return found
 
 
 def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptError]) -> None:

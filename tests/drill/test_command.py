@@ -116,6 +116,16 @@ def test_output_holds_a_capture_of_each_failure(scripts: Path, tmp_path: Path) -
     assert (tmp_path / "out.xml").read_text().count("<testcase") == 2
 
 
+def test_scripts_of_the_same_name_have_captures_of_their_own(scripts: Path) -> None:
+    (scripts / "right.drill").rename(scripts / "wrong.drill")
+    (scripts / "wrong.drill").write_text(WRONG + "> any\n")
+
+    drill(scripts, "-o", scripts / "out")
+
+    names = {path.name for path in (scripts / "out").iterdir()}
+    assert names == {"wrong.pcapng", "wrong-2.pcapng"}
+
+
 def test_verbose_shows_the_time_line_of_what_passes(scripts: Path) -> None:
     lines = drill("-v", scripts / "right.drill").stdout.splitlines()
 

@@ -26,7 +26,7 @@ def verdicts() -> list[Verdict]:
 
 
 def test_packets_have_the_times_of_the_run_and_comments(tmp_path: Path) -> None:
-    path = write_capture(verdicts()[1], tmp_path / "new" / "directory")
+    path = write_capture(verdicts()[1], tmp_path / "new" / "directory", set())
 
     assert path == tmp_path / "new" / "directory" / "script.wrong.pcapng"
     with open_capture(path) as reader:
@@ -42,6 +42,18 @@ def test_packets_have_the_times_of_the_run_and_comments(tmp_path: Path) -> None:
             ),
         ),
     ]
+
+
+def test_captures_of_one_name_stand_beside_each_other_and_replace_those_of_former_runs(
+    tmp_path: Path,
+) -> None:
+    first, second = verdicts()
+    for _ in range(2):
+        taken: set[Path] = set()
+        names = [write_capture(each, tmp_path, taken).name for each in (first, second, second)]
+        assert names == ["script.right.pcapng", "script.wrong.pcapng", "script.wrong-2.pcapng"]
+
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_junit_has_a_case_for_each_and_the_report_of_what_failed(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_capture_of_a_run_is_that_of_the_peer(tmp_path: Path) -> None:
         "impair > drop nth=1\n" + write(0) + "+1us silence\n" + write(1) + "> ACK psn+1"
     )
 
-    with open_capture(str(write_capture(verdict, tmp_path))) as reader:
+    with open_capture(str(write_capture(verdict, tmp_path, set()))) as reader:
         packets = list(reader.records())
 
     assert len(packets) == 3  # two requests, one answer

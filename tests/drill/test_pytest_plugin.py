@@ -39,6 +39,26 @@ def test_each_case_is_a_test_and_a_failure_is_the_report(tmp_path: Path) -> None
         assert len(list(capture.records())) == 2
 
 
+def test_tests_of_the_same_name_have_captures_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.drill").write_text("+1us < WRITE_ONLY psn ack\n> ACK psn+1\n")
+    (tmp_path / "test_names.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('name', ['x/y', 'x y'])\n"
+        "def test_(ibwire_peer, name):\n"
+        "    ibwire_peer.say(b'junk')\n"
+        "    raise AssertionError\n"
+    )
+
+    pytest_in(tmp_path, "--ibwire-captures", "out")
+
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("same.pcapng", "same-2.pcapng"),
+        *("test_names.py-test_-x-y-.pcapng", "test_names.py-test_-x-y--2.pcapng"),
+    }
+
+
 def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "bad.drill").write_text("state NOWHERE\n")
 
