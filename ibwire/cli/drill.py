@@ -17,7 +17,7 @@ from ibwire.drill import Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
 from ibwire.drill.live import Bench
 from ibwire.drill.recorded import Exchange, judge, read_exchange
-from ibwire.drill.verdict import time_line
+from ibwire.drill.verdict import CaseError, time_line
 from ibwire.errors import CaptureError, ScriptError, VerbsError
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES
@@ -66,7 +66,8 @@ def command(
     some packet on.
 
     PATHS are scripts, or directories that are searched for them. Exit status 1 when a
-    case fails or the device is lost, 2 when a script cannot be read.
+    case fails or the device is lost, 2 when a script cannot be read or a case has a
+    number that does not fit.
 
     \b
     ibwire drill tests/conformance --junit out.xml
@@ -136,8 +137,7 @@ class _Run:
                 for verdict in self._run(path, exchange, bench):
                     self._take(verdict)
             except ScriptError as error:
-                self.errors.append(error)
-                click.echo(f"ibwire: {error}", err=True)
+                self._refuse(error)
             # What there is so far is told and written.
             except (CaptureError, OSError) as error:
                 self.broken = _reason(error)
@@ -153,12 +153,21 @@ class _Run:
         for case in script.cases:
             if self._wanted is not None and self._wanted not in f"{path} [{case.name}]":
                 continue
-            if exchange is not None:
-                yield judge(script, case, exchange, self._profile)
-            elif bench is not None:
-                yield bench.run(script, case, self._profile)
+            try:
+                if exchange is not None:
+                    verdict = judge(script, case, exchange, self._profile)
+                elif bench is not None:
+                    verdict = bench.run(script, case, self._profile)
+                else:
+                    verdict = run(script, case, self._profile)
+            except ScriptError as error:
+                self._refuse(CaseError(case.name, error))
             else:
-                yield run(script, case, self._profile)
+                yield verdict
+
+    def _refuse(self, error: ScriptError) -> None:
+        self.errors.append(error)
+        click.echo(f"ibwire: {error}", err=True)
 
     def _take(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
@@ -269,9 +278,11 @@ def _sum_up(
 ) -> None:
     skipped = sum(bool(verdict.skipped) for verdict in verdicts)
     not_run = sum(verdict.is_lost for verdict in verdicts)
+    wrong = sum(isinstance(error, CaseError) for error in errors)
+    unreadable = len(errors) - wrong
     if as_json:
         head = {"kind": "run", "profile": profile, "scripts": scripts, "cases": len(verdicts)}
-        counts = {"failed": failed, "skipped": skipped, "unreadable": len(errors)}
+        counts = {"failed": failed, "skipped": skipped, "unreadable": unreadable, "errors": wrong}
         click.echo(json.dumps(head | counts | {"lost": lost or None}))
         return
     text = f"{_count(scripts, 'script')}, {_count(len(verdicts), 'case')}, profile {profile}: "
@@ -285,8 +296,10 @@ def _sum_up(
         text += f", {skipped - not_run} skipped"
     if not_run:
         text += f", {not_run} not run"
-    if errors:
-        text += f", {_count(len(errors), 'script')} cannot be read"
+    if wrong:
+        text += f", {_count(wrong, 'case')} cannot be carried out"
+    if unreadable:
+        text += f", {_count(unreadable, 'script')} cannot be read"
     click.echo(text)
 
 

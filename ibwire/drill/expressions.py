@@ -24,6 +24,10 @@ DEEPEST = 20
 """Brackets within brackets."""
 
 
+class NoValue(ScriptError):
+    """A variable without a value, as what was to set it did not come: no mistake of a script."""
+
+
 class Scope:
     """What the names in an expression stand for."""
 
@@ -202,7 +206,8 @@ def _variable(cursor: Cursor, token: Token) -> Evaluate:
 
     def evaluate(scope: Scope) -> int:
         if name not in scope.captured:
-            raise scope.error(token, f"{token.text} has no value: what was to set it did not come")
+            reason = f"{token.text} has no value: what was to set it did not come"
+            raise NoValue(scope.path, token.line, token.column, reason)
         return scope.captured[name]
 
     return evaluate

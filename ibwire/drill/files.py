@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ibwire.capture import PcapngWriter
-from ibwire.drill.verdict import INTO, OUT_OF, Verdict, report
+from ibwire.drill.verdict import INTO, OUT_OF, CaseError, Verdict, report
 from ibwire.errors import ScriptError
 from ibwire.units import NS
 
@@ -50,7 +50,7 @@ def free(path: Path, taken: set[Path]) -> Path:
 
 
 def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptError]) -> None:
-    """Write results as JUnit XML: a test case for each case, an error for each bad script.
+    """Write results as JUnit XML: a test case for each case, an error for each bad script or case.
 
     Raises `OSError` that names the file.
     """
@@ -77,7 +77,10 @@ def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptE
             ElementTree.SubElement(case, "skipped", message=_clean(verdict.skipped))
     for error in errors:
         script = error.path.removesuffix(".drill")
-        case = ElementTree.SubElement(suite, "testcase", classname=script, name=Path(script).name)
+        name = error.case if isinstance(error, CaseError) else ""
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=script, name=name or Path(script).name
+        )
         ElementTree.SubElement(case, "error", message=_clean(str(error)))
     write_xml(path, suite)
 

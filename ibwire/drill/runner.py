@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ibwire.drill.application import Application
 from ibwire.drill.emulated import LIMITS, Emulated
-from ibwire.drill.expressions import Expression, Scope
+from ibwire.drill.expressions import Expression, NoValue, Scope
 from ibwire.drill.literals import Literal, single
 from ibwire.drill.packets import aim, describe, differences, parse, psn_base, shown
 from ibwire.drill.steps import (
@@ -34,7 +34,7 @@ from ibwire.drill.target import LONGEST, Target, TooBusy, Unable
 from ibwire.drill.tokens import Line, Token
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
 from ibwire.drill.vocabulary import MANAGER_VERBS, VERBS
-from ibwire.errors import DecodeError, LinkError, PeerError, VerbsError
+from ibwire.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
 from ibwire.node import Frame
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.units import MS, NS, US, S, Time
@@ -117,6 +117,9 @@ class _Runner:
         for step in steps:
             try:
                 self._step(step)
+            except NoValue as missing:
+                line = _line_of(step, missing)
+                raise self._failed(line, line.text.strip(), missing.reason) from None
             except TooBusy as busy:
                 raise self._failed(step.line, "a device that comes to rest", str(busy)) from None
             except (LinkError, PeerError) as error:
@@ -420,6 +423,13 @@ class _Runner:
         entry = Entry(self._device.now, way, got, None, is_expected=False)
         self._verdict.entries.append(entry)
         return _Failed(Failure(line, expected, got))
+
+
+def _line_of(step: Step, error: ScriptError) -> Line:
+    """The line of a step, or of that of several packets which an error is about."""
+    members = step.members if isinstance(step, Unordered) else ()
+    lines = (member.line for member in members if member.line.number == error.line)
+    return next(lines, step.line)
 
 
 def _connect(steps: list[Step], scope: Scope, profile: str) -> Emulated:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ibwire.drill.tokens import Line
+from ibwire.errors import ScriptError
 from ibwire.node import Frame
 from ibwire.units import NS, US, Time
 
@@ -67,6 +68,16 @@ class Verdict:
     def name(self) -> str:
         """Script and case."""
         return f"{self.path} [{self.case}]" if self.case else self.path
+
+
+class CaseError(ScriptError):
+    """A mistake of a script that shows when a case is carried out: a number that does not fit."""
+
+    def __init__(self, case: str, error: ScriptError) -> None:
+        self.case = case
+        """Empty in a script without a table."""
+        reason = f"{error.reason} (case {case})" if case else error.reason
+        super().__init__(error.path, error.line, error.column, reason)
 
 
 def report(verdict: Verdict) -> str:

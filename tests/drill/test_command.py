@@ -64,6 +64,7 @@ def test_json_has_an_object_a_case_and_one_for_the_run(scripts: Path) -> None:
         "failed": 1,
         "skipped": 0,
         "unreadable": 0,
+        "errors": 0,
         "lost": None,
     }
 
@@ -78,6 +79,35 @@ def test_a_bad_script_does_not_keep_the_others_from_running(scripts: Path) -> No
     assert result.stdout.splitlines()[-1] == (
         "3 scripts, 2 cases, profile spec: 1 failed, 1 script cannot be read"
     )
+
+
+ROWS = """cases what, number {
+  optional, 0
+  large, 0x10000
+  wrong, 1
+}
+>? any ?q
++1us < WRITE_ONLY psn pkey=$number
+> ACK $q
+"""
+
+
+def test_a_mistake_in_a_case_does_not_keep_the_others_from_running(scripts: Path) -> None:
+    (scripts / "rows.drill").write_text(ROWS)
+
+    result = drill(scripts / "rows.drill", "--junit", scripts / "out.xml")
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"ibwire: {scripts}/rows.drill:7:23: pkey is 0x10000, which does not fit 16 bits "
+        "(case large)\n"
+    )
+    assert result.stdout.count("got       $q has no value: what was to set it did not come") == 2
+    assert result.stdout.splitlines()[-1] == (
+        "1 script, 2 cases, profile spec: 2 failed, 1 case cannot be carried out"
+    )
+    junit = (scripts / "out.xml").read_text()
+    assert 'name="large">\n    <error message=' in junit
 
 
 def test_a_script_that_cannot_be_opened_is_told(scripts: Path) -> None:

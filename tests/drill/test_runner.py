@@ -110,6 +110,18 @@ FAILING = {
         "+1us > ACK psn",
         (1, "ACKNOWLEDGE psn=psn (100) at 1.000 us", "nothing"),
     ),
+    "a variable whose packet did not come": (
+        ">? ACK ?m\n+1us < WRITE_ONLY $m",
+        (
+            2,
+            "+1us < WRITE_ONLY $m",
+            "$m has no value: what was to set it did not come",
+        ),
+    ),
+    "such a variable in any order": (
+        f">? SEND_ONLY ?m\n{SENT}unordered {{\n> SEND_ONLY *\n> ACK $m\n}}",
+        (5, "> ACK $m", "$m has no value: what was to set it did not come"),
+    ),
     "nothing where any packet is expected": (
         "> any psn+1",
         (1, "any psn=psn+1 by 0.000 us", "nothing"),
