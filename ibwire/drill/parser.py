@@ -168,6 +168,7 @@ class _Parser:
                 raise self._error(at, f"column {at.text} is given twice")
             names.append(at.text)
         table: list[list[tuple[Token, ...]]] = []
+        texts: list[list[str]] = []
         for line in block.body:
             if isinstance(line, _Block):
                 raise self._error(line.head.tokens[-2], "a table has rows, no blocks")
@@ -176,9 +177,10 @@ class _Parser:
                 reason = f"{len(cells)} cells in a table of {len(names)} columns"
                 raise self._error(line.tokens[-1], reason)
             table.append(cells)
+            texts.append([_written(line, cell) for cell in cells])
         rows = [
             _Row(name, dict(zip(names, cells, strict=True)))
-            for name, cells in zip(_case_names(table), table, strict=True)
+            for name, cells in zip(_case_names(texts), table, strict=True)
         ]
         if not rows:
             raise self._error(block.head.tokens[0], "a table without rows")
@@ -432,9 +434,15 @@ def _cells(tokens: Sequence[Token]) -> list[tuple[Token, ...]]:
     return [tuple(cell) for cell in cells]
 
 
-def _case_names(table: Sequence[Sequence[tuple[Token, ...]]]) -> list[str]:
+def _written(line: Line, cell: Sequence[Token]) -> str:
+    """A cell as it stands in its line; a text alone without its quotes."""
+    if len(cell) == 1:
+        return cell[0].text
+    return line.text[cell[0].column - 1 : cell[-1].end - 1] if cell else ""
+
+
+def _case_names(texts: Sequence[Sequence[str]]) -> list[str]:
     """The first cell of each row where that tells them apart, else the whole row."""
-    texts = [[" ".join(token.text for token in cell) for cell in cells] for cells in table]
     firsts = [row[0] for row in texts]
     if len(set(firsts)) == len(firsts):
         return firsts

@@ -43,6 +43,12 @@ class Token:
     value: int = 0
     """Of a number."""
 
+    @property
+    def end(self) -> int:
+        """The column behind it."""
+        quotes = 2 if self.kind is Kind.TEXT else 0
+        return self.column + len(self.text) + quotes
+
     def __str__(self) -> str:
         return self.kind.value if self.kind is Kind.END else self.text
 

@@ -216,6 +216,21 @@ def test_rows_whose_first_cells_are_equal_are_named_by_all_cells() -> None:
     assert [case.name for case in script.cases] == ["1, 2", "1, 3"]
 
 
+def test_cases_have_their_names_as_written() -> None:
+    script = read(
+        "cases what, fields {\n lies-zero, va=1\n"
+        '"a/b, ä",\n  len=8 data="00"  ,// no\n}\nstate RTS\n'
+    )
+
+    assert [case.name for case in script.cases] == ["lies-zero", "a/b, ä", 'len=8 data="00"']
+
+
+def test_rows_are_named_by_all_their_cells_as_written_where_the_first_is_not_enough() -> None:
+    script = read("cases what, fields {\n a-1, va=1\n a-1 , va=end-2 ack\n}\nstate RTS\n")
+
+    assert [case.name for case in script.cases] == ["a-1, va=1", "a-1, va=end-2 ack"]
+
+
 @pytest.mark.parametrize(("profile", "count"), [("rxe", 1), ("spec", 2)])
 def test_a_profile_has_its_own_steps(profile: str, count: int) -> None:
     script = read("on rxe {\nstate RTS\n} otherwise {\nstate RTS\nstate RTS\n}\n", profile)

@@ -34,7 +34,7 @@ REASONS: list[tuple[str, str, str, str]] = [
         "the limit is no reason to refuse it",
     ),
     (
-        *(r"length/write-against-its-length", r"only - zero", r"the kernel .*"),
+        *(r"length/write-against-its-length", r"only-zero", r"the kernel .*"),
         "a length of 0 needs no key, and then the payload has no region to go to",
     ),
     (
