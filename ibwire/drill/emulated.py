@@ -212,7 +212,7 @@ class Emulated:
 
     # The wire.
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Frame, list[str]]:
+    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
         """Let a packet arrive."""
         frame = build(literal, self.wire, scope)
         manager = self._manager if literal.form is None else self.manager
@@ -221,7 +221,7 @@ class Emulated:
         self.way.receive(frame, self.now)
         if manager is not None:
             manager.settle()
-        return frame, []
+        return self.now, frame, []
 
     def settle(self) -> None:
         """Hear what the device has to send now."""

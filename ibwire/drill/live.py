@@ -224,7 +224,7 @@ class LiveDevice:
             **(self._connected.memory if verbs is None else verbs.symbols),
         }
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Frame, list[str]]:
+    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
         """Send a packet with the others of this moment."""
         for place, (token, _) in literal.fields.items():
             if place.part == "eth":
@@ -239,7 +239,7 @@ class LiveDevice:
         self._note(frame, from_device=False)
         self._diverted.way.receive(frame, self._endpoint.live.now)
         self._is_under_way = True
-        return frame, []
+        return self.now, frame, []
 
     def settle(self) -> None:
         """Send what was said, and hear what has come."""

@@ -179,16 +179,16 @@ class _Recording:
             "rkey": wire.rkey,
         }
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Frame | None, list[str]]:
-        """The next packet that the device received."""
+    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
+        """The next packet that the device received, which may be older than what it sent last."""
         received = self._exchange.received
         if self._received == len(received):
-            return None, []
+            return self.now, None, []
         each = self._exchange.packets[received[self._received]]
         self._received += 1
         self.now = max(self.now, each.time)
-        wire = self.wire
-        return each.frame, differences(literal, each.packet, wire, scope, from_device=False)
+        problems = differences(literal, each.packet, self.wire, scope, from_device=False)
+        return each.time, each.frame, problems
 
     def settle(self) -> None:
         """What was sent by now is heard."""

@@ -154,15 +154,15 @@ class _Runner:
             self._wait(step.when)
         self._note_damage()
         self._aim(step.literal, to_device=True)
-        frame, problems = self._device.say(step.literal, self._scope)
+        time, frame, problems = self._device.say(step.literal, self._scope)
         if frame is None:
             raise self._failed(step.line, shown(step.literal, self._scope), "nothing", INTO)
         text = self._described(frame, to_device=True)
         if problems:
-            entry = Entry(self._device.now, INTO, text, None, frame, is_expected=False)
+            entry = Entry(time, INTO, text, None, frame, is_expected=False)
             self._verdict.entries.append(entry)
             raise _Failed(Failure(step.line, shown(step.literal, self._scope), text, problems))
-        self._note(INTO, text, step.line, frame)
+        self._note(INTO, text, step.line, frame, time)
 
     def _hear(self, step: Hear) -> None:
         span = self._span(step.when)

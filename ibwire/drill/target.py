@@ -60,10 +60,10 @@ class Target(Protocol):
         """What the names in a script stand for."""
         ...
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Frame | None, list[str]]:
-        """Let the device receive a packet: the frame, and in what it is not the packet.
+    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
+        """Let the device receive a packet: its time, the frame, and in what it is not the packet.
 
-        `None` when there is none any more. Raises `ScriptError` for a number that does
+        No frame when there is none any more. Raises `ScriptError` for a number that does
         not fit its field, and `Unable` for a packet that cannot be sent.
         """
         ...
