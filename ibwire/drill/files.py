@@ -18,19 +18,22 @@ def write_capture(verdict: Verdict, directory: Path, taken: set[Path]) -> Path:
     """Write every packet of a case; returns the file, named after script and case.
 
     taken: files of this run, which are left alone; this one is among them afterwards.
-    Each packet has a comment: the line of the script that sent or expected it, or that
-    none did; the last packet before the failure also has what was expected there.
+    They are in order of time. Each has a comment: the line of the script that sent or
+    expected it, or that none did; the first that none did, or the last of all, also has
+    what was expected there.
     Raises `OSError` that names the file and `CaptureError` when it cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = free(directory / f"{_file_name(verdict)}.pcapng", taken)
-    packets = [(index, entry) for index, entry in enumerate(verdict.entries) if entry.frame]
+    packets = [entry for entry in verdict.entries if entry.frame]
+    unexpected = [entry for entry in packets if not entry.is_expected]
+    blamed = next(iter(unexpected or packets[-1:]), None)
     failure = verdict.failure
     with named(path), PcapngWriter(str(path), name="drill") as writer:
-        for index, entry in packets:
+        for entry in sorted(packets, key=lambda entry: entry.time):
             assert entry.frame is not None
             comments = [_comment(entry.way, entry.line)]
-            if failure is not None and index == packets[-1][0]:
+            if failure is not None and entry is blamed:
                 comments.append(
                     f"line {failure.line.number} failed: expected {failure.expected}, "
                     f"got {failure.got}"
@@ -110,7 +113,8 @@ def named(path: Path) -> Iterator[None]:
 
 def _comment(way: str, line: int | None) -> str:
     if line is None:
-        return "sent by the device; no line of the script expects it"
+        done = "received" if way == INTO else "sent"
+        return f"{done} by the device; no line of the script expects it"
     return {
         INTO: f"line {line} of the script",
         OUT_OF: f"sent by the device, as line {line} of the script expects",

@@ -44,6 +44,32 @@ def test_packets_have_the_times_of_the_run_and_comments(tmp_path: Path) -> None:
     ]
 
 
+def test_the_first_packet_that_no_line_expects_says_what_failed(tmp_path: Path) -> None:
+    text = "post_send RDMA_WRITE len=8\n> any\npost_send RDMA_WRITE len=512\n+1us silence"
+    script = parse(text.encode(), "s.drill")
+
+    path = write_capture(run(script, script.cases[0]), tmp_path, set())
+
+    with open_capture(path) as reader:
+        comments = [record.comments for record in reader.records()]
+    nobody = "sent by the device; no line of the script expects it"
+    assert comments[0] == ("sent by the device, as line 2 of the script expects",)
+    assert comments[1][0] == nobody
+    assert comments[1][1].startswith("line 4 failed: expected silence until 1.000 us, got WRITE_")
+    assert comments[2] == (nobody,)
+
+
+def test_the_last_packet_says_what_failed_where_none_is_unexpected(tmp_path: Path) -> None:
+    script = parse(b"+1us < WRITE_ONLY psn ack\n> ACK psn\n> ACK psn", "s.drill")
+
+    path = write_capture(run(script, script.cases[0]), tmp_path, set())
+
+    with open_capture(path) as reader:
+        first, last = (record.comments for record in reader.records())
+    assert len(first) == 1
+    assert last[1] == "line 3 failed: expected ACKNOWLEDGE psn=psn (100) by 1.000 us, got nothing"
+
+
 def test_captures_of_one_name_stand_beside_each_other_and_replace_those_of_former_runs(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from ibwire.capture import open_capture
 from ibwire.cli.drill import command
 
 GAP = """// A lost packet draws one NAK, and the requester goes back to it.
@@ -131,6 +132,35 @@ def test_packets_of_a_failure_are_written(tmp_path: Path, captures: Path) -> Non
     drill(tmp_path, text, captures / "drop-one-middle.b.pcap", "-o", str(tmp_path / "out"))
 
     assert (tmp_path / "out" / "s.pcapng").exists()
+
+
+def test_what_was_received_keeps_its_time_also_behind_later_answers(
+    tmp_path: Path, captures: Path
+) -> None:
+    """Frames 18, 19, 27, 20 and 21; `tshark -t r` has 0.313009 s for frame 10, the first."""
+    text = "< WRITE_LAST 109 ack\n> ACK 103 nak=*\n> ACK 109\n< WRITE_MIDDLE 103\n< WRITE_LAST *\n"
+
+    result = drill(tmp_path, text, captures / "drop-one-middle.b.pcap", "-o", str(tmp_path / "out"))
+
+    line = result.stdout.split("line\n")[1].splitlines()
+    told = [each.split()[:3] for each in line if each.strip() and each[0] != "-"]
+    assert told[:-1] == [
+        ["3488.000", "1", "<"],
+        ["5005.000", "2", ">"],
+        ["9468.000", "3", ">"],
+        ["7277.000", "4", "<"],
+        ["+", "8266.000", "<"],
+    ]
+    with open_capture(tmp_path / "out" / "s.pcapng") as reader:
+        records = list(reader.records())
+    assert [record.time_ns for record in records] == [
+        3_488_000,
+        5_005_000,
+        7_277_000,
+        8_266_000,
+        9_468_000,
+    ]
+    assert records[3].comments[0] == "received by the device; no line of the script expects it"
 
 
 @pytest.mark.parametrize(
