@@ -55,11 +55,11 @@ class Expression:
     is_plain: bool = False
     """Whether the text says it all: a number, or the name of one."""
 
-    def shown(self, scope: Scope | None) -> str:
+    def shown(self, scope: Scope | None, mask: int = -1) -> str:
         """As written, with the number where that says something else and is known."""
         if self.is_plain or scope is None:
             return self.text
-        return f"{self.text} ({_number(self.evaluate(scope))})"
+        return f"{self.text} ({_number(self.evaluate(scope) & mask)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ class Value:
                 return True
         return False
 
-    def shown(self, scope: Scope | None) -> str:
-        """For a message."""
+    def shown(self, scope: Scope | None, mask: int = -1) -> str:
+        """For a message; `mask` is for fields that wrap."""
         if not self.choices:
             return f"?{self.name}" if self.name else "*"
         parts = [
-            low.shown(scope) if low is high else f"{low.shown(scope)}..{high.shown(scope)}"
+            "..".join(end.shown(scope, mask) for end in ((low,) if low is high else (low, high)))
             for low, high in self.choices
         ]
         return parts[0] if len(parts) == 1 else f"{{{', '.join(parts)}}}"

@@ -239,7 +239,7 @@ def shown(literal: Literal, scope: Scope | None) -> str:
     words = ["any" if literal.is_any else literal.name]
     for place, (_, value) in literal.fields.items():
         name = f"{place.part}." * (place.part in _OUTER) + place.field.name
-        words.append(f"{name}={value.shown(scope)}")
+        words.append(f"{name}={value.shown(scope, _mask(place.field.name))}")
     words += [f"{name}={value.shown(scope)}" for name, (_, value) in literal.words.items()]
     if literal.data is not None:
         words.append(f'data="{literal.data.hex()}"')
@@ -288,9 +288,7 @@ def _numbers(literal: Literal, scope: Scope) -> dict[str, dict[str, int]]:
     """Fields by part and name."""
     given: dict[str, dict[str, int]] = {}
     for place, (token, value) in literal.fields.items():
-        number = single(value).evaluate(scope)
-        if place.field.name in WRAPPING:
-            number &= MASK
+        number = single(value).evaluate(scope) & _mask(place.field.name)
         if not 0 <= number < 1 << place.field.width:
             reason = f"{token.text} is {number:#x}, which does not fit {place.field.width} bits"
             raise scope.error(token, reason)
@@ -362,9 +360,14 @@ def _compare(
 ) -> None:
     if value.name:
         captured[value.name] = actual
-    elif not value.accepts(actual, scope, MASK if name in WRAPPING else -1):
+    elif not value.accepts(actual, scope, _mask(name)):
         shown_actual = hex(actual) if actual >= 1 << 24 else str(actual)
-        found.append(f"{name} {shown_actual}, not {value.shown(scope)}")
+        found.append(f"{name} {shown_actual}, not {value.shown(scope, _mask(name))}")
+
+
+def _mask(name: str) -> int:
+    """What is left of a number in a field of this name; -1 is all of it."""
+    return MASK if name in WRAPPING else -1
 
 
 def _payload_differences(

@@ -122,6 +122,14 @@ FAILING = {
         f">? SEND_ONLY ?m\n{SENT}unordered {{\n> SEND_ONLY *\n> ACK $m\n}}",
         (5, "> ACK $m", "$m has no value: what was to set it did not come"),
     ),
+    "numbers that go on at 0": (
+        "qp rq_psn=0xfffffe\n" + SENT + "> ACK {psn+5, psn-1..psn+2} msn=0-1",
+        (
+            3,
+            "ACKNOWLEDGE psn={psn+5 (3), psn-1 (16777213)..psn+2 (0)} msn=0-1 (16777215)",
+            "ACKNOWLEDGE psn (16777214) ACK credits=0 msn=1 at 1.000 us",
+        ),
+    ),
     "nothing where any packet is expected": (
         "> any psn+1",
         (1, "any psn=psn+1 by 0.000 us", "nothing"),
