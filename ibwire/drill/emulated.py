@@ -86,7 +86,6 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "recv_cqe": (1, 1 << 12),
     "srq": (0, 1),
     "mtu": (256, 4096),
-    "version": (4, 6),
 }
 
 MAXIMUM_FRAMES = 20_000
@@ -125,7 +124,7 @@ class Emulated:
 
     def __init__(self, profile: str, given: Mapping[str, int]) -> None:
         told = {**DEFAULTS, **given}
-        own, peer = ADDRESSES[4 if told["version"] == 4 else 6]
+        own, peer = ADDRESSES[told["version"]]
         self.now: Time = 0
         self.heard: deque[tuple[Time, Frame]] = deque()
         """What the device has sent and nobody has expected yet."""

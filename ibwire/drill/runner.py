@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ibwire.drill.application import Application
-from ibwire.drill.emulated import LIMITS, Emulated
+from ibwire.drill.emulated import ADDRESSES, LIMITS, Emulated
 from ibwire.drill.expressions import Expression, NoValue, Scope
 from ibwire.drill.literals import Literal, single
 from ibwire.drill.packets import aim, describe, differences, parse, psn_base, shown
@@ -462,6 +462,8 @@ def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, 
             raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
         if name == "mtu" and number not in MTU_CODES:
             raise scope.error(token, f"mtu is {number}, not one of {list(MTU_CODES)}")
+        if name == "version" and number not in ADDRESSES:
+            raise scope.error(token, f"version is {number}, not 4 or 6")
     return asked.token, given
 
 

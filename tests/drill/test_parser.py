@@ -99,6 +99,7 @@ ERRORS = {
     "dereg x": "1:7: x is no region; expected mr",
     "mr x.y": "1:4: a name without a dot",
     "qp mtu=257": "1:4: mtu is 257, not one of [256, 512, 1024, 2048, 4096]",
+    "qp version=5": "1:4: version is 5, not 4 or 6",
     "qp size=5": "1:4: size is 5, not from 4096 to 4194304",
     "state RTS\nqp mtu=256": "2:1: qp comes first, or not at all",
     "qp mtu=256\nqp mtu=256": "2:1: qp comes first, or not at all",
