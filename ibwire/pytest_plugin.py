@@ -7,6 +7,7 @@ until it is used: everything of ibwire is imported where it is needed.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 LOGS = pytest.StashKey[dict[str, list["Seen"]]]()
 """By fixture: what the devices of a test have sent and received, for when it fails."""
+
+FAILED = pytest.StashKey[deque["Verdict"]]()
+"""Cases of `ibwire_drill` in which a device did otherwise, the last ones of a test."""
+
+MOST_FAILED = 10
 
 CAPTURES = pytest.StashKey[set[Path]]()
 """Files of this run: two tests have never the same."""
@@ -159,7 +165,10 @@ def ibwire_drill(request: pytest.FixtureRequest) -> Callable[..., list[Verdict]]
     def drill(text: str, profile: str | None = None) -> list[Verdict]:
         used = profile or _profile(request.config)
         script = parse(text.encode(), "script", used)
-        return [run(script, case, used) for case in script.cases]
+        verdicts = [run(script, case, used) for case in script.cases]
+        failed = request.node.stash.setdefault(FAILED, deque(maxlen=MOST_FAILED))
+        failed.extend(verdict for verdict in verdicts if verdict.failure is not None)
+        return verdicts
 
     return drill
 
@@ -215,18 +224,40 @@ def pytest_runtest_makereport(
 ) -> Generator[None, Any, None]:
     """Show what the devices of a test that fails have sent and received."""
     report = (yield).get_result()
-    logs = {name: log for name, log in item.stash.get(LOGS, {}).items() if log}
-    if not logs or call.when != "call" or not report.failed:
+    if call.when != "call" or not report.failed:
         return
+    report.sections += [*_sections_of_scripts(item), *_sections_of_devices(item)]
+
+
+def _sections_of_scripts(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """Reports of `ibwire_drill`, and where the packets are."""
+    failed = item.stash.get(FAILED, None)
+    if not failed:
+        return
+    from ibwire.drill import report
+    from ibwire.drill.files import write_capture
+
+    directory = item.config.getoption("--ibwire-captures")
+    for verdict in failed:
+        yield "report of ibwire_drill", report(verdict)
+        if directory is not None:
+            name = _file_name(item.nodeid)
+            path = write_capture(verdict, directory, _captures(item.config), name)
+            yield "packets in", str(path)
+
+
+def _sections_of_devices(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """Packets of pairs and peers, and where they are."""
+    logs = {name: log for name, log in item.stash.get(LOGS, {}).items() if log}
     for name, log in logs.items():
         lines = [str(seen) for seen in log[-MOST_LINES:]]
         if len(log) > MOST_LINES:
             lines.insert(0, f"... {len(log) - MOST_LINES} before")
-        report.sections.append((f"packets of {name}", "\n".join(lines)))
+        yield f"packets of {name}", "\n".join(lines)
     directory = item.config.getoption("--ibwire-captures")
-    if directory is not None:
+    if logs and directory is not None:
         path = _write_capture(item.nodeid, logs, directory, _captures(item.config))
-        report.sections.append(("packets in", str(path)))
+        yield "packets in", str(path)
 
 
 def _captures(config: pytest.Config) -> set[Path]:
@@ -243,8 +274,7 @@ def _write_capture(
     from ibwire.units import NS
 
     directory.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", test)[-120:]
-    path = free(directory / f"{name}.pcapng", taken)
+    path = free(directory / f"{_file_name(test)}.pcapng", taken)
     with ExitStack() as stack:
         writer: PcapngWriter | None = None
         for name, log in logs.items():
@@ -259,3 +289,7 @@ def _write_capture(
                 if is_alone or seen.event == SENT:
                     writer.write(seen.frame, seen.time // NS, interface=interface)
     return path
+
+
+def _file_name(test: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", test)[-120:]

@@ -14,9 +14,10 @@ from ibwire.errors import ScriptError
 from ibwire.units import NS
 
 
-def write_capture(verdict: Verdict, directory: Path, taken: set[Path]) -> Path:
+def write_capture(verdict: Verdict, directory: Path, taken: set[Path], script: str = "") -> Path:
     """Write every packet of a case; returns the file, named after script and case.
 
+    script: what the name begins with, if not that of the script.
     taken: files of this run, which are left alone; this one is among them afterwards.
     They are in order of time. Each has a comment: the line of the script that sent or
     expected it, or that none did; the first that none did, or the last of all, also has
@@ -24,7 +25,7 @@ def write_capture(verdict: Verdict, directory: Path, taken: set[Path]) -> Path:
     Raises `OSError` that names the file and `CaptureError` when it cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    path = free(directory / f"{_file_name(verdict)}.pcapng", taken)
+    path = free(directory / f"{_file_name(verdict, script)}.pcapng", taken)
     packets = [entry for entry in verdict.entries if entry.frame]
     unexpected = [entry for entry in packets if not entry.is_expected]
     blamed = next(iter(unexpected or packets[-1:]), None)
@@ -121,9 +122,9 @@ def _comment(way: str, line: int | None) -> str:
     }[way]
 
 
-def _file_name(verdict: Verdict) -> str:
+def _file_name(verdict: Verdict, script: str) -> str:
     """Letters, digits and signs that every file system takes."""
-    stem = Path(verdict.path).name.removesuffix(".drill")
+    stem = script or Path(verdict.path).name.removesuffix(".drill")
     name = f"{stem}.{verdict.case}" if verdict.case else stem
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", name)[:120]
 

@@ -59,6 +59,34 @@ def test_tests_of_the_same_name_have_captures_of_their_own(tmp_path: Path) -> No
     }
 
 
+SCRIPTS = """
+def test_fails(ibwire_drill):
+    verdicts = ibwire_drill(
+        "cases what, number {\\n right, psn\\n wrong, psn+1\\n}\\n"
+        "+1us < WRITE_ONLY psn ack len=8\\n> ACK $number"
+    )
+    assert all(verdict.passed for verdict in verdicts)
+
+def test_knows(ibwire_drill):
+    (verdict,) = ibwire_drill("> ACK psn")
+    assert verdict.failure.got == "nothing"
+"""
+
+
+def test_a_test_that_fails_shows_what_its_scripts_did_not_have_fulfilled(tmp_path: Path) -> None:
+    (tmp_path / "test_scripts.py").write_text(SCRIPTS)
+
+    result = pytest_in(tmp_path, "--ibwire-captures", "out")
+
+    assert "1 failed, 1 passed" in result.stdout
+    assert result.stdout.count("report of ibwire_drill") == 1
+    assert "  expected  ACKNOWLEDGE psn=psn+1 (101)" in result.stdout
+    (path,) = (tmp_path / "out").iterdir()
+    assert path.name == "test_scripts.py-test_fails.wrong.pcapng"
+    with open_capture(path) as capture:
+        assert len(list(capture.records())) == 2
+
+
 def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "bad.drill").write_text("state NOWHERE\n")
 
