@@ -43,13 +43,15 @@ SAID_WORDS = {
 }
 """Words for what is sent only."""
 
-_SYNDROMES = ("nak", "rnr", "credits", "syndrome")
-_FLAGS = {"ack": "ack_req", "se": "se"}
-_OUTER: dict[str, type[Header]] = {"eth": Ethernet, "vlan": VLAN, "udp": UDP}
-_NAMES: dict[str, Mapping[str, int]] = {
+NAMES: Mapping[str, Mapping[str, int]] = {
     "nak": {code.name: code.value for code in NakCode},
     "icrc": {"good": -1, "bad": -2, "none": -3},
 }
+"""Names of the numbers of a word."""
+
+_SYNDROMES = ("nak", "rnr", "credits", "syndrome")
+_FLAGS = {"ack": "ack_req", "se": "se"}
+_OUTER: dict[str, type[Header]] = {"eth": Ethernet, "vlan": VLAN, "udp": UDP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
                 raise cursor.error(name, "data is given twice")
             data = read_data(cursor)
             continue
-        names = _NAMES.get(name.text, {})
+        names = NAMES.get(name.text, {})
         if form is not None and name.text in known:
             names = names_of(known[name.text].field)
         value = _value(cursor, names, said=said)

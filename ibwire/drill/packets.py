@@ -13,7 +13,7 @@ from typing import Any
 
 from ibwire.drill import manager_messages as management
 from ibwire.drill.expressions import Scope
-from ibwire.drill.literals import WRAPPING, Literal, Place, short_name, single
+from ibwire.drill.literals import NAMES, WRAPPING, Literal, Place, short_name, single
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth
@@ -169,7 +169,8 @@ def differences(
             continue
         if actual is None:
             raise scope.error(token, f"the packets of this connection have no {token.text}")
-        _compare(found, captured, place.field.name, value, actual, scope)
+        names = management.names_of(place.field)
+        _compare(found, captured, place.field.name, value, actual, scope, names)
     if literal.form is None:
         found += _payload_differences(literal, packet, captured, scope)
     if not literal.is_any:
@@ -357,12 +358,15 @@ def _compare(
     value: Any,
     actual: int,
     scope: Scope,
+    names: Mapping[str, int] | None = None,
 ) -> None:
     if value.name:
         captured[value.name] = actual
     elif not value.accepts(actual, scope, _mask(name)):
-        shown_actual = hex(actual) if actual >= 1 << 24 else str(actual)
-        found.append(f"{name} {shown_actual}, not {value.shown(scope, _mask(name))}")
+        came = hex(actual) if actual >= 1 << 24 else str(actual)
+        own = next((each for each, number in (names or {}).items() if number == actual), None)
+        came = came if own is None else f"{own} ({came})"
+        found.append(f"{name} {came}, not {value.shown(scope, _mask(name))}")
 
 
 def _mask(name: str) -> int:
@@ -412,7 +416,8 @@ def _syndrome_differences(
         if name in literal.words:
             if kind is not wanted:
                 return [f"{aeth.describe(ack.syndrome)}, not {_KIND_NAMES[name]}"]
-            _compare(found, captured, name, literal.words[name][1], code, scope)
+            names = NAMES.get(name)
+            _compare(found, captured, name, literal.words[name][1], code, scope, names)
             return found
     is_named = any(place.field.name == "syndrome" for place in literal.fields)
     if kind is not AckKind.ACK and not is_named:

@@ -127,7 +127,11 @@ FAILING = {
         6,
         "rnr_retry_count 7, not 1",
     ),
-    "another reason": ("< CM_REQ\n> CM_REJ reason=NO_QP", 2, "reason 8, not NO_QP"),
+    "another reason": (
+        "< CM_REQ\n> CM_REJ reason=NO_QP",
+        2,
+        "reason INVALID_SERVICE_ID (8), not NO_QP",
+    ),
     "what goes without saying": (
         "< CM_REQ local_comm_id=5\n> CM_REJ remote_comm_id=peer_cm_id+1",
         2,

@@ -105,6 +105,20 @@ def test_what_is_said_of_any_packet_must_be_so(field: str, problem: str) -> None
     assert list(failure.details) == [problem]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        ("REMOTE_ACCESS_ERROR", "nak PSN_SEQUENCE_ERROR (0), not REMOTE_ACCESS_ERROR"),
+        ("2", "nak PSN_SEQUENCE_ERROR (0), not 2"),
+    ],
+)
+def test_a_code_that_came_has_its_name(wanted: str, problem: str) -> None:
+    failure = drill(f"+1us < WRITE_ONLY psn+5\n> ACK psn nak={wanted}").failure
+
+    assert failure is not None
+    assert list(failure.details) == [problem]
+
+
 FAILING = {
     "nothing came": (
         "+1us > ACK psn",
