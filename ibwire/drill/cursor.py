@@ -109,17 +109,7 @@ class Cursor:
 
     def unknown(self, token: Token, what: str, known: Iterable[str]) -> ScriptError:
         """An error about a name that nobody knows."""
-        names = sorted(set(known))
-        close = difflib.get_close_matches(token.text, names, 1)
-        if close:
-            hint = f"did you mean {close[0]}?"
-        elif not names:
-            hint = "expected nothing more"
-        elif len(names) <= _MOST_LISTED:
-            hint = f"expected {', '.join(names)}"
-        else:
-            hint = f"expected one such as {', '.join(names[:_FEW])}"
-        return self.error(token, f"{token.text} is no {what}; {hint}")
+        return self.error(token, unknown(token.text, what, known))
 
     def check_symbol(self, token: Token, names: Mapping[str, int]) -> None:
         """Raise for a symbol that no connection has."""
@@ -128,6 +118,21 @@ class Cursor:
             return
         own = [f"{name}.{part}" for name in self.regions for part in PARTS]
         raise self.unknown(token, "number", [*(names or SYMBOLS), *own])
+
+
+def unknown(name: str, what: str, known: Iterable[str]) -> str:
+    """That nobody knows a name, and which others there are."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, 1)
+    if close:
+        hint = f"did you mean {close[0]}?"
+    elif not names:
+        hint = "expected nothing more"
+    elif len(names) <= _MOST_LISTED:
+        hint = f"expected {', '.join(names)}"
+    else:
+        hint = f"expected one such as {', '.join(names[:_FEW])}"
+    return f"{name} is no {what}; {hint}"
 
 
 _MOST_LISTED = 40

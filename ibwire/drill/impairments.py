@@ -10,14 +10,14 @@ import heapq
 from collections import deque
 from typing import Any
 
-from ibwire.drill.cursor import SYMBOLS, Cursor
+from ibwire.drill.cursor import SYMBOLS, Cursor, unknown
 from ibwire.drill.expressions import FUNCTIONS, Scope, Value, read_value
 from ibwire.drill.literals import OPCODES
 from ibwire.drill.steps import Impair, When, Words
 from ibwire.drill.target import Damage, TooBusy
 from ibwire.drill.tokens import Kind, Line, Token
 from ibwire.errors import ScriptError
-from ibwire.inject.plan import PlanError, build_pipe
+from ibwire.inject.plan import BURST, PlanError, build_pipe
 from ibwire.inject.rules import Rules
 from ibwire.node import OPEN, Frame, Grant, Node
 from ibwire.units import NS, Time
@@ -26,6 +26,12 @@ INTO, OUT_OF = "<", ">"
 
 NOTHING = "nothing"
 """In the place of an action: the rules of this direction end."""
+
+ACTIONS = ("drop", "loss", "corrupt", "duplicate", "reorder", "delay", "mark_ecn", "rewrite")
+"""What a rule may do here."""
+
+_OF_TWO_SIDES = ("cnp", "nak", "pfc")
+"""What only `ibwire tap` can, which says so."""
 
 MAXIMUM_RULES = 64
 """Rules of a run."""
@@ -57,6 +63,8 @@ def read_impair(cursor: Cursor, line: Line, when: When) -> Impair:
         cursor.sign("=")
         args[name.text] = name, _words(cursor)
     step = Impair(line, when, way.text, action, args)
+    if action.text not in (*ACTIONS, *_OF_TWO_SIDES, NOTHING):
+        raise cursor.unknown(action, "impairment", (*ACTIONS, NOTHING))
     if action.text != NOTHING:
         # Now, so that a mistake shows before anything is carried out.
         pipe_of(step, Scope(cursor.path, {}), known=False)
@@ -88,7 +96,14 @@ def pipe_of(step: Impair, scope: Scope, *, known: bool = True) -> Rules:
     try:
         return build_pipe([{step.action.text: table}], name=step.way)
     except PlanError as error:
-        raise scope.error(_token_at(step, error), error.reason) from None
+        reason = error.reason
+        if error.known:
+            *_, owner, key = map(str, error.key_path)
+            options: list[str] = []
+            for option in error.known:
+                options += [f"burst.{each}" for each in BURST] if option == "burst" else [option]
+            reason = unknown(key, f"option of {owner}", options)
+        raise scope.error(_token_at(step, error), reason) from None
 
 
 def _words(cursor: Cursor) -> Words:

@@ -139,7 +139,8 @@ def _number(match: re.Match[str], line: int, column: int, name: str) -> Token:
         return Token(Kind.NUMBER, text, line, column, int(digits, 16))
     value = Fraction(digits) * (_UNITS[unit] if unit else 1)
     if value.denominator != 1:
-        reason = f"{text} is not a whole number" + (" of picoseconds" if unit else "")
+        reason = f"{text} is not a whole number"
+        reason += " of picoseconds" if unit else ': a time has a unit, a probability quotes, "0.5"'
         raise ScriptError(name, line, column, reason)
     return Token(Kind.NUMBER, text, line, column, int(value))
 

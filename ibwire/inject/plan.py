@@ -37,13 +37,17 @@ KeyPath = tuple[str | int, ...]
 class PlanError(IbwireError):
     """A rule that cannot be followed; `key_path` leads from the top to what is wrong.
 
-    at_key: it is the key that is wrong, not the value behind it.
+    at_key: it is the key that is wrong, not the value behind it. known: the keys that may
+    stand there, if nobody knows this one.
     """
 
-    def __init__(self, key_path: KeyPath, reason: str, *, at_key: bool = False) -> None:
+    def __init__(
+        self, key_path: KeyPath, reason: str, *, at_key: bool = False, known: Sequence[str] = ()
+    ) -> None:
         self.key_path = key_path
         self.reason = reason
         self.at_key = at_key
+        self.known = known
         super().__init__(f"{_dotted(key_path)}: {reason}")
 
 
@@ -171,7 +175,7 @@ class _Table:
         chance = self.take("probability")
         for key in self._left:
             reason = f"unknown; expected {', '.join(self._known)}"
-            raise PlanError((*self.path, key), reason, at_key=True)
+            raise PlanError((*self.path, key), reason, at_key=True, known=self._known)
         with self.errors():
             if conditions:
                 sightings = self._place.sightings
@@ -191,9 +195,9 @@ class _Table:
         if not isinstance(value, Mapping):
             raise PlanError(path, f"{_shown(value)} is not a table")
         for key in value:
-            if key not in ("count", "first", "period"):
+            if key not in BURST:
                 reason = "unknown; expected count, first or period"
-                raise PlanError((*path, key), reason, at_key=True)
+                raise PlanError((*path, key), reason, at_key=True, known=BURST)
         if "count" not in value:
             raise PlanError(path, "count is missing")
         with _errors(lambda field: (*path, field)):
@@ -355,6 +359,9 @@ _CONDITIONS = (
     *("opcode", "dest_qp", "connection", "psn", "absolute_psn", "syndrome"),
     *("min_size", "max_size", "nth", "every"),
 )
+
+BURST = ("count", "first", "period")
+"""Keys of a burst."""
 
 _EXPECTED_FIELDS = "expected a table of fields, such as { bth.psn = 5 }"
 
