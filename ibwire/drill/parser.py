@@ -257,7 +257,9 @@ class _Parser:
         for step in self._steps(block.body, tokens):
             if not isinstance(step, Hear) or step.most is not None or step.when.low is not None:
                 at = step.line.tokens[0]
-                raise self._error(at, "in any order come only packets, '>', without a time")
+                is_optional = isinstance(step, Hear) and step.most is not None
+                reason = "in any order come only packets, '>', without a time"
+                raise self._error(at, reason + (": no '>?' and no upto" if is_optional else ""))
             members.append(step)
         if not members:
             raise self._error(block.head.tokens[0], "nothing is expected, in whatever order")
@@ -291,6 +293,9 @@ class _Parser:
             step = read_impair(cursor, line, when)
         elif token.kind is Kind.NAME and token.text in VERBS:
             step = self._verb(line, cursor, when)
+        elif token.kind is Kind.NAME and token.text in _BLOCKS:
+            reason = f"the line of {token.text} ends with '{{'; what it holds stands on the next"
+            raise cursor.error(token, reason)
         elif token.kind is Kind.NAME:
             raise cursor.unknown(
                 token, "event", [*VERBS, "silence", "impair", "section", "tolerance", "virtual"]
@@ -456,6 +461,8 @@ def _is_value(tokens: Sequence[Token]) -> bool:
 
 _BARE = ("nothing", "zero", "srq", "sqd_event")
 """Arguments that may stand without a value."""
+
+_BLOCKS = ("cases", "for", "on", "unordered")
 
 _MOST_UNORDERED = 16
 

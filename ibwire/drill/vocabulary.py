@@ -138,7 +138,7 @@ VERBS: Mapping[str, VerbForm] = {
             "nothing": NOTHING,
         },
         words={"send": 0, "recv": 1},
-        what="send or recv",
+        what="a queue, send or recv",
         expects=True,
         waits=True,
     ),

@@ -114,6 +114,16 @@ ERRORS = {
     "{\n}": "1:2: expected cases, for, on or unordered, found the end of the line",
     "unordered {\n}": "1:1: nothing is expected, in whatever order",
     "unordered {\n< SEND_ONLY psn\n}": "2:1: in any order come only packets, '>', without a time",
+    "unordered {\n>? any\n}": "2:1: in any order come only packets, '>', without a time: no '>?' "
+    "and no upto",
+    "unordered {\n+1us > any\n}": "2:1: in any order come only packets, '>', without a time",
+    "unordered": "1:1: the line of unordered ends with '{'; what it holds stands on the next",
+    "+1us unordered": "1:6: the line of unordered ends with '{'; what it holds stands on the next",
+    "for i in 1..3 { silence }": "1:1: the line of for ends with '{'; what it "
+    "holds stands on the next",
+    "on rxe\n{\nsilence\n}": "1:1: the line of on ends with '{'; what it holds stands on the next",
+    "poll sent": "1:6: sent is no queue, send or recv; did you mean send?",
+    "poll": "1:5: expected a queue, send or recv, found the end of the line",
     "cases a, b {\n1\n}": "2:2: 1 cells in a table of 2 columns",
     "cases a, a {\n1, 2\n}": "1:10: column a is given twice",
     "cases {\n1\n}": "1:7: expected the name of a column, found {",
