@@ -106,6 +106,14 @@ def read_expression(cursor: Cursor, names: Mapping[str, int] | None = None) -> E
     return Expression(token, text, evaluate, is_plain)
 
 
+def constant(expression: Expression, path: str) -> int | None:
+    """What an expression is whatever the connection; `None` if that depends on it."""
+    try:
+        return expression.evaluate(Scope(path, {}))
+    except ScriptError:
+        return None
+
+
 def read_value(cursor: Cursor, names: Mapping[str, int] | None = None) -> Value:
     """Read what a field may be."""
     token = cursor.here
@@ -126,7 +134,13 @@ def read_value(cursor: Cursor, names: Mapping[str, int] | None = None) -> Value:
 
 def _range(cursor: Cursor, names: Mapping[str, int] | None) -> tuple[Expression, Expression]:
     low = read_expression(cursor, names)
-    return (low, read_expression(cursor, names)) if cursor.takes("..") else (low, low)
+    if not cursor.takes(".."):
+        return low, low
+    high = read_expression(cursor, names)
+    first, last = constant(low, cursor.path), constant(high, cursor.path)
+    if first is not None and last is not None and last < first:
+        raise cursor.error(high.token, f"{high.text} comes before {low.text}")
+    return low, high
 
 
 def _sum(cursor: Cursor, names: Mapping[str, int], depth: int) -> Evaluate:

@@ -122,6 +122,9 @@ ERRORS = {
     "for i in 1..3 { silence }": "1:1: the line of for ends with '{'; what it "
     "holds stands on the next",
     "on rxe\n{\nsilence\n}": "1:1: the line of on ends with '{'; what it holds stands on the next",
+    "> ACK psn msn=5..3": "1:18: 3 comes before 5",
+    "> ACK {1, 3..1+1}": "1:14: 1+1 comes before 3",
+    "poll send status=SUCCESS byte_len=8..0": "1:38: 0 comes before 8",
     "poll sent": "1:6: sent is no queue, send or recv; did you mean send?",
     "poll": "1:5: expected a queue, send or recv, found the end of the line",
     "cases a, b {\n1\n}": "2:2: 1 cells in a table of 2 columns",
