@@ -13,8 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ibwire.drill.cursor import Cursor
-from ibwire.drill.expressions import Expression, Scope, Value, read_expression, read_value
+from ibwire.drill.cursor import SYMBOLS, Cursor
+from ibwire.drill.expressions import (
+    Expression,
+    Scope,
+    Value,
+    constant,
+    read_expression,
+    read_value,
+)
 from ibwire.drill.impairments import read_impair
 from ibwire.drill.literals import Literal, read_data, read_heard, read_said
 from ibwire.drill.steps import Case, Hear, Say, Script, Silence, Step, Unordered, Verb, When
@@ -214,6 +221,8 @@ class _Parser:
     ) -> Iterator[Step]:
         cursor.take()
         name = cursor.name("the name of a variable")
+        if name.text in SYMBOLS:
+            raise cursor.error(name, f"{name.text} is a number of the connection already")
         if not cursor.takes_name("in"):
             raise cursor.expected("'in'", cursor.here)
         low = self._constant(cursor)
@@ -244,11 +253,15 @@ class _Parser:
                 break
         cursor.end("'{' or ','")
         chosen = self._profile in profiles
+        before, named = frozenset(self._regions), set(self._regions)
         # Both are read, so that a mistake shows whatever the profile.
         for body, counts in ((block.body, chosen), (block.otherwise, not chosen)):
+            self._regions = set(before)
             for step in self._steps(body, tokens):
                 if counts:
                     yield step
+            named |= self._regions
+        self._regions = named
 
     def _unordered(
         self, block: _Block, when: When, tokens: Mapping[str, tuple[Token, ...]]
@@ -283,7 +296,7 @@ class _Parser:
             step = Hear(line, when, self._alternatives(cursor), most)
         elif cursor.takes(">"):
             upto = cursor.takes_name("upto")
-            count = read_expression(cursor) if upto else None
+            count = self._count_of(cursor) if upto else None
             step = Hear(line, when, self._alternatives(cursor), count)
         elif cursor.takes_name("silence"):
             self._exact(when, token)
@@ -308,6 +321,13 @@ class _Parser:
             else "the end of the line"
         )
         return step
+
+    def _count_of(self, cursor: Cursor) -> Expression:
+        count = read_expression(cursor)
+        number = constant(count, self._path)
+        if number is not None and number < 1:
+            raise cursor.error(count.token, f"up to {number} packets: silence says that")
+        return count
 
     def _alternatives(self, cursor: Cursor) -> tuple[Literal, ...]:
         found = [read_heard(cursor)]
@@ -349,6 +369,8 @@ class _Parser:
         if token.text in ("mr", "mw"):
             if "." in word.text:
                 raise cursor.error(word, "a name without a dot")
+            if word.text in {*self._regions, "mr"}:
+                raise cursor.error(word, f"{word.text} is the name of another region or window")
             self._regions.add(word.text)
         elif token.text == "dereg" and word.text not in {*self._regions, "mr"}:
             raise cursor.unknown(word, "region", [*self._regions, "mr"])
