@@ -180,7 +180,8 @@ class _Runner:
             if problems:
                 if step.most is not None:
                     return
-                raise self._unexpected(step.line, self._wanted(step, frame), problems)
+                wanted = self._wanted(step, frame) + _when(step.when, span)
+                raise self._unexpected(step.line, wanted, problems)
             self._take(step.line)
 
     def _hear_all(self, step: Unordered) -> None:
@@ -197,7 +198,7 @@ class _Runner:
                     self._take(member.line)
                     break
             else:
-                wanted = f"in any order {self._all_wanted(left, frame)}"
+                wanted = f"in any order {self._all_wanted(left, frame)}{_when(step.when, span)}"
                 raise self._unexpected(step.line, wanted, [])
 
     def _silence(self, step: Silence) -> None:
@@ -465,6 +466,11 @@ def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, 
         if name == "version" and number not in ADDRESSES:
             raise scope.error(token, f"version is {number}, not 4 or 6")
     return asked.token, given
+
+
+def _when(when: When, span: _Span) -> str:
+    """What a line says of its time, behind what it expects."""
+    return "" if when.low is None else f" {span.text}"
 
 
 def _shown(time: Time) -> str:

@@ -50,7 +50,8 @@ def test_a_script_fits_from_some_packet_on(tmp_path: Path, captures: Path) -> No
         (
             "ACK psn+1 nak",
             "ACK psn+2 nak",
-            "ACKNOWLEDGE psn=psn+2 (104) msn=?before nak=PSN_SEQUENCE_ERROR",
+            "ACKNOWLEDGE psn=psn+2 (104) msn=?before nak=PSN_SEQUENCE_ERROR "
+            "from 3488.000 us to 13488.000 us",
             "ACKNOWLEDGE psn+1 (103) NAK PSN_SEQUENCE_ERROR msn=0 at 5005.000 us",
         ),
         (

@@ -188,8 +188,24 @@ FAILING = {
         "qp timeout=14\npost_send RDMA_WRITE len=8\n> any\n+80ms..90ms > any",
         (
             4,
-            "any",
+            "any from 80000.000 us to 90000.000 us",
             "WRITE_ONLY psn (500) va=0x10000028000 rkey=0x2929 dma_len=8 len=8 ack at 67108.864 us",
+        ),
+    ),
+    "another packet, and when": (
+        SENT + "+6ms..10ms > SEND_ONLY *",
+        (
+            2,
+            "SEND_ONLY psn=* from 6001.000 us to 10001.000 us",
+            "ACKNOWLEDGE psn (100) ACK credits=0 msn=1 at 1.000 us",
+        ),
+    ),
+    "other packets in any order, and when": (
+        SENT + "+1ms unordered {\n> SEND_ONLY *\n}",
+        (
+            2,
+            "in any order SEND_ONLY psn=* at 1001.000 us",
+            "ACKNOWLEDGE psn (100) ACK credits=0 msn=1 at 1.000 us",
         ),
     ),
     "too late": (
