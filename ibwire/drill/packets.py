@@ -119,7 +119,7 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
         packet = Packet(wire.route, bth, (), rest, b"")
     size = h.BTH.SIZE + sum(each.SIZE for each in packet.extensions)
     size += len(packet.payload) + len(packet.padding or b"")
-    icrc = _word(literal, scope, "icrc", GOOD, NONE, 0xFFFFFFFF)
+    icrc = _icrc(literal, scope)
     without = h.ICRC_SIZE if icrc == NONE else 0
     route = _addressed(literal, with_lengths(wire.route, size - without), given, scope)
     packet = replace(packet, route=route)
@@ -129,6 +129,11 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
     elif icrc != GOOD:
         packet = replace(packet, icrc=b"" if icrc == NONE else icrc.to_bytes(4))
     return packet.build()
+
+
+def has_no_icrc(literal: Literal, scope: Scope) -> bool:
+    """Whether a packet is sent without its last four bytes."""
+    return _icrc(literal, scope) == NONE
 
 
 def parse(frame: bytes) -> Packet | str:
@@ -276,6 +281,10 @@ def _word(literal: Literal, scope: Scope, name: str, default: int, low: int, hig
     if not low <= number <= high:
         raise scope.error(token, f"{name} is {number}, not from {low} to {high}")
     return number
+
+
+def _icrc(literal: Literal, scope: Scope) -> int:
+    return _word(literal, scope, "icrc", GOOD, NONE, 0xFFFFFFFF)
 
 
 def _syndrome(literal: Literal, scope: Scope) -> int:

@@ -11,13 +11,22 @@ be late by the slack of its target, with everything.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ibwire.drill.application import Application
 from ibwire.drill.emulated import ADDRESSES, LIMITS, Emulated
 from ibwire.drill.expressions import Expression, NoValue, Scope
 from ibwire.drill.literals import Literal, single
-from ibwire.drill.packets import aim, describe, differences, parse, psn_base, shown
+from ibwire.drill.packets import (
+    aim,
+    build,
+    describe,
+    differences,
+    has_no_icrc,
+    parse,
+    psn_base,
+    shown,
+)
 from ibwire.drill.steps import (
     Case,
     Hear,
@@ -157,11 +166,12 @@ class _Runner:
         time, frame, problems = self._device.say(step.literal, self._scope)
         if frame is None:
             raise self._failed(step.line, shown(step.literal, self._scope), "nothing", INTO)
-        text = self._described(frame, to_device=True)
+        text = self._told(step.literal, frame)
         if problems:
             entry = Entry(time, INTO, text, None, frame, is_expected=False)
             self._verdict.entries.append(entry)
-            raise _Failed(Failure(step.line, shown(step.literal, self._scope), text, problems))
+            wanted = shown(step.literal, self._scope)
+            raise _Failed(Failure(step.line, wanted, text, problems, INTO))
         self._note(INTO, text, step.line, frame, time)
 
     def _hear(self, step: Hear) -> None:
@@ -207,7 +217,7 @@ class _Runner:
         end = min(self._device.now + length, self._device.end)
         self._device.advance(end, self._has_heard)
         if self._device.heard:
-            raise self._unexpected(step.line, f"silence until {_shown(end)}", [])
+            raise self._unexpected(step.line, f"silence until {_shown(end)}", [], APPLICATION)
         self._note(APPLICATION, f"silence of {_length(length)}", step.line)
 
     def _verb(self, step: Verb) -> None:
@@ -275,7 +285,7 @@ class _Runner:
             return
         self._device.advance(self._device.now + self._device.slack, self._has_heard)
         if self._device.heard:
-            raise self._unexpected(line, "nothing after this line", [])
+            raise self._unexpected(line, "nothing after this line", [], APPLICATION)
         if self._application is None:
             return
         left = self._application.left_over()
@@ -377,6 +387,14 @@ class _Runner:
     def _all_wanted(self, members: Sequence[Hear], frame: Frame | None = None) -> str:
         return " and ".join(self._wanted(member, frame) for member in members)
 
+    def _told(self, literal: Literal, frame: Frame) -> str:
+        """What was sent; without an ICRC its last bytes would be taken for one."""
+        if not has_no_icrc(literal, self._scope):
+            return self._described(frame, to_device=True)
+        words = {name: word for name, word in literal.words.items() if name != "icrc"}
+        whole = build(replace(literal, words=words), self._device.wire, self._scope)
+        return f"{self._described(whole, to_device=True)} icrc none"
+
     def _described(self, frame: Frame, *, to_device: bool) -> str:
         try:
             packet = Packet.parse(frame, strict=False)
@@ -408,7 +426,9 @@ class _Runner:
     def _missing(self, line: Line, wanted: str, span: _Span) -> _Failed:
         return self._failed(line, f"{wanted} {span.text}".rstrip(), "nothing", OUT_OF)
 
-    def _unexpected(self, line: Line, wanted: str, problems: list[str]) -> _Failed:
+    def _unexpected(
+        self, line: Line, wanted: str, problems: list[str], way: str = OUT_OF
+    ) -> _Failed:
         self._note_damage()
         first = self._device.heard[0]
         for time, frame in list(self._device.heard)[:_MOST_LEFT_OVER]:
@@ -416,14 +436,14 @@ class _Runner:
             entry = Entry(time, OUT_OF, text, None, frame, is_expected=False)
             self._verdict.entries.append(entry)
         got = f"{self._described(first[1], to_device=False)} at {_shown(first[0])}"
-        return _Failed(Failure(line, wanted, got, problems))
+        return _Failed(Failure(line, wanted, got, problems, way))
 
     def _failed(self, line: Line, expected: str, got: str, way: str = APPLICATION) -> _Failed:
         """A failure without a packet."""
         self._note_damage()
         entry = Entry(self._device.now, way, got, None, is_expected=False)
         self._verdict.entries.append(entry)
-        return _Failed(Failure(line, expected, got))
+        return _Failed(Failure(line, expected, got, way=way))
 
 
 def _line_of(step: Step, error: ScriptError) -> Line:

@@ -36,6 +36,8 @@ class Failure:
     got: str
     details: Sequence[str] = ()
     """In what they differ."""
+    way: str = OUT_OF
+    """Of what was expected."""
 
 
 @dataclass(slots=True)
@@ -119,7 +121,7 @@ def time_line(verdict: Verdict) -> list[str]:
         if not entry.is_expected and verdict.failure is not None and not told:
             told = True
             failure = verdict.failure
-            lines.append(f"- {'':14}  {failure.line.number:>4}  {entry.way} {failure.expected}")
+            lines.append(f"- {'':14}  {failure.line.number:>4}  {failure.way} {failure.expected}")
         lines.append(f"{mark} {_time(entry.time):>14}  {number:>4}  {entry.way} {entry.text}")
     return lines
 

@@ -353,6 +353,29 @@ def test_a_device_that_sends_for_ever_is_a_failure() -> None:
     assert failure == (4, "a device that comes to rest", "more than 20000 packets")
 
 
+def test_a_packet_without_an_icrc_is_told_as_it_was_sent() -> None:
+    verdict = drill("+1us < WRITE_ONLY psn ack len=8 icrc=none\n+1ms silence")
+
+    assert verdict.passed
+    assert verdict.entries[0].text == (
+        "WRITE_ONLY psn (100) va=0x10000028000 rkey=0x2929 dma_len=8 len=8 ack icrc none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "wanted"),
+    [
+        ("", "-                    1    nothing after this line"),
+        ("+1ms silence", "-                    2    silence until 1001.000 us"),
+    ],
+)
+def test_silence_that_is_broken_goes_no_way(end: str, wanted: str) -> None:
+    lines = report(drill(SENT + end)).splitlines()
+
+    assert lines[-2] == wanted
+    assert lines[-1] == "+          1.000        > ACKNOWLEDGE psn (100) ACK credits=0 msn=1"
+
+
 def test_a_report_has_the_rule_the_section_and_both_sides() -> None:
     text = "// A rule.\nsection IBA 9.7\n" + SENT + "  > ACK psn+1\n"
 
