@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ibwire.drill.cursor import Cursor
+from ibwire.drill.cursor import Cursor, unknown
 from ibwire.drill.expressions import Expression, Value, read_expression, read_value
 from ibwire.drill.manager_messages import FORMS, PREFIX, Form, names_of
 from ibwire.drill.tokens import Kind, Token
+from ibwire.errors import ScriptError
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.outer import UDP, VLAN, Ethernet, IPv4, IPv6
@@ -151,8 +152,8 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
         if negated:
             raise cursor.unknown(name, "flag", _FLAGS)
         if name.text not in vocabulary and name.text not in known:
-            own = sorted(_own_names(form.headers if form else headers))
-            raise cursor.unknown(name, f"field of {token.text}", [*own, *vocabulary, *_FLAGS])
+            own = _own_names(form.headers if form else headers)
+            raise _unknown(cursor, token, name, known, [*own, *vocabulary, *_FLAGS])
         cursor.sign("=")
         if name.text == "data":
             if data is not None:
@@ -172,6 +173,21 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
     literal = Literal(token, opcode, headers, words, fields, data, form)
     _check(cursor, literal, known)
     return literal
+
+
+def _unknown(
+    cursor: Cursor, token: Token, name: Token, known: Mapping[str, Place], own: list[str]
+) -> ScriptError:
+    """A field that a packet has not: with a header before it, it is that header's."""
+    part, dot, rest = name.text.partition(".")
+    if not dot:
+        return cursor.unknown(name, f"field of {token.text}", own)
+    dotted = [each.partition(".") for each in known if "." in each]
+    fields = [field for header, _, field in dotted if header == part]
+    if not fields:
+        parts = ", ".join(sorted({header for header, _, _ in dotted}))
+        return cursor.error(name, f"{token.text} has no header {part}, but {parts}")
+    return cursor.error(name, unknown(rest, f"field of {part}", fields))
 
 
 def read_data(cursor: Cursor) -> bytes:

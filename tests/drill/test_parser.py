@@ -125,6 +125,10 @@ ERRORS = {
     "> ACK psn msn=5..3": "1:18: 3 comes before 5",
     "> ACK {1, 3..1+1}": "1:14: 1+1 comes before 3",
     "poll send status=SUCCESS byte_len=8..0": "1:38: 0 comes before 8",
+    "> ACK * aeth.foo=1": "1:9: foo is no field of aeth; expected msn, syndrome",
+    "> ACK * udp.dst=1": "1:9: dst is no field of udp; expected checksum, dst_port, length, "
+    "src_port",
+    "> ACK * ieth.rkey=1": "1:9: ACK has no header ieth, but aeth, bth, eth, ip, udp, vlan",
     "mr m\nmr m": "2:4: m is the name of another region or window",
     "mr m\nmw m": "2:4: m is the name of another region or window",
     "mr mr": "1:4: mr is the name of another region or window",
