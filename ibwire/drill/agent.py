@@ -17,29 +17,35 @@ import json
 import os
 import select
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import pyverbs.enums as e  # type: ignore[import-not-found]
-from pyverbs.addr import GID, AHAttr, GlobalRoute  # type: ignore[import-not-found]
-from pyverbs.cq import CQ  # type: ignore[import-not-found]
-from pyverbs.device import Context  # type: ignore[import-not-found]
-from pyverbs.mr import MR, MW, MWBindInfo  # type: ignore[import-not-found]
-from pyverbs.pd import PD  # type: ignore[import-not-found]
-from pyverbs.pyverbs_error import (  # type: ignore[import-not-found]
-    PyverbsError,
-    PyverbsRDMAError,
-)
-from pyverbs.qp import (  # type: ignore[import-not-found]
-    QP,
-    QPAttr,
-    QPCap,
-    QPEx,
-    QPInitAttr,
-    QPInitAttrEx,
-)
-from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr  # type: ignore[import-not-found]
-from pyverbs.wr import SGE, RecvWR, SendWR  # type: ignore[import-not-found]
+try:
+    import pyverbs.enums as e  # type: ignore[import-not-found]
+    from pyverbs.addr import GID, AHAttr, GlobalRoute  # type: ignore[import-not-found]
+    from pyverbs.cq import CQ  # type: ignore[import-not-found]
+    from pyverbs.device import Context  # type: ignore[import-not-found]
+    from pyverbs.mr import MR, MW, MWBindInfo  # type: ignore[import-not-found]
+    from pyverbs.pd import PD  # type: ignore[import-not-found]
+    from pyverbs.pyverbs_error import (  # type: ignore[import-not-found]
+        PyverbsError,
+        PyverbsRDMAError,
+    )
+    from pyverbs.qp import (  # type: ignore[import-not-found]
+        QP,
+        QPAttr,
+        QPCap,
+        QPEx,
+        QPInitAttr,
+        QPInitAttrEx,
+    )
+    from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr  # type: ignore[import-not-found]
+    from pyverbs.wr import SGE, RecvWR, SendWR  # type: ignore[import-not-found]
+except ImportError as missing:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"agent: {missing}: it needs pyverbs of rdma-core (Debian: python3-pyverbs)")
 
 PORT = 18516
 

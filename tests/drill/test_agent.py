@@ -9,6 +9,8 @@ import math
 import re
 import select
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -556,3 +558,19 @@ def test_what_is_posted_reaches_the_agent_as_it_is() -> None:
     assert asked[-1].items() >= {"length": 12, "flush_type": 3, "flush_level": 1}.items()
     found.post_send(SendWR(WROpcode.ATOMIC_WRITE, atomic_data=b"12345678"))
     assert asked[-1]["atomic_data"] == b"12345678".hex()
+
+
+def test_a_host_without_pyverbs_is_told_what_it_lacks() -> None:
+    agent = Path(__file__).parents[2] / "ibwire" / "drill" / "agent.py"
+    script = (
+        "import runpy, sys; sys.modules['pyverbs'] = None; "
+        f"runpy.run_path({str(agent)!r}, run_name='__main__')"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "it needs pyverbs of rdma-core (Debian: python3-pyverbs)" in ended.stderr
