@@ -21,7 +21,7 @@ from ibwire.errors import PeerError
 from ibwire.link.channel import Channel
 from ibwire.programs import cm, pingpong
 from ibwire.programs.endpoint import Endpoint
-from ibwire.rc.attributes import MTU_BYTES, QPState, QPType
+from ibwire.rc.attributes import MTU_BYTES, MTU_CODES, QPState, QPType
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import is_v4
 from ibwire.rc.qp import QueuePair
@@ -219,13 +219,20 @@ class ByParameters:
         numbers: dict[str, Any] = {"rq_psn": psn, "sq_psn": 0, "mtu": endpoint.path_mtu()}
         if not isinstance(found, dict):
             raise PeerError(f"{self.source}: this is no JSON object")
-        numbers |= found
-        for name, limit in _LIMITS.items():
-            number = numbers.get(name)
-            if name in numbers and (type(number) is not int or not 0 <= number < limit):
+        for name, number in found.items():
+            if name not in _LIMITS:
+                known = ", ".join(_LIMITS)
+                raise PeerError(f"{self.source}: {name[:40]!r} is none of {known}")
+            limit = _LIMITS[name]
+            if type(number) is not int or not 0 <= number < limit:
                 raise PeerError(f"{self.source}: {name} is {number!r}, not a number below {limit}")
-        if "qpn" not in numbers or numbers["mtu"] not in MTU_BYTES.values():
-            raise PeerError(f"{self.source}: qpn, the device's, and a path MTU must be there")
+        if "qpn" not in found:
+            raise PeerError(
+                f"{self.source}: qpn, the number of the device's queue pair, is missing"
+            )
+        numbers |= found
+        if numbers["mtu"] not in MTU_CODES:
+            raise PeerError(f"{self.source}: mtu is {numbers['mtu']}, not one of {list(MTU_CODES)}")
         return numbers
 
     def _read(self) -> bytes:

@@ -398,11 +398,12 @@ def test_a_command_is_told_our_end_of_the_connection() -> None:
     [
         ("{", "this is no JSON"),
         ("[]", "no JSON object"),
-        ("{}", "qpn, the device's"),
+        ("{}", "qpn, the number of the device's queue pair, is missing"),
+        ('{"qpn": 5, "foo": 1}', "'foo' is none of qpn, peer_qpn, "),
         ('{"qpn": "5"}', "qpn is '5'"),
         ('{"qpn": 16777216}', "qpn is 16777216, not a number below 16777216"),
         ('{"qpn": 5, "va": -1}', "va is -1"),
-        ('{"qpn": 5, "mtu": 1000}', "a path MTU"),
+        ('{"qpn": 5, "mtu": 1000}', "mtu is 1000, not one of .256, 512, 1024, "),
         ('{"qpn": true}', "qpn is True"),
     ],
 )
