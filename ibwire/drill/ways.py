@@ -214,7 +214,7 @@ class ByParameters:
         text = self._run(qp, psn) if self.is_command else self._read()
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PeerError(f"{self.source}: this is no JSON: {error}") from None
         numbers: dict[str, Any] = {"rq_psn": psn, "sq_psn": 0, "mtu": endpoint.path_mtu()}
         if not isinstance(found, dict):
@@ -285,7 +285,7 @@ class _Agent:
         self._endpoint.wait(has_come, what, seconds=self._seconds, watch=[channel.fileno()])
         try:
             return json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise PeerError(f"{channel.peer}: this is no agent: {line[:80]!r}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ibwire.drill.packets import Wire
 from ibwire.drill.steps import Impair
 from ibwire.drill.target import TooBusy, Unable
 from ibwire.drill.verdict import Verdict
-from ibwire.drill.ways import ByParameters
+from ibwire.drill.ways import ByParameters, _Agent
 from ibwire.errors import PeerError
 from ibwire.node import OPEN, Frame, Grant
 from ibwire.programs.endpoint import Endpoint
@@ -397,6 +398,7 @@ def test_a_command_is_told_our_end_of_the_connection() -> None:
     ("text", "reason"),
     [
         ("{", "this is no JSON"),
+        ("[" * 100_000, "this is no JSON"),
         ("[]", "no JSON object"),
         ("{}", "qpn, the number of the device's queue pair, is missing"),
         ('{"qpn": 5, "foo": 1}', "'foo' is none of qpn, peer_qpn, "),
@@ -420,6 +422,33 @@ def test_a_source_that_gives_nothing_is_told(tmp_path: Path) -> None:
         connected(str(tmp_path / "none"))
     with pytest.raises(PeerError, match="exit status 3"):
         connected("exit 3", is_command=True)
+
+
+class Deep:
+    """A channel to somebody who answers with brackets."""
+
+    peer = "10.0.0.2:18516"
+    waiting = b"[" * 100_000 + b"\n"
+
+    def fileno(self) -> int:
+        return 0
+
+    def send(self, data: bytes) -> None: ...
+
+    def read(self, size: int) -> bytes | None:
+        return self.waiting if size == len(self.waiting) else None
+
+
+class Waiting(Link):
+    def wait(self, done: Callable[[], bool], what: str, **options: object) -> None:
+        assert done()
+
+
+def test_an_answer_that_nests_too_deep_is_that_of_no_agent() -> None:
+    agent = _Agent(Waiting(), Deep(), 1.0)  # type: ignore[arg-type]
+
+    with pytest.raises(PeerError, match="this is no agent"):
+        agent.ask({"do": "about"})
 
 
 # The command.
