@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from ibwire.drill.cursor import Cursor, unknown
 from ibwire.drill.expressions import Expression, Value, read_expression, read_value
@@ -19,7 +20,7 @@ from ibwire.errors import ScriptError
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.outer import UDP, VLAN, Ethernet, IPv4, IPv6
-from ibwire_layers.schema import Field, Header
+from ibwire_layers.schema import Field, Header, Show
 from ibwire_layers.syndrome import NakCode
 
 WRAPPING = ("psn", "msn")
@@ -49,6 +50,15 @@ NAMES: Mapping[str, Mapping[str, int]] = {
     "icrc": {"good": -1, "bad": -2, "none": -3},
 }
 """Names of the numbers of a word."""
+
+_ADDRESSES = {
+    Show.MAC: "MAC address such as 02:00:0a:00:00:01",
+    Show.IPV4: "IP address such as 10.0.0.1",
+    Show.IPV6: "IP address such as 10.0.0.1 or fd00::1",
+}
+"""What may stand in quotes in the place of a number."""
+
+_MAC_SIZE = 6
 
 _SYNDROMES = ("nak", "rnr", "credits", "syndrome")
 _FLAGS = {"ack": "ack_req", "se": "se"}
@@ -163,7 +173,11 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
         names = NAMES.get(name.text, {})
         if form is not None and name.text in known:
             names = names_of(known[name.text].field)
-        value = _value(cursor, names, said=said)
+        place = known.get(name.text)
+        if place is not None and place.field.show in _ADDRESSES and cursor.here.kind is Kind.TEXT:
+            value = _address(cursor, place.field.show)
+        else:
+            value = _value(cursor, names, said=said)
         if name.text not in vocabulary:
             _put(cursor, fields, known[name.text], name, value)
         elif name.text in words:
@@ -241,6 +255,23 @@ def _value(cursor: Cursor, names: Mapping[str, int], *, said: bool) -> Value:
     return Value(token, ((expression, expression),))
 
 
+def _address(cursor: Cursor, show: Show) -> Value:
+    """An address as people write it, in quotes."""
+    token = cursor.take()
+    try:
+        if show is Show.MAC:
+            octets = bytes.fromhex(token.text.replace(":", ""))
+            if len(octets) != _MAC_SIZE or token.text.lower() != octets.hex(":"):
+                raise ValueError
+        else:
+            octets = ip_address(token.text).packed
+    except ValueError:
+        raise cursor.error(token, f"{token.text!r} is no {_ADDRESSES[show]}") from None
+    number = int.from_bytes(octets)
+    expression = Expression(token, f'"{token.text}"', lambda scope: number, is_plain=True)
+    return Value(token, ((expression, expression),))
+
+
 def _constant(token: Token, value: bool) -> Value:
     number = int(value)
     expression = Expression(token, str(number), lambda scope: number, is_plain=True)
@@ -310,7 +341,7 @@ def _places(headers: tuple[type[Header], ...]) -> dict[str, Place]:
     for part, header in _OUTER.items():
         for entry in header.FIELDS:
             known[f"{part}.{entry.name}"] = Place(part, entry)
-    for version in (IPv6, IPv4):
+    for version in (IPv4, IPv6):  # whose addresses are the wider ones
         for entry in version.FIELDS:
             known[f"ip.{entry.name}"] = Place("ip", entry)
     return known

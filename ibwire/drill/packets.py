@@ -14,6 +14,7 @@ from typing import Any
 from ibwire.drill import manager_messages as management
 from ibwire.drill.expressions import Scope
 from ibwire.drill.literals import NAMES, WRAPPING, Literal, Place, short_name, single
+from ibwire.drill.tokens import Token
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth
@@ -299,11 +300,15 @@ def _numbers(literal: Literal, scope: Scope) -> dict[str, dict[str, int]]:
     given: dict[str, dict[str, int]] = {}
     for place, (token, value) in literal.fields.items():
         number = single(value).evaluate(scope) & _mask(place.field.name)
-        if not 0 <= number < 1 << place.field.width:
-            reason = f"{token.text} is {number:#x}, which does not fit {place.field.width} bits"
-            raise scope.error(token, reason)
+        _check_width(token, number, place.field.width, scope)
         given.setdefault(place.part, {})[place.field.name] = number
     return given
+
+
+def _check_width(token: Token, number: int, width: int, scope: Scope) -> None:
+    if not 0 <= number < 1 << width:
+        reason = f"{token.text} is {number:#x}, which does not fit {width} bits"
+        raise scope.error(token, reason)
 
 
 def _addressed(
@@ -315,10 +320,12 @@ def _addressed(
         return route
     assert isinstance(route, RoCEv2Route)
     for part in parts:
-        names = _names_of(_outer(route, part))
+        widths = _widths_of(_outer(route, part))
         for place, (token, _) in literal.fields.items():
-            if place.part == part and place.field.name not in names:
+            if place.part == part and place.field.name not in widths:
                 raise scope.error(token, f"the packets of this connection have no {token.text}")
+            if place.part == part:
+                _check_width(token, given[part][place.field.name], widths[place.field.name], scope)
     if "eth" in given and route.eth is not None:
         route = replace(route, eth=replace(route.eth, **given["eth"]))
     if "udp" in given:
@@ -339,8 +346,9 @@ def _outer(route: Route, part: str) -> Header | None:
     return {"ip": route.ip, "udp": route.udp, "eth": route.eth}.get(part)
 
 
-def _names_of(header: Header | None) -> set[str]:
-    return set() if header is None else {entry.name for entry in header.FIELDS}
+def _widths_of(header: Header | None) -> dict[str, int]:
+    """Bits by the names of a header's fields."""
+    return {} if header is None else {entry.name: entry.width for entry in header.FIELDS}
 
 
 def _number_at(packet: Packet, place: Place) -> int | None:
@@ -354,7 +362,7 @@ def _number_at(packet: Packet, place: Place) -> int | None:
             header = management.header_of(packet, place.part)
             headers = (*headers, header) if header else headers
         header = next((each for each in headers if place.part == each.KEY), None)
-    if header is None or place.field.name not in _names_of(header):
+    if header is None or place.field.name not in _widths_of(header):
         return None
     number = getattr(header, place.field.name)
     return number if isinstance(number, int) else None

@@ -129,6 +129,12 @@ ERRORS = {
     "> ACK * udp.dst=1": "1:9: dst is no field of udp; expected checksum, dst_port, length, "
     "src_port",
     "> ACK * ieth.rkey=1": "1:9: ACK has no header ieth, but aeth, bth, eth, ip, udp, vlan",
+    '< SEND_ONLY psn ip.src="10.0.0"': "1:24: '10.0.0' is no IP address such as 10.0.0.1 or "
+    "fd00::1",
+    '> ACK * eth.src="02:00:0a"': "1:17: '02:00:0a' is no MAC address such as 02:00:0a:00:00:01",
+    '> ACK * eth.src="10.0.0.1"': "1:17: '10.0.0.1' is no MAC address such as 02:00:0a:00:00:01",
+    '< SEND_ONLY psn ip.src="::1:0:0"': "1:17: ip.src is 0x100000000, which does not fit 32 bits",
+    '> ACK * ip.ttl="64"': "1:16: expected a number, a symbol or a bracket, found 64",
     "mr m\nmr m": "2:4: m is the name of another region or window",
     "mr m\nmw m": "2:4: m is the name of another region or window",
     "mr mr": "1:4: mr is the name of another region or window",

@@ -68,6 +68,10 @@ PASSING = {
     "an event": "qp state=RTR\n" + SENT + "event COMM_EST\n> ACK psn",
     "no event": "event nothing",
     "over IPv6": "qp version=6\n+1us < WRITE_ONLY psn ack len=8 ip.flow_label=7\n> ACK psn",
+    "addresses as people write them": '+1us < WRITE_ONLY psn ack len=8 ip.src="10.0.0.1"\n'
+    '> ACK psn ip.dst="10.0.0.1" ip.src="10.0.0.2" eth.dst="02:00:0a:00:00:01"',
+    "addresses of IPv6": 'qp version=6\n+1us < WRITE_ONLY psn ack ip.src="fd00::1"\n'
+    '> ACK psn ip.src="fd00::2" ip.dst=0xfd000000000000000000000000000001',
     "an unreliable connection": "qp type=UC\n+1us < UC_RDMA_WRITE_ONLY psn len=8\n"
     "memory va len=8 at=0",
 }
