@@ -184,9 +184,7 @@ class _Runner:
                     return
                 raise self._missing(step.line, self._wanted(step), span)
             time, frame = found
-            problems = self._misfit(step, frame)
-            if not problems and not span.first <= time <= span.last:
-                problems = [f"it came at {_shown(time)}, not {span.text}"]
+            problems = self._misfit(step, frame) or _lateness(time, span)
             if problems:
                 if step.most is not None:
                     return
@@ -202,14 +200,17 @@ class _Runner:
             if found is None:
                 raise self._missing(step.line, self._all_wanted(left), span)
             time, frame = found
+            problems: list[str] = []
             for member in left:
-                if not self._misfit(member, frame) and span.first <= time <= span.last:
+                misfit = self._misfit(member, frame) or _lateness(time, span)
+                if not misfit:
                     left.remove(member)
                     self._take(member.line)
                     break
+                problems.append(f"line {member.line.number}: {'; '.join(misfit)}")
             else:
                 wanted = f"in any order {self._all_wanted(left, frame)}{_when(step.when, span)}"
-                raise self._unexpected(step.line, wanted, [])
+                raise self._unexpected(step.line, wanted, problems)
 
     def _silence(self, step: Silence) -> None:
         length = 0 if step.when.low is None else self._duration(step.when.low)
@@ -351,17 +352,20 @@ class _Runner:
         self._note(OUT_OF, self._described(frame, to_device=False), line, frame, time)
 
     def _misfit(self, step: Hear, frame: Frame) -> list[str]:
-        """Why a packet fits none of the alternatives; nothing if it fits one."""
+        """Why a packet fits none of the alternatives, for each; nothing if it fits one."""
         packet = parse(frame)
         if isinstance(packet, str):
             return [packet]
-        found: list[str] = []
+        problems: list[str] = []
         for literal in step.alternatives:
             self._aim(literal, to_device=False)
             found = differences(literal, packet, self._device.wire, self._scope)
             if not found:
                 return []
-        return found if len(step.alternatives) == 1 else ["it fits none of them"]
+            if len(step.alternatives) == 1:
+                return found
+            problems.append(f"{literal.token.text}: {'; '.join(found)}")
+        return problems
 
     def _aim(self, literal: Literal, *, to_device: bool, packet: Packet | None = None) -> None:
         """Let symbols stand for what they are in a packet of this kind."""
@@ -486,6 +490,12 @@ def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, 
         if name == "version" and number not in ADDRESSES:
             raise scope.error(token, f"version is {number}, not 4 or 6")
     return asked.token, given
+
+
+def _lateness(time: Time, span: _Span) -> list[str]:
+    if span.first <= time <= span.last:
+        return []
+    return [f"it came at {_shown(time)}, not {span.text}"]
 
 
 def _when(when: When, span: _Span) -> str:

@@ -357,6 +357,39 @@ def test_a_device_that_sends_for_ever_is_a_failure() -> None:
     assert failure == (4, "a device that comes to rest", "more than 20000 packets")
 
 
+@pytest.mark.parametrize(
+    ("expected", "details"),
+    [
+        (
+            "> ACK psn+1 msn=7 | SEND_ONLY * | any 9",
+            [
+                "ACK: psn 100, not psn+1 (101); msn 1, not 7",
+                "SEND_ONLY: opcode ACKNOWLEDGE, not SEND_ONLY",
+                "any: psn 100, not 9",
+            ],
+        ),
+        (
+            "unordered {\n> ACK psn+1\n> SEND_ONLY * | ACK * msn=4\n}",
+            [
+                "line 3: psn 100, not psn+1 (101)",
+                "line 4: SEND_ONLY: opcode ACKNOWLEDGE, not SEND_ONLY; ACK: msn 1, not 4",
+            ],
+        ),
+        (
+            "+5us unordered {\n> ACK psn\n}",
+            ["line 3: it came at 1.000 us, not at 6.000 us"],
+        ),
+    ],
+)
+def test_of_several_packets_each_is_told_why_it_does_not_fit(
+    expected: str, details: list[str]
+) -> None:
+    failure = drill(SENT + expected).failure
+
+    assert failure is not None
+    assert list(failure.details) == details
+
+
 def test_a_packet_without_an_icrc_is_told_as_it_was_sent() -> None:
     verdict = drill("+1us < WRITE_ONLY psn ack len=8 icrc=none\n+1ms silence")
 
