@@ -13,7 +13,7 @@ import click
 
 from ibwire.cli.drill_live import LiveWish, live_options
 from ibwire.cli.values import QueuePairNumber
-from ibwire.drill import Verdict, load, report, run
+from ibwire.drill import Case, Script, Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
 from ibwire.drill.live import Bench
 from ibwire.drill.recorded import Exchange, judge, read_exchange
@@ -131,7 +131,18 @@ class _Run:
     def carry_out(
         self, scripts: Sequence[Path], exchange: Exchange | None, bench: Bench | None
     ) -> int | None:
-        """All cases of all scripts; the number of the signal that has ended it, if one has."""
+        """All cases of all scripts; the number of the signal that has ended it, if one has.
+
+        What did not run because of that is among the verdicts all the same.
+        """
+        number = self._carry_out(scripts, exchange, bench)
+        if number is not None or self.broken:
+            self._pass_over(scripts, self.broken or "interrupted", recorded=exchange is not None)
+        return number
+
+    def _carry_out(
+        self, scripts: Sequence[Path], exchange: Exchange | None, bench: Bench | None
+    ) -> int | None:
         for path in scripts:
             try:
                 for verdict in self._run(path, exchange, bench):
@@ -150,9 +161,7 @@ class _Run:
 
     def _run(self, path: Path, exchange: Exchange | None, bench: Bench | None) -> Iterator[Verdict]:
         script = load(path, self._profile, recorded=exchange is not None)
-        for case in script.cases:
-            if self._wanted is not None and self._wanted not in f"{path} [{case.name}]":
-                continue
+        for case in self._cases(script):
             try:
                 if exchange is not None:
                     verdict = judge(script, case, exchange, self._profile)
@@ -164,6 +173,29 @@ class _Run:
                 self._refuse(CaseError(case.name, error))
             else:
                 yield verdict
+
+    def _pass_over(self, scripts: Sequence[Path], why: str, *, recorded: bool) -> None:
+        """Let what has not been carried out count as not run."""
+        done = {(verdict.path, verdict.case) for verdict in self.verdicts}
+        done |= {(error.path, error.case) for error in self.errors if isinstance(error, CaseError)}
+        for path in scripts:
+            try:
+                script = load(path, self._profile, recorded=recorded)
+            except ScriptError:
+                continue
+            for case in self._cases(script):
+                if (script.path, case.name) not in done:
+                    rest = Verdict(
+                        script.path, case.name, script.rule, script.section, self._profile
+                    )
+                    rest.skipped, rest.is_lost = f"not run: {why}", True
+                    self._take(rest)
+
+    def _cases(self, script: Script) -> Iterator[Case]:
+        """Those that are wanted."""
+        for case in script.cases:
+            if self._wanted is None or self._wanted in f"{script.path} [{case.name}]":
+                yield case
 
     def _refuse(self, error: ScriptError) -> None:
         self.errors.append(error)

@@ -133,9 +133,13 @@ def test_an_interrupted_run_tells_what_it_has(
     result = drill(scripts, "--junit", scripts / "out.xml")
 
     assert result.exit_code == 130
-    assert result.stdout.splitlines()[-1] == "2 scripts, 1 case, profile spec: 1 failed"
+    assert result.stdout.splitlines()[-1] == (
+        "2 scripts, 2 cases, profile spec: 1 failed, 1 not run"
+    )
     assert result.stderr == "ibwire: interrupted; the rest did not run\n"
-    assert (scripts / "out.xml").read_text().count("<testcase") == 1
+    junit = (scripts / "out.xml").read_text()
+    assert junit.count("<testcase") == 2
+    assert junit.count('<skipped message="not run: interrupted" />') == 1
 
 
 def test_output_holds_a_capture_of_each_failure(scripts: Path, tmp_path: Path) -> None:
@@ -209,9 +213,11 @@ def test_a_capture_that_cannot_be_written_ends_the_run_with_what_there_is(script
     result = drill(scripts, "-o", scripts / "out", "--junit", scripts / "out.xml")
 
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1] == "2 scripts, 1 case, profile spec: 1 failed"
+    assert result.stdout.splitlines()[-1] == (
+        "2 scripts, 2 cases, profile spec: 1 failed, 1 not run"
+    )
     assert result.stderr.endswith(": is a directory; the rest did not run\n")
-    assert (scripts / "out.xml").read_text().count("<testcase") == 1
+    assert (scripts / "out.xml").read_text().count("<testcase") == 2
 
 
 def test_what_is_no_file_below_a_directory_is_passed_over(scripts: Path) -> None:

@@ -340,7 +340,7 @@ def test_a_signal_ends_the_run_with_what_was_found(
     status, output, errors = end(running)
 
     assert status == 128 + number
-    assert "2 scripts, 1 case, profile spec: all passed\n" in output
+    assert "2 scripts, 2 cases, profile spec: 1 passed, 1 not run\n" in output
     assert "ibwire: interrupted; the rest did not run\n" in errors
 
 
