@@ -169,7 +169,7 @@ def test_what_a_device_has_not_got_does_not_keep_the_next_case_from_running(
 def test_what_the_device_sends_unasked_is_a_failure(
     drill: Drill, write: Callable[..., Path]
 ) -> None:
-    status, output, _ = end(drill(write(WRITE)))
+    status, output, _ = end(drill(write(WRITE), *CALM))
 
     assert status == 1
     assert "  expected  nothing after this line\n  got       ACKNOWLEDGE psn (100)" in output
