@@ -9,6 +9,11 @@ The first byte of a request's private data says what else may become of it: modu
 refused, 2 waits for a decision until it is refused after all, 3 is accepted and ended as soon
 as it is established.
 
+Private data that begin with `call` are refused, too, but whoever has sent them is then asked
+for a connection, at the address and the port that the request came from, so that the side
+that asks can be attacked. They are the private data of that request as well, and their fifth
+byte says what becomes of its answer: as above.
+
 Source: rdma_cma.h of rdma-core for the functions and the layout of what they take.
 """
 
@@ -22,7 +27,7 @@ import socket
 import struct
 import sys
 import time
-from ctypes import POINTER, byref, c_int, c_uint8, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_int, c_size_t, c_uint8, c_uint32, c_void_p, sizeof
 
 PORT = 7174
 """That of rping."""
@@ -35,17 +40,43 @@ BACKLOG = 1024
 FIRST_QPN = 0xE00000
 """Of queue pairs that there are not; devices count from below."""
 
-CONNECT_REQUEST, CONNECT_ERROR, UNREACHABLE = 4, 6, 7
-REJECTED, DEVICE_REMOVAL, TIMEWAIT_EXIT = 8, 11, 15
+ADDR_RESOLVED, ROUTE_RESOLVED, CONNECT_REQUEST, CONNECT_RESPONSE = 0, 2, 4, 5
+ESTABLISHED, DISCONNECTED = 9, 10
 """rdma_cm_event_type."""
 
-ESTABLISHED, DISCONNECTED = 9, 10
+OVER = (1, 3, 6, 7, 8, 11, 15)
+"""Those after which nothing is left of a connection: errors of address, route and connection,
+UNREACHABLE, REJECTED, DEVICE_REMOVAL, TIMEWAIT_EXIT."""
 
 ACCEPT, REFUSE, WAIT, LEAVE = range(4)
 """What a request may wish for."""
 
+CALL = b"call"
+"""What private data begin with that ask to be asked."""
+
+CALL_SIZE = 9
+"""Bytes of them that come back: then a wish, and what the caller knows it by."""
+
 PATIENCE = 5.0
-"""Seconds until a request that waits is refused."""
+"""Seconds until what waits is refused: a request, or its answer."""
+
+CALLING = 20.0
+"""Seconds that an answer to a request of ours may take."""
+
+MOST_CALLS = 256
+"""Of our requests that are not answered: the oldest is given up for another one."""
+
+RESOLUTION_MS = 2000
+"""Until it is given up to find the way to an address."""
+
+ONLY_OF_ITS_VERSION = 0, 2
+"""RDMA_OPTION_ID and RDMA_OPTION_ID_AFONLY."""
+
+SOCKADDR_SIZE = 128
+"""Bytes of a sockaddr_storage, as which rdma_addr has either address."""
+
+PORT_PLACE = 2
+"""Where a port is in a sockaddr_in and in a sockaddr_in6."""
 
 
 class Parameters(ctypes.Structure):
@@ -61,6 +92,15 @@ class Parameters(ctypes.Structure):
         ("rnr_retry_count", c_uint8),
         ("srq", c_uint8),
         ("qp_num", c_uint32),
+    )
+
+
+class Identifier(ctypes.Structure):
+    """rdma_cm_id, as far as it says who talks to whom."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("verbs", "channel", "context", "qp")),
+        *((name, c_uint8 * SOCKADDR_SIZE) for name in ("own", "peer")),
     )
 
 
@@ -85,16 +125,14 @@ class Listener:
         self._channel = self._library.rdma_create_event_channel()
         if not self._channel:
             raise _failure("rdma_create_event_channel")
-        listening = c_void_p()
-        self._call("rdma_create_id", self._channel, byref(listening), None, TCP_SPACE)
-        # A sockaddr_in of any address.
-        address = struct.pack("=H", socket.AF_INET) + struct.pack(">H4s8x", port, bytes(4))
-        self._call("rdma_bind_addr", listening, address)
-        self._call("rdma_listen", listening, BACKLOG)
-        self._accepted = 0
+        self._listen(port)
+        self._numbers = 0
+        """Queue pairs that were named."""
         self._fd = ctypes.cast(self._channel, POINTER(c_int))[0]
         self._waiting: dict[int, float] = {}
-        """Requests that wait, and until when."""
+        """Requests and answers that wait, and until when."""
+        self._calling: dict[int, tuple[float, bytes]] = {}
+        """Requests of ours, until when they may be answered, and their private data."""
         self._leaving: set[int] = set()
 
     def serve(self) -> None:
@@ -105,6 +143,25 @@ class Listener:
             now = time.monotonic()
             for connection in [each for each, until in self._waiting.items() if until < now]:
                 self._refuse(connection)
+            for connection in [each for each, (until, _) in self._calling.items() if until < now]:
+                self._forget(connection)
+
+    def _listen(self, port: int) -> None:
+        """Listen to IPv6 and IPv4, or to IPv4 alone where the host has no other."""
+        for address in (
+            struct.pack("=H", socket.AF_INET6) + struct.pack(">H24x", port),
+            struct.pack("=H", socket.AF_INET) + struct.pack(">H12x", port),
+        ):
+            listening = self._created()
+            # Whatever net.ipv6.bindv6only says; one of IPv4 does not mind.
+            no = c_int(0)
+            self._library.rdma_set_option(listening, *ONLY_OF_ITS_VERSION, byref(no), sizeof(no))
+            if not self._library.rdma_bind_addr(listening, address):
+                self._call("rdma_listen", listening, BACKLOG)
+                return
+            failure = _failure("rdma_bind_addr")
+            self._library.rdma_destroy_id(listening)
+        raise failure
 
     def _handle(self) -> None:
         """The next event."""
@@ -113,21 +170,95 @@ class Listener:
         event = pointer.contents
         kind, connection, asked = event.event, int(event.id), event.parameters
         wanted = asked.initiator_depth, asked.responder_resources
-        has_wish = kind == CONNECT_REQUEST and asked.private_data and asked.private_data_len
-        wish = ctypes.string_at(asked.private_data, 1)[0] % 4 if has_wish else ACCEPT
+        has_data = kind == CONNECT_REQUEST and asked.private_data
+        data = ctypes.string_at(asked.private_data, asked.private_data_len) if has_data else b""
         self._library.rdma_ack_cm_event(pointer)
-        if kind == CONNECT_REQUEST and wish == REFUSE:
+        if kind == CONNECT_REQUEST and data.startswith(CALL):
+            self._call_back(connection, data[:CALL_SIZE].ljust(CALL_SIZE, b"\0"))
             self._refuse(connection)
-        elif kind == CONNECT_REQUEST and wish == WAIT:
-            self._waiting[connection] = time.monotonic() + PATIENCE
         elif kind == CONNECT_REQUEST:
-            if wish == LEAVE:
-                self._leaving.add(connection)
-            self._accept(connection, *wanted)
+            self._decide(connection, data[0] % 4 if data else ACCEPT, *wanted)
+        elif kind == CONNECT_RESPONSE and connection in self._calling:
+            self._answer(connection, self._calling.pop(connection)[1][len(CALL)] % 4)
+        elif kind in (ADDR_RESOLVED, ROUTE_RESOLVED) and connection in self._calling:
+            self._go_on(connection, kind)
         elif kind == DISCONNECTED or (kind == ESTABLISHED and connection in self._leaving):
             self._library.rdma_disconnect(connection)
-        elif kind in (CONNECT_ERROR, UNREACHABLE, REJECTED, DEVICE_REMOVAL, TIMEWAIT_EXIT):
+        elif kind in OVER:
             self._forget(connection)
+
+    # Who asks us.
+
+    def _decide(self, connection: int, wish: int, depth: int, resources: int) -> None:
+        """Do what a request wishes for."""
+        if wish == REFUSE:
+            self._refuse(connection)
+        elif wish == WAIT:
+            self._waiting[connection] = time.monotonic() + PATIENCE
+        else:
+            if wish == LEAVE:
+                self._leaving.add(connection)
+            parameters = self._parameters(min(resources, 1), min(depth, 1))
+            if self._library.rdma_accept(connection, byref(parameters)):
+                self._forget(connection)  # the peer has given up already
+
+    # Whom we ask.
+
+    def _call_back(self, asking: int, data: bytes) -> None:
+        """Begin to ask who has asked for it."""
+        ends = Identifier.from_address(asking)
+        own, peer = bytes(ends.own), bytes(ends.peer)
+        own = own[:PORT_PLACE] + bytes(2) + own[PORT_PLACE + 2 :]  # from any port
+        connection = self._created()
+        self._calling[connection] = (time.monotonic() + CALLING, data)
+        if len(self._calling) > MOST_CALLS:
+            self._forget(next(iter(self._calling)))
+        if self._library.rdma_resolve_addr(connection, own, peer, RESOLUTION_MS):
+            self._forget(connection)
+
+    def _go_on(self, connection: int, kind: int) -> None:
+        """The way is known by half, or as a whole."""
+        library = self._library
+        if kind == ADDR_RESOLVED:
+            failed = library.rdma_resolve_route(connection, RESOLUTION_MS)
+        else:
+            data = self._calling[connection][1]
+            parameters = self._parameters(1, 1)
+            content = ctypes.create_string_buffer(data, len(data))
+            parameters.private_data = ctypes.cast(content, c_void_p)
+            parameters.private_data_len = len(data)
+            failed = library.rdma_connect(connection, byref(parameters))
+        if failed:
+            self._forget(connection)
+
+    def _answer(self, connection: int, wish: int) -> None:
+        """Do what was wished for when an answer has come."""
+        library = self._library
+        if wish == REFUSE:
+            self._refuse(connection)
+        elif wish == WAIT:
+            self._waiting[connection] = time.monotonic() + PATIENCE
+        elif library.rdma_establish(connection):
+            self._forget(connection)  # the peer has given up already
+        elif wish == LEAVE:  # nothing is told to who has established a connection
+            library.rdma_disconnect(connection)
+
+    # Either.
+
+    def _parameters(self, resources: int, depth: int) -> Parameters:
+        self._numbers += 1
+        return Parameters(
+            responder_resources=resources,
+            initiator_depth=depth,
+            retry_count=7,
+            rnr_retry_count=7,
+            qp_num=FIRST_QPN + self._numbers % 0x100000,
+        )
+
+    def _created(self) -> int:
+        made = c_void_p()
+        self._call("rdma_create_id", self._channel, byref(made), None, TCP_SPACE)
+        return int(made.value or 0)
 
     def _refuse(self, connection: int) -> None:
         self._library.rdma_reject(connection, None, 0)
@@ -135,19 +266,9 @@ class Listener:
 
     def _forget(self, connection: int) -> None:
         self._waiting.pop(connection, None)
+        self._calling.pop(connection, None)
         self._leaving.discard(connection)
         self._library.rdma_destroy_id(connection)
-
-    def _accept(self, connection: int, depth: int, resources: int) -> None:
-        self._accepted += 1
-        parameters = Parameters(
-            responder_resources=min(resources, 1),
-            initiator_depth=min(depth, 1),
-            rnr_retry_count=7,
-            qp_num=FIRST_QPN + self._accepted % 0x100000,
-        )
-        if self._library.rdma_accept(connection, byref(parameters)):
-            self._forget(connection)  # the peer has given up already
 
     def _call(self, name: str, *arguments: object) -> None:
         if getattr(self._library, name)(*arguments):
@@ -163,6 +284,11 @@ def _library() -> ctypes.CDLL:
     library.rdma_listen.argtypes = [c_void_p, c_int]
     library.rdma_get_cm_event.argtypes = [c_void_p, c_void_p]
     library.rdma_ack_cm_event.argtypes = [c_void_p]
+    library.rdma_set_option.argtypes = [c_void_p, c_int, c_int, c_void_p, c_size_t]
+    library.rdma_resolve_addr.argtypes = [c_void_p, ctypes.c_char_p, ctypes.c_char_p, c_int]
+    library.rdma_resolve_route.argtypes = [c_void_p, c_int]
+    library.rdma_connect.argtypes = [c_void_p, c_void_p]
+    library.rdma_establish.argtypes = [c_void_p]
     library.rdma_accept.argtypes = [c_void_p, c_void_p]
     library.rdma_reject.argtypes = [c_void_p, c_void_p, c_uint8]
     library.rdma_disconnect.argtypes = [c_void_p]
