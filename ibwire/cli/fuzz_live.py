@@ -160,6 +160,7 @@ _OPTIONS = (
         "--service",
         type=click.IntRange(1, 65535),
         metavar="PORT",
-        help="Attack its connection manager (role cm), by who listens to this port of the RDMA-CM.",
+        help="Attack its connection manager (role cm), by who listens to this port of the "
+        "RDMA-CM and, if it is listener.py, also asks for connections.",
     ),
 )

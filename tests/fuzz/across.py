@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from random import Random
 from types import SimpleNamespace
 
-from ibwire.cm import ManagedDevice, reply
+from ibwire.cm import ManagedDevice
 from ibwire.cm.connection import Event
 from ibwire.cm.messages import Received, decode, encode
 from ibwire.cm.states import EventKind, State
-from ibwire.errors import VerbsError
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
-from ibwire.fuzz.live_cm import listener
 from ibwire.node import OPEN, Frame, Grant
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.device import Device, gid_of, mac_of
 from ibwire.rc.path import Path, ethernet_route
 from ibwire.units import S, Time
 from ibwire_layers import cm
+from live.obeying import Obeying
 
 SERVICE = 7174
 
@@ -89,7 +87,6 @@ class Across:
         self.is_dead = False
         self.alter = alter
         self._longest = longest
-        self._obeys = obeys
         self._tagged = tagged
         self._forgets = forgets
         self.travels = travels
@@ -98,8 +95,8 @@ class Across:
         self._lateness = Random(3)
         self._arriving: deque[tuple[Time, Frame]] = deque()
         self._undecided: list[tuple[Time, Event]] = []
-        self._accepted = 0
         self._far = ManagedDevice(Device("there", ADDRESS), Random(2))
+        self._application = Obeying(self._far.manager, obeys=obeys)
         self._listen()
         self._path = Path(
             ethernet_route(
@@ -120,6 +117,11 @@ class Across:
         """Connections that it believes in."""
         states = [each.state for each in self._far.manager.connections]
         return states.count(State.ESTABLISHED)
+
+    @property
+    def states(self) -> set[State]:
+        """Those of its connections."""
+        return {each.state for each in self._far.manager.connections}
 
     def revive(self) -> None:
         """Start it again."""
@@ -166,8 +168,7 @@ class Across:
         self._speak()
         for due in [each for each in self._undecided if each[0] <= now]:
             self._undecided.remove(due)
-            with suppress(VerbsError):  # the peer has given up already
-                self._decide(due[1])
+            self._application.handle(due[1], now)
             self._speak()
         while self._arriving and self._arriving[0][0] <= now:
             self._hear(self._arriving.popleft()[1])
@@ -181,21 +182,6 @@ class Across:
         while (frame := self._far.poll_transmit(now)) is not None:
             before = self._arriving[-1][0] if self._arriving else 0
             self._arriving.append((max(before, now + self.travels(random)), frame))
-
-    def _decide(self, event: Event) -> None:
-        manager, now, asked = self._far.manager, self.live.now, event.connection.request
-        is_wish = self._obeys and isinstance(asked, cm.REQ)
-        wish = asked.private_data[36] % 4 if is_wish else listener.ACCEPT
-        if event.kind is EventKind.CONNECT_REQUEST and wish == listener.REFUSE:
-            manager.reject(event.connection, now)
-        elif event.kind is EventKind.ESTABLISHED and wish == listener.LEAVE:
-            manager.disconnect(event.connection, now)
-        elif event.kind is EventKind.CONNECT_REQUEST and wish != listener.WAIT:
-            self._accepted += 1
-            answer = reply(qpn=0x500 + self._accepted, starting_psn=7 * self._accepted)
-            manager.accept(event.connection, answer, now)
-        elif event.kind is EventKind.RESOLVE_REQUEST:
-            manager.reject(event.connection, now)
 
     def _hear(self, frame: Frame) -> None:
         for altered in self._altered(frame):

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from fuzz.across import SERVICE, Across, Alter, Late
-from ibwire.cm.messages import Received
+from ibwire.cm.messages import Received, request
 from ibwire.cm.states import State
 from ibwire.errors import PeerError
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Report
-from ibwire.fuzz.case import Case, CaseError, Connection, Mad, RunsAway, Step
+from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, RunsAway, Step
 from ibwire.fuzz.cm.campaign import manager_generators
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS
@@ -89,6 +89,11 @@ def test_a_right_manager_whose_application_obeys_raises_no_alarm_either() -> Non
         "ESTABLISHED",
         "DREQ_SENT",
         "ANSWERED",
+        "REQ_SENT",
+        "MRA_REQ_RCVD",
+        "REP_RCVD",
+        "MRA_REP_SENT",
+        "IDLE",
     }
 
 
@@ -336,6 +341,119 @@ def test_a_device_is_called_by_its_own_numbers_and_answers_with_them(step: Mad) 
     assert differences(Across(), Mad(), Mad(message="RTU"), step) == [None, None, None]
 
 
+CALLED = Command("connect")
+"""Exchange 0 accepts, 5 leaves at once, 6 waits, 7 refuses."""
+
+
+@pytest.mark.parametrize(
+    ("exchange", "state", "after_dreq"),
+    [
+        (0, State.ESTABLISHED, State.TIMEWAIT),
+        (5, State.DREQ_SENT, State.TIMEWAIT),
+        (6, State.REP_RCVD, State.REP_RCVD),
+        (7, State.TIMEWAIT, State.TIMEWAIT),
+    ],
+)
+def test_a_device_that_is_told_to_asks_and_does_what_the_exchange_wishes_for(
+    exchange: int, state: State, after_dreq: State
+) -> None:
+    across = Across(obeys=True)
+    meet(target := bench(across))
+    live = duel(target, SPEC)
+    rep, dreq = (Mad(message=message, exchange=exchange) for message in ("REP", "DREQ"))
+
+    assert [live.step(Command("connect", exchange)), live.step(rep)] == [None, None]
+    assert live.follower.stage(exchange) is state
+    assert live.step(dreq) is None
+    assert live.follower.stage(exchange) is after_dreq
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Mad(message="REJ"),
+        Mad(message="MRA"),
+        Mad(message="REP", fields={"rep.remote_comm_id": ("id", 1)}),
+        Mad(message="REP", fields={"rep.local_comm_id": 0xFFFFFFFF}),
+        Mad(message="REP", fields={"rep.local_qpn": 0}),
+        Mad(message="REP", cut=40),
+        Mad(message="RTU"),
+        Mad(message="DREQ"),
+        Mad(
+            message="DREQ",
+            fields={"dreq.remote_comm_id": ("id", 1), "dreq.local_comm_id": ("own.id", -1)},
+        ),
+        Mad(message="SIDR_REP"),
+        Mad(message="LAP"),
+    ],
+    ids=str,
+)
+def test_a_device_that_has_asked_answers_with_its_own_numbers(step: Mad) -> None:
+    """Which the reference has taken over."""
+    steps: tuple[Step, ...] = (CALLED, step, Mad(message="REP"), Mad(message="DREQ"))
+
+    assert differences(Across(obeys=True), *steps) == [None] * 4
+
+
+@pytest.mark.parametrize("exchange", [0, 5, 6, 7])
+@pytest.mark.parametrize("messages", [(), ("MRA",), ("REP",), ("REP", "REP")], ids=str)
+def test_nothing_is_left_of_what_a_device_has_asked_for(
+    exchange: int, messages: tuple[str, ...]
+) -> None:
+    across = Across(obeys=True)
+    meet(target := bench(across))
+    live = duel(target, SPEC)
+    for step in (
+        Command("connect", exchange),
+        *(Mad(message=each, exchange=exchange) for each in messages),
+    ):
+        assert live.step(step) is None
+
+    target.leave()
+
+    assert across.states <= {State.TIMEWAIT, State.ANSWERED}
+
+
+def test_what_other_applications_ask_for_is_their_own_affair() -> None:
+    """With every message of the manager comes a request that nobody has told it to send."""
+
+    def also_asks(received: Received) -> list[Received]:
+        other = request(service_id=7, source=1, destination=2, qpn=3, starting_psn=4)
+        return [Received(5, other.altered(local_comm_id=6)), received]
+
+    report = run(Across(also_asks, obeys=True), 500)
+
+    assert (dict(report.seen), dict(report.unstable)) == ({}, {})
+
+
+def test_who_is_told_to_ask_in_vain_ends_the_case() -> None:
+    """It may have no time for it just now."""
+    across = Across(obeys=True)
+    meet(target := bench(across))
+    live = duel(target, SPEC)
+    across.alter = without(cm.REQ)
+
+    assert (live.step(CALLED), live.is_over) == (None, True)
+
+
+def test_a_request_of_the_device_is_due_whatever_was_asked_before_it() -> None:
+    """Here for a partition in which it need not be, so that the answer is open."""
+    across = Across(ASKING_FAULTS["cm.req.service_id"], obeys=True)
+    steps = Mad(fields={"req.pkey": 0x1234}), Command("connect", 1)
+
+    difference = differences(across, *steps)[1]
+
+    assert difference is not None
+    assert (len(difference.expected), len(difference.got)) == (1, 1)
+
+
+def test_a_device_is_told_nothing_but_to_ask() -> None:
+    meet(target := bench(Across(obeys=True)))
+
+    with pytest.raises(CaseError, match="sent messages and told to connect, and no more"):
+        duel(target, SPEC).step(Command("disconnect"))
+
+
 @pytest.mark.parametrize("mtu", [1, 9])
 def test_a_device_may_be_silent_about_a_partition_that_it_is_not_in(mtu: int) -> None:
     """And then nothing is known of the connection."""
@@ -351,6 +469,11 @@ def test_a_device_may_be_silent_about_a_partition_that_it_is_not_in(mtu: int) ->
 
 
 # What is wrong.
+
+
+def without(kind: type) -> Alter:
+    """A manager that never says something."""
+    return lambda received: [] if isinstance(received.message, kind) else [received]
 
 
 def changed(kind: type, **changes: Any) -> Alter:
@@ -378,7 +501,7 @@ FAULTS = {
     ),
     "cm.sidr_rep.service_id": changed(cm.SIDR_REP, service_id=lambda said: said.service_id + 1),
     "mad.transaction_id": changed(cm.DREP, transaction=True),
-    "instead of DREP": lambda received: [] if isinstance(received.message, cm.DREP) else [received],
+    "instead of DREP": without(cm.DREP),
 }
 """Managers with a fault, by what the name of a finding says."""
 
@@ -390,6 +513,32 @@ def test_what_the_specification_fixes_is_found(text: str) -> None:
     found = next((each for each in campaign.run(2000) if text in each.bucket), None)
 
     assert found is not None
+    assert len(found.case.steps) <= 3
+    assert campaign.lost == ""
+
+
+ASKING_FAULTS = {
+    "cm.rtu.remote_comm_id": changed(cm.RTU, remote_comm_id=lambda said: said.remote_comm_id ^ 1),
+    "cm.rtu.local_comm_id": changed(cm.RTU, local_comm_id=lambda said: said.local_comm_id ^ 1),
+    "mad.transaction_id": changed(cm.RTU, transaction=True),
+    "instead of RTU": without(cm.RTU),
+    "cm.req.service_id": changed(cm.REQ, service_id=lambda said: said.service_id + 1),
+    "cm.req.primary_local_gid": changed(cm.REQ, primary_local_gid=lambda said: 1),
+    "cm.req.primary_remote_gid": changed(cm.REQ, primary_remote_gid=lambda said: 1),
+    "cm.rej.message_rejected": changed(cm.REJ, message_rejected=lambda said: 0),
+}
+"""Managers that do something wrong when they ask, by what the name of a finding says."""
+
+
+@pytest.mark.parametrize("text", ASKING_FAULTS)
+def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) -> None:
+    across = Across(ASKING_FAULTS[text], obeys=True)
+    campaign = LiveManagerCampaign(bench(across), manager_generators(3))
+
+    found = next((each for each in campaign.run(2000) if text in each.bucket), None)
+
+    assert found is not None
+    assert CALLED.what in [each.what for each in found.case.steps if isinstance(each, Command)]
     assert len(found.case.steps) <= 3
     assert campaign.lost == ""
 
@@ -418,6 +567,33 @@ def test_a_manager_that_dies_is_a_finding_that_names_what_it_died_of() -> None:
     assert isinstance(last, Mad)
     assert oddity(last) == "a datagram longer than a MAD"
     assert report.packets < 1000
+
+
+def test_a_case_is_told_of_a_device_that_is_dead_as_if_it_had_asked() -> None:
+    across = Across(obeys=True)
+    meet(target := bench(across))
+    target.dead = "gone"
+    before = len(across.sent)
+    case = Case(Connection(), (CALLED, Mad(message="REP"), Mad(message="DREQ")))
+
+    recording = record(case, manager_target(target))
+
+    assert [entry.text.split()[0] for entry in recording.entries] == ["REP", "DREQ"]
+    assert (recording.got, len(across.sent)) == (["gone"], before)
+
+
+def test_a_manager_that_asks_no_more_is_a_finding() -> None:
+    said: list[Received] = []
+
+    def tires(received: Received) -> list[Received]:
+        said.append(received)
+        return [] if len(said) > 500 and isinstance(received.message, cm.REQ) else [received]
+
+    campaign = LiveManagerCampaign(bench(Across(tires, obeys=True)), manager_generators(1))
+    found = list(campaign.run(2000))
+
+    assert campaign.lost == f"{ADDRESS} does not ask for connections any more"
+    assert [each.bucket for each in found] == ["the manager is dead after connect"]
 
 
 class Restarted:

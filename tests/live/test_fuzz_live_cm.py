@@ -34,6 +34,43 @@ def test_a_right_manager_raises_no_alarm(serve: Serve, fuzz: Fuzz, service: int)
     assert (run["role"], run["packets"], run["unstable"]) == ("cm", 1500, {})
 
 
+@pytest.mark.parametrize("version", [0, 1], ids=["IPv4", "IPv6"])
+def test_a_right_manager_that_asks_itself_raises_no_alarm(
+    serve: Serve, fuzz: Fuzz, tmp_path: Path, version: int
+) -> None:
+    """When it is told to, by who listens."""
+    serve("cm_caller.py", PORT)
+    directory = tmp_path / "run"
+
+    status, output, errors = fuzz(
+        *("--budget", "1500pkt", "-o", directory, "--json", *SERVICE), peer=ADDRESSES["b"][version]
+    )
+
+    run = json.loads(output.splitlines()[-1])
+    assert (status, run["findings"], run["lost"], run["unstable"]) == (0, {}, None, {}), errors
+    coverage = json.loads((directory / "run.json").read_text())["coverage"]
+    states = {state for state, *_ in coverage}
+    assert states >= {"REQ_SENT", "MRA_REQ_RCVD", "REP_RCVD", "ESTABLISHED", "DREQ_SENT", "IDLE"}
+
+
+def test_what_the_side_that_asks_does_wrong_is_found_and_found_again(
+    serve: Serve, fuzz: Fuzz, tmp_path: Path
+) -> None:
+    serve("cm_caller.py", PORT, "stubborn")
+    directory = tmp_path / "found"
+
+    status, output, errors = fuzz("--stop-after", 1, "-o", directory, "--json", *SERVICE)
+    replayed = fuzz("replay", directory / "F0001", *SERVICE)
+    shortened = fuzz("min", directory / "F0001", *SERVICE)
+
+    found, run = map(json.loads, output.splitlines())
+    assert (status, run["lost"]) == (1, None), errors
+    assert found["bucket"] == "REP in IDLE: RTU instead of silence"
+    assert [step.split()[0] for step in found["steps"]] == ["connect", "REJ", "REP"]
+    assert (replayed[0], shortened[0]) == (1, 1)
+    assert "differs at step" in replayed[1]
+
+
 def test_a_wrong_answer_is_found_and_found_again(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """With a case that is as short as can be, and has other numbers when it is replayed."""
     serve("cm_server.py", PORT, "swapped")

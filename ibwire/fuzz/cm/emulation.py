@@ -9,6 +9,7 @@ may be under way, each known by the fuzzer's ID for it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 from operator import attrgetter
 from random import Random
@@ -88,8 +89,8 @@ class ManagedEmulation(Emulation):
         self._begin()
 
     def _begin(self) -> None:
-        device, ids = self.device, identifiers(Random(self._seed))
-        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), ids)
+        device = self.device
+        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), self._identifiers())
         self._managed.manager = self.manager
         self.manager.LIMIT_CONNECTIONS = MAXIMUM_CONNECTIONS
         self._listener: Listener | None = self.manager.listen(SERVICE, BACKLOG)
@@ -99,6 +100,10 @@ class ManagedEmulation(Emulation):
         """The newest connection of each, also when it has ended."""
         self.symbols |= _ALWAYS
         self.choose(0)
+
+    def _identifiers(self) -> Iterator[tuple[int, int]]:
+        """Communication and transaction IDs of its connections."""
+        return identifiers(Random(self._seed))
 
     # The wire.
 

@@ -2,13 +2,14 @@
 
 No agent takes part: whoever listens to a service decides about requests as it likes, and
 what the manager says is heard here and answered by nobody. Every case speaks as another
-CA, so that nothing that is left of one is met by the next.
+CA, so that nothing that is left of one is met by the next. Who listens may also ask for
+connections itself, when it is told to by a request for that.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -25,21 +26,27 @@ from ibwire.fuzz.cm.emulation import EXCHANGES
 from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
 from ibwire.fuzz.live.peer import PeerBench, damaged
 from ibwire.fuzz.live.wire import BTH, behind_ip, transport
+from ibwire.fuzz.live_cm.listener import CALL, CALL_SIZE
 from ibwire.node import OPEN, Frame, Grant, Node
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.path import V4_MAPPED
 from ibwire.units import S, Time
+from ibwire_layers import cm
 from ibwire_layers import headers as h
 from ibwire_layers.errors import DecodeError
+from ibwire_layers.headers import IPCM
 from ibwire_layers.mad import GSI_QKEY, MAD, MAD_SIZE
 from ibwire_layers.outer import IPv4
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
 
 CLIENT_PORT = 40_000
-"""Where a client of the service claims to be; nobody connects to it."""
+"""Where a client of the service claims to be; who is told to call connects to it."""
 
 IDENTITIES = (1 << 32) // EXCHANGES
 """Cases with communication IDs of their own."""
+
+MOST_CALLERS = 4096
+"""IDs and transactions of connections for which the device has asked somebody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +128,8 @@ class ManagerBench(PeerBench):
         """Whether who listens there does what the private data of a request wishes for."""
         self.usual: Message | None = None
         """What it said to a right request at the beginning."""
+        self.calls = False
+        """Whether who listens there asks for connections itself, when it is told to."""
         self.answers_strangers = False
         """Whether it then confirmed the end of a connection that there was not."""
         self._parting = ExitStack()
@@ -128,6 +137,8 @@ class ManagerBench(PeerBench):
         random = endpoint.random
         self._first = self._next = random.randrange(IDENTITIES)
         self._run = random.getrandbits(32) << 32
+        self._callers: dict[tuple[str, int], int] = {}
+        """IDs and transactions of the device's own requests, and the numbers of who was asked."""
         self.ears = endpoint.live.node = Ears(endpoint.live.node, self._gid)
         self._leaving = self.ears.leaving
 
@@ -135,6 +146,8 @@ class ManagerBench(PeerBench):
         super()._learn(mac)
         ends = Endpoints(self._own, CLIENT_PORT, self._gid, self.service)
         self.service_id = ends.service_id
+        self.own_service_id = Endpoints(self._gid, self.service, self._own, CLIENT_PORT).service_id
+        """What the device asks for when it is told to call."""
         macs = self.macs[1], mac
         self.binding = ManagerBinding(self.address, self.peer, macs, ends.private_data())
 
@@ -177,8 +190,12 @@ class ManagerBench(PeerBench):
     def is_for(self, identity: Identity, message: Received) -> bool | None:
         """Whether a message is for somebody, `None` if it is for nobody who has spoken."""
         said = message.message
+        if isinstance(said, cm.REQ | cm.SIDR_REQ):
+            return self._is_call(identity, message)
         remote = getattr(said, "remote_comm_id", getattr(said, "request_id", None))
         numbers = [] if remote is None else [remote // EXCHANGES]
+        known = _names(message)
+        numbers += [self._callers[name] for name in known if name in self._callers]
         if message.transaction_id >> 32 == self._run >> 32:
             numbers.append((message.transaction_id & 0xFFFFFFFF) // EXCHANGES)
         if identity.own_id // EXCHANGES in numbers:
@@ -186,6 +203,21 @@ class ManagerBench(PeerBench):
         spoken = (self._next - self._first) % IDENTITIES
         is_known = any((number - self._first) % IDENTITIES < spoken for number in numbers)
         return False if is_known else None
+
+    def _is_call(self, identity: Identity, message: Received) -> bool:
+        """Whether a request is one that somebody has told the device to send.
+
+        Others are its applications' own affair.
+        """
+        request = message.message
+        called = called_by(request) if isinstance(request, cm.REQ) else None
+        if called is None or called // EXCHANGES != identity.own_id // EXCHANGES:
+            return False
+        for name in _names(message):
+            self._callers[name] = called // EXCHANGES
+        while len(self._callers) > MOST_CALLERS:
+            del self._callers[next(iter(self._callers))]
+        return True
 
 
 class LiveManager:
@@ -269,6 +301,23 @@ def is_other_management(heard: Heard) -> bool:
     deth = h.DETH.unpack(whole, h.BTH.SIZE)
     common = MAD.unpack(whole, MAD_START)
     return deth.qkey == GSI_QKEY and bool(common.method & RESPONSE)
+
+
+def call(own_id: int, wish: int) -> bytes:
+    """Private data that tell who listens to ask for a connection, known by an ID of ours."""
+    return CALL + bytes([wish]) + own_id.to_bytes(CALL_SIZE - len(CALL) - 1)
+
+
+def _names(message: Received) -> Sequence[tuple[str, int]]:
+    """What a message says of whose it is: the sender's ID and the transaction."""
+    own_id = getattr(message.message, "local_comm_id", 0)
+    return ("id", own_id), ("transaction", message.transaction_id)
+
+
+def called_by(request: cm.REQ) -> int | None:
+    """The ID of ours for which a device asks for a connection, `None` if it was not told to."""
+    data = request.private_data[IPCM.SIZE :]
+    return int.from_bytes(data[len(CALL) + 1 : CALL_SIZE]) if data.startswith(CALL) else None
 
 
 def mad_of(frame: Frame) -> bytes:

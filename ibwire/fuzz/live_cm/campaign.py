@@ -14,18 +14,17 @@ from typing import Any
 from ibwire.cm.messages import Message
 from ibwire.errors import LinkError, PeerError
 from ibwire.fuzz.campaign import Maker, Report, Stepper
-from ibwire.fuzz.case import Case, CaseError, Connection, Mad, Step, Value
+from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Step, Value
 from ibwire.fuzz.cm.coverage import ManagerCoverage
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.findings import Finding, bucket_of, signature
 from ibwire.fuzz.live.run import HEADERS, LinkCampaign, last_steps
 from ibwire.fuzz.live.taken import Taken
-from ibwire.fuzz.live_cm import listener
 from ibwire.fuzz.live_cm.bench import ManagerBench
-from ibwire.fuzz.live_cm.duel import LiveManagerDuel
+from ibwire.fuzz.live_cm.duel import LiveManagerDuel, is_possible
 from ibwire.fuzz.live_cm.names import SIZES, by_oddity, manager_bucket, oddity
-from ibwire.fuzz.live_cm.reference import Follower, greet, meet, wishing
+from ibwire.fuzz.live_cm.reference import Follower, calls, greet, meet, wish_of, wishing
 from ibwire.fuzz.minimise import Shows
 from ibwire.rc.profile import Profile
 from ibwire_layers import cm
@@ -118,7 +117,8 @@ class LiveManagerCampaign(LinkCampaign):
         """The case with a last message in which nothing is wrong that does not matter."""
         wanted = signature(difference)
         *before, last = case.steps
-        assert isinstance(last, Mad)
+        if not isinstance(last, Mad):
+            return case
         for name in last.fields:
             fields = {key: value for key, value in last.fields.items() if key != name}
             plainer = replace(last, fields=fields, why=last.why if fields else "")
@@ -132,14 +132,14 @@ class LiveManagerCampaign(LinkCampaign):
         if left is None or left.kind != "answer":
             return bucket
         step = case.steps[left.step]
-        return manager_bucket(left, step, self._state) if isinstance(step, Mad) else bucket
+        return manager_bucket(left, step, self._state) if is_possible(step) else bucket
 
     def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
         """Carry a case out as somebody new."""
         careful = self._begin(profile or self._profile)
         reference = careful.follower
         for step in case.steps:
-            if isinstance(step, Mad):
+            if isinstance(step, Mad | Command):
                 reference.choose(step.exchange)
             self._state = reference.state
             difference = careful.step(step)
@@ -209,6 +209,8 @@ class LiveManagerCampaign(LinkCampaign):
         before, now = kind_of(bench.usual), kind_of(said)
         if before != now:
             raise PeerError(f"a right request is answered by {now}, and was by {before}")
+        if bench.calls and not calls(bench):
+            raise PeerError(f"{bench.peer} does not ask for connections any more")
 
     def _lose(self, reason: str) -> Finding | None:
         """The device did not do its part: what was it told last?"""
@@ -220,9 +222,9 @@ class LiveManagerCampaign(LinkCampaign):
             return None
         case = whole if bench.lost else self._shortest_deadly(whole)
         last = whole.steps[-1]
-        assert isinstance(last, Mad)  # as all that the manager is sent
         difference = Difference(len(case.steps) - 1, "crash", [], [reason])
-        bucket = f"the manager is dead after {oddity(last) or last.message}"
+        what = (oddity(last) or last.message) if isinstance(last, Mad) else "connect"
+        bucket = f"the manager is dead after {what}"
         report.seen[bucket] += 1
         finding = Finding(
             *(len(report.seen), bucket, case, whole, difference),
@@ -282,7 +284,7 @@ class PossibleMessages:
     def __init__(
         self, stepper: Stepper, bench: ManagerBench, taken: Taken, is_over: Callable[[], bool]
     ) -> None:
-        self.steps: list[Mad] = []
+        self.steps: list[Mad | Command] = []
         """All so far."""
         self._stepper = stepper
         self._bench = bench
@@ -300,16 +302,25 @@ class PossibleMessages:
             step = self._stepper.next(reference)
             if step is None:
                 return None
-            if isinstance(step, Mad) and self._is_possible(step):
+            assert isinstance(reference, Follower)
+            if isinstance(step, Command):
+                is_new = step.exchange not in reference.exchanges
+                if is_possible(step) and self._bench.calls and is_new:
+                    self.steps.append(step)
+                    return step
+            elif isinstance(step, Mad) and self._is_possible(step, reference):
                 # Which of several messages is looked at first is the device's own affair.
                 step = replace(step, held=False)
                 if self._bench.obeys and step.message == "REQ" and not oddity(step):
-                    step = wishing(step, _WISHES[step.exchange % len(_WISHES)])
+                    step = wishing(step, wish_of(step.exchange))
                 self.steps.append(step)
                 return step
         return None
 
-    def _is_possible(self, step: Mad) -> bool:
+    def _is_possible(self, step: Mad, reference: Follower) -> bool:
+        connection = reference.exchanges.get(step.exchange)
+        if connection is not None and connection.is_active and step.message in _REQUESTS:
+            return False  # it would be for a service that the device has not got
         if step.more + step.length + MAD_SIZE + HEADERS > self._bench.largest:
             return False
         if self._taken.has(by_oddity(step)):
@@ -338,9 +349,6 @@ def kind_of(said: Message) -> str:
     return f"REJ {said.reason}" if isinstance(said, cm.REJ) else type(said).__name__
 
 
-_WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFUSE)
-"""What the exchanges of a case ask who listens for, in turn."""
-
 RETURN = 10
 """Greetings, of some seconds each, until a restarted device must answer as before."""
 
@@ -360,5 +368,7 @@ def _is_neighbour(service: Value | None) -> bool:
 _ELSEWHERE = ("eth.", "ip.src", "ip.dst", "req.primary_local_gid")
 """Fields that would lead a frame, or its answer, to somebody else."""
 
-_FRESH = ("sidr_req.request_id", "req.local_ca_guid")
-"""Fields by which a device tells requests apart: a number there is not somebody new."""
+_REQUESTS = ("REQ", "SIDR_REQ")
+
+_FRESH = ("sidr_req.request_id", "req.local_ca_guid", "rep.local_ca_guid")
+"""Fields by which a device tells peers apart: a number there is not somebody new."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TypeGuard
 
 from ibwire.cm.connection import Connection
-from ibwire.cm.messages import Message, Received, decode, encode
+from ibwire.cm.messages import Message, Received, decode, encode, request
 from ibwire.cm.states import State
 from ibwire.fuzz.binding import Symbols
-from ibwire.fuzz.case import CaseError, Mad, RunsAway, Step
+from ibwire.fuzz.case import CaseError, Command, Mad, RunsAway, Step
 from ibwire.fuzz.cm.emulation import EXCHANGES
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.live.wire import BTH, behind_ip
@@ -25,10 +25,11 @@ from ibwire.fuzz.live_cm.bench import (
     Heard,
     LiveManager,
     ManagerBench,
+    called_by,
     is_other_management,
     mad_of,
 )
-from ibwire.fuzz.live_cm.reference import MANAGERS_REASONS, Follower, is_alive
+from ibwire.fuzz.live_cm.reference import MANAGERS_REASONS, Follower, is_alive, tell_to_call
 from ibwire.node import Frame
 from ibwire.units import Time
 from ibwire_layers import cm
@@ -46,11 +47,15 @@ class Farewell(Duel):
 
     def step(self, step: Step) -> None:
         """Tell the reference, and nobody else."""
-        if not isinstance(step, Mad):
+        if not is_possible(step):
             raise CaseError(NOT_SENT)
         self.steps += 1
         reference = self.reference
         assert isinstance(reference, Follower)
+        if isinstance(step, Command):
+            reference.take(step.exchange, _imagined(step.exchange))
+            reference.answers()
+            return
         reference.choose(step.exchange)
         frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
         if self.records:
@@ -64,7 +69,18 @@ class Farewell(Duel):
         return Difference(max(self.steps - 1, 0), "crash", [], [self._reason])
 
 
-NOT_SENT = "the manager of a device on a link is sent messages, and no more"
+def is_possible(step: Step) -> TypeGuard[Mad | Command]:
+    """Whether a step can be carried out: a message, or that the device is told to connect."""
+    return isinstance(step, Mad) or (isinstance(step, Command) and step.what == "connect")
+
+
+NOT_SENT = "the manager of a device on a link is sent messages and told to connect, and no more"
+
+
+def _imagined(exchange: int) -> Received:
+    """The request of a device that does not send any."""
+    asked = request(service_id=0, source=0, destination=0, qpn=1, starting_psn=0)
+    return Received(exchange, asked.altered(local_comm_id=exchange + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +139,19 @@ class LiveManagerDuel(Duel):
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same."""
-        if not isinstance(step, Mad):
+        if not is_possible(step):
             raise CaseError(NOT_SENT)
         number = self.steps
         self.steps += 1
         self.expected = []
-        self._is_right = not step.fields and not step.length
         reference = self.follower
         reference.choose(step.exchange)
+        if isinstance(step, Command):
+            self._is_foreign = self._may_differ = False
+            reference.awaited.add(step.exchange)
+            tell_to_call(self._bench, self._manager.identity, step.exchange)
+            return self._look_for(number)
+        self._is_right = not step.fields and not step.length
         self._may_differ = self._is_up_to_time(step)
         psn = reference.psn(step.psn[0])
         frame = self.binding.frame(step, psn, reference.symbols)
@@ -170,12 +191,11 @@ class LiveManagerDuel(Duel):
         """End what is left of the connections, so that nothing of them remains at the device."""
         symbols = self.follower.symbols
         for connection in self.follower.manager.connections:
-            message = _PARTING.get(connection.state)
-            if message is None or connection.local_qpn is None:
+            step = _PARTING.get(connection.state)
+            if step is None or connection.local_qpn is None:
                 continue
             numbers = {"id": connection.local_id, "qpn": connection.local_qpn}
             own = {"own.id": connection.remote_id}
-            step = Mad(message=message)
             self._manager.send(
                 self.binding.frame(step, 0, self._translated(symbols | numbers | own))
             )
@@ -215,6 +235,9 @@ class LiveManagerDuel(Duel):
                 break
         if not self._is_quick:
             strange += self._unexplained(self._hear(self._bench.tolerance))
+        if self.follower.awaited:
+            self.follower.awaited.clear()
+            self.is_over = True  # whether it calls at all is asked after the case
         if self._is_foreign and not strange and (self._due or self.follower.asked):
             self.is_over = True  # nobody knows what has become of it
             return None
@@ -262,7 +285,9 @@ class LiveManagerDuel(Duel):
     @property
     def _missing(self) -> int:
         """How much the device has still to say."""
-        return len(self.follower.asked) + sum(not each.is_optional for each in self._due)
+        follower = self.follower
+        due = sum(not each.is_optional for each in self._due)
+        return len(follower.awaited) + len(follower.asked) + due
 
     def _unexplained(self, heard: Sequence[Heard]) -> list[Heard]:
         if self.records:
@@ -275,13 +300,15 @@ class LiveManagerDuel(Duel):
         if heard.received is None:
             return is_other_management(heard)
         said = heard.received.message
+        if isinstance(said, cm.REQ):
+            return self._is_called(heard)
         is_datagram = isinstance(said, cm.SIDR_REP)
         number = getattr(said, "request_id" if is_datagram else "remote_comm_id", 0)
         number = self._ours.get(number, number)
         if self._is_due(heard):
             return True
         is_repeated = mad in self._heard
-        connection = self.follower.undecided(number, is_datagram=is_datagram)
+        connection = self.follower.undecided(number, said)
         if connection is not None and is_repeated:
             self._ambiguous[connection] = said
         elif connection is not None:
@@ -296,6 +323,22 @@ class LiveManagerDuel(Duel):
         self.is_over = True
         return True
 
+    def _is_called(self, heard: Heard) -> bool:
+        """Whether a request of the device is as it should be; the reference asks for the same."""
+        if mad_of(heard.frame) in self._heard:
+            return True
+        assert heard.received is not None
+        assert isinstance(heard.received.message, cm.REQ)
+        exchange = (called_by(heard.received.message) or 0) % EXCHANGES
+        follower = self.follower
+        if exchange in follower.awaited:
+            follower.take(exchange, heard.received)
+            self._expect()
+        elif exchange not in follower.exchanges:
+            self.is_over = True  # so late that it was not waited for any more
+            return True
+        return self._is_due(heard)
+
     def _is_by_chance(self, said: Message, number: int) -> bool:
         """Whether a device may say this because of an application, a clock, or what was on its way.
 
@@ -306,14 +349,15 @@ class LiveManagerDuel(Duel):
             self._due.clear()
             return True
         follower = self.follower
-        if all(each.remote_id != number for each in follower.exchanges.values()):
+        about = [at for at, each in follower.exchanges.items() if each.remote_id == number]
+        if not about:
             return False
         if isinstance(said, cm.DREQ) or _gives_up(said):
             return True  # its application, or its clock, ends what it likes
         if number in self._given_up and isinstance(said, _DECISIONS):
             return True
-        exchange = number % EXCHANGES  # a quick duel may have gone on to another one
-        return exchange != follower.exchange and follower.is_up_to_time(exchange)
+        # A quick duel may have gone on to another one.
+        return any(at != follower.exchange and follower.is_up_to_time(at) for at in about)
 
     def _is_due(self, heard: Heard) -> bool:
         """Whether a message is one that the reference has said; then it is not due any more."""
@@ -430,18 +474,20 @@ def _own_fields(message: Message, expected: Message) -> Sequence[str]:
 
 def _told_in(message: Message) -> Sequence[str]:
     """Fields in which a device tells its numbers for the first time."""
-    if isinstance(message, cm.REP):
+    if isinstance(message, cm.REP | cm.REQ):
         return ("local_comm_id", "local_qpn", "local_eecn")
     return ("local_comm_id",) if isinstance(message, cm.MRA) else ()
 
 
 _OWN: Mapping[type, Sequence[str]] = {
+    cm.REQ: ("local_ca_guid",),  # all the others are taken over
     cm.REP: (
         *("local_qkey", "starting_psn", "responder_resources", "initiator_depth"),
         *("target_ack_delay", "failover_accepted", "end_to_end_flow_control"),
         *("rnr_retry_count", "srq", "local_ca_guid", "private_data"),
     ),
     cm.MRA: ("service_timeout", "private_data"),
+    cm.RTU: ("private_data",),
     cm.REJ: ("reject_info_length", "ari", "private_data"),
     cm.DREQ: ("private_data",),
     cm.DREP: ("private_data",),
@@ -469,13 +515,21 @@ _GIVING_UP = (cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID)
 DEFAULT_PKEY, _FULL = 0xFFFF, 0x8000
 """The P_Key of the partition of everybody, and its bit for full membership."""
 
-_DECISIONS = (cm.REP, cm.MRA, cm.REJ, cm.SIDR_REP)
-"""What is said about a request."""
+_DECISIONS = (cm.REP, cm.MRA, cm.REJ, cm.SIDR_REP, cm.RTU)
+"""What is said about a request, or its answer."""
 
+_REFUSAL, _RETREAT = (
+    Mad(message="REJ", fields={"rej.message_rejected": int(about)})
+    for about in (cm.MessageRejected.REQ, cm.MessageRejected.OTHER)
+)
 _PARTING = {
-    State.ESTABLISHED: "DREQ",
-    State.REP_SENT: "DREQ",
-    State.MRA_REP_RCVD: "DREQ",
-    State.DREQ_SENT: "DREP",
+    State.ESTABLISHED: Mad(message="DREQ"),
+    State.REP_SENT: Mad(message="DREQ"),
+    State.MRA_REP_RCVD: Mad(message="DREQ"),
+    State.DREQ_SENT: Mad(message="DREP"),
+    State.REQ_SENT: _REFUSAL,
+    State.MRA_REQ_RCVD: _REFUSAL,
+    State.REP_RCVD: _RETREAT,
+    State.MRA_REP_SENT: _RETREAT,
 }
 """What ends a connection, by its state."""

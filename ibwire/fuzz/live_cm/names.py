@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.case import Mad
+from ibwire.fuzz.case import Command, Mad
 from ibwire.fuzz.cm.binding import FORMS
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.findings import bucket_of, verdicts, wrong_fields
@@ -40,11 +40,14 @@ def by_oddity(step: Mad) -> Mad:
     return replace(step, why=oddity(step) or step.message)
 
 
-def manager_bucket(difference: Difference, step: Mad, state: str) -> str:
+def manager_bucket(difference: Difference, step: Mad | Command, state: str) -> str:
     """Same for differences that are likely to have one cause."""
     fields = [f"{part}.{name}" for each in wrong_fields(difference) for part, name in each]
+    wrong = " ".join(dict.fromkeys(fields))
+    if isinstance(step, Command):
+        return f"{step.what}: {wrong} of the REQ" if fields else bucket_of(difference, step, state)
     if fields:
-        return f"{step.message}: {' '.join(dict.fromkeys(fields))} of the answer"
+        return f"{step.message}: {wrong} of the answer"
     what = oddity(step)
     if what not in SIZES and not step.fields:
         return bucket_of(difference, step, state)

@@ -2,16 +2,17 @@
 
 The reference has the addresses of the device and speaks with whom the case is; about
 requests its application decides as that of the device does, because the specification
-leaves that to it.
+leaves that to it. What the device asks for itself it asks for, too, with the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ibwire.cm.connection import Connection as Managed
-from ibwire.cm.messages import Message, reply
+from ibwire.cm.messages import Message, Received, decode, encode, padded, reply
 from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
 from ibwire.drill.packets import pattern
@@ -19,8 +20,9 @@ from ibwire.errors import PeerError, VerbsError
 from ibwire.fuzz.case import Connection, Mad, RunsAway
 from ibwire.fuzz.cm.emulation import EXCHANGES, ManagedEmulation
 from ibwire.fuzz.emulation import REGIONS, Numbers
+from ibwire.fuzz.live.wire import behind_ip
 from ibwire.fuzz.live_cm import listener
-from ibwire.fuzz.live_cm.bench import Heard, Identity, LiveManager, ManagerBench
+from ibwire.fuzz.live_cm.bench import MAD_START, Heard, Identity, LiveManager, ManagerBench, call
 from ibwire.node import Frame
 from ibwire.rc.device import gid_of
 from ibwire.rc.profile import Profile
@@ -28,8 +30,11 @@ from ibwire.units import S
 from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 
-UNDECIDED = (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD)
-"""States in which an application has still to decide."""
+ANSWERED = (State.REP_RCVD, State.MRA_REP_SENT)
+"""States in which an application that has asked has still to decide."""
+
+UNDECIDED = (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD, *ANSWERED)
+"""Those in which any has."""
 
 PATIENT = 10 * S
 """Longer than a case takes: what a peer waits for less may be over at any time."""
@@ -67,7 +72,8 @@ def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
 
     def say(message: Mad, *kinds: type[Message]) -> Message | None:
         manager.send(bench.binding.frame(message, 0, symbols))
-        return _answer(manager, kinds)
+        answer = _answer(manager, kinds)
+        return None if answer is None else answer.message
 
     for _ in range(GREETINGS):
         said = say(request, cm.REP, cm.REJ)  # not an MRA: it may come before
@@ -96,8 +102,54 @@ def meet(bench: ManagerBench) -> None:
         bench.answers_strangers = bench.usual is not None and _confirms(bench)
         if isinstance(bench.usual, cm.REP):
             bench.obeys = isinstance(greet(bench, listener.REFUSE), cm.REJ)
+        bench.calls = bench.obeys and calls(bench)
     if bench.usual is None:
         raise PeerError(f"{bench.peer} does not answer a request on QP1")
+
+
+def calls(bench: ManagerBench) -> bool:
+    """Whether who listens asks for a connection when it is told to; it is then refused.
+
+    Raises `PeerError` if it does not stop talking.
+    """
+    manager = bench.begin()
+    fuzzer = Follower(bench, manager.identity, "spec", None)
+    for _ in range(GREETINGS):
+        tell_to_call(bench, manager.identity, 0)
+        asked = _answer(manager, (cm.REQ,))
+        if asked is not None:
+            fuzzer.take(0, asked)
+            fuzzer.choose(0)
+            manager.send(bench.binding.frame(Mad(message="REJ"), 0, fuzzer.symbols))
+            return True
+    return False
+
+
+def tell_to_call(bench: ManagerBench, identity: Identity, exchange: int) -> None:
+    """Have who listens ask for a connection, for an exchange of somebody who listens as well.
+
+    It is told by a request of somebody else, which it refuses.
+    """
+    teller = bench.aside()
+    fuzzer = Follower(bench, teller.identity, "spec", None)
+    fuzzer.choose(0)
+    whole = behind_ip(bench.binding.frame(Mad(), 0, fuzzer.symbols))
+    plain = decode(whole[MAD_START:])
+    assert plain is not None
+    assert isinstance(plain.message, cm.REQ)
+    data = call(identity.own_id + exchange, wish_of(exchange))
+    data = padded(cm.REQ, plain.message.private_data[: IPCM.SIZE] + data)
+    mad = encode(plain.message.altered(private_data=data), plain.transaction_id)
+    teller.send(bench.binding.enclosed(Mad(), whole[:MAD_START] + mad, fuzzer.symbols))
+
+
+def wish_of(exchange: int) -> int:
+    """What an exchange wishes for: of its request, or of the device's when it was answered."""
+    return _WISHES[exchange % len(_WISHES)]
+
+
+_WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFUSE)
+"""Of the exchanges, in turn."""
 
 
 def wishing(request: Mad, wish: int) -> Mad:
@@ -119,7 +171,7 @@ def _confirms(bench: ManagerBench) -> bool:
     return False
 
 
-def _answer(manager: LiveManager, kinds: tuple[type[Message], ...]) -> Message | None:
+def _answer(manager: LiveManager, kinds: tuple[type[Message], ...]) -> Received | None:
     """The first message of these kinds that it says."""
 
     def is_one(heard: Heard) -> bool:
@@ -129,7 +181,7 @@ def _answer(manager: LiveManager, kinds: tuple[type[Message], ...]) -> Message |
         heard = next(filter(is_one, manager.hear(is_one, GREETING)), None)
     except RunsAway as error:
         raise PeerError(str(error)) from None
-    return None if heard is None or heard.received is None else heard.received.message
+    return None if heard is None else heard.received
 
 
 GREETING, GREETINGS = 1 * S, 3
@@ -153,6 +205,12 @@ class Follower(ManagedEmulation):
         self._identity = identity
         self._usual = usual
         self._accepted = 0
+        self._taken: deque[tuple[int, int]] = deque()
+        """IDs of the device's own requests, for the reference's."""
+        self._called: dict[Managed, int] = {}
+        """Connections for which the device was told to ask, and their exchanges."""
+        self.awaited: set[int] = set()
+        """Exchanges for which it was told so and has not asked yet."""
         keys = {name: (at << 16, at) for at, name in enumerate(REGIONS, 1)}
         numbers = Numbers(NO_QPN, NO_QPN + 1, keys, None, bench.peer, bench.address, bench.macs)
         super().__init__(Connection(), profile, own_id=identity.own_id, numbers=numbers)
@@ -167,13 +225,37 @@ class Follower(ManagedEmulation):
         if not is_unserved(self._usual):
             self._listener = manager.listen(self._bench.service_id, EXCHANGES)
 
+    def _identifiers(self) -> Iterator[tuple[int, int]]:
+        """Those of the device's own requests for what it asks for, others for what it is asked."""
+        own = super()._identifiers()
+        while True:
+            yield self._taken.popleft() if self._taken else next(own)
+
+    def take(self, exchange: int, asked: Received) -> None:
+        """Ask for a connection as the device has, with its numbers.
+
+        Not its own choice are the addresses and the service, which it was told.
+        """
+        assert isinstance(asked.message, cm.REQ)
+        self._taken.append((asked.message.local_comm_id, asked.transaction_id))
+        request = asked.message.altered(
+            service_id=self._bench.own_service_id,
+            primary_local_gid=gid_of(self._bench.peer),
+            primary_remote_gid=gid_of(self._bench.address),
+        )
+        connection = self.manager.connect(request, self.now)
+        self._called[connection] = exchange
+        self.exchanges[exchange] = connection
+        self.awaited.discard(exchange)
+
     def choose(self, exchange: int) -> None:
         """Let `symbols` be about an exchange; of an ID that the fuzzer was not told it has 0."""
         super().choose(exchange)
         connection = self.exchanges.get(exchange)
-        known = connection is not None and connection.reply is not None
+        known = connection is not None and _is_told(connection)
+        is_active = connection is not None and connection.is_active
         other = self.symbols["other.id"]
-        told = {each.local_id for each in self.exchanges.values() if each.reply is not None}
+        told = {each.local_id for each in self.exchanges.values() if _is_told(each)}
         self.symbols |= {
             "id": self.symbols["id"] if known else 0,
             "other.id": other if other in told else 0,
@@ -181,22 +263,29 @@ class Follower(ManagedEmulation):
             "gid": gid_of(self._bench.peer),
             "own.gid": gid_of(self._bench.address),
             "own.guid": self._identity.guid,
-            "transaction": self._identity.transaction + exchange,
-            "service": self._bench.service_id,
+            "service": self._bench.own_service_id if is_active else self._bench.service_id,
         }
+        if not is_active:
+            self.symbols["transaction"] = self._identity.transaction + exchange
 
     def answers(self) -> list[Frame]:
         """What it sends now, also what its application says to what it is told."""
         return super().answers() + super().answers()
 
-    def undecided(self, number: int, *, is_datagram: bool) -> Managed | None:
-        """The connection that somebody asked for with this ID, if nothing is decided yet."""
-        asked = (
+    def undecided(self, number: int, said: Message) -> Managed | None:
+        """The connection with this ID of the fuzzer about which somebody says something now.
+
+        `None` if nothing is to be decided about any.
+        """
+        is_datagram = isinstance(said, cm.SIDR_REP)
+        possible = [
             each
             for each in self.all_undecided
             if each.remote_id == number and isinstance(each.request, cm.SIDR_REQ) == is_datagram
-        )
-        return next(asked, None)
+        ]
+        # A lie may have given the ID of what the device has asked for to what it was asked for.
+        likely = (each for each in possible if each.is_active == _is_about_reply(said))
+        return next(likely, next(iter(possible), None))
 
     @property
     def all_undecided(self) -> Sequence[Managed]:
@@ -209,6 +298,8 @@ class Follower(ManagedEmulation):
         return [each for each in self.all_undecided if self._wish(each) != listener.WAIT]
 
     def _wish(self, connection: Managed) -> int:
+        if connection in self._called:
+            return wish_of(self._called[connection])
         is_wish = self._bench.obeys and isinstance(connection.request, cm.REQ)
         return connection.request.private_data[IPCM.SIZE] % 4 if is_wish else listener.ACCEPT
 
@@ -225,23 +316,28 @@ class Follower(ManagedEmulation):
                 manager.reject(connection, now)
         elif isinstance(said, cm.REP):
             self.accept(connection)
+        elif isinstance(said, cm.RTU):
+            if connection.state in ANSWERED:
+                manager.ready(connection, now)
         elif isinstance(said, cm.REJ):
             reason = said.reason
             if reason in WISHES if is_right else reason not in MANAGERS_REASONS:
                 manager.reject(connection, now, reason)
-        elif isinstance(said, cm.MRA) and connection.state is State.REQ_RCVD:
+        elif isinstance(said, cm.MRA) and connection.state in (State.REQ_RCVD, State.REP_RCVD):
             manager.delay(connection, now, said.service_timeout)
 
     def decide(self) -> None:
         """Decide as usual about those of which the device has said nothing."""
         for connection in self.asked:
-            if connection.state is State.MRA_REQ_SENT:
+            if connection.state in (State.MRA_REQ_SENT, State.MRA_REP_SENT):
                 continue
             if (
                 isinstance(connection.request, cm.SIDR_REQ)
                 or self._wish(connection) == listener.REFUSE
             ):
                 self.manager.reject(connection, self.now)
+            elif connection.is_active:
+                self.manager.ready(connection, self.now)
             elif self._usual is not None:
                 self.follow(connection, self._usual)
 
@@ -265,7 +361,7 @@ class Follower(ManagedEmulation):
         return any(
             _is_up_to_time(each)
             for each in known
-            if exchange is None or each.remote_id % EXCHANGES == exchange
+            if exchange is None or self._called.get(each, each.remote_id % EXCHANGES) == exchange
         )
 
     def _hear(self, kind: EventKind, connection: Managed) -> None:
@@ -276,13 +372,27 @@ class Follower(ManagedEmulation):
             self.manager.disconnect(connection, self.now)
 
 
+def _is_about_reply(said: Message) -> bool:
+    """Whether a message decides about a REP, and not about a REQ."""
+    if isinstance(said, cm.REJ):
+        return said.message_rejected == cm.MessageRejected.REP
+    if isinstance(said, cm.MRA):
+        return said.message_mraed == cm.MessageMRAed.REP
+    return isinstance(said, cm.RTU)
+
+
+def _is_told(connection: Managed) -> bool:
+    """Whether the device has told its ID."""
+    return connection.is_active or connection.reply is not None
+
+
 def _is_up_to_time(connection: Managed) -> bool:
     patience = connection.patience
     return connection.state in _PASSING or patience.answer * (patience.retries + 1) < PATIENT
 
 
-_PASSING = (State.TIMEWAIT, State.ANSWERED, State.IDLE, State.MRA_REP_RCVD)
-"""States that time ends, or that it has ended."""
+_PASSING = (State.TIMEWAIT, State.ANSWERED, State.MRA_REP_RCVD)
+"""States that time ends."""
 
 
 NO_QPN = 0xFFFFE0
