@@ -272,6 +272,25 @@ def test_an_answer_that_is_said_again_is_none_to_a_later_request() -> None:
     assert not live.is_over
 
 
+def test_two_requests_may_be_refused_in_the_same_words() -> None:
+    """As Linux does, which leaves both to its consumer."""
+    across = Across()
+    meet(target := bench(across))
+
+    def refuses(received: Received) -> list[Received]:
+        said = cm.REJ(
+            remote_comm_id=received.message.remote_comm_id,
+            reason=cm.RejectReason.CONSUMER_DEFINED,
+        )
+        return [replace(received, message=said)]
+
+    across.alter = refuses
+    live = duel(target, SPEC)
+    steps = (Mad(fields={"req.transport_service_type": kind}) for kind in (2, 1))
+
+    assert [live.step(step) for step in steps] == [None, None]
+
+
 def test_what_crosses_the_end_of_a_request_proves_nothing() -> None:
     live = quick_duel(Across(obeys=True, postpones=True, travels=lambda random: MS))
     never_mind = Mad(

@@ -132,7 +132,7 @@ class LiveManagerDuel(Duel):
         """IDs and queue pairs of the device by those of the reference."""
         self._ours: dict[int, int] = {}
         """The other way round, also for what it was called by the fuzzer in error."""
-        self._ambiguous: dict[Connection, Message] = {}
+        self._ambiguous: dict[Connection, Heard] = {}
         """What may have been decided about requests, or was only said again about others."""
         self._given_up: set[int] = set()
         """IDs of requests that the fuzzer has ended before they were decided about."""
@@ -241,8 +241,11 @@ class LiveManagerDuel(Duel):
         if self._is_foreign and not strange and (self._due or self.follower.asked):
             self.is_over = True  # nobody knows what has become of it
             return None
-        for connection, said in self._ambiguous.items():
-            self.follower.follow(connection, said, is_right=self._is_right)
+        for connection, heard in self._ambiguous.items():
+            assert heard.received is not None
+            self.follower.follow(connection, heard.received.message, is_right=self._is_right)
+            self._expect()
+            self._is_due(heard)
         self._ambiguous.clear()
         self.follower.decide()
         self._expect()
@@ -310,7 +313,7 @@ class LiveManagerDuel(Duel):
         is_repeated = mad in self._heard
         connection = self.follower.undecided(number, said)
         if connection is not None and is_repeated:
-            self._ambiguous[connection] = said
+            self._ambiguous[connection] = heard
         elif connection is not None:
             self.follower.follow(connection, said, is_right=self._is_right)
             self._expect()
