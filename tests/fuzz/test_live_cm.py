@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -18,12 +19,13 @@ from ibwire.fuzz.campaign import Report
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, RunsAway, Step
 from ibwire.fuzz.cm.campaign import manager_generators
 from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS
+from ibwire.fuzz.emulation import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.live.restart import Restart
+from ibwire.fuzz.live.taken import Taken
 from ibwire.fuzz.live_cm import listener
 from ibwire.fuzz.live_cm.bench import ManagerBench
-from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, duel
+from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, PossibleMessages, duel
 from ibwire.fuzz.live_cm.duel import LiveManagerDuel
 from ibwire.fuzz.live_cm.names import oddity
 from ibwire.fuzz.live_cm.reference import meet, wishing
@@ -412,6 +414,51 @@ def test_a_device_that_has_asked_answers_with_its_own_numbers(step: Mad) -> None
     steps: tuple[Step, ...] = (CALLED, step, Mad(message="REP"), Mad(message="DREQ"))
 
     assert differences(Across(obeys=True), *steps) == [None] * 4
+
+
+def test_what_was_asked_for_is_not_taken_for_what_was_asked() -> None:
+    """Though both have the same ID of ours, by a lie; the one waits, the other is refused."""
+    waits = replace(wishing(Mad(exchange=6), listener.WAIT), fields={"req.local_ca_guid": 5})
+    steps = (
+        waits,
+        Command("connect", 7),
+        Mad(message="REP", exchange=7, fields={"rep.local_comm_id": ("own.id", -1)}),
+    )
+
+    assert differences(Across(obeys=True), *steps) == [None] * 3
+
+
+class Listed:
+    """A stepper with these steps."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.connection = Connection()
+        self._left = deque(steps)
+
+    def next(self, reference: Emulation) -> Step | None:
+        return self._left.popleft() if self._left else None
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Mad(),
+        Mad(message="SIDR_REQ"),
+        Mad(message="REP", fields={"rep.local_ca_guid": 5}),
+        Command("connect"),
+        Command("ready"),
+    ],
+    ids=str,
+)
+def test_what_a_device_that_has_asked_cannot_be_sent_is_left_out(step: Step) -> None:
+    meet(target := bench(Across(obeys=True)))
+    live = duel(target, SPEC)
+    possible = PossibleMessages(Listed(CALLED, step), target, Taken(), bool)
+
+    assert possible.next(live.follower) == CALLED
+    assert live.step(CALLED) is None
+    assert possible.next(live.follower) is None
+    assert possible.steps == [CALLED]
 
 
 @pytest.mark.parametrize("exchange", [0, 5, 6, 7])

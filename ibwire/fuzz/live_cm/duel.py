@@ -333,13 +333,9 @@ class LiveManagerDuel(Duel):
         assert heard.received is not None
         assert isinstance(heard.received.message, cm.REQ)
         exchange = (called_by(heard.received.message) or 0) % EXCHANGES
-        follower = self.follower
-        if exchange in follower.awaited:
-            follower.take(exchange, heard.received)
+        if exchange in self.follower.awaited:
+            self.follower.take(exchange, heard.received)
             self._expect()
-        elif exchange not in follower.exchanges:
-            self.is_over = True  # so late that it was not waited for any more
-            return True
         return self._is_due(heard)
 
     def _is_by_chance(self, said: Message, number: int) -> bool:
