@@ -149,6 +149,17 @@ def test_nobody_but_the_peer_is_sent_to(serve: Serve, fuzz: Fuzz, tmp_path: Path
     assert min(after - before for before, after in zip(times, times[5:], strict=False)) >= 4e7
 
 
+def test_a_port_to_which_nobody_listens_is_told(serve: Serve, fuzz: Fuzz) -> None:
+    """Its refusals are still attacked; IB_CM_REJ_INVALID_SERVICE_ID is 8."""
+    serve("cm_server.py", PORT)
+
+    status, _, errors = fuzz("--budget", "20pkt", "--service", PORT + 1)
+
+    assert status == 0, errors
+    note = f"note: service {PORT + 1}: nobody there takes a connection (REJ 8), so there are only"
+    assert errors.count(note) == 1
+
+
 def test_who_does_not_answer_on_queue_pair_1_is_one_sentence(fuzz: Fuzz) -> None:
     status, output, errors = fuzz("--budget", "1kpkt", *SERVICE)
 

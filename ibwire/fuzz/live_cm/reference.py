@@ -103,6 +103,11 @@ def meet(bench: ManagerBench) -> None:
         if isinstance(bench.usual, cm.REP):
             bench.obeys = isinstance(greet(bench, listener.REFUSE), cm.REJ)
         bench.calls = bench.obeys and calls(bench)
+        if isinstance(bench.usual, cm.REJ):
+            bench.endpoint.tell(
+                f"note: service {bench.service}: nobody there takes a connection (REJ "
+                f"{bench.usual.reason}), so there are only refusals to attack"
+            )
     if bench.usual is None:
         raise PeerError(f"{bench.peer} does not answer a request on QP1")
 
