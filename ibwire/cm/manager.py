@@ -332,11 +332,11 @@ class ConnectionManager:
         elif connection.is_active and Input.REP in TRANSITIONS[connection.state]:
             qpn = queue_pair_of(answer, connection.request)
             stale = self.connections.stale(answer.local_ca_guid, qpn, source)
-            if stale is not None:
+            if self.connections.knows_remote(answer, source):
+                self.counters["ignored"] += 1  # before it may be stale, as Linux `cm_rep_handler`
+            elif stale is not None:
                 self._disbelieve(answer, received, source, cm.RejectReason.STALE_CONNECTION)
                 self._end(stale, now)
-            elif self.connections.knows_remote(answer, source):
-                self.counters["ignored"] += 1
             else:
                 connection.reply = answer
                 connection.remote_id = answer.local_comm_id

@@ -159,6 +159,28 @@ def test_queue_pair_that_is_connected_already_makes_the_old_connection_stale() -
 
 
 @pytest.mark.parametrize(
+    ("comm_id", "answers", "state"),
+    [(0xB0B, [], State.ESTABLISHED), (0xB0C, [cm.DREQ, cm.REJ], State.DREQ_SENT)],
+    ids=["with its ID", "with another"],
+)
+def test_reply_for_a_queue_pair_that_is_connected_already(
+    comm_id: int, answers: list[type], state: State
+) -> None:
+    """Linux `cm_rep_handler`: an ID that it knows is looked at before a stale queue pair."""
+    made = manager()
+    old = established(made)
+    new = made.connect(
+        request(service_id=1, source=OWN, destination=PEER, qpn=5, starting_psn=0), 0
+    )
+    sent(made)
+    rep = cm.REP(local_comm_id=comm_id, remote_comm_id=new.local_id, local_qpn=0x77)
+    made.handle_mad(encode(replace(rep, local_ca_guid=0xBEEF), 8), WAY, 0)
+
+    assert sorted((type(each.message) for each in sent(made)), key=str) == answers
+    assert old.state is state
+
+
+@pytest.mark.parametrize(
     "message",
     [cm.DREQ(remote_qpn=0x22), cm.REJ(reason=28, message_rejected=2), cm.DREP(), cm.RTU()],
     ids=lambda m: type(m).__name__,

@@ -25,13 +25,9 @@ what does; ib_cm takes a REP again for one that is repeated, whichever side has 
 ASKING = {"REQ_SENT", "MRA_REQ_RCVD"}
 """States in which only a side is that asks."""
 
-RARE = {
-    "DREQ with dreq.local_comm_id: silence instead of DREP",
-    "REP in REQ_SENT: silence instead of DREQ",
-}
-"""Not found in every run, both of the side that asks: `cm_acquire_id` compares the sender's ID
-with that of the peer, which is 0 until the REP comes; `cm_rep_handler` drops a REP with the ID of
-another connection before it looks whether that has the queue pair as well and is stale."""
+RARE = {"DREQ with dreq.local_comm_id: silence instead of DREP"}
+"""Not found in every run: of the side that asks `cm_acquire_id` compares the sender's ID with
+that of the peer, which is 0 until the REP comes."""
 
 MOST_GUESTS = 5
 """That may be lost in a run."""
