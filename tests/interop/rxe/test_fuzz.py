@@ -174,7 +174,8 @@ def test_its_kernel_does_not_survive_that_a_window_is_invalidated_twice(tmp_path
     script.write_text(TWICE)
 
     with with_agent() as peers:
-        ended = start(peers, "drill", str(script))
+        # On a busy machine the first answer is late, and what comes after it matters.
+        ended = start(peers, "drill", str(script), "--tolerance", "1000")
         with pytest.raises(GuestError, match="__rxe_put"):
             peers.guest.run("true")
 
