@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ibwire.cm.connection import Connection, Event
+from ibwire.cm.states import EventKind
 from ibwire.drill.emulated import UP
 from ibwire.drill.manager import Manager
 from ibwire.drill.vocabulary import MANAGER_VERBS
-from ibwire.errors import LinkError, VerbsError
+from ibwire.errors import EncodeError, LinkError, VerbsError
 from ibwire.programs.cm import leave
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.live_network import LiveNetwork
@@ -44,6 +45,9 @@ EVENTS = {
     "TIMEWAIT_EXIT": 15,
 }
 """rdma_cm_event_type (rdma_cma.h)."""
+
+_DEPTHS = ("initiator_depth", "responder_resources")
+"""What rdma_connect and rdma_accept hold against the device (librdmacm `ucma_valid_param`)."""
 
 
 def serve_device(
@@ -117,8 +121,17 @@ class OwnManager:
             self._qp.modify(attr, needed | QPAttrMask.STATE)
 
     def handle(self) -> None:
-        """Do what the application does when its manager tells it something."""
+        """Do what the application does when its manager tells it something.
+
+        Who asks for datagrams is refused, as by rdma_cm where somebody listens for connections
+        (Linux `cma_ib_check_req_qp_type`).
+        """
         self._manager.settle()
+        events = self._manager.events
+        for event in list(events):
+            if isinstance(event, Event) and event.kind is EventKind.RESOLVE_REQUEST:
+                events.remove(event)
+                self._endpoint.manager.reject(event.connection, self.now)
 
     def fileno(self) -> int:
         """It has none: see `_readable`."""
@@ -148,6 +161,10 @@ class OwnManager:
             raise AttributeError(verb)
 
         def do(gid: str = "", **given: Any) -> None:
+            most = self.device.limits.max_qp_rd_atom
+            for name in _DEPTHS:
+                if given.get(name, 0) > most:
+                    raise OSError(errno.EINVAL, f"{name} is {given[name]}, at most {most}")
             try:
                 if verb == "connect":
                     peer = gid_of(gid)
@@ -156,6 +173,8 @@ class OwnManager:
                 self._manager.do(verb, given)
             except VerbsError as error:
                 raise OSError(error.errno, error.reason) from None
+            except EncodeError as error:
+                raise OSError(errno.EINVAL, str(error)) from None
             except LinkError as error:
                 raise OSError(errno.EHOSTUNREACH, error.reason) from None
 
