@@ -46,6 +46,9 @@ EVENTS = {
 }
 """rdma_cm_event_type (rdma_cma.h)."""
 
+MOST_EVENTS = 4096
+"""That nobody has asked for."""
+
 _DEPTHS = ("initiator_depth", "responder_resources")
 """What rdma_connect and rdma_accept hold against the device (librdmacm `ucma_valid_param`)."""
 
@@ -124,10 +127,13 @@ class OwnManager:
         """Do what the application does when its manager tells it something.
 
         Who asks for datagrams is refused, as by rdma_cm where somebody listens for connections
-        (Linux `cma_ib_check_req_qp_type`).
+        (Linux `cma_ib_check_req_qp_type`). With too many events that nobody has asked for it is
+        told nothing more: then the manager refuses requests, when it has too many itself.
         """
-        self._manager.settle()
         events = self._manager.events
+        if len(events) >= MOST_EVENTS:
+            return
+        self._manager.settle()
         for event in list(events):
             if isinstance(event, Event) and event.kind is EventKind.RESOLVE_REQUEST:
                 events.remove(event)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from ibwire.cm.messages import request
 from ibwire.cm.rdma_cm import Endpoints, resolve_request
+from ibwire.drill import own_agent
 from ibwire.drill.manager import SERVICE
 from ibwire.drill.manager_messages import PORT
 from ibwire.drill.own_agent import OwnManager
@@ -27,7 +29,6 @@ OWN, PEER = gid_of("10.0.0.1"), gid_of("10.0.0.2")
 
 CREATE: dict[str, Any] = {
     **dict.fromkeys(("max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe"), 1),
-    "do": "create",
     "type": 2,
     "size": 64,
     "srq": False,
@@ -46,8 +47,8 @@ def pair() -> Iterator[tuple[Endpoint, Endpoint]]:
 
 
 @pytest.fixture
-def ask(pair: tuple[Endpoint, Endpoint]) -> Iterator[Ask]:
-    """A question to the agent, and its answer."""
+def agent(pair: tuple[Endpoint, Endpoint]) -> Iterator[Any]:
+    """The agent on it, with a queue pair."""
     install_as_pyverbs()
     try:
         module = importlib.import_module("ibwire.drill.agent")
@@ -55,15 +56,21 @@ def ask(pair: tuple[Endpoint, Endpoint]) -> Iterator[Ask]:
         own, _ = pair
         with use(LiveNetwork(own, glance=0)):
             context = device.Context(name=own.device.name)
-            agent = module.Agent(context, lambda: False, partial(OwnManager, own))
-
-            def ask(do: str, **given: Any) -> Any:
-                return json.loads(agent.answer(json.dumps({"do": do, **given}).encode()))
-
-            ask(**CREATE)
-            yield ask
+            made = module.Agent(context, lambda: False, partial(OwnManager, own))
+            made.create(**CREATE)
+            yield made
     finally:
         uninstall()
+
+
+@pytest.fixture
+def ask(agent: Any) -> Ask:
+    """A question to it, and its answer."""
+
+    def ask(do: str, **given: Any) -> Any:
+        return json.loads(agent.answer(json.dumps({"do": do, **given}).encode()))
+
+    return ask
 
 
 def exchange(*ends: Endpoint) -> None:
@@ -108,3 +115,27 @@ def test_who_asks_for_datagrams_is_refused_and_told_to_nobody(
     assert events == {"ok": []}
     assert isinstance(connection.reply, cm.SIDR_REP)
     assert connection.reply.status != cm.SIDRStatus.VALID
+
+
+def test_events_that_nobody_asks_for_stay_at_the_manager_when_they_are_too_many(
+    pair: tuple[Endpoint, Endpoint], agent: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which has a limit of its own and then refuses requests."""
+    monkeypatch.setattr(own_agent, "MOST_EVENTS", 3)
+    own, peer = pair
+    ask("listen")
+    data = Endpoints(PEER, 40_000, OWN, PORT).private_data()
+    for qpn in range(1, 11):
+        asked = request(
+            service_id=SERVICE,
+            source=PEER,
+            destination=OWN,
+            qpn=qpn,
+            starting_psn=0,
+            private_data=data,
+        )
+        peer.manager.connect(asked, peer.live.now)
+        exchange(peer, own)
+        agent.manager.handle()
+
+    assert [len(ask("cm_events")["ok"]) for _ in range(3)] == [3, 7, 0]
