@@ -115,7 +115,6 @@ class DrillItem(pytest.Item):
     def runtest(self) -> None:
         """Carry the case out on the emulator."""
         from ibwire.drill import report, run
-        from ibwire.drill.files import write_capture
 
         verdict = run(self._script, self._case, _profile(self.config))
         if verdict.passed:
@@ -123,7 +122,7 @@ class DrillItem(pytest.Item):
         text = report(verdict)
         directory = self.config.getoption("--ibwire-captures", default=None)
         if directory is not None:
-            text += f"\n\npackets in {write_capture(verdict, directory, _captures(self.config))}"
+            text += f"\n\npackets in {_kept(verdict, directory, self.config)}"
         raise DrillFailed(text)
 
     def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
@@ -235,15 +234,12 @@ def _sections_of_scripts(item: pytest.Item) -> Iterator[tuple[str, str]]:
     if not failed:
         return
     from ibwire.drill import report
-    from ibwire.drill.files import write_capture
 
     directory = item.config.getoption("--ibwire-captures")
     for verdict in failed:
         yield "report of ibwire_drill", report(verdict)
         if directory is not None:
-            name = _file_name(item.nodeid)
-            path = write_capture(verdict, directory, _captures(item.config), name)
-            yield "packets in", str(path)
+            yield "packets in", _kept(verdict, directory, item.config, _file_name(item.nodeid))
 
 
 def _sections_of_devices(item: pytest.Item) -> Iterator[tuple[str, str]]:
@@ -256,8 +252,27 @@ def _sections_of_devices(item: pytest.Item) -> Iterator[tuple[str, str]]:
         yield f"packets of {name}", "\n".join(lines)
     directory = item.config.getoption("--ibwire-captures")
     if logs and directory is not None:
-        path = _write_capture(item.nodeid, logs, directory, _captures(item.config))
-        yield "packets in", str(path)
+        yield (
+            "packets in",
+            _where(lambda: _write_capture(item.nodeid, logs, directory, _captures(item.config))),
+        )
+
+
+def _kept(verdict: Verdict, directory: Path, config: pytest.Config, name: str = "") -> str:
+    """Where the packets of a case are now."""
+    from ibwire.drill.files import write_capture
+
+    return _where(lambda: write_capture(verdict, directory, _captures(config), name))
+
+
+def _where(write: Callable[[], Path]) -> str:
+    """A file that is written, or why it is not: an error here would end all tests."""
+    from ibwire.errors import CaptureError
+
+    try:
+        return str(write())
+    except (CaptureError, OSError) as error:
+        return f"no file: {error}"
 
 
 def _captures(config: pytest.Config) -> set[Path]:

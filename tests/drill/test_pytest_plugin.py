@@ -87,6 +87,24 @@ def test_a_test_that_fails_shows_what_its_scripts_did_not_have_fulfilled(tmp_pat
         assert len(list(capture.records())) == 2
 
 
+def test_captures_that_cannot_be_written_do_not_end_the_tests(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("in the way")
+    (tmp_path / "wrong.drill").write_text("+1us < WRITE_ONLY psn ack len=8\n> ACK psn msn=7\n")
+    (tmp_path / "test_mine.py").write_text(
+        "def test_script(ibwire_drill):\n"
+        "    assert ibwire_drill('+1us < WRITE_ONLY psn ack len=8')[0].passed\n"
+        "def test_pair(ibwire_pair):\n"
+        "    ibwire_pair.a.post_send(length=600)\n"
+        "    ibwire_pair.run()\n"
+        "    raise AssertionError\n"
+    )
+
+    result = pytest_in(tmp_path, "--ibwire-captures", "out")
+
+    assert "3 failed" in result.stdout
+    assert result.stdout.count("no file: ") == 3
+
+
 def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "bad.drill").write_text("state NOWHERE\n")
 
