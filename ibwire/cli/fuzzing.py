@@ -87,10 +87,16 @@ def complaints() -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """End with wrong usage now for a file that cannot be written, and not when all is done."""
+    """End with wrong usage now for a file that cannot be written, and not when all is done.
+
+    Nothing is left of it: there may be nothing to be written.
+    """
+    is_new = not path.exists()
     try:
         with path.open("ab"):
             pass
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise click.UsageError(f"{path}: {error.strerror}") from None
 

@@ -380,6 +380,20 @@ def test_places_that_cannot_be_written_are_told_before_anything_is_done(
         assert result.stdout == ""
 
 
+def test_a_place_that_can_be_written_is_left_as_it_was_when_nothing_is_done(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "case.json").write_text("{}")
+    (tmp_path / "kept.json").write_text("kept")
+    for name in ("short.json", "kept.json"):
+        result = fuzz("min", tmp_path / "case.json", "-o", tmp_path / name)
+
+        assert result.exit_code == 2
+
+    assert not (tmp_path / "short.json").exists()
+    assert (tmp_path / "kept.json").read_text() == "kept"
+
+
 def test_junit_may_go_where_the_findings_go(tmp_path: Path) -> None:
     out = tmp_path / "out"
     fuzz("--budget", "60", "-o", out, "--junit", out / "out.xml")
