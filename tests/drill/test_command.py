@@ -142,6 +142,27 @@ def test_an_interrupted_run_tells_what_it_has(
     assert junit.count('<skipped message="not run: interrupted" />') == 1
 
 
+def test_what_was_wrong_or_not_wanted_is_not_left_of_an_interrupted_run(
+    scripts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (scripts / "rows.drill").write_text(ROWS)
+    cases = iter(range(3))
+
+    def interrupted(*arguments: object) -> Verdict:
+        if next(cases) == 2:
+            raise KeyboardInterrupt
+        return run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ibwire.cli.drill.run", interrupted)
+
+    result = drill(scripts, "--case", "rows.drill")
+
+    assert result.exit_code == 130
+    assert result.stdout.splitlines()[-1] == (
+        "3 scripts, 2 cases, profile spec: 1 failed, 1 not run, 1 case cannot be carried out"
+    )
+
+
 def test_output_holds_a_capture_of_each_failure(scripts: Path, tmp_path: Path) -> None:
     result = drill(scripts, "-o", tmp_path / "failures", "--junit", tmp_path / "out.xml")
 

@@ -270,6 +270,13 @@ def test_a_profile_has_its_own_steps(profile: str, count: int) -> None:
     assert len(script.cases[0].steps) == count
 
 
+@pytest.mark.parametrize("branch", ["{0}\n} otherwise {\n", "} otherwise {\n{0}\n"])
+def test_regions_of_either_branch_are_known_behind_it(branch: str) -> None:
+    given = branch.replace("{0}", "mr m len=8 access=NONE")
+
+    assert read(f"on rxe {{\n{given}}}\ndereg m\n", "rxe").cases[0].steps
+
+
 def test_the_example_of_the_architecture_is_a_script() -> None:
     script = read(
         """// A lost packet draws one NAK that names the first missing PSN.
