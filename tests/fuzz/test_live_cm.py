@@ -502,6 +502,26 @@ def test_who_is_told_to_ask_in_vain_ends_the_case() -> None:
     assert (live.step(CALLED), live.is_over) == (None, True)
 
 
+def test_a_request_that_comes_late_is_none_for_who_has_told_to_ask_since() -> None:
+    """Even where it is for the same exchange."""
+    held: list[Received] = []
+
+    def late(received: Received) -> list[Received]:
+        if not isinstance(received.message, cm.REQ):
+            return [received]
+        held.append(received)
+        return [held[0]] if len(held) > 1 else []
+
+    across = Across(obeys=True)
+    meet(target := bench(across))
+    across.alter = late
+    duel(target, SPEC).step(CALLED)
+    live = duel(target, SPEC)
+
+    assert (live.step(CALLED), live.is_over) == (None, True)
+    assert (len(held), live.follower.exchanges) == (2, {})
+
+
 def test_a_request_of_the_device_is_due_whatever_was_asked_before_it() -> None:
     """Here for a partition in which it need not be, so that the answer is open."""
     across = Across(ASKING_FAULTS["cm.req.service_id"], obeys=True)
