@@ -502,6 +502,24 @@ def test_who_is_told_to_ask_in_vain_ends_the_case() -> None:
     assert (live.step(CALLED), live.is_over) == (None, True)
 
 
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda received: [received] * (2 if isinstance(received.message, cm.REQ) else 1),
+        lambda received: [
+            replace(received, message=received.message.altered(local_ca_guid=5))
+            if isinstance(received.message, cm.REQ)
+            else received
+        ],
+    ],
+    ids=["said again", "GUID of its own"],
+)
+def test_what_is_left_to_a_device_that_asks_is_no_difference(alter: Alter) -> None:
+    across = Across(alter, obeys=True)
+
+    assert differences(across, CALLED, Mad(message="REP"), Mad(message="DREQ")) == [None] * 3
+
+
 def test_a_request_that_comes_late_is_none_for_who_has_told_to_ask_since() -> None:
     """Even where it is for the same exchange."""
     held: list[Received] = []
