@@ -282,13 +282,16 @@ class _Run:
         try:
             recording, reason = self._keep(finding)
         except STOPS:  # the campaign goes on behind it: it must be there
-            self._keep(finding)
+            self._tell(finding, *self._keep(finding))
             raise
         except (OSError, CaptureError) as error:  # it is told all the same
             self.failure = error
             recording, reason = record(finding.case, self._tested), "it could not be written"
             if finding.number > len(self._session.known):
                 self._session.add(finding, has_script=False)
+        self._tell(finding, recording, reason)
+
+    def _tell(self, finding: Finding, recording: Recording, reason: str) -> None:
         lines = list(finding_lines(finding, recording))
         self._failures.append((f"F{finding.number:04}", finding.bucket, "\n".join(lines)))
         if self._as_json:

@@ -91,8 +91,8 @@ def check_writable(path: Path) -> None:
 
     Nothing is left of it: there may be nothing to be written.
     """
-    is_new = not path.exists()
     try:
+        is_new = not path.exists()
         with path.open("ab"):
             pass
         if is_new:

@@ -120,6 +120,7 @@ class Agent:
 
     has_event: whether an asynchronous event waits; pyverbs has only a call that blocks.
     make_manager: makes the connection manager of a queue pair, for scripts that need it.
+    find: is told the GID of each peer before its packets are to find the way there.
     """
 
     def __init__(
@@ -127,8 +128,10 @@ class Agent:
         context: Any,
         has_event: Callable[[], bool],
         make_manager: Callable[[Any], Manager] | None = None,
+        find: Callable[[str], None] = lambda gid: None,
     ) -> None:
         self.context = context
+        self._find = find
         self.has_event = has_event
         self._make_manager = make_manager or _rdma_manager
         self._forget()
@@ -273,6 +276,7 @@ class Agent:
         for name, value in fields.items():
             setattr(attr, name, value)
         if mask & e.IBV_QP_AV:
+            self._find(peer_gid)
             index = self._gid_index(own_gid)
             route = GlobalRoute(dgid=GID(peer_gid), sgid_index=index, hop_limit=HOPS)
             attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)

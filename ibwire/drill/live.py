@@ -88,8 +88,10 @@ class Diverted:
     is always what others send, and what is about connections of former cases.
     """
 
-    def __init__(self, node: Node, peer: int) -> None:
+    def __init__(self, node: Node, mac: bytes, peer: int) -> None:
         self.node = node
+        self.mac = mac
+        """Ours: what is for another one is not heard, as by an adapter."""
         self.heard: deque[tuple[Time, Frame]] = deque()
         self.line = Line()
         self.way = Impaired(self.line)
@@ -147,6 +149,8 @@ class Diverted:
                 self.is_flooded = True
 
     def _is_for_script(self, frame: Frame) -> bool:
+        if frame[:6] != self.mac:
+            return False
         try:
             packet = Packet.parse(frame, strict=False)
         except DecodeError:
@@ -320,7 +324,7 @@ class Bench:
         self._slack = slack
         self._limit = limit
         self._gid = endpoint.device.gids[endpoint.gid_towards(self._peer)]
-        self._diverted = Diverted(endpoint.live.node, self._peer)
+        self._diverted = Diverted(endpoint.live.node, endpoint.device.mac, self._peer)
         endpoint.live.node = self._diverted
 
     def run(self, script: Script, case: Case, profile: str) -> Verdict:

@@ -17,7 +17,7 @@ from ibwire.cm.states import EventKind
 from ibwire.drill.emulated import UP
 from ibwire.drill.manager import Manager
 from ibwire.drill.vocabulary import MANAGER_VERBS
-from ibwire.errors import EncodeError, LinkError, VerbsError
+from ibwire.errors import EncodeError, LinkError, PeerError, VerbsError
 from ibwire.programs.cm import leave
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.live_network import LiveNetwork
@@ -70,6 +70,14 @@ def serve_device(
     from ibwire.drill import agent
 
     with use(LiveNetwork(endpoint, glance=0)) as network:
+        managers: list[OwnManager] = []
+
+        def make_manager(qp: Any) -> OwnManager:
+            # Events of two programs could not be told apart.
+            if managers:
+                raise agent.Unable("another program has the connection manager")
+            managers.append(OwnManager(endpoint, qp, managers.clear))
+            return managers[0]
 
         def make_agent() -> Agent:
             context = Context(name=endpoint.device.name)
@@ -78,7 +86,7 @@ def serve_device(
                 network.deliver_events()
                 return bool(context._events)
 
-            return agent.Agent(context, has_event, partial(OwnManager, endpoint))
+            return agent.Agent(context, has_event, make_manager, partial(_way_to, endpoint))
 
         try:
             listening = agent.listen(address, port)
@@ -90,10 +98,16 @@ def serve_device(
 
 
 class OwnManager:
-    """The connection manager of the device, as the agent has it for a queue pair."""
+    """The connection manager of the device, as the agent has it for a queue pair.
 
-    def __init__(self, endpoint: Endpoint, qp: Any) -> None:
+    done: is called when it is closed.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, qp: Any, done: Callable[[], None] = lambda: None
+    ) -> None:
         self._endpoint = endpoint
+        self._done = done
         self.device = endpoint.device
         self._qp = self.device.qps[qp.qp_num]
         self.symbols = {
@@ -161,6 +175,7 @@ class OwnManager:
             manager.unlisten(listener)
         for connection in list(manager.connections):
             leave(self._endpoint, connection)
+        self._done()
 
     def __getattr__(self, verb: str) -> Callable[..., None]:
         if verb not in MANAGER_VERBS:
@@ -173,18 +188,23 @@ class OwnManager:
                     raise OSError(errno.EINVAL, f"{name} is {given[name]}, at most {most}")
             try:
                 if verb == "connect":
-                    peer = gid_of(gid)
-                    own = self.device.gids[self._endpoint.gid_towards(peer)]
-                    self.symbols |= {"gid": own, "peer_gid": peer}
+                    own = self.device.gids[_way_to(self._endpoint, gid)]
+                    self.symbols |= {"gid": own, "peer_gid": gid_of(gid)}
                 self._manager.do(verb, given)
             except VerbsError as error:
                 raise OSError(error.errno, error.reason) from None
             except EncodeError as error:
                 raise OSError(errno.EINVAL, str(error)) from None
-            except LinkError as error:
-                raise OSError(errno.EHOSTUNREACH, error.reason) from None
 
         return do
+
+
+def _way_to(endpoint: Endpoint, gid: str) -> int:
+    """Number of the own GID from which a peer is reached; raises `OSError` if it is not."""
+    try:
+        return endpoint.gid_towards(gid_of(gid))
+    except (LinkError, PeerError) as error:
+        raise OSError(errno.EHOSTUNREACH, str(error)) from None
 
 
 def _readable(waiting: Sequence[Waitable], endpoint: Endpoint) -> Sequence[Waitable]:

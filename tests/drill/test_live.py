@@ -65,6 +65,7 @@ def test_a_script_says_why_it_needs_virtual_time() -> None:
 
 OWN, PEER, STRANGER = gid_of("10.0.0.9"), gid_of("10.0.0.1"), gid_of("10.0.0.2")
 OWN_V6, PEER_V6 = gid_of("fd00::9"), gid_of("fd00::1")
+MAC = bytes(6)
 
 
 class Other:
@@ -105,7 +106,7 @@ def frame(qpn: int, source: int = PEER) -> Frame:
 
 
 def test_what_the_peer_sends_to_queue_pairs_is_the_scripts() -> None:
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
 
     diverted.receive(frame(0x77), 3)
     diverted.receive(frame(0x78), 4)
@@ -115,7 +116,7 @@ def test_what_the_peer_sends_to_queue_pairs_is_the_scripts() -> None:
 
 @pytest.mark.parametrize("source", [PEER, PEER_V6])
 def test_a_packet_that_is_cut_off_is_the_scripts_too(source: int) -> None:
-    diverted = Diverted(Other(), source)
+    diverted = Diverted(Other(), MAC, source)
     given = frame(0x77, source)[:-20]
 
     diverted.receive(given, 3)
@@ -132,13 +133,14 @@ def tagged(given: Frame) -> Frame:
     "given",
     [
         *(frame(1), frame(0x77, STRANGER), frame(0x77, STRANGER)[:-20], frame(0x66)),
+        b"\x02" + frame(0x77)[1:],
         *(b"", b"\xff" * 60, frame(0x77)[:20]),
     ],
 )
 def test_everything_else_is_the_nodes(given: Frame) -> None:
-    """QP1, strangers, connections that are over, and what is no RoCEv2 at all."""
+    """QP1, strangers, connections that are over, for others, and what is no RoCEv2 at all."""
     node = Other()
-    diverted = Diverted(node, PEER)
+    diverted = Diverted(node, MAC, PEER)
     diverted.former.add(0x66)
 
     diverted.receive(given, 3)
@@ -162,7 +164,7 @@ def message(own_id: int, peer_id: int) -> Frame:
 
 def test_messages_to_qp1_are_the_scripts_when_it_is_about_them() -> None:
     node = Other()
-    diverted = Diverted(node, PEER)
+    diverted = Diverted(node, MAC, PEER)
     diverted.is_managed = True
 
     diverted.receive(message(5, 6), 3)
@@ -178,7 +180,7 @@ def test_messages_to_qp1_are_the_scripts_when_it_is_about_them() -> None:
 def test_messages_about_exchanges_that_are_over_are_the_nodes() -> None:
     """It answers who disconnects."""
     node = Other()
-    diverted = Diverted(node, PEER)
+    diverted = Diverted(node, MAC, PEER)
     diverted.forget(0x66, {5, 9})
     diverted.is_managed = True
 
@@ -225,7 +227,7 @@ def test_a_connection_is_what_requests_and_replies_offer() -> None:
 
 
 def test_what_the_script_says_leaves_first() -> None:
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
     diverted.leaving += [b"first", b"second"]
 
     assert [diverted.poll_transmit(0) for _ in range(4)] == [
@@ -235,7 +237,7 @@ def test_what_the_script_says_leaves_first() -> None:
 
 def test_a_flood_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ibwire.drill.live.MAXIMUM_FRAMES", 3)
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
 
     for _ in range(5):
         diverted.receive(frame(0x77), 0)
@@ -246,7 +248,7 @@ def test_a_flood_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_timeouts_are_the_nodes() -> None:
     node = Other()
-    diverted = Diverted(node, PEER)
+    diverted = Diverted(node, MAC, PEER)
     diverted.handle_timeout(7)
 
     assert diverted.poll_timeout() == 5
@@ -266,7 +268,7 @@ def impaired(diverted: Diverted, text: str, now: Time = 0) -> None:
 def test_what_a_rule_delays_leaves_when_its_time_has_come() -> None:
     node = Other()
     node.leaving.clear()
-    diverted = Diverted(node, PEER)
+    diverted = Diverted(node, MAC, PEER)
     impaired(diverted, "impair < delay=5ns", now=7)
 
     diverted.way.receive(b"late", 10)
@@ -280,7 +282,7 @@ def test_what_a_rule_delays_leaves_when_its_time_has_come() -> None:
 def test_a_delay_wakes_before_the_node_wants_to() -> None:
     node = Other()
     node.poll_timeout = lambda: 9000  # type: ignore[method-assign]
-    diverted = Diverted(node, PEER)
+    diverted = Diverted(node, MAC, PEER)
     impaired(diverted, "impair < delay=5ns")
 
     diverted.way.receive(b"late", 10)
@@ -289,7 +291,7 @@ def test_a_delay_wakes_before_the_node_wants_to() -> None:
 
 
 def test_what_the_peer_sends_is_heard_as_rules_leave_it() -> None:
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
     impaired(diverted, "impair > drop nth=1\nimpair > delay=5ns nth=2")
 
     for now in (10, 20, 30):
@@ -300,7 +302,7 @@ def test_what_the_peer_sends_is_heard_as_rules_leave_it() -> None:
 
 
 def test_what_a_rule_holds_back_is_heard_when_nothing_has_overtaken_it() -> None:
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
     impaired(diverted, "impair > reorder nth=1 max_delay=5ns")
 
     diverted.receive(frame(0x77), 10)
@@ -312,7 +314,7 @@ def test_what_a_rule_holds_back_is_heard_when_nothing_has_overtaken_it() -> None
 
 
 def test_rules_end_with_their_connection() -> None:
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
     impaired(diverted, "impair > drop\nimpair < delay=5ns")
     diverted.way.receive(b"late", 10)
 
@@ -325,7 +327,7 @@ def test_rules_end_with_their_connection() -> None:
 
 
 def test_nothing_is_sent_to_another_mac_address_than_the_peers() -> None:
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
     diverted.line.mac = bytes.fromhex("020000000001")
     impaired(diverted, "impair < rewrite ethernet.dst=0x020000000002")
 
@@ -337,7 +339,7 @@ def test_nothing_is_sent_to_another_mac_address_than_the_peers() -> None:
 
 def test_a_flood_that_is_lost_is_not_kept_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ibwire.drill.impairments.MAXIMUM_UNDER_WAY", 3)
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
     impaired(diverted, "impair > drop")
 
     for now in range(3):
@@ -348,7 +350,7 @@ def test_a_flood_that_is_lost_is_not_kept_either(monkeypatch: pytest.MonkeyPatch
 
 def test_a_flood_of_one_case_is_none_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ibwire.drill.live.MAXIMUM_FRAMES", 1)
-    diverted = Diverted(Other(), PEER)
+    diverted = Diverted(Other(), MAC, PEER)
     for now in range(2):
         diverted.receive(frame(0x77), now)
 

@@ -57,6 +57,34 @@ def test_scripts_meet_the_device_of_a_profile(
     assert len(cases) > 4
 
 
+OWN = ("--address", "10.0.0.20", "--mac", "02:cc:00:00:00:20", "--vlan", "5")
+
+
+@pytest.mark.parametrize(
+    ("own", "peer", "address"),
+    [
+        ((), "10.0.0.2", "10.0.0.9"),
+        ((), "fd00::a00:2", "fd00::9"),
+        (OWN, "10.0.0.20", "10.0.0.9"),
+    ],
+    ids=["ipv4", "ipv6", "own"],
+)
+def test_it_finds_the_way_to_whom_it_is_to_answer(
+    start: Start, tmp_path: Path, own: tuple[str, ...], peer: str, address: str
+) -> None:
+    """MAC addresses say nothing of IP addresses, and another host may have one now."""
+    agent(start, *own)
+    script = tmp_path / "s.drill"
+    version = 6 if ":" in peer else 4
+    script.write_text(f"  qp version={version}\n  < WRITE_ONLY psn ack\n  > ACK psn\n")
+    link = ("--dev", "veth-a", "--peer", peer, "--host", "10.0.0.2", "--tolerance", 100)
+    for mac in ("02:bb:00:00:00:07", "02:bb:00:00:00:08"):
+        us = ("--address", address, "--mac", mac, *own[-2:])
+        _, output, errors = end(start("a", "drill", script, *link, *us))
+
+        assert output == "1 script, 1 case, profile spec: all passed\n", errors
+
+
 def test_attacks_find_what_a_profile_does_otherwise(start: Start, fuzz: Fuzz) -> None:
     agent(start, "--profile", "rxe")
 

@@ -67,7 +67,7 @@ class Bench(PeerBench):
         """What of the device has died, until `begin`."""
         self._connection = ExitStack()
         self.inner = endpoint.live.node
-        self.diverted = endpoint.live.node = Diverted(self.inner, self._gid)
+        self.diverted = endpoint.live.node = Diverted(self.inner, endpoint.device.mac, self._gid)
         self._leaving = self.diverted.leaving
         heard = self.diverted.former.add
         self.liveness = Liveness(endpoint, way, self._gid, self.host, heard, self.restart)
