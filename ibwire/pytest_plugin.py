@@ -28,7 +28,7 @@ FAILED = pytest.StashKey[deque["Verdict"]]()
 MOST_FAILED = 10
 
 CAPTURES = pytest.StashKey[set[Path]]()
-"""Files of this run: two tests have never the same."""
+"""Files of this process: two tests in it have never the same."""
 
 MOST_LINES = 60
 """Frames that are shown when a test fails, the last ones."""

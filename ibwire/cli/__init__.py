@@ -8,8 +8,9 @@ import io
 import os
 import signal
 import sys
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -71,10 +72,20 @@ class _Main(_Lazy):
     Nor is Ctrl-C; a result that was not told whole has a status that says so.
     """
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        with _interruptible():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> object:
         if sys.stdout is None:
             raise click.ClickException("standard output is closed")
-        with _told_apart():
+        with _interruptible(), _told_apart():
             try:
                 try:
                     return super().invoke(ctx)
@@ -86,9 +97,15 @@ class _Main(_Lazy):
             except _OutputError as error:
                 _forget_output()
                 raise click.ClickException(f"standard output: {error}") from None
-            except KeyboardInterrupt:
-                click.echo("ibwire: interrupted", err=True)
-                ctx.exit(SIGNAL + signal.SIGINT)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("ibwire: interrupted", err=True)
+        raise click.exceptions.Exit(SIGNAL + signal.SIGINT) from None
 
 
 class _OutputError(Exception):

@@ -128,7 +128,7 @@ class Agent:
         context: Any,
         has_event: Callable[[], bool],
         make_manager: Callable[[Any], Manager] | None = None,
-        find: Callable[[str], None] = lambda gid: None,
+        find: Callable[[str], object] = lambda gid: None,
     ) -> None:
         self.context = context
         self._find = find
@@ -551,8 +551,9 @@ def listen(address: str, port: int) -> socket.socket:
     if not address and socket.has_dualstack_ipv6():
         family = socket.AF_INET6
         return socket.create_server(("", port), family=family, dualstack_ipv6=True)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family)
+    # It knows what `%eth1` behind an address means.
+    found = socket.getaddrinfo(address or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(found[4], family=found[0])
 
 
 def main() -> None:

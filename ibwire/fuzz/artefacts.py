@@ -133,11 +133,12 @@ def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[
     """How to see it again."""
     yield ""
     yield f"  again     ibwire fuzz replay {quote(str(directory))} {tested.options}"
-    profile = f" --profile {case.profile}" * (case.profile != "spec")
+    options = f" --profile {case.profile}" * (case.profile != "spec")
+    options += f" {tested.place}" * bool(tested.place)
     if reason:
         yield f"  no script {reason}"
     else:
-        yield f"  script    ibwire drill {quote(str(directory / SCRIPT))}{profile}"
+        yield f"  script    ibwire drill {quote(str(directory / SCRIPT))}{options}"
     for name, value in case.choices.items():
         yield f"  choice    the reference makes this one of the target, too: {name} = {value}"
     if any(isinstance(step, Connect) for step in case.steps):

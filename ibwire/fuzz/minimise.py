@@ -207,7 +207,8 @@ def _plainer_step(step: Step) -> Iterator[Step]:
     for name in step.fields:
         rest = {key: step.fields[key] for key in step.fields if key != name}
         # What is named after the field is not wrong with it any more.
-        yield replace(step, fields=rest, why=step.why if step.why not in name else "")
+        is_named = step.why in (name, name.partition(".")[2])
+        yield replace(step, fields=rest, why="" if is_named else step.why)
     if step.held:
         yield replace(step, held=False)
     if step.icrc != GOOD:

@@ -46,6 +46,11 @@ class Target:
     """Whether it does what a drill script says; raises `CannotSay` where that is not tried."""
 
     @property
+    def place(self) -> str:
+        """How a command is told on which link it is; empty for an emulator."""
+        return ""
+
+    @property
     def options(self) -> str:
         """How a command is told of it."""
         return f"--target {self.name}" + f" --plant {self.plant}" * bool(self.plant)

@@ -52,6 +52,8 @@ def test_known_deviations_are_found_by_name(serve: Serve, fuzz: Fuzz, tmp_path: 
     assert all((directory / f"F000{n}" / "case.pcapng").exists() for n in range(1, 6))
     assert replayed[0] == 1, replayed
     assert "differs at step" in replayed[1]
+    told = (directory / "F0001" / "report.txt").read_text()
+    assert f"ibwire drill {directory}/F0001/case.drill --dev veth-a --peer 10.0.0.2\n" in told
 
 
 @pytest.mark.parametrize("profile", ["spec", "rxe"])

@@ -40,9 +40,14 @@ class LinkTarget(Target):
         return ROLE
 
     @property
+    def place(self) -> str:
+        """How a command is told on which link it is."""
+        return f"--dev {self.bench.endpoint.port.name} --peer {self.bench.peer}"
+
+    @property
     def options(self) -> str:
         """How a command is told of it."""
-        return f"--dev {self.bench.endpoint.port.name} --peer {self.bench.peer}"
+        return self.place
 
     def campaign(self, role: str, make: Maker, **options: Any) -> LiveCampaign:
         """A run against it; raises `CaseError` for a role that it cannot have."""

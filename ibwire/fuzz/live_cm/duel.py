@@ -148,6 +148,7 @@ class LiveManagerDuel(Duel):
         reference.choose(step.exchange)
         if isinstance(step, Command):
             self._is_foreign = self._may_differ = False
+            self._is_right = True
             reference.awaited.add(step.exchange)
             tell_to_call(self._bench, self._manager.identity, step.exchange)
             return self._look_for(number)
