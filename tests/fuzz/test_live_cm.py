@@ -629,6 +629,8 @@ ASKING_FAULTS = {
     "cm.req.service_id": changed(cm.REQ, service_id=lambda said: said.service_id + 1),
     "cm.req.primary_local_gid": changed(cm.REQ, primary_local_gid=lambda said: 1),
     "cm.req.primary_remote_gid": changed(cm.REQ, primary_remote_gid=lambda said: 1),
+    "cm.req.transport_service_type": changed(cm.REQ, transport_service_type=lambda said: 3),
+    "cm.req.path_packet_payload_mtu": changed(cm.REQ, path_packet_payload_mtu=lambda said: 6),
     "cm.rej.message_rejected": changed(cm.REJ, message_rejected=lambda said: 0),
 }
 """Managers that do something wrong when they ask, by what the name of a finding says."""

@@ -24,6 +24,7 @@ from ibwire.fuzz.live.wire import behind_ip
 from ibwire.fuzz.live_cm import listener
 from ibwire.fuzz.live_cm.bench import MAD_START, Heard, Identity, LiveManager, ManagerBench, call
 from ibwire.node import Frame
+from ibwire.rc.attributes import MTU_BYTES
 from ibwire.rc.device import gid_of
 from ibwire.rc.profile import Profile
 from ibwire.units import S
@@ -239,11 +240,15 @@ class Follower(ManagedEmulation):
     def take(self, exchange: int, asked: Received) -> None:
         """Ask for a connection as the device has, with its numbers.
 
-        Not its own choice are the addresses and the service, which it was told.
+        Not its own choice are the addresses and the service, which it was told, the transport
+        of that (port space TCP), and a path MTU that there is not.
         """
         assert isinstance(asked.message, cm.REQ)
         self._taken.append((asked.message.local_comm_id, asked.transaction_id))
+        path_mtu = asked.message.path_packet_payload_mtu
         request = asked.message.altered(
+            transport_service_type=cm.TransportType.RC,
+            path_packet_payload_mtu=path_mtu if path_mtu in MTU_BYTES else min(MTU_BYTES),
             service_id=self._bench.own_service_id,
             primary_local_gid=gid_of(self._bench.peer),
             primary_remote_gid=gid_of(self._bench.address),
