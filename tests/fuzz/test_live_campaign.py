@@ -50,7 +50,7 @@ class Bench:
         self.as_heard: Any = lambda frame: frame
         self.tolerance = 1
         self.inner: Any = SimpleNamespace()
-        self.diverted = Diverted(self.inner, 0)
+        self.diverted = Diverted(self.inner, bytes(6), 0)
         self.endpoint = SimpleNamespace(live=SimpleNamespace(node=self.diverted))
 
     def connect(self, connection: Connection) -> Any:
