@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import BinaryIO
 
 import pytest
 
@@ -28,6 +29,17 @@ def failing(fails: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def telling(output: BinaryIO) -> "subprocess.CompletedProcess[str]":
+    """A command that writes much."""
+    return subprocess.run(
+        [sys.executable, "-m", "ibwire", "fields"],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("number", [5, 32], ids=["EIO", "EPIPE"])
 def test_error_of_something_else_is_not_called_one_of_standard_output(number: int) -> None:
     done = failing(f"raise OSError({number}, os.strerror({number}))")
@@ -40,13 +52,7 @@ def test_error_of_something_else_is_not_called_one_of_standard_output(number: in
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 def test_full_disk_under_standard_output_is_a_sentence() -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "ibwire", "fields"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = telling(full)
 
     assert done.returncode == 1
     assert done.stderr == "Error: standard output: No space left on device\n"
@@ -68,13 +74,7 @@ def test_pipe_that_nobody_reads_has_the_status_of_its_signal() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as output:
-        done = subprocess.run(
-            [sys.executable, "-m", "ibwire", "fields"],
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = telling(output)
 
     assert done.returncode == 128 + signal.SIGPIPE
     assert done.stderr == ""
