@@ -39,7 +39,7 @@ def test_a_text_that_is_no_command_is_refused(command: str) -> None:
 
 
 def test_a_failure_is_told_with_the_last_words() -> None:
-    program = f"import sys; print('x' * {2 * WORDS}); sys.exit('no\\x1b[31m power')"
+    program = f"import sys; print('x' * {2 * WORDS}, flush=True); sys.exit('no\\x1b[31m power')"
 
     with pytest.raises(PeerError) as failed:
         Restart(python(program)).run()
