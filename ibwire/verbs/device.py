@@ -20,7 +20,6 @@ from ibwire.rc.sizes import MAX_MESSAGE
 from ibwire.units import NS, S
 from ibwire.verbs.addr import GID
 from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, refused
-from ibwire.verbs.capability_enums import ibv_device_cap_flags, ibv_port_cap_flags
 from ibwire.verbs.device_attributes import (
     AsyncEvent,
     CQModerationCaps,
@@ -58,9 +57,11 @@ from ibwire.verbs.libibverbs_enums import (
     IBV_LINK_LAYER_ETHERNET,
     IBV_LINK_LAYER_INFINIBAND,
     ibv_atomic_cap,
+    ibv_device_cap_flags,
     ibv_gid_type,
     ibv_gid_type_sysfs,
     ibv_node_type,
+    ibv_port_cap_flags,
     ibv_port_state,
     ibv_transport_type,
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ibwire.verbs.capability_enums import (
+from ibwire.verbs.libibverbs_enums import (
     ibv_device_cap_flags,
+    ibv_event_type,
     ibv_port_cap_flags,
     ibv_port_cap_flags2,
 )
-from ibwire.verbs.libibverbs_enums import ibv_event_type
 from ibwire.verbs.utils import be64toh, name_of
 
 

@@ -1,4 +1,7 @@
-"""The enumerations under the name that older pyverbs scripts import: `pyverbs.enums`."""
+"""The enumerations of libibverbs under the name that older pyverbs scripts import.
+
+`pyverbs.enums` has the names of `pyverbs.libibverbs_enums`.
+"""
 
 from __future__ import annotations
 

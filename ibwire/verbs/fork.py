@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ibwire.verbs.capability_enums import ibv_fork_status
+from ibwire.verbs.libibverbs_enums import ibv_fork_status
 
 
 def fork_init() -> None:

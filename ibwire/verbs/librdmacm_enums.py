@@ -1,63 +1,35 @@
-"""The enumerations of librdmacm, for scripts that import them.
+"""The enumerations of librdmacm under pyverbs' names, as classes and as plain names.
 
-This network has no connection manager: queue pairs are connected by their attributes.
-Values: rdma-core's `rdma_cma.h`.
+The table has the form of the one in `ibwire.verbs.libibverbs_enums`. The verbs interface has
+no connection manager; scripts only import these names. Source of the values: rdma-core's
+`rdma_cma.h`.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag, global_enum
+from enum import Enum, IntEnum, IntFlag, global_enum
 
-
-@global_enum
-class rdma_cm_event_type(IntEnum):
-    """Events of the connection manager."""
-
-    RDMA_CM_EVENT_ADDR_RESOLVED = 0
-    RDMA_CM_EVENT_ADDR_ERROR = 1
-    RDMA_CM_EVENT_ROUTE_RESOLVED = 2
-    RDMA_CM_EVENT_ROUTE_ERROR = 3
-    RDMA_CM_EVENT_CONNECT_REQUEST = 4
-    RDMA_CM_EVENT_CONNECT_RESPONSE = 5
-    RDMA_CM_EVENT_CONNECT_ERROR = 6
-    RDMA_CM_EVENT_UNREACHABLE = 7
-    RDMA_CM_EVENT_REJECTED = 8
-    RDMA_CM_EVENT_ESTABLISHED = 9
-    RDMA_CM_EVENT_DISCONNECTED = 10
-    RDMA_CM_EVENT_DEVICE_REMOVAL = 11
-    RDMA_CM_EVENT_MULTICAST_JOIN = 12
-    RDMA_CM_EVENT_MULTICAST_ERROR = 13
-    RDMA_CM_EVENT_ADDR_CHANGE = 14
-    RDMA_CM_EVENT_TIMEWAIT_EXIT = 15
-    RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16
-    RDMA_CM_EVENT_ADDRINFO_ERROR = 17
-
-
-@global_enum
-class rdma_port_space(IntEnum):
-    """Port spaces of the connection manager."""
-
-    RDMA_PS_IPOIB = 2
-    RDMA_PS_TCP = 262
-    RDMA_PS_UDP = 273
-    RDMA_PS_IB = 319
-
-
-@global_enum
-class rdma_cm_join_mc_attr_mask(IntFlag):
-    """Which fields of a multicast join count."""
-
-    RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1
-    RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 2
-
-
-@global_enum
-class rdma_cm_mc_join_flags(IntEnum):
-    """Kind of a multicast join."""
-
-    RDMA_MC_JOIN_FLAG_FULLMEMBER = 0
-    RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1
-
+# fmt: off
+# Events of the connection manager.
+rdma_cm_event_type = IntEnum("rdma_cm_event_type", """
+    RDMA_CM_EVENT_ADDR_RESOLVED RDMA_CM_EVENT_ADDR_ERROR RDMA_CM_EVENT_ROUTE_RESOLVED
+    RDMA_CM_EVENT_ROUTE_ERROR RDMA_CM_EVENT_CONNECT_REQUEST RDMA_CM_EVENT_CONNECT_RESPONSE
+    RDMA_CM_EVENT_CONNECT_ERROR RDMA_CM_EVENT_UNREACHABLE RDMA_CM_EVENT_REJECTED
+    RDMA_CM_EVENT_ESTABLISHED RDMA_CM_EVENT_DISCONNECTED RDMA_CM_EVENT_DEVICE_REMOVAL
+    RDMA_CM_EVENT_MULTICAST_JOIN RDMA_CM_EVENT_MULTICAST_ERROR RDMA_CM_EVENT_ADDR_CHANGE
+    RDMA_CM_EVENT_TIMEWAIT_EXIT RDMA_CM_EVENT_ADDRINFO_RESOLVED RDMA_CM_EVENT_ADDRINFO_ERROR
+    """, start=0)
+# Port spaces of the connection manager.
+rdma_port_space = IntEnum("rdma_port_space", {
+    "RDMA_PS_IPOIB": 0x0002, "RDMA_PS_TCP": 0x0106, "RDMA_PS_UDP": 0x0111, "RDMA_PS_IB": 0x013F,
+})
+# Valid fields of a multicast join.
+rdma_cm_join_mc_attr_mask = IntFlag("rdma_cm_join_mc_attr_mask", """
+    RDMA_CM_JOIN_MC_ATTR_ADDRESS RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS""")
+# Kind of a multicast join.
+rdma_cm_mc_join_flags = IntEnum("rdma_cm_mc_join_flags", """
+    RDMA_MC_JOIN_FLAG_FULLMEMBER RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER""", start=0)
+# fmt: on
 
 RAI_PASSIVE = 1
 RAI_NUMERICHOST = 2
@@ -67,3 +39,7 @@ RAI_SA = 16
 RAI_DNS = 32
 RDMA_OPTION_ID = 0
 RDMA_OPTION_ID_ACK_TIMEOUT = 3
+
+for _kind in [each for each in globals().values() if isinstance(each, type)]:
+    if issubclass(_kind, Enum) and _kind.__module__ == __name__:
+        global_enum(_kind)  # makes its members names of this module, as in pyverbs
