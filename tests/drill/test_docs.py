@@ -19,12 +19,12 @@ BLOCKS = TEXT.split("```\n")[1::2]
 """The examples: a script, a run of the command, a report, the usage, ..., last the blocks."""
 
 
-@pytest.mark.parametrize("word", [*VERBS, *WORDS, *SAID_WORDS, *SYMBOLS])
+@pytest.mark.parametrize("word", sorted({*VERBS, *WORDS, *SAID_WORDS, *SYMBOLS}))
 def test_every_word_is_documented(word: str) -> None:
     assert f"`{word}" in TEXT
 
 
-@pytest.mark.parametrize("argument", VERBS["qp"].args)
+@pytest.mark.parametrize("argument", sorted(VERBS["qp"].args))
 def test_every_attribute_of_the_connection_is_documented(argument: str) -> None:
     line = next(line for line in TEXT.splitlines() if line.startswith("| `qp "))
 
