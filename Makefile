@@ -4,7 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs wheel clean
+# pytest keeps what it compiles from test files; otherwise each run compiles them again, in each worker.
+export PYTHONDONTWRITEBYTECODE :=
+
+# One worker for each processor; an idle worker takes over tests of a busy one.
+PARALLEL := -n auto --dist worksteal
+
+.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs wheel clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -34,8 +40,12 @@ demo: $(VENV)/run.stamp
 	@echo '$$ ibwire respond captures/rnr-late-recv.pcap'
 	@$(BIN)/ibwire respond captures/rnr-late-recv.pcap
 
+# All tests except those marked slow, on all processors.
 test: $(VENV)/test.stamp
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q $(PARALLEL) -m 'not slow'
+
+test-all: $(VENV)/test.stamp
+	$(BIN)/pytest -q $(PARALLEL)
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff format --check .
