@@ -100,7 +100,7 @@ bench-rxe: $(VENV)/test.stamp
 docs: $(VENV)/run.stamp
 	$(BIN)/python -m ibwire_layers.reference layers/README.md
 	$(BIN)/python -m ibwire.rc.reference docs/profiles.md
-	$(BIN)/python -m ibwire.analyse.rules.reference docs/rules.md
+	$(BIN)/python -m ibwire.rules.reference docs/rules.md
 
 wheel: $(VENV)/run.stamp
 	$(BIN)/pip wheel -q --no-deps -w dist .

@@ -97,7 +97,7 @@ class DrillFile(pytest.File):
 
     def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
         """What is wrong with the script."""
-        from ibwire.errors import ScriptError
+        from ibwire.base.errors import ScriptError
 
         if isinstance(excinfo.value, ScriptError):
             return str(excinfo.value)
@@ -127,7 +127,7 @@ class DrillItem(pytest.Item):
 
     def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
         """The report in the place of a traceback."""
-        from ibwire.errors import ScriptError
+        from ibwire.base.errors import ScriptError
 
         if isinstance(excinfo.value, DrillFailed | ScriptError):
             return str(excinfo.value)
@@ -140,8 +140,8 @@ class DrillItem(pytest.Item):
 
 def _is_script(path: Path) -> bool:
     """Whether some line begins as one of a script does: other programs have `.drill` files, too."""
-    from ibwire.drill.tokens import MAXIMUM_SIZE
-    from ibwire.drill.vocabulary import VERBS
+    from ibwire.drill.language.tokens import MAXIMUM_SIZE
+    from ibwire.drill.language.vocabulary import VERBS
 
     try:
         with path.open("rb") as file:
@@ -267,7 +267,7 @@ def _kept(verdict: Verdict, directory: Path, config: pytest.Config, name: str = 
 
 def _where(write: Callable[[], Path]) -> str:
     """A file that is written, or why it is not: an error here would end all tests."""
-    from ibwire.errors import CaptureError
+    from ibwire.base.errors import CaptureError
 
     try:
         return str(write())
@@ -283,10 +283,10 @@ def _write_capture(
     test: str, logs: Mapping[str, list[Seen]], directory: Path, taken: set[Path]
 ) -> Path:
     """The packets of a test as a file, those of each fixture as seen at one interface."""
+    from ibwire.base.trace import SENT
+    from ibwire.base.units import NS
     from ibwire.capture import PcapngWriter
     from ibwire.drill.files import free
-    from ibwire.trace import SENT
-    from ibwire.units import NS
 
     directory.mkdir(parents=True, exist_ok=True)
     path = free(directory / f"{_file_name(test)}.pcapng", taken)

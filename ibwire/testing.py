@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from ibwire.errors import DecodeError, VerbsError
+from ibwire.base.errors import DecodeError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.trace import RECEIVED, SENT, Watched
+from ibwire.base.units import GBPS, NS, US, Time
 from ibwire.fabric.sim import Outcome, Simulator
-from ibwire.inject import build_pipe
-from ibwire.node import Frame
+from ibwire.impair import build_pipe
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import Device, DeviceLimits, gid_of, mac_of
@@ -28,8 +30,6 @@ from ibwire.rc.path import ethernet_route, ib_route
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WROpcode
-from ibwire.trace import RECEIVED, SENT, Watched
-from ibwire.units import GBPS, NS, US, Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO
 from ibwire_layers.outer import LinkType

@@ -6,8 +6,8 @@ which a fault of the transport shows.
 
 from __future__ import annotations
 
+from ibwire.base.units import MS, US
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS, US
 from schedules import ALL_OPCODES, CARRIES_DATA, Bad, Fault, Harm, Schedule, Work
 
 SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ

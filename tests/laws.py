@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ibwire.base.units import US, Time
 from ibwire.fabric.sim import Outcome
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WC, WCFlags, WCOpcode, WCStatus, WROpcode
-from ibwire.units import US, Time
 from ibwire_layers import headers as h
 from ibwire_layers.packet import Packet
 from schedules import (

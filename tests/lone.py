@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from ibwire.base.units import Time
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
@@ -27,7 +28,6 @@ from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
-from ibwire.units import Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.packet import Packet, with_lengths

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ibwire.base.node import Frame
+from ibwire.base.units import GBPS, US, S, Time
 from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
 from ibwire.rc.attributes import EventType, QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device
 from ibwire.rc.profile import SPEC, Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
-from ibwire.units import GBPS, US, S, Time
 from ibwire_layers.packet import Packet
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ibwire.base.units import MS, US
 from ibwire.rc.profile import PROFILES
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS, US
 from schedules import (
     ALL_OPCODES,
     CARRIES_DATA,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import GBPS, S, Time
 from ibwire.fabric.sim import Outcome, Simulator
-from ibwire.node import OPEN, Frame, Grant
 from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import connect
 from ibwire.rc.memory import Access, MemoryWindow
@@ -30,7 +31,6 @@ from ibwire.rc.work import (
     WCStatus,
     WROpcode,
 )
-from ibwire.units import GBPS, S, Time
 from ibwire_layers import headers as h
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route

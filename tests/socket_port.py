@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ibwire.closing import Closing
-from ibwire.node import Frame
+from ibwire.base.closing import Closing
+from ibwire.base.node import Frame
 from ibwire.programs.endpoint import Endpoint
 
 LIMIT = 30

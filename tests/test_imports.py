@@ -13,17 +13,17 @@ ROOT = Path(__file__).parents[1]
 RANKS = {
     "ibwire_layers": 0,
     "ibwire": 0,
-    "ibwire.closing": 0,
-    "ibwire.errors": 0,
-    "ibwire.units": 0,
+    "ibwire.base.closing": 0,
+    "ibwire.base.errors": 0,
+    "ibwire.base.units": 0,
     "ibwire_layers.construct": 1,
     "ibwire_layers.scapy": 1,
     "ibwire.capture": 2,
-    "ibwire.node": 2,
+    "ibwire.base.node": 2,
     "ibwire.dissect": 3,
     "ibwire.rc": 3,
-    "ibwire.inject": 3,
-    "ibwire.trace": 3,
+    "ibwire.impair": 3,
+    "ibwire.base.trace": 3,
     "ibwire.analyse": 4,
     "ibwire.cm": 4,
     "ibwire.fabric": 4,
@@ -31,9 +31,9 @@ RANKS = {
     "ibwire.verbs": 4,
     "ibwire.link": 5,
     "ibwire.scenario": 5,
-    "ibwire.stream": 5,
+    "ibwire.traffic": 5,
     "ibwire.testing": 5,
-    "ibwire.workload": 5,
+    "ibwire.scenario.workload": 5,
     "ibwire.drill": 6,
     "ibwire.fuzz": 6,
     "ibwire.programs": 6,
@@ -44,20 +44,20 @@ RANKS = {
 }
 
 SIDEWAYS = {
-    ("ibwire.errors", "ibwire_layers"),
+    ("ibwire.base.errors", "ibwire_layers"),
     ("ibwire.verbs", "ibwire.fabric"),
     ("ibwire.drill", "ibwire.programs"),
     ("ibwire.fuzz", "ibwire.drill"),
     ("ibwire.fuzz", "ibwire.programs"),
-    ("ibwire.scenario", "ibwire.workload"),
-    ("ibwire.stream", "ibwire.scenario"),
+    ("ibwire.scenario", "ibwire.scenario.workload"),
+    ("ibwire.traffic", "ibwire.scenario"),
     ("ibwire.__main__", "ibwire.cli"),
 }
 
 # Modules that name another library's package on purpose, inside the function that needs it.
 LAZY = {"ibwire_layers/derive.py"}
 
-STANDARD_LIBRARY_ONLY = ("ibwire_layers", "ibwire.errors", "ibwire.units")
+STANDARD_LIBRARY_ONLY = ("ibwire_layers", "ibwire.base.errors", "ibwire.base.units")
 
 MODULES = [
     path

@@ -11,11 +11,11 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Self
 
+from ibwire.base.errors import CaptureError
 from ibwire.capture.index import Record, RecordBatch
 from ibwire.capture.pcapng import PcapngWriter
 from ibwire.capture.reader import CaptureReader, open_capture
 from ibwire.capture.stream import Target
-from ibwire.errors import CaptureError
 
 MOST = 16
 """Comments that are added to one packet; how many more there are is said in the last."""

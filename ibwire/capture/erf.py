@@ -6,7 +6,7 @@ The same frame behind an ERF header, in a file of LINKTYPE_ERF (197), is read by
 
 from __future__ import annotations
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
 from ibwire_layers.outer import ERF, ErfType
 
 MAXIMUM_FRAME = 0xFFFF - ERF.SIZE

@@ -13,10 +13,10 @@ from struct import Struct, unpack_from
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
-from ibwire.closing import Closing
-from ibwire.errors import CaptureError, EncodeError
 
 MAXIMUM_SNAPLEN = 262144
 """Longest record that libpcap takes for sane; a file with a larger snap length may go beyond."""

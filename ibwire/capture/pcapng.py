@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
-from ibwire.closing import Closing
-from ibwire.errors import CaptureError, EncodeError
 
 SECTION_MAGIC = b"\x0a\x0d\x0d\x0a"
 """Block type of a section header: the same in both byte orders (4.1)."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError
 from ibwire.capture.index import Chunks, Record, RecordBatch
 from ibwire.capture.pcap import FILE_HEADER_SIZE, MAGICS, PcapParser
 from ibwire.capture.pcapng import SECTION_MAGIC, Interface, PcapngParser
 from ibwire.capture.stream import ByteSource, Target, open_source
-from ibwire.closing import Closing
-from ibwire.errors import CaptureError
 
 CHUNK_SIZE = 6 * 2**20
 """Bytes a batch by default: small enough for the caches, large enough for the arrays."""

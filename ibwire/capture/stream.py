@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, BinaryIO, Protocol, cast
 
-from ibwire.errors import CaptureError
+from ibwire.base.errors import CaptureError
 
 Target = str | os.PathLike[str] | BinaryIO
 """A path, `-` for standard input or output, or an open binary file, which stays open."""

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable
 from itertools import chain
 
+from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.capture.index import Record
 from ibwire.capture.pcap import PcapWriter
 from ibwire.capture.pcapng import PcapngWriter
-from ibwire.errors import CaptureError, EncodeError
 
 
 def write_capture(path: str | os.PathLike[str], records: Iterable[Record]) -> int:

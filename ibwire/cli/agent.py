@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from ibwire.cli.live import Link, live_options
-from ibwire.drill.own_agent import serve_device
-from ibwire.drill.ways import AGENT_PORT
+from ibwire.drill.agent.emulated import serve_device
+from ibwire.drill.targets.ways import AGENT_PORT
 
 
 @click.command("agent")

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from ibwire.analyse.conformance import Conformance
-from ibwire.analyse.findings import ANY, EXAMPLES, PROFILES, Finding, Rule, Severity
-from ibwire.analyse.rules.catalogue import FAMILIES, RULES
 from ibwire.capture import CaptureReader, RecordBatch
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.dissect import Columns
+from ibwire.rules.catalogue import FAMILIES, RULES
+from ibwire.rules.conformance import Conformance
+from ibwire.rules.findings import ANY, EXAMPLES, PROFILES, Finding, Rule, Severity
 
 FOUND = 1
 """Exit status when something at or above `--fail-on` was found."""

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import click
 
-from ibwire.analyse.histogram import Histogram
-from ibwire.errors import EncodeError, PeerError
-from ibwire.inject import parse_duration
-from ibwire.link.answers import Answers, Tally
-from ibwire.link.listening import Listening, converse
-from ibwire.link.polite import Manners, Polite
-from ibwire.link.transmission import Outlet, Report
+from ibwire.base.errors import EncodeError, PeerError
+from ibwire.base.histogram import Histogram
+from ibwire.impair import parse_duration
 from ibwire.programs.endpoint import WINDOW
-from ibwire.stream.injection import Injection
+from ibwire.traffic.closed_loop import Manners, Polite
+from ibwire.traffic.injection import Injection
+from ibwire.traffic.listening import Listening, converse
+from ibwire.traffic.responses import Answers, Tally
+from ibwire.traffic.transmission import Outlet, Report
 from ibwire_layers.psn import MASK
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])

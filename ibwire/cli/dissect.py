@@ -11,12 +11,12 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.errors import CaptureError, ExpressionError, MissingExtra
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.values import FORMATS
 from ibwire.dissect import FIELDS, Columns, export
 from ibwire.dissect.fields import FieldSpec, spec_of, type_of
 from ibwire.dissect.where import Expression, parse
-from ibwire.errors import CaptureError, ExpressionError, MissingExtra
 
 Rows = npt.NDArray[np.int64]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 
+from ibwire.base.errors import CaptureError, ScriptError, VerbsError
 from ibwire.cli.drill_live import LiveWish, live_options
 from ibwire.cli.values import QueuePairNumber
 from ibwire.drill import Case, Script, Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
-from ibwire.drill.live import Bench
-from ibwire.drill.recorded import Exchange, judge, read_exchange
+from ibwire.drill.targets.live import Bench
+from ibwire.drill.targets.recorded import Exchange, judge, read_exchange
 from ibwire.drill.verdict import CaseError, time_line
-from ibwire.errors import CaptureError, ScriptError, VerbsError
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES
 

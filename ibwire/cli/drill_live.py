@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields
 
 import click
 
+from ibwire.base.units import MS, S
 from ibwire.cli.live import Link, host_of
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
-from ibwire.drill.live import LIMIT, SLACK, Bench
-from ibwire.drill.ways import AGENT_PORT, ByAgent, ByManager, ByParameters, ByPingpong, Way
+from ibwire.drill.targets.live import LIMIT, SLACK, Bench
+from ibwire.drill.targets.ways import AGENT_PORT, ByAgent, ByManager, ByParameters, ByPingpong, Way
 from ibwire.programs import pingpong
 from ibwire.rc.attributes import MTU_CODES
-from ibwire.units import MS, S
 
 WAYS = ("agent", "pingpong", "cm", "params")
 

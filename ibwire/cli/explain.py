@@ -13,17 +13,17 @@ from functools import partial
 
 import click
 
-from ibwire.analyse.connection import Connection, Observer
-from ibwire.analyse.summary import Analysis, Summary
+from ibwire.base.errors import CaptureError
 from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import QueuePairNumber
+from ibwire.connections.connection import Connection, Observer
+from ibwire.connections.summary import Analysis, Summary
+from ibwire.diagnosis.ranking import interest, summary
+from ibwire.diagnosis.record import Record, Recorder
+from ibwire.diagnosis.story import Frames, Story
 from ibwire.dissect import Columns
-from ibwire.errors import CaptureError
-from ibwire.report.story import Frames, Story
-from ibwire.report.story_choice import interest, summary
-from ibwire.report.story_record import Record, Recorder
 
 STYLES: dict[str, Callable[[str], str]] = {
     "head": partial(click.style, bold=True),

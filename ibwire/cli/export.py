@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ibwire.analyse.conformance import Conformance
-from ibwire.analyse.events import Event
+from ibwire.base.errors import CaptureError, EncodeError, MissingExtra
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.capture.annotate import Comments, annotate
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.connections.events import Event
 from ibwire.dissect import Columns
-from ibwire.errors import CaptureError, EncodeError, MissingExtra
 from ibwire.report import remarks
+from ibwire.rules.conformance import Conformance
 
 ANNOTATED = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")
 """Ends of names that stand for a capture with comments, and not for a directory."""
@@ -71,7 +71,7 @@ def _tables(
     names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
 ) -> list[CaptureError]:
     """Write all captures into a directory; returns what could not be read."""
-    from ibwire.analyse.export import CaptureTables, export, readable
+    from ibwire.connections.export import CaptureTables, export, readable
 
     if os.path.exists(output) and not os.path.isdir(output):
         reason = f"{output} is no directory; a capture with comments is named FILE.pcapng"

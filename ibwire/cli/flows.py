@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ibwire.analyse import many
-from ibwire.analyse.summary import Summary
+from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.cli.values import Rate
-from ibwire.errors import CaptureError, MissingExtra
+from ibwire.connections import merge
+from ibwire.connections.summary import Summary
 from ibwire.report import flows as report
 
 if TYPE_CHECKING:
-    from ibwire.analyse.between import Between
+    from ibwire.compare.between import Between
 
 SHOWN = 40
 """Lines of the table on a terminal; --all and pipes have more."""
@@ -62,8 +62,8 @@ def command(
     if other is not None and len(paths) != 1:
         raise click.UsageError("--other needs one capture to compare with")
     try:
-        work = many.cluster(ray) if ray else many.processes(jobs) if jobs else None
-        summary, damage = many.analyse(paths, work, rate_bps=link_rate)
+        work = merge.cluster(ray) if ray else merge.processes(jobs) if jobs else None
+        summary, damage = merge.analyse(paths, work, rate_bps=link_rate)
     except MissingExtra as error:
         raise click.ClickException(str(error)) from None
     try:
@@ -89,7 +89,7 @@ def command(
 
 
 def _compare(path: str, other: str) -> Between:
-    from ibwire.analyse.between import compare
+    from ibwire.compare.between import compare
 
     return compare(path, other)
 

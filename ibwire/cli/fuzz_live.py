@@ -9,19 +9,19 @@ from typing import Any
 
 import click
 
+from ibwire.base.errors import ScriptError
+from ibwire.base.units import MS
 from ibwire.cli.live import Link, host_of
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
-from ibwire.drill.live import SLACK
-from ibwire.drill.ways import AGENT_PORT, ByAgent
-from ibwire.errors import ScriptError
+from ibwire.drill.targets.live import SLACK
+from ibwire.drill.targets.ways import AGENT_PORT, ByAgent
 from ibwire.fuzz.live.bench import Bench
 from ibwire.fuzz.live.peer import RATE
 from ibwire.fuzz.live.restart import Restart
 from ibwire.fuzz.live.target import LinkTarget, link_target
 from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.fuzz.live_cm.target import ManagerLinkTarget, manager_target
-from ibwire.link.safety import injectable
-from ibwire.units import MS
+from ibwire.traffic.safety import injectable
 
 PATIENCE = 5.0
 """Seconds that the agent may take for an answer: a device that has died takes it along."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ibwire.base.errors import CaptureError
 from ibwire.cli.fuzz_live import LiveWish, live_options
 from ibwire.cli.fuzzing import (
     FOUND,
@@ -24,7 +25,6 @@ from ibwire.cli.fuzzing import (
 )
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
-from ibwire.errors import CaptureError
 from ibwire.fuzz.ahead import Ahead
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import ENDLESS, Maker

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from ibwire.errors import ScriptError
+from ibwire.base.errors import ScriptError
 from ibwire.fuzz.planting import Fault, read_faults
 from ibwire.fuzz.score import (
     CAP,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ibwire.errors import CaptureError, ScriptError
+from ibwire.base.errors import CaptureError, ScriptError
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, RunsAway, from_json
 from ibwire.fuzz.duel import Difference

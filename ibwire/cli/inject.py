@@ -10,27 +10,27 @@ from typing import Any, TypeVar
 
 import click
 
+from ibwire.base.errors import CaptureError, EncodeError, ExpressionError, VerbsError
+from ibwire.base.node import Pipe, Stage
+from ibwire.base.toml import Document, read_content
+from ibwire.base.units import S
 from ibwire.cli.closed_loop import Loop, loop_options
 from ibwire.cli.injecting import Order, Way, deliver, errors_told, way_options, with_faults
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import type_of
 from ibwire.dissect.where import parse
-from ibwire.errors import CaptureError, EncodeError, ExpressionError, VerbsError
-from ibwire.inject import Chance, MarkECN, PlanError, build_pipe, parse_duration
+from ibwire.impair import Chance, MarkECN, PlanError, build_pipe, parse_duration
 from ibwire.link.interface import interface
 from ibwire.link.neighbours import mac_towards
-from ibwire.node import Pipe, Stage
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import is_v4
-from ibwire.scenario.document import Document, read_content
-from ibwire.stream.injection import Injection
-from ibwire.stream.model import Icrc, Link, Stream, Verb, format_qpns
-from ibwire.stream.pace import make_pace
-from ibwire.stream.pause import Storm, pausing, read_storms
-from ibwire.stream.rebind import Rebinding
-from ibwire.stream.replay import read_replay
-from ibwire.stream.script import make_injection, make_stream, parse_value, read_injection
-from ibwire.units import S
+from ibwire.traffic.capture_source import read_replay
+from ibwire.traffic.injection import Injection
+from ibwire.traffic.model import Icrc, Link, Stream, Verb, format_qpns
+from ibwire.traffic.pace import make_pace
+from ibwire.traffic.pause import Storm, pausing, read_storms
+from ibwire.traffic.rebind import Rebinding
+from ibwire.traffic.script import make_injection, make_stream, parse_value, read_injection
 
 _DEFAULT_MAC = bytes.fromhex("020000000001")
 _MOST_SCALE = 1e6

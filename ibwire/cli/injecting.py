@@ -17,20 +17,20 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import click
 import numpy as np
 
+from ibwire.base.errors import EncodeError, IbwireError, LinkError, ScriptError
+from ibwire.base.node import Pipe
+from ibwire.base.units import NS, S, Time
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
 from ibwire.cli.closed_loop import Loop, spread
 from ibwire.cli.preview import preview
-from ibwire.errors import EncodeError, IbwireError, LinkError, ScriptError
-from ibwire.link.live_frames import LiveFrames
-from ibwire.link.pacing import Pacer, Pacing, Recorded
-from ibwire.link.sender import Sender
-from ibwire.link.transmission import Ended, Feed, Outlet, Report, transmit
-from ibwire.node import Pipe
-from ibwire.stream.blocks import Source, Template
-from ibwire.stream.faulted import faulted
-from ibwire.stream.pace import Pace, Phase, Unit
-from ibwire.units import NS, S, Time
+from ibwire.traffic.blocks import Source, Template
+from ibwire.traffic.impaired import faulted
+from ibwire.traffic.kernel_sender import LiveFrames
+from ibwire.traffic.pace import Pace, Phase, Unit
+from ibwire.traffic.pacing import Pacer, Pacing, Recorded
+from ibwire.traffic.sender import Sender
+from ibwire.traffic.transmission import Ended, Feed, Outlet, Report, transmit
 from ibwire_layers.outer import LinkType
 
 FAILED = 1

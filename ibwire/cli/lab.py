@@ -12,8 +12,8 @@ from typing import NoReturn, TypeVar
 
 import click
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import (
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import (
     ADDRESSES,
     DEFAULT_MTU,
     DEFAULT_NAME,

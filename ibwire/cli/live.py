@@ -11,14 +11,14 @@ from typing import NoReturn
 
 import click
 
+from ibwire.base.errors import EncodeError, IbwireError, ScriptError
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
-from ibwire.errors import EncodeError, IbwireError, ScriptError
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.interface import interface
-from ibwire.link.pcap_port import PcapPort
+from ibwire.link.pcap import PcapPort
 from ibwire.link.port import Port
 from ibwire.link.tapped import TappedPort
-from ibwire.link.udp_port import UDPPort
+from ibwire.link.udp import UDPPort
 from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.programs.faults import Faults, read_faults
 from ibwire.rc.device import gid_of, mac_of

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ibwire.base.errors import PeerError
 from ibwire.cli.live import LARGEST_MESSAGE, Link, live_options, tell_waiting
-from ibwire.errors import PeerError
 from ibwire.programs import perf
 from ibwire.programs.perf_cm import connect_cm, serve_cm
 from ibwire.programs.perf_flows import Plan

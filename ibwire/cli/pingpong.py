@@ -8,8 +8,8 @@ from array import array
 import click
 import numpy as np
 
+from ibwire.base.errors import PeerError
 from ibwire.cli.live import LARGEST_MESSAGE, Link, live_options, tell_waiting
-from ibwire.errors import PeerError
 from ibwire.programs import pingpong
 from ibwire.programs.pingpong import Plan, Result
 from ibwire.rc.attributes import MTU_CODES, QPType

@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from ibwire.base.errors import CaptureError, MissingExtra, QueryError
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.values import FORMATS
-from ibwire.errors import CaptureError, MissingExtra, QueryError
 
 if TYPE_CHECKING:
-    from ibwire.analyse.database import Database, Result
+    from ibwire.connections.database import Database, Result
 
 WRONG_SQL = 2
 
@@ -107,8 +107,8 @@ def _style(style: str | None, output: str | None, names: Sequence[str]) -> str:
 
 
 def _open(stack: ExitStack, names: Sequence[str], directory: str, memory: str) -> Database:
-    from ibwire.analyse.database import Database
-    from ibwire.analyse.export import CaptureTables
+    from ibwire.connections.database import Database
+    from ibwire.connections.export import CaptureTables
 
     tell = stack.enter_context(progress(not sys.stdout.isatty()))
     captures, parquet = [], []
@@ -123,7 +123,7 @@ def _open(stack: ExitStack, names: Sequence[str], directory: str, memory: str) -
 
 def _list(database: Database) -> None:
     """Every table with its columns, their types, and what they mean."""
-    from ibwire.analyse.tables import TABLES
+    from ibwire.connections.tables import TABLES
 
     for table, columns in database.tables().items():
         spec = TABLES.get(table)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ibwire.analyse.findings import ANY, PROFILES
+from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import Rate
 from ibwire.dissect import Columns
-from ibwire.errors import CaptureError, MissingExtra
+from ibwire.rules.findings import ANY, PROFILES
 
 if TYPE_CHECKING:
     from ibwire.report.html import Closer, Survey

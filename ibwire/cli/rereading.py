@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader
 from ibwire.cli.sources import LONG
-from ibwire.errors import CaptureError
 
 STANDARD_INPUT = "standard input"
 

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 
 import click
 
+from ibwire.base.errors import CaptureError
 from ibwire.cli.sources import UNREADABLE
 from ibwire.cli.values import QueuePairNumber
-from ibwire.errors import CaptureError
-from ibwire.link.conversation import ROLES, Conversation
-from ibwire.link.report import Inference, Report, name_of
-from ibwire.link.tap import PcapngTap
 from ibwire.rc.profile import PROFILES
+from ibwire.replay.conversation import ROLES, Conversation
+from ibwire.replay.output import PcapngTap
+from ibwire.replay.report import Inference, Report, name_of
 
 DIFFERENT = 1
 """Exit status when an emulated packet is not as recorded."""

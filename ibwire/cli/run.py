@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ibwire.base.errors import CaptureError, ScriptError
+from ibwire.base.node import Frame
+from ibwire.base.trace import Observer, Trace
+from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.capture import PcapngWriter, PcapWriter
-from ibwire.errors import CaptureError, ScriptError
-from ibwire.inject import Tap
-from ibwire.node import Frame
+from ibwire.impair import Tap
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.model import LINKS
-from ibwire.trace import Observer, Trace
-from ibwire.units import MS, NS, US, S, Time
 from ibwire_layers.outer import LinkType
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import sys
 
 import click
 
+from ibwire.base.errors import CaptureError, DecodeError
 from ibwire.capture import Record, open_capture
 from ibwire.cli.sources import UNREADABLE
-from ibwire.errors import CaptureError, DecodeError
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, IPv4, IPv6, LinkType
 from ibwire_layers.schema import Header

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader, RecordBatch, open_capture
-from ibwire.errors import CaptureError
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 
 import click
 
+from ibwire.base.errors import CaptureError, EncodeError, LinkError, ScriptError
 from ibwire.cli.sources import UNREADABLE
-from ibwire.errors import CaptureError, EncodeError, LinkError, ScriptError
-from ibwire.link.bump import Side, notes
-from ibwire.programs.tap import Event, Plan, load_plan, shipped
-from ibwire.programs.tap_files import FileTap
-from ibwire.programs.tap_live import LiveTap
-from ibwire.programs.tap_record import Record
+from ibwire.tap.bridge import Side, notes
+from ibwire.tap.captures import FileTap
+from ibwire.tap.live import LiveTap
+from ibwire.tap.plan import Event, Plan, load_plan, shipped
+from ibwire.tap.record import Record
 
 FAILED = 1
 WRONG_USAGE = 2

@@ -6,14 +6,14 @@ import errno
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import Time
 from ibwire.cm.messages import Timing, combined_ack_timeout, duration
 from ibwire.cm.states import EventKind, State
-from ibwire.errors import VerbsError
 from ibwire.rc.attributes import AddressVector
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access
 from ibwire.rc.qp import QueuePair
-from ibwire.units import Time
 from ibwire_layers import cm
 
 

@@ -23,6 +23,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ibwire.base.errors import EncodeError, VerbsError
+from ibwire.base.units import Time
 from ibwire.cm.answers import (
     confirmation,
     disbelief,
@@ -57,9 +59,7 @@ from ibwire.cm.states import (
     Wait,
 )
 from ibwire.cm.timers import Timers
-from ibwire.errors import EncodeError, VerbsError
 from ibwire.rc.attributes import AddressVector
-from ibwire.units import Time
 from ibwire_layers import cm
 
 

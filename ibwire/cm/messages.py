@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import ACK_TIMEOUT_UNIT, Time
 from ibwire.rc.attributes import MTU_CODES
-from ibwire.units import ACK_TIMEOUT_UNIT, Time
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass
 from ibwire_layers.schema import Header

@@ -14,17 +14,17 @@ import errno
 import random
 from itertools import islice
 
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import Time
 from ibwire.cm.manager import ConnectionManager, identifiers
 from ibwire.cm.messages import LINUX, Timing
 from ibwire.cm.qp1 import serve
-from ibwire.errors import VerbsError
-from ibwire.node import OPEN, Frame, Grant
 from ibwire.rc.attributes import EventType, QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.device import Device
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.unreliable import QP1
-from ibwire.units import Time
 from ibwire_layers.mad import GSI_QKEY
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ibwire.base.units import Time
 from ibwire.cm.manager import ConnectionManager
 from ibwire.rc.attributes import AddressVector, QPState
 from ibwire.rc.device import Device
@@ -17,7 +18,6 @@ from ibwire.rc.packet import FORMS, TransportPacket
 from ibwire.rc.path import Arrival, Path
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.unreliable import QP1, UDResponder, UnreliableRequester
-from ibwire.units import Time
 from ibwire_layers.mad import GSI_QKEY
 from ibwire_layers.opcodes import OpCode, Operation
 from ibwire_layers.packet import IBRoute, RoCEv2Route, Route

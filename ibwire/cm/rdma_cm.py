@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ibwire.base.errors import EncodeError
 from ibwire.cm.messages import padded
-from ibwire.errors import EncodeError
 from ibwire.rc.path import V4_MAPPED, is_v4
 from ibwire_layers import cm
 from ibwire_layers.headers import IPCM

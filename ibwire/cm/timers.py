@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from ibwire.base.units import Time
 from ibwire.cm.connection import Connection
-from ibwire.units import Time
 
 
 class Timers:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.closing import Closing
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.dissect.column import Kind
 from ibwire.dissect.columns import Columns
 from ibwire.dissect.fields import FieldSpec
 from ibwire.dissect.lines import cells_of
-from ibwire.errors import CaptureError, MissingExtra
 
 try:
     import pyarrow as pa

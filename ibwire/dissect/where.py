@@ -36,8 +36,8 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.errors import ExpressionError
 from ibwire.dissect.column import Column, FieldType, Kind
-from ibwire.errors import ExpressionError
 
 Mask = npt.NDArray[np.bool_]
 

@@ -4,9 +4,9 @@
 The language is in docs/drill.md.
 """
 
-from ibwire.drill.parser import load, parse
+from ibwire.drill.language.parser import load, parse
+from ibwire.drill.language.steps import Case, Script
 from ibwire.drill.runner import run
-from ibwire.drill.steps import Case, Script
 from ibwire.drill.verdict import Failure, Verdict, report
 
 __all__ = ["Case", "Failure", "Script", "Verdict", "load", "parse", "report", "run"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from ibwire.drill.expressions import Scope
-from ibwire.drill.literals import single
-from ibwire.drill.manager import described
+from ibwire.base.errors import VerbsError
+from ibwire.drill.language.expressions import Scope
+from ibwire.drill.language.literals import single
+from ibwire.drill.language.steps import Verb
+from ibwire.drill.language.vocabulary import ACCESS, MANAGER_VERBS, SEND_OPCODES, STATES
 from ibwire.drill.packets import byte_difference, pattern
-from ibwire.drill.steps import Verb
-from ibwire.drill.target import CommandedManager, Unable, Verbs
-from ibwire.drill.vocabulary import ACCESS, MANAGER_VERBS, SEND_OPCODES, STATES
-from ibwire.errors import VerbsError
+from ibwire.drill.targets.manager import described
+from ibwire.drill.targets.target import CommandedManager, Unable, Verbs
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ibwire.base.errors import ScriptError
+from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
 from ibwire.drill.verdict import INTO, OUT_OF, CaseError, Verdict, report
-from ibwire.errors import ScriptError
-from ibwire.units import NS
 
 
 def write_capture(verdict: Verdict, directory: Path, taken: set[Path], script: str = "") -> Path:

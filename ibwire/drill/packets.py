@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ibwire.drill import manager_messages as management
-from ibwire.drill.expressions import Scope
-from ibwire.drill.literals import NAMES, WRAPPING, Literal, Place, short_name, single
-from ibwire.drill.tokens import Token
+from ibwire.drill.language import manager_messages as management
+from ibwire.drill.language.expressions import Scope
+from ibwire.drill.language.literals import NAMES, WRAPPING, Literal, Place, short_name, single
+from ibwire.drill.language.tokens import Token
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth

@@ -13,21 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ibwire.base.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.drill.application import Application
-from ibwire.drill.emulated import ADDRESSES, LIMITS, Emulated
-from ibwire.drill.expressions import Expression, NoValue, Scope
-from ibwire.drill.literals import Literal, single
-from ibwire.drill.packets import (
-    aim,
-    build,
-    describe,
-    differences,
-    has_no_icrc,
-    parse,
-    psn_base,
-    shown,
-)
-from ibwire.drill.steps import (
+from ibwire.drill.language.expressions import Expression, NoValue, Scope
+from ibwire.drill.language.literals import Literal, single
+from ibwire.drill.language.steps import (
     Case,
     Hear,
     Impair,
@@ -39,14 +31,22 @@ from ibwire.drill.steps import (
     Verb,
     When,
 )
-from ibwire.drill.target import LONGEST, Target, TooBusy, Unable
-from ibwire.drill.tokens import Line, Token
+from ibwire.drill.language.tokens import Line, Token
+from ibwire.drill.language.vocabulary import MANAGER_VERBS, VERBS
+from ibwire.drill.packets import (
+    aim,
+    build,
+    describe,
+    differences,
+    has_no_icrc,
+    parse,
+    psn_base,
+    shown,
+)
+from ibwire.drill.targets.emulated import ADDRESSES, LIMITS, Emulated
+from ibwire.drill.targets.target import LONGEST, Target, TooBusy, Unable
 from ibwire.drill.verdict import APPLICATION, INTO, OUT_OF, Entry, Failure, Verdict
-from ibwire.drill.vocabulary import MANAGER_VERBS, VERBS
-from ibwire.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
-from ibwire.node import Frame
 from ibwire.rc.attributes import MTU_CODES
-from ibwire.units import MS, NS, US, S, Time
 from ibwire_layers.packet import Packet
 
 TOLERANCE: Time = 1 * US

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ibwire.drill.tokens import Line
-from ibwire.errors import ScriptError
-from ibwire.node import Frame
-from ibwire.units import NS, US, Time
+from ibwire.base.errors import ScriptError
+from ibwire.base.node import Frame
+from ibwire.base.units import NS, US, Time
+from ibwire.drill.language.tokens import Line
 
 INTO, OUT_OF, APPLICATION = "<", ">", " "
 """Which way an entry of the time line goes."""

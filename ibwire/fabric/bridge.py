@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from ibwire.errors import EncodeError
-from ibwire.node import OPEN, Frame, Grant
-from ibwire.units import Time
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import Time
 from ibwire_layers.outer import EtherType
 
 MAXIMUM_ADDRESSES = 65_536

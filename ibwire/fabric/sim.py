@@ -23,9 +23,9 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import gcd
 
-from ibwire.errors import EncodeError, IbwireError
-from ibwire.node import Frame, Node, Stage
-from ibwire.units import GBPS, US, S, Time
+from ibwire.base.errors import EncodeError, IbwireError
+from ibwire.base.node import Frame, Node, Stage
+from ibwire.base.units import GBPS, US, S, Time
 
 ETHERNET_OVERHEAD = 24
 """Bytes of line time that a frame costs besides its own: preamble and start delimiter 8,

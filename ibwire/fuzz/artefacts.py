@@ -13,9 +13,10 @@ from pathlib import Path
 from shlex import quote
 from xml.etree import ElementTree
 
+from ibwire.base.errors import ScriptError
+from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
 from ibwire.drill.files import named, write_text, write_xml
-from ibwire.errors import ScriptError
 from ibwire.fuzz.case import Case, Connect, Packet, step_text, to_json
 from ibwire.fuzz.cm.scripts import manager_script
 from ibwire.fuzz.findings import Finding
@@ -23,7 +24,6 @@ from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.scripts import CannotSay, script
 from ibwire.fuzz.targets import CM, Target, role_of, target
 from ibwire.fuzz.telling import finding_lines, some
-from ibwire.units import NS
 
 SCRIPT = "case.drill"
 

@@ -22,13 +22,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
+from ibwire.base.units import MS
 from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.cm.binding import FORMS as MESSAGES
 from ibwire.fuzz.emulation import Emulation
 from ibwire.fuzz.lies import in_turn
 from ibwire.fuzz.messages import ATOMICS, FORMS, READ, answers
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS
 from ibwire_layers import headers as h
 from ibwire_layers.mad import MAD
 from ibwire_layers.opcodes import INFO, OpCode, Position

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from struct import Struct
 
+from ibwire.base.node import Frame
 from ibwire.drill.packets import pattern
 from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Packet, Pause, Value, value_text
-from ibwire.node import Frame
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import Headers, Path, ethernet_route, is_v4
 from ibwire_layers import crc

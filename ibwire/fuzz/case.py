@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ibwire.errors import IbwireError
+from ibwire.base.errors import IbwireError
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.work import WROpcode

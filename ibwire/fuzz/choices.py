@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ibwire.base.units import MS
 from ibwire.rc.profile import (
     DuplicateAck,
     DuplicateAckPSN,
@@ -23,7 +24,6 @@ from ibwire.rc.profile import (
     SourcePort,
 )
 from ibwire.rc.work import WCFlags, WCStatus
-from ibwire.units import MS
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ibwire.base.node import Frame
 from ibwire.fuzz.case import Packet, opcode_text
-from ibwire.node import Frame
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.syndrome import AckKind

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ibwire.base.node import Frame
+from ibwire.base.units import Time
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import (
     CaseError,
@@ -21,8 +23,6 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.emulation import Completion, Emulation
-from ibwire.node import Frame
-from ibwire.units import Time
 
 
 class Subject(Protocol):

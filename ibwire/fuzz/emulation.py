@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import Frame, Node
+from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
-from ibwire.errors import VerbsError
 from ibwire.fuzz.case import Connection, Post, RunsAway
-from ibwire.node import Frame, Node
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
@@ -31,7 +32,6 @@ from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
-from ibwire.units import Time
 from ibwire_layers.opcodes import Operation
 
 ADDRESS, PEER_ADDRESS = "10.0.0.2", "10.0.0.1"

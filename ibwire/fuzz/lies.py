@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from ibwire.base.units import ACK_TIMEOUT_UNIT, MS, NS, US, Time
 from ibwire.fuzz.attacks import around, changed
 from ibwire.fuzz.case import BAD, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.emulation import Emulation
 from ibwire.rc.work import WROpcode
-from ibwire.units import ACK_TIMEOUT_UNIT, MS, NS, US, Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode

@@ -21,8 +21,8 @@ from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-from ibwire.errors import ScriptError
-from ibwire.scenario.document import Document, Table, read_content
+from ibwire.base.errors import ScriptError
+from ibwire.base.toml import Document, Table, read_content
 
 PRIVATE = ("ibwire.rc", "ibwire.cm", "ibwire.fuzz.emulation", "ibwire.fuzz.cm.emulation")
 """What is copied to make a target: everything that it has state and behaviour from."""

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ibwire.base.errors import DecodeError
+from ibwire.base.node import Frame
+from ibwire.base.units import US, Time
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
-from ibwire.errors import DecodeError
 from ibwire.fuzz.case import Case, Connect, Pause, step_text
 from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import INBOX, OUTBOX, RECEIVES, SENDS, SIZE, SMALL, Completion
 from ibwire.fuzz.findings import one_line, part_of, verdict, wrong_fields
 from ibwire.fuzz.targets import CM, Target, role_of
 from ibwire.fuzz.variants import profile_of
-from ibwire.node import Frame
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1
 from ibwire.rc.work import WCOpcode, WCStatus
-from ibwire.units import US, Time
 from ibwire_layers.packet import Packet as WholePacket
 
 REGIONS = (

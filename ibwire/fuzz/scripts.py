@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from ibwire.drill.literals import short_name
+from ibwire.base.node import Frame
+from ibwire.base.units import NS, Time
+from ibwire.drill.language.literals import short_name
 from ibwire.drill.packets import MAXIMUM_PAYLOAD, pattern
 from ibwire.fuzz.binding import Binding, Symbols, encode
 from ibwire.fuzz.case import (
@@ -47,12 +49,10 @@ from ibwire.fuzz.emulation import (
 from ibwire.fuzz.findings import part_of, wrong_fields
 from ibwire.fuzz.recording import REGIONS, place_of
 from ibwire.fuzz.variants import profile_of
-from ibwire.node import Frame
 from ibwire.rc.attributes import EventType
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import Profile
 from ibwire.rc.work import WCOpcode, WCStatus, WROpcode
-from ibwire.units import NS, Time
 from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.errors import DecodeError

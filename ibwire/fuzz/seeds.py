@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Generic, TypeVar
 
-from ibwire.drill.recorded import Exchange, Recorded, read_exchange
-from ibwire.errors import CaptureError
+from ibwire.base.errors import CaptureError
+from ibwire.drill.targets.recorded import Exchange, Recorded, read_exchange
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Connection, Packet, Post, Step, Value
 from ibwire.fuzz.emulation import INBOX, OUTBOX, SIZE, Emulation

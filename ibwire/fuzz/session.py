@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ibwire.base.errors import CaptureError
 from ibwire.drill.files import write_text
-from ibwire.errors import CaptureError
 from ibwire.fuzz.campaign import Campaign, Maker, Report
 from ibwire.fuzz.case import CaseError
 from ibwire.fuzz.choices import CHOICES

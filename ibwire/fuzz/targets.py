@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import ibwire.drill  # noqa: F401 - found by name below
-from ibwire.errors import ScriptError
+from ibwire.base.errors import ScriptError
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from struct import Struct
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
+from ibwire.base.node import Frame
 from ibwire.link.interface import OnInterface, interface, largest_path_mtu, notes
 from ibwire.link.packet_filter import NOTHING, attach, interesting
 from ibwire.link.packet_socket import (
@@ -44,7 +45,6 @@ from ibwire.link.packet_socket import (
     take_all,
     take_lost,
 )
-from ibwire.node import Frame
 from ibwire_layers.outer import ROCEV2_PORT, EtherType
 
 

@@ -14,7 +14,7 @@ import socket
 import time
 from struct import Struct
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.outer import IPv4
 

@@ -24,13 +24,13 @@ from enum import StrEnum
 from io import BytesIO
 from struct import Struct
 
+from ibwire.base.closing import Closing
+from ibwire.base.errors import EncodeError, LinkError
+from ibwire.base.node import Frame, Node
+from ibwire.base.units import NS, S, Time
 from ibwire.capture import PcapWriter, Record, open_capture
 from ibwire.capture.pcap import FILE_HEADER_SIZE, MAGICS, MAXIMUM_SNAPLEN
-from ibwire.closing import Closing
-from ibwire.errors import EncodeError, LinkError
 from ibwire.fabric.sim import MAXIMUM_REPEATS, Livelock
-from ibwire.node import Frame, Node
-from ibwire.units import NS, S, Time
 from ibwire_layers.outer import LinkType
 
 FileName = str | os.PathLike[str]

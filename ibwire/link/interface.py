@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from ibwire.closing import Closing
-from ibwire.errors import LinkError
+from ibwire.base.closing import Closing
+from ibwire.base.errors import LinkError
 from ibwire.link import netlink
 
 

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import Protocol
 
+from ibwire.base.node import Frame, Node
+from ibwire.base.units import NS, Time
 from ibwire.link.port import Port
-from ibwire.node import Frame, Node
-from ibwire.units import NS, Time
 
 
 class Ended(StrEnum):

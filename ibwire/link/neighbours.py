@@ -15,7 +15,7 @@ import sys
 import time
 from struct import Struct
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
 from ibwire.link import netlink
 from ibwire.link.interface import interface
 

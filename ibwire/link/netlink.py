@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from struct import Struct
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
 
 DUMP = 0x300
 """NLM_F_DUMP: everything there is, instead of the one that the request describes."""

@@ -13,7 +13,7 @@ from struct import Struct
 
 import numpy as np
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
 
 
 def packet_socket(name: str) -> socket.socket:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ibwire.node import Frame
+from ibwire.base.node import Frame
 
 
 class Port(Protocol):

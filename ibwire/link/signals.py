@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from types import FrameType
 
-from ibwire.closing import Closing
+from ibwire.base.closing import Closing
 
 
 class Signals(Closing):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
-from ibwire.errors import EncodeError
-from ibwire.node import OPEN, Frame, Grant, Node, Stage
-from ibwire.units import Time
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import OPEN, Frame, Grant, Node, Stage
+from ibwire.base.units import Time
 
 
 class Staged:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError
+from ibwire.base.node import Frame
 from ibwire.capture import PcapngWriter
 from ibwire.capture.stream import Target
-from ibwire.closing import Closing
-from ibwire.errors import CaptureError
 from ibwire.link.port import Port
-from ibwire.node import Frame
 from ibwire_layers.outer import LinkType
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ibwire.base.errors import LinkError, PeerError
 from ibwire.cm import Connection, Endpoints, Event, EventKind, State, reply, request
-from ibwire.errors import LinkError, PeerError
 from ibwire.link.live import Ended
-from ibwire.link.names import addresses_of
 from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.host_names import addresses_of
 from ibwire.rc.attributes import MTU_BYTES, MTU_CODES
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import address_of

@@ -16,17 +16,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from ibwire.closing import Closing
+from ibwire.base.closing import Closing
+from ibwire.base.errors import LinkError, PeerError
+from ibwire.base.node import Node
 from ibwire.cm import ConnectionManager, ManagedDevice
-from ibwire.errors import LinkError, PeerError
-from ibwire.link.channel import Channel, Listening
+from ibwire.link.arp_nd import Responder
 from ibwire.link.interface import HEADERS, largest_path_mtu
 from ibwire.link.live import Ended, Live
 from ibwire.link.neighbours import mac_towards
 from ibwire.link.port import Port
-from ibwire.link.responder import Responder
 from ibwire.link.staged import Staged
-from ibwire.node import Node
+from ibwire.programs.channel import Channel, Listening
 from ibwire.programs.faults import Faults
 from ibwire.rc.device import Device, gid_of
 from ibwire.rc.path import address_of, is_v4, nearest

@@ -8,7 +8,7 @@
     drop = { opcode = "RC_SEND_LAST", nth = 3 }
 
 `in` is for frames that arrive, `out` for those that leave; the rules are those of
-`ibwire.inject.plan`.
+`ibwire.impair.plan`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ibwire.inject import PlanError, build_pipe
-from ibwire.node import Pipe
-from ibwire.scenario.document import Document, Table, read_content
+from ibwire.base.node import Pipe
+from ibwire.base.toml import Document, Table, read_content
+from ibwire.impair import PlanError, build_pipe
 
 
 class Faults(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ibwire.base.units import S, Time
 from ibwire.programs.endpoint import Endpoint
-from ibwire.units import S, Time
 from ibwire.verbs import Network
 
 GLANCE = 0.01

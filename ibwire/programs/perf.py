@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ibwire.errors import LinkError, PeerError
-from ibwire.link.channel import Channel, Listening
+from ibwire.base.errors import LinkError, PeerError
+from ibwire.programs.channel import Channel, Listening
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_bandwidth import Receiving, Sending
 from ibwire.programs.perf_exchange import Exchange, TCPExchange

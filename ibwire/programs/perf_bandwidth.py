@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ibwire.errors import PeerError
+from ibwire.base.errors import PeerError
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_flows import Flow, Plan
 from ibwire.programs.perf_results import PEAK_LIMIT, Bandwidth

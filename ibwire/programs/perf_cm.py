@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ibwire.base.errors import PeerError
 from ibwire.cm import Connection, Endpoints, EventKind, Listener
-from ibwire.errors import PeerError
 from ibwire.programs.cm import (
     ABORT_SECONDS,
     accept,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ibwire.link.channel import Channel
+from ibwire.programs.channel import Channel
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_flows import Flow
 from ibwire.programs.perftest import Record

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_contents import (
     Contents,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 
-from ibwire.errors import PeerError
+from ibwire.base.errors import PeerError
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_bandwidth import failure
 from ibwire.programs.perf_contents import pieces_sent

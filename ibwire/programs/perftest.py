@@ -23,7 +23,7 @@ from enum import Enum, StrEnum
 from math import isfinite
 from typing import NamedTuple
 
-from ibwire.errors import PeerError
+from ibwire.base.errors import PeerError
 from ibwire.rc.attributes import MTU_BYTES, MTU_CODES
 
 PORT = 18515

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ibwire.errors import EncodeError, PeerError
-from ibwire.link.channel import Channel, Listening
+from ibwire.base.errors import EncodeError, PeerError
+from ibwire.programs.channel import Channel, Listening
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up

@@ -22,14 +22,14 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from ibwire.closing import Closing
-from ibwire.errors import PeerError
+from ibwire.base.closing import Closing
+from ibwire.base.errors import PeerError
+from ibwire.base.units import Time
 from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.device import Device
 from ibwire.rc.memory import Access, MemoryRegion
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
-from ibwire.units import Time
 
 PORT = 7174
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ibwire.base.errors import PeerError
+from ibwire.base.units import US, S, Time
 from ibwire.cm import Connection, Endpoints, Event, EventKind
-from ibwire.errors import PeerError
 from ibwire.link.live import Ended
 from ibwire.programs.cm import (
     ABORT_SECONDS,
@@ -23,7 +24,6 @@ from ibwire.programs.cm import (
 from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.programs.rping import DEFAULT_SIZE, LARGEST, PORT, Client, Server, Side, Turn
 from ibwire.rc.path import address_of
-from ibwire.units import US, S, Time
 from ibwire_layers import cm
 
 PATIENCE = 20.0

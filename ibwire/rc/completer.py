@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.memory import scatter
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.requester import SendWQE
 from ibwire.rc.timers import rnr_wait
 from ibwire.rc.work import WCStatus
-from ibwire.units import Time
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import HALF, MASK

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import AsyncEvent, EventType
 from ibwire.rc.work import WC, WCStatus
 

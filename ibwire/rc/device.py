@@ -15,8 +15,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ibwire.errors import VerbsError
-from ibwire.node import OPEN, Frame, Grant
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import Time
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.rc.memory import KeyTable, ProtectionDomain
@@ -34,7 +35,6 @@ from ibwire.rc.path import (
 from ibwire.rc.profile import PROFILES, SPEC, Profile, SourcePort
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.srq import SharedReceiveQueue
-from ibwire.units import Time
 from ibwire_layers.opcodes import Service
 from ibwire_layers.outer import LinkType
 from ibwire_layers.packet import Route

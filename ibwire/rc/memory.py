@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from copy import copy
 from enum import Enum, IntFlag
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.work import SGE, MWBindInfo
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import (
     MTU_BYTES,
     AddressVector,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32 as _zlib_crc32
 
-from ibwire.node import Frame
+from ibwire.base.node import Frame
 from ibwire_layers import crc
 from ibwire_layers import headers as h
 from ibwire_layers.outer import UDP, VLAN, Ethernet, EtherType, IPv4, IPv6, LinkType

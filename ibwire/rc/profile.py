@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from ibwire.base.units import MS, Time
 from ibwire.rc.work import WCFlags, WCStatus
-from ibwire.units import MS, Time
 from ibwire_layers.syndrome import RNR_TIMER_US, NakCode
 
 

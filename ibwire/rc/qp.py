@@ -16,7 +16,8 @@ import errno
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import Time
 from ibwire.rc.attributes import (
     MTU_BYTES,
     AsyncEvent,
@@ -51,7 +52,6 @@ from ibwire.rc.states import (
 )
 from ibwire.rc.unreliable import UCResponder, UDResponder, UnreliableRequester
 from ibwire.rc.work import WC, RecvWR, SendWR
-from ibwire.units import Time
 from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import MASK
 

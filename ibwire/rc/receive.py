@@ -11,7 +11,7 @@ import errno
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain, scatter
 from ibwire.rc.packet import TransportPacket

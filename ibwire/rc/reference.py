@@ -12,9 +12,9 @@ from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 
+from ibwire.base.units import MS, US
 from ibwire.rc import profile
 from ibwire.rc.profile import PROFILES, SPEC, Profile
-from ibwire.units import MS, US
 
 HEAD = """# Profiles
 

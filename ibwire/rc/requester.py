@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.credits import SendCredits
 from ibwire.rc.memory import gather
@@ -24,7 +25,6 @@ from ibwire.rc.packet import Form, TransportPacket
 from ibwire.rc.plan import Plan
 from ibwire.rc.timers import Timers, ack_wait
 from ibwire.rc.work import WC, SendFlags, SendWR, WCStatus, WROpcode
-from ibwire.units import Time
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import HALF, MASK
 

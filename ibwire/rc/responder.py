@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ibwire.base.units import Time
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.credits import credit_code
 from ibwire.rc.memory import Access, ProtectionDomain
@@ -29,7 +30,6 @@ from ibwire.rc.replies import Reply, Resource, find_read, find_result, put_back
 from ibwire.rc.sizes import has_odd_payload, has_right_size, is_too_long
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
-from ibwire.units import Time
 from ibwire_layers.opcodes import OpCode, Operation, Service
 from ibwire_layers.psn import HALF, MASK, distance
 from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, NakCode

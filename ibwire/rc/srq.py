@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import AsyncEvent, EventType
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain

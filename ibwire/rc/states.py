@@ -40,7 +40,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import QPAttrMask, QPState, QPType
 
 

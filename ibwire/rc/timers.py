@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ibwire.base.units import US, Time, ack_timeout
 from ibwire.rc.profile import Profile
-from ibwire.units import US, Time, ack_timeout
 
 
 class Timers:

@@ -11,12 +11,12 @@ Source: IBA 9.8.2, 9.8.3; rxe_resp.c `check_psn`, `do_class_d1e_error`; rxe_recv
 
 from __future__ import annotations
 
+from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.requester import Requester
 from ibwire.rc.responder import Responder
 from ibwire.rc.work import WCFlags, WCStatus
-from ibwire.units import Time
 from ibwire_layers.opcodes import Operation, Service
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import NakCode

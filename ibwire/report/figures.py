@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.analyse.events import EventKind
-from ibwire.analyse.pause import Interval
-from ibwire.errors import MissingExtra
+from ibwire.base.errors import MissingExtra
+from ibwire.connections.events import EventKind
+from ibwire.connections.pause import Interval
 from ibwire.report.series import Bins, Panel, Point, Role, Series, Spot, Told, cause_of
 from ibwire_layers.psn import MASK
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ibwire.analyse.connection import Connection, Direction
-from ibwire.analyse.flow import FlowKey
-from ibwire.analyse.pause import Pauses
-from ibwire.analyse.summary import Summary
+from ibwire.connections.connection import Connection, Direction
+from ibwire.connections.flow import FlowKey
+from ibwire.connections.pause import Pauses
+from ibwire.connections.summary import Summary
 from ibwire_layers.opcodes import Service, name_of
 from ibwire_layers.syndrome import NakCode
 
 if TYPE_CHECKING:
-    from ibwire.analyse.between import Between
+    from ibwire.compare.between import Between
 
 SHORT_VERBS = {
     "SEND": "SEND",

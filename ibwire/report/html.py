@@ -23,24 +23,24 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
-from ibwire.analyse.conformance import Conformance
-from ibwire.analyse.connection import Connection
-from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.findings import ANY, Finding
-from ibwire.analyse.half import Half, Verdict
-from ibwire.analyse.histogram import Histogram
-from ibwire.analyse.packets import Seen
-from ibwire.analyse.partners import PAIRINGS
-from ibwire.analyse.pause import WHOLE_PORT, Lane, Pauses
-from ibwire.analyse.summary import Analysis, Summary
+from ibwire.base.histogram import Histogram
+from ibwire.connections.connection import Connection
+from ibwire.connections.events import Event, EventKind, Message
+from ibwire.connections.half import Half, Verdict
+from ibwire.connections.packets import Seen
+from ibwire.connections.pairing import PAIRINGS
+from ibwire.connections.pause import WHOLE_PORT, Lane, Pauses
+from ibwire.connections.summary import Analysis, Summary
+from ibwire.diagnosis.record import Recorder
+from ibwire.diagnosis.story import Frames, Story
+from ibwire.diagnosis.wording import duration, sentence
 from ibwire.dissect import Columns
 from ibwire.report import remarks
 from ibwire.report.figures import ENDS, MARKS, Figure, Pause, Words, plotly_script
 from ibwire.report.flows import worst_first
 from ibwire.report.series import EVENTS, Collector, Series, span_of
-from ibwire.report.story import Frames, Story
-from ibwire.report.story_record import Recorder
-from ibwire.report.story_words import duration, sentence
+from ibwire.rules.conformance import Conformance
+from ibwire.rules.findings import ANY, Finding
 
 MOST_CONNECTIONS = 1000
 """Rows of the table of connections."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ibwire.analyse.events import Cause, Event, EventKind
-from ibwire.analyse.findings import Finding, Severity
+from ibwire.connections.events import Cause, Event, EventKind
+from ibwire.rules.findings import Finding, Severity
 from ibwire_layers import syndrome
 from ibwire_layers.syndrome import NakCode
 

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from ibwire.analyse.connection import Connection
-from ibwire.analyse.events import Event, EventKind, Message
-from ibwire.analyse.half import Half, Verdict
-from ibwire.analyse.kinds import ACKNOWLEDGE, RESPONSES
-from ibwire.analyse.packets import Seen
-from ibwire.report.story_words import VERBS, duration, opcode
+from ibwire.connections.connection import Connection
+from ibwire.connections.events import Event, EventKind, Message
+from ibwire.connections.half import Half, Verdict
+from ibwire.connections.kinds import ACKNOWLEDGE, RESPONSES
+from ibwire.connections.packets import Seen
+from ibwire.diagnosis.wording import VERBS, duration, opcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import HALF, MASK, MODULUS
 from ibwire_layers.syndrome import AckKind, describe, kind

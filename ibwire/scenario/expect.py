@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ibwire.errors import EncodeError
-from ibwire.inject import parse_duration, parse_rate
+from ibwire.base.errors import EncodeError
+from ibwire.base.toml import Table, hint
+from ibwire.impair import parse_duration, parse_rate
 from ibwire.rc.work import WCStatus
-from ibwire.scenario.document import Table, hint
 
 
 class Kind(Enum):

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ibwire.errors import VerbsError
-from ibwire.inject import PlanError, build_pipe
+from ibwire.base.errors import VerbsError
+from ibwire.base.toml import Document, Table, shown
+from ibwire.base.units import GBPS, US, S, Time
+from ibwire.impair import PlanError, build_pipe
 from ibwire.rc.attributes import MTU_CODES, QPType
 from ibwire.rc.device import DeviceLimits, gid_of
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
-from ibwire.scenario.document import Document, Table, shown
 from ibwire.scenario.expect import (
     DEFAULTS,
     NONE_FAILED,
@@ -24,8 +25,7 @@ from ibwire.scenario.expect import (
     read_expectations,
     says_how_sends_complete,
 )
-from ibwire.units import GBPS, US, S, Time
-from ibwire.workload import FIXED_SIZES, Between, Choice, Mistake, Receives, Traffic
+from ibwire.scenario.workload import FIXED_SIZES, Between, Choice, Mistake, Receives, Traffic
 from ibwire_layers.outer import LinkType
 
 MAXIMUM_MEMORY = 1 << 29

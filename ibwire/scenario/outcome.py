@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ibwire.base.units import S, Time
 from ibwire.rc.work import WCStatus
 from ibwire.scenario.expect import METRICS, NETWORK, Expectation
-from ibwire.units import S, Time
-from ibwire.workload import Tally
+from ibwire.scenario.workload import Tally
 
 Metrics = dict[str, int]
 """Every metric by name; times in picoseconds, rates in bits a second."""

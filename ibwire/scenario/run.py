@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ibwire.base.node import Node, Pipe, Stage
+from ibwire.base.trace import Observer, Watched
+from ibwire.base.units import Time
 from ibwire.fabric import Bridge, Simulator
-from ibwire.inject import Loss, Match, build_pipe
-from ibwire.node import Node, Pipe, Stage
+from ibwire.impair import Loss, Match, build_pipe
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.device import Device, DeviceLimits
@@ -15,9 +17,7 @@ from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.scenario.expect import Expectation
 from ibwire.scenario.model import LINKS, ConnectionSpec, NodeSpec, Scenario, WireSpec
 from ibwire.scenario.outcome import Checked, Metrics, Outcome, QPOutcome, total
-from ibwire.trace import Observer, Watched
-from ibwire.units import Time
-from ibwire.workload import QKEY, Contents, Flow, Host
+from ibwire.scenario.workload import QKEY, Contents, Flow, Host
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, LinkType
 

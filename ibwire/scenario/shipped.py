@@ -6,8 +6,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from ibwire.errors import ScriptError
-from ibwire.scenario.document import hint, read_content
+from ibwire.base.errors import ScriptError
+from ibwire.base.toml import hint, read_content
 from ibwire.scenario.model import Scenario, read_scenario
 
 _SUFFIX = ".toml"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.strategies.psn import psns
 from ibwire_layers import headers as h

@@ -7,11 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ibwire.errors import EncodeError
-from ibwire.inject import Region
-from ibwire.inject.stages import Repair
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import MS, NS, US, Time
+from ibwire.impair import Region
+from ibwire.impair.stages import Repair
 from ibwire.strategies.psn import psns
-from ibwire.units import MS, NS, US, Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import EXTENSION_HEADERS, OpCode, Operation
 from ibwire_layers.outer import UDP, VLAN, Ethernet, IPv4, IPv6
@@ -38,7 +38,7 @@ def fault_plans(
     max_rules: int = 4,
     max_hits: int | None = None,
 ) -> st.SearchStrategy[list[Rule]]:
-    """Any plan that `ibwire.inject.build_pipe` takes, as scenarios and the tap have it.
+    """Any plan that `ibwire.impair.build_pipe` takes, as scenarios and the tap have it.
 
     actions: which; those that answer frames (cnp, nak, pfc) only if they are named.
     max_rules: rules of a plan. max_hits: frames that a rule is for at most; `None` for any

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from hypothesis import strategies as st
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
 from ibwire.rc.attributes import QPType
 from ibwire.rc.plan import ALLOWED
 from ibwire.rc.work import SGE, FlushLevel, RecvWR, SendFlags, SendWR, WROpcode

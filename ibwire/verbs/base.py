@@ -14,7 +14,7 @@ from itertools import count
 from types import TracebackType
 from typing import ClassVar, Self
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.verbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
 

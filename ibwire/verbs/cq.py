@@ -9,7 +9,7 @@ import errno
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc import work
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.verbs.base import Children, PyverbsCM, table

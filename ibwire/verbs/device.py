@@ -11,13 +11,13 @@ from dataclasses import replace
 from itertools import count
 from typing import NoReturn
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import NS, S
 from ibwire.rc import attributes as rc
 from ibwire.rc.device import Device as Adapter
 from ibwire.rc.device import XRCDomain
 from ibwire.rc.path import V4_MAPPED
 from ibwire.rc.sizes import MAX_MESSAGE
-from ibwire.units import NS, S
 from ibwire.verbs.addr import GID
 from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, refused
 from ibwire.verbs.device_attributes import (

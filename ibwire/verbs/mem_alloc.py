@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import struct
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.verbs.base import refused
 from ibwire.verbs.memory import PAGE
 from ibwire.verbs.network import current

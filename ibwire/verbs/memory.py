@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 
 PAGE = 4096
 

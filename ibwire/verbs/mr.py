@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import NoReturn
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc import work
 from ibwire.rc.memory import MemoryRegion, MemoryWindow
 from ibwire.verbs.base import PyverbsCM, refused, table

@@ -23,14 +23,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import Pipe, Stage
+from ibwire.base.units import GBPS, MS, US, Time
 from ibwire.fabric.bridge import Bridge
 from ibwire.fabric.sim import Outcome, Simulator
-from ibwire.node import Pipe, Stage
 from ibwire.rc.attributes import AsyncEvent
 from ibwire.rc.device import Device, XRCDomain
 from ibwire.rc.profile import PROFILES, SPEC, Profile
-from ibwire.units import GBPS, MS, US, Time
 from ibwire.verbs.memory import Memory
 
 POLL_STEP: Time = 10 * MS

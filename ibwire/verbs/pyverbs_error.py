@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from ibwire.errors import IbwireError, VerbsError
+from ibwire.base.errors import IbwireError, VerbsError
 
 
 class PyverbsError(IbwireError):

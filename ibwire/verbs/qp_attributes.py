@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc import attributes as rc
 from ibwire.verbs.addr import AHAttr
 from ibwire.verbs.base import table

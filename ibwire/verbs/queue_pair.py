@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import ClassVar
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc import attributes as rc
 from ibwire.rc import work
 from ibwire.rc.device import XRCDomain

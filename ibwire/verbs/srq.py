@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.verbs.base import Children, PyverbsCM
 from ibwire.verbs.cq import CQ, CQEX

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc import work
 from ibwire.verbs.base import PyverbsCM, inc_rkey, refused, table
 from ibwire.verbs.fields import Unsigned, unsigned

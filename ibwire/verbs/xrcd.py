@@ -6,7 +6,7 @@ import errno
 import os
 from typing import SupportsInt
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.device import XRCDomain
 from ibwire.verbs.base import Children, PyverbsCM
 from ibwire.verbs.device import Context

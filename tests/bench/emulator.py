@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare import NAMED, TSHARK
-
 from ibwire.capture import PcapWriter
 from ibwire.fabric.sim import Simulator
-from ibwire.inject.stages import Tap
+from ibwire.impair.stages import Tap
 from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device

@@ -38,15 +38,15 @@ from struct import Struct
 import numpy as np
 
 from ibwire.capture import PcapWriter
-from ibwire.link.live_frames import LiveFrames
-from ibwire.link.pacing import Pacer
+from ibwire.lab.veth import ADDRESSES, INTERFACES, Lab
 from ibwire.link.packet_socket import packet_socket
-from ibwire.link.sender import Sender
-from ibwire.link.transmission import Feed, transmit
-from ibwire.link.veth import ADDRESSES, INTERFACES, Lab
-from ibwire.stream.injection import Injection
-from ibwire.stream.model import Stream, Verb
-from ibwire.stream.pace import make_pace, parse_rate
+from ibwire.traffic.injection import Injection
+from ibwire.traffic.kernel_sender import LiveFrames
+from ibwire.traffic.model import Stream, Verb
+from ibwire.traffic.pace import make_pace, parse_rate
+from ibwire.traffic.pacing import Pacer
+from ibwire.traffic.sender import Sender
+from ibwire.traffic.transmission import Feed, transmit
 from ibwire_layers.outer import ROCEV2_PORT, LinkType
 
 PAYLOADS = (64, 1024, 4096)

@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "layers"), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
 
-from ibwire.link.bump import Arrived, Side  # noqa: E402
+from ibwire.tap.bridge import Arrived, Side  # noqa: E402
 from ibwire_layers import Packet  # noqa: E402
 from ibwire_layers.headers import BTH  # noqa: E402
 from ibwire_layers.outer import UDP, Ethernet, IPv4  # noqa: E402

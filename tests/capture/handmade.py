@@ -6,8 +6,8 @@ import io
 from collections.abc import Iterable
 from struct import pack
 
+from ibwire.base.errors import CaptureError
 from ibwire.capture import Record, open_capture
-from ibwire.errors import CaptureError
 
 MICROSECONDS = 0xA1B2C3D4
 NANOSECONDS = 0xA1B23C4D

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
+from ibwire.base.errors import CaptureError
 from ibwire.capture import PcapngWriter, Record, open_capture, write_capture
 from ibwire.capture.annotate import MOST, Comments, annotate
-from ibwire.errors import CaptureError
 
 TSHARK = shutil.which("tshark")
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ibwire.base.errors import EncodeError
 from ibwire.capture.erf import MAXIMUM_FRAME, erf_record
-from ibwire.errors import EncodeError
 
 
 def test_record_has_little_endian_time_and_big_endian_lengths():

@@ -14,8 +14,8 @@ from capture.handmade import (
     read,
     read_until_damage,
 )
+from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.capture import PADDING, PcapWriter, Record, open_capture
-from ibwire.errors import CaptureError, EncodeError
 
 # A file of two records, written out by hand: 1700000000.123456 s, 3 of 5 bytes;
 # 1700000001.000000 s, 2 bytes.

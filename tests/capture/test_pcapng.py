@@ -16,8 +16,8 @@ from capture.handmade import (
     section,
     simple,
 )
+from ibwire.base.errors import EncodeError
 from ibwire.capture import PcapngWriter, Record, open_capture
-from ibwire.errors import EncodeError
 
 END = option(0, b"")
 TSRESOL = 9

@@ -20,8 +20,8 @@ from capture.handmade import (
     read_until_damage,
     section,
 )
+from ibwire.base.errors import CaptureError
 from ibwire.capture import open_capture, stream
-from ibwire.errors import CaptureError
 
 if sys.version_info >= (3, 14):
     from compression import zstd

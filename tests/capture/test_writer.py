@@ -1,7 +1,7 @@
 import pytest
 
+from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.capture import Record, open_capture, write_capture
-from ibwire.errors import CaptureError, EncodeError
 
 RECORDS = [
     Record(1, 1_700_000_000_000_000_001, b"first", 5, 1),

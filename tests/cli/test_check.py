@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from analyse.broken import CONVERSATIONS
-from analyse.talk import Talk
 from capture.handmade import NANOSECONDS, pcap_header, pcap_record
-from ibwire.analyse.rules.catalogue import RULES
+from connections.talk import Talk
 from ibwire.cli.check import command
+from ibwire.rules.catalogue import RULES
+from rules.broken import CONVERSATIONS
 
 
 def check(*arguments: object) -> Result:

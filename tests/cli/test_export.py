@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ibwire.analyse.events import Cause, Event, EventKind
-from ibwire.analyse.findings import Finding, Place, Rule, Severity
 from ibwire.capture import open_capture
 from ibwire.cli.export import command
+from ibwire.connections.events import Cause, Event, EventKind
 from ibwire.report import remarks
+from ibwire.rules.findings import Finding, Place, Rule, Severity
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "layers")])}

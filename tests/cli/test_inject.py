@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
 from ibwire.cli.inject import command
-from ibwire.stream.build import Builder
-from ibwire.stream.model import Stream
+from ibwire.traffic.build import Builder
+from ibwire.traffic.model import Stream
 from ibwire_layers.packet import CrcStatus, Packet
 
 ALL_OPS = Path(__file__).parents[2] / "captures" / "rcx-all-ops.pcap"

@@ -17,9 +17,9 @@ pytest.importorskip("duckdb", reason="duckdb not installed")
 import pyarrow.parquet as pq  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from ibwire.analyse.tables import TABLES  # noqa: E402
 from ibwire.cli.export import command as export  # noqa: E402
 from ibwire.cli.query import command  # noqa: E402
+from ibwire.connections.tables import TABLES  # noqa: E402
 from ibwire.report.rows import csv_lines, json_lines, table, text_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ibwire.base.errors import EncodeError, VerbsError
+from ibwire.base.units import S
 from ibwire.cm import (
     Connection,
     ConnectionManager,
@@ -21,10 +23,8 @@ from ibwire.cm import (
 )
 from ibwire.cm.messages import Message, Received, decode, encode
 from ibwire.cm.timers import Timers
-from ibwire.errors import EncodeError, VerbsError
 from ibwire.rc.attributes import AddressVector
 from ibwire.rc.device import gid_of
-from ibwire.units import S
 from ibwire_layers import cm
 from ibwire_layers.cm import RejectReason
 from ibwire_layers.mad import MAD

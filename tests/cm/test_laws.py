@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ibwire.base.units import MS, US, Time
 from ibwire.cm import (
     Connection,
     ConnectionManager,
@@ -27,7 +28,6 @@ from ibwire.cm import (
 from ibwire.cm.rdma_cm import Endpoints, resolve_request
 from ibwire.rc.attributes import AddressVector
 from ibwire.rc.device import gid_of
-from ibwire.units import MS, US, Time
 from ibwire_layers import cm
 
 GIDS = {"a": gid_of("10.0.0.1"), "b": gid_of("10.0.0.2")}

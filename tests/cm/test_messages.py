@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import US
 from ibwire.cm import Endpoints, endpoints_of, request, resolve_reply, resolve_request
 from ibwire.cm.messages import combined_ack_timeout, decode, duration, encode
-from ibwire.errors import EncodeError
 from ibwire.rc.device import gid_of
-from ibwire.units import US
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD
 from ibwire_layers.management import read_mad

@@ -9,6 +9,9 @@ from itertools import pairwise
 
 import pytest
 
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import MS, US, S, Time
 from ibwire.cm import (
     Connection,
     Endpoints,
@@ -22,15 +25,12 @@ from ibwire.cm import (
     resolve_request,
 )
 from ibwire.cm.node import ca_guid
-from ibwire.errors import VerbsError
 from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
 from ibwire.rc.attributes import AddressVector, EventType, QPAttr, QPAttrMask, QPState, QPType
 from ibwire.rc.device import Device
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus
-from ibwire.units import MS, US, S, Time
 from ibwire_layers import cm
 from ibwire_layers.headers import DETH
 from ibwire_layers.packet import Packet, RoCEv2Route

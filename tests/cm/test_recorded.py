@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ibwire.base.units import NS
 from ibwire.capture import open_capture
 from ibwire.cm import (
     Connection,
@@ -30,7 +31,6 @@ from ibwire.cm.messages import Message, decode
 from ibwire.rc.attributes import AddressVector
 from ibwire.rc.device import flow_source_port
 from ibwire.rc.path import V4_MAPPED
-from ibwire.units import NS
 from ibwire_layers import cm
 from ibwire_layers.packet import Packet, RoCEv2Route
 from ibwire_layers.walk import walk

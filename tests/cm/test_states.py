@@ -12,6 +12,8 @@ from itertools import count, product
 
 import pytest
 
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import US
 from ibwire.cm import (
     Connection,
     ConnectionManager,
@@ -25,10 +27,8 @@ from ibwire.cm import (
 )
 from ibwire.cm.messages import Message, decode, encode
 from ibwire.cm.states import TRANSITIONS, WAITS, Input, Wait
-from ibwire.errors import VerbsError
 from ibwire.rc.attributes import AddressVector
 from ibwire.rc.device import gid_of
-from ibwire.units import US
 from ibwire_layers import cm
 
 OWN, PEER = gid_of("10.0.0.1"), gid_of("10.0.0.2")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from capture.handmade import pcap_header
+from ibwire.base.errors import CaptureError
 from ibwire.dissect import FIELDS, export, read
-from ibwire.errors import CaptureError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow not installed")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ibwire.base.errors import ExpressionError
 from ibwire.dissect.column import Column, FieldType, Kind
 from ibwire.dissect.where import parse
-from ibwire.errors import ExpressionError
 
 # A small capture: four packets, written as people would read them. `None` is a field that
 # the packet does not have.

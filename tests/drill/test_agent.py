@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ibwire.drill.remote import Remote
-from ibwire.drill.target import Unable
-from ibwire.errors import PeerError, VerbsError
+from ibwire.base.errors import PeerError, VerbsError
+from ibwire.drill.targets.remote import Remote
+from ibwire.drill.targets.target import Unable
 from ibwire.rc.attributes import QPState
 from ibwire.rc.device import gid_of
 from ibwire.rc.memory import Access
@@ -52,7 +52,7 @@ def agent() -> Iterator[Any]:
     """An agent on the first device."""
     install_as_pyverbs()
     try:
-        module = importlib.import_module("ibwire.drill.agent")
+        module = importlib.import_module("ibwire.drill.agent.agent")
         device = importlib.import_module("pyverbs.device")
         with use(Network()) as network:
             context = device.Context(name="ibwire0")
@@ -159,7 +159,9 @@ def test_what_only_extended_queue_pairs_post_is_posted(ask: Answer, opcode: WROp
 def test_a_library_without_flush_has_plain_queue_pairs(
     agent: Any, ask: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("ibwire.drill.agent"), "EXTENDED", {14: 0, 15: 0})
+    monkeypatch.setattr(
+        importlib.import_module("ibwire.drill.agent.agent"), "EXTENDED", {14: 0, 15: 0}
+    )
     found = remote(ask)
 
     assert type(agent.qp).__name__ == "QP"
@@ -171,7 +173,9 @@ def test_a_device_without_extended_queue_pairs_has_plain_ones(
     agent: Any, ask: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libibverbs says EOPNOTSUPP (`ibv_create_qp_ex`); here for an operation that nobody has."""
-    monkeypatch.setattr(importlib.import_module("ibwire.drill.agent"), "EXTENDED", {14: 1 << 40})
+    monkeypatch.setattr(
+        importlib.import_module("ibwire.drill.agent.agent"), "EXTENDED", {14: 1 << 40}
+    )
     found = remote(ask)
 
     assert type(agent.qp).__name__ == "QP"
@@ -214,7 +218,7 @@ def test_everything_is_gone_with_the_next_connection(ask: Answer) -> None:
 def test_an_agent_serves_a_program_line_by_line_and_then_forgets(agent: Any, ask: Answer) -> None:
     remote(ask)
     here, there = socket.socketpair()
-    session = importlib.import_module("ibwire.drill.agent").Session(there, agent)
+    session = importlib.import_module("ibwire.drill.agent.agent").Session(there, agent)
 
     with here, there:
         is_there = []
@@ -239,7 +243,7 @@ class Over(Exception):
 
 def test_programs_are_served_side_by_side_and_too_many_are_turned_away(agent: Any) -> None:
     """Each has queue pairs and memory of its own."""
-    module = importlib.import_module("ibwire.drill.agent")
+    module = importlib.import_module("ibwire.drill.agent.agent")
     device = importlib.import_module("pyverbs.device")
     made: list[Any] = []
     programs: list[socket.socket] = []
@@ -312,7 +316,7 @@ def test_what_is_outside_of_a_region_is_not_touched(ask: Answer, offset: int, le
 
 
 def test_every_question_is_documented(agent: Any) -> None:
-    names = importlib.import_module("ibwire.drill.agent").HANDLERS
+    names = importlib.import_module("ibwire.drill.agent.agent").HANDLERS
     table = DOCS.read_text().partition("### The agent's questions")[2].partition("\n## ")[0]
 
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(names)
@@ -454,7 +458,7 @@ def gid(last: int) -> str:
 def test_without_the_second_file_there_is_no_manager(
     ask: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("ibwire.drill.agent")
+    module = importlib.import_module("ibwire.drill.agent.agent")
     monkeypatch.setattr(module, "__package__", "ibwire.nowhere")
 
     with pytest.raises(Unable, match=r"needs listen: agent_cm.py is not beside agent.py"):

@@ -123,8 +123,8 @@ def host() -> Iterator[SimpleNamespace]:
     """
     install_as_pyverbs()
     try:
-        agent = importlib.import_module("ibwire.drill.agent")
-        module = importlib.import_module("ibwire.drill.agent_cm")
+        agent = importlib.import_module("ibwire.drill.agent.agent")
+        module = importlib.import_module("ibwire.drill.agent.agent_cm")
         device = importlib.import_module("pyverbs.device")
         with use(Network()), pytest.MonkeyPatch.context() as patch:
             owner = agent.Agent(device.Context(name="ibwire1"), lambda: False)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ibwire.drill import parse, report, run
-from ibwire.drill.cursor import SYMBOLS
-from ibwire.drill.literals import SAID_WORDS, WORDS
-from ibwire.drill.vocabulary import VERBS
+from ibwire.drill.language.cursor import SYMBOLS
+from ibwire.drill.language.literals import SAID_WORDS, WORDS
+from ibwire.drill.language.vocabulary import VERBS
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ibwire.base.errors import ScriptError
 from ibwire.capture import open_capture
 from ibwire.drill import Verdict, parse, run
 from ibwire.drill.files import write_capture, write_junit
-from ibwire.errors import ScriptError
 
 TEXT = """// A rule & <more>.
 cases what, number {

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from drill.test_docs import BLOCKS
+from ibwire.base.errors import ScriptError
 from ibwire.capture import open_capture
 from ibwire.drill import Verdict, parse, report, run
 from ibwire.drill.files import write_capture
-from ibwire.errors import ScriptError
 
 WRITE = "+1us < WRITE_ONLY psn{} ack len=8\n"
 """Draws an acknowledgement in the same moment."""

@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ibwire.base.errors import PeerError
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import MS, US, S, Time
 from ibwire.cli.drill import command
 from ibwire.cm.messages import encode
 from ibwire.drill import parse
-from ibwire.drill.expressions import Scope
 from ibwire.drill.files import write_junit
-from ibwire.drill.live import Diverted, is_about_management, time_of
-from ibwire.drill.manager import offered
+from ibwire.drill.language.expressions import Scope
+from ibwire.drill.language.steps import Impair
 from ibwire.drill.packets import Wire
-from ibwire.drill.steps import Impair
-from ibwire.drill.target import TooBusy, Unable
+from ibwire.drill.targets.live import Diverted, is_about_management, time_of
+from ibwire.drill.targets.manager import offered
+from ibwire.drill.targets.target import TooBusy, Unable
+from ibwire.drill.targets.ways import ByParameters, _Agent
 from ibwire.drill.verdict import Verdict
-from ibwire.drill.ways import ByParameters, _Agent
-from ibwire.errors import PeerError
-from ibwire.node import OPEN, Frame, Grant
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path as Way
 from ibwire.rc.path import ethernet_route, is_v4
-from ibwire.units import MS, US, S, Time
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 from ibwire_layers.mad import GSI_QKEY
@@ -236,7 +236,7 @@ def test_what_the_script_says_leaves_first() -> None:
 
 
 def test_a_flood_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibwire.drill.live.MAXIMUM_FRAMES", 3)
+    monkeypatch.setattr("ibwire.drill.targets.live.MAXIMUM_FRAMES", 3)
     diverted = Diverted(Other(), MAC, PEER)
 
     for _ in range(5):
@@ -338,7 +338,7 @@ def test_nothing_is_sent_to_another_mac_address_than_the_peers() -> None:
 
 
 def test_a_flood_that_is_lost_is_not_kept_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibwire.drill.impairments.MAXIMUM_UNDER_WAY", 3)
+    monkeypatch.setattr("ibwire.drill.language.impairments.MAXIMUM_UNDER_WAY", 3)
     diverted = Diverted(Other(), MAC, PEER)
     impaired(diverted, "impair > drop")
 
@@ -349,7 +349,7 @@ def test_a_flood_that_is_lost_is_not_kept_either(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_flood_of_one_case_is_none_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibwire.drill.live.MAXIMUM_FRAMES", 1)
+    monkeypatch.setattr("ibwire.drill.targets.live.MAXIMUM_FRAMES", 1)
     diverted = Diverted(Other(), MAC, PEER)
     for now in range(2):
         diverted.receive(frame(0x77), now)

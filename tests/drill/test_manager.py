@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import pytest
 
 from drill.test_docs import BLOCKS
+from ibwire.base.errors import ScriptError
+from ibwire.base.units import MS
 from ibwire.drill import Verdict, parse, report, run
 from ibwire.drill.application import Application
-from ibwire.drill.emulated import Emulated
-from ibwire.drill.expressions import Scope
+from ibwire.drill.language.expressions import Scope
 from ibwire.drill.runner import carry_out
-from ibwire.drill.target import Told
-from ibwire.errors import ScriptError
+from ibwire.drill.targets.emulated import Emulated
+from ibwire.drill.targets.target import Told
 from ibwire.rc.attributes import QPState
-from ibwire.units import MS
 from ibwire_layers import cm
 from ibwire_layers.headers import DETH, IPCM
 from ibwire_layers.mad import GSI_QKEY, MAD

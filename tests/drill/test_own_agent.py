@@ -13,10 +13,10 @@ import pytest
 
 from ibwire.cm.messages import request
 from ibwire.cm.rdma_cm import Endpoints, resolve_request
-from ibwire.drill import own_agent
-from ibwire.drill.manager import SERVICE
-from ibwire.drill.manager_messages import PORT
-from ibwire.drill.own_agent import OwnManager
+from ibwire.drill.agent import emulated
+from ibwire.drill.agent.emulated import OwnManager
+from ibwire.drill.language.manager_messages import PORT
+from ibwire.drill.targets.manager import SERVICE
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.live_network import LiveNetwork
 from ibwire.rc.attributes import AddressVector
@@ -51,7 +51,7 @@ def agent(pair: tuple[Endpoint, Endpoint]) -> Iterator[Any]:
     """The agent on it, with a queue pair."""
     install_as_pyverbs()
     try:
-        module = importlib.import_module("ibwire.drill.agent")
+        module = importlib.import_module("ibwire.drill.agent.agent")
         device = importlib.import_module("pyverbs.device")
         own, _ = pair
         with use(LiveNetwork(own, glance=0)):
@@ -121,7 +121,7 @@ def test_events_that_nobody_asks_for_stay_at_the_manager_when_they_are_too_many(
     pair: tuple[Endpoint, Endpoint], agent: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which has a limit of its own and then refuses requests."""
-    monkeypatch.setattr(own_agent, "MOST_EVENTS", 3)
+    monkeypatch.setattr(emulated, "MOST_EVENTS", 3)
     own, peer = pair
     ask("listen")
     data = Endpoints(PEER, 40_000, OWN, PORT).private_data()

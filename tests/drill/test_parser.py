@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ibwire.base.errors import ScriptError
 from ibwire.drill import Script, parse, run
-from ibwire.drill.parser import MAXIMUM_CASES, MAXIMUM_STEPS
-from ibwire.drill.steps import Hear, Say, Verb
-from ibwire.drill.tokens import MAXIMUM_LINE, MAXIMUM_SIZE
-from ibwire.drill.vocabulary import VERBS
-from ibwire.errors import ScriptError
+from ibwire.drill.language.parser import MAXIMUM_CASES, MAXIMUM_STEPS
+from ibwire.drill.language.steps import Hear, Say, Verb
+from ibwire.drill.language.tokens import MAXIMUM_LINE, MAXIMUM_SIZE
+from ibwire.drill.language.vocabulary import VERBS
 from ibwire.rc.profile import PROFILES
 
 

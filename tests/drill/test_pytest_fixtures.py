@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.errors import VerbsError
-from ibwire.inject import PlanError
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import MS, US
+from ibwire.impair import PlanError
 from ibwire.rc import QPState, QPType, WCStatus, WROpcode
 from ibwire.strategies import frames, packets
 from ibwire.testing import Pair, Peer
-from ibwire.units import MS, US
 from ibwire_layers import OpCode
 from ibwire_layers.headers import AETH, RETH
 from ibwire_layers.outer import IPv4

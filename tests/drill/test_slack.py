@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
+from ibwire.base.errors import PeerError
+from ibwire.base.units import MS, Time
 from ibwire.drill import Verdict, parse
 from ibwire.drill.application import Application
-from ibwire.drill.emulated import Emulated
-from ibwire.drill.expressions import Scope
+from ibwire.drill.language.expressions import Scope
 from ibwire.drill.runner import asked_for, carry_out
-from ibwire.errors import PeerError
-from ibwire.units import MS, Time
+from ibwire.drill.targets.emulated import Emulated
 
 SENT = "qp timeout=14\npost_send RDMA_WRITE len=8\n> WRITE_ONLY psn\n"
 ONCE = SENT.replace("timeout=14", "timeout=14 retry_cnt=0")

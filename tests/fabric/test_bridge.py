@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import US
 from ibwire.fabric import Bridge, Simulator, bridge
-from ibwire.units import US
 
 A, B, C, D = (bytes([2, 0, 0, 0, 0, n]) for n in range(1, 5))
 EVERYBODY = b"\xff" * 6

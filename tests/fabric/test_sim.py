@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import OPEN, Pipe
+from ibwire.base.units import GBPS, NS, US, S
 from ibwire.fabric import Livelock, Outcome, Simulator
-from ibwire.inject import Chance, Delay, Duplicate, Loss
-from ibwire.node import OPEN, Pipe
-from ibwire.units import GBPS, NS, US, S
+from ibwire.impair import Chance, Delay, Duplicate, Loss
 
 
 class Host:

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from random import Random
 from types import SimpleNamespace
 
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import S, Time
 from ibwire.cm import ManagedDevice
 from ibwire.cm.connection import Event
 from ibwire.cm.messages import Received, decode, encode
 from ibwire.cm.states import EventKind, State
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
-from ibwire.node import OPEN, Frame, Grant
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.device import Device, gid_of, mac_of
 from ibwire.rc.path import Path, ethernet_route
-from ibwire.units import S, Time
 from ibwire_layers import cm
 from live.obeying import Obeying
 

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.cases import json_values, places
+from ibwire.base.errors import DecodeError
+from ibwire.base.units import ack_timeout
 from ibwire.capture import open_capture
 from ibwire.drill import load, run
-from ibwire.errors import DecodeError
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import (
@@ -37,7 +38,6 @@ from ibwire.fuzz.session import Session, Settings
 from ibwire.fuzz.session import load as load_session
 from ibwire.fuzz.targets import target
 from ibwire.rc.work import WROpcode
-from ibwire.units import ack_timeout
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import CrcStatus
 from ibwire_layers.packet import Packet as WholePacket

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fuzz.cases import EXTENSIONS, WIDTHS
 from ibwire.drill import parse
-from ibwire.drill.expressions import Scope
+from ibwire.drill.language.expressions import Scope
+from ibwire.drill.language.steps import Say
 from ibwire.drill.packets import Wire, build
-from ibwire.drill.steps import Say
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Connection, Packet
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation

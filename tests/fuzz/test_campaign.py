@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 
 from fuzz.cases import cases
+from ibwire.base.node import Frame
+from ibwire.base.units import MS
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, Report, generators
 from ibwire.fuzz.case import (
@@ -35,11 +37,9 @@ from ibwire.fuzz.messages import answers
 from ibwire.fuzz.targets import role_of
 from ibwire.fuzz.targets import target as emulator
 from ibwire.fuzz.variants import profile_of
-from ibwire.node import Frame
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS
 from ibwire_layers.opcodes import OpCode
 
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ibwire.base.units import MS
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
 from ibwire.fuzz.choices import CHOICES, Choice
@@ -17,7 +18,6 @@ from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.variants import value_text
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS
 from ibwire_layers.opcodes import OpCode
 
 NO_CHOICE = {

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ibwire.base.node import Frame
+from ibwire.base.units import S
 from ibwire.cm.states import State
 from ibwire.fuzz.case import (
     MESSAGES,
@@ -42,10 +44,8 @@ from ibwire.fuzz.cm.emulation import (
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.findings import Finding
 from ibwire.fuzz.planting import planted, read_faults
-from ibwire.node import Frame
 from ibwire.rc.attributes import QPState
 from ibwire.rc.unreliable import QP1
-from ibwire.units import S
 from ibwire_layers.headers import BTH, DETH
 from ibwire_layers.mad import MAD
 from ibwire_layers.opcodes import OpCode

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ibwire.drill as drill
+from ibwire.base.units import S
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Step, Wait
 from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
@@ -19,7 +20,6 @@ from ibwire.fuzz.cm.scripts import manager_script
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.scripts import CannotSay
 from ibwire.fuzz.targets import target
-from ibwire.units import S
 
 PLANTED = Path(__file__).parent / "planted.toml"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ibwire.drill.live import Diverted
-from ibwire.errors import LinkError, PeerError
+from ibwire.base.errors import LinkError, PeerError
+from ibwire.drill.targets.live import Diverted
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet
 from ibwire.fuzz.duel import Difference

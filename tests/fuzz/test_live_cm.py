@@ -11,9 +11,11 @@ from typing import Any, cast
 import pytest
 
 from fuzz.across import SERVICE, Across, Alter, Late
+from ibwire.base.errors import PeerError
+from ibwire.base.node import Frame
+from ibwire.base.units import MS, S, Time
 from ibwire.cm.messages import Received, request
 from ibwire.cm.states import State
-from ibwire.errors import PeerError
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Report
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, RunsAway, Step
@@ -31,11 +33,9 @@ from ibwire.fuzz.live_cm.names import oddity
 from ibwire.fuzz.live_cm.reference import meet, wishing
 from ibwire.fuzz.live_cm.target import manager_target
 from ibwire.fuzz.recording import record
-from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import SPEC
-from ibwire.units import MS, S, Time
 from ibwire_layers import cm
 
 

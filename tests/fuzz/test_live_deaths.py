@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ibwire.errors import PeerError
+from ibwire.base.errors import PeerError
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
 from ibwire.fuzz.live import deaths
 from ibwire.fuzz.live.deaths import DEATHS, Autopsy

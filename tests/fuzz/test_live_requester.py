@@ -8,6 +8,8 @@ from random import Random
 
 import pytest
 
+from ibwire.base.node import Frame
+from ibwire.base.units import MS, US
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.choices import CHOICES
@@ -21,12 +23,10 @@ from ibwire.fuzz.live.names import About, about, name
 from ibwire.fuzz.live.reads import START
 from ibwire.fuzz.live.steps import LONG_CODE, Timely, fits_link
 from ibwire.fuzz.live.taken import Taken
-from ibwire.node import Frame
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, ethernet_route
 from ibwire.rc.profile import PROFILES, Profile
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS, US
 from ibwire_layers.opcodes import OpCode
 
 ASKS = Connection(timeout=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.errors import PeerError, ScriptError
+from ibwire.base.errors import PeerError, ScriptError
 from ibwire.fuzz.live.restart import WORDS, Restart
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fuzz.across import Across
-from ibwire.drill.target import Unable
+from ibwire.base.units import MS
+from ibwire.drill.targets.target import Unable
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Value
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
@@ -19,7 +20,6 @@ from ibwire.fuzz.live_cm.bench import ManagerBench
 from ibwire.rc.device import Device
 from ibwire.rc.path import Path
 from ibwire.rc.work import WROpcode
-from ibwire.units import MS
 from ibwire_layers.opcodes import OpCode
 
 MAC, OWN_MAC = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")

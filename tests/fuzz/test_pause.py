@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ibwire.base.node import Frame
+from ibwire.base.units import US
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import (
@@ -31,9 +33,7 @@ from ibwire.fuzz.live.wire import Pacer, check_addressee, is_pause, stops
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.scripts import CannotSay, script
 from ibwire.fuzz.targets import target
-from ibwire.node import Frame
 from ibwire.rc.path import Path
-from ibwire.units import US
 from ibwire_layers.opcodes import OpCode
 
 MAC, OWN_MAC = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")

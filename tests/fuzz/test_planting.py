@@ -18,8 +18,9 @@ import ibwire.cm
 import ibwire.fuzz.cm.emulation
 import ibwire.fuzz.emulation
 import ibwire.rc
+from ibwire.base.errors import ScriptError, VerbsError
+from ibwire.base.units import GBPS, US, S
 from ibwire.drill.packets import pattern
-from ibwire.errors import ScriptError, VerbsError
 from ibwire.fabric.sim import Simulator
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Connection, Packet
@@ -28,7 +29,6 @@ from ibwire.fuzz.duel import Duel
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.planting import PRIVATE, Fault, Patch, copy, planted, read_faults
 from ibwire.rc.packet import decode
-from ibwire.units import GBPS, US, S
 from ibwire_layers import cm
 from ibwire_layers.opcodes import OpCode
 

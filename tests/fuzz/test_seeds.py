@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ibwire.base.errors import CaptureError
 from ibwire.cli.fuzz import command
-from ibwire.errors import CaptureError
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Packet, Post, step_text
 from ibwire.fuzz.emulation import SIZE, Emulation

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ibwire.base.node import Frame
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Case, CaseError, Connection, Packet, RunsAway, Step
@@ -17,7 +18,6 @@ from ibwire.fuzz.duel import Difference, Duel
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets import makers, target
 from ibwire.fuzz.watchdog import Watch, supervised, watchdog
-from ibwire.node import Frame
 from ibwire_layers.opcodes import OpCode
 
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)

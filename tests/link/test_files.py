@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ibwire.base.errors import CaptureError, LinkError
+from ibwire.base.units import MS, NS, S
 from ibwire.capture import PcapWriter, open_capture
-from ibwire.errors import CaptureError, LinkError
 from ibwire.link.files import Ended, FileLink
-from ibwire.units import MS, NS, S
 
 ROOT = Path(__file__).parents[2]
 PROCESS = Path(__file__).parent / "peer_process.py"

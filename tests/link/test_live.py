@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
+from ibwire.base.units import MS, NS, US
 from ibwire.link.live import Ended, Live, MonotonicClock
 from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
-from ibwire.units import MS, NS, US
 
 
 class Clock:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import US, S
 from ibwire.fabric.sim import Simulator
-from ibwire.inject.stages import Duplicate
+from ibwire.impair.stages import Duplicate
 from ibwire.link.staged import Staged
 from ibwire.rc.work import WCStatus
-from ibwire.units import US, S
 from pair import Pair
 
 

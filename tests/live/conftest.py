@@ -2,8 +2,8 @@
 
 import pytest
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import Lab
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import Lab
 from live.fuzzing import Fuzz, Serve
 from processes import ending
 

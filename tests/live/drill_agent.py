@@ -8,8 +8,8 @@ import os
 import sys
 from contextlib import suppress
 
-from ibwire.drill.own_agent import serve_device
-from ibwire.drill.ways import AGENT_PORT
+from ibwire.drill.agent.emulated import serve_device
+from ibwire.drill.targets.ways import AGENT_PORT
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.verbs import install_as_pyverbs
@@ -18,7 +18,7 @@ from ibwire.verbs import install_as_pyverbs
 def main(name, profile, dies_of=None, weaken=lambda endpoint: None):
     if dies_of:
         install_as_pyverbs()
-        handlers = importlib.import_module("ibwire.drill.agent").HANDLERS
+        handlers = importlib.import_module("ibwire.drill.agent.agent").HANDLERS
         handlers[dies_of] = lambda agent, **given: os._exit(1)
     with AFPacketPort(name) as port, Endpoint(port, profile=profile) as own:
         weaken(own)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from drill_agent import main
 
-from ibwire.errors import DecodeError
+from ibwire.base.errors import DecodeError
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.attributes import QPAttr, QPAttrMask, QPState
 from ibwire_layers.headers import RETH

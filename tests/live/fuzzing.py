@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ibwire.link.veth import Lab
+from ibwire.lab.veth import Lab
 from processes import Processes, wait_for
 
 PATIENCE = 120

@@ -13,14 +13,14 @@ import sys
 
 import numpy as np
 
-from ibwire.errors import EncodeError, LinkError
-from ibwire.link.live_frames import LiveFrames
-from ibwire.link.pacing import Pacer
-from ibwire.link.sender import Sender
-from ibwire.link.transmission import Feed, transmit
-from ibwire.stream.injection import Injection
-from ibwire.stream.model import Stream, Verb
-from ibwire.stream.pace import make_pace, parse_rate
+from ibwire.base.errors import EncodeError, LinkError
+from ibwire.traffic.injection import Injection
+from ibwire.traffic.kernel_sender import LiveFrames
+from ibwire.traffic.model import Stream, Verb
+from ibwire.traffic.pace import make_pace, parse_rate
+from ibwire.traffic.pacing import Pacer
+from ibwire.traffic.sender import Sender
+from ibwire.traffic.transmission import Feed, transmit
 
 DEVICE = "veth-a"
 HEADER = bytes.fromhex("02000a000002 02000a000001 88b5")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import count
 
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import Time
 from ibwire.cm import ConnectionManager, endpoints_of, reply, request
 from ibwire.cm.connection import Connection, Event
 from ibwire.cm.rdma_cm import Endpoints
 from ibwire.cm.states import EventKind
-from ibwire.errors import VerbsError
 from ibwire.fuzz.live_cm import listener
-from ibwire.units import Time
 from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 

@@ -11,12 +11,12 @@ import random
 import select
 import sys
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
 from ibwire.link.afpacket import AFPacketPort
+from ibwire.link.arp_nd import Responder
 from ibwire.link.live import Ended, Live
-from ibwire.link.pcap_port import PcapPort
-from ibwire.link.responder import Responder
-from ibwire.link.udp_port import UDPPort
+from ibwire.link.pcap import PcapPort
+from ibwire.link.udp import UDPPort
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import Device, gid_of

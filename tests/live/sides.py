@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ibwire.link.veth import INTERFACES
+from ibwire.lab.veth import INTERFACES
 
 PEER = Path(__file__).parent / "peer.py"
 PATIENCE = 20

@@ -13,11 +13,11 @@ import sys
 import time
 from itertools import pairwise
 
+from ibwire.lab.veth import ADDRESSES, INTERFACES, Lab
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.live import Live
-from ibwire.link.pcap_port import PcapPort
-from ibwire.link.udp_port import UDPPort
-from ibwire.link.veth import ADDRESSES, INTERFACES, Lab
+from ibwire.link.pcap import PcapPort
+from ibwire.link.udp import UDPPort
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import Device, gid_of

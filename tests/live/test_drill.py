@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.capture import open_capture
-from ibwire.link.veth import Lab
+from ibwire.lab.veth import Lab
 from live.sides import peer
 from processes import Processes, wait_for
 

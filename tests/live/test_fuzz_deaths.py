@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.link.veth import Lab
+from ibwire.lab.veth import Lab
 from live.fuzzing import HERE, PATIENCE, Fuzz, end
 from processes import Processes, wait_for
 

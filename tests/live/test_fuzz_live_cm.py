@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.capture import open_capture
-from ibwire.link.veth import ADDRESSES, Lab
+from ibwire.lab.veth import ADDRESSES, Lab
 from live.fuzzing import Fuzz, Serve
 from processes import Processes, wait_for
 

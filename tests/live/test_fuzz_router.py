@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import Lab
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import Lab
 from live.fuzzing import Fuzz, Serve, end
 from processes import Processes, wait_for
 

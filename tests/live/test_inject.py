@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.capture import open_capture
-from ibwire.stream.pause import control_frame
+from ibwire.traffic.pause import control_frame
 from live.sides import PATIENCE, start
 
 INJECT = (sys.executable, "-c", "from ibwire.cli.inject import command; command()")

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import VARIABLE, Lab
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import VARIABLE, Lab
 
 IBWIRE = [sys.executable, "-c", "from ibwire.cli.lab import command; command()"]
 PATIENCE = 20

@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import VARIABLE, Lab
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import VARIABLE, Lab
 from live.sides import PATIENCE, inside, start
 
 LAB = "from ibwire.cli.lab import command; command(prog_name='ibwire lab')"

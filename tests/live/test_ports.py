@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import ADDRESSES, Lab
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import ADDRESSES, Lab
 from ibwire_layers.packet import CrcStatus, Packet
 from live.sides import UNPRIVILEGED, exchange, inside, peer, result_line, start
 
@@ -166,7 +166,7 @@ def test_what_a_socket_sends_has_identification_0_df_and_a_good_icrc(lab, starte
     inside(
         lab,
         FRAMES
-        + "from ibwire.link.udp_port import UDPPort\n"
+        + "from ibwire.link.udp import UDPPort\n"
         + "with UDPPort('veth-a') as port:\n"
         + "    assert port.send(frames(traffic_class=0x6A, hop_limit=9)) == 4\n"
         + "    assert port.counters == {'sent': 4}\n",
@@ -187,7 +187,7 @@ def test_socket_without_room_becomes_readable_when_there_is_some(lab):
         lab,
         FRAMES.replace("10.0.0.2", "10.0.0.77")
         + "import select, subprocess\n"
-        + "from ibwire.link.udp_port import UDPPort\n"
+        + "from ibwire.link.udp import UDPPort\n"
         + "def readable(): return bool(select.select([port], [], [], 0)[0])\n"
         + "with UDPPort('veth-a', buffer=1) as port:\n"
         + "    wanted = frames() * 50\n"
@@ -208,8 +208,8 @@ def test_packet_longer_than_the_mtu_is_a_link_error_that_tells_the_path_mtu(lab)
     said = inside(
         lab,
         FRAMES.replace("4 * number", "9000")
-        + "from ibwire.errors import LinkError\n"
-        + "from ibwire.link.udp_port import UDPPort\n"
+        + "from ibwire.base.errors import LinkError\n"
+        + "from ibwire.link.udp import UDPPort\n"
         + "try:\n    UDPPort('veth-a').send(frames())\n"
         + "except LinkError as error:\n    print(error)\n",
     )
@@ -222,7 +222,7 @@ def test_packet_longer_than_the_mtu_is_a_link_error_that_tells_the_path_mtu(lab)
 
 def opening(port, module, name):
     return (
-        "from ibwire.errors import LinkError\n"
+        "from ibwire.base.errors import LinkError\n"
         f"from ibwire.link.{module} import {name}\n"
         f"try:\n    {port}\n"
         "except LinkError as error:\n    print(error)\n"
@@ -288,7 +288,7 @@ def test_link_that_goes_down_is_a_link_error_when_it_is_used(module, name):
             own,
             FRAMES
             + "import subprocess\n"
-            + "from ibwire.errors import LinkError\n"
+            + "from ibwire.base.errors import LinkError\n"
             + f"from ibwire.link.{module} import {name}\n"
             + f"port = {name}('veth-a')\n"
             + "subprocess.run('ip link set veth-a down'.split(), check=True)\n"

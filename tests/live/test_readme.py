@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import Lab
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import Lab
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "docs/live.md", "docs/tap.md", "docs/inject.md")

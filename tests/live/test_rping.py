@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.link.veth import Lab
+from ibwire.lab.veth import Lab
 from processes import Processes, wait_for
 
 PATIENCE = 30

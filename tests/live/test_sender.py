@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.link.veth import Lab
+from ibwire.lab.veth import Lab
 from live.sides import PATIENCE, UNPRIVILEGED, inside, start
 
 INJECTOR = str(Path(__file__).parent / "injector.py")
@@ -33,8 +33,8 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
 
 LOOK_AROUND = """
 import subprocess, sys
-from ibwire.errors import LinkError
-from ibwire.link.safety import injectable
+from ibwire.base.errors import LinkError
+from ibwire.traffic.safety import injectable
 def look():
     try:
         print(injectable("veth-a").name)

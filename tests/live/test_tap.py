@@ -225,7 +225,7 @@ def test_one_of_each_is_survived(start: Start, tap: Tap, tmp_path: Path) -> None
 
 FRAMES = r"""
 import random, sys
-from ibwire.link.bump import Side
+from ibwire.tap.bridge import Side
 sys.path.insert(0, sys.argv[1])
 import strategies
 rng = random.Random(5)
@@ -324,7 +324,7 @@ def test_tcp_of_kernels_passes(wire: Wire, start: Start, tap: Tap, plan: str) ->
 
 
 SPEAK = r"""
-from ibwire.link.bump import Side
+from ibwire.tap.bridge import Side
 with Side("eth1") as side:
     side.send([b"\x02\xff\0\0\0\1" + bytes(54)] * 5)
 """

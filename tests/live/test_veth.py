@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.errors import LinkError
-from ibwire.link.veth import ADDRESSES, INTERFACES, VARIABLE, Lab
+from ibwire.base.errors import LinkError
+from ibwire.lab.veth import ADDRESSES, INTERFACES, VARIABLE, Lab
 
 PEER = Path(__file__).parent / "peer.py"
 DUMPCAP = shutil.which("dumpcap")
@@ -81,7 +81,7 @@ def inside(lab, script, side="a"):
 def open_port(name, arguments=""):
     """A script that opens a port and prints why it cannot."""
     return (
-        "from ibwire.errors import LinkError\n"
+        "from ibwire.base.errors import LinkError\n"
         "from ibwire.link.afpacket import AFPacketPort\n"
         f"try:\n    AFPacketPort({name!r}{arguments})\n"
         "except LinkError as error:\n    print(error)\n"
@@ -204,7 +204,7 @@ def test_missing_right_is_named(lab):
 def test_frame_longer_than_the_mtu_is_a_link_error_that_tells_the_path_mtu(lab):
     said = inside(
         lab,
-        "from ibwire.errors import LinkError\n"
+        "from ibwire.base.errors import LinkError\n"
         "from ibwire.link.afpacket import AFPacketPort\n"
         f"with AFPacketPort({INTERFACES['a']!r}) as port:\n"
         "    try:\n        port.send([bytes(14 + 9001)])\n"
@@ -275,7 +275,7 @@ def test_notes_tell_what_the_interface_does_to_frames(lab):
 
 
 MAC_TOWARDS = """
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
 from ibwire.link.neighbours import mac_towards
 for address in {addresses!r}:
     try:
@@ -399,7 +399,7 @@ def test_lab_can_be_found_until_it_is_down_and_leaves_nothing(runtime):
 def test_lab_ends_with_its_maker_even_when_that_is_killed(runtime):
     build().down()  # or skip
     script = (
-        "from ibwire.link.veth import Lab\n"
+        "from ibwire.lab.veth import Lab\n"
         "lab = Lab.create('orphan')\n"
         "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ibwire.base.errors import LinkError
 from ibwire.cli.live import host_of
-from ibwire.errors import LinkError
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
 from socket_port import ports, side_by_side

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.errors import ScriptError
+from ibwire.base.errors import ScriptError
 from ibwire.programs.faults import read_faults
 
 FRAME = bytes(60)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from ibwire.base.errors import EncodeError, LinkError, PeerError
 from ibwire.cm import Endpoints, request
-from ibwire.errors import EncodeError, LinkError, PeerError
-from ibwire.inject import build_pipe
+from ibwire.impair import build_pipe
 from ibwire.programs import perf
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_cm import CMExchange, connect_cm, serve_cm

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ibwire.base.errors import PeerError
 from ibwire.capture.reader import open_capture
-from ibwire.errors import PeerError
 from ibwire.programs.perftest import (
     DONE,
     Layout,

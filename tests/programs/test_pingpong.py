@@ -8,10 +8,10 @@ from queue import SimpleQueue
 
 import pytest
 
-from ibwire.errors import EncodeError, LinkError, PeerError
-from ibwire.inject import build_pipe
-from ibwire.link.channel import Listening
+from ibwire.base.errors import EncodeError, LinkError, PeerError
+from ibwire.impair import build_pipe
 from ibwire.programs import pingpong
+from ibwire.programs.channel import Listening
 from ibwire.programs.pingpong import Destination, Plan
 from ibwire.rc.attributes import QPType
 from ibwire.rc.device import gid_of

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
+from ibwire.base.errors import PeerError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import S, Time
 from ibwire.capture import open_capture
-from ibwire.errors import PeerError, VerbsError
 from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
 from ibwire.programs.rping import ADVERT_SIZE, Advert, Client, Server, ping_data
 from ibwire.rc.attributes import QPCap
 from ibwire.rc.connect import ALL_ACCESS, connect
@@ -20,7 +21,6 @@ from ibwire.rc.device import Device
 from ibwire.rc.profile import PROFILES
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR
-from ibwire.units import S, Time
 from ibwire_layers.headers import RETH
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet, RoCEv2Route

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ibwire.base.errors import LinkError, PeerError
 from ibwire.cm import (
     Connection,
     Endpoints,
@@ -20,8 +21,7 @@ from ibwire.cm import (
     request,
     resolve_request,
 )
-from ibwire.errors import LinkError, PeerError
-from ibwire.inject import build_pipe
+from ibwire.impair import build_pipe
 from ibwire.programs import cm as connections
 from ibwire.programs import rping_live
 from ibwire.programs.endpoint import Endpoint, Interrupted

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import MS, US
 from ibwire.rc.attributes import AddressVector, EventType, QPAttr, QPAttrMask, QPCap, QPState
 from ibwire.rc.connect import bring_up, connect
 from ibwire.rc.device import Device, gid_of
@@ -22,7 +23,6 @@ from ibwire.rc.work import (
     WCStatus,
     WROpcode,
 )
-from ibwire.units import MS, US
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import Ethernet

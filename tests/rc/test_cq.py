@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import AsyncEvent, EventType
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.rc.work import WC, WCOpcode, WCStatus

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import Frame
 from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
 from ibwire.rc.attributes import AddressVector, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
 from ibwire.rc.device import (

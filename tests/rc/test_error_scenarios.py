@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from ibwire.base.units import MS, US, Time
 from ibwire.rc.attributes import EventType, QPAttr, QPAttrMask, QPState
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import CONNECTX, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.work import SGE, RecvWR, WCStatus, WROpcode
-from ibwire.units import MS, US, Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet

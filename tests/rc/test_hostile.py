@@ -20,8 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ibwire.base.node import Frame
+from ibwire.base.units import GBPS, NS, S
 from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
 from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
 from ibwire.rc.device import Device
@@ -32,7 +33,6 @@ from ibwire.rc.profile import PROFILES, Profile
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, MWBindInfo, RecvWR, SendWR, WCStatus, WROpcode
-from ibwire.units import GBPS, NS, S
 from ibwire_layers.opcodes import Operation, Payload
 from ibwire_layers.psn import HALF, MASK
 

@@ -13,6 +13,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import pytest
 
+from ibwire.base.units import MS, US, S
 from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPState, QPType
 from ibwire.rc.connect import bring_up, connect
 from ibwire.rc.device import Device
@@ -21,7 +22,6 @@ from ibwire.rc.path import Arrivals, Path, ethernet_route
 from ibwire.rc.profile import PROFILES, RXE, SPEC, Profile
 from ibwire.rc.responder import Responder
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
-from ibwire.units import MS, US, S
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import MASK
 from pair import Pair, queue_pair

@@ -6,14 +6,14 @@ import errno
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import US
 from ibwire.rc.attributes import AddressVector, MigState, QPAttr, QPAttrMask, QPState, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.device import Device
 from ibwire.rc.packet import FORMS, TransportPacket
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
-from ibwire.units import US
 from ibwire_layers.opcodes import OpCode
 from pair import Pair, queue_pair
 

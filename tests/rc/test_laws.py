@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from ibwire.base.units import ACK_TIMEOUT_UNIT, US
 from ibwire.rc.work import WCStatus, WROpcode
-from ibwire.units import ACK_TIMEOUT_UNIT, US
 from laws import (
     ACKNOWLEDGE,
     SENDS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ibwire.base.units import US
 from ibwire.rc.work import WROpcode
-from ibwire.units import US
 from law_examples import EXAMPLES, FAILING, RECOVERING
 from laws import every_request_succeeds, is_request
 from laws_wire import check

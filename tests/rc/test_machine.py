@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import MS, US, Time
 from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
 from ibwire.rc.attributes import QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.cq import CompletionQueue
@@ -42,7 +43,6 @@ from ibwire.rc.work import (
     WCStatus,
     WROpcode,
 )
-from ibwire.units import MS, US, Time
 from ibwire_layers.psn import HALF, MASK
 
 SLOT, SLOTS = 1024, 2048

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.memory import Access, KeyTable, MemoryRegion, ProtectionDomain, gather, scatter
 from ibwire.rc.work import SGE, MWBindInfo
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import GBPS, MS, US, Time
 from ibwire.fabric.sim import Simulator
-from ibwire.node import Frame
 from ibwire.rc.attributes import AddressVector, EventType, MigState, QPAttr, QPAttrMask
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device, gid_of
 from ibwire.rc.profile import RXE, SPEC, Profile
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
-from ibwire.units import GBPS, MS, US, Time
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
 from lone import OWN, PEER, Lone

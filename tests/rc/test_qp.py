@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
+from ibwire.base.units import MS
 from ibwire.rc.attributes import (
     AddressVector,
     EventType,
@@ -31,7 +32,6 @@ from ibwire.rc.work import (
     WCStatus,
     WROpcode,
 )
-from ibwire.units import MS
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.packet import Packet
 from lone import PEER, Lone, words

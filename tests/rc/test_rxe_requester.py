@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from ibwire.base.units import GBPS, MS, Time
 from ibwire.rc.attributes import QPAttr, QPAttrMask, QPState
 from ibwire.rc.profile import RXE, SPEC, Profile
 from ibwire.rc.work import WCStatus, WROpcode
-from ibwire.units import GBPS, MS, Time
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import HALF

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ibwire.base.units import MS, US
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.attributes import QPCap
 from ibwire.rc.connect import connect
@@ -15,7 +16,6 @@ from ibwire.rc.profile import RXE, SPEC, Profile
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.requester import Requester
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
-from ibwire.units import MS, US
 from pair import Pair, queue_pair
 
 COUNT = 1000

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import AsyncEvent, EventType
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import KeyTable, ProtectionDomain

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from ibwire.base.units import MS, US
 from ibwire.rc.attributes import QPState
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.timers import Timers, ack_wait, rnr_wait
 from ibwire.rc.work import WCStatus, WROpcode
-from ibwire.units import MS, US
 from ibwire_layers.opcodes import OpCode
 from lone import Lone, words
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
 from ibwire.rc.cq import CompletionQueue

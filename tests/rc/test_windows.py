@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.rc.memory import (
     Access,
     KeyTable,

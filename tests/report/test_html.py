@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.analyse.connection import Connection, End
-from ibwire.analyse.events import Event, EventKind
 from ibwire.capture import PcapngWriter, open_capture
+from ibwire.connections.connection import Connection, End
+from ibwire.connections.events import Event, EventKind
 from ibwire.dissect import Columns
 from ibwire_layers.opcodes import OpCode, Service
 

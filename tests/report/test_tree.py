@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
+from ibwire.base.errors import DecodeError
 from ibwire.capture import open_capture
 from ibwire.cli import main
-from ibwire.errors import DecodeError
 from ibwire.report.tree import render
 from ibwire_layers.construct import describe
 from ibwire_layers.outer import LinkType

@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
-from analyse.judged import grave, judge_capture
+from ibwire.base.errors import EncodeError
 from ibwire.capture import PcapngWriter, open_capture
 from ibwire.dissect import Columns
-from ibwire.errors import EncodeError
 from ibwire.strategies import frames, packets, psns, routes
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Payload, Service
 from ibwire_layers.outer import IPv4, IPv6, LinkType
 from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv1Route, RoCEv2Route
 from ibwire_layers.scapy import BTH, LRH
 from ibwire_layers.walk import walk
+from rules.judged import grave, judge_capture
 
 TSHARK = shutil.which("tshark")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibwire.errors import EncodeError
-from ibwire.inject import build_pipe
-from ibwire.inject.replies import Answering, Partners
+from ibwire.base.errors import EncodeError
+from ibwire.impair import build_pipe
+from ibwire.impair.replies import Answering, Partners
 from ibwire.rc.work import SendFlags, WCStatus, WROpcode
 from ibwire.scenario import read_scenario
 from ibwire.strategies import NETWORK_ACTIONS, fault_plans, packets, psns, work_requests

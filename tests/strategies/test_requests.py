@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
 from ibwire.rc.attributes import QPType
 from ibwire.rc.profile import PROFILES
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCStatus, WROpcode

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.errors import IbwireError, VerbsError
+from ibwire.base.errors import IbwireError, VerbsError
 from ibwire.verbs import libibverbs_enums as e
 from ibwire.verbs import mem_alloc
 from ibwire.verbs.addr import AH, GID, AHAttr, GlobalRoute

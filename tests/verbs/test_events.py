@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ibwire.units import MS, US
+from ibwire.base.units import MS, US
 from ibwire.verbs import libibverbs_enums as e
 from ibwire.verbs.cq import CQ, CompChannel
 from ibwire.verbs.network import GLANCE, POLL_STEP, Network

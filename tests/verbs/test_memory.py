@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.errors import VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.verbs import mem_alloc
 from ibwire.verbs.memory import PAGE, Memory
 from ibwire.verbs.network import Network, use

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from ibwire.errors import EncodeError
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import GBPS, US
 from ibwire.rc.device import Device
 from ibwire.rc.profile import RXE, SPEC
-from ibwire.units import GBPS, US
 from ibwire.verbs import libibverbs_enums as e
 from ibwire.verbs.addr import AHAttr
 from ibwire.verbs.device import Context, get_device_list

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
+from ibwire.base.units import ACK_TIMEOUT_UNIT, MS, NS, S
 from ibwire.cm.states import WAITS, State
 from ibwire.fuzz.case import (
     BAD,
@@ -30,7 +31,6 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.cm.binding import FORMS
 from ibwire.fuzz.cm.emulation import BACKLOG, EXCHANGES, MAXIMUM_CONNECTIONS, ManagedEmulation
 from ibwire.fuzz.emulation import Emulation
-from ibwire.units import ACK_TIMEOUT_UNIT, MS, NS, S
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 from ibwire_layers.mad import MAD, MAD_SIZE, Method, MgmtClass

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ibwire.base.node import Frame
 from ibwire.cm.messages import BASE_VERSION, CLASS_VERSION, LINUX, Message
 from ibwire.drill.packets import pattern
 from ibwire.fuzz.binding import OUTER, Binding, Symbols, number_of, rewritten
 from ibwire.fuzz.case import CaseError, Mad, Packet
-from ibwire.node import Frame
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import cm
 from ibwire_layers import headers as h

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from ibwire.base.node import Frame
 from ibwire.cm.messages import decode
 from ibwire.cm.states import State
 from ibwire.fuzz.case import MESSAGES, Mad, Packet
 from ibwire.fuzz.coverage import OTHERS, Coverage
-from ibwire.node import Frame
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 from ibwire_layers.mad import MAD, MAD_SIZE

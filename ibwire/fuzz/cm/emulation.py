@@ -14,6 +14,8 @@ from itertools import pairwise
 from operator import attrgetter
 from random import Random
 
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import Frame
 from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.connection import Listener
 from ibwire.cm.manager import ConnectionManager, identifiers
@@ -21,7 +23,6 @@ from ibwire.cm.messages import reply, request
 from ibwire.cm.node import ManagedDevice, ca_guid
 from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
-from ibwire.errors import VerbsError
 from ibwire.fuzz.case import Command, Connection
 from ibwire.fuzz.emulation import (
     ADDRESS,
@@ -31,7 +32,6 @@ from ibwire.fuzz.emulation import (
     Numbers,
     psn_of,
 )
-from ibwire.node import Frame
 from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import Profile

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ibwire.base.node import Frame
+from ibwire.base.units import Time
 from ibwire.cm.messages import Message, decode
 from ibwire.cm.states import EventKind
-from ibwire.drill import manager_messages as drill
-from ibwire.drill.manager import FIRST_ID, FIRST_TRANSACTION, Exchange
+from ibwire.drill.language import manager_messages as drill
+from ibwire.drill.language.vocabulary import REASONS
 from ibwire.drill.packets import pattern
-from ibwire.drill.vocabulary import REASONS
+from ibwire.drill.targets.manager import FIRST_ID, FIRST_TRANSACTION, Exchange
 from ibwire.fuzz.binding import Symbols, number_of
 from ibwire.fuzz.case import Case, Command, Mad, Packet, Pause, Step, Value, Wait
 from ibwire.fuzz.cm.binding import PARTS, ManagerBinding, encode
@@ -24,10 +26,8 @@ from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, SIZE, Completion, Emula
 from ibwire.fuzz.findings import part_of
 from ibwire.fuzz.scripts import CannotSay, Moment, Writer, odd_ends
 from ibwire.fuzz.variants import profile_of
-from ibwire.node import Frame
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1
-from ibwire.units import Time
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 from ibwire_layers.mad import MAD

@@ -9,10 +9,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from ibwire.drill.live import Diverted
-from ibwire.drill.target import Unable
-from ibwire.drill.ways import Connected, Way
-from ibwire.errors import DecodeError, LinkError, PeerError, VerbsError
+from ibwire.base.errors import DecodeError, LinkError, PeerError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import S, Time
+from ibwire.drill.targets.live import Diverted
+from ibwire.drill.targets.target import Unable
+from ibwire.drill.targets.ways import Connected, Way
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Post, RunsAway
 from ibwire.fuzz.emulation import (
@@ -32,13 +34,11 @@ from ibwire.fuzz.live.liveness import ALIVE, Liveness
 from ibwire.fuzz.live.peer import PeerBench, damaged
 from ibwire.fuzz.live.taken import Taken
 from ibwire.fuzz.live.wire import transport
-from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR
-from ibwire.units import S, Time
 from ibwire_layers.packet import CrcStatus, Packet
 
 LONGEST_WAIT: Time = 2 * S

@@ -16,8 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ibwire.drill.target import Unable
-from ibwire.errors import LinkError, PeerError, VerbsError
+from ibwire.base.errors import LinkError, PeerError, VerbsError
+from ibwire.drill.targets.target import Unable
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Maker, Stepper
 from ibwire.fuzz.case import (

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ibwire.drill.target import Unable
-from ibwire.errors import LinkError, PeerError, VerbsError
+from ibwire.base.errors import LinkError, PeerError, VerbsError
+from ibwire.drill.targets.target import Unable
 from ibwire.fuzz.campaign import joined
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Step
 from ibwire.fuzz.duel import Duel

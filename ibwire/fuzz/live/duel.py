@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ibwire.base.node import Frame
+from ibwire.base.units import MS, Time
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import (
     CaseError,
@@ -31,9 +33,7 @@ from ibwire.fuzz.live.names import About, about
 from ibwire.fuzz.live.reads import Reads
 from ibwire.fuzz.live.taken import FLAGS, Taken
 from ibwire.fuzz.live.wire import BTH, behind_ip
-from ibwire.node import Frame
 from ibwire.rc.path import Path
-from ibwire.units import MS, Time
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode
 from ibwire_layers.psn import MASK

@@ -7,7 +7,7 @@ can be asked, and the host counts as there.
 
 from __future__ import annotations
 
-from ibwire.errors import LinkError
+from ibwire.base.errors import LinkError
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.echo import answers_echo
 from ibwire.link.neighbours import next_hop

@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ibwire.closing import Closing
+from ibwire.base.closing import Closing
+from ibwire.base.errors import LinkError, PeerError, VerbsError
 from ibwire.drill.packets import pattern
-from ibwire.drill.target import Unable
-from ibwire.drill.ways import Way
-from ibwire.errors import LinkError, PeerError, VerbsError
+from ibwire.drill.targets.target import Unable
+from ibwire.drill.targets.ways import Way
 from ibwire.fuzz.live.host import Host
 from ibwire.fuzz.live.restart import Restart
 from ibwire.programs.endpoint import Endpoint

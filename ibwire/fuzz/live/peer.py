@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import deque
 from struct import Struct
 
-from ibwire.closing import Closing
-from ibwire.drill.live import ETHERNET_SIZE, SLACK, SOURCE_PORT
+from ibwire.base.closing import Closing
+from ibwire.base.node import Frame
+from ibwire.base.units import S, Time
+from ibwire.drill.targets.live import ETHERNET_SIZE, SLACK, SOURCE_PORT
 from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError
 from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.live.host import Host
 from ibwire.fuzz.live.restart import Restart
 from ibwire.fuzz.live.wire import Pacer, behind_ip, check_addressee, is_pause, stops
-from ibwire.node import Frame
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, address_of, ethernet_route, is_v4
-from ibwire.units import S, Time
 from ibwire_layers import headers as h
 from ibwire_layers.outer import EtherType
 

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from typing import IO
 
-from ibwire.errors import PeerError, ScriptError
+from ibwire.base.errors import PeerError, ScriptError
 
 SECONDS = 120.0
 """That the command may take."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ibwire import drill
-from ibwire.drill.live import Bench as DrillBench
-from ibwire.drill.live import Diverted
-from ibwire.drill.target import Unable
-from ibwire.errors import LinkError, PeerError, VerbsError
+from ibwire.base.errors import LinkError, PeerError, VerbsError
+from ibwire.drill.targets.live import Bench as DrillBench
+from ibwire.drill.targets.live import Diverted
+from ibwire.drill.targets.target import Unable
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Case, CaseError, Connect, Step
 from ibwire.fuzz.duel import Difference

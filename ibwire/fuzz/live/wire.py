@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 
-from ibwire.drill.live import ETHERNET_SIZE
+from ibwire.base.node import Frame
+from ibwire.base.units import NS, S, Time
+from ibwire.drill.targets.live import ETHERNET_SIZE
 from ibwire.fuzz.binding import SHORTEST
 from ibwire.fuzz.case import CaseError
-from ibwire.node import Frame
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import V4_MAPPED, address_of, is_v4
-from ibwire.units import NS, S, Time
 from ibwire_layers import headers as h
 from ibwire_layers.outer import MAC_CONTROL_ADDRESS, UDP, EtherType, IPv4, IPv6
 

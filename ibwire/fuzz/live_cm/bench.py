@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from ibwire.base.errors import LinkError, PeerError
+from ibwire.base.node import OPEN, Frame, Grant, Node
+from ibwire.base.units import S, Time
 from ibwire.cm import Endpoints
 from ibwire.cm.messages import Message, Received, decode
 from ibwire.cm.node import ca_guid
-from ibwire.drill.live import MANAGEMENT_QPN
-from ibwire.errors import LinkError, PeerError
+from ibwire.drill.targets.live import MANAGEMENT_QPN
 from ibwire.fuzz.case import RunsAway
 from ibwire.fuzz.cm.binding import ManagerBinding
 from ibwire.fuzz.cm.emulation import EXCHANGES
@@ -27,10 +29,8 @@ from ibwire.fuzz.emulation import MAXIMUM_ANSWERS
 from ibwire.fuzz.live.peer import PeerBench, damaged
 from ibwire.fuzz.live.wire import BTH, behind_ip, transport
 from ibwire.fuzz.live_cm.listener import CALL, CALL_SIZE
-from ibwire.node import OPEN, Frame, Grant, Node
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.path import V4_MAPPED
-from ibwire.units import S, Time
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 from ibwire_layers.errors import DecodeError

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ibwire.base.errors import LinkError, PeerError
 from ibwire.cm.messages import Message
-from ibwire.errors import LinkError, PeerError
 from ibwire.fuzz.campaign import Maker, Report, Stepper
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Step, Value
 from ibwire.fuzz.cm.coverage import ManagerCoverage

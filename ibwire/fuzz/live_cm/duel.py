@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+from ibwire.base.node import Frame
+from ibwire.base.units import Time
 from ibwire.cm.connection import Connection
 from ibwire.cm.messages import Message, Received, decode, encode, request
 from ibwire.cm.states import State
@@ -30,8 +32,6 @@ from ibwire.fuzz.live_cm.bench import (
     mad_of,
 )
 from ibwire.fuzz.live_cm.reference import MANAGERS_REASONS, Follower, is_alive, tell_to_call
-from ibwire.node import Frame
-from ibwire.units import Time
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 

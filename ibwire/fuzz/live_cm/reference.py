@@ -11,23 +11,23 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ibwire.base.errors import PeerError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import S
 from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.messages import Message, Received, decode, encode, padded, reply
 from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
 from ibwire.drill.packets import pattern
-from ibwire.errors import PeerError, VerbsError
 from ibwire.fuzz.case import Connection, Mad, RunsAway
 from ibwire.fuzz.cm.emulation import EXCHANGES, ManagedEmulation
 from ibwire.fuzz.emulation import REGIONS, Numbers
 from ibwire.fuzz.live.wire import behind_ip
 from ibwire.fuzz.live_cm import listener
 from ibwire.fuzz.live_cm.bench import MAD_START, Heard, Identity, LiveManager, ManagerBench, call
-from ibwire.node import Frame
 from ibwire.rc.attributes import MTU_BYTES
 from ibwire.rc.device import gid_of
 from ibwire.rc.profile import Profile
-from ibwire.units import S
 from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 

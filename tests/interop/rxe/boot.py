@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ibwire.closing import Closing
+from ibwire.base.closing import Closing
 from interop.rxe import build
 from interop.rxe.network import LINK_MTU, Network
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ibwire.drill.ways import AGENT_PORT
+from ibwire.drill.targets.ways import AGENT_PORT
 from interop.rxe.boot import DEVICE, GuestError
 from interop.rxe.deviations import reason_of
 from interop.rxe.peers import Peers

@@ -11,7 +11,7 @@ import subprocess
 from itertools import count
 from pathlib import Path
 
-from ibwire.closing import Closing
+from ibwire.base.closing import Closing
 
 LINK_MTU = 9000
 """Room for a path MTU of 4096 and its headers."""

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ibwire.closing import Closing
+from ibwire.base.closing import Closing
 from interop.rxe.boot import DEVICE, Guest, GuestError, Job, Result
 from interop.rxe.network import Network
 from interop.rxe.wire import OURS, THEIRS, Wire

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ibwire.link.veth import Lab
+from ibwire.lab.veth import Lab
 from interop.rxe import boot
 from interop.rxe.boot import Guest
 from interop.rxe.network import Network

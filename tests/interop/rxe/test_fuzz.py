@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.drill.ways import AGENT_PORT
+from ibwire.drill.targets.ways import AGENT_PORT
 from interop.rxe import boot, network
 from interop.rxe.boot import DEVICE, Guest, GuestError
 from interop.rxe.conformance import AGENT

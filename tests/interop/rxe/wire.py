@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from click.testing import CliRunner
 
-from ibwire.analyse.findings import Severity
-from ibwire.analyse.rules.catalogue import RULES
 from ibwire.cli.check import command as check
 from ibwire.dissect import FIELDS, Columns, read
+from ibwire.rules.catalogue import RULES
+from ibwire.rules.findings import Severity
 
 OURS = {4: "10.0.0.9", 6: "fd00::9"}
 THEIRS = {4: "10.0.0.1", 6: "fd00::1"}

@@ -1,0 +1,1 @@
+"""What every package may use: errors, units, nodes, traces, histograms, TOML with positions."""

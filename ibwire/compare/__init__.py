@@ -1,0 +1,1 @@
+"""Two captures of one path: what happened to each frame between the two points."""

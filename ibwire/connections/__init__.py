@@ -1,0 +1,1 @@
+"""Connections in a capture: handshakes, pairing of flows, tracking of PSNs, tables."""

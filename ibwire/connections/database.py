@@ -1,0 +1,277 @@
+"""SQL over captures and Parquet files: DuckDB reads tables that are made while it reads them.
+
+A table of captures is a dataset in Arrow's sense. DuckDB asks it for the columns
+that a query needs, when it needs them: a query on `packets` follows no connection
+unless it asks for `connection` or `direction`, and no column is made in vain.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError, IbwireError, MissingExtra, QueryError
+from ibwire.connections.export import ANALYSED, CaptureTables
+from ibwire.connections.tables import PACKETS, TABLES, TableSpec
+
+try:
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    from ibwire.connections.arrow import schema_of
+except ImportError:
+    raise MissingExtra("SQL over captures", "query") from None
+
+MEMORY = "1GiB"
+"""What DuckDB may take; what needs more goes to disk."""
+
+
+class Database(Closing):
+    """Tables of captures and Parquet files, to be asked in SQL; a context manager.
+
+    captures: read again for each table that a query names. parquet: files, or
+    directories that `ibwire export` wrote. directory: an empty one for what does not
+    fit in memory, to be emptied by its owner. memory: as DuckDB writes sizes.
+
+    SQL reads these sources, no other files and no network. Raises `CaptureError` for
+    a Parquet file that cannot be read, `QueryError` for a size that is none.
+    """
+
+    def __init__(
+        self,
+        captures: Sequence[CaptureTables],
+        parquet: Sequence[str],
+        directory: str,
+        memory: str = MEMORY,
+    ) -> None:
+        self._captures = captures
+        self._closing = ExitStack()
+        self._state = _State()
+        files = _files_of(parquet)
+        try:
+            self._connection = self._closing.enter_context(duckdb.connect(":memory:"))
+            self._lock_down([path for paths in files.values() for path in paths], directory, memory)
+            for name in {**dict.fromkeys(TABLES if captures else ()), **files}:
+                self._add(name, files.get(name, []), directory)
+        except duckdb.Error as error:
+            self._closing.close()
+            raise QueryError(str(error)) from None
+
+    @property
+    def damage(self) -> list[CaptureError]:
+        """Why captures could not be read to their end, as far as they were read."""
+        return [capture.damage for capture in self._captures if capture.damage]
+
+    def tables(self) -> dict[str, list[tuple[str, str]]]:
+        """Name and SQL type of the columns of each table, ours first."""
+        found = self._connection.execute(
+            "SELECT table_name, column_name, data_type FROM information_schema.columns "
+            "ORDER BY table_name, ordinal_position"
+        ).fetchall()
+        tables: dict[str, list[tuple[str, str]]] = {name: [] for name in TABLES}
+        for table, column, kind in found:
+            tables.setdefault(table, []).append((column, kind))
+        return {table: columns for table, columns in tables.items() if columns}
+
+    def run(self, sql: str) -> Result | None:
+        """What a query finds; `None` for a statement that finds nothing.
+
+        Raises `QueryError` with the words of DuckDB.
+        """
+        try:
+            relation = self._connection.sql(sql)
+            return None if relation is None else Result(relation, self._state)
+        except (duckdb.Error, pa.ArrowException, UnicodeEncodeError) as error:
+            raise self._state.failure or QueryError(str(error)) from None
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._closing.close()
+
+    def _lock_down(self, files: Sequence[str], directory: str, memory: str) -> None:
+        """Nothing but these files may be read or written, whatever the SQL says."""
+        settings = {
+            "memory_limit": memory,
+            "temp_directory": directory,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "python_enable_replacements": False,
+            # DuckDB takes paths for patterns: a pattern must be allowed, and what it matches.
+            "allowed_paths": [*files, *map(glob.escape, files)],
+            "enable_external_access": False,
+        }
+        for name, value in settings.items():
+            self._connection.execute(f"SET {name} = {_literal(value)}")
+        self._connection.execute("SET lock_configuration = true")
+
+    def _add(self, name: str, files: Sequence[str], directory: str) -> None:
+        """A table, or a view of all that belongs to it."""
+        lazy: ds.Dataset | None = None
+        if self._captures and name == PACKETS.name:
+            lazy = _Packets(self._captures, self._state, directory)
+        elif self._captures and name in TABLES:
+            lazy = _Analysed(TABLES[name], self._captures, self._state, directory)
+        if lazy is not None:
+            self._connection.register(f"{name} of captures" if files else name, lazy)
+        if files:
+            paths = _literal(list(map(glob.escape, files)))
+            select = f"SELECT * FROM read_parquet({paths}, union_by_name = true)"
+            if lazy is not None:
+                select += f' UNION ALL BY NAME SELECT * FROM "{name} of captures"'
+            quoted = name.replace('"', '""')
+            self._connection.execute(f'CREATE TEMP VIEW "{quoted}" AS {select}')
+
+
+class Result:
+    """Rows as they are found: batches (`pyarrow.RecordBatch`) of at most `ROWS` rows."""
+
+    def __init__(self, relation: Any, state: _State) -> None:
+        self._reader = pa.RecordBatchReader.from_stream(relation)
+        self._state = state
+        self.schema = self._reader.schema
+        self.names: list[str] = self.schema.names
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            for batch in self._reader:
+                for start in range(0, batch.num_rows, ROWS):
+                    yield batch.slice(start, ROWS)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self._state.failure or QueryError(str(error)) from None
+
+
+ROWS = 8192
+"""Of one batch: what is made of a row may be far larger than the row."""
+
+
+class _State:
+    """What the tables of a database share, which DuckDB may read from several threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.failure: IbwireError | None = None
+        """What went wrong in a table, which DuckDB tells in words of its own."""
+
+
+class _Packets(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """The table `packets` of captures."""
+
+    def __init__(self, captures: Sequence[CaptureTables], state: _State, directory: str) -> None:
+        self._captures = captures
+        self._state = state
+        self._directory = directory
+
+    @property
+    def schema(self) -> Any:
+        return schema_of(PACKETS)
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: object) -> Any:
+        """A scan of some columns, of the rows for which a `pyarrow` expression holds."""
+        names = set(PACKETS.names if columns is None else columns)
+        # An expression does not tell which columns it is about; a word too many does no harm.
+        names |= set(re.findall(r"\w+", "" if filter is None else str(filter))) & set(PACKETS.names)
+        if names & {"connection", "direction"}:
+            _analyse(self._captures, self._state, self._directory)
+        ordered = [name for name in PACKETS.names if name in names]
+        return ds.Scanner.from_batches(
+            (batch for capture in self._captures for batch in capture.packets(ordered)),
+            schema=schema_of(PACKETS, ordered),
+            columns=columns,
+            filter=filter,
+        )
+
+
+class _Analysed(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """A table of captures for which their connections are followed, when it is first read."""
+
+    def __init__(
+        self, table: TableSpec, captures: Sequence[CaptureTables], state: _State, directory: str
+    ) -> None:
+        self._table = table
+        self._captures = captures
+        self._state = state
+        self._directory = directory
+
+    @property
+    def schema(self) -> Any:
+        return schema_of(self._table)
+
+    def scanner(self, **options: Any) -> Any:
+        """A scan, see `pyarrow.dataset.Dataset.scanner`."""
+        _analyse(self._captures, self._state, self._directory)
+        paths = [
+            _path(self._directory, number, self._table.name)
+            for number in range(len(self._captures))
+        ]
+        return ds.dataset(paths, schema=self.schema, format="parquet").scanner(**options)
+
+
+def _analyse(captures: Sequence[CaptureTables], state: _State, directory: str) -> None:
+    """Follow the connections of all captures, unless that was done."""
+    with state.lock:
+        try:
+            for number, capture in enumerate(captures):
+                if not capture.is_analysed:
+                    capture.analyse({name: _path(directory, number, name) for name in ANALYSED})
+        except IbwireError as failure:
+            state.failure = failure
+            raise
+
+
+def _path(directory: str, number: int, table: str) -> str:
+    return os.path.join(directory, f"{number}.{table}.parquet")
+
+
+def _files_of(sources: Sequence[str]) -> dict[str, list[str]]:
+    """Parquet files by the table that they belong to.
+
+    A file belongs to a table of ours by its folder, or else by its columns; another is a
+    table of its own.
+    """
+    files: dict[str, list[str]] = {}
+    for source in sources:
+        paths = [source]
+        if os.path.isdir(source):
+            place = glob.escape(source)
+            paths = sorted(
+                glob.glob(os.path.join(place, "*.parquet"))
+                + glob.glob(os.path.join(place, "*", "*.parquet"))
+            )
+            if not paths:
+                raise CaptureError(source, None, "holds no Parquet files")
+        for path in paths:
+            files.setdefault(_table_of(path), []).append(path)
+    return files
+
+
+def _table_of(path: str) -> str:
+    try:
+        names = pq.read_schema(path).names
+    except (OSError, UnicodeEncodeError, pa.ArrowException) as error:
+        code = error.errno if isinstance(error, OSError) else None
+        reason = os.strerror(code).lower() if code else str(error)
+        raise CaptureError(path, None, f"cannot be read: {reason}") from None
+    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    if folder in TABLES and "file" in names:  # also of another version, with other columns
+        return folder
+    for table in TABLES.values():
+        if names == list(table.names):
+            return table.name
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return "'" + str(value).replace("'", "''") + "'"

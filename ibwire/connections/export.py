@@ -1,0 +1,106 @@
+"""A capture as its tables, in Parquet files or one batch after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from ibwire.base.errors import CaptureError
+from ibwire.capture import CaptureReader, open_capture
+from ibwire.connections.arrow import Exporter, PacketBatches, Places, TableFile, connection_rows
+from ibwire.connections.arrow import places_of as _places_of
+from ibwire.connections.summary import Analysis
+from ibwire.connections.tables import CONNECTIONS, EVENTS, MESSAGES, PACKETS, TABLES
+from ibwire.dissect import Columns
+
+ANALYSED = tuple(name for name in TABLES if name != PACKETS.name)
+"""Tables that need the connections to be followed."""
+
+
+class CaptureTables:
+    """The tables of one capture.
+
+    path: of a file that can be read more than once. shown: what stands for it in
+    the tables. progress: told after each batch. Damage ends the tables where it is,
+    and is kept in `damage`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        shown: str | None = None,
+        progress: Callable[[CaptureReader], None] = lambda reader: None,
+    ) -> None:
+        self.path = path
+        self.shown = readable(shown or path)
+        self.damage: CaptureError | None = None
+        self._progress = progress
+        self.is_rdma = False
+        """Whether `analyse` has found an RDMA packet."""
+        self._places: Places | None = None
+
+    @property
+    def is_analysed(self) -> bool:
+        """Whether the connections of packets are known."""
+        return self._places is not None
+
+    def analyse(self, paths: Mapping[str, str]) -> None:
+        """Follow the connections, and write each of `ANALYSED` to its path."""
+        with ExitStack() as stack:
+            files = {
+                name: stack.enter_context(TableFile(path, TABLES[name]))
+                for name, path in paths.items()
+            }
+            exporter = Exporter(self.shown, files[MESSAGES.name], files[EVENTS.name])
+            analysis = Analysis(exporter)
+            for columns in self._read():
+                analysis.take(columns)
+            summary = analysis.finish()
+            self.is_rdma = summary.packets > 0
+            connections = summary.connections
+            for row in connection_rows(self.shown, connections):
+                files[CONNECTIONS.name].add(row)
+        self._places = _places_of(connections)
+
+    def packets(self, names: Sequence[str] | None = None) -> Iterator[Any]:
+        """Batches (`pyarrow.RecordBatch`) of the table `packets`, or of these columns of it.
+
+        `connection` and `direction` are null unless `analyse` was called before.
+        """
+        batches = PacketBatches(names, self._places)
+        for columns in self._read():
+            yield batches.batch(columns)
+
+    def _read(self) -> Iterator[Columns]:
+        try:
+            with open_capture(self.path, reuse=True) as reader:
+                for batch in reader.batches():
+                    yield Columns(batch, self.shown)
+                    self._progress(reader)
+        except CaptureError as error:
+            self.damage = CaptureError(self.shown, error.offset, error.reason)
+
+
+def readable(path: str) -> str:
+    """A path as text that any encoding holds: names of files may be any bytes."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def export(capture: CaptureTables, directory: str, name: str) -> None:
+    """Write all tables of a capture to DIRECTORY/TABLE/NAME.parquet.
+
+    Raises `CaptureError` for a file that cannot be written.
+    """
+    paths = {table: os.path.join(directory, table, f"{name}.parquet") for table in TABLES}
+    for path in paths.values():
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        except OSError as error:
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise CaptureError(path, None, f"cannot be written: {reason}") from None
+    capture.analyse({table: paths[table] for table in ANALYSED})
+    with TableFile(paths[PACKETS.name], PACKETS) as file:
+        for batch in capture.packets():
+            file.write(batch)

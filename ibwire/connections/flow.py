@@ -1,0 +1,160 @@
+"""Flows: all packets of one direction, by source, destination and destination queue pair."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.capture.index import gather
+from ibwire.connections.packets import Fields
+from ibwire.dissect import Columns
+from ibwire_layers import headers as h
+from ibwire_layers import outer
+from ibwire_layers.opcodes import INFO, Service
+
+Keys = npt.NDArray[np.uint64]
+
+
+class FlowKey(NamedTuple):
+    """What tells one flow from another."""
+
+    src: str
+    """IP address, or GID, or `LID n`."""
+    dst: str
+    dst_qpn: int
+    service: Service
+    src_qpn: int | None = None
+    """Of datagrams, which name their sender; no other packet does."""
+
+
+class Flows:
+    """Numbers flows from 0 in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.keys: list[FlowKey] = []
+        self._numbers: dict[FlowKey, int] = {}
+        self._by_hash: dict[int, int] = {}
+        # Direct answers for most packets: hash and flow by the lower bits of the hash.
+        self._hash = np.zeros(_SLOTS, np.uint64)
+        self._flow = np.full(_SLOTS, -1, np.int32)
+
+    def number(self, key: FlowKey) -> int:
+        """The number of a flow, which is a new one the first time."""
+        number = self._numbers.setdefault(key, len(self.keys))
+        if number == len(self.keys):
+            self.keys.append(key)
+        return number
+
+    def find(self, key: FlowKey) -> int | None:
+        """The number of a flow that was met."""
+        return self._numbers.get(key)
+
+    def numbers(
+        self,
+        columns: Columns,
+        rows: npt.NDArray[np.int64],
+        admitted: npt.NDArray[np.bool_] | None = None,
+    ) -> npt.NDArray[np.int32]:
+        """(n,) flow of each of these rows; new flows are numbered in the order of their packets.
+
+        admitted: (n,) which rows may begin a flow, all by default. The others get -1
+        when theirs is not known.
+        """
+        hashes = _hashes(columns, rows)
+        slots = (hashes & np.uint64(_SLOTS - 1)).astype(np.int64)
+        flows = np.where(self._hash[slots] == hashes, self._flow[slots], -1)
+        unknown = np.flatnonzero(flows < 0)
+        if len(unknown):
+            flows[unknown] = self._look_up(columns, rows, hashes, unknown, admitted)
+            known = unknown[flows[unknown] >= 0]
+            self._hash[slots[known]] = hashes[known]
+            self._flow[slots[known]] = flows[known]
+        return flows
+
+    def _look_up(
+        self,
+        columns: Columns,
+        rows: npt.NDArray[np.int64],
+        hashes: Keys,
+        unknown: npt.NDArray[np.int64],
+        admitted: npt.NDArray[np.bool_] | None,
+    ) -> npt.NDArray[np.int32]:
+        """(n,) flows of the rows at `unknown`."""
+        distinct, inverse = np.unique(hashes[unknown], return_inverse=True)
+        found = np.array([self._by_hash.get(each, -1) for each in distinct.tolist()], np.int32)
+        new = (found < 0)[inverse]
+        candidates = np.flatnonzero(new if admitted is None else new & admitted[unknown])
+        _, first = np.unique(inverse[candidates], return_index=True)
+        for at in np.sort(candidates[first]).tolist():
+            number = self.number(_key(columns, int(rows[unknown[at]])))
+            self._by_hash[int(hashes[unknown[at]])] = number
+            found[inverse[at]] = number
+        return found[inverse]
+
+
+_SLOTS = 1 << 16
+
+# Odd numbers that nobody outside can know, so that no packets can be made whose flows collide.
+_FACTORS = np.array([secrets.randbits(64) | 1 for _ in range(10)], np.uint64)
+
+_SERVICES = np.zeros(256, np.uint64)
+for _info in INFO.values():
+    # A CNP belongs to the connection whose queue pair it names, which is RC most of the time.
+    _SERVICES[_info.opcode] = 0 if _info.service is Service.CNP else _info.service
+
+_ADDRESSES = ((outer.IPv4, 12, 2), (outer.IPv6, 8, 8), (h.GRH, 8, 8), (h.LRH, 0, 2))
+"""Header, offset of its addresses, and how many words of 32 bits they are; of the LRH all of it."""
+_LID = np.uint64(0xFFFF)
+"""The address in each word of the LRH, besides lanes and lengths."""
+
+
+def _hashes(columns: Columns, rows: npt.NDArray[np.int64]) -> Keys:
+    """(n,) equal for packets of one flow, different for different flows, save by a miracle."""
+    frames = columns.frames
+    of = Fields(columns, rows).of
+    value: Keys = of(h.BTH)("dest_qp", np.uint64) << np.uint64(8)
+    value |= _SERVICES[frames.opcode[rows]]
+    value *= _FACTORS[0]
+    value += of(h.DETH)("src_qp", np.uint64) * _FACTORS[1]
+    for header, offset, count in _ADDRESSES:
+        at = frames.position(header)[rows]
+        have = np.flatnonzero(at >= 0)
+        if len(have):
+            words = gather(frames.data, at[have] + offset, ">", count).astype(np.uint64)
+            if header is h.LRH:
+                words &= _LID
+            value[have] += words @ _FACTORS[2 : 2 + count]
+    return value ^ value >> np.uint64(31)
+
+
+_WIDE = (
+    (outer.IPv6, ("ipv6.src", "ipv6.dst")),
+    (h.GRH, ("grh.sgid", "grh.dgid")),
+)
+
+
+def _key(columns: Columns, row: int) -> FlowKey:
+    """The key of one packet."""
+    frames = columns.frames
+    service = Service(int(_SERVICES[frames.opcode[row]]))
+    src_qpn = int(columns["deth.srcqp"][row]) if frames.position(h.DETH)[row] >= 0 else None
+    qpn = int(columns["bth.destqp"][row])
+    src, dst = addresses(columns, row)
+    return FlowKey(src, dst, qpn, service, src_qpn)
+
+
+def addresses(columns: Columns, row: int) -> tuple[str, str]:
+    """Source and destination of one packet in words."""
+    frames = columns.frames
+    if frames.position(outer.IPv4)[row] >= 0:
+        source, destination = columns["ip.src"][row], columns["ip.dst"][row]
+        return str(ipaddress.IPv4Address(int(source))), str(ipaddress.IPv4Address(int(destination)))
+    for header, names in _WIDE:
+        if frames.position(header)[row] >= 0:
+            source, destination = (columns[name][row].tobytes() for name in names)
+            return str(ipaddress.IPv6Address(source)), str(ipaddress.IPv6Address(destination))
+    return f"LID {columns['lrh.slid'][row]}", f"LID {columns['lrh.dlid'][row]}"

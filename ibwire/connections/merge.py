@@ -1,0 +1,140 @@
+"""Several captures as one: each is analysed by itself, here or elsewhere, and joined to the last.
+
+Files of one capture point follow each other in time; what an open connection did in
+one goes on in the next. Who works on them makes no difference to what comes out.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.capture import open_capture
+from ibwire.connections.connection import Observer
+from ibwire.connections.summary import Analysis, Summary
+from ibwire.dissect import Columns
+
+
+class Part(NamedTuple):
+    """What one file holds."""
+
+    path: str
+    analysis: Analysis
+    damage: str | None
+    """Why the file could not be read to its end."""
+
+
+Task = Callable[[str], Part]
+Work = Callable[[Task, Sequence[str]], Iterable[Part]]
+"""Does a task for each of several files, and gives the results in their order."""
+
+
+def analyse(
+    paths: Sequence[str], work: Work | None = None, *, rate_bps: int | None = None
+) -> tuple[Summary, list[str]]:
+    """The connections of all captures together, and what could not be read of them.
+
+    The files are taken in the order of their first packets. work: who does it, this
+    process by default; see `processes` and `cluster`. rate_bps: of the link, for the
+    times of pause frames.
+    """
+    is_part = len(paths) > 1
+    task = partial(_analyse_one, is_part=is_part, rate_bps=rate_bps)
+    whole: Analysis | None = None
+    damage = []
+    for part in (work or _here)(task, in_order(paths)):
+        if part.damage:
+            damage.append(part.damage)
+        if whole is None:
+            whole = part.analysis
+        else:
+            whole.merge(part.analysis)
+    return (whole or Analysis()).finish(), damage
+
+
+def _analyse_one(path: str, *, is_part: bool, rate_bps: int | None) -> Part:
+    analysis = Analysis(is_part=is_part, rate_bps=rate_bps, source=path)
+    try:
+        feed(analysis, path)
+    except CaptureError as error:
+        return Part(path, analysis, str(error))
+    finally:
+        analysis.flush()
+    return Part(path, analysis, None)
+
+
+def follow(path: str, observer: Observer) -> Summary:
+    """Analyse one capture, while the observer hears of every packet of a connection."""
+    analysis = Analysis(observer, source=path)
+    feed(analysis, path)
+    return analysis.finish()
+
+
+def feed(analysis: Analysis, path: str) -> None:
+    """Give all of a capture to an analysis. Raises `CaptureError` at damage."""
+    with open_capture(path, reuse=True) as capture:
+        for batch in capture.batches():
+            analysis.take(Columns(batch, capture.path))
+
+
+def in_order(paths: Sequence[str]) -> list[str]:
+    """Captures in the order of their first packets; what cannot be read comes first."""
+    if len(paths) < 2:
+        return list(paths)
+    return sorted(paths, key=_first_ns)
+
+
+def _first_ns(path: str) -> int:
+    if path == "-":
+        return 0
+    try:
+        with open_capture(path, chunk_size=1 << 16) as capture:
+            for batch in capture.batches():
+                if len(batch):
+                    return int(batch.time_ns[0])
+    except CaptureError:
+        pass  # said when the file is read
+    return 0
+
+
+def _here(task: Task, paths: Sequence[str]) -> Iterator[Part]:
+    return map(task, paths)
+
+
+def processes(count: int) -> Work:
+    """Work in so many processes of this machine."""
+
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    def work(task: Task, paths: Sequence[str]) -> Iterator[Part]:
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+            yield from pool.map(task, paths)
+
+    return work
+
+
+def cluster(address: str) -> Work:
+    """Work in a Ray cluster, one task a file; the files must be readable where it runs.
+
+    address: as `ray.init` takes it; `local` starts a cluster on this machine.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("a cluster", "cluster") from None
+
+    def work(task: Task, paths: Sequence[str]) -> Iterator[Part]:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        try:
+            # Pickled here, because arrays that Ray hands out by itself cannot be written to.
+            remote: Any = ray.remote(lambda path: pickle.dumps(task(path)))
+            for pending in [remote.remote(path) for path in paths]:
+                yield pickle.loads(ray.get(pending))
+        finally:
+            ray.shutdown()
+
+    return work

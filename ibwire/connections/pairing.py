@@ -1,0 +1,220 @@
+"""Which two flows are the two directions of one connection.
+
+A reliable connection's packets name the queue pair they go to and not the one
+they come from. Two flows between the same ends belong together when one answers
+the other: its responses name PSNs of requests that the other had sent before. Where
+several fit, the UDP source port decides (rxe has one for both directions); where a
+connection manager or a program's own exchange was captured, that decides first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ibwire.connections.flow import FlowKey
+from ibwire.connections.kinds import ACKNOWLEDGE, ANSWERED, RESPONSES
+from ibwire.connections.packets import Rows, Seen
+from ibwire_layers.opcodes import OpCode
+from ibwire_layers.psn import distance
+
+PAIRINGS = {
+    "named": "every packet names both queue pairs",
+    "agreed": "a connection manager's exchange, or the programs' own, names both queue pairs",
+    "answers": "one direction answers the PSNs of the other, and no other flow does",
+    "port": "several flows fit by their PSNs, and this one by its UDP source port as well",
+    "guess": "several flows fit alike, or the PSNs are only near",
+    "none": "nothing was seen in the other direction",
+}
+"""How sure it is that two directions belong together, best first."""
+
+INDEXED = 64
+"""Requests of a flow by which answers to it are known."""
+ASKED = 16
+"""Responses of a flow that are looked up."""
+RIVALS = 4
+"""Flows that are considered for each response: those whose request came last before it."""
+NEAR = 4096
+"""PSNs that a response without a request of its PSN may be away: a NAK of a lost packet."""
+CANDIDATES = 64
+"""Flows between two ends from which on none is chosen by being near."""
+
+
+class Candidate(NamedTuple):
+    """A flow that waits for its other direction."""
+
+    flow: int
+    key: FlowKey
+    requests: Sequence[Seen]
+    """Some of those seen so far, the oldest first."""
+    responses: Sequence[Seen]
+
+    @property
+    def port(self) -> int:
+        """UDP source port."""
+        first = (*self.requests[:1], *self.responses[:1])
+        return first[0].port if first else 0
+
+
+class Pair(NamedTuple):
+    """Two flows of one connection."""
+
+    one: int
+    other: int
+    how: str
+    """One of `PAIRINGS`."""
+
+
+def candidate(flow: int, key: FlowKey, rows: Rows) -> Candidate:
+    """A flow with its first packets."""
+    if len(rows) <= INDEXED:
+        good = [packet for packet in rows.seen() if not packet.damaged]
+        asked = [p for p in good if p.opcode not in RESPONSES and p.opcode != OpCode.CNP]
+        return Candidate(flow, key, asked, [p for p in good if p.opcode in RESPONSES][:ASKED])
+    is_response = _IS_RESPONSE[rows.opcode]
+    requests = np.flatnonzero(~is_response & (rows.opcode != OpCode.CNP) & ~rows.damaged)
+    responses = np.flatnonzero(is_response & ~rows.damaged)
+    return Candidate(
+        flow, key, rows.take(requests[:INDEXED]).seen(), rows.take(responses[:ASKED]).seen()
+    )
+
+
+_IS_RESPONSE = np.isin(np.arange(256), list(RESPONSES))
+
+
+def pair(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> list[Pair]:
+    """Flows that belong together.
+
+    agreed: the sender's QPN by flow, where somebody said it.
+    """
+    pairs = [*_by_name(waiting), *_by_agreement(waiting, agreed)]
+    paired = {flow for each in pairs for flow in each[:2]}
+    left = [
+        each
+        for each in waiting
+        if each.flow not in paired and each.key not in agreed and each.key.src_qpn is None
+    ]
+    return pairs + _by_answers(left)
+
+
+def _by_name(waiting: Sequence[Candidate]) -> Iterable[Pair]:
+    """Datagrams name both queue pairs (DETH)."""
+    flows = {each.key: each.flow for each in waiting if each.key.src_qpn is not None}
+    for (src, dst, dst_qpn, service, src_qpn), flow in flows.items():
+        if src_qpn is not None:
+            other = flows.get(FlowKey(dst, src, src_qpn, service, dst_qpn))
+            if other is not None and flow < other:
+                yield Pair(flow, other, "named")
+
+
+def _by_agreement(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> Iterable[Pair]:
+    flows = {each.key: each.flow for each in waiting}
+    for key, flow in flows.items():
+        src_qpn = agreed.get(key)
+        if src_qpn is not None:
+            other = flows.get(FlowKey(key.dst, key.src, src_qpn, key.service))
+            if other is not None and flow < other:
+                yield Pair(flow, other, "agreed")
+
+
+def _by_answers(waiting: Sequence[Candidate]) -> list[Pair]:
+    asked = _Asked(waiting)
+    wishes = [wish for each in waiting if each.responses for wish in asked.wishes(each)]
+    return _first_come(wishes)
+
+
+class _Wish(NamedTuple):
+    """A pair that could be, in the order in which such pairs are believed."""
+
+    doubt: int
+    """Index of its way in `PAIRINGS`."""
+    missed: int
+    """Less, the more responses answer the other flow: how many of `ASKED` do not."""
+    distance: int
+    """Packets between requests and responses, in all: with equal PSNs the nearest is likely."""
+    pair: Pair
+
+
+class _Asked:
+    """The requests of all flows that wait, to be found by what answers them."""
+
+    def __init__(self, waiting: Sequence[Candidate]) -> None:
+        self._by_ends: dict[tuple[str, str], list[Candidate]] = {}
+        self._found: dict[_Token, list[tuple[Place, int]]] = {}
+        for each in waiting:
+            ends = each.key.src, each.key.dst
+            self._by_ends.setdefault(ends, []).append(each)
+            for packet in each.requests:
+                found = (packet.file, packet.number), each.flow
+                for port in (packet.port, None):
+                    token = *ends, port, packet.opcode in ANSWERED, packet.psn
+                    self._found.setdefault(token, []).append(found)
+        for places in self._found.values():
+            places.sort()
+
+    def wishes(self, each: Candidate) -> list[_Wish]:
+        """The pairs that a flow with responses could be in."""
+        of_port, of_any = self._scores(each, each.port), self._scores(each, None)
+        if len(of_any) == 1:
+            return self._ranked(each, of_any, "answers")
+        if len(of_port) == 1:
+            return self._ranked(each, of_port, "port")
+        if of_any:
+            return self._ranked(each, of_port or of_any, "guess")
+        return [
+            _Wish(_ORDER["guess"], ASKED, 0, Pair(each.flow, asker.flow, "guess"))
+            for asker in self._near(each)
+        ]
+
+    def _scores(self, each: Candidate, port: int | None) -> dict[int, tuple[int, int]]:
+        """How many responses each flow is answered by, and how far away they are in all."""
+        scores: dict[int, tuple[int, int]] = {}
+        for packet in each.responses:
+            token = each.key.dst, each.key.src, port, packet.opcode not in ACKNOWLEDGE, packet.psn
+            places = self._found.get(token, ())
+            at = bisect_left(places, ((packet.file, packet.number), -1))
+            for (file, number), flow in places[max(0, at - RIVALS) : at]:
+                count, distance = scores.get(flow, (0, 0))
+                far = packet.number - number if file == packet.file else NEAR
+                scores[flow] = count + 1, distance + far
+        return scores
+
+    def _ranked(self, each: Candidate, scores: dict[int, tuple[int, int]], how: str) -> list[_Wish]:
+        return [
+            _Wish(_ORDER[how], ASKED - count, distance, Pair(each.flow, flow, how))
+            for flow, (count, distance) in scores.items()
+        ]
+
+    def _near(self, each: Candidate) -> list[Candidate]:
+        """Flows that may have asked although none of their requests has the PSN of a response."""
+        psn = each.responses[0].psn
+        askers = self._by_ends.get((each.key.dst, each.key.src), [])
+        if len(askers) > CANDIDATES:
+            return []
+        near = [
+            asker
+            for asker in askers
+            if asker.requests and abs(distance(asker.requests[-1].psn, psn)) <= NEAR
+        ]
+        return [asker for asker in near if asker.port == each.port] or near
+
+
+Place = tuple[int, int]
+"""File and number of a packet."""
+_Token = tuple[str, str, int | None, bool, int]
+"""Requester, responder, UDP source port (`None`: any), whether it has an answer of its own, PSN."""
+_ORDER = {how: index for index, how in enumerate(PAIRINGS)}
+
+
+def _first_come(wishes: list[_Wish]) -> list[Pair]:
+    """The pairs that contradict none better."""
+    taken: set[int] = set()
+    pairs = []
+    for _, _, _, wish in sorted(wishes):
+        if wish.one not in taken and wish.other not in taken and wish.one != wish.other:
+            taken |= {wish.one, wish.other}
+            pairs.append(wish)
+    return pairs

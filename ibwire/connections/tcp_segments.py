@@ -1,0 +1,172 @@
+"""Which TCP segments may say something of queue pairs: the few among very many.
+
+A segment is interesting when it begins like a line that names a queue pair, and from
+then on so is every other one of its connection. Looking for such beginnings costs a
+few array operations a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.connections.flow import addresses
+from ibwire.connections.tcp_handshakes import VERSION_SIZE
+from ibwire.dissect import Columns
+from ibwire_layers import outer
+from ibwire_layers.walk import Protocol
+
+
+class End(NamedTuple):
+    """One end of a TCP connection."""
+
+    address: str
+    port: int
+
+
+class Segment(NamedTuple):
+    """One TCP segment, or the first packet of a connection."""
+
+    number: int
+    time_ns: int
+    src: End
+    dst: End
+    sequence: int
+    size: int
+    """Bytes on the wire."""
+    data: bytes
+    """As much of them as was captured."""
+    hash: int
+    """Of both ends, the same in both directions."""
+    opens: bool
+    """Whether it begins with something that is worth listening to."""
+    is_first: bool
+
+
+@dataclass(slots=True)
+class Segments:
+    """The TCP packets of a chunk that carry bytes or begin a connection, as arrays (n,)."""
+
+    columns: Columns
+    rows: npt.NDArray[np.int64]
+    tcp: npt.NDArray[np.int64]
+    """Where the header starts in the buffer."""
+    start: npt.NDArray[np.int64]
+    """Where the payload starts."""
+    end: npt.NDArray[np.int64]
+    """Where it ends on the wire."""
+    captured: npt.NDArray[np.int64]
+    """Where it ends in the buffer."""
+    hash: npt.NDArray[np.uint64]
+    is_first: npt.NDArray[np.bool_]
+
+    def begun(self) -> list[int]:
+        """Hashes of connections that begin here."""
+        hashes: list[int] = self.hash[self.is_first].tolist()
+        return hashes
+
+    def of(self, listened: list[int]) -> Iterator[Segment]:
+        """Those of the connections with these hashes, and of connections that get interesting."""
+        opens = self._opens()
+        wanted = {*listened, *self.hash[opens].tolist()}
+        if not wanted:
+            return
+        frames = self.columns.frames
+        chosen = np.isin(self.hash, np.array(list(wanted), np.uint64))
+        for place in np.flatnonzero(chosen).tolist():
+            row, tcp = int(self.rows[place]), int(self.tcp[place])
+            start, end = int(self.start[place]), int(self.end[place])
+            source, destination = addresses(self.columns, row)
+            head = frames.data[tcp : tcp + 8].tobytes()
+            yield Segment(
+                row + frames.batch.first_number,
+                int(frames.batch.time_ns[row]),
+                End(source, int.from_bytes(head[:2])),
+                End(destination, int.from_bytes(head[2:4])),
+                int.from_bytes(head[4:]),
+                end - start,
+                frames.data[start : int(self.captured[place])].tobytes(),
+                int(self.hash[place]),
+                bool(opens[place]),
+                bool(self.is_first[place]),
+            )
+
+    def _opens(self) -> npt.NDArray[np.bool_]:
+        """(n,) which begin with a line that says a QPN, or with perftest's version."""
+        data = self.columns.frames.data
+        held = self.captured - self.start
+        heads = data[np.minimum(self.start[:, None] + np.arange(12), len(data) - 1)]
+        is_hex, is_digit, is_colon = _IS_HEX[heads], _IS_DIGIT[heads], heads == ord(":")
+        line = (held >= 12) & is_hex[:, :4].all(axis=1) & is_colon[:, 4]
+        line &= is_colon[:, 9] | is_colon[:, 11]
+        version = (self.end - self.start == VERSION_SIZE) & (held >= 12) & is_digit[:, 0]
+        version &= (heads[:, 1] == ord(".")) & is_digit[:, 2:4].all(axis=1) & (heads[:, 4] == 0)
+        opens: npt.NDArray[np.bool_] = line | version
+        for place in np.flatnonzero((held > 0) & (heads[:, 0] == ord("{"))).tolist():
+            text = data[self.start[place] : self.captured[place]].tobytes()
+            opens[place] = b'"qpn"' in text
+        return opens
+
+
+def segments(columns: Columns) -> Segments | None:
+    """The TCP packets of a chunk that may matter, `None` if there are none."""
+    frames = columns.frames
+    rows = np.flatnonzero(frames.protocol == Protocol.TCP)
+    if not len(rows):
+        return None
+    data, limit, end = frames.data, frames.limit[rows], frames.end[rows]
+    four, six = frames.position(outer.IPv4)[rows], frames.position(outer.IPv6)[rows]
+    is_four = four >= 0
+    tcp = np.where(is_four, four + 4 * (data[four] & 0xF).astype(np.int64), six + outer.IPv6.SIZE)
+    # Behind extension headers nobody looks: these programs send none.
+    good = (tcp + _TCP_SIZE <= limit) & (is_four | (data[six + 6] == outer.IPProto.TCP))
+    rows, limit, end, four, six, is_four, tcp = (
+        each[good] for each in (rows, limit, end, four, six, is_four, tcp)
+    )
+    start = tcp + 4 * (data[tcp + 12] >> 4).astype(np.int64)
+    flags = data[tcp + 13]
+    is_first = flags & (_SYN | _ACK) == _SYN
+    good = (start >= tcp + _TCP_SIZE) & ((end > start) | is_first)
+    rows, limit, end, four, six, is_four, tcp, start, is_first = (
+        each[good] for each in (rows, limit, end, four, six, is_four, tcp, start, is_first)
+    )
+    if not len(rows):
+        return None
+    captured = np.maximum(np.minimum(end, limit), start)
+    hashes = np.zeros(len(rows), np.uint64)
+    for nth in (0, 1):
+        narrow = _number(data, np.where(is_four, four + 12 + 4 * nth, 0), 4)
+        wide = np.where(is_four, 0, six + 8 + 16 * nth)
+        address = _number(data, wide, 8) * _FACTORS[0] ^ _number(data, wide + 8, 8)
+        address = np.where(is_four, narrow, address)
+        port = _number(data, tcp + 2 * nth, 2)
+        mixed = (address ^ port << np.uint64(48)) * _FACTORS[1]
+        hashes += (mixed ^ mixed >> np.uint64(31)) * _FACTORS[2]
+    return Segments(columns, rows, tcp, start, end, captured, hashes, is_first)
+
+
+def _number(
+    data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int
+) -> npt.NDArray[np.uint64]:
+    """(n,) big-endian numbers of so many bytes."""
+    words = np.ndarray((len(data) - size + 1,), f">u{size}", data, strides=(1,))
+    return words[at].astype(np.uint64)
+
+
+_SYN, _ACK = 0x02, 0x10
+"""Flags of a TCP header (RFC 9293, 3.1)."""
+
+
+_TCP_SIZE = 20
+"""Bytes of a TCP header without options (RFC 9293, 3.1)."""
+
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xFF51AFD7ED558CCD], np.uint64)
+"""Any odd numbers: connections with the same hash only cost a second look."""
+
+_IS_HEX, _IS_DIGIT = np.zeros(256, np.bool_), np.zeros(256, np.bool_)
+_IS_HEX[list(b"0123456789abcdef")] = True
+_IS_DIGIT[list(b"0123456789")] = True

@@ -1,0 +1,1 @@
+"""What went wrong in a connection: incidents with cause and effect, and their description."""

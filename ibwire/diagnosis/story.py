@@ -1,0 +1,561 @@
+"""The story of a connection: a time line in words, from a capture to a verdict.
+
+recorder = Recorder({1})
+analysis = Analysis(recorder)
+...
+for record in recorder.records():
+    for style, line in Story(record, capture).lines(100):
+        print(line)
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ibwire.connections.events import Event, EventKind, Message
+from ibwire.connections.kinds import RESPONSES
+from ibwire.connections.pairing import PAIRINGS
+from ibwire.diagnosis.incident_text import Told, phrase
+from ibwire.diagnosis.incidents import Scene, tell
+from ibwire.diagnosis.record import Case, Record, Stretch
+from ibwire.diagnosis.wording import (
+    VERBS,
+    Why,
+    amount,
+    count,
+    duration,
+    listed,
+    packets,
+    sentence,
+    span,
+)
+from ibwire_layers.opcodes import Service
+
+LETTERS = "A", "B"
+"""What the two ends are called; A sent the first packet."""
+
+SHOWN = 3
+"""Cases of one kind that are told; the others are summed up."""
+
+
+class Frames(NamedTuple):
+    """The capture that a story is from."""
+
+    name: str
+    start_ns: int
+    """Time of its first frame, from which times count."""
+    end_ns: int
+    """Time of its last frame."""
+
+
+class Entry(NamedTuple):
+    """A line of the time line, or several: of one time, of a time span, or a title."""
+
+    title: str
+    """Empty for what is no title."""
+    from_ns: int
+    to_ns: int
+    numbers: tuple[int, int]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of output and how it is to look."""
+
+    style: str
+    """`head`, `title`, `text` or `verdict`."""
+    text: str
+
+
+class Story:
+    """One connection, told."""
+
+    def __init__(self, record: Record, capture: Frames, every: bool = False) -> None:
+        """every: tell every case, and sum up nothing."""
+        self._record = record
+        self.connection = record.connection
+        self._capture = capture
+        self._every = every
+        self.cases: list[Told] = []
+        before: dict[int, Case] = {}
+        for case in record.cases():
+            scene = Scene(self._names(case.end), self.connection.is_paired, capture.end_ns, every)
+            self.cases.append(tell(case, scene, before.get(case.end)))
+            before[case.end] = case
+
+    @staticmethod
+    def _names(end: int) -> tuple[str, str]:
+        return LETTERS[end], LETTERS[1 - end]
+
+    def lines(self, width: int) -> Iterator[Line]:
+        """The story, wrapped to so many columns."""
+        for place, text in enumerate(self._head()):
+            style = "text" if place else "head"
+            yield from _wrapped(style, text, width, "  " if text.startswith("  ") else "")
+        entries = list(self._entries())
+        times = max((len(self._time(entry)) for entry in entries if not entry.title), default=0)
+        numbers = max((len(_numbers(entry)) for entry in entries if not entry.title), default=0)
+        for entry in entries:
+            if entry.title:
+                yield Line("text", "")
+                yield from _wrapped("title", entry.title, width, "  ")
+                continue
+            first = f"{self._time(entry):>{times}}  {_numbers(entry):<{numbers}}  "
+            yield from _wrapped("text", first + entry.text, width, " " * len(first))
+        yield Line("text", "")
+        yield from _wrapped("verdict", f"Verdict: {sentence(self.verdict)}", width, "  ")
+        for text in self._not_said():
+            yield from _wrapped("text", text, width, "  ")
+
+    # The head.
+
+    def _head(self) -> Iterator[str]:
+        connection = self.connection
+        mtu = f", path MTU {connection.mtu}" if connection.mtu else ", path MTU not seen"
+        if connection.service is Service.UD:
+            mtu = ""
+        yield (
+            f"{os.path.basename(self._capture.name)}, connection {connection.number}: "
+            f"{_SERVICES[connection.service]}{mtu}"
+        )
+        for letter, end, direction in zip(
+            LETTERS, connection.ends, connection.directions, strict=True
+        ):
+            qpn = "QP unknown" if end.qpn is None else f"QP {end.qpn} (0x{end.qpn:06x})"
+            sends = f"{count(direction.packets, 'packet')} sent"
+            yield f"  {letter}  {end.address}  {qpn}  {sends}"
+        pairing = PAIRINGS.get(connection.pairing, connection.pairing)
+        if connection.is_paired:
+            yield f"Taken for one connection because {pairing}."
+        else:
+            silent = LETTERS[0] if not connection.directions[0].packets else LETTERS[1]
+            other = LETTERS[1 - LETTERS.index(silent)]
+            said = f"what {silent} answered, if anything, was not seen here"
+            if not connection.is_reliable:
+                said = f"nothing went from {silent} to {other}"
+            yield f"Only packets of {other} are in the capture: {said}."
+        yield (
+            "Times are seconds since the first frame of the capture. A packet lost before this "
+            "point was lost on its way to where the capture was taken, behind it afterwards."
+        )
+
+    # The time line.
+
+    def _entries(self) -> Iterator[Entry]:
+        told = iter(self.cases)
+        seen: Counter[tuple[object, ...]] = Counter()
+        first: dict[tuple[object, ...], int] = {}
+        number = 0
+        quiet: list[Stretch | Told] = []
+        marks = self._marks()
+        for each in self._record.line:
+            if isinstance(each, Stretch):
+                quiet.append(each)
+                continue
+            case = next(told)
+            number += 1
+            seen[case.kind] += 1
+            first.setdefault(case.kind, number)
+            if seen[case.kind] > SHOWN and not self._every:
+                quiet.append(case)
+                continue
+            yield from self._quiet(quiet, first)
+            quiet = []
+            yield from self._case(case, number)
+        yield from self._quiet(quiet, first)
+        yield from marks
+        yield from self._left()
+
+    def _case(self, told: Told, number: int) -> Iterator[Entry]:
+        case = told.case
+        when = self._seconds(case.first.time_ns)
+        title = f"Incident {number} at {when} s: {sentence(told.title)}"
+        yield Entry(title, 0, 0, (0, 0), "")
+        for step in told.steps:
+            yield Entry("", step.time_ns, step.time_ns, step.numbers, step.text)
+
+    def _quiet(
+        self, parts: Sequence[Stretch | Told], first: dict[tuple[object, ...], int]
+    ) -> Iterator[Entry]:
+        """Steady stretches, together with cases that are like others."""
+        stretches = [each for each in parts if isinstance(each, Stretch)]
+        cases = [each for each in parts if isinstance(each, Told)]
+        if not parts:
+            return
+        places = [each if isinstance(each, Stretch) else each.case for each in parts]
+        begin, end = places[0].first, max(each.last for each in places)
+        if any(each.packets for each in stretches) or cases:
+            yield Entry(
+                "",
+                begin.time_ns,
+                end.time_ns,
+                (begin.number, end.number),
+                self._steady(stretches, cases, first),
+            )
+        yield from self._small([event for each in stretches for event in each.events])
+
+    def _steady(
+        self,
+        stretches: Sequence[Stretch],
+        cases: Sequence[Told],
+        first: dict[tuple[object, ...], int],
+    ) -> str:
+        messages: Counter[tuple[int, str]] = Counter()
+        passed = size = 0
+        parts: list[Stretch | Case] = [*stretches, *(told.case for told in cases)]
+        for part in parts:
+            messages.update(part.messages)
+            passed += part.packets
+            size += part.bytes
+        text = self._messages(messages, size)
+        if text:
+            text += f", {count(passed, 'packet')}"
+        else:
+            text = f"{count(passed, 'packet')}{self._under_way(stretches)}"
+        low = [each.latency for each in stretches if each.latency.count]
+        if low:
+            typical = sorted(each.percentile(50) or 0 for each in low)[len(low) // 2]
+            most = max(each.high or 0 for each in low)
+            text += f", latency {duration(typical)}"
+            if most != typical:
+                text += f" typical, {duration(most)} at most"
+        if cases:
+            text += f". {sentence(self._more(cases, first))}"
+        return f"{text}."
+
+    def _under_way(self, stretches: Sequence[Stretch]) -> str:
+        """What the packets of a stretch are without a complete message."""
+        requests: Counter[tuple[int, str]] = Counter()
+        for each in stretches:
+            requests.update(each.requests)
+        if not requests:
+            return " of answers"
+        whose = [f"{VERBS.get(verb, verb)} of {LETTERS[end]}" for end, verb in sorted(requests)]
+        waits = self.connection.is_reliable and self.connection.is_paired
+        return f" ({listed(whose)})" + (", nothing acknowledged yet" if waits else "")
+
+    def _messages(self, messages: Counter[tuple[int, str]], size: int) -> str:
+        if not messages:
+            return ""
+        both = len({end for end, _ in messages}) > 1
+        verbs = ", ".join(
+            f"{number:,} {VERBS.get(verb, verb)}{f' of {LETTERS[end]}' if both else ''}"
+            for (end, verb), number in sorted(messages.items())
+        )
+        (end, _), *_ = messages
+        done = " acknowledged" if self.connection.is_reliable else ""
+        whose = "" if both else f" of {LETTERS[end]}"
+        total = sum(messages.values())
+        return f"{count(total, 'message')}{whose}{done} ({verbs}), {amount(size)}"
+
+    @staticmethod
+    def _more(cases: Sequence[Told], first: dict[tuple[object, ...], int]) -> str:
+        """Cases that are summed up."""
+        like = Counter(first[each.kind] for each in cases)
+        kinds = listed(f"{number:,} like incident {which}" for which, number in like.items())
+        text = f"in it {count(len(cases), 'more incident')}"
+        text += f": {kinds}" if len(like) > 1 else f" like incident {next(iter(like))}"
+        resent = sum(each.resent for each in cases)
+        if resent:
+            text += f"; {count(resent, 'packet')} sent again"
+        stalls = [
+            each.stall_ns for each in cases if each.stall_ns is not None and not each.is_harmless
+        ]
+        if stalls:
+            text += f"; recovered after {span(stalls)}"
+        return f"{text} (--all tells each)"
+
+    def _small(self, events: Sequence[Event]) -> Iterator[Entry]:
+        """Small events, by kind."""
+        for kind, one, text in _SMALL:
+            for direction in (0, 1):
+                found = [e for e in events if e.kind is kind and e.direction == direction]
+                if found:
+                    number = sum(e.count for e in found)
+                    answers = all(e.opcode in RESPONSES for e in found) and kind is not (
+                        EventKind.LOSS
+                    )
+                    sender, reader = self._names(direction)
+                    what = count(number, f"{one} {'answer' if answers else 'packet'}")
+                    where = "" if len(found) == 1 else f" ({packets(e.number for e in found)})"
+                    yield Entry(
+                        "",
+                        found[0].time_ns,
+                        found[-1].time_ns,
+                        (found[0].number, found[-1].number),
+                        text.format(what=what, where=where, r=sender, s=reader, psn=found[0].psn),
+                    )
+
+    def _marks(self) -> Iterator[Entry]:
+        """Congestion, in one line a direction."""
+        for direction in (0, 1):
+            marks = [
+                event
+                for event in self._record.marks
+                if event.kind is EventKind.MARKED and event.direction == direction
+            ]
+            cnps = [
+                event
+                for event in self._record.marks
+                if event.kind is EventKind.CNP and event.direction == 1 - direction
+            ]
+            if marks or cnps:
+                both = sorted([*marks, *cnps], key=lambda event: event.number)
+                yield Entry(
+                    "",
+                    both[0].time_ns,
+                    both[-1].time_ns,
+                    (both[0].number, both[-1].number),
+                    self._congestion(direction, marks, cnps),
+                )
+
+    def _congestion(self, direction: int, marks: Sequence[Event], cnps: Sequence[Event]) -> str:
+        sender, reader = self._names(direction)
+        total = self.connection.directions[direction].packets
+        if not marks:
+            return (
+                f"{count(len(cnps), 'CNP')} from {reader} ({packets(e.number for e in cnps)}) told "
+                f"{sender} to slow down; no mark was seen here, so the congestion is behind this "
+                "point."
+            )
+        text = (
+            f"Congestion: {len(marks):,} of {count(total, 'packet')} from {sender} to {reader} "
+            f"carry the CE mark of a switch before this point ({packets(e.number for e in marks)})."
+        )
+        if not cnps:
+            return (
+                f"{text} {reader} sends no CNP, so that {sender} does not learn of it: Linux rxe "
+                "never does; with a NIC, look at its congestion control settings."
+            )
+        after = next((each for each in cnps if each.time_ns >= marks[0].time_ns), None)
+        if after is not None:
+            delay = duration(after.time_ns - marks[0].time_ns)
+            text += (
+                f" {reader} answers with {count(len(cnps), 'CNP')}, the first (#{after.number}) "
+                f"{delay} after the first mark."
+            )
+        return text
+
+    def _left(self) -> Iterator[Entry]:
+        """Messages without an answer."""
+        record = self._record
+        if not record.unanswered_count or record.last is None or not self.connection.is_paired:
+            return
+        if any(told.refusal or told.given_up for told in self.cases):
+            return
+        yield Entry(
+            "",
+            record.last.time_ns,
+            record.last.time_ns,
+            (0, 0),
+            f"At the end of the capture {count(record.unanswered_count, 'message')} had not been "
+            f"acknowledged: {self._begun(record.unanswered)}.",
+        )
+
+    @staticmethod
+    def _begun(messages: Sequence[Message]) -> str:
+        return listed(
+            f"{VERBS.get(each.verb, each.verb)} of {LETTERS[each.direction]} (#{each.first_number})"
+            for each in messages[:3]
+        )
+
+    # The verdict.
+
+    @property
+    def verdict(self) -> str:
+        """What went wrong, and whose doing it most likely was."""
+        parts = [*self._fatal(), *self._causes(), *self._cost()]
+        return " ".join([*(parts or [self._fine()]), *self._congested()])
+
+    def _congested(self) -> Iterator[str]:
+        kinds = [each.kind for each in self._record.marks]
+        marks, cnps = kinds.count(EventKind.MARKED), kinds.count(EventKind.CNP)
+        if marks:
+            answer = f"answered with {count(cnps, 'CNP')}" if cnps else "and no CNP"
+            yield (
+                f"The network before this point is congested: {count(marks, 'packet')} with CE "
+                f"marks, {answer}."
+            )
+        elif cnps:
+            yield f"The network behind this point is congested: {count(cnps, 'CNP')} say so."
+
+    def _fatal(self) -> Iterator[str]:
+        for told in self.cases:
+            requester, responder = told.names
+            if told.refusal:
+                yield (
+                    f"{responder} refused {requester}'s request for good: {told.refusal}. That is "
+                    "a mistake of the programs, not of the network."
+                )
+                if told.look:
+                    yield f"Look at {told.look}."
+            elif told.given_up:
+                yield f"{requester} gave up {told.given_up}."
+                answered = self.connection.directions[LETTERS.index(responder)].packets
+                if told.rnr_naks:
+                    continue
+                yield (
+                    f"{responder} was heard before, and then no more: it, its queue pair, or the "
+                    "way there and back was gone."
+                    if answered
+                    else f"{responder} was never heard here: it, or its queue pair, is gone, the "
+                    "QP number is wrong, or the way there is broken behind this point; unless "
+                    f"only {requester}'s direction was captured."
+                )
+
+    def _causes(self) -> Iterator[str]:
+        for end in (0, 1):
+            total: Counter[Why] = Counter()
+            for told in self.cases:
+                if told.case.end == end:
+                    total.update(told.whys)
+            for why, number in sorted(total.items(), key=lambda item: list(Why).index(item[0])):
+                text = phrase(why, number, self._names(end), verdict=True)
+                if text:
+                    yield sentence(text)
+
+    def _cost(self) -> Iterator[str]:
+        resent = sum(told.resent for told in self.cases)
+        stalls = [
+            told.stall_ns
+            for told in self.cases
+            if told.stall_ns is not None and not told.is_harmless
+        ]
+        over = not any(told.refusal or told.given_up for told in self.cases)
+        if resent and stalls and over:
+            yield (
+                f"It cost {count(resent, 'packet')} sent again and {duration(sum(stalls))} in "
+                f"{count(len(stalls), 'stall')}, and the connection recovered each time."
+                if len(stalls) > 1
+                else f"It cost {count(resent, 'packet')} sent again and a stall of "
+                f"{duration(stalls[0])}; the connection recovered."
+            )
+
+    def _fine(self) -> str:
+        connection = self.connection
+        small = {event.kind for event in self._record.events}
+        if not connection.is_reliable:
+            lost = sum(each.lost for each in connection.directions)
+            if lost:
+                return (
+                    f"{count(lost, 'packet')} never came by here. Nothing is acknowledged in this "
+                    "service, and nothing was sent again: the messages they belong to are gone."
+                )
+            return (
+                "nothing went wrong as far as can be seen: this service acknowledges nothing, so "
+                "that what was lost behind this point leaves no trace."
+            )
+        if EventKind.COPY in small:
+            number = sum(each.duplicates for each in connection.directions)
+            return (
+                f"nothing was lost. {count(number, 'packet')} came twice: the network doubles "
+                "packets, or the capture does; the receivers throw the copies away."
+            )
+        if small & {EventKind.LATE, EventKind.DAMAGED, EventKind.LOSS}:
+            return "small disturbances, see above, that nobody had to repair."
+        completed = sum(each.completed for each in connection.directions)
+        if self._record.unanswered_count:
+            return "nothing went wrong up to where the capture ends."
+        if not completed:
+            return "nothing can be said: no message is complete in this capture."
+        each = "every one " if completed > 1 else ""
+        return f"nothing went wrong: {count(completed, 'message')}, {each}acknowledged."
+
+    def _not_said(self) -> Iterator[str]:
+        """What the capture cannot show."""
+        reasons: dict[str, dict[str, list[str]]] = {}
+        for direction, letter in enumerate(LETTERS):
+            if self.connection.directions[direction].packets:
+                for name, reason in self.connection.not_observable(direction).items():
+                    what = _COUNTS.get(name, name.replace("_", " "))
+                    reasons.setdefault(reason, {}).setdefault(letter, []).append(what)
+        for reason, counts in reasons.items():
+            whose = [f"{letter}'s {listed(names)}" for letter, names in counts.items()]
+            yield f"Not to be counted from here: {', '.join(whose)}; {reason}."
+
+    # Words.
+
+    def _seconds(self, time_ns: int) -> str:
+        since = time_ns - self._capture.start_ns
+        sign = "-" if since < 0 else ""
+        return f"{sign}{abs(since) // 1_000_000_000}.{abs(since) % 1_000_000_000 // 1000:06d}"
+
+    def _time(self, entry: Entry) -> str:
+        begin, end = self._seconds(entry.from_ns), self._seconds(entry.to_ns)
+        return begin if begin == end else f"{begin}-{end}"
+
+
+def _numbers(entry: Entry) -> str:
+    first, last = entry.numbers
+    if not first:
+        return ""
+    return f"#{first}" if first == last else f"#{first}-{last}"
+
+
+def _wrapped(style: str, text: str, width: int, indent: str) -> Iterator[Line]:
+    lead = len(text) - len(text.lstrip())
+    lines = textwrap.wrap(
+        text,
+        max(width, len(indent) + 30),
+        initial_indent="",
+        subsequent_indent=indent,
+        drop_whitespace=True,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    if lead and lines:
+        lines[0] = " " * lead + lines[0].lstrip()
+    yield from (Line(style, line) for line in lines)
+
+
+_SERVICES = {
+    Service.RC: "reliable connection (RC)",
+    Service.UC: "unreliable connection (UC)",
+    Service.RD: "reliable datagrams (RD)",
+    Service.UD: "datagrams (UD)",
+    Service.XRC: "extended reliable connection (XRC)",
+}
+
+_COUNTS = {
+    "retransmitted_packets": "packets sent again",
+    "naks": "NAKs",
+    "rnr_naks": "RNR NAKs",
+    "implied_naks": "implied NAKs",
+}
+"""What `Connection.not_observable` names, in words where underscores are not all."""
+
+_SMALL = (
+    (
+        EventKind.RESTART,
+        "",
+        "{r} begins anew at PSN {psn}: the queue pair was reset, or its number used again.",
+    ),
+    (
+        EventKind.LOSS,
+        "lost",
+        "{what} from {r} to {s} never came by here{where}, PSN {psn} first.",
+    ),
+    (
+        EventKind.LATE,
+        "late",
+        "{what} of {r}{where}, overtaken on the way here; {s} took no notice.",
+    ),
+    (
+        EventKind.COPY,
+        "copied",
+        "{what} of {r}{where}: copies that the network made, or the capture; {s} throws the "
+        "second one away.",
+    ),
+    (
+        EventKind.DAMAGED,
+        "damaged",
+        "{what} of {r}{where}: the ICRC is wrong, {s} drops it without a word, and nobody asked "
+        "for it again.",
+    ),
+)

@@ -1,0 +1,225 @@
+"""The agent of `ibwire drill` on an emulated device, in place of a host with an RDMA device.
+
+It is the same agent: pyverbs is the verbs face of ibwire. The device lives on while the agent
+waits for what it is asked, and its connection manager is its own, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ibwire.base.errors import EncodeError, LinkError, PeerError, VerbsError
+from ibwire.base.units import Time
+from ibwire.cm.connection import Connection, Event
+from ibwire.cm.states import EventKind
+from ibwire.drill.language.vocabulary import MANAGER_VERBS
+from ibwire.drill.targets.emulated import UP
+from ibwire.drill.targets.manager import Manager
+from ibwire.programs.cm import leave
+from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.live_network import LiveNetwork
+from ibwire.rc.attributes import QPAttr, QPAttrMask, QPState
+from ibwire.rc.device import gid_of
+from ibwire.rc.states import TRANSITIONS
+from ibwire.verbs import install_as_pyverbs, use
+from ibwire.verbs.device import Context
+
+if TYPE_CHECKING:
+    from ibwire.drill.agent.agent import Agent, Answer, Waitable
+
+DEFAULT_PKEY = 0xFFFF
+
+USUAL_MTU = 1024
+
+EVENTS = {
+    "CONNECT_REQUEST": 4,
+    "CONNECT_RESPONSE": 5,
+    "UNREACHABLE": 7,
+    "REJECTED": 8,
+    "ESTABLISHED": 9,
+    "DISCONNECTED": 10,
+    "TIMEWAIT_EXIT": 15,
+}
+"""rdma_cm_event_type (rdma_cma.h)."""
+
+MOST_EVENTS = 4096
+"""That nobody has asked for."""
+
+_DEPTHS = ("initiator_depth", "responder_resources")
+"""What rdma_connect and rdma_accept hold against the device (librdmacm `ucma_valid_param`)."""
+
+
+def serve_device(
+    endpoint: Endpoint,
+    address: str,
+    port: int,
+    *,
+    tell: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Answer programs about the device of an endpoint until a signal: `Interrupted`.
+
+    address: where to listen, all addresses if empty. tell: at which port of TCP it does now.
+    Raises `LinkError` when that cannot be.
+    """
+    install_as_pyverbs()
+    # It needs pyverbs, which is only now there.
+    from ibwire.drill.agent import agent
+
+    with use(LiveNetwork(endpoint, glance=0)) as network:
+        managers: list[OwnManager] = []
+
+        def make_manager(qp: Any) -> OwnManager:
+            # Events of two programs could not be told apart.
+            if managers:
+                raise agent.Unable("another program has the connection manager")
+            managers.append(OwnManager(endpoint, qp, managers.clear))
+            return managers[0]
+
+        def make_agent() -> Agent:
+            context = Context(name=endpoint.device.name)
+
+            def has_event() -> bool:
+                network.deliver_events()
+                return bool(context._events)
+
+            return agent.Agent(context, has_event, make_manager, partial(_way_to, endpoint))
+
+        try:
+            listening = agent.listen(address, port)
+        except OSError as error:
+            raise LinkError(f"TCP port {port}", str(error.strerror)) from None
+        with listening:
+            tell(listening.getsockname()[1])
+            agent.serve(listening, make_agent, partial(_readable, endpoint=endpoint))
+
+
+class OwnManager:
+    """The connection manager of the device, as the agent has it for a queue pair.
+
+    done: is called when it is closed.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, qp: Any, done: Callable[[], None] = lambda: None
+    ) -> None:
+        self._endpoint = endpoint
+        self._done = done
+        self.device = endpoint.device
+        self._qp = self.device.qps[qp.qp_num]
+        self.symbols = {
+            "qpn": qp.qp_num,
+            "pkey": DEFAULT_PKEY,
+            "rq_psn": endpoint.psn(),
+            "mtu": USUAL_MTU,
+        }
+        self._manager = Manager(self, endpoint.managed)
+        self._former = set(endpoint.manager.connections)
+
+    @property
+    def now(self) -> Time:
+        """Of the link."""
+        return self._endpoint.live.now
+
+    @property
+    def state(self) -> QPState:
+        """Of the queue pair."""
+        return self._qp.state
+
+    def join(self, connection: Connection, state: QPState) -> None:
+        """Bring the queue pair to a state with the attributes of a connection."""
+        address, attributes = connection.queue_pair_attributes()
+        for after in UP[UP.index(self.state) + 1 : UP.index(state) + 1]:
+            attr = QPAttr(ah_attr=address, qp_state=after, min_rnr_timer=12, **attributes)
+            needed = TRANSITIONS[self._qp.qp_type][self.state, after].required
+            self._qp.modify(attr, needed | QPAttrMask.STATE)
+
+    def handle(self) -> None:
+        """Do what the application does when its manager tells it something.
+
+        Who asks for datagrams is refused, as by rdma_cm where somebody listens for connections
+        (Linux `cma_ib_check_req_qp_type`). With too many events that nobody has asked for it is
+        told nothing more: then the manager refuses requests, when it has too many itself.
+        """
+        events = self._manager.events
+        if len(events) >= MOST_EVENTS:
+            return
+        self._manager.settle()
+        for event in list(events):
+            if isinstance(event, Event) and event.kind is EventKind.RESOLVE_REQUEST:
+                events.remove(event)
+                self._endpoint.manager.reject(event.connection, self.now)
+
+    def fileno(self) -> int:
+        """It has none: see `_readable`."""
+        return -1
+
+    def cm_events(self) -> list[Answer]:
+        """What it was told since it was asked last."""
+        self.handle()
+        told = list(self._manager.events)
+        self._manager.events.clear()
+        return [
+            {"event": EVENTS[event.kind.name], "status": event.reason}
+            for event in told
+            if isinstance(event, Event) and event.connection not in self._former
+        ]
+
+    def close(self) -> None:
+        """Leave all connections, and listen no more."""
+        manager = self._endpoint.manager
+        for listener in list(manager.listeners.values()):
+            manager.unlisten(listener)
+        for connection in list(manager.connections):
+            leave(self._endpoint, connection)
+        self._done()
+
+    def __getattr__(self, verb: str) -> Callable[..., None]:
+        if verb not in MANAGER_VERBS:
+            raise AttributeError(verb)
+
+        def do(gid: str = "", **given: Any) -> None:
+            most = self.device.limits.max_qp_rd_atom
+            for name in _DEPTHS:
+                if given.get(name, 0) > most:
+                    raise OSError(errno.EINVAL, f"{name} is {given[name]}, at most {most}")
+            try:
+                if verb == "connect":
+                    own = self.device.gids[_way_to(self._endpoint, gid)]
+                    self.symbols |= {"gid": own, "peer_gid": gid_of(gid)}
+                self._manager.do(verb, given)
+            except VerbsError as error:
+                raise OSError(error.errno, error.reason) from None
+            except EncodeError as error:
+                raise OSError(errno.EINVAL, str(error)) from None
+
+        return do
+
+
+def _way_to(endpoint: Endpoint, gid: str) -> int:
+    """Number of the own GID from which a peer is reached; raises `OSError` if it is not."""
+    try:
+        return endpoint.gid_towards(gid_of(gid))
+    except (LinkError, PeerError) as error:
+        raise OSError(errno.EHOSTUNREACH, str(error)) from None
+
+
+def _readable(waiting: Sequence[Waitable], endpoint: Endpoint) -> Sequence[Waitable]:
+    """Let the device live until one of these can be read; its managers are no descriptors."""
+    managers = [each for each in waiting if isinstance(each, OwnManager)]
+    others = [each for each in waiting if not isinstance(each, OwnManager)]
+    poll = select.poll()
+    for each in others:
+        poll.register(each, select.POLLIN)
+
+    def is_asked() -> bool:
+        for manager in managers:
+            manager.handle()
+        return bool(poll.poll(0))
+
+    endpoint.run(stop=is_asked, watch=[each.fileno() for each in others])
+    ready = {number for number, _ in poll.poll(0)}
+    return [each for each in others if each.fileno() in ready]

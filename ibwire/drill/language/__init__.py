@@ -1,0 +1,1 @@
+"""The language of drill scripts: from text to the steps of cases."""

@@ -1,0 +1,139 @@
+"""Where in a line the reader is, what may come there, and errors that say so."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+from ibwire.base.errors import ScriptError
+from ibwire.drill.language.tokens import Kind, Token
+
+SYMBOLS = frozenset(
+    {
+        *("psn", "rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey"),
+        *("va", "rkey", "lkey", "size", "end"),
+        *("cm_id", "peer_cm_id", "transaction", "service"),
+        *("gid", "peer_gid", "guid", "peer_guid"),
+    }
+)
+"""Numbers of the connection, of its first memory region, and of how it is being made."""
+
+PARTS = ("va", "rkey", "lkey", "size", "end")
+"""What a region or window with a name of its own has."""
+
+
+class Cursor:
+    """A place in the tokens of a line."""
+
+    def __init__(
+        self, path: str, tokens: tuple[Token, ...], captured: set[str], regions: set[str]
+    ) -> None:
+        self.path = path
+        self.captured = captured
+        """Variables that have a value by now."""
+        self.regions = regions
+        """Memory regions and windows that have been named by now."""
+        self._tokens = tokens
+        self._at = 0
+
+    @property
+    def here(self) -> Token:
+        """The next token."""
+        return self._tokens[self._at]
+
+    @property
+    def after(self) -> Token:
+        """The token behind the next one."""
+        return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the line has no more."""
+        return self.here.kind is Kind.END
+
+    def take(self) -> Token:
+        """The next token, which is behind us then; the end stays."""
+        token = self.here
+        if token.kind is not Kind.END:
+            self._at += 1
+        return token
+
+    def takes(self, sign: str) -> bool:
+        """Go behind this sign, if it is next."""
+        found = self.here.kind is Kind.SIGN and self.here.text == sign
+        if found:
+            self._at += 1
+        return found
+
+    def takes_name(self, name: str) -> bool:
+        """Go behind this word, if it is next."""
+        found = self.here.kind is Kind.NAME and self.here.text == name
+        if found:
+            self._at += 1
+        return found
+
+    def sign(self, sign: str) -> Token:
+        """Go behind this sign, which must be next."""
+        token = self.here
+        if not self.takes(sign):
+            raise self.expected(f"'{sign}'", token)
+        return token
+
+    def name(self, what: str) -> Token:
+        """A name, which must be next."""
+        if self.here.kind is not Kind.NAME:
+            raise self.expected(what, self.here)
+        return self.take()
+
+    def end(self, what: str = "the end of the line") -> None:
+        """Nothing more may come."""
+        if not self.at_end:
+            raise self.expected(what, self.here)
+
+    @property
+    def position(self) -> int:
+        """How many tokens are behind us."""
+        return self._at
+
+    def text_since(self, position: int) -> str:
+        """What was read since a position, as written but for its spaces."""
+        return "".join(token.text for token in self._tokens[position : self._at])
+
+    def error(self, token: Token, reason: str) -> ScriptError:
+        """An error about a token."""
+        return ScriptError(self.path, token.line, token.column, reason)
+
+    def expected(self, what: str, found: Token) -> ScriptError:
+        """An error about a token that is not what must stand there."""
+        return self.error(found, f"expected {what}, found {found}")
+
+    def unknown(self, token: Token, what: str, known: Iterable[str]) -> ScriptError:
+        """An error about a name that nobody knows."""
+        return self.error(token, unknown(token.text, what, known))
+
+    def check_symbol(self, token: Token, names: Mapping[str, int]) -> None:
+        """Raise for a symbol that no connection has."""
+        region, _, part = token.text.partition(".")
+        if token.text in SYMBOLS or (region in self.regions and part in PARTS):
+            return
+        own = [f"{name}.{part}" for name in self.regions for part in PARTS]
+        raise self.unknown(token, "number", [*(names or SYMBOLS), *own])
+
+
+def unknown(name: str, what: str, known: Iterable[str]) -> str:
+    """That nobody knows a name, and which others there are."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, 1)
+    if close:
+        hint = f"did you mean {close[0]}?"
+    elif not names:
+        hint = "expected nothing more"
+    elif len(names) <= _MOST_LISTED:
+        hint = f"expected {', '.join(names)}"
+    else:
+        hint = f"expected one such as {', '.join(names[:_FEW])}"
+    return f"{name} is no {what}; {hint}"
+
+
+_MOST_LISTED = 40
+_FEW = 12

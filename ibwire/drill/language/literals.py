@@ -1,0 +1,350 @@
+"""A packet in a script: `SEND_FIRST psn+1 len=1024 ack`, with any field of any header.
+
+The name of the opcode says which headers there are. A field is a header's field by its
+name, with the header before it where two have the same (`ieth.rkey`, `ip.ttl`), or one
+of the words below, which stand for several fields or for none. The same words describe
+what is sent, where they have one value each, and what is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from ibwire.base.errors import ScriptError
+from ibwire.drill.language.cursor import Cursor, unknown
+from ibwire.drill.language.expressions import Expression, Value, read_expression, read_value
+from ibwire.drill.language.manager_messages import FORMS, PREFIX, Form, names_of
+from ibwire.drill.language.tokens import Kind, Token
+from ibwire_layers import headers as h
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.outer import UDP, VLAN, Ethernet, IPv4, IPv6
+from ibwire_layers.schema import Field, Header, Show
+from ibwire_layers.syndrome import NakCode
+
+WRAPPING = ("psn", "msn")
+"""Fields whose numbers go on at 0."""
+
+WORDS = {
+    "len": "bytes of payload",
+    "at": "where in the test pattern the payload begins",
+    "data": "the payload in hexadecimal",
+    "nak": "the NAK code of the syndrome",
+    "rnr": "the timer code of an RNR NAK",
+    "credits": "the credit code of the syndrome",
+}
+"""Words for what is sent and for what is expected."""
+
+SAID_WORDS = {
+    "pad": "bytes of padding, whatever the payload needs",
+    "fill": "what each byte of the padding is",
+    "icrc": "good, bad, none, or the four bytes as a number",
+    "cut": "bytes that are left of the packet, from its BTH on",
+    "more": "bytes behind the padding that no header knows of",
+}
+"""Words for what is sent only."""
+
+NAMES: Mapping[str, Mapping[str, int]] = {
+    "nak": {code.name: code.value for code in NakCode},
+    "icrc": {"good": -1, "bad": -2, "none": -3},
+}
+"""Names of the numbers of a word."""
+
+_ADDRESSES = {
+    Show.MAC: "MAC address such as 02:00:0a:00:00:01",
+    Show.IPV4: "IP address such as 10.0.0.1",
+    Show.IPV6: "IP address such as 10.0.0.1 or fd00::1",
+}
+"""What may stand in quotes in the place of a number."""
+
+_MAC_SIZE = 6
+
+_SYNDROMES = ("nak", "rnr", "credits", "syndrome")
+_FLAGS = {"ack": "ack_req", "se": "se"}
+_OUTER: dict[str, type[Header]] = {"eth": Ethernet, "vlan": VLAN, "udp": UDP}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A field of a header: `part` is `bth`, `reth`, ..., `ip`, `udp`, `eth` or `vlan`."""
+
+    part: str
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A packet as a script has it: what it says about its fields."""
+
+    token: Token
+    opcode: int
+    headers: tuple[type[Header], ...]
+    """Extension headers."""
+    words: Mapping[str, tuple[Token, Value]]
+    fields: Mapping[Place, tuple[Token, Value]]
+    data: bytes | None
+    form: Form | None = None
+    """Of a message of connection management."""
+
+    @property
+    def name(self) -> str:
+        """As reports have it."""
+        return short_name(self.opcode) if self.form is None else self.form.name
+
+    @property
+    def is_any(self) -> bool:
+        """Whether its opcode may be any."""
+        return self.opcode == ANY
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it goes from the responder to the requester."""
+        info = INFO.get(self.opcode)
+        return info is not None and info.is_response
+
+
+ANY = -1
+
+OPCODES: dict[str, int] = {}
+"""Opcodes by each of their names: with or without `RC_`, with or without `RDMA_`, ACK."""
+for _opcode in OpCode:
+    _short = _opcode.name.replace("RDMA_", "")
+    for _name in (_opcode.name, _short):
+        OPCODES[_name] = OPCODES[_name.removeprefix("RC_")] = _opcode
+OPCODES["ACK"] = OpCode.RC_ACKNOWLEDGE
+OPCODES["ATOMIC_ACK"] = OpCode.RC_ATOMIC_ACKNOWLEDGE
+
+
+def short_name(opcode: int) -> str:
+    """An opcode as reports have it."""
+    info = INFO.get(opcode)
+    if info is None:
+        return f"OPCODE_0x{opcode:02X}"
+    return info.opcode.name.removeprefix("RC_").replace("RDMA_", "")
+
+
+def read_said(cursor: Cursor) -> Literal:
+    """A packet to send: every field has one value."""
+    return _read(cursor, said=True)
+
+
+def read_heard(cursor: Cursor) -> Literal:
+    """A packet that is expected: fields that are not named may be anything right."""
+    return _read(cursor, said=False)
+
+
+def single(value: Value) -> Expression:
+    """The value of a field that is sent."""
+    return value.choices[0][0]
+
+
+def _read(cursor: Cursor, *, said: bool) -> Literal:
+    token = cursor.name("the name of an opcode")
+    form = FORMS.get(token.text)
+    opcode = OpCode.UD_SEND_ONLY if form else _opcode_of(cursor, token, said=said)
+    info = INFO.get(opcode)
+    headers = info.headers if info else ()
+    known = _fields_of(headers) if form is None else _fields_of_message(form)
+    words: dict[str, tuple[Token, Value]] = {}
+    fields: dict[Place, tuple[Token, Value]] = {}
+    data: bytes | None = None
+    if form is None and _begins_psn(cursor):
+        fields[known["psn"]] = cursor.here, _value(cursor, {}, said=said)
+    own_words = WORDS if form is None else {"data": WORDS["data"]}
+    vocabulary = {**own_words, **SAID_WORDS} if said else own_words
+    while not cursor.at_end and cursor.here.text not in ("|", "{"):
+        negated = cursor.takes("!")
+        name = cursor.name("a field of the packet")
+        if name.text in _FLAGS and cursor.here.text != "=":
+            _put(cursor, fields, known[_FLAGS[name.text]], name, _constant(name, not negated))
+            continue
+        if negated:
+            raise cursor.unknown(name, "flag", _FLAGS)
+        if name.text not in vocabulary and name.text not in known:
+            own = _own_names(form.headers if form else headers)
+            raise _unknown(cursor, token, name, known, [*own, *vocabulary, *_FLAGS])
+        cursor.sign("=")
+        if name.text == "data":
+            if data is not None:
+                raise cursor.error(name, "data is given twice")
+            data = read_data(cursor)
+            continue
+        names = NAMES.get(name.text, {})
+        if form is not None and name.text in known:
+            names = names_of(known[name.text].field)
+        place = known.get(name.text)
+        if place is not None and place.field.show in _ADDRESSES and cursor.here.kind is Kind.TEXT:
+            value = _address(cursor, place.field.show)
+        else:
+            value = _value(cursor, names, said=said)
+        if name.text not in vocabulary:
+            _put(cursor, fields, known[name.text], name, value)
+        elif name.text in words:
+            raise cursor.error(name, f"{name.text} is given twice")
+        else:
+            words[name.text] = name, value
+    literal = Literal(token, opcode, headers, words, fields, data, form)
+    _check(cursor, literal, known)
+    return literal
+
+
+def _unknown(
+    cursor: Cursor, token: Token, name: Token, known: Mapping[str, Place], own: list[str]
+) -> ScriptError:
+    """A field that a packet has not: with a header before it, it is that header's."""
+    part, dot, rest = name.text.partition(".")
+    if not dot:
+        return cursor.unknown(name, f"field of {token.text}", own)
+    dotted = [each.partition(".") for each in known if "." in each]
+    fields = [field for header, _, field in dotted if header == part]
+    if not fields:
+        parts = ", ".join(sorted({header for header, _, _ in dotted}))
+        return cursor.error(name, f"{token.text} has no header {part}, but {parts}")
+    return cursor.error(name, unknown(rest, f"field of {part}", fields))
+
+
+def read_data(cursor: Cursor) -> bytes:
+    """Bytes in hexadecimal, in quotes."""
+    token = cursor.take()
+    if token.kind is not Kind.TEXT:
+        raise cursor.expected('bytes such as "00 ff"', token)
+    try:
+        return bytes.fromhex(token.text)
+    except ValueError:
+        raise cursor.error(token, f"{token.text!r} is no hexadecimal") from None
+
+
+def _check(cursor: Cursor, literal: Literal, known: Mapping[str, Place]) -> None:
+    """What contradicts itself."""
+    given = [name for name in _SYNDROMES if name in literal.words]
+    syndrome = known.get("syndrome")
+    if syndrome in literal.fields:
+        given.append("syndrome")
+    if given and syndrome is None:
+        token = literal.words[given[0]][0]
+        raise cursor.error(token, f"{literal.token.text} has no AETH and so no {given[0]}")
+    if len(given) > 1:
+        raise cursor.error(literal.token, f"{given[0]} and {given[1]} are the same field")
+    if literal.data is not None and ("len" in literal.words or "at" in literal.words):
+        raise cursor.error(literal.token, "data says what the payload is; len and at do too")
+    if literal.form is not None and len(literal.data or b"") > literal.form.room:
+        reason = f"{literal.token.text} has room for {literal.form.room} bytes of private data"
+        raise cursor.error(literal.token, reason)
+
+
+def _put(
+    cursor: Cursor,
+    fields: dict[Place, tuple[Token, Value]],
+    place: Place,
+    token: Token,
+    value: Value,
+) -> None:
+    if place in fields:
+        raise cursor.error(token, f"{token.text} is given twice")
+    fields[place] = token, value
+
+
+def _value(cursor: Cursor, names: Mapping[str, int], *, said: bool) -> Value:
+    if not said:
+        return read_value(cursor, names)
+    if cursor.here.kind is Kind.TEXT:
+        raise cursor.expected("a number", cursor.here)
+    token = cursor.here
+    expression = read_expression(cursor, names)
+    return Value(token, ((expression, expression),))
+
+
+def _address(cursor: Cursor, show: Show) -> Value:
+    """An address as people write it, in quotes."""
+    token = cursor.take()
+    try:
+        if show is Show.MAC:
+            octets = bytes.fromhex(token.text.replace(":", ""))
+            if len(octets) != _MAC_SIZE or token.text.lower() != octets.hex(":"):
+                raise ValueError
+        else:
+            octets = ip_address(token.text).packed
+    except ValueError:
+        raise cursor.error(token, f"{token.text!r} is no {_ADDRESSES[show]}") from None
+    number = int.from_bytes(octets)
+    expression = Expression(token, f'"{token.text}"', lambda scope: number, is_plain=True)
+    return Value(token, ((expression, expression),))
+
+
+def _constant(token: Token, value: bool) -> Value:
+    number = int(value)
+    expression = Expression(token, str(number), lambda scope: number, is_plain=True)
+    return Value(token, ((expression, expression),))
+
+
+def _begins_psn(cursor: Cursor) -> bool:
+    """Whether a PSN without its name comes: `psn+1`, a number, `(psn)`, `*` or `?x`."""
+    here = cursor.here
+    if here.kind in (Kind.NUMBER, Kind.VARIABLE):
+        return True
+    if here.kind is Kind.SIGN:
+        return here.text in ("(", "*", "?", "{")
+    return here.text in ("psn", "rq_psn", "sq_psn") and cursor.after.text != "="
+
+
+def _opcode_of(cursor: Cursor, token: Token, *, said: bool) -> int:
+    if token.text == "any" and not said:
+        return ANY
+    if token.text in OPCODES:
+        return OPCODES[token.text]
+    number = token.text.removeprefix("OPCODE_0x").removeprefix("OPCODE_0X")
+    if number != token.text and len(number) == 2:
+        try:
+            return int(number, 16)
+        except ValueError:
+            pass
+    if token.text.startswith(PREFIX):
+        raise cursor.unknown(token, "message of connection management", FORMS)
+    raise cursor.unknown(token, "opcode", OPCODES if said else [*OPCODES, "any"])
+
+
+def _own_names(headers: tuple[type[Header], ...]) -> list[str]:
+    return [entry.name for header in _with_bth(headers) for entry in header.FIELDS]
+
+
+def _with_bth(headers: tuple[type[Header], ...]) -> tuple[type[Header], ...]:
+    return (h.BTH, *headers)
+
+
+def _fields_of(headers: tuple[type[Header], ...]) -> dict[str, Place]:
+    """Every name that a field has in a packet with these extension headers."""
+    if headers not in _KNOWN:
+        _KNOWN[headers] = _places(_with_bth(headers))
+    return _KNOWN[headers]
+
+
+def _fields_of_message(form: Form) -> dict[str, Place]:
+    """Every name of a number in a message of connection management; its own come first."""
+    headers = (*form.headers, h.BTH)
+    if headers not in _KNOWN:
+        known = _places(headers)
+        _KNOWN[headers] = {
+            name: place for name, place in known.items() if not place.field.is_octets
+        }
+    return _KNOWN[headers]
+
+
+def _places(headers: tuple[type[Header], ...]) -> dict[str, Place]:
+    """Fields by their names, and with the header before it; the first has a name to itself."""
+    known: dict[str, Place] = {}
+    for header in headers:
+        for entry in header.FIELDS:
+            place = Place(header.KEY, entry)
+            known[f"{header.KEY}.{entry.name}"] = place
+            known.setdefault(entry.name, place)
+    for part, header in _OUTER.items():
+        for entry in header.FIELDS:
+            known[f"{part}.{entry.name}"] = Place(part, entry)
+    for version in (IPv4, IPv6):  # whose addresses are the wider ones
+        for entry in version.FIELDS:
+            known[f"ip.{entry.name}"] = Place("ip", entry)
+    return known
+
+
+_KNOWN: dict[tuple[type[Header], ...], dict[str, Place]] = {}

@@ -1,0 +1,496 @@
+"""A device on a real link as the target of a script: ibwire is its peer, and a mere mouth.
+
+What comes from the device for the connection of the script is heard, and answered by
+nobody; everything else, ARP and neighbour discovery, and the connection manager as long as
+no script is about it, an `Endpoint` does as ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ibwire.base.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
+from ibwire.base.node import OPEN, Frame, Grant, Node
+from ibwire.base.units import MS, US, S, Time, ack_timeout
+from ibwire.cm.node import ca_guid
+from ibwire.drill.application import Application
+from ibwire.drill.language.expressions import Expression, Scope
+from ibwire.drill.language.impairments import Impaired
+from ibwire.drill.language.literals import Literal
+from ibwire.drill.language.steps import Case, Hear, Impair, Say, Script, Step, Unordered, Verb
+from ibwire.drill.language.vocabulary import MANAGER_VERBS
+from ibwire.drill.packets import Wire, build
+from ibwire.drill.runner import asked_for, carry_out
+from ibwire.drill.targets.emulated import DEFAULTS, MAXIMUM_FRAMES
+from ibwire.drill.targets.manager import Exchange, ids_of, message_in, offered
+from ibwire.drill.targets.target import Damage, TooBusy, Unable
+from ibwire.drill.targets.ways import Connected, Way
+from ibwire.drill.verdict import Verdict
+from ibwire.programs.endpoint import Endpoint
+from ibwire.rc.attributes import QPType
+from ibwire.rc.device import gid_of
+from ibwire.rc.path import V4_MAPPED, ethernet_route
+from ibwire.rc.qp import QPInit
+from ibwire_layers import headers as h
+from ibwire_layers.outer import EtherType, IPProto, IPv4
+from ibwire_layers.packet import Packet, RoCEv2Route
+
+SLACK: Time = 20 * MS
+"""How late a device may be: a round trip, and two busy machines."""
+
+LIMIT: Time = 10 * S
+"""Time of a case."""
+
+STEP: Time = 2 * MS
+"""From one look at what a device's application finds to the next."""
+
+MANAGEMENT_QPN = 1
+
+ETHERNET_SIZE = 14
+
+SOURCE_PORT = 0xC000
+"""The lowest that rdma-core gives to a flow (`ibv_flow_label_to_udp_sport`)."""
+
+
+class Line:
+    """The peer as a node: what it receives is sent to it, what it sends has arrived."""
+
+    def __init__(self) -> None:
+        self.mac: bytes | None = None
+        """Its own, when nothing may be sent to another."""
+        self.arrived: deque[Frame] = deque()
+        self.leaving: deque[Frame] = deque()
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Send a frame; raises `Unable` for one to another MAC address."""
+        if self.mac is not None and not frame.startswith(self.mac):
+            raise Unable(f"needs a frame to {frame[:6].hex(':')}: only the peer is sent to")
+        self.leaving.append(frame)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next frame that has arrived."""
+        return self.arrived.popleft() if self.arrived else None
+
+    def poll_timeout(self) -> Time | None:
+        """Never: it looks at its own clock."""
+        return None
+
+    def handle_timeout(self, now: Time) -> None:
+        """Nothing is ever due."""
+
+
+class Diverted:
+    """A node, but what a peer sends to queue pairs is heard and not handed on.
+
+    Packets to QP1 are still the node's while no script is about connection management, and so
+    is always what others send, and what is about connections of former cases.
+    """
+
+    def __init__(self, node: Node, mac: bytes, peer: int) -> None:
+        self.node = node
+        self.mac = mac
+        """Ours: what is for another one is not heard, as by an adapter."""
+        self.heard: deque[tuple[Time, Frame]] = deque()
+        self.line = Line()
+        self.way = Impaired(self.line)
+        """To the peer and back: where rules are."""
+        self.leaving = self.line.leaving
+        self.former: set[int] = set()
+        """Our numbers of connections that are over: nobody listens there any more."""
+        self.former_ids: set[int] = set()
+        """Communication IDs of exchanges that are over."""
+        self.is_managed = False
+        """Whether messages of connection management are the script's."""
+        self.is_flooded = False
+        self._peer = peer
+
+    def forget(self, qpn: int, ids: Iterable[int] = ()) -> None:
+        """The connection with that number of ours is over, and so are the rules for it."""
+        self.former.add(qpn)
+        self.former_ids.update(ids)
+        self.is_managed = False
+        for frames in (self.heard, self.line.arrived, self.leaving):
+            frames.clear()
+        self.way = Impaired(self.line)
+        self.is_flooded = False
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Hear a frame, or hand it on."""
+        if self._is_for_script(frame):
+            self.line.arrived.append(frame)
+            self._hear(now)
+        else:
+            self.node.receive(frame, now, port)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """What the script sends, then what the node does."""
+        if self.leaving:
+            return self.leaving.popleft()
+        return self.node.poll_transmit(now, port, grant)
+
+    def poll_timeout(self) -> Time | None:
+        """That of the node, or of what is on its way."""
+        due = (self.node.poll_timeout(), self.way.poll_timeout())
+        return min((time for time in due if time is not None), default=None)
+
+    def handle_timeout(self, now: Time) -> None:
+        """The node's, and what is on its way arrives."""
+        self.way.handle_timeout(now)
+        self._hear(now)
+        self.node.handle_timeout(now)
+
+    def _hear(self, now: Time) -> None:
+        while (frame := self.way.poll_transmit(now)) is not None:
+            if len(self.heard) < MAXIMUM_FRAMES:
+                self.heard.append((now, frame))
+            else:
+                self.is_flooded = True
+
+    def _is_for_script(self, frame: Frame) -> bool:
+        if frame[:6] != self.mac:
+            return False
+        try:
+            packet = Packet.parse(frame, strict=False)
+        except DecodeError:
+            return _is_datagram(frame, self._peer)
+        route = packet.route
+        if not isinstance(route, RoCEv2Route):
+            return False
+        source = route.ip.src | (V4_MAPPED if isinstance(route.ip, IPv4) else 0)
+        qpn = packet.bth.dest_qp
+        if source != self._peer:
+            return False
+        return self._is_managed_here(frame) if qpn == MANAGEMENT_QPN else qpn not in self.former
+
+    def _is_managed_here(self, frame: Frame) -> bool:
+        if not self.is_managed:
+            return False
+        found = message_in(frame)
+        return found is None or not ids_of(found.message) & self.former_ids
+
+
+def _is_datagram(frame: Frame, source: int) -> bool:
+    """Whether an address sends a UDP packet, however damaged; ports hand over none but RoCEv2."""
+    at = 12
+    while frame[at : at + 2] == _VLAN:
+        at += 4
+    kind, ip = frame[at : at + 2], frame[at + 2 :]
+    address = source.to_bytes(16)
+    if kind == _IPV4:
+        return ip[9:10] == _UDP and ip[12:16] == address[12:]
+    return kind == _IPV6 and ip[6:7] == _UDP and ip[8:24] == address
+
+
+class LiveDevice:
+    """A device with one connection, as a target whose time is that of the clock."""
+
+    is_recorded = False
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        diverted: Diverted,
+        connected: Connected,
+        wire: Wire,
+        exchange: Exchange | None,
+        *,
+        slack: Time,
+        end: Time,
+    ) -> None:
+        self.slack = slack
+        self.end = end
+        self.wire = wire
+        self.now: Time = 0
+        self.heard: deque[tuple[Time, Frame]] = deque()
+        self._endpoint = endpoint
+        self._diverted = diverted
+        self._connected = connected
+        self._exchange = exchange
+        self._begin = endpoint.live.now
+        self._frames = 0
+        self._is_under_way = False
+        """Whether something was said since something was heard."""
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """What the names in a script stand for."""
+        wire, verbs = self.wire, self._connected.verbs
+        return {
+            "rq_psn": wire.rq_psn,
+            "sq_psn": wire.sq_psn,
+            "qpn": wire.qpn,
+            "peer_qpn": wire.peer_qpn,
+            "mtu": wire.mtu,
+            "pkey": wire.pkey,
+            **({} if self._exchange is None else self._exchange.symbols),
+            **(self._connected.memory if verbs is None else verbs.symbols),
+        }
+
+    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
+        """Send a packet with the others of this moment."""
+        for place, (token, _) in literal.fields.items():
+            if place.part == "eth":
+                raise Unable(f"needs {token.text}: only the peer is sent to")
+        has_key = h.RETH in literal.headers or h.AtomicETH in literal.headers
+        if has_key and "rkey" not in self.symbols:
+            raise Unable("needs memory of the device, of which nothing is known")
+        frame = build(literal, self.wire, scope)
+        mtu = self._endpoint.port.mtu
+        if len(frame) > mtu + ETHERNET_SIZE:
+            raise Unable(f"needs an MTU of {len(frame) - ETHERNET_SIZE}: the interface has {mtu}")
+        self._note(frame, from_device=False)
+        self._diverted.way.receive(frame, self._endpoint.live.now)
+        self._is_under_way = True
+        return self.now, frame, []
+
+    def settle(self) -> None:
+        """Send what was said, and hear what has come."""
+        self._endpoint.run(seconds=0)
+        self._hear()
+
+    def deliver(self) -> None:
+        """Let what was said arrive: the agent is asked another way, which may be faster."""
+        self.settle()
+        if self._is_under_way:
+            before = len(self.heard)
+            until = self.now + _round_trip(self.slack)
+            self.advance(until, lambda: len(self.heard) > before)
+            self._is_under_way = False
+
+    def advance(self, until: Time, stop: Callable[[], bool]) -> None:
+        """Let time pass."""
+        self.settle()
+        while not stop() and self.now < until:
+            span = min(until - self.now, STEP)
+            self._endpoint.run(stop=self._has_come, seconds=span / S)
+            self._hear()
+
+    def impair(self, step: Impair, scope: Scope) -> None:
+        """Begin a rule, or end those that there are."""
+        self._diverted.way.impair(step, scope, self._endpoint.live.now)
+
+    def poll_damage(self) -> Damage | None:
+        """The next thing that a rule has done."""
+        damage = self._diverted.way.damage
+        if not damage:
+            return None
+        found = damage.popleft()
+        return replace(found, time=found.time - self._begin)
+
+    def _note(self, frame: Frame, *, from_device: bool) -> None:
+        """Learn from a message of connection management."""
+        if self._exchange is not None:
+            message = self._exchange.note(frame, from_device=from_device)
+            self.wire = offered(self.wire, message, from_device=from_device)
+            if message is not None and not from_device:
+                self._diverted.former_ids -= ids_of(message)
+
+    def _has_come(self) -> bool:
+        return bool(self._diverted.heard)
+
+    def _hear(self) -> None:
+        diverted = self._diverted
+        self.now = self._endpoint.live.now - self._begin
+        while diverted.heard:
+            time, frame = diverted.heard.popleft()
+            self._frames += 1
+            self._note(frame, from_device=True)
+            self.heard.append((time - self._begin, frame))
+            self._is_under_way = False
+        if diverted.is_flooded or self._frames > MAXIMUM_FRAMES:
+            raise TooBusy(f"more than {MAXIMUM_FRAMES} packets")
+
+
+class Bench:
+    """Where scripts are carried out on a device on a link.
+
+    peer: the IP address of the device. slack: how late it may be. limit: time of a case; one
+    that needs more is skipped.
+    Raises `LinkError` when there is no way to the peer.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, peer: str, way: Way, *, slack: Time = SLACK, limit: Time = LIMIT
+    ) -> None:
+        self.lost = ""
+        """Why the device is given up; empty as long as it is there."""
+        self._last = ""
+        """The case that was carried out last."""
+        self._endpoint = endpoint
+        self._peer = gid_of(peer)
+        self._way = way
+        self._slack = slack
+        self._limit = limit
+        self._gid = endpoint.device.gids[endpoint.gid_towards(self._peer)]
+        self._diverted = Diverted(endpoint.live.node, endpoint.device.mac, self._peer)
+        endpoint.live.node = self._diverted
+
+    def run(self, script: Script, case: Case, profile: str) -> Verdict:
+        """Carry out a case on a new connection; what cannot be is skipped.
+
+        Afterwards `lost` says whether the device is. Raises `ScriptError` for a number that
+        does not fit where the script has it, and `Interrupted`.
+        """
+        verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
+        if self.lost:
+            return self._not_run(verdict)
+        try:
+            self._carry_out(script, case, verdict)
+        except (Unable, VerbsError) as unable:
+            verdict.skipped = str(unable)
+        except (LinkError, PeerError) as error:
+            self.lost = str(error)
+            if self._last:
+                self.lost += f"; the last case was {self._last}"
+            if verdict.failure is None:
+                self._not_run(verdict)
+        return verdict
+
+    def _not_run(self, verdict: Verdict) -> Verdict:
+        verdict.skipped = f"not run: {self.lost}"
+        verdict.is_lost = True
+        return verdict
+
+    def _carry_out(self, script: Script, case: Case, verdict: Verdict) -> None:
+        endpoint, diverted = self._endpoint, self._diverted
+        if script.virtual:
+            raise Unable(f"needs virtual time: {script.virtual}")
+        scope = Scope(script.path, {})
+        steps = list(case.steps)
+        _, given = asked_for(steps, scope)
+        needed = time_of(steps, scope)
+        if needed > self._limit:
+            raise Unable(f"takes {needed / S:g} s, and the limit is {self._limit / S:g} s")
+        _check_timeout(steps, given, self._slack)
+        if not self._way.has_verbs:
+            _check_verbs(steps)
+        exchange = self._exchange(given) if is_about_management(steps) else None
+        device = endpoint.device
+        cq = device.create_cq(1)
+        # It only holds the number: its packets are diverted.
+        qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
+        own_qpn = qp.number
+        try:
+            with self._way.connect(endpoint, qp, given) as connected:
+                application = None
+                own_qpn = qp.number if connected.peer_qpn is None else connected.peer_qpn
+                diverted.former.discard(own_qpn)
+                wire = self._wire(own_qpn, connected)
+                diverted.line.mac = device.neighbours[self._peer]
+                diverted.is_managed = exchange is not None
+                target = LiveDevice(
+                    *(endpoint, diverted, connected, wire, exchange),
+                    slack=self._slack,
+                    end=needed + self._limit,
+                )
+                if connected.verbs is not None:
+                    application = Application(connected.verbs, scope, connected.verbs.manager)
+                self._last = verdict.name
+                carry_out(script, steps, target, verdict, application, scope)
+        finally:
+            diverted.forget(own_qpn, () if exchange is None else exchange.ids)
+            qp.close()
+
+    def _exchange(self, given: Mapping[str, int]) -> Exchange:
+        """The first exchange of a case, with numbers that the device does not remember.
+
+        Raises `Unable` for a number that its connection manager draws itself.
+        """
+        if "rq_psn" in given:
+            raise Unable("needs rq_psn: the device's connection manager draws its first PSN")
+        endpoint = self._endpoint
+        return Exchange(
+            *(self._peer, self._gid, 0, ca_guid(endpoint.device.mac)),
+            peer_cm_id=endpoint.random.randrange(1, 1 << 32),
+            transaction=endpoint.random.getrandbits(63),
+        )
+
+    def _wire(self, own_qpn: int, connected: Connected) -> Wire:
+        device = self._endpoint.device
+        route = ethernet_route(
+            source=self._gid,
+            destination=self._peer,
+            source_mac=device.mac,
+            destination_mac=device.neighbours[self._peer],
+            source_port=SOURCE_PORT,
+            vlan=device.vlan,
+        )
+        memory = connected.memory
+        return Wire(
+            route,
+            *(connected.qpn, own_qpn, connected.pkey, connected.mtu),
+            *(connected.rq_psn, connected.sq_psn, memory.get("va", 0), memory.get("rkey", 0)),
+        )
+
+
+def time_of(steps: Sequence[Step], scope: Scope) -> Time:
+    """The longest that a case takes by its own words; a range without an end counts nothing."""
+    return sum(_time(step, scope) for step in steps)
+
+
+def _time(step: Step, scope: Scope) -> Time:
+    when = step.when
+    if when.is_range and when.high is None:
+        return _value(when.low, scope)
+    return _value(when.high if when.is_range else when.low, scope)
+
+
+def _value(expression: Expression | None, scope: Scope) -> Time:
+    try:
+        return 0 if expression is None else expression.evaluate(scope)
+    except ScriptError:
+        return 0  # it depends on what the device will say
+
+
+def _check_timeout(steps: Sequence[Step], given: Mapping[str, int], slack: Time) -> None:
+    """Raise `Unable` when the device gives up before our answers can be there in time."""
+    timeout = ack_timeout(given.get("timeout", 0))
+    tries = given.get("retry_cnt", DEFAULTS["retry_cnt"]) + 1
+    round_trip = _round_trip(slack)
+    is_answered = any(isinstance(step, Say) for step in steps)
+    if timeout is not None and is_answered and tries * timeout < round_trip:
+        reason = f"needs an answer within {tries * timeout / US:g} us"
+        raise Unable(f"{reason}: on a link it may take {round_trip / MS:g} ms")
+
+
+def _round_trip(slack: Time) -> Time:
+    """What a packet and its answer take, with a device that is not busy."""
+    return slack // 4
+
+
+def is_about_management(steps: Sequence[Step]) -> bool:
+    """Whether a script says what is said on QP1, or to the device's connection manager."""
+    return any(_is_about_management(step) for step in steps)
+
+
+def _is_about_management(step: Step) -> bool:
+    match step:
+        case Say():
+            return step.literal.form is not None
+        case Hear():
+            return any(literal.form is not None for literal in step.alternatives)
+        case Unordered():
+            return is_about_management(step.members)
+        case Verb():
+            return step.token.text in (*MANAGER_VERBS, "cm_event")
+    return False
+
+
+_VLAN, _IPV4, _IPV6 = (
+    kind.to_bytes(2) for kind in (EtherType.VLAN, EtherType.IPV4, EtherType.IPV6)
+)
+_UDP = bytes([IPProto.UDP])
+
+
+def _check_verbs(steps: Sequence[Step]) -> None:
+    """Raise `Unable` for the first verb: the device has no application that asks us.
+
+    And for messages of connection management: the device's program has made its connection.
+    """
+    if is_about_management(steps):
+        raise Unable("needs an agent: connection management is the device's program's own")
+    for step in steps:
+        if isinstance(step, Verb):
+            raise Unable(f"needs {step.token.text} at the device: there is no agent")

@@ -1,0 +1,287 @@
+"""Exchanges of connection management, and the emulated device's manager with its application.
+
+The queue pair of the script is the one that is connected: it is in RESET before, goes to
+RTR when a REQ is accepted and to RTS when the connection is established, as
+rc-transport.md 20 has it. Commands are about the newest connection.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Protocol
+
+from ibwire.base.errors import DecodeError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import Time
+from ibwire.cm.connection import Connection, Listener
+from ibwire.cm.messages import LINUX, Message, Received, reply, request
+from ibwire.cm.node import ManagedDevice
+from ibwire.cm.states import EventKind
+from ibwire.drill.language.manager_messages import PORT, endpoints, received
+from ibwire.drill.packets import Wire
+from ibwire.drill.targets.target import Told
+from ibwire.rc.attributes import MTU_BYTES, QPState
+from ibwire.rc.device import Device
+from ibwire_layers import cm
+from ibwire_layers.packet import Packet
+
+SERVICE = cm.rdma_cm_service_id(cm.PortSpace.TCP, PORT)
+
+_DEPTHS = {"initiator_depth": 1, "responder_resources": 1}
+
+USUAL: Mapping[str, Mapping[str, int]] = {
+    "listen": {"service": SERVICE, "backlog": 128},
+    "connect": {"service": SERVICE, **_DEPTHS},
+    "accept": _DEPTHS,
+    "reject": {"reason": cm.RejectReason.CONSUMER_DEFINED},
+}
+"""What a verb has that does not say it."""
+
+FIRST_ID, FIRST_TRANSACTION = 0x0B0B0001, 0x7700000000000001
+"""Of the peer, unless a script says otherwise."""
+
+
+class Connected(Protocol):
+    """What is to be connected: the device with its queue pair."""
+
+    device: Device
+
+    @property
+    def now(self) -> Time:
+        """The time of the device."""
+        ...
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """What the names in a script stand for."""
+        ...
+
+    @property
+    def state(self) -> QPState:
+        """The state of the queue pair."""
+        ...
+
+    def join(self, connection: Connection, state: QPState) -> None:
+        """Bring the queue pair to a state with the attributes of a connection."""
+        ...
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The numbers of the exchange that is under way, as both sides have named them last."""
+
+    gid: int
+    peer_gid: int
+    guid: int
+    """Of the device's adapter, 0 for one that it has to say first."""
+    peer_guid: int
+    cm_id: int = 0
+    """The device's, 0 until it has said it."""
+    peer_cm_id: int = FIRST_ID
+    transaction: int = FIRST_TRANSACTION
+    """Of the REQ, whoever sent it."""
+    dreq_transaction: int = 0
+    is_asked_by_device: bool = False
+    ids: set[int] = field(default_factory=set)
+    """Every communication ID that a message has had."""
+    _own_transaction: int = 0
+
+    def __post_init__(self) -> None:
+        self._own_transaction = self.transaction + 1
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """What the names in a script stand for."""
+        asked = self.is_asked_by_device
+        return {
+            "cm_id": self.cm_id,
+            "peer_cm_id": self.peer_cm_id,
+            "transaction": self.transaction,
+            "dreq_transaction": self.dreq_transaction,
+            # A DREQ of the side that asked has the transaction of its REQ.
+            "peer_transaction": self._own_transaction if asked else self.transaction,
+            "service": SERVICE,
+            "gid": self.gid,
+            "peer_gid": self.peer_gid,
+            "guid": self.guid,
+            "peer_guid": self.peer_guid,
+            # What the peer answers, and the device: a REQ or a REP.
+            "to_device": 0 if asked else 1,
+            "from_device": 1 if asked else 0,
+        }
+
+    def note(self, frame: Frame, *, from_device: bool) -> Message | None:
+        """Learn from a message, which is returned; `None` for any other packet."""
+        found = message_in(frame)
+        if found is None:
+            return None
+        message = found.message
+        self.ids |= ids_of(message)
+        if from_device and isinstance(message, cm.MRA) and not self.cm_id:
+            self.cm_id = message.local_comm_id
+        if isinstance(message, cm.DREQ):
+            self.dreq_transaction = found.transaction_id
+        elif isinstance(message, cm.REQ | cm.REP):
+            self._note_offer(message, found.transaction_id, from_device=from_device)
+        return message
+
+    def _note_offer(self, message: cm.REQ | cm.REP, transaction: int, *, from_device: bool) -> None:
+        if isinstance(message, cm.REQ):
+            self.transaction = transaction
+            self.is_asked_by_device = from_device
+        if from_device:
+            self.guid = self.guid or message.local_ca_guid
+            self.cm_id = message.local_comm_id
+        else:
+            if isinstance(message, cm.REQ) and message.local_comm_id != self.peer_cm_id:
+                self.cm_id = 0
+            self.peer_cm_id = message.local_comm_id
+
+
+def message_in(frame: Frame) -> Received | None:
+    """The message of connection management in a frame, `None` if there is none."""
+    try:
+        return received(Packet.parse(frame, strict=False))
+    except DecodeError:
+        return None
+
+
+def ids_of(message: Message) -> set[int]:
+    """The communication IDs in a message, without 0, which is none."""
+    names = ("local_comm_id", "remote_comm_id")
+    return {getattr(message, name, 0) for name in names} - {0}
+
+
+def offered(wire: Wire, message: Message | None, *, from_device: bool) -> Wire:
+    """The wire of the connection that a REQ or REP offers: queue pair and first PSN of its sender.
+
+    A path MTU that there is not changes nothing.
+    """
+    if isinstance(message, cm.REQ):
+        wire = replace(wire, mtu=MTU_BYTES.get(message.path_packet_payload_mtu, wire.mtu))
+    if not isinstance(message, cm.REQ | cm.REP):
+        return wire
+    if from_device:
+        return replace(wire, rq_psn=message.starting_psn)
+    return replace(wire, peer_qpn=message.local_qpn, sq_psn=message.starting_psn)
+
+
+class Manager:
+    """The manager of a device and its application.
+
+    node: the device with its QP1, if it is served already; else one is made, and `node` is to
+    be driven for the device.
+    """
+
+    def __init__(self, connected: Connected, node: ManagedDevice | None = None) -> None:
+        self._connected = connected
+        self.node = node or ManagedDevice(connected.device, Random(1))
+        self.events: deque[Told] = deque()
+        """What the application was told and no line has looked at."""
+        self._manager = self.node.manager
+        self._listener: Listener | None = None
+        self._newest: Connection | None = None
+
+    def settle(self) -> None:
+        """Do what an application does by itself when it is told something."""
+        while (event := self._manager.poll_event()) is not None:
+            if event.kind is EventKind.CONNECT_REQUEST:
+                self._newest = event.connection
+            elif event.kind is EventKind.ESTABLISHED and self._connected.state is QPState.RTR:
+                self._connected.join(event.connection, QPState.RTS)
+            self.events.append(event)
+
+    def do(self, verb: str, given: Mapping[str, int]) -> None:
+        """Carry a command out; raises `VerbsError` where there is nothing that it could mean."""
+        _COMMANDS[verb](self, {**USUAL.get(verb, {}), **given})
+        self.settle()
+
+    def _listen(self, given: Mapping[str, int]) -> None:
+        self._listener = self._manager.listen(given["service"], given["backlog"])
+
+    def _unlisten(self, given: Mapping[str, int]) -> None:
+        if self._listener is None:
+            raise VerbsError(errno.EINVAL, "nobody listens")
+        self._manager.unlisten(self._listener)
+        self._listener = None
+
+    def _connect(self, given: Mapping[str, int]) -> None:
+        symbols = self._connected.symbols
+        ends = endpoints(symbols["gid"], symbols["peer_gid"])
+        timing = replace(
+            LINUX,
+            response_timeout=given.get("response_timeout", LINUX.response_timeout),
+            max_cm_retries=given.get("max_cm_retries", LINUX.max_cm_retries),
+        )
+        wanted = request(
+            service_id=given["service"],
+            source=ends.source,
+            destination=ends.destination,
+            qpn=symbols["qpn"],
+            starting_psn=symbols["rq_psn"],
+            mtu=symbols["mtu"],
+            flow_label=ends.flow_label,
+            pkey=symbols["pkey"],
+            initiator_depth=given["initiator_depth"],
+            responder_resources=given["responder_resources"],
+            timing=timing,
+            private_data=ends.private_data(),
+        )
+        self._newest = self._manager.connect(wanted, self._connected.now)
+
+    def _accept(self, given: Mapping[str, int]) -> None:
+        symbols, connection = self._connected.symbols, self._connection()
+        answer = reply(
+            qpn=symbols["qpn"],
+            starting_psn=symbols["rq_psn"],
+            initiator_depth=given["initiator_depth"],
+            responder_resources=given["responder_resources"],
+        )
+        self._manager.accept(connection, answer, self._connected.now)
+        self._connected.join(connection, QPState.RTR)
+
+    def _reject(self, given: Mapping[str, int]) -> None:
+        self._manager.reject(self._connection(), self._connected.now, given["reason"])
+
+    def _delay(self, given: Mapping[str, int]) -> None:
+        time = given.get("service_timeout")
+        self._manager.delay(self._connection(), self._connected.now, time)
+
+    def _ready(self, given: Mapping[str, int]) -> None:
+        connection = self._connection()
+        self._connected.join(connection, QPState.RTS)
+        self._manager.ready(connection, self._connected.now)
+
+    def _disconnect(self, given: Mapping[str, int]) -> None:
+        self._manager.disconnect(self._connection(), self._connected.now)
+
+    def _connection(self) -> Connection:
+        if self._newest is None:
+            raise VerbsError(errno.EINVAL, "no connection was asked for")
+        return self._newest
+
+
+def described(event: Told) -> str:
+    """An event in a line."""
+    text = event.kind.name
+    if event.kind is EventKind.REJECTED:
+        reasons = [each.value for each in cm.RejectReason]
+        known = event.reason in reasons
+        text += f" reason={cm.RejectReason(event.reason).name if known else event.reason}"
+    return text
+
+
+_COMMANDS: Mapping[str, Callable[[Manager, Mapping[str, int]], None]] = {
+    "listen": Manager._listen,
+    "unlisten": Manager._unlisten,
+    "connect": Manager._connect,
+    "accept": Manager._accept,
+    "reject": Manager._reject,
+    "delay": Manager._delay,
+    "ready": Manager._ready,
+    "disconnect": Manager._disconnect,
+}

@@ -1,0 +1,372 @@
+"""Rules as TOML gives them, made into a `Pipe`.
+
+    [[faults]]
+    drop = { psn = 2, nth = 1 }
+    [[faults]]
+    loss = 0.01
+    [[faults]]
+    corrupt = { probability = 0.001, bits = 3, where = "payload" }
+
+A rule is one action. A table of an action holds what the action takes and which
+frames it is for: the conditions of `Match`, then `burst`, then `probability`, each of
+which looks only at the frames that those before it let through. A number in the
+place of the table is a probability. `after`, `before` and other times are strings
+with a unit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from ibwire.base.errors import EncodeError, IbwireError
+from ibwire.base.node import Stage
+from ibwire.base.units import MS, NS, US, S, Time
+from ibwire.impair.match import All, Burst, Chance, Match, Pick, Sightings, always
+from ibwire.impair.replies import Answer, Answering, PFCAnswer, QueuePairAnswer
+from ibwire.impair.rules import Rules
+from ibwire.impair.stages import Corrupt, Delay, Duplicate, Loss, MarkECN, Reorder, Rewrite
+from ibwire_layers.outer import LinkType
+
+KeyPath = tuple[str | int, ...]
+
+
+class PlanError(IbwireError):
+    """A rule that cannot be followed; `key_path` leads from the top to what is wrong.
+
+    at_key: it is the key that is wrong, not the value behind it. known: the keys that may
+    stand there, if nobody knows this one.
+    """
+
+    def __init__(
+        self, key_path: KeyPath, reason: str, *, at_key: bool = False, known: Sequence[str] = ()
+    ) -> None:
+        self.key_path = key_path
+        self.reason = reason
+        self.at_key = at_key
+        self.known = known
+        super().__init__(f"{_dotted(key_path)}: {reason}")
+
+
+def build_pipe(
+    rules: object,
+    *,
+    seed: int = 0,
+    name: str = "pipe",
+    path: KeyPath = ("faults",),
+    link_type: int = LinkType.ETHERNET,
+    answering: Answering | None = None,
+) -> Rules:
+    """The stages of a list of rules, in its order.
+
+    name: of the place that the pipe is for; each random part draws from a generator
+    named `seed/name/index`. path: where the list stands, for errors. link_type: what
+    the frames are, Ethernet or native InfiniBand. answering: where answers go, without
+    which there is no `cnp`, `nak` or `pfc`. Raises `PlanError`.
+    """
+    if not isinstance(rules, Sequence) or isinstance(rules, str):
+        raise PlanError(path, f"{_shown(rules)} is not a list of rules")
+    place = _Place(seed, link_type, Sightings(), answering)
+    stages = [
+        _stage(rule, (*path, index), f"{name}/{index}", place) for index, rule in enumerate(rules)
+    ]
+    return Rules(*stages, sightings=place.sightings, link_type=link_type)
+
+
+def parse_duration(value: object) -> Time:
+    """Picoseconds of "5us" or "1.5 ms"; `EncodeError` for anything else.
+
+    Units: ps, ns, us, ms, s. A number without one is refused: it would be a guess.
+    """
+    return _quantity("duration", value, _DURATION, _DURATION_UNITS, "a time such as 5us or 1.5 ms")
+
+
+def parse_rate(value: object) -> int:
+    """Bits a second of "100G", "25Gbps" or "2.5 Gb/s"; `EncodeError` for anything else."""
+    rate = _quantity("rate", value, _RATE, _RATE_UNITS, "a rate such as 100G or 25 Gbps")
+    if not rate:
+        raise EncodeError("rate", value, "above 0")
+    return rate
+
+
+def _quantity(
+    field: str, value: object, pattern: re.Pattern[str], units: Mapping[str, int], expected: str
+) -> int:
+    found = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        raise EncodeError(field, value, expected)
+    number = Fraction(found["number"]) * units[found["unit"]]
+    if number.denominator != 1:
+        raise EncodeError(field, value, f"{expected}: it is finer than the smallest unit")
+    return int(number)
+
+
+class _Place(NamedTuple):
+    """What all rules of a list share."""
+
+    seed: int
+    link_type: int
+    sightings: Sightings
+    answering: Answering | None
+
+
+def _stage(rule: object, path: KeyPath, name: str, place: _Place) -> Stage:
+    if not isinstance(rule, Mapping):
+        raise PlanError(path, f"{_shown(rule)} is not a table")
+    for key in rule:
+        if key not in _ACTIONS:
+            reason = f"unknown; a rule is one of {', '.join(_ACTIONS)}"
+            raise PlanError((*path, key), reason, at_key=True)
+    if not rule:
+        raise PlanError(path, "a rule has one action, found nothing")
+    (action, value), *more = rule.items()
+    if more:
+        reason = f"a rule has one action, and {action} is there already"
+        raise PlanError((*path, more[0][0]), reason, at_key=True)
+    return _ACTIONS[action](_Table(value, action, (*path, action), name, place))
+
+
+class _Table:
+    """The value of an action: takes keys out one by one, and what is left over is unknown."""
+
+    def __init__(self, value: object, action: str, path: KeyPath, name: str, place: _Place) -> None:
+        self.seed = place.seed
+        self.link_type = place.link_type
+        self.name = name
+        self.path = path
+        self._place = place
+        shorthand = _SHORTHANDS.get(action)
+        if isinstance(value, Mapping):
+            self._left = dict(value)
+        elif shorthand is None:
+            raise PlanError(path, f"{_shown(value)} is not a table")
+        else:
+            self._left = {shorthand: value}
+        self._known: list[str] = []
+        self._is_short = not isinstance(value, Mapping)
+
+    def path_of(self, key: str) -> KeyPath:
+        """Where the value of a key stands."""
+        return self.path if self._is_short else (*self.path, key)
+
+    def take(self, *keys: str) -> dict[str, Any]:
+        """Those of the keys that are given, with their values."""
+        self._known += keys
+        return {key: self._left.pop(key) for key in keys if key in self._left}
+
+    def take_times(self, *keys: str) -> dict[str, Time]:
+        """The same for keys whose values are times."""
+        times = {}
+        for key, text in self.take(*keys).items():
+            try:
+                times[key] = parse_duration(text)
+            except EncodeError as error:
+                raise PlanError(self.path_of(key), _reason(error)) from None
+        return times
+
+    def pick(self) -> Pick:
+        """Which frames; the last thing to be taken."""
+        picks: list[Pick] = []
+        conditions = self.take(*_CONDITIONS) | self.take_times("after", "before")
+        burst = self.take("burst")
+        chance = self.take("probability")
+        for key in self._left:
+            reason = f"unknown; expected {', '.join(self._known)}"
+            raise PlanError((*self.path, key), reason, at_key=True, known=self._known)
+        with self.errors():
+            if conditions:
+                sightings = self._place.sightings
+                picks.append(Match(**conditions, link_type=self.link_type, sightings=sightings))
+            if chance:
+                chosen = Chance(chance["probability"], seed=self.seed, name=self.name)
+        if burst:
+            picks.append(self._burst(burst["burst"]))
+        if chance:
+            picks.append(chosen)
+        if not picks:
+            return always
+        return picks[0] if len(picks) == 1 else All(*picks)
+
+    def _burst(self, value: object) -> Burst:
+        path = (*self.path, "burst")
+        if not isinstance(value, Mapping):
+            raise PlanError(path, f"{_shown(value)} is not a table")
+        for key in value:
+            if key not in BURST:
+                reason = "unknown; expected count, first or period"
+                raise PlanError((*path, key), reason, at_key=True, known=BURST)
+        if "count" not in value:
+            raise PlanError(path, "count is missing")
+        with _errors(lambda field: (*path, field)):
+            return Burst(**value)
+
+    def answering(self) -> Answering:
+        """Where answers go."""
+        if self._place.answering is None:
+            reason = "only `ibwire tap` answers frames, which has two sides"
+            raise PlanError(self.path, reason, at_key=True)
+        return self._place.answering
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Errors of what is made inside lead to the key that they name."""
+        with _errors(self.path_of):
+            yield
+
+
+@contextmanager
+def _errors(path_of: Callable[[str], KeyPath]) -> Iterator[None]:
+    try:
+        yield
+    except EncodeError as error:
+        raise PlanError(path_of(error.field), _reason(error)) from None
+
+
+def _loss(table: _Table) -> Stage:
+    return Loss(table.pick())
+
+
+def _corrupt(table: _Table) -> Stage:
+    options = table.take("bits", "where")
+    pick = table.pick()
+    with table.errors():
+        return Corrupt(
+            pick,
+            **options,
+            link_type=table.link_type,
+            seed=table.seed,
+            name=f"{table.name}/bits",
+        )
+
+
+def _duplicate(table: _Table) -> Stage:
+    options = table.take("copies") | table.take_times("delay")
+    pick = table.pick()
+    with table.errors():
+        return Duplicate(pick, **options)
+
+
+def _reorder(table: _Table) -> Stage:
+    options = table.take("by") | table.take_times("max_delay")
+    pick = table.pick()
+    with table.errors():
+        return Reorder(pick, **options)
+
+
+def _delay(table: _Table) -> Stage:
+    options = table.take_times("time", "jitter")
+    pick = table.pick()
+    if not options:
+        raise PlanError(table.path, "time or jitter is missing")
+    time, jitter = options.get("time", 0), options.get("jitter", 0)
+    return Delay(time, jitter, pick=pick, seed=table.seed, name=f"{table.name}/jitter")
+
+
+def _mark_ecn(table: _Table) -> Stage:
+    options = table.take("force")
+    pick = table.pick()
+    with table.errors():
+        return MarkECN(pick, **options)
+
+
+def _rewrite(table: _Table) -> Stage:
+    fields = table.take("set").get("set")
+    options = table.take("repair")
+    pick = table.pick()
+    path = (*table.path, "set")
+    if not isinstance(fields, Mapping):
+        raise PlanError(path, _EXPECTED_FIELDS)
+    # TOML makes a table of the header in a dotted key that is not in quotes.
+    flat: dict[str, Any] = {}
+    paths: dict[str, KeyPath] = {}
+    for key, value in fields.items():
+        inside = value.items() if isinstance(value, Mapping) else ((None, value),)
+        for attribute, inner in inside:
+            field = key if attribute is None else f"{key}.{attribute}"
+            flat[field] = inner
+            paths[field] = (*path, key) if attribute is None else (*path, key, attribute)
+    if not flat:
+        raise PlanError(path, _EXPECTED_FIELDS)
+    with _errors(lambda field: paths.get(field, (*table.path, field))):
+        return Rewrite(pick, flat, **options, link_type=table.link_type)
+
+
+def _cnp(table: _Table) -> Stage:
+    send, partners = table.answering()
+    options = table.take("to_qp", "dscp")
+    pick = table.pick()
+    with table.errors():
+        return Answer(pick, QueuePairAnswer(partners, **options), send)
+
+
+def _nak(table: _Table) -> Stage:
+    send, partners = table.answering()
+    options = table.take("code", "timer", "to_qp", "dscp")
+    options.setdefault("code", "PSN_SEQUENCE_ERROR")
+    pick = table.pick()
+    with table.errors():
+        return Answer(pick, QueuePairAnswer(partners, **options), send)
+
+
+def _pfc(table: _Table) -> Stage:
+    send, _ = table.answering()
+    options = table.take("priorities", "quanta")
+    pick = table.pick()
+    if "priorities" not in options:
+        raise PlanError(table.path, "priorities is missing")
+    with table.errors():
+        return Answer(pick, PFCAnswer(**options), send)
+
+
+def _dotted(path: KeyPath) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def _reason(error: EncodeError) -> str:
+    return str(error).removeprefix(f"{error.field}: ")
+
+
+def _shown(value: object) -> str:
+    return "a table" if isinstance(value, Mapping) else repr(value)
+
+
+_ACTIONS: dict[str, Callable[[_Table], Stage]] = {
+    "drop": _loss,
+    "loss": _loss,
+    "corrupt": _corrupt,
+    "duplicate": _duplicate,
+    "reorder": _reorder,
+    "delay": _delay,
+    "mark_ecn": _mark_ecn,
+    "rewrite": _rewrite,
+    "cnp": _cnp,
+    "nak": _nak,
+    "pfc": _pfc,
+}
+
+_SHORTHANDS = {
+    **dict.fromkeys(("drop", "loss", "corrupt", "duplicate", "reorder"), "probability"),
+    **dict.fromkeys(("mark_ecn", "cnp", "nak"), "probability"),
+    "delay": "time",
+}
+"""Action -> the key that a value other than a table stands for."""
+
+_CONDITIONS = (
+    *("opcode", "dest_qp", "connection", "psn", "absolute_psn", "syndrome"),
+    *("min_size", "max_size", "nth", "every"),
+)
+
+BURST = ("count", "first", "period")
+"""Keys of a burst."""
+
+_EXPECTED_FIELDS = "expected a table of fields, such as { bth.psn = 5 }"
+
+_NUMBER = r"(?P<number>\d{1,15}(?:\.\d{1,15})?)\s*"
+_DURATION_UNITS = {"ps": 1, "ns": NS, "us": US, "µs": US, "μs": US, "ms": MS, "s": S}
+_DURATION = re.compile(_NUMBER + f"(?P<unit>{'|'.join(_DURATION_UNITS)})", re.ASCII)
+_RATE_UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_RATE = re.compile(_NUMBER + r"(?P<unit>[kKMGT])(?:bps|bit/s|b/s)?", re.ASCII)

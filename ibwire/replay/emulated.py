@@ -1,0 +1,130 @@
+"""A queue pair that stands where a recorded one stood: same addresses, numbers and headers."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Self
+
+from ibwire.rc.attributes import AddressVector, QPCap, QPType
+from ibwire.rc.connect import ALL_ACCESS, bring_up
+from ibwire.rc.device import MULTICAST_QPN, Device
+from ibwire.rc.memory import KeyTable
+from ibwire.rc.profile import Profile
+from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.replay.recorded import Address, RecordedPacket, ends
+from ibwire_layers.packet import IBRoute, RoCEv1Route, RoCEv2Route, Route
+
+DEPTH = 128
+"""READs and atomics outstanding, in both directions: as many as a device here can have."""
+
+SENDS = 8192
+"""Work requests outstanding: the transport looks through them for each response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a queue pair is, and where its peer is, as a packet between them shows it."""
+
+    link: str
+    own: Address
+    peer: Address
+    own_mac: bytes | None
+    peer_mac: bytes | None
+    vlan: int | None
+    pkey: int
+    traffic_class: int = 0
+    """Of what it sends."""
+
+    @classmethod
+    def of_receiver(cls, recorded: RecordedPacket) -> Self:
+        """The place of the queue pair that a packet is for."""
+        route = recorded.arrival.route
+        source, destination = ends(recorded.arrival)
+        sent_by, sent_to = _macs(route)
+        return cls(
+            _link(route),
+            destination,
+            source,
+            sent_to,
+            sent_by,
+            None if isinstance(route, IBRoute) or not route.vlans else route.vlans[0].vid,
+            recorded.packet.pkey | 0x8000,
+        )
+
+    @classmethod
+    def of_sender(cls, recorded: RecordedPacket) -> Self:
+        """The place of the queue pair that a packet is from."""
+        at = cls.of_receiver(recorded)
+        return cls(
+            *(at.link, at.peer, at.own, at.peer_mac, at.own_mac, at.vlan, at.pkey),
+            _traffic_class(recorded.arrival.route),
+        )
+
+
+def queue_pair_at(
+    place: Place, number: int, profile: Profile, keys: KeyTable, **attr: int
+) -> QueuePair | None:
+    """A queue pair in RTS on a device of its own; `None` for a number that none can have.
+
+    attr: fields of `QPAttr` beside those that let it do everything.
+    """
+    if number >= MULTICAST_QPN:
+        return None
+    (gid, lid), (peer_gid, peer_lid) = place.own, place.peer
+    device = Device(
+        "recorded",
+        str(ipaddress.IPv6Address(gid)),
+        mac=place.own_mac,
+        profile=profile,
+        link=place.link,
+        vlan=place.vlan,
+        lid=lid,
+    )
+    device.keys = keys
+    device.pkeys = [place.pkey]
+    qp = device.create_qp(
+        QPInit(
+            QPType.RC,
+            device.alloc_pd(),
+            send_cq=device.create_cq(device.limits.max_cqe),
+            cap=QPCap(max_send_wr=SENDS),
+        ),
+        number,
+    )
+    address = AddressVector(
+        dgid=peer_gid,
+        dlid=peer_lid,
+        is_global=place.link != "ib" or bool(peer_gid),
+        traffic_class=place.traffic_class,
+        dmac=place.peer_mac,
+    )
+    bring_up(
+        qp,
+        address,
+        path_mtu=5,
+        qp_access_flags=int(ALL_ACCESS),
+        max_rd_atomic=DEPTH,
+        max_dest_rd_atomic=DEPTH,
+        **attr,
+    )
+    return qp
+
+
+def _link(route: Route) -> str:
+    if isinstance(route, IBRoute):
+        return "ib"
+    return "rocev1" if isinstance(route, RoCEv1Route) else "rocev2"
+
+
+def _macs(route: Route) -> tuple[bytes | None, bytes | None]:
+    """Source and destination of the Ethernet header, if there is one."""
+    if isinstance(route, IBRoute) or route.eth is None:
+        return None, None
+    return route.eth.src.to_bytes(6), route.eth.dst.to_bytes(6)
+
+
+def _traffic_class(route: Route) -> int:
+    if isinstance(route, RoCEv2Route):
+        return route.ip.dscp << 2 | route.ip.ecn
+    return route.grh.tclass if route.grh else 0

@@ -1,0 +1,168 @@
+"""Memory and keys of a recorded peer: whatever its requests name exists, unless its answer says no.
+
+Contents are what was written and what READ responses have shown, byte by byte with
+the knowledge whether it is known at all. They live in pages that are forgotten when
+there are too many, so a capture of any length and addresses of any size cost the same.
+
+The responder asks the key table for a region and works on its buffer; here that is a
+piece as large as a packet, made for the one access, which `release` puts back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from ibwire.rc.memory import Access, KeyTable, MemoryRegion, ProtectionDomain
+from ibwire.replay.recorded import Address
+
+PAGE = 4096
+PAGES = 16384
+"""Pages that are kept: 64 MiB, and as much again for what is known of them."""
+KEYS = 128
+"""Keys that are told apart in a report."""
+LARGEST_ACCESS = 4096
+"""Bytes that a responder touches at a time: one packet."""
+
+
+@dataclass(slots=True)
+class KeyUse:
+    """What the requests of a connection have used a key for."""
+
+    start: int
+    end: int
+    """First address behind it."""
+    access: int
+
+
+Space = tuple[Address, int]
+"""A host and a key: what an address means something in."""
+
+
+class Memory:
+    """Bytes by host, key and address, as far as a capture tells them."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[tuple[Space, int], tuple[bytearray, bytearray]] = OrderedDict()
+
+    def read(self, space: Space, va: int, size: int) -> bytearray:
+        """The bytes; those that nobody knows are zero."""
+        result = bytearray()
+        for page, offset, length in _pieces(va, size):
+            kept = self._pages.get((space, page))
+            result += bytes(length) if kept is None else kept[0][offset : offset + length]
+        return result
+
+    def write(self, space: Space, va: int, data: bytes | bytearray) -> None:
+        """Set bytes, which are known from now on."""
+        done = 0
+        for page, offset, length in _pieces(va, len(data)):
+            contents, known = self._page((space, page))
+            contents[offset : offset + length] = data[done : done + length]
+            known[offset : offset + length] = b"\x01" * length
+            done += length
+
+    def knows_otherwise(self, space: Space, va: int, data: bytes) -> bool:
+        """Whether bytes that are known differ from these."""
+        done = 0
+        for page, offset, length in _pieces(va, len(data)):
+            kept = self._pages.get((space, page))
+            if kept is not None:
+                contents, known = kept
+                held = contents[offset : offset + length]
+                shown = data[done : done + length]
+                if held != shown and any(
+                    known[offset + i] and held[i] != shown[i] for i in range(length)
+                ):
+                    return True
+            done += length
+        return False
+
+    def _page(self, key: tuple[Space, int]) -> tuple[bytearray, bytearray]:
+        pages = self._pages
+        kept = pages.get(key)
+        if kept is None:
+            if len(pages) >= PAGES:
+                pages.popitem(last=False)
+            kept = pages[key] = bytearray(PAGE), bytearray(PAGE)
+        else:
+            pages.move_to_end(key)
+        return kept
+
+
+class InferredKeys(KeyTable):
+    """A key table in which every key opens every address, except what is denied."""
+
+    __slots__ = ("_host", "_memory", "_open", "denied", "use")
+
+    def __init__(self, memory: Memory, host: Address) -> None:
+        super().__init__()
+        self._memory = memory
+        self._host = host
+        self.denied = False
+        """Whether the request being handled has no right to what it names."""
+        self.use: dict[int, KeyUse] = {}
+        self._open: tuple[int, int, MemoryRegion] | None = None
+
+    def find_remote(
+        self, pd: ProtectionDomain, qp_num: int, rkey: int, va: int, length: int, access: int
+    ) -> tuple[MemoryRegion, int] | None:
+        """The wanted bytes as a region, of a longer range the first packet's worth."""
+        if self.denied or va + length > 1 << 64:
+            return None
+        self._note(rkey, va, length, access)
+        size = min(length, LARGEST_ACCESS)
+        contents = memoryview(self._memory.read((self._host, rkey), va, size))
+        region = MemoryRegion(pd, rkey, contents, access, va)
+        self._open = (rkey, va, region) if access & _CHANGING else None
+        return region, 0
+
+    def find_local(
+        self, pd: ProtectionDomain, lkey: int, addr: int, length: int, access: int
+    ) -> MemoryRegion | None:
+        """Memory of the application that holds zeros and keeps nothing."""
+        if self.denied:
+            return None
+        return MemoryRegion(pd, lkey, memoryview(bytearray(length)), access, addr)
+
+    def invalidate(self, rkey: int, pd: ProtectionDomain, qp_num: int) -> bool:
+        """Whether a SEND WITH INVALIDATE names a window of ours: as its answer says."""
+        return not self.denied
+
+    def expect(self) -> None:
+        """A request is about to be handled: what an earlier one was given is no longer valid."""
+        self.generation += 1
+        self._open = None
+
+    def release(self, size: int) -> None:
+        """A request has been executed; keep the bytes that it has written."""
+        if self._open is not None and size:
+            rkey, va, region = self._open
+            self._memory.write((self._host, rkey), va, region.buffer[:size].tobytes())
+        self._open = None
+
+    def _note(self, rkey: int, va: int, length: int, access: int) -> None:
+        use = self.use.get(rkey)
+        if use is not None:
+            use.start = min(use.start, va)
+            use.end = max(use.end, va + length)
+            use.access |= access
+        elif len(self.use) < KEYS:
+            self.use[rkey] = KeyUse(va, va + length, access)
+
+
+def _pieces(va: int, size: int) -> list[tuple[int, int, int]]:
+    """A range by page: page number, offset into it, length."""
+    page, offset = divmod(va, PAGE)
+    if offset + size <= PAGE:
+        return [(page, offset, size)] if size else []
+    pieces = []
+    while size:
+        length = min(size, PAGE - offset)
+        pieces.append((page, offset, length))
+        size -= length
+        page, offset = page + 1, 0
+    return pieces
+
+
+_CHANGING = int(Access.REMOTE_WRITE | Access.REMOTE_ATOMIC)

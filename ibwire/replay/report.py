@@ -1,0 +1,146 @@
+"""What comes out of replaying a connection: how many packets are equal, and what differs."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ibwire.rc.packet import TransportPacket
+from ibwire.replay.recorded import Address, Exchange, Key
+from ibwire_layers import syndrome as aeth
+
+KEPT = 1000
+"""Differences, and kinds of inferences, of one connection that are kept; the rest is counted."""
+
+NAMED = 8
+"""Packets that an inference names."""
+
+Value = int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field in which an emulated packet is not what was recorded."""
+
+    packet: int
+    """Number of the recorded packet; where there is none, of the one that was looked at next."""
+    field: str
+    """The field, or `packet` when one side has no such packet at all."""
+    recorded: Value
+    emulated: Value
+
+
+@dataclass(slots=True)
+class Inference:
+    """Something that was not in the replayed packets but taken from the recorded answers."""
+
+    what: str
+    count: int = 0
+    packets: list[int] = field(default_factory=list)
+    """The first packets it was taken from or needed for."""
+
+
+@dataclass(slots=True)
+class Report:
+    """One connection: the requests to one queue pair, and their answers."""
+
+    role: str
+    """Who was emulated: `responder` or `requester`."""
+    profile: str
+    source: Address
+    destination: Address
+    dst_qpn: int
+    src_qpn: int | None = None
+    requests: int = 0
+    responses: int = 0
+    """Packets of the capture."""
+    equal: int = 0
+    """Recorded packets of the emulated side that the emulation reproduces in every field."""
+    coalesced: int = 0
+    """Emulated acknowledgements that a later recorded one covers, where the profile
+    leaves it to time which are sent."""
+    differences: list[Difference] = field(default_factory=list)
+    more_differences: int = 0
+    """Those that were not kept."""
+    inferred: dict[str, Inference] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, exchange: Exchange, role: str, profile: str) -> Report:
+        """An empty report of an exchange."""
+        source, destination, qpn = exchange.key
+        return cls(role, profile, source, destination, qpn)
+
+    @property
+    def key(self) -> Key:
+        """The flow of the requests."""
+        return self.source, self.destination, self.dst_qpn
+
+    @property
+    def has_differences(self) -> bool:
+        """Whether anything differs."""
+        return bool(self.differences)
+
+    def differ(self, packet: int, name: str, recorded: Value, emulated: Value) -> None:
+        """Note a difference."""
+        if len(self.differences) < KEPT:
+            self.differences.append(Difference(packet, name, recorded, emulated))
+        else:
+            self.more_differences += 1
+
+    def infer(self, what: str, packet: int) -> None:
+        """Note that something was taken from the recording."""
+        inference = self.inferred.get(what)
+        if inference is None:
+            if len(self.inferred) >= KEPT:
+                return
+            inference = self.inferred[what] = Inference(what)
+        inference.count += 1
+        if len(inference.packets) < NAMED:
+            inference.packets.append(packet)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "as": self.role,
+            "profile": self.profile,
+            "source": name_of(self.source),
+            "destination": name_of(self.destination),
+            "src_qpn": self.src_qpn,
+            "dst_qpn": self.dst_qpn,
+            "requests": self.requests,
+            "responses": self.responses,
+            "equal": self.equal,
+            "coalesced": self.coalesced,
+            "differences": [
+                {
+                    "packet": each.packet,
+                    "field": each.field,
+                    "recorded": each.recorded,
+                    "emulated": each.emulated,
+                }
+                for each in self.differences
+            ],
+            "more_differences": self.more_differences,
+            "inferred": [
+                {"what": each.what, "count": each.count, "packets": each.packets}
+                for each in self.inferred.values()
+            ],
+        }
+
+
+def name_of(address: Address) -> str:
+    """An address as people write it: IPv4, IPv6, or a LID."""
+    gid, lid = address
+    if lid and not gid:
+        return f"LID {lid}"
+    parsed = ipaddress.IPv6Address(gid)
+    return str(parsed.ipv4_mapped or parsed)
+
+
+def summary_of(packet: TransportPacket) -> str:
+    """A packet in a few words, for a difference that concerns it as a whole."""
+    text = f"{packet.form.name} psn={packet.psn:#08x}"
+    if packet.form.has_aeth:
+        text += f" {aeth.describe(packet.syndrome)} msn={packet.msn}"
+    return text

@@ -1,0 +1,126 @@
+"""Atomic operations: aligned, the same when sent again, executed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from ibwire.connections.half import Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import FRESH, Breach, Law, Life, Operands
+from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
+from ibwire_layers.opcodes import INFO, Operation, name_of
+
+ALIGNED = Rule(
+    "atomics.aligned",
+    "The address of an atomic or of an ATOMIC WRITE is a multiple of 8.",
+    Severity.ERROR,
+    "IBA 9.7.4",
+    "rxe_mr.c rxe_mr_do_atomic_op; NAK 0x61 in probe-odd-frames",
+)
+SAME = Rule(
+    "atomics.same",
+    "An atomic that is sent again has the address, R_Key and operands of the first time.",
+    Severity.ERROR,
+    "IBA 9.7.5.1.4",
+    "qib_rc.c and rxe_resp.c answer a duplicate from what was saved",
+)
+ONCE = Rule(
+    "atomics.once",
+    "An atomic is executed once: every answer to it holds the same original value.",
+    Severity.ERROR,
+    "IBA 9.7.5.1.4",
+    "rxe_resp.c duplicate_request; drop-atomic-ack",
+)
+
+RULES = (ALIGNED, SAME, ONCE)
+
+T = TypeVar("T")
+
+KEEP = 256
+"""Atomics that are remembered."""
+
+REQUESTS = frozenset(
+    code
+    for code, info in INFO.items()
+    if info.operation in (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
+)
+ANSWERS = frozenset(
+    code for code, info in INFO.items() if info.operation is Operation.ATOMIC_ACKNOWLEDGE
+)
+
+_ATOMIC = opcodes_where(lambda info: info.opcode in REQUESTS)
+_ATOMIC_WRITE = opcodes_where(lambda info: info.operation is Operation.ATOMIC_WRITE)
+
+
+def _is_unaligned(chunk: Chunk) -> Mask:
+    atomic = chunk.are(_ATOMIC) & (chunk["atomiceth.va"] & 7 != 0)
+    written = chunk.are(_ATOMIC_WRITE) & (chunk["reth.va"] & 7 != 0)
+    mask: Mask = atomic | written
+    return mask
+
+
+def _address(chunk: Chunk, row: int) -> str:
+    field = "atomiceth.va" if chunk.opcode[row] in REQUESTS else "reth.va"
+    found = f"{name_of(int(chunk.opcode[row]))} at 0x{chunk[field][row]:x}"
+    return f"{found}, expected a multiple of 8"
+
+
+PACKET_RULES = (PacketRule(ALIGNED, _is_unaligned, _address),)
+
+
+class Atomics(Law):
+    """Operands and results by PSN."""
+
+    __slots__ = ("_asked", "_results")
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self._asked: dict[int, tuple[Seen, Operands]] = {}
+        self._results: dict[int, tuple[int, Operands]] = {}
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare what is sent again with the first time."""
+        if packet.opcode not in REQUESTS or packet.number not in self.life.operands:
+            return
+        operands = self.life.operands[packet.number]
+        if INFO[packet.opcode].operation is Operation.FETCH_ADD:
+            operands = operands[:1]  # the compare data mean nothing
+        if verdict in FRESH:
+            self._results.pop(packet.psn, None)
+            _keep(self._asked, packet.psn, (packet, operands))
+            return
+        if verdict is not Verdict.RESENT or packet.psn not in self._asked:
+            return
+        first, before = self._asked[packet.psn]
+        if (packet.opcode, packet.va, packet.rkey) != (first.opcode, first.va, first.rkey):
+            found = f"{name_of(packet.opcode)} at 0x{packet.va:x}, R_Key 0x{packet.rkey:x}"
+            expected = f"{name_of(first.opcode)} at 0x{first.va:x}, R_Key 0x{first.rkey:x}"
+            yield SAME, f"{found} sent again, expected {expected}", packet
+        elif operands != before:
+            found = f"{name_of(packet.opcode)} sent again with {_words(operands)}"
+            yield SAME, f"{found}, expected {_words(before)}", packet
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare an answer with the one before to the same request."""
+        if packet.opcode not in ANSWERS or packet.number not in self.life.operands:
+            return
+        value = self.life.operands[packet.number]
+        number, before = self._results.get(packet.psn, (packet.number, value))
+        if before != value:
+            found = f"ATOMIC ACKNOWLEDGE of PSN {packet.psn} with {_words(value)}"
+            yield ONCE, f"{found}, expected {_words(before)} as in packet {number}", packet
+        _keep(self._results, packet.psn, (number, before))
+
+
+def _words(operands: Operands) -> str:
+    return " and ".join(f"0x{value:x}" for value in operands)
+
+
+def _keep(kept: dict[int, T], psn: int, value: T) -> None:
+    """Remember the newest few."""
+    kept.pop(psn, None)
+    kept[psn] = value
+    if len(kept) > KEEP:
+        del kept[next(iter(kept))]

@@ -1,0 +1,115 @@
+"""Congestion notification: the form of CNPs, how often they come, and whether they come at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ibwire.connections.connection import Connection
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import Breach
+from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
+from ibwire_layers.opcodes import OpCode
+
+FORM = Rule(
+    "congestion.cnp-form",
+    "A CNP has BECN 1, and FECN, PSN, SE, PadCnt, AckReq and its 16 reserved bytes 0.",
+    Severity.ERROR,
+    "IBA annex A17.9.3",
+    "rc-transport facts 16.5: a CNP of a ConnectX-4 Lx",
+)
+PACE = Rule(
+    "congestion.cnp-pace",
+    "CNPs to one queue pair keep a distance; a sender slows down at most once in 4 microseconds.",
+    Severity.NOTE,
+    "IBA annex A17.9",
+    "rate_reduce_monitor_period of NVIDIA adapters; DCQCN has 50 microseconds",
+)
+UNANSWERED = Rule(
+    "congestion.no-cnp",
+    "Packets that were marked with congestion are answered with CNPs.",
+    Severity.WARNING,
+    "IBA annex A17.9",
+    "rxe sends none: ecn-ce",
+    ("rxe",),
+)
+
+RULES = (FORM, PACE, UNANSWERED)
+
+PACE_NS = 4_000
+"""`rate_reduce_monitor_period` (NVIDIA, DCQCN parameters): sooner ones change nothing."""
+MARKS = 4
+"""Marked packets from which on a missing answer is worth a word."""
+
+_CNP = opcodes_where(lambda info: info.opcode is OpCode.CNP)
+_FIELDS = {
+    "bth.becn": 1,
+    "bth.fecn": 0,
+    "bth.psn": 0,
+    "bth.se": 0,
+    "bth.padcnt": 0,
+    "bth.a": 0,
+}
+"""What a CNP holds in its BTH (annex A17.9.3). MigReq differs between devices."""
+
+
+def _is_malformed(chunk: Chunk) -> Mask:
+    cnps = chunk.are(_CNP)
+    if not cnps.any():
+        return cnps
+    wrong = [chunk[field] != value for field, value in _FIELDS.items()]
+    mask: Mask = cnps & np.any([*wrong, chunk["cnp.reserved"].any(axis=1)], axis=0)
+    return mask
+
+
+def _form(chunk: Chunk, row: int) -> str:
+    found = [
+        f"{field} {chunk[field][row]}, expected {value}"
+        for field, value in _FIELDS.items()
+        if chunk[field][row] != value
+    ]
+    return f"CNP with {'; '.join(found) or 'something in its reserved bytes'}"
+
+
+PACKET_RULES = (PacketRule(FORM, _is_malformed, _form),)
+
+
+class Notifications:
+    """CE marks and CNPs of one connection."""
+
+    __slots__ = ("cnps", "first", "last_ns", "marks")
+
+    def __init__(self) -> None:
+        self.marks = [0, 0]
+        """By direction of the marked packets."""
+        self.first: tuple[list[int], list[int]] = ([], [])
+        """Numbers of the first marked packets."""
+        self.cnps = [0, 0]
+        """By direction of the CNPs."""
+        self.last_ns: list[int | None] = [None, None]
+
+    def mark(self, direction: int, packet: Seen) -> None:
+        """A packet with the CE mark."""
+        self.marks[direction] += 1
+        if len(self.first[direction]) < MARKS:
+            self.first[direction].append(packet.number)
+
+    def cnp(self, direction: int, packet: Seen) -> Iterable[Breach]:
+        """A CNP."""
+        before = self.last_ns[direction]
+        self.last_ns[direction] = packet.time_ns
+        self.cnps[direction] += 1
+        if before is not None and 0 <= packet.time_ns - before < PACE_NS:
+            found = f"{(packet.time_ns - before) / 1000:.3f} us after the one before"
+            yield PACE, f"CNP {found}, expected at least {PACE_NS / 1000:g} us", packet
+
+    def unanswered(self, connection: Connection) -> Iterator[tuple[int, list[int], int, str]]:
+        """Directions whose marks drew no CNP: who should have sent it, packets, count, words."""
+        if not connection.is_paired:
+            return
+        for direction, marks in enumerate(self.marks):
+            if marks >= MARKS and not self.cnps[1 - direction]:
+                words = f"{marks} packets marked CE, no CNP came back"
+                yield 1 - direction, self.first[direction], marks, words

@@ -1,0 +1,143 @@
+"""End-to-end credits: no message is begun beyond the limit, save one to ask for more.
+
+Only what a responder that keeps credits says is judged: credit code 31 turns
+them off for good, and code 0 of a peer that never gave any means nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ibwire.connections.half import Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import ENDS, FRESH, STARTS, Breach, Law, Life
+from ibwire.rules.psn_acks import Messages
+from ibwire_layers.headers import ImmDt
+from ibwire_layers.opcodes import INFO, Operation, name_of
+from ibwire_layers.psn import MASK, distance
+from ibwire_layers.syndrome import INVALID_CREDITS, AckKind, code, credits, kind
+
+LIMIT = Rule(
+    "credits.limit",
+    "At most one message is begun beyond the credits that the responder has given.",
+    Severity.ERROR,
+    "IBA 9.7.7.2",
+    "rdmavt rc.c, qib_rc.c; third-party/rocev2_send_imm_part1: 35 messages, none beyond",
+)
+ASK = Rule(
+    "credits.ask",
+    "The one message beyond the credits asks for an acknowledgement with its first packet.",
+    Severity.ERROR,
+    "IBA 9.7.7.2.5",
+    "third-party/rocev2_send_imm_part1",
+)
+FIRST_ALONE = Rule(
+    "credits.first-alone",
+    "Of the one message beyond the credits only the first packet is sent until credits come.",
+    Severity.WARNING,
+    "IBA 9.7.7.2.5",
+    "rdmavt and hns send it whole: third-party/rocev2_send_imm_part1",
+    ("rdmavt", "hns"),
+)
+
+RULES = (LIMIT, ASK, FIRST_ALONE)
+
+NO_ACCIDENT = 3
+"""So many times is the sender's doing."""
+
+_CREDITED = frozenset(
+    code
+    for code, info in INFO.items()
+    if info.operation is Operation.SEND
+    or (info.operation is Operation.WRITE and ImmDt in info.headers)
+)
+
+
+class Credits(Law):
+    """The limit sequence number, as the requester keeps it.
+
+    A capture near the responder sees an AETH before the requester does, so the
+    limit here is never below the one that the requester knew; unless credits passed
+    without being captured, which nothing else would show. A sender that does not
+    heed its credits is found out by how often it happens.
+    """
+
+    __slots__ = ("_begun", "_breaches", "asking", "is_live", "is_off", "limit", "messages")
+
+    def __init__(self, life: Life, messages: Messages) -> None:
+        super().__init__(life)
+        self.messages = messages
+        self.limit: int | None = None
+        self.is_live = False
+        """The responder has given credits at least once."""
+        self.is_off = False
+        self.asking: Seen | None = None
+        """FIRST of the message beyond the limit, until a response comes."""
+        self._begun = 0
+        """Messages that were judged."""
+        self._breaches = dict.fromkeys((LIMIT.id, ASK.id, FIRST_ALONE.id), 0)
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Whether a message may be begun."""
+        if verdict is Verdict.GAP:
+            self.limit = self.asking = None
+        if self.is_off or verdict not in FRESH:
+            return
+        if packet.opcode in STARTS:
+            yield from self._begin(packet)
+        elif self.asking is not None:
+            self.asking = None
+            if self._is_usual(FIRST_ALONE):
+                found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+                yield FIRST_ALONE, f"{found} without waiting for the answer to FIRST", packet
+
+    def _begin(self, packet: Seen) -> Iterable[Breach]:
+        before = self.messages.before
+        if before is None or self.limit is None:
+            return
+        if packet.opcode not in _CREDITED:
+            self.limit = (self.limit + 1) & MASK
+            return
+        if not self.is_live:
+            return
+        # `messages` has counted this packet already if the message ends with it.
+        number = (before + self.messages.sent + (packet.opcode not in ENDS)) & MASK
+        beyond = distance(self.limit, number)
+        self._begun += 1
+        if beyond > 1:
+            if self._is_usual(LIMIT):
+                found = f"message {number} is begun"
+                yield LIMIT, f"{found}, expected at most {(self.limit + 1) & MASK}", packet
+        elif beyond == 1:
+            if not packet.ack_req and self._is_usual(ASK):
+                found = f"{name_of(packet.opcode)} of message {number} has AckReq 0"
+                yield ASK, f"{found}, expected 1", packet
+            if packet.opcode not in ENDS:
+                self.asking = packet
+
+    def _is_usual(self, rule: Rule) -> bool:
+        """Whether a rule is broken so often that no lack of captured credits explains it."""
+        self._breaches[rule.id] += 1
+        count = self._breaches[rule.id]
+        return count >= NO_ACCIDENT and 4 * count > self._begun
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Take the credits."""
+        self.asking = None
+        if packet.syndrome < 0 or kind(packet.syndrome) is not AckKind.ACK:
+            return ()
+        given = credits(packet.syndrome)
+        if given is None:
+            self.is_off = self.is_off or code(packet.syndrome) == INVALID_CREDITS
+            return ()
+        self.is_live = self.is_live or given > 0
+        new = (packet.msn + given) & MASK
+        before = self.messages.before
+        if self.limit is not None:
+            self.limit = new if distance(self.limit, new) > 0 else self.limit
+        elif before is not None:
+            # Messages under way may be such as need no credit.
+            under_way = distance(packet.msn, (before + self.messages.sent) & MASK)
+            self.limit = (new + max(0, under_way)) & MASK
+        return ()

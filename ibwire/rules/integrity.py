@@ -1,0 +1,227 @@
+"""Bits that every packet has to get right: ICRC, padding, versions, reserved fields, keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.rules.findings import EXAMPLES, Rule, Severity
+from ibwire.rules.packet import BAD, GOOD, Chunk, Mask, PacketRule, opcodes_where
+from ibwire_layers.headers import ImmDt
+from ibwire_layers.opcodes import OpCode, Operation, Position, Service, name_of
+
+ICRC = Rule(
+    "integrity.icrc",
+    "A sender puts the right ICRC on its packets.",
+    Severity.ERROR,
+    "IBA 7.8.1, annex A17.3.3",
+    "rxe_icrc.c; every frame of the captures that was not damaged on purpose",
+)
+DAMAGED = Rule(
+    "integrity.damaged",
+    "Packets arrive as they were sent; the receiver drops others.",
+    Severity.NOTE,
+    "IBA 7.8.1",
+    "corrupt-both-3pc",
+)
+PAD_BYTES = Rule(
+    "integrity.pad-bytes",
+    "The bytes that pad a payload are zero.",
+    Severity.WARNING,
+    "IBA 9.2.4",
+    "rxe_req.c finish_packet; rcx-all-ops",
+)
+TVER = Rule(
+    "integrity.tver",
+    "The transport header version is 0.",
+    Severity.ERROR,
+    "IBA 9.2.5, 9.6.1.1",
+    "rxe_recv.c hdr_check; dropped in probe-odd-frames",
+)
+RESERVED = Rule(
+    "integrity.reserved",
+    "The 7 reserved bits beside AckReq are 0.",
+    Severity.WARNING,
+    "IBA 9.2",
+    "accepted by rxe: probe-odd-frames",
+)
+BYTE_4 = Rule(
+    "integrity.byte-4",
+    "The 6 reserved bits beside FECN and BECN are 0.",
+    Severity.WARNING,
+    "IBA 9.2, annex A17.3.3",
+    "hns sends 0x10 in requests: third-party/rocev2_send_imm_part1",
+    ("hns",),
+    is_trait=True,
+    least=4,
+)
+MIG_REQ = Rule(
+    "integrity.mig-req",
+    "MigReq is 1 unless path migration is armed.",
+    Severity.WARNING,
+    "IBA 17.2.8",
+    "rxe sends 0 in every packet: all captures; Intel E810 (Lumina)",
+    ("rxe", "e810"),
+    is_trait=True,
+)
+P_KEY = Rule(
+    "integrity.p-key",
+    "A P_Key names a partition: its lower 15 bits are not 0.",
+    Severity.ERROR,
+    "IBA 10.9.2",
+    "dropped by rxe: probe-odd-frames",
+)
+SOLICITED = Rule(
+    "integrity.se",
+    "The solicited event bit stands only in the last packet of a SEND or WRITE WITH IMMEDIATE.",
+    Severity.WARNING,
+    "IBA 9.2.3",
+    "rxe_req.c init_req_packet; rcx-all-ops",
+)
+
+RULES = (ICRC, DAMAGED, PAD_BYTES, TVER, RESERVED, BYTE_4, MIG_REQ, P_KEY, SOLICITED)
+
+SYSTEMATIC = 4
+"""So many wrong ICRCs, and none that is right, are the sender's doing."""
+
+_CONNECTED = opcodes_where(lambda info: info.service in (Service.RC, Service.UC, Service.XRC))
+_SOLICITING = opcodes_where(
+    lambda info: (
+        info.position in (Position.LAST, Position.ONLY)
+        and (
+            info.operation is Operation.SEND
+            or (info.operation is Operation.WRITE and ImmDt in info.headers)
+        )
+    )
+)
+
+
+def _has_padding(chunk: Chunk) -> Mask:
+    frames = chunk.columns.frames
+    pad = chunk["bth.padcnt"].astype(np.int64)
+    end = frames.payload_end[chunk.rows]
+    limit = frames.limit[chunk.rows]
+    mask = np.zeros(len(chunk), np.bool_)
+    for back in (1, 2, 3):
+        held = np.flatnonzero((pad >= back) & (end <= limit))
+        mask[held] |= frames.data[end[held] - back] != 0
+    return mask
+
+
+def _padding(chunk: Chunk, row: int) -> str:
+    end = int(chunk.columns.frames.payload_end[chunk.rows[row]])
+    found = chunk.columns.frames.data[end - int(chunk["bth.padcnt"][row]) : end]
+    return f"{name_of(int(chunk.opcode[row]))} padded with {found.tobytes().hex(' ')}, expected 00"
+
+
+def _says(field: str, label: str, expected: str) -> Callable[[Chunk, int], str]:
+    """Words for a field that has to have one value."""
+
+    def words(chunk: Chunk, row: int) -> str:
+        found = f"{label} 0x{chunk[field][row]:x}"
+        return f"{name_of(int(chunk.opcode[row]))} with {found}, expected {expected}"
+
+    return words
+
+
+PACKET_RULES = (
+    PacketRule(PAD_BYTES, _has_padding, _padding),
+    PacketRule(TVER, lambda chunk: chunk["bth.tver"] != 0, _says("bth.tver", "TVer", "0")),
+    PacketRule(
+        RESERVED,
+        lambda chunk: chunk["bth.reserved7"] != 0,
+        _says("bth.reserved7", "reserved bits", "0"),
+    ),
+    PacketRule(
+        BYTE_4,
+        lambda chunk: chunk["bth.resv6a"] != 0,
+        _says("bth.resv6a", "reserved bits", "0"),
+    ),
+    PacketRule(
+        MIG_REQ,
+        lambda chunk: chunk.are(_CONNECTED) & (chunk["bth.m"] == 0),
+        _says("bth.m", "MigReq", "1"),
+    ),
+    PacketRule(
+        P_KEY,
+        lambda chunk: (chunk["bth.p_key"] & 0x7FFF == 0) & (chunk.opcode != OpCode.CNP),
+        _says("bth.p_key", "P_Key", "a partition"),
+    ),
+    PacketRule(
+        SOLICITED,
+        lambda chunk: (
+            ~chunk.are(_SOLICITING) & (chunk["bth.se"] != 0) & (chunk.opcode != OpCode.CNP)
+        ),
+        _says("bth.se", "SE", "0"),
+    ),
+)
+
+
+class Tally:
+    """Right and wrong ICRCs, by flow and kind of packet.
+
+    A frame damaged on the way is nobody's fault; a sender that computes the ICRC
+    wrongly does so always, or always for packets of one kind.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, list[int]] = {}
+        """Flow, opcode and pad count as one number -> right ones, wrong ones."""
+        self._numbers: dict[int, list[int]] = {}
+        """The first wrong ones of a flow."""
+
+    def take(
+        self,
+        flow: npt.NDArray[np.int32],
+        opcode: npt.NDArray[np.uint8],
+        pad: npt.NDArray[np.uint8],
+        status: npt.NDArray[np.uint8],
+        number: npt.NDArray[np.int64],
+    ) -> None:
+        """Count some packets, all (n,)."""
+        key = flow.astype(np.int64) << 10 | opcode.astype(np.int64) << 2 | pad
+        for column, value in enumerate((GOOD, BAD)):
+            found, counts = np.unique(key[status == value], return_counts=True)
+            for each, count in zip(found.tolist(), counts.tolist(), strict=True):
+                self._counts.setdefault(each, [0, 0])[column] += count
+        for row in np.flatnonzero(status == BAD).tolist():
+            numbers = self._numbers.setdefault(int(flow[row]), [])
+            if len(numbers) < EXAMPLES:
+                numbers.append(int(number[row]))
+
+    def totals(self) -> dict[int, list[int]]:
+        """Right and wrong ones by flow."""
+        totals: dict[int, list[int]] = {}
+        for key, counts in self._counts.items():
+            total = totals.setdefault(key >> 10, [0, 0])
+            total[0] += counts[0]
+            total[1] += counts[1]
+        return totals
+
+    def move(self, flow: int, home: int) -> None:
+        """Count a flow as part of another one: the damage was in what tells them apart."""
+        for key in [key for key in self._counts if key >> 10 == flow]:
+            counts = self._counts.setdefault(home << 10 | key & 0x3FF, [0, 0])
+            counts[1] += self._counts.pop(key)[1]
+        numbers = self._numbers.setdefault(home, [])
+        numbers[:] = sorted(numbers + self._numbers.pop(flow))[:EXAMPLES]
+
+    def found(self) -> Iterator[tuple[Rule, int, list[int], int, str]]:
+        """Rule, flow, packets, how many they are, and words."""
+        flows: dict[int, list[tuple[int, int, int]]] = {}
+        for key, (good, bad) in self._counts.items():
+            flows.setdefault(key >> 10, []).append((key >> 2 & 0xFF, good, bad))
+        for flow, numbers in self._numbers.items():
+            kinds = flows[flow]
+            good, bad = (sum(kind[column] for kind in kinds) for column in (1, 2))
+            always = [kind for kind in kinds if kind[2] >= SYSTEMATIC and not kind[1]]
+            words = f"{bad} of {good + bad} packets have a wrong ICRC"
+            if always and good:
+                names = ", ".join(sorted({name_of(opcode) for opcode, _, _ in always}))
+                words += f", among them every {names} of the same padding"
+            if always or (bad >= SYSTEMATIC and bad >= good):
+                yield ICRC, flow, numbers, bad, words
+            else:
+                yield DAMAGED, flow, numbers, bad, words

@@ -1,0 +1,256 @@
+"""How many bytes a packet may hold: by its opcode, the path MTU, and the length in the RETH."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ibwire.connections.half import MTUS, Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import ENDS, FULL, READ_REQUESTS, Breach, Law, Life
+from ibwire.rules.packet import Chunk, Mask, PacketRule, intact, opcodes_where
+from ibwire_layers.errors import Fault
+from ibwire_layers.headers import RETH
+from ibwire_layers.opcodes import INFO, Operation, Payload, Position, name_of
+from ibwire_layers.psn import MASK
+
+NONE = Rule(
+    "lengths.none",
+    "READ requests, atomics, FLUSH, ACKs and CNPs carry no payload.",
+    Severity.ERROR,
+    "IBA 9.2.1",
+    "rc-transport facts 2",
+)
+FULL_SIZE = Rule(
+    "lengths.full",
+    "FIRST and MIDDLE packets carry exactly the path MTU: 256, 512, 1024, 2048 or 4096 bytes.",
+    Severity.ERROR,
+    "IBA 9.7.4, C9-92",
+    "rxe_resp.c rxe_resp_check_length; probe-odd-frames",
+)
+LAST_EMPTY = Rule(
+    "lengths.last",
+    "A LAST packet carries at least one byte.",
+    Severity.ERROR,
+    "IBA 9.7.4, C9-92",
+    "rxe_req.c next_opcode: a message of k path MTUs ends with a full packet",
+)
+LIMIT = Rule(
+    "lengths.limit",
+    "No packet carries more than 4096 bytes.",
+    Severity.ERROR,
+    "IBA 9.7.4",
+    "rc-transport facts 2, 16.3",
+)
+PATH_MTU = Rule(
+    "lengths.path-mtu",
+    "All FIRST and MIDDLE packets of a connection have one size, and no packet is larger.",
+    Severity.ERROR,
+    "IBA 9.7.4, C9-92",
+    "rxe_resp.c rxe_resp_check_length; not checked by rxe 6.1: probe-odd-frames",
+)
+PADDING = Rule(
+    "lengths.padding",
+    "Payload and padding together are a multiple of 4 bytes.",
+    Severity.ERROR,
+    "IBA 9.2.4",
+    "rxe_req.c init_req_packet; rcx-all-ops, probe-odd-frames",
+)
+MESSAGE = Rule(
+    "lengths.message",
+    "A RETH asks for at most 2^31 bytes.",
+    Severity.ERROR,
+    "IBA 9.7.4, C9-94",
+    "rc-transport facts 6, row 8",
+)
+WRITE = Rule(
+    "lengths.write",
+    "The packets of an RDMA WRITE hold together as many bytes as its RETH says.",
+    Severity.ERROR,
+    "IBA 9.7.4",
+    "rxe_resp.c check_rkey; NAK 0x61 in probe-odd-frames",
+)
+EIGHT = Rule(
+    "lengths.atomic-write",
+    "An ATOMIC WRITE carries 8 bytes and says so in its RETH.",
+    Severity.ERROR,
+    "IBA annex A19",
+    "rc-transport facts 2",
+)
+HEADERS = Rule(
+    "lengths.headers",
+    "The lengths of IP, UDP and LRH agree, and leave room for what the opcode asks for.",
+    Severity.ERROR,
+    "IBA 9.6.1, annex A17",
+    "rxe_recv.c rxe_rcv; rc-transport facts 1",
+)
+
+RULES = (
+    *(NONE, FULL_SIZE, LAST_EMPTY, LIMIT, PATH_MTU, PADDING),
+    *(MESSAGE, WRITE, EIGHT, HEADERS),
+)
+
+LARGEST = MTUS[-1]
+LARGEST_MESSAGE = 1 << 31
+"""Bytes (IBA 9.7.2)."""
+
+_EMPTY = opcodes_where(lambda info: info.payload is Payload.NONE)
+_FULL = opcodes_where(lambda info: info.payload is Payload.PMTU)
+_SOME = opcodes_where(lambda info: info.payload is Payload.SOME)
+_UPTO = opcodes_where(lambda info: info.payload in (Payload.SOME, Payload.ANY))
+_EIGHT = opcodes_where(lambda info: info.payload is Payload.EIGHT)
+_WRITE_ONLY = opcodes_where(
+    lambda info: info.operation is Operation.WRITE and info.position is Position.ONLY
+)
+_RETH = opcodes_where(lambda info: RETH in info.headers)
+_LENGTH_FAULTS = (Fault.LENGTH, Fault.UDP_LENGTH, Fault.PAD_COUNT)
+
+
+def _size(chunk: Chunk) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return chunk["payload.len"]
+
+
+def _is_partial(chunk: Chunk) -> Mask:
+    size = _size(chunk)
+    mask: Mask = chunk.are(_FULL) & ~np.isin(size, MTUS)
+    return mask
+
+
+def _payload(chunk: Chunk, row: int) -> str:
+    return f"{name_of(int(chunk.opcode[row]))} with {_size(chunk)[row]} bytes of payload"
+
+
+def _pad(chunk: Chunk, row: int) -> str:
+    return f"{_payload(chunk, row)} and PadCnt {chunk['bth.padcnt'][row]}"
+
+
+def _dma(chunk: Chunk, row: int) -> str:
+    return f"{_payload(chunk, row)} and DMALen {chunk['reth.dmalen'][row]}"
+
+
+def _has_faulty_length(chunk: Chunk) -> Mask:
+    mask: Mask = np.isin(chunk.columns.frames.fault[chunk.rows], _LENGTH_FAULTS)
+    return mask
+
+
+def _fault(chunk: Chunk, row: int) -> str:
+    fault = Fault(int(chunk.columns.frames.fault[chunk.rows[row]]))
+    what = {
+        Fault.LENGTH: "a length contradicts the frame or leaves no room for the headers",
+        Fault.UDP_LENGTH: "the UDP length disagrees with the IP length",
+        Fault.PAD_COUNT: "PadCnt is larger than what follows the headers",
+    }
+    return f"{name_of(int(chunk.opcode[row]))}: {what[fault]}, and the ICRC is right"
+
+
+PACKET_RULES = (
+    PacketRule(
+        NONE,
+        lambda chunk: chunk.are(_EMPTY) & (_size(chunk) > 0),
+        lambda chunk, row: f"{_payload(chunk, row)}, expected none",
+    ),
+    PacketRule(
+        FULL_SIZE,
+        _is_partial,
+        lambda chunk, row: f"{_payload(chunk, row)}, which is no path MTU",
+    ),
+    PacketRule(
+        LAST_EMPTY,
+        lambda chunk: chunk.are(_SOME) & (_size(chunk) == 0),
+        lambda chunk, row: f"{_payload(chunk, row)}, expected at least 1",
+    ),
+    PacketRule(
+        LIMIT,
+        lambda chunk: chunk.are(_UPTO) & (_size(chunk) > LARGEST),
+        lambda chunk, row: f"{_payload(chunk, row)}, expected at most {LARGEST}",
+    ),
+    PacketRule(
+        PADDING,
+        lambda chunk: (_size(chunk) + chunk["bth.padcnt"]) & 3 != 0,
+        lambda chunk, row: f"{_pad(chunk, row)}, expected {-int(_size(chunk)[row]) % 4}",
+    ),
+    PacketRule(
+        MESSAGE,
+        lambda chunk: chunk.are(_RETH) & (chunk["reth.dmalen"] > LARGEST_MESSAGE),
+        lambda chunk, row: f"{_dma(chunk, row)}, expected at most 2^31",
+    ),
+    PacketRule(
+        WRITE,
+        lambda chunk: chunk.are(_WRITE_ONLY) & (_size(chunk) != chunk["reth.dmalen"]),
+        lambda chunk, row: f"{_dma(chunk, row)}, expected equal numbers",
+    ),
+    PacketRule(
+        EIGHT,
+        lambda chunk: chunk.are(_EIGHT) & ((_size(chunk) != 8) | (chunk["reth.dmalen"] != 8)),
+        lambda chunk, row: f"{_dma(chunk, row)}, expected 8 and 8",
+    ),
+    PacketRule(HEADERS, _has_faulty_length, _fault, intact),
+)
+
+
+class PathMtu(Law):
+    """One size for all packets that have to be full."""
+
+    __slots__ = ()
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare its size with the path MTU."""
+        mtu = self.life.mtu
+        if mtu is None or packet.size == mtu:
+            return
+        if packet.opcode in FULL and packet.size in MTUS:
+            yield (
+                PATH_MTU,
+                f"{name_of(packet.opcode)} with {packet.size} bytes, before {mtu}",
+                packet,
+            )
+        elif packet.opcode not in FULL and mtu < packet.size <= LARGEST:
+            found = f"{name_of(packet.opcode)} with {packet.size} bytes"
+            yield PATH_MTU, f"{found}, where the path MTU is {mtu}", packet
+
+    response = request
+
+
+class Write(Law):
+    """The RETH of a WRITE fixes the opcode and the size of every packet that follows it.
+
+    The last RETH is compared with whatever comes under the PSNs that it takes, so
+    neither loss nor sending again matters.
+    """
+
+    __slots__ = ("first",)
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self.first: Seen | None = None
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare with the RETH that it belongs to."""
+        info = INFO[packet.opcode]
+        if info.position is Position.FIRST and info.operation is Operation.WRITE:
+            self.first = packet
+            if packet.dma_len <= packet.size and packet.size in MTUS:
+                found = f"{info.opcode.name} with DMALen {packet.dma_len}"
+                yield WRITE, f"{found}, expected more than its own {packet.size} bytes", packet
+            return
+        first = self.first
+        if first is None or packet.opcode in READ_REQUESTS or first.size not in MTUS:
+            return
+        count = -(-first.dma_len // first.size)
+        place = (packet.psn - first.psn) & MASK
+        if not 0 < place < count:
+            return
+        if info.operation is not Operation.WRITE or info.position is Position.ONLY:
+            # What that is, the law of order says, if anything is wrong with it.
+            self.first = None
+            return
+        size = first.size if place < count - 1 else first.dma_len - place * first.size
+        is_last = place == count - 1
+        if (packet.opcode in ENDS) == is_last and packet.size == size:
+            return
+        expected = f"{'LAST' if is_last else 'MIDDLE'} with {size}"
+        found = f"{info.opcode.name} with {packet.size} bytes"
+        where = f"packet {place + 1} of {count} of a WRITE of {first.dma_len} bytes"
+        yield WRITE, f"{found} as {where}, expected {expected}", packet

@@ -1,0 +1,190 @@
+"""What rules about connections are made of: the memory of one half, and the laws that use it.
+
+A *life* of a half lasts until its queue pair is reset. A law hears of every
+request and every response before the life takes note of it, so that it compares
+a packet with what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ibwire.connections.half import MTUS, Half, Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule
+from ibwire_layers.opcodes import INFO, Operation, Position
+from ibwire_layers.psn import MASK, distance
+
+KEEP = 256
+"""Requests that are remembered, to compare what is sent again."""
+KEEP_READS = 16
+"""READs that are remembered after they have been answered."""
+LARGE_SPAN = 1 << 16
+"""A READ that reserves more PSNs makes those of remembered requests ambiguous."""
+
+MOST_STEPS = 1024
+"""A larger step in the IP identification is none of counting."""
+
+READ_REQUESTS = frozenset(c for c, info in INFO.items() if info.operation is Operation.READ)
+FULL = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.MIDDLE))
+STARTS = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.ONLY))
+ENDS = frozenset(c for c, i in INFO.items() if i.position in (Position.LAST, Position.ONLY))
+
+FRESH = (Verdict.NEW, Verdict.GAP)
+
+Breach = tuple[Rule, str, Seen]
+"""A rule, what was found and expected, and the packet that breaks it; not always the last one."""
+
+Operands = tuple[int, ...]
+"""Numbers of an atomic: swap and compare data of a request, the original value of an answer."""
+
+
+class Identifications:
+    """Whether a sender counts up the identification of IPv4: then it shows what it sent when."""
+
+    __slots__ = ("_high", "counts")
+
+    def __init__(self) -> None:
+        self._high = -1
+        self.counts = False
+
+    def note(self, packet: Seen) -> None:
+        """Take the next packet of the sender."""
+        if packet.ip_id < 0:
+            return
+        step = (packet.ip_id - self._high) & 0xFFFF
+        if self._high < 0 or MOST_STEPS <= step <= 0x10000 - MOST_STEPS:
+            self._high, self.counts = packet.ip_id, False
+        elif 0 < step < MOST_STEPS:
+            self._high, self.counts = packet.ip_id, True
+
+    def is_next(self, before: Seen, packet: Seen) -> bool:
+        """Whether it is certain that the sender sent nothing between two packets."""
+        return self.counts and (packet.ip_id - before.ip_id) & 0xFFFF == 1
+
+    def left_later(self, before: Seen, packet: Seen, *, otherwise: bool) -> bool:
+        """Whether a packet left after another one; `otherwise` if nothing shows it."""
+        step = (packet.ip_id - before.ip_id) & 0xFFFF
+        return step < 0x8000 if self.counts and step else otherwise
+
+
+class Life:
+    """What the laws remember of the requests of one end and the responses to them."""
+
+    __slots__ = (
+        *("answer_ids", "front", "half", "mtu", "newest", "operands"),
+        *("reads", "request_ids", "requests", "unsure"),
+    )
+
+    def __init__(self, half: Half, operands: Mapping[int, Operands]) -> None:
+        self.half = half
+        self.operands = operands
+        """By packet number, of those atomics of the capture that are being looked at."""
+        self.mtu: int | None = None
+        """The path MTU: size of the first packet that has to fill it."""
+        self.requests: dict[int, Seen] = {}
+        """By PSN, as they were sent first."""
+        self.reads: list[Seen] = []
+        """READ requests in the order in which they were sent, also those that ask for a rest."""
+        self.unsure: set[int] = set()
+        """Packet numbers of READs that may ask for the rest of one that was not seen."""
+        self.newest: Seen | None = None
+        """The request with the highest PSN."""
+        self.front: Seen | None = None
+        """The positive response with the highest PSN."""
+        self.request_ids = Identifications()
+        self.answer_ids = Identifications()
+
+    def unwrapped(self, psn: int) -> int | None:
+        """A PSN counted on beyond 24 bits, as in `Half`; `None` before the first request."""
+        following = self.half.next
+        return None if following is None else following + distance(following & MASK, psn)
+
+    def span(self, request: Seen) -> int | None:
+        """PSNs that a request takes; `None` for a READ while the path MTU is not known."""
+        if request.opcode not in READ_REQUESTS or request.dma_len <= MTUS[0]:
+            return 1
+        return -(-request.dma_len // self.mtu) if self.mtu else None
+
+    def covering(self, psn: int) -> list[Seen] | None:
+        """READ requests, newest first, that one of these PSNs answers; `None`: not known."""
+        found = []
+        for read in reversed(self.reads):
+            count = self.span(read)
+            if count is None:
+                return None
+            if (psn - read.psn) & MASK < count:
+                found.append(read)
+        return found
+
+    @property
+    def acked(self) -> int | None:
+        """The highest PSN, unwrapped, that a response seen here acknowledges."""
+        return None if self.front is None else self.unwrapped(self.front.psn)
+
+    def was_answered_later(self, before: Seen, packet: Seen) -> bool:
+        """Whether a response left after another one, as far as IP identification or MSN show."""
+        in_order = before.syndrome >= 0 and distance(before.msn, packet.msn) >= 0
+        return self.answer_ids.left_later(before, packet, otherwise=in_order)
+
+    def learn(self, packet: Seen) -> None:
+        """Take the path MTU from a packet that has to fill it."""
+        if self.mtu is None and packet.opcode in FULL and packet.size in MTUS:
+            self.mtu = packet.size
+
+    def note_request(self, packet: Seen, verdict: Verdict) -> None:
+        """Remember a request."""
+        self.request_ids.note(packet)
+        if verdict is Verdict.COPY:
+            return
+        if packet.opcode in READ_REQUESTS:
+            self._note_read(packet)
+            if verdict is not Verdict.NEW or self.newest is None:
+                self.unsure.add(packet.number)
+        if verdict in FRESH:
+            self.newest = packet
+            self.requests.pop(packet.psn, None)
+        if packet.psn not in self.requests:
+            self.requests[packet.psn] = packet
+            if len(self.requests) > KEEP:
+                del self.requests[next(iter(self.requests))]
+
+    def _note_read(self, packet: Seen) -> None:
+        reads = self.reads
+        if len(reads) >= 2 * KEEP_READS and self.front is not None:
+            done = self.front.psn
+            old = reads[:-KEEP_READS]
+            under_way = [r for r in old if distance(done, r.psn + (self.span(r) or 1)) > 0]
+            reads[:-KEEP_READS] = under_way[-KEEP:]
+            self.unsure.intersection_update(read.number for read in reads)
+        reads.append(packet)
+        if (self.span(packet) or LARGE_SPAN) >= LARGE_SPAN:
+            self.requests.clear()
+
+    def note_response(self, packet: Seen) -> None:
+        """Remember a response, if it is positive and newer than all before."""
+        self.answer_ids.note(packet)
+        following = self.half.next
+        if packet.syndrome > 0x1F or following is None:
+            return
+        if distance(following & MASK, packet.psn) >= 0:
+            return
+        if self.front is None or distance(self.front.psn, packet.psn) > 0:
+            self.front = packet
+
+
+class Law:
+    """Rules about one life of a half; each is told what happens and says what is wrong."""
+
+    __slots__ = ("life",)
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """A request; copies of a packet come too."""
+        return ()
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """A response."""
+        return ()

@@ -1,0 +1,285 @@
+"""NAKs: once for each loss, for the right PSN, with the right wait, and silence after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ibwire.connections.half import Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import Breach, Law, Life
+from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
+from ibwire_layers.headers import AETH
+from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
+from ibwire_layers.psn import distance
+from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode, code, describe, kind
+
+ONCE = Rule(
+    "naks.once",
+    "A missing packet is NAKed once, until it comes.",
+    Severity.ERROR,
+    "IBA 9.7.5.1, 9.9.3",
+    "rxe_resp.c check_psn; qib_rc.c rc_rcv_error; drop-one-middle",
+)
+AFTER_DUPLICATE = Rule(
+    "naks.after-duplicate",
+    "A duplicate of an older packet does not make a missing one be NAKed again.",
+    Severity.WARNING,
+    "IBA 9.7.5.1, 9.9.3",
+    "qib_rc.c qib_rc_rcv_error forgets the NAK with any duplicate",
+    ("rdmavt",),
+)
+AFTER_RNR = Rule(
+    "naks.after-rnr",
+    "What follows a packet that was refused for want of a receive buffer is dropped silently.",
+    Severity.ERROR,
+    "IBA 9.7.5.2.8",
+    "rxe sends one sequence NAK after each RNR NAK: rnr-multi-packet; qib r_nak_state",
+    ("rxe",),
+)
+ACKNOWLEDGED = Rule(
+    "naks.acknowledged",
+    "What was acknowledged is not NAKed.",
+    Severity.ERROR,
+    "IBA 9.7.5.1",
+    "a sequence NAK names the expected PSN: rxe_resp.c check_psn",
+)
+RNR_WAIT = Rule(
+    "naks.rnr-wait",
+    "After an RNR NAK the requester waits at least as long as its timer code says.",
+    Severity.ERROR,
+    "IBA 9.7.5.2.8",
+    "rnr-late-recv, rnr-multi-packet; Oracle PSIF is known to wait 500 times too short",
+)
+RNR_NEW = Rule(
+    "naks.rnr-new",
+    "While the requester waits after an RNR NAK it sends no new requests.",
+    Severity.WARNING,
+    "IBA 9.7.5.2.8",
+    "rxe sends what is queued: rnr-multi-packet",
+    ("rxe",),
+)
+SILENCE = Rule(
+    "naks.silence",
+    "After a NAK that ends the connection the responder answers nothing more.",
+    Severity.ERROR,
+    "IBA 9.9.3",
+    "rxe_resp.c; nak-bad-rkey-write-multi",
+)
+CODE = Rule(
+    "naks.code",
+    "An AETH syndrome is an ACK, an RNR NAK, or a NAK with a code that is defined for the service.",
+    Severity.ERROR,
+    "IBA 9.7.5.2",
+    "rc-transport facts 7",
+)
+TOO_LONG = Rule(
+    "naks.too-long",
+    "A SEND that is longer than the receive buffer is an invalid request (NAK 0x61); NAK 0x63 "
+    "speaks of the responder's own memory.",
+    Severity.NOTE,
+    "IBA 9.9.3",
+    "rxe answers 0x63: nak-send-too-big",
+    ("rxe",),
+)
+
+RULES = (ONCE, AFTER_DUPLICATE, AFTER_RNR, ACKNOWLEDGED, RNR_WAIT, RNR_NEW, SILENCE, CODE, TOO_LONG)
+
+TIMER_TOLERANCE = 0.999
+"""Of the table: rxe's own says 61.41 ms where the specification has 61.44 (rxe_comp.c)."""
+IN_FLIGHT_NS = 1_000_000
+"""A request that passes here later after an RNR NAK was sent after that had arrived."""
+
+NO_ACCIDENT = 3
+"""So many times is the sender's doing."""
+
+_AETH = opcodes_where(lambda info: AETH in info.headers)
+_RD = opcodes_where(lambda info: info.service is Service.RD)
+_ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
+_FATAL = frozenset(
+    (
+        NakCode.INVALID_REQUEST,
+        NakCode.REMOTE_ACCESS_ERROR,
+        NakCode.REMOTE_OPERATIONAL_ERROR,
+    )
+)
+
+
+def _is_undefined(chunk: Chunk) -> Mask:
+    value = chunk["aeth.syndrome"]
+    what, number = value >> 5 & 3, value & 31
+    unknown = number > NakCode.INVALID_RD_REQUEST
+    unknown = unknown | ((number == NakCode.INVALID_RD_REQUEST) & ~chunk.are(_RD))
+    wrong = (what == AckKind.RESERVED) | ((what == AckKind.NAK) & unknown) | (value >> 7 != 0)
+    mask: Mask = chunk.are(_AETH) & np.asarray(wrong, np.bool_)
+    return mask
+
+
+PACKET_RULES = (
+    PacketRule(
+        CODE,
+        _is_undefined,
+        lambda chunk, row: (
+            f"{name_of(int(chunk.opcode[row]))} with syndrome "
+            f"0x{chunk['aeth.syndrome'][row]:02x}, which is reserved"
+        ),
+    ),
+)
+
+
+class Refusals(Law):
+    """What the responder refused last, and what became of it."""
+
+    __slots__ = (
+        *("duplicates", "eager", "excused", "fatal", "hasty"),
+        *("latest", "missing", "refused", "repeats", "waits"),
+    )
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self.missing: Seen | None = None
+        """The sequence NAK whose PSN has not come since."""
+        self.latest: Seen | None = None
+        """The newest sequence NAK."""
+        self.repeats = 0
+        """How often the same was NAKed again."""
+        self.duplicates = False
+        """An older request has come since."""
+        self.refused: Seen | None = None
+        """The RNR NAK whose PSN has not come since."""
+        self.eager: tuple[str, Seen] | None = None
+        """Words and packet: the first new request since the RNR NAK."""
+        self.excused = False
+        """A sequence NAK for the same packet came, too."""
+        self.waits = 0
+        """Packets that came again after an RNR NAK."""
+        self.hasty = 0
+        """Those of them that came too soon."""
+        self.fatal: Seen | None = None
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """The missing one comes, or comes again, or another one in its place."""
+        missing, refused = self.missing, self.refused
+        if missing is not None:
+            step = distance(missing.psn, packet.psn)
+            self.duplicates = self.duplicates or step < 0
+            if step == 0:
+                self.missing = None
+        if refused is None or verdict is Verdict.COPY:
+            return
+        waited = packet.time_ns - refused.time_ns
+        asked = RNR_TIMER_US[code(refused.syndrome)] * 1000
+        if packet.psn == refused.psn:
+            self.refused = None
+            if verdict is Verdict.RESENT and waited >= 0:
+                yield from self._has_waited(packet, waited, asked)
+        elif verdict is Verdict.NEW and IN_FLIGHT_NS < waited < asked and self.eager is None:
+            found = f"{name_of(packet.opcode)} of PSN {packet.psn}, which is new"
+            words = f"{found}, {waited / 1e6:.3f} ms after an RNR NAK for {asked / 1e6:g} ms"
+            self.eager = words, packet
+
+    def _has_waited(self, packet: Seen, waited: int, asked: int) -> Iterable[Breach]:
+        """Whether a refused packet comes again too soon, or others came in the meantime.
+
+        An RNR NAK that is lost behind this point is obeyed by nobody: only when most
+        are not, it is the sender's doing.
+        """
+        eager, self.eager = self.eager, None
+        excused, self.excused = self.excused, False
+        if excused and waited < asked:
+            return
+        self.waits += 1
+        if waited >= TIMER_TOLERANCE * asked:
+            if eager is not None:
+                yield RNR_NEW, *eager
+            return
+        self.hasty += 1
+        if self.hasty >= NO_ACCIDENT and 2 * self.hasty > self.waits:
+            found = f"PSN {packet.psn} again {waited / 1e6:.3f} ms after the RNR NAK"
+            yield RNR_WAIT, f"{found}, expected at least {asked / 1e6:g} ms", packet
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """A NAK, or a response that must not come."""
+        what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
+        if verdict is Verdict.COPY:
+            return
+        yield from self._after_the_end(packet)
+        if what is AckKind.ACK:
+            self._settle(packet)
+            return
+        if packet.opcode not in _ACKNOWLEDGE:
+            return
+        value = code(packet.syndrome)
+        if what is AckKind.RNR_NAK:
+            if self.missing is not None and self.missing.psn == packet.psn:
+                self.missing = None  # it has come, to be refused
+            if self.refused is None or self.refused.psn != packet.psn:
+                self.refused = packet
+        elif value == NakCode.PSN_SEQUENCE_ERROR and self.life.newest is not None:
+            yield from self._sequence(packet)
+        elif value in _FATAL:
+            self.fatal = packet
+            request = self.life.requests.get(packet.psn)
+            is_send = request is not None and INFO[request.opcode].operation is Operation.SEND
+            if value == NakCode.REMOTE_OPERATIONAL_ERROR and is_send:
+                yield TOO_LONG, f"SEND of PSN {packet.psn} answered with NAK 0x63", packet
+
+    def _sequence(self, packet: Seen) -> Iterable[Breach]:
+        missing, refused = self.missing, self.refused
+        again = missing is not None and missing.psn == packet.psn
+        self.repeats = self.repeats + 1 if again else 0
+        certain = self._is_no_accident(packet)
+        if missing is not None and again:
+            if certain:
+                yield self._twice(missing, packet)
+        elif refused is not None and refused.psn == packet.psn:
+            yield AFTER_RNR, f"sequence NAK for PSN {packet.psn} after its RNR NAK", packet
+        if refused is not None and refused.psn == packet.psn:
+            self.excused = True
+        if not again:
+            self.missing, self.duplicates = packet, False
+        front = self.life.front
+        if front is None or distance(packet.psn, front.psn) < 0:
+            return
+        if self.life.was_answered_later(front, packet):
+            found = f"NAK of PSN {packet.psn}"
+            yield ACKNOWLEDGED, f"{found}, {front.psn} had been acknowledged", packet
+
+    def _twice(self, missing: Seen, packet: Seen) -> Breach:
+        found = f"PSN {packet.psn} NAKed again (first in packet {missing.number})"
+        if self.duplicates:
+            return AFTER_DUPLICATE, f"{found} after a duplicate of an older packet", packet
+        return ONCE, f"{found}, and not sent in between", packet
+
+    def _is_no_accident(self, packet: Seen) -> bool:
+        """Whether a NAK was sent again for nothing.
+
+        It was, if the responder sent nothing in between. Else the packet may have come
+        unseen, to be refused with an RNR NAK unseen as well; and without a counting IP
+        identification it may be a copy by the network or a mirror, which come in twos.
+        """
+        latest, self.latest = self.latest, packet
+        if latest is not None and self.life.answer_ids.is_next(latest, packet):
+            return True
+        return self.repeats >= NO_ACCIDENT - 1
+
+    def _settle(self, packet: Seen) -> None:
+        """What is acknowledged has come, whether it was seen here or not."""
+        if self.missing is not None and distance(self.missing.psn, packet.psn) >= 0:
+            self.missing = None
+        if self.refused is not None and distance(self.refused.psn, packet.psn) >= 0:
+            self.refused = None
+
+    def _after_the_end(self, packet: Seen) -> Iterable[Breach]:
+        fatal = self.fatal
+        if fatal is None or distance(fatal.psn, packet.psn) < 0:
+            return
+        if self.life.was_answered_later(fatal, packet):
+            found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+            yield (
+                SILENCE,
+                f"{found} after {describe(fatal.syndrome)} in packet {fatal.number}",
+                packet,
+            )

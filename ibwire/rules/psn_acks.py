@@ -1,0 +1,317 @@
+"""What acknowledgements say: PSNs that were sent, messages that were completed, in order."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from ibwire.connections.half import Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import ENDS, FRESH, Breach, Law, Life
+from ibwire.rules.packet import PacketRule, opcodes_where
+from ibwire_layers.headers import AETH
+from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
+from ibwire_layers.psn import MASK, distance
+from ibwire_layers.syndrome import AckKind, kind
+
+MSN = Rule(
+    "psn_acks.msn",
+    "The MSN of a response counts the messages that were completed, each new one once.",
+    Severity.ERROR,
+    "IBA 9.7.5.1, C9-148",
+    "rxe_resp.c execute; qib_rc.c qib_rc_rcv; all RC captures",
+)
+SENT = Rule(
+    "psn_acks.sent",
+    "A response names a PSN that was sent.",
+    Severity.ERROR,
+    "IBA 9.7.5.1",
+    "qib_rc.c qib_rc_rcv_resp drops others",
+)
+EARLY = Rule(
+    "psn_acks.early",
+    "A request is acknowledged after it was sent, unless the capture's clocks disagree.",
+    Severity.WARNING,
+    "IBA 9.7.5.1",
+    "qib_rc.c qib_rc_rcv_resp drops others",
+)
+BEFORE_FIRST = Rule(
+    "psn_acks.before-first",
+    "The acknowledgement of a duplicate names the newest PSN that was executed.",
+    Severity.WARNING,
+    "IBA 9.7.5.1.4, C9-105",
+    "rxe names 0xFFFFFF before the first SEND, WRITE or atomic: probe-odd-frames",
+    ("rxe",),
+)
+STALE = Rule(
+    "psn_acks.stale",
+    "The PSNs of acknowledgements do not go back.",
+    Severity.WARNING,
+    "IBA 9.7.5.1",
+    "the PSN of rxe's ACKs does not move with READs: probe-odd-frames; qib_rc.c qib_rc_rcv_error",
+    ("rxe", "rdmavt"),
+)
+KIND = Rule(
+    "psn_acks.kind",
+    "A READ is answered by READ responses, an atomic by ATOMIC ACKNOWLEDGE, FLUSH and ATOMIC "
+    "WRITE by an empty READ RESPONSE ONLY, and nothing else by any of them.",
+    Severity.ERROR,
+    "IBA 9.7.5.1",
+    "rxe_resp.c acknowledge; rc-transport facts 2, 10",
+)
+ASKED = Rule(
+    "psn_acks.ack-req",
+    "Only requests of reliable services ask for an acknowledgement.",
+    Severity.WARNING,
+    "IBA 9.2.1",
+    "rc-transport facts 5",
+)
+ASKED_MAD = Rule(
+    "psn_acks.ack-req-mad",
+    "Management datagrams do not ask for an acknowledgement.",
+    Severity.WARNING,
+    "IBA 9.2.1",
+    "rxe sets AckReq on QP1: cm-rping; native IB does not: third-party/infiniband_native_part1",
+    ("rxe",),
+    is_trait=True,
+)
+
+RULES = (MSN, SENT, EARLY, BEFORE_FIRST, STALE, KIND, ASKED, ASKED_MAD)
+
+MAX_UNSEEN = 1 << 16
+"""A capture may lack so many packets in a row; a response further ahead answers nothing."""
+NEARBY = 1 << 12
+"""PSNs around 0xFFFFFF that make an ACK of it an ordinary one."""
+KEEP_MESSAGES = 512
+"""Messages of which it is remembered where they end."""
+
+_UNASKING = opcodes_where(
+    lambda info: info.is_response or info.service not in (Service.RC, Service.XRC, Service.RD)
+)
+_AETH = frozenset(code for code, info in INFO.items() if AETH in info.headers)
+_ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
+
+_MANAGEMENT_QPS = 2
+"""QP 0 and QP 1 (IBA 3.9.4)."""
+
+PACKET_RULES = (
+    PacketRule(
+        ASKED,
+        lambda chunk: (
+            chunk.are(_UNASKING)
+            & (chunk["bth.a"] != 0)
+            & (chunk["bth.destqp"] >= _MANAGEMENT_QPS)
+            & (chunk.opcode != OpCode.CNP)
+        ),
+        lambda chunk, row: f"{name_of(int(chunk.opcode[row]))} with AckReq 1, expected 0",
+    ),
+    PacketRule(
+        ASKED_MAD,
+        lambda chunk: (
+            chunk.are(_UNASKING)
+            & (chunk["bth.a"] != 0)
+            & (chunk["bth.destqp"] < _MANAGEMENT_QPS)
+            & (chunk.opcode != OpCode.CNP)
+        ),
+        lambda chunk, row: (
+            f"{name_of(int(chunk.opcode[row]))} to QP {chunk['bth.destqp'][row]} with AckReq 1, "
+            "expected 0"
+        ),
+    ),
+)
+
+
+class Messages(Law):
+    """Messages are counted as they are sent; every AETH says how far the responder has counted.
+
+    How many there were before the capture is not known. Each response narrows it:
+    a responder has completed all messages up to the PSN that it names, and none
+    that was not sent. A response that counts messages which were not seen here
+    shows that the capture lacks some, or begins while things are sent again; so
+    nothing is said until a newer response has confirmed the reckoning. Laws about
+    credits use the result.
+    """
+
+    __slots__ = ("_confirmed", "_ends", "_high", "_last", "_low", "_since", "_suspect", "sent")
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self._since: int | None = None
+        self._ends: list[int] = []
+        """Last PSNs of the newest messages, unwrapped; the READ's own PSN of a READ."""
+        self.sent = 0
+        """Messages whose end was sent since `_since`."""
+        self._low = self._high = 0
+        """Bounds of the MSN before the first of them."""
+        self._last: tuple[int, int] | None = None
+        """PSN, unwrapped, and MSN of the newest response that fitted; `None`: no bounds known."""
+        self._confirmed = False
+        """The MSN has gone on as it should since the bounds were taken."""
+        self._suspect: tuple[str, Seen, Seen] | None = None
+        """Words and response with an MSN that counts too much, and the request before it."""
+
+    def _forget(self, psn: int | None) -> None:
+        self._since = psn
+        self._ends = []
+        self.sent = 0
+        self._last = None
+        self._confirmed = False
+
+    @property
+    def before(self) -> int | None:
+        """MSN before the first message that was counted, if that is certain."""
+        certain = self._confirmed and self._low == self._high
+        return self._low & MASK if certain else None
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Count a message when its last packet is sent."""
+        if verdict not in FRESH:
+            return
+        psn = self.life.unwrapped(packet.psn)
+        suspect, self._suspect = self._suspect, None
+        if suspect is not None:
+            words, response, newest = suspect
+            if self.life.request_ids.is_next(newest, packet):
+                yield MSN, words, response
+        if verdict is Verdict.GAP or self._since is None or suspect is not None:
+            self._forget(psn)
+        if packet.opcode in ENDS and psn is not None:
+            self.sent += 1
+            self._ends.append(psn)
+            if len(self._ends) > 2 * KEEP_MESSAGES:
+                del self._ends[:KEEP_MESSAGES]
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare the MSN with what may have been completed."""
+        psn = self.life.unwrapped(packet.psn)
+        following = self.life.half.next
+        if psn is None or self._since is None or packet.opcode not in _AETH:
+            return
+        if verdict is Verdict.UNKNOWN or (following is not None and psn >= following):
+            return
+        upto = psn if kind(packet.syndrome) is AckKind.ACK else psn - 1
+        forgotten = self.sent - len(self._ends)
+        done = forgotten + bisect_right(self._ends, upto)
+        if upto < self._since or (forgotten and done == forgotten) or self._suspect is not None:
+            return
+        last = self._last
+        high = packet.msn - done
+        if last is not None:
+            high = self._high + distance(self._high & MASK, high & MASK)
+        low = high - (self.sent - done)
+        newer = last is None or upto > last[0]
+        if last is None or max(low, self._low) > min(high, self._high):
+            if self._confirmed:
+                yield from self._wrong(packet, done, low > self._high)
+            if newer or last is None:
+                self._low, self._high, self._confirmed = low, high, False
+                self._last = upto, packet.msn
+            return
+        self._low, self._high = max(low, self._low), min(high, self._high)
+        if newer:
+            self._confirmed = self._confirmed or distance(last[1], packet.msn) > 0
+            self._last = upto, packet.msn
+
+    def _wrong(self, packet: Seen, done: int, too_much: bool) -> Iterable[Breach]:
+        """An MSN that is out of bounds: too small for certain, or perhaps too large."""
+        fewest, most = (self._low + done) & MASK, (self._high + self.sent) & MASK
+        expected = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        words = f"{name_of(packet.opcode)} with MSN {packet.msn}, expected {expected}"
+        newest = self.life.newest
+        if not too_much:
+            yield MSN, words, packet
+        elif newest is not None:
+            self._suspect = words, packet, newest
+
+
+class Acknowledged(Law):
+    """Which PSNs responses name."""
+
+    __slots__ = ("ahead",)
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self.ahead: int | None = None
+        """An unwrapped PSN that was acknowledged and has not been seen as a request."""
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Whether it had been acknowledged before it was sent."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or verdict is Verdict.COPY:
+            return
+        psn = self.life.unwrapped(packet.psn)
+        newest = self.life.newest
+        if verdict is not Verdict.NEW or psn is None or psn > ahead or newest is None:
+            return
+        # Otherwise the capture may lack the first time that it was sent.
+        if self.life.request_ids.is_next(newest, packet):
+            yield EARLY, f"PSN {packet.psn} is sent after it was acknowledged", packet
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Whether its PSN was sent, and does not go back."""
+        half = self.life.half
+        psn = self.life.unwrapped(packet.psn)
+        if psn is None or half.next is None:
+            return
+        is_ack = packet.opcode in _ACKNOWLEDGE and kind(packet.syndrome) is AckKind.ACK
+        if is_ack and packet.psn == MASK and abs(psn - half.next) > NEARBY:
+            yield (
+                BEFORE_FIRST,
+                f"ACK of PSN 0xFFFFFF, where {(half.next - 1) & MASK} was sent last",
+                packet,
+            )
+            return
+        if psn >= half.next:
+            yield from self._unsent(packet, psn)
+            return
+        front = self.life.front
+        if not is_ack or front is None or verdict is Verdict.COPY:
+            return
+        if distance(front.psn, packet.psn) >= 0:
+            return
+        if self.life.answer_ids.left_later(front, packet, otherwise=False):
+            yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
+
+    def _unsent(self, packet: Seen, psn: int) -> Iterable[Breach]:
+        half, newest = self.life.half, self.life.newest
+        if newest is None or self.life.span(newest) is None:
+            return
+        assert half.next is not None
+        if psn - half.next > MAX_UNSEEN:
+            found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+            yield SENT, f"{found}, where {(half.next - 1) & MASK} was sent last", packet
+        elif kind(packet.syndrome) is AckKind.ACK and packet.opcode in _AETH:
+            self.ahead = psn
+
+
+_ANSWERS = {
+    Operation.READ: Operation.READ_RESPONSE,
+    Operation.FLUSH: Operation.READ_RESPONSE,
+    Operation.ATOMIC_WRITE: Operation.READ_RESPONSE,
+    Operation.COMPARE_SWAP: Operation.ATOMIC_ACKNOWLEDGE,
+    Operation.FETCH_ADD: Operation.ATOMIC_ACKNOWLEDGE,
+}
+"""Operations that have an answer of their own."""
+
+
+class Kind(Law):
+    """Which kind of response a request gets."""
+
+    __slots__ = ()
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare it with the request that has its PSN, if that was seen."""
+        info = INFO[packet.opcode]
+        request = self.life.requests.get(packet.psn)
+        if info.operation is Operation.ACKNOWLEDGE or request is None:
+            return
+        asked = INFO[request.opcode].operation
+        expected = _ANSWERS.get(asked, Operation.ACKNOWLEDGE)
+        empty = asked in (Operation.FLUSH, Operation.ATOMIC_WRITE)
+        if info.operation is expected and not (empty and packet.size):
+            return
+        if self.life.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
+            return
+        found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+        yield KIND, f"{found}, where {name_of(request.opcode)} was sent", packet

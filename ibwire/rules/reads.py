@@ -1,0 +1,203 @@
+"""RDMA READ: responses in order and of the right size, asked for again where they stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ibwire.connections.half import Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import FRESH, READ_REQUESTS, Breach, Law, Life
+from ibwire_layers.opcodes import INFO, Operation, Position, name_of
+from ibwire_layers.psn import MASK
+
+ORDER = Rule(
+    "reads.order",
+    "The responses of a READ are FIRST, MIDDLE ..., LAST, or ONLY, one for each PSN it reserves.",
+    Severity.ERROR,
+    "IBA 9.7.2, 9.7.5.1",
+    "rxe_comp.c check_ack; qib_rc.c qib_rc_rcv_resp; read-bw",
+)
+SIZE = Rule(
+    "reads.size",
+    "FIRST and MIDDLE responses of a READ fill the path MTU, LAST and ONLY hold what is left.",
+    Severity.ERROR,
+    "IBA 9.7.5.1",
+    "qib_rc.c qib_rc_rcv_resp",
+)
+FROM_MIDDLE = Rule(
+    "reads.replay",
+    "A READ that is asked for again from a later PSN is answered beginning with FIRST or ONLY.",
+    Severity.WARNING,
+    "IBA 9.7.5.1.4",
+    "rxe begins with MIDDLE or LAST: drop-read-response.b, loss-ack-only.b",
+    ("rxe",),
+)
+RESTART = Rule(
+    "reads.restart",
+    "A READ is asked for again at a multiple of the path MTU: its address, length and PSN move "
+    "on together, its R_Key stays.",
+    Severity.ERROR,
+    "IBA 9.7.5.1.4",
+    "qib_rc.c qib_rc_rcv_error, reset_psn; rxe_req.c req_retry; drop-read-response.a",
+)
+RESERVED = Rule(
+    "reads.reserved",
+    "A READ reserves a PSN for each of its responses; the next request has the PSN after them.",
+    Severity.ERROR,
+    "IBA 9.7.2",
+    "rxe_req.c update_wqe_psn; qib_rc.c qib_make_rc_req; rcx-psn-wrap",
+)
+OUTSTANDING = Rule(
+    "reads.outstanding",
+    "No more READs and atomics are outstanding than the connection was set up for.",
+    Severity.ERROR,
+    "IBA 9.7.4",
+    "rxe_resp.c check_resource; NAK 0x61 in rdmavt; the CM's initiator depth",
+)
+
+RULES = (ORDER, SIZE, FROM_MIDDLE, RESTART, RESERVED, OUTSTANDING)
+
+NO_ACCIDENT = 3
+"""So many times is the responder's doing."""
+
+_COUNTED = frozenset(("RDMA_READ", "COMPARE_SWAP", "FETCH_ADD"))
+"""Verbs that take a place of the initiator depth in every implementation."""
+
+
+class Requests(Law):
+    """READ requests, new ones and such that ask for a rest."""
+
+    __slots__ = ()
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare it with the READ whose PSNs it uses."""
+        covering = self.life.covering(packet.psn)
+        if not covering or verdict is Verdict.COPY:
+            return
+        read = covering[-1]
+        place = (packet.psn - read.psn) & MASK
+        if packet.opcode not in READ_REQUESTS:
+            if place:
+                count = self.life.span(read)
+                found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+                yield (
+                    RESERVED,
+                    f"{found}, expected {(read.psn + (count or 1)) & MASK} after a READ",
+                    packet,
+                )
+            return
+        if verdict in FRESH:
+            return
+        done = place * (self.life.mtu or 0)
+        found_at = packet.va, packet.dma_len, packet.rkey
+        expected = (read.va + done) & 0xFFFFFFFFFFFFFFFF, read.dma_len - done, read.rkey
+        if found_at != expected and (read.dma_len or packet.dma_len):
+            words = "address 0x{:x}, {} bytes, R_Key 0x{:x}"
+            found = f"READ of PSN {packet.psn} again with {words.format(*found_at)}"
+            yield RESTART, f"{found}, expected {words.format(*expected)}", packet
+
+
+class Responses(Law):
+    """What comes under each PSN that a READ reserves."""
+
+    __slots__ = ("_before", "_replays", "_starts")
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self._before: Seen | None = None
+        """The response before."""
+        self._starts = 0
+        """How often a READ seemed to be answered from the start in the middle."""
+        self._replays = 0
+        """How often one that was asked for again seemed to be answered from the middle."""
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare it with every request that asked for it."""
+        yield from self._too_many(packet, verdict)
+        yield from self._compare(packet, verdict)
+        self._before = packet
+
+    def _compare(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        info = INFO[packet.opcode]
+        if info.operation is not Operation.READ_RESPONSE:
+            return
+        covering = self.life.covering(packet.psn)
+        if not covering:
+            return
+        mtu = self.life.mtu
+        expected: dict[Position, int] = {}
+        for read in covering:
+            place, count = (packet.psn - read.psn) & MASK, self.life.span(read) or 1
+            left = read.dma_len - place * (mtu or 0)
+            size = left if place == count - 1 else mtu or 0
+            expected.setdefault(_position(place, count), size)
+        found = f"{info.opcode.name} of PSN {packet.psn}"
+        if info.position in _INSIDE and self._begins_unsure(packet, covering):
+            return
+        if info.position not in expected and self._may_be_restarted(info.position, packet):
+            return
+        if info.position not in expected:
+            words = " or ".join(position.name for position in expected)
+            yield (
+                ORDER,
+                f"{found} answers the READ of PSN {covering[-1].psn}, expected {words}",
+                packet,
+            )
+        elif packet.size != expected[info.position]:
+            yield (
+                SIZE,
+                f"{found} with {packet.size} bytes, expected {expected[info.position]}",
+                packet,
+            )
+        elif info.position in _INSIDE and self._is_replay(packet, verdict, covering):
+            yield FROM_MIDDLE, f"{found} is the first answer to packet {covering[0].number}", packet
+
+    def _is_replay(self, packet: Seen, verdict: Verdict, covering: list[Seen]) -> bool:
+        """Whether it begins the answer to a READ that was asked for again.
+
+        A first answer that was held up on the way looks the same, unless the responder
+        counts its IP identification.
+        """
+        if verdict is not Verdict.RESENT or len(covering) < 2 or covering[0].psn != packet.psn:
+            return False
+        self._replays += 1
+        return self.life.answer_ids.counts or self._replays >= NO_ACCIDENT
+
+    def _may_be_restarted(self, position: Position, packet: Seen) -> bool:
+        """Whether it may answer a READ that was asked for again, which the capture lacks."""
+        if position not in (Position.FIRST, Position.ONLY):
+            return False
+        if self._before is not None and self.life.answer_ids.is_next(self._before, packet):
+            return False
+        self._starts += 1
+        return self._starts < NO_ACCIDENT
+
+    def _begins_unsure(self, packet: Seen, covering: list[Seen]) -> bool:
+        """Whether the READ that it answers first may ask for the rest of one not seen here."""
+        same = all(read.psn == packet.psn for read in covering)
+        return same and covering[-1].number in self.life.unsure
+
+    def _too_many(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """When the oldest READ is answered, all newer ones were outstanding with it."""
+        half = self.life.half
+        most = half.connection.max_reads[half.end]
+        if most is None or verdict is not Verdict.NEW or not half.messages:
+            return
+        open_reads = [each for each in half.reads if each.verb in _COUNTED]
+        if len(open_reads) <= most or packet.psn != open_reads[0].first & MASK:
+            return
+        found = f"{len(open_reads)} READs and atomics outstanding"
+        yield OUTSTANDING, f"{found}, expected at most {most}", self.life.newest or packet
+
+
+_INSIDE = (Position.MIDDLE, Position.LAST)
+
+
+def _position(place: int, count: int) -> Position:
+    """Of the response number `place` (from 0) of `count`."""
+    if count == 1:
+        return Position.ONLY
+    if place == 0:
+        return Position.FIRST
+    return Position.LAST if place == count - 1 else Position.MIDDLE

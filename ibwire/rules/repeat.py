@@ -1,0 +1,254 @@
+"""What is sent again: the same as before, for a reason, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ibwire.connections.half import Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.atomics import REQUESTS as ATOMICS
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import FRESH, READ_REQUESTS, Breach, Law, Life
+from ibwire_layers.opcodes import OpCode, name_of
+from ibwire_layers.psn import MASK
+from ibwire_layers.syndrome import AckKind, kind
+
+SAME = Rule(
+    "repeat.same",
+    "A SEND or WRITE packet that is sent again has the opcode, length and RETH of the first time.",
+    Severity.ERROR,
+    "IBA 9.7.3, 9.7.5.1.4",
+    "qib_rc.c reset_psn; rxe_req.c req_retry; drop-one-middle, drop-one-last",
+)
+NEEDLESS = Rule(
+    "repeat.needless",
+    "A request that was acknowledged is not sent again, unless the acknowledgement was lost.",
+    Severity.NOTE,
+    "IBA 9.7.6.1.3",
+    "a timer of rxe runs on after all is acknowledged: rc-pingpong packet 81, send-lat, write-lat",
+    ("rxe",),
+)
+UNASKED = Rule(
+    "repeat.unasked-ack",
+    "Duplicates that do not ask for it need no acknowledgement.",
+    Severity.NOTE,
+    "IBA 9.7.5.1.4, C9-105",
+    "rxe acknowledges every duplicate: drop-one-last; rdmavt only those that ask",
+    ("rxe",),
+)
+SELECTIVE = Rule(
+    "repeat.selective",
+    "A requester that goes back sends everything again from there on.",
+    Severity.NOTE,
+    "IBA 9.9.3",
+    "selective repeat of NVIDIA adapters (ROCE_ACCL, selective_repeat); rc-transport facts 21",
+    ("connectx",),
+)
+RETRIES = Rule(
+    "repeat.retries",
+    "Without an answer a request is sent again at most 7 times.",
+    Severity.ERROR,
+    "IBA 9.7.6.1.3",
+    "rxe takes 7 for infinite (rxe_comp.c); adaptive retransmission of NVIDIA adapters tries more",
+    ("rxe", "connectx"),
+)
+
+RULES = (SAME, NEEDLESS, UNASKED, SELECTIVE, RETRIES)
+
+MOST_RETRIES = 7
+"""The retry count has 3 bits."""
+SKIPS = 3
+"""So many times is no accident."""
+
+_ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
+
+
+class Repeated(Law):
+    """What is sent again: whether it is the same as before, and whether there was a need."""
+
+    __slots__ = ("_asks", "_before", "_pending", "_refused", "_run")
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self._before: Seen | None = None
+        """The request before."""
+        self._run = False
+        """That was one that was sent again."""
+        self._asks = -1
+        """The highest PSN, unwrapped, of a request that is to be answered."""
+        self._pending: int | None = None
+        """A PSN that was sent again unasked, while the answer to the first could be under way."""
+        self._refused = False
+        """There was a NAK since the last new request."""
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare it with the first sending, and with what was answered since."""
+        psn = self.life.unwrapped(packet.psn)
+        if verdict is Verdict.COPY or psn is None:
+            return
+        before, self._before = self._before, packet
+        runs, self._run = self._run, verdict is Verdict.RESENT
+        if verdict is not Verdict.RESENT:
+            self._refused = self._refused and verdict not in FRESH
+            if packet.ack_req or packet.opcode in READ_REQUESTS:
+                self._asks = max(self._asks, psn)
+            return
+        first = self.life.requests.get(packet.psn)
+        if first is not None:
+            yield from _compare(first, packet)
+        found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+        if self._is_settled(psn):
+            if first is not None and packet.opcode not in READ_REQUESTS:
+                yield NEEDLESS, f"{found} sent again, which was acknowledged", packet
+            return
+        if not self._refused and packet.ack_req:
+            self._pending = psn
+        if not runs and before is not None and self._waits_for_nothing(before, packet):
+            yield NEEDLESS, f"{found} sent again, and nothing asks for an acknowledgement", packet
+
+    def _is_settled(self, psn: int) -> bool:
+        """Whether this and everything before it has been answered here."""
+        acked = self.life.acked
+        if acked is None or psn > acked:
+            return False
+        return all(read.first > psn for read in self.life.half.reads)
+
+    def _waits_for_nothing(self, before: Seen, packet: Seen) -> bool:
+        """Whether a requester goes back although no timer of its own should run."""
+        acked = self.life.acked
+        if self._refused or acked is None or self._asks > acked or self.life.half.reads:
+            return False
+        return self.life.request_ids.is_next(before, packet)
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Whether a packet that was sent again is now acknowledged a second time."""
+        what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
+        if what is not AckKind.ACK:
+            self._pending, self._refused = None, True
+        elif verdict is Verdict.STALE and self._pending == self.life.unwrapped(packet.psn):
+            self._pending = None
+            yield NEEDLESS, f"PSN {packet.psn} sent again, and acknowledged both times", packet
+
+
+class Retries(Law):
+    """How a requester goes back: how often, and whether it sends everything from there on."""
+
+    __slots__ = ("_acked", "_before", "_last", "_skips", "_start", "_times")
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self._before: Seen | None = None
+        """The request before."""
+        self._last: int | None = None
+        """Its last PSN, unwrapped, if it was one that was sent again."""
+        self._start = -1
+        """PSN from which on requests were sent again most recently."""
+        self._times = 0
+        """How often from there, since anything was acknowledged."""
+        self._acked: int | None = None
+        """The highest PSN that was acknowledged then."""
+        self._skips = 0
+        """How often it seemed that something was not sent again."""
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Follow the runs of what is sent again."""
+        psn = self.life.unwrapped(packet.psn)
+        if verdict is Verdict.COPY or psn is None:
+            return
+        before, self._before = self._before, packet
+        last, self._last = self._last, None
+        if verdict is Verdict.RESENT:
+            self._last = psn + (self.life.span(packet) or 1) - 1
+            if last is None or psn <= last:
+                yield from self._goes_back(psn, packet)
+        elif verdict is Verdict.NEW and last is not None and before is not None:
+            yield from self._goes_on(last, before, packet)
+
+    def _goes_back(self, psn: int, packet: Seen) -> Iterable[Breach]:
+        acked = self.life.acked
+        again = psn == self._start and acked == self._acked
+        self._times = self._times + 1 if again else 1
+        self._start, self._acked = psn, acked
+        # Where nothing was ever acknowledged the capture may have only one direction.
+        if self._times > MOST_RETRIES and acked is not None:
+            found = f"{name_of(packet.opcode)} of PSN {packet.psn} sent again {self._times} times"
+            yield RETRIES, f"{found}, expected at most {MOST_RETRIES}", packet
+
+    def _goes_on(self, last: int, before: Seen, packet: Seen) -> Iterable[Breach]:
+        """A new request: had all been sent again that was open?"""
+        following, acked = self.life.half.next, self.life.acked
+        if following is None or acked is None or acked >= min(last, following - 1):
+            return
+        if last + 1 < following and self._has_skipped(before, packet):
+            found = f"PSN {packet.psn} is new after PSN {last & MASK} was sent again"
+            missing = following - last - 1
+            yield SELECTIVE, f"{found}, expected the {missing} in between as well", packet
+
+    def _has_skipped(self, before: Seen, packet: Seen) -> bool:
+        """Whether nothing was sent between the request before and this one.
+
+        What was lost on the way to this point looks the same; only a sender that
+        counts its IP identification shows the difference at once.
+        """
+        if self.life.request_ids.counts:
+            return self.life.request_ids.is_next(before, packet)
+        self._skips += 1
+        return self._skips >= SKIPS
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """An RNR NAK begins the count anew."""
+        if packet.syndrome >= 0 and kind(packet.syndrome) is AckKind.RNR_NAK:
+            self._times = 0
+        return ()
+
+
+def _compare(first: Seen, packet: Seen) -> Iterable[Breach]:
+    if packet.opcode in ATOMICS and first.opcode in ATOMICS:
+        return  # the laws of atomics look at them
+    if packet.opcode != first.opcode:
+        found = f"PSN {packet.psn} sent again as {name_of(packet.opcode)}"
+        yield SAME, f"{found}, expected {name_of(first.opcode)}", packet
+    elif packet.opcode not in READ_REQUESTS:
+        now = packet.size, packet.dma_len, packet.va, packet.rkey
+        before = first.size, first.dma_len, first.va, first.rkey
+        if now != before:
+            words = "{} bytes, DMALen {}, address 0x{:x}, R_Key 0x{:x}"
+            found = f"{name_of(packet.opcode)} of PSN {packet.psn} sent again with"
+            yield SAME, f"{found} {words.format(*now)}, expected {words.format(*before)}", packet
+
+
+class Duplicates(Law):
+    """Acknowledgements of duplicates, counted against those that were asked for."""
+
+    __slots__ = ("_asked", "_duplicates", "_given")
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._duplicates = self._asked = self._given = 0
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Count a duplicate."""
+        if verdict in FRESH:
+            self._forget()
+        elif packet.opcode not in READ_REQUESTS and packet.opcode not in ATOMICS:
+            self._duplicates += 1
+            self._asked += packet.ack_req
+        return ()
+
+    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Count an answer to a duplicate."""
+        if verdict is not Verdict.STALE or packet.opcode not in _ACKNOWLEDGE:
+            return
+        if kind(packet.syndrome) is not AckKind.ACK:
+            return
+        self._given += 1
+        if self._asked < self._given <= self._duplicates:
+            found = f"ACK of PSN {packet.psn} for a duplicate"
+            yield (
+                UNASKED,
+                f"{found}: {self._asked} of {self._duplicates} asked, {self._given} came",
+                packet,
+            )

@@ -1,0 +1,84 @@
+"""Opcodes in order: a message is FIRST, MIDDLE ..., LAST, or ONLY, and nothing comes between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ibwire.connections.half import Verdict
+from ibwire.connections.packets import Seen
+from ibwire.rules.findings import Rule, Severity
+from ibwire.rules.life import ENDS, STARTS, Breach, Law, Life
+from ibwire.rules.packet import PacketRule, intact, opcodes_where
+from ibwire_layers.opcodes import INFO, name_of
+from ibwire_layers.psn import add
+
+ORDER = Rule(
+    "sequences.order",
+    "Between the first and the last packet of a message come only packets of that message.",
+    Severity.ERROR,
+    "IBA 9.7.4",
+    "rxe_resp.c check_op_seq; qib_rc.c qib_rc_rcv; NAK 0x61 in probe-odd-frames",
+)
+KNOWN = Rule(
+    "sequences.opcode",
+    "An opcode is one that the specification defines, or the manufacturer's own (0xE0 to 0xFF).",
+    Severity.ERROR,
+    "IBA 9.2.1",
+    "rc-transport facts 2; NAK 0x61 in rdmavt, dropped by rxe: probe-odd-frames",
+)
+SERVICE = Rule(
+    "sequences.service",
+    "A queue pair is spoken to in the opcodes of its own transport service.",
+    Severity.WARNING,
+    "IBA 9.6.1",
+    "rxe_recv.c check_type_state; probe-odd-frames",
+)
+
+RULES = (ORDER, KNOWN, SERVICE)
+
+_TABLE = opcodes_where(lambda info: True)
+_MANUFACTURER = 0xE0
+
+PACKET_RULES = (
+    PacketRule(
+        KNOWN,
+        lambda chunk: ~chunk.are(_TABLE) & (chunk.opcode < _MANUFACTURER),
+        lambda chunk, row: f"opcode 0x{chunk.opcode[row]:02x} is reserved",
+        intact,
+    ),
+)
+
+
+class Order(Law):
+    """Packets whose PSNs are neighbours are neighbours in a message, in whatever order they come.
+
+    Nothing is said of a packet whose predecessor was not the last one seen.
+    """
+
+    __slots__ = ("before",)
+
+    def __init__(self, life: Life) -> None:
+        super().__init__(life)
+        self.before: Seen | None = None
+
+    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+        """Compare with the request before, if that is its neighbour."""
+        before = self.before
+        self.before = packet
+        if before is None:
+            return
+        span = self.life.span(before)
+        if span is None or packet.psn != add(before.psn, span):
+            return
+        if not follows(before.opcode, packet.opcode):
+            ended = before.opcode in ENDS
+            expected = "the start of a message" if ended else "the rest of that message"
+            found = f"{name_of(packet.opcode)} follows {name_of(before.opcode)}"
+            yield ORDER, f"{found}, expected {expected}", packet
+
+
+def follows(before: int, opcode: int) -> bool:
+    """Whether a request may have the PSN after another one."""
+    if before in ENDS:
+        return opcode in STARTS
+    return opcode not in STARTS and INFO[before].operation is INFO[opcode].operation

@@ -1,0 +1,589 @@
+"""What an application does with a device: messages sent, received and compared byte by byte.
+
+A `Host` is a node: a device with applications that wake when something has
+completed or when their time has come. A `Flow` is one application at both ends of a
+connection: it posts messages in one direction, keeps receives posted at the far end,
+and compares every byte of every message with what it must be. The data of a message
+is a piece of pseudo-random bytes that differs from message to message, so a wrong
+place shows as well as a wrong byte.
+
+There is no protocol here: whatever happens between a post and its completion is the
+device's work.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Generic, NamedTuple, TypeVar
+
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import Time
+from ibwire.rc.attributes import AddressVector, QPState, QPType
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.device import Device
+from ibwire.rc.memory import MemoryRegion, ProtectionDomain
+from ibwire.rc.qp import QueuePair
+from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCFlags, WCStatus, WROpcode
+
+CONSUMING = frozenset({WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM})
+"""What takes a receive of the peer."""
+
+ATOMICS = frozenset({WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD})
+
+FIXED_SIZES = {
+    **dict.fromkeys(ATOMICS, 8),
+    WROpcode.ATOMIC_WRITE: 8,
+    WROpcode.FLUSH: 0,
+}
+"""Bytes of messages that have no other size."""
+
+_IMMEDIATE = frozenset({WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM})
+
+RECENT = 512
+"""Messages of an unreliable service that are remembered: by so many one may come late."""
+
+GRH_ROOM = 40
+"""Bytes before the payload in the receive buffer of a datagram (IBA 11.4.1.2)."""
+
+QKEY = 0x11111111
+"""Q_Key of datagram queue pairs made here."""
+
+
+Value = TypeVar("Value")
+
+
+class Host:
+    """A device and the applications on it, as a node."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.name = device.name
+        channel = device.create_channel()
+        self.cq = device.create_cq(device.limits.max_cqe, channel)
+        """Where every queue pair of the applications completes."""
+        self.cq.arm()
+        # Whether it has anything is asked after every frame: an event is the quickest way.
+        self._events = channel.events
+        self._handlers: list[Callable[[WC, Time], None]] = []
+        self._agenda: list[tuple[Time, int, Callable[[Time], None]]] = []
+        self._planned = 0
+        # Bound once: they are called for every frame.
+        self._receive = device.receive
+        self._poll_transmit = device.poll_transmit
+        self._poll_timeout = device.poll_timeout
+
+    def add_handler(self, handle: Callable[[WC, Time], None]) -> int:
+        """Have completions handed over: those whose `wr_id` is what it returns, plus a number."""
+        self._handlers.append(handle)
+        return len(self._handlers) - 1 << _SHIFT
+
+    def at(self, time: Time, act: Callable[[Time], None]) -> None:
+        """Do something at a time, in the order of asking when the times are equal."""
+        self._planned += 1
+        heappush(self._agenda, (time, self._planned, act))
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Take a frame that has arrived whole."""
+        self._receive(frame, now)
+        if self._events:
+            self.collect(now)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next frame to send; `None` when there is none that may leave."""
+        frame = self._poll_transmit(now, 0, grant)
+        # Unreliable sends complete by being sent, and local errors by the attempt.
+        while self._events:
+            self.collect(now)
+            if frame is None:
+                frame = self._poll_transmit(now, 0, grant)
+        return frame
+
+    def poll_timeout(self) -> Time | None:
+        """When the device or an application wants to be woken."""
+        due = self._poll_timeout()
+        agenda = self._agenda
+        if agenda and (due is None or agenda[0][0] < due):
+            return agenda[0][0]
+        return due
+
+    def handle_timeout(self, now: Time) -> None:
+        """Do what is due by `now`."""
+        self.device.handle_timeout(now)
+        agenda = self._agenda
+        while agenda and agenda[0][0] <= now:
+            heappop(agenda)[2](now)
+        if self._events:
+            self.collect(now)
+
+    def collect(self, now: Time) -> None:
+        """Hand completions to their applications until there are no more."""
+        cq, handlers = self.cq, self._handlers
+        while len(cq):
+            for wc in cq.poll(256):
+                handlers[wc.wr_id >> _SHIFT](wc, now)
+        self._events.clear()
+        cq.arm()
+
+
+class Choice(Generic[Value]):
+    """What each message of a flow gets: values in turn, or drawn with weights."""
+
+    def __init__(self, values: Sequence[Value], weights: Sequence[int] | None = None) -> None:
+        self.values = values
+        self._total: list[int] = []
+        if weights is not None:
+            total = 0
+            for weight in weights:
+                total += weight
+                self._total.append(total)
+
+    def pick(self, number: int, draw: random.Random) -> Value:
+        """The value of a message; `number` counts from 0."""
+        if len(self.values) == 1:
+            return self.values[0]
+        if not self._total:
+            return self.values[number % len(self.values)]
+        return draw.choices(self.values, cum_weights=self._total)[0]
+
+    def possible(self, number: int) -> Sequence[Value]:
+        """The values that a message may get."""
+        if not self._total:
+            return [self.values[number % len(self.values)]]
+        before = [0, *self._total]
+        return [
+            value
+            for value, low, high in zip(self.values, before, self._total, strict=False)
+            if low < high
+        ]
+
+
+class Between:
+    """Sizes drawn from a range, both ends included."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self.values = (low, high)
+
+    def pick(self, number: int, draw: random.Random) -> int:
+        """The size of a message."""
+        return draw.randint(*self.values)
+
+    def possible(self, number: int) -> Sequence[int]:
+        """The least and the most that a message may get."""
+        return self.values
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A message that the application gets wrong on purpose."""
+
+    kind: str
+    """`rkey`: a key that opens nothing; `bounds`: an address behind the memory;
+    `lkey`: the sender's own key opens nothing."""
+    message: int
+    """Its number, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receives:
+    """How the far end keeps receives posted."""
+
+    posted: int
+    """How many from the start."""
+    start: Time = 0
+    """When the first are posted."""
+    service: Time = 0
+    """How long the application is busy with each message, one after the other, before it
+    posts the receive again."""
+    repost: bool = True
+    size: int | None = None
+    """Bytes of each buffer; `None` for those of the largest message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a flow sends."""
+
+    opcodes: Choice[WROpcode]
+    sizes: Choice[int] | Between
+    count: int
+    window: int
+    """Messages posted and not completed, at most."""
+    start: Time
+    receives: Receives
+    every: Time = 0
+    """Time from one message to the next at least."""
+    inline: bool = False
+    mistake: Mistake | None = None
+    traffic_class: int = 0
+    """Of datagrams; a connection has its own."""
+
+    def later(self, delay: Time) -> Traffic:
+        """The same, started later."""
+        return replace(self, start=self.start + delay) if delay else self
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest message."""
+        fixed = [FIXED_SIZES[each] for each in self.opcodes.values if each in FIXED_SIZES]
+        free = self.sizes.values if len(fixed) < len(self.opcodes.values) else ()
+        return max(*fixed, *free, 0, 0)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that a flow of this traffic takes at both ends."""
+        slot = _slot(self.largest)
+        receives = self.receives.posted * _slot(self.receives.size or self.largest)
+        return 2 * self.window * slot + receives + 3 * slot
+
+
+class Contents:
+    """Pseudo-random bytes, of which every message is a piece."""
+
+    SPAN = 1 << 20
+    """Pieces begin at so many different places: a power of two, so that an odd stride
+    visits each before it repeats one."""
+
+    def __init__(self, seed: int, largest: int) -> None:
+        self.data = random.Random(f"{seed}/contents").randbytes(self.SPAN + largest)
+
+    def place(self, flow: int, message: int) -> int:
+        """Where the piece of a message begins."""
+        return (flow * 0x9E3779B1 + message * 0x10DCD) & self.SPAN - 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """How the messages of a flow have fared."""
+
+    messages: int
+    """How many there are to be."""
+    posted: int = 0
+    statuses: Counter[WCStatus] = field(default_factory=Counter)
+    """Completions of sends."""
+    verified: int = 0
+    """Messages of which every byte was right."""
+    verified_bytes: int = 0
+    wrong: int = 0
+    """Messages with a byte, length or immediate that was not right."""
+    receive_errors: Counter[WCStatus] = field(default_factory=Counter)
+    """Completions of receives in error, but for those flushed."""
+    started: Time | None = None
+    """When the first message was posted."""
+    ended: Time = 0
+    """When the last one completed or was verified."""
+
+    @property
+    def success(self) -> int:
+        """Sends that completed well."""
+        return self.statuses[WCStatus.SUCCESS]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the connection failed."""
+        return len(self.statuses) > (WCStatus.SUCCESS in self.statuses)
+
+    @property
+    def unfinished(self) -> int:
+        """Messages of which nobody knows how they ended; those that a failed connection
+        never posted are not among them."""
+        done = self.statuses.total()
+        return (self.posted if self.failed else self.messages) - done
+
+    def take_in(self, size: int, is_right: bool, now: Time) -> None:
+        """A message has been compared."""
+        self.ended = now
+        if is_right:
+            self.verified += 1
+            self.verified_bytes += size
+        else:
+            self.wrong += 1
+
+
+class Message(NamedTuple):
+    """A message under way."""
+
+    number: int
+    opcode: WROpcode
+    size: int
+    place: int
+    """Where its data begins in the contents; of an atomic, the number it must find."""
+
+
+class Flow:
+    """Messages of one application from one end of a connection to the other."""
+
+    def __init__(
+        self,
+        number: int,
+        traffic: Traffic,
+        contents: Contents,
+        sender: Host,
+        qp: QueuePair,
+        receiver: Host,
+        peer: QueuePair,
+        seed: int,
+    ) -> None:
+        """number: tells the flows of a run apart; their data and draws differ."""
+        self.number = number
+        self.traffic = traffic
+        self.qp = qp
+        self.peer = peer
+        self.tally = Tally(traffic.count)
+        self._sender = sender
+        self._contents = contents
+        self._random = random.Random(f"{seed}/flow/{number}")
+        self._first_wr_id = sender.add_handler(self._sent)
+        self._slot = _slot(traffic.largest)
+        self._is_late = False
+        """Whether a wake for the next message is planned."""
+        size = traffic.window * self._slot
+        self._local = _register(qp.pd, size)
+        self._remote = _register(peer.pd, size)
+        self._counter = _register(peer.pd, 8)
+        self._expected_count = 0
+        """What the counter of atomics is once all that is posted has been executed."""
+        self._under_way: deque[Message] = deque()
+        self._receiving: Receiving | None = None
+        if any(opcode in CONSUMING for opcode in traffic.opcodes.values):
+            self._receiving = Receiving(self, receiver)
+        sender.at(traffic.start, self._post)
+
+    def expects(self, message: Message) -> bool:
+        """Whether what a WRITE with immediate has left in the peer's memory is right."""
+        return self._holds(self._remote, message)
+
+    def data(self, message: Message) -> bytes:
+        """What a message carries."""
+        return self._contents.data[message.place : message.place + message.size]
+
+    def finish(self) -> None:
+        """At the end of a run: look at what only then is certain."""
+        tally = self.tally
+        if tally.success == tally.posted and self._counter.load64(0) != self._expected_count:
+            tally.wrong += 1
+
+    def _post(self, now: Time) -> None:
+        """Post messages as far as count, window, pace and send queue let it."""
+        tally, traffic = self.tally, self.traffic
+        if tally.started is None:
+            tally.started = now
+        while (
+            tally.posted < traffic.count
+            and len(self._under_way) < traffic.window
+            and self.qp.state is QPState.RTS
+        ):
+            due = traffic.start + tally.posted * traffic.every
+            if due > now:
+                if not self._is_late:
+                    self._is_late = True
+                    self._sender.at(due, self._resume)
+                return
+            self._post_one(tally.posted)
+
+    def _resume(self, now: Time) -> None:
+        self._is_late = False
+        self._post(now)
+
+    def _post_one(self, number: int) -> None:
+        traffic = self.traffic
+        opcode = traffic.opcodes.pick(number, self._random)
+        size = FIXED_SIZES.get(opcode, -1)
+        if size < 0:
+            size = traffic.sizes.pick(number, self._random)
+        place = self._contents.place(self.number, number)
+        message = Message(number, opcode, size, place)
+        start = number % traffic.window * self._slot
+        wr = SendWR(
+            opcode,
+            [SGE(self._local.iova + start, size, self._local.lkey)] if size else (),
+            _INLINE if traffic.inline and opcode in _COPIED else SendFlags.SIGNALED,
+            self._first_wr_id + number,
+            remote_addr=self._remote.iova + start,
+            rkey=self._remote.rkey,
+        )
+        if opcode in ATOMICS:
+            message = self._prepare_atomic(wr, message)
+        elif opcode is WROpcode.RDMA_READ:
+            self._remote.buffer[start : start + size] = self.data(message)
+        elif opcode is WROpcode.ATOMIC_WRITE:
+            wr.atomic_data = self.data(message)
+        elif opcode is WROpcode.FLUSH:
+            wr.length = self._slot
+        else:
+            self._local.buffer[start : start + size] = self.data(message)
+            if opcode in _IMMEDIATE:
+                wr.imm_data = number & 0xFFFFFFFF
+        if self.qp.qp_type is QPType.UD:
+            wr.ah = AddressVector(
+                dgid=self.peer.device.gids[0],
+                dlid=self.peer.device.lid,
+                traffic_class=traffic.traffic_class,
+                is_global=self.qp.device.link != "ib",
+            )
+            wr.remote_qpn, wr.remote_qkey = self.peer.number, QKEY
+        if traffic.mistake is not None and traffic.mistake.message == number:
+            self._err(wr, traffic.mistake.kind)
+        self._under_way.append(message)
+        self.tally.posted += 1
+        if self._receiving is not None and opcode in CONSUMING:
+            self._receiving.expected.append(message)
+        self.qp.post_send(wr)
+
+    def _prepare_atomic(self, wr: SendWR, message: Message) -> Message:
+        before = self._expected_count
+        wr.remote_addr = self._counter.iova
+        wr.rkey = self._counter.rkey
+        operand = int.from_bytes(self.data(message), "little")
+        if message.opcode is WROpcode.ATOMIC_FETCH_AND_ADD:
+            wr.compare_add = operand
+            self._expected_count = before + operand & 0xFFFF_FFFF_FFFF_FFFF
+        else:
+            wr.compare_add, wr.swap = before, operand
+            self._expected_count = operand
+        return message._replace(place=before)
+
+    def _err(self, wr: SendWR, kind: str) -> None:
+        if kind == "rkey":
+            wr.rkey ^= 0xFF
+        elif kind == "bounds":
+            wr.remote_addr = self._remote.iova + self._remote.length
+        else:
+            wr.sg_list = [SGE(sge.addr, sge.length, sge.lkey ^ 0xFF) for sge in wr.sg_list]
+
+    def _sent(self, wc: WC, now: Time) -> None:
+        """A send has completed: they do in order."""
+        tally = self.tally
+        message = self._under_way.popleft()
+        tally.statuses[wc.status] += 1
+        tally.ended = now
+        if wc.status is not WCStatus.SUCCESS:
+            return
+        opcode = message.opcode
+        if message.number != wc.wr_id & _MESSAGE:
+            tally.wrong += 1
+        elif opcode in ATOMICS:
+            start = message.number % self.traffic.window * self._slot
+            tally.take_in(8, self._local.load64(start) == message.place, now)
+        elif opcode is WROpcode.RDMA_READ:
+            tally.take_in(message.size, self._holds(self._local, message), now)
+        elif opcode not in CONSUMING:
+            tally.take_in(message.size, self._holds(self._remote, message), now)
+        self._post(now)
+
+    def _holds(self, region: MemoryRegion, message: Message) -> bool:
+        start = message.number % self.traffic.window * self._slot
+        return bytes(region.buffer[start : start + message.size]) == self.data(message)
+
+
+class Receiving:
+    """The far end of a flow: receives posted, and messages compared as they come in."""
+
+    def __init__(self, flow: Flow, host: Host) -> None:
+        self._is_reliable = flow.peer.qp_type is QPType.RC
+        self.expected: deque[Message] = deque(maxlen=None if self._is_reliable else RECENT)
+        """Messages posted and not yet received; of an unreliable service, those posted lately."""
+        self._seen: deque[Message] = deque(maxlen=RECENT)
+        """Messages of an unreliable service received lately."""
+        self._flow = flow
+        self._host = host
+        self._qp = flow.peer
+        self._receives = flow.traffic.receives
+        self._first_wr_id = host.add_handler(self._received)
+        self._skip = GRH_ROOM if flow.peer.qp_type is QPType.UD else 0
+        size = self._receives.size
+        self._size = self._skip + (flow.traffic.largest if size is None else size)
+        self._slot = _slot(self._size)
+        self._memory = _register(self._qp.pd, self._receives.posted * self._slot)
+        self._posted = 0
+        self._busy_until: Time = 0
+        host.at(self._receives.start, self._open)
+
+    def _open(self, now: Time) -> None:
+        for _ in range(self._receives.posted):
+            self._post(now)
+
+    def _post(self, now: Time) -> None:
+        if self._qp.state in (QPState.RESET, QPState.ERR):
+            return
+        start = self._posted % self._receives.posted * self._slot
+        sges = [SGE(self._memory.iova + start, self._size, self._memory.lkey)]
+        wr_id = self._first_wr_id + self._posted
+        self._posted += 1
+        self._qp.post_recv(RecvWR(sges if self._size else (), wr_id))
+
+    def _received(self, wc: WC, now: Time) -> None:
+        tally = self._flow.tally
+        if wc.status is not WCStatus.SUCCESS:
+            if wc.status is not WCStatus.WR_FLUSH_ERR:
+                tally.receive_errors[wc.status] += 1
+            return
+        message = self._find(wc)
+        if message is not None:
+            tally.take_in(message.size, True, now)
+        elif not any(self._is(each, wc) for each in self._seen):
+            tally.take_in(0, False, now)
+        receives = self._receives
+        if not receives.repost:
+            return
+        if not receives.service:
+            self._post(now)
+        else:
+            self._busy_until = max(self._busy_until, now) + receives.service
+            self._host.at(self._busy_until, self._post)
+
+    def _find(self, wc: WC) -> Message | None:
+        """The message that has come: the next one, or on an unreliable service any.
+
+        There messages may be lost, and come twice or out of order if the network has it so.
+        """
+        expected = self.expected
+        if self._is_reliable:
+            if not expected:
+                return None
+            message = expected.popleft()
+            return message if self._is(message, wc) else None
+        for message in expected:
+            if self._is(message, wc):
+                expected.remove(message)
+                self._seen.append(message)
+                return message
+        return None
+
+    def _is(self, message: Message, wc: WC) -> bool:
+        """Whether a receive completion is of this message, and its data right."""
+        has_imm = message.opcode in _IMMEDIATE
+        if wc.byte_len != message.size + self._skip or bool(wc.wc_flags & WCFlags.WITH_IMM) != (
+            has_imm
+        ):
+            return False
+        if has_imm and wc.imm_data != message.number & 0xFFFFFFFF:
+            return False
+        if message.opcode is WROpcode.RDMA_WRITE_WITH_IMM:
+            return self._flow.expects(message)
+        start = (wc.wr_id & _MESSAGE) % self._receives.posted * self._slot + self._skip
+        return bytes(self._memory.buffer[start : start + message.size]) == self._flow.data(message)
+
+
+def _register(pd: ProtectionDomain, size: int) -> MemoryRegion:
+    return pd.register(size, int(ALL_ACCESS))
+
+
+def _slot(size: int) -> int:
+    """Room for a message: multiples of eight, so that atomics are aligned."""
+    return max(-(-size // 8) * 8, 8)
+
+
+_SHIFT = 40
+_MESSAGE = (1 << _SHIFT) - 1
+_INLINE = int(SendFlags.SIGNALED | SendFlags.INLINE)
+_COPIED = frozenset(
+    {
+        *(WROpcode.SEND, WROpcode.SEND_WITH_IMM),
+        *(WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM),
+    }
+)
+"""What can be inline."""

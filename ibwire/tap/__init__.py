@@ -1,0 +1,1 @@
+"""A plan of faults in the path, between two interfaces or from capture to capture."""

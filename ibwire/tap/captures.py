@@ -1,0 +1,311 @@
+"""The tap from capture to capture: the same plan on what was recorded.
+
+Records pass as they are, byte for byte and with their times; what a rule delays has a later
+time, and its place in the order of time. Which side a frame comes from is told by its
+source address, or by the interface of a pcapng: side a is what was given, or else the
+sender of the first RDMA packet. Everybody else is side b.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError
+from ibwire.base.node import Frame
+from ibwire.base.units import NS, Time
+from ibwire.capture import PcapngWriter, PcapWriter, RecordBatch, open_capture
+from ibwire.capture.pcapng import Interface
+from ibwire.impair.match import locate
+from ibwire.tap.plan import SIDES, Event, Plan, Tell, header_of
+from ibwire_layers.outer import VLAN, Ethernet, EtherType, LinkType
+
+
+class FileTap(Closing):
+    """A plan between two captures; a context manager.
+
+    sources: addresses, or names or numbers of interfaces, whose frames come from side a.
+    tell: takes events. Raises `CaptureError`.
+    """
+
+    BATCH = 256
+    """Records that are looked at together."""
+
+    def __init__(
+        self, plan: Plan, capture: str, output: str, tell: Tell, sources: Sequence[str] = ()
+    ) -> None:
+        self.plan = plan
+        self._tell = tell
+        self._sides = _Sides(sources)
+        if os.path.exists(output) and os.path.exists(capture) and os.path.samefile(capture, output):
+            raise CaptureError(output, None, "cannot be written: it is the capture that is read")
+        with ExitStack() as opened:
+            self._reader = opened.enter_context(open_capture(capture))
+            later = any(each in _LATER for way in plan.ways for each in way.actions)
+            is_finer = later or self._reader.format != "pcap" or self._reader.nanosecond
+            self._output = opened.enter_context(_Output(output, nanosecond=is_finer))
+            self._closing = opened.pop_all()
+        self._counts = {"read": 0, "written": 0, "not_ethernet": 0}
+        self._begin_ns: int | None = None
+        self._now: Time = 0
+
+    def run(self, count: int | None = None) -> None:
+        """Read to the end, or so many records; raises `CaptureError`, after what could be read."""
+        try:
+            for batch in self._reader.batches():
+                for part in batch.split(self.BATCH):
+                    if count is not None and self._counts["read"] + len(part) >= count:
+                        self._pass(next(part.split(count - self._counts["read"])))
+                        return
+                    self._pass(part)
+        finally:
+            for way in self.plan.ways:
+                for time, frame in way.rest(self._now):
+                    self._write(frame, self._time_ns(time))
+
+    def counters(self) -> dict[str, Any]:
+        """Records."""
+        return {"records": {name: number for name, number in self._counts.items() if number}}
+
+    def problems(self) -> list[str]:
+        """What could not be done, a sentence each."""
+        told = []
+        if self._counts["not_ethernet"]:
+            told.append(f"{self._counts['not_ethernet']} records are no Ethernet frames: untouched")
+        for side, way in zip(SIDES, self.plan.ways, strict=True):
+            if not way.arrived:
+                told.append(f"no frame comes from side {side}")
+            if way.overflow:
+                told.append(f"{way.overflow} delayed frames of {side} are lost: too many waited")
+        return told
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._closing.close()
+
+    def _pass(self, batch: RecordBatch) -> None:
+        """Hand the records of a batch on, in their order."""
+        if self._begin_ns is None:
+            self._begin_ns = int(batch.time_ns[0])
+        self._output.interfaces = self._reader.interfaces
+        sides = self._sides.of(batch, self._reader.interfaces)
+        wanted = self._concerned(batch, np.array(sides))
+        times = batch.time_ns.tolist()
+        for row, side in enumerate(sides):
+            self._let_go(times[row])
+            self._counts["read"] += 1
+            if side is None:
+                self._counts["not_ethernet"] += 1
+                self._copy(batch, row)
+                continue
+            way = self.plan.ways[side]
+            way.arrived += 1
+            if row in wanted or way.rules.holding:
+                self._take(batch, row, side)
+            else:
+                self._copy(batch, row)
+
+    def _concerned(self, batch: RecordBatch, sides: npt.NDArray[Any]) -> Collection[int]:
+        """Rows that some rule must be asked about."""
+        wanted: set[int] = set()
+        for number, way in enumerate(self.plan.ways):
+            rows = np.flatnonzero(sides == number)
+            chosen = way.concerned(batch.data, batch.offsets[rows], batch.cap_len[rows])
+            wanted.update(rows[chosen].tolist() if len(chosen) else ())
+        return wanted
+
+    def _take(self, batch: RecordBatch, row: int, side: int) -> None:
+        """Hand a record to the rules of its side."""
+        record = batch.record(row)
+        way, frame = self.plan.ways[side], record.data
+        taken = way.take(frame, self._now)
+        for out in taken.leaving:
+            if out is frame:
+                self._copy(batch, row)
+            else:
+                # A record that was cut stays so.
+                wire = record.wire_len + len(out) - len(frame)
+                self._write(out, record.time_ns, wire, record.interface, record.comments)
+        for answer in taken.answers:
+            self._write(answer, record.time_ns, None, record.interface)
+        for rule, action in taken.met:
+            name, number = SIDES[side], record.number
+            self._tell(
+                Event(*(record.time_ns, name, rule, action, way.arrived, number, header_of(frame)))
+            )
+
+    def _let_go(self, time_ns: int) -> None:
+        """Time has come to a record: what was delayed until then goes first."""
+        assert self._begin_ns is not None
+        # It never goes back, whatever the capture says.
+        self._now = max(self._now, (time_ns - self._begin_ns) * NS)
+        for way in self.plan.ways:
+            if way.poll_timeout() is not None:
+                for time, frame in way.due(self._now):
+                    self._write(frame, self._time_ns(time))
+
+    def _time_ns(self, time: Time) -> int:
+        return (self._begin_ns or 0) + time // NS
+
+    def _copy(self, batch: RecordBatch, row: int) -> None:
+        start = int(batch.offsets[row])
+        self._counts["written"] += 1
+        self._output.write(
+            batch.data.data[start : start + int(batch.cap_len[row])],
+            int(batch.time_ns[row]),
+            int(batch.wire_len[row]),
+            int(batch.interface[row]),
+            int(batch.link_type[row]),
+            batch.comments.get(row, ()),
+        )
+
+    def _write(
+        self,
+        frame: Frame,
+        time_ns: int,
+        wire_len: int | None = None,
+        interface: int = 0,
+        comments: Sequence[str] = (),
+    ) -> None:
+        self._counts["written"] += 1
+        self._output.write(
+            memoryview(frame), time_ns, wire_len, interface, LinkType.ETHERNET, comments
+        )
+
+
+class _Sides:
+    """Which side each record comes from."""
+
+    LIMIT = 1024
+    """MAC addresses of side a that are remembered."""
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._addresses: set[bytes] = set()
+        self._macs: set[bytes] = set()
+        """Of frames from those addresses: what is no IP is told by them."""
+        self._interfaces: set[str] = set()
+        for source in sources:
+            try:
+                self._addresses.add(ipaddress.ip_address(source).packed)
+            except ValueError:
+                self._interfaces.add(source)
+
+    def of(self, batch: RecordBatch, interfaces: Any) -> list[int | None]:
+        """The side of each row; `None` for what is no Ethernet."""
+        return [
+            self._side(batch, row, interfaces) if link_type == LinkType.ETHERNET else None
+            for row, link_type in enumerate(batch.link_type.tolist())
+        ]
+
+    def _side(self, batch: RecordBatch, row: int, interfaces: Any) -> int:
+        if self._interfaces:
+            number = int(batch.interface[row])
+            found: Interface | None = interfaces.get(number)
+            names = {str(number), found.name if found else ""}
+            return int(not names & self._interfaces)
+        start, length = int(batch.offsets[row]), int(batch.cap_len[row])
+        view = batch.data.data
+        mac, address = _source(bytes(view[start : start + min(length, _HEAD)]))
+        if not self._addresses and locate(bytes(view[start : start + length])).bth >= 0:
+            self._addresses.add(address)
+        if address in self._addresses:
+            if len(self._macs) < self.LIMIT:
+                self._macs.add(mac)
+            return 0
+        return int(address != mac or mac not in self._macs)
+
+
+def _source(head: bytes) -> tuple[bytes, bytes]:
+    """The MAC address that sent a frame, and the IP address or GID, or the MAC address again."""
+    at = Ethernet.SIZE
+    if head[at - 2 : at] == _VLAN:
+        at += VLAN.SIZE
+    kind, mac = head[at - 2 : at], head[6:12]
+    if kind == _IPV4:
+        return mac, head[at + 12 : at + 16]
+    if kind in (_IPV6, _ROCE):
+        return mac, head[at + 8 : at + 24]
+    return mac, mac
+
+
+class _Output(Closing):
+    """The capture that is written, in the format of its name.
+
+    A pcapng has the interfaces of the input, as they appear in records.
+    """
+
+    def __init__(self, path: str, *, nanosecond: bool) -> None:
+        stem, suffix = os.path.splitext(path.lower())
+        if suffix in _COMPRESSED:
+            suffix = os.path.splitext(stem)[1]
+        if suffix not in (".pcap", ".pcapng"):
+            reason = "cannot be written: the name ends neither in .pcap nor in .pcapng"
+            raise CaptureError(path, None, reason)
+        self.interfaces: Any = {}
+        """Of the input, by number."""
+        self._path = path
+        self._is_pcapng = suffix == ".pcapng"
+        self._nanosecond = nanosecond
+        self._writer: PcapWriter | PcapngWriter | None = None
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._closing = ExitStack()
+
+    def write(
+        self,
+        data: memoryview,
+        time_ns: int,
+        wire_len: int | None,
+        interface: int,
+        link_type: int,
+        comments: Sequence[str],
+    ) -> None:
+        """Append a record."""
+        writer = self._writer or self._open(link_type, interface)
+        if isinstance(writer, PcapWriter):
+            if link_type != writer.link_type:
+                reason = "a .pcap holds one link type, and the capture has several: use .pcapng"
+                raise CaptureError(self._path, None, reason)
+            writer.write(data, time_ns, wire_len)
+            return
+        number = self._numbers.get((interface, link_type))
+        if number is None:
+            number = writer.add_interface(link_type, self._name(interface))
+            self._numbers[interface, link_type] = number
+        writer.write(data, time_ns, wire_len, interface=number, comments=comments)
+
+    def close(self) -> None:
+        """Finish the file, also one without records."""
+        if self._writer is None:
+            self._open(LinkType.ETHERNET, 0)
+        self._closing.close()
+
+    def _open(self, link_type: int, interface: int) -> PcapWriter | PcapngWriter:
+        writer: PcapWriter | PcapngWriter
+        if self._is_pcapng:
+            writer = PcapngWriter(self._path, link_type, name=self._name(interface))
+            self._numbers[interface, link_type] = 0
+        else:
+            writer = PcapWriter(self._path, link_type, nanosecond=self._nanosecond)
+        self._closing.callback(writer.close)
+        self._writer = writer
+        return writer
+
+    def _name(self, interface: int) -> str:
+        found: Interface | None = self.interfaces.get(interface)
+        return found.name if found else ""
+
+
+_LATER = ("delay", "duplicate")
+"""Actions that make times of their own, which may be finer than those of the capture."""
+_COMPRESSED = (".gz", ".xz", ".zst")
+_IPV4, _IPV6 = EtherType.IPV4.to_bytes(2), EtherType.IPV6.to_bytes(2)
+_ROCE, _VLAN = EtherType.ROCE.to_bytes(2), EtherType.VLAN.to_bytes(2)
+_HEAD = Ethernet.SIZE + VLAN.SIZE + 24
+"""Bytes of a frame within which its addresses are."""

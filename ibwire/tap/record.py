@@ -1,0 +1,94 @@
+"""What a tap writes down: every frame where it arrived, and everything where it left.
+
+With one file both interfaces are in it; with two, each has its own, which is what a capture
+at this interface would be. Frames that a rule met carry a comment that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+from ibwire.base.closing import Closing
+from ibwire.base.errors import CaptureError
+from ibwire.base.node import Frame
+from ibwire.capture import PcapngWriter
+from ibwire.tap.bridge import Arrived
+from ibwire.tap.plan import Event
+from ibwire_layers.outer import LinkType
+
+
+class Record(Closing):
+    """One pcapng file, or one for each side; a context manager."""
+
+    def __init__(self, paths: Sequence[str], names: Sequence[str]) -> None:
+        """Raises `CaptureError` for a file that cannot be opened, or has another suffix."""
+        for path in paths:
+            if not path.lower().endswith(_SUFFIXES):
+                raise CaptureError(path, None, "its name does not end in .pcapng")
+        with ExitStack() as opened:
+            writers = [
+                opened.enter_context(PcapngWriter(path, LinkType.ETHERNET, name=name))
+                for path, name in zip(paths, names, strict=False)
+            ]
+            if len(writers) == 1:
+                self._places = [(0, 0), (0, writers[0].add_interface(LinkType.ETHERNET, names[1]))]
+            else:
+                self._places = [(0, 0), (1, 0)]
+            self._closing = opened.pop_all()
+        self._writers = writers
+        self._counts = [0] * len(writers)
+
+    def count(self, side: int) -> int:
+        """Packets in the file of a side."""
+        return self._counts[self._places[side][0]]
+
+    def passed(
+        self,
+        side: int,
+        arrived: Arrived,
+        leaving: Sequence[Frame | int],
+        events: Mapping[int, Sequence[Event]],
+        time_ns: int,
+    ) -> None:
+        """A batch has arrived at a side, and frames have left at the other.
+
+        leaving: as for `Side.send`. events: by row of the batch.
+        """
+        data = arrived.data.data
+        frames = [
+            data[start : start + length]
+            for start, length in zip(arrived.starts.tolist(), arrived.lengths.tolist(), strict=True)
+        ]
+        self._write(side, frames, time_ns, events)
+        self._write(
+            1 - side,
+            [frames[each] if isinstance(each, int) else memoryview(each) for each in leaving],
+            time_ns,
+            {},
+        )
+
+    def left(self, side: int, frames: Sequence[Frame], time_ns: int) -> None:
+        """Frames have left at a side."""
+        self._write(side, [memoryview(each) for each in frames], time_ns, {})
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._closing.close()
+
+    def _write(
+        self,
+        side: int,
+        frames: Sequence[memoryview],
+        time_ns: int,
+        events: Mapping[int, Sequence[Event]],
+    ) -> None:
+        file, interface = self._places[side]
+        write = self._writers[file].write
+        for row, frame in enumerate(frames):
+            comments = [f"tap: {each.action} (rule {each.rule})" for each in events.get(row, ())]
+            write(frame, time_ns, interface=interface, comments=comments)
+        self._counts[file] += len(frames)
+
+
+_SUFFIXES = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")

@@ -1,0 +1,258 @@
+"""One packet of a stream as bytes, and where the numbers stand that change from packet to packet.
+
+This is the slow path: `ibwire_layers` builds the packet, with zeros where numbers go
+that differ between packets of the same kind. Everything else, also what is wrong on
+purpose, is in the bytes. `ibwire.traffic.build` fills the numbers in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ibwire.base.errors import EncodeError
+from ibwire.rc.device import gid_of, mac_of
+from ibwire.rc.path import ethernet_route
+from ibwire.traffic.model import Icrc, Link, Payload, Stream, Verb
+from ibwire.traffic.override import Changes, changes_of, headers_of, overridden
+from ibwire_layers import headers as h
+from ibwire_layers import opcodes, outer
+from ibwire_layers.opcodes import OpCode, Position
+from ibwire_layers.packet import IBRoute, Packet, RoCEv2Route, Route, headers_before_bth
+from ibwire_layers.schema import Header
+
+
+class Number(Enum):
+    """What may differ between packets of the same kind."""
+
+    IP_ID = "IPv4 identification"
+    SRC_PORT = "UDP source port"
+    DEST_QP = "destination QP"
+    SRC_QP = "source QP"
+    PSN = "PSN"
+    ACK_REQ = "AckReq"
+    VA = "virtual address"
+    ATOMIC_VA = "virtual address of an atomic"
+    MSN = "MSN"
+    COUNT = "number of the packet in its stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where a number stands."""
+
+    number: Number
+    at: int
+    """Bytes from the start of the frame."""
+    width: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A packet of one kind."""
+
+    frame: bytes
+    """With zeros in the columns, and the ICRC of the packet as it is so."""
+    columns: tuple[Column, ...]
+    ip_at: int
+    """Where an IP header begins; -1 without one."""
+    checksum_at: int
+    """Where an IPv4 checksum is that fits; -1 without one, and where another one was asked for."""
+    payload_at: int
+    payload_size: int
+    """Bytes, without the padding behind it."""
+
+    @property
+    def icrc_at(self) -> int:
+        """Where the ICRC begins: it ends the frame."""
+        return len(self.frame) - h.ICRC_SIZE
+
+
+def positions(stream: Stream) -> Sequence[Position]:
+    """Of the packets of a message, each position once and in order."""
+    if stream.packets == 1:
+        return (Position.ONLY,)
+    if stream.packets == 2:
+        return (Position.FIRST, Position.LAST)
+    return (Position.FIRST, Position.MIDDLE, Position.LAST)
+
+
+def make_kinds(stream: Stream) -> list[Kind]:
+    """The kind of packet at each of `positions`, and before these the right ones if some are.
+
+    Raises `EncodeError` for a field that no packet has.
+    """
+    changes = changes_of(stream.fields)
+    right = [_packet(stream, position) for position in positions(stream)]
+    there = set().union(*map(headers_of, right))
+    for name in stream.fields:
+        if not there & set(changes_of({name: 0})):
+            raise EncodeError(name, stream.fields[name], f"in any packet of {stream.verb}")
+    kinds = [] if stream.fields_every == 1 else [_kind(stream, each, {}) for each in right]
+    for packet in right:
+        made = overridden(packet, changes)
+        sound = packet if stream.icrc is Icrc.STALE else made
+        icrc = sound.computed_icrc()
+        if stream.icrc is Icrc.WRONG:
+            icrc = bytes(each ^ 0xFF for each in icrc)
+        kinds.append(_kind(stream, replace(made, icrc=icrc), changes))
+    return kinds
+
+
+def _packet(stream: Stream, position: Position) -> Packet:
+    """A right packet, with zeros for the numbers."""
+    info = opcodes.INFO[opcode_of(stream, position)]
+    ends = position in (Position.LAST, Position.ONLY)
+    size = stream.mtu
+    if ends:
+        size = stream.message_size - stream.mtu * (stream.packets - 1)
+    if stream.verb in (Verb.READ, Verb.CAS, Verb.FADD):
+        size = 0
+    has_event = (ends and info.operation is opcodes.Operation.SEND) or h.ImmDt in info.headers
+    bth = h.BTH(
+        info.opcode,
+        se=int(stream.solicited and has_event),
+        mig_req=int(stream.mig_req),
+        pkey=stream.pkey,
+        becn=int(stream.verb is Verb.CNP),
+        ack_req=int(stream.ack_every is None and ends and _asks(stream)),
+    )
+    extensions = tuple(_extension(stream, kind) for kind in info.headers)
+    return Packet(_route(stream), bth, extensions, _filling(stream, size)).repaired()
+
+
+def opcode_of(stream: Stream, position: Position) -> OpCode:
+    """The opcode of the packets at a position of the messages of a stream."""
+    if stream.verb is Verb.CNP:
+        return OpCode.CNP
+    operation, ending = _OPERATIONS[stream.verb]
+    where = f"_{position.name}" if operation in ("SEND", "RDMA_WRITE") else ""
+    if position in (Position.FIRST, Position.MIDDLE):
+        ending = ""
+    return OpCode[f"{stream.service.name}_{operation}{where}{ending}"]
+
+
+def _asks(stream: Stream) -> bool:
+    """Whether the last packet of a message asks for an acknowledgement by itself."""
+    return stream.service is opcodes.Service.RC and stream.verb not in (Verb.ACK, Verb.CNP)
+
+
+def _extension(stream: Stream, kind: type[Header]) -> Header:
+    va = 0 if stream.va_step else stream.va
+    if kind is h.RETH:
+        return h.RETH(va=va, rkey=stream.rkey, dma_len=stream.message_size)
+    if kind is h.AtomicETH:
+        return h.AtomicETH(va=va, rkey=stream.rkey, swap=stream.swap, compare=stream.compare)
+    if kind is h.AETH:
+        return h.AETH(syndrome=stream.syndrome, msn=0)
+    if kind is h.DETH:
+        return h.DETH(qkey=stream.qkey)
+    if kind is h.ImmDt:
+        return h.ImmDt(stream.imm)
+    if kind is h.IETH:
+        return h.IETH(stream.rkey)
+    return kind.unpack(bytes(kind.SIZE))
+
+
+def _filling(stream: Stream, size: int) -> bytes:
+    """The payload; what differs from packet to packet in it is zero."""
+    pattern = stream.payload
+    if isinstance(pattern, Payload):
+        return bytes(size)
+    return (pattern * (size // len(pattern) + 1))[:size]
+
+
+def _route(stream: Stream) -> Route:
+    source, destination = gid_of(stream.src), gid_of(stream.dst)
+    return ethernet_route(
+        source=source,
+        destination=destination,
+        source_mac=stream.src_mac or mac_of(source),
+        destination_mac=stream.dst_mac or mac_of(destination),
+        source_port=0,
+        traffic_class=stream.dscp << 2 | stream.ecn,
+        hop_limit=stream.ttl,
+        vlan=stream.vlan,
+        priority=stream.pcp,
+        version=1 if stream.link is Link.ROCEV1 else 2,
+    )
+
+
+def _kind(stream: Stream, packet: Packet, changes: Changes) -> Kind:
+    """The bytes of a packet, and the columns of those numbers that are not overridden."""
+    offsets = _offsets(packet)
+    payload_at = len(headers_before_bth(packet.route)) + h.BTH.SIZE
+    payload_at += sum(header.SIZE for header in packet.extensions)
+    columns = []
+    for number, (kind, name) in _FIELDS.items():
+        if kind not in offsets or name in changes.get(kind, {}):
+            continue
+        if number in _varying(stream):
+            (field,) = (each for each in kind.FIELDS if each.name == name)
+            first = offsets[kind] + field.offset // 8
+            columns.append(Column(number, first, -(-field.width // 8)))
+    if stream.payload is Payload.COUNTER and packet.payload:
+        columns.append(Column(Number.COUNT, payload_at, min(8, len(packet.payload))))
+    ip_at = next((offsets[kind] for kind in (outer.IPv4, outer.IPv6) if kind in offsets), -1)
+    fits = outer.IPv4 in offsets and "checksum" not in changes.get(outer.IPv4, {})
+    return Kind(
+        frame=packet.build(),
+        columns=tuple(columns),
+        ip_at=ip_at,
+        checksum_at=ip_at + 10 if fits else -1,
+        payload_at=payload_at,
+        payload_size=len(packet.payload),
+    )
+
+
+def _offsets(packet: Packet) -> dict[type[Header], int]:
+    """Where the headers of a packet begin."""
+    route = packet.route
+    assert not isinstance(route, IBRoute)
+    offsets: dict[type[Header], int] = {}
+    at = outer.Ethernet.SIZE + len(route.vlans) * outer.VLAN.SIZE
+    network = [route.ip, route.udp] if isinstance(route, RoCEv2Route) else [route.grh]
+    for header in (*network, packet.bth, *packet.extensions):
+        offsets[type(header)] = at
+        at += header.SIZE
+    return offsets
+
+
+def _varying(stream: Stream) -> set[Number]:
+    """The numbers that are in columns; the others are in the bytes."""
+    found = {Number.SRC_PORT, Number.DEST_QP, Number.SRC_QP, Number.PSN, Number.MSN}
+    if stream.ack_every:
+        found.add(Number.ACK_REQ)
+    if stream.count_ip_id:
+        found.add(Number.IP_ID)
+    if stream.va_step:
+        found |= {Number.VA, Number.ATOMIC_VA}
+    return found
+
+
+_FIELDS: dict[Number, tuple[type[Header], str]] = {
+    Number.IP_ID: (outer.IPv4, "id"),
+    Number.SRC_PORT: (outer.UDP, "src_port"),
+    Number.DEST_QP: (h.BTH, "dest_qp"),
+    Number.SRC_QP: (h.DETH, "src_qp"),
+    Number.PSN: (h.BTH, "psn"),
+    Number.ACK_REQ: (h.BTH, "ack_req"),
+    Number.VA: (h.RETH, "va"),
+    Number.ATOMIC_VA: (h.AtomicETH, "va"),
+    Number.MSN: (h.AETH, "msn"),
+}
+
+_OPERATIONS: dict[Verb, tuple[str, str]] = {
+    Verb.SEND: ("SEND", ""),
+    Verb.SEND_IMM: ("SEND", "_WITH_IMMEDIATE"),
+    Verb.SEND_INV: ("SEND", "_WITH_INVALIDATE"),
+    Verb.WRITE: ("RDMA_WRITE", ""),
+    Verb.WRITE_IMM: ("RDMA_WRITE", "_WITH_IMMEDIATE"),
+    Verb.READ: ("RDMA_READ_REQUEST", ""),
+    Verb.CAS: ("COMPARE_SWAP", ""),
+    Verb.FADD: ("FETCH_ADD", ""),
+    Verb.ACK: ("ACKNOWLEDGE", ""),
+}
+"""Verb -> operation in the name of the opcode, and what its last packet adds to it."""

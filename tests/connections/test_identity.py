@@ -1,0 +1,124 @@
+"""IP identifications: copies, swaps, and what was left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ibwire.connections.identity import COPY_NS, KEEP, Identity, Recent
+from ibwire.connections.packets import ROW, Rows, Seen
+
+
+def packet(ip_id: int = 0, time_ns: int = 0, *, icrc: int | None = None, psn: int = 0) -> Seen:
+    zeros = Seen._make(0 for _ in Seen._fields)
+    icrc = ip_id if icrc is None else icrc
+    return zeros._replace(ip_id=ip_id, time_ns=time_ns, psn=psn, opcode=4, icrc=icrc)
+
+
+def noted(*ids: int) -> Identity:
+    identity = Identity()
+    for ip_id in ids:
+        identity.note(packet(ip_id))
+    return identity
+
+
+def test_identifications_that_go_up_count_up_also_over_the_wrap() -> None:
+    assert noted(7, 8, 12).counts_up
+    assert noted(0xFFFE, 0xFFFF, 0, 1).counts_up
+
+
+@pytest.mark.parametrize("ids", [(0, 0, 0), (5, 40000, 123), (9,), (-1, -1)])
+def test_identifications_that_are_all_alike_or_random_do_not(ids: tuple[int, ...]) -> None:
+    assert not noted(*ids).counts_up
+
+
+def test_a_packet_behind_the_newest_was_overtaken() -> None:
+    identity = noted(0xFFFF, 0, 1)
+
+    assert identity.is_overtaken(packet(0xFFFF), otherwise=False)
+    assert not identity.is_overtaken(packet(2), otherwise=True)
+
+
+def test_without_counting_the_caller_decides_what_was_overtaken() -> None:
+    identity = noted(0, 0)
+
+    assert identity.is_overtaken(packet(0), otherwise=True)
+    assert not identity.is_overtaken(packet(0), otherwise=False)
+
+
+def test_the_same_identification_and_icrc_again_is_a_copy_at_any_time() -> None:
+    identity = noted(7, 8)
+
+    assert identity.is_copy(packet(8, 10**9), None, has_cause=True)
+    assert not identity.is_copy(packet(9), packet(8), has_cause=False)
+    assert not identity.is_copy(packet(8, icrc=99), packet(8), has_cause=False)
+
+
+def test_without_counting_a_copy_comes_soon_and_for_no_reason() -> None:
+    identity, before = noted(0, 0), packet(0, 1000)
+
+    assert identity.is_copy(packet(0, 1000 + COPY_NS - 1), before, has_cause=False)
+    assert not identity.is_copy(packet(0, 1000 + COPY_NS), before, has_cause=False)
+    assert not identity.is_copy(packet(0, 1001), before, has_cause=True)
+    assert not identity.is_copy(packet(0, 1001, icrc=5), before, has_cause=False)
+    assert not identity.is_copy(packet(0, 1001), None, has_cause=False)
+
+
+def test_what_was_left_out_is_counted_until_it_comes() -> None:
+    identity = noted(10, 11)
+
+    assert identity.note(packet(15)) == 3
+    assert identity.note(packet(13)) == -1
+    assert identity.note(packet(13)) == 0
+    assert identity.note(packet(16)) == 0
+    assert identity.note(packet(9)) == 0  # before the first
+
+
+def test_unseen_identifications_between_two_packets() -> None:
+    identity = noted(0xFFFD, 0xFFFF, 2)
+
+    assert identity.unseen(packet(0xFFFD), packet(2)) == {0xFFFE, 0, 1}
+    assert identity.unseen(packet(2), packet(3)) == set()
+    assert identity.unseen(packet(2), packet(1)) == set()
+
+
+STEPS = st.lists(st.integers(1, 2000), min_size=1, max_size=200)
+
+
+@given(start=st.integers(0, 0xFFFF), steps=STEPS | st.just([0] * 100), cut=st.integers(0, 100))
+def test_many_at_once_are_as_one_by_one(start: int, steps: list[int], cut: int) -> None:
+    ids = (start + np.cumsum(steps) & 0xFFFF).astype(np.int32)
+    alone, together = Identity(), Identity()
+    skipped = [each.note(packet(int(i))) for each in (alone,) for i in ids]
+    for each in ids[:cut]:
+        together.note(packet(int(each)))
+    count = sum(skipped[cut:])
+    if len(ids) > cut:
+        assert together.note_many(ids[cut:], ids[cut:].astype(np.uint32)) == count
+
+    assert (together.high, together.counts_up) == (alone.high, alone.counts_up)
+    assert list(together.newest.items()) == list(alone.newest.items())
+    assert len(alone.newest) <= KEEP
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.booleans()), max_size=300))
+def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[int, bool]]) -> None:
+    """Some one by one, some as arrays."""
+    recent = Recent()
+    expected: dict[int, Seen] = {}
+    for number, (psn, is_many) in enumerate(puts):
+        packets = [packet(psn=(psn + k) % 101, time_ns=number) for k in range(80 if is_many else 1)]
+        for each in packets:
+            expected.pop(each.psn, None)
+            expected[each.psn] = each
+        if is_many:
+            rows = Rows(np.array(packets, ROW))
+            recent.add_many(rows.psn.astype(np.int64), rows, np.arange(len(rows)))
+        else:
+            recent.add(psn, packets[0])
+    newest = dict(list(expected.items())[-KEEP:])
+
+    assert recent.all() == newest
+    assert all(recent.get(psn) == each for psn, each in newest.items())

@@ -1,0 +1,327 @@
+"""The story of a connection: what is told of captures whose truth is known.
+
+The golden texts were read line by line against tshark's listing and against what the
+wire between the two capture points did. They are what this prints into a pipe:
+
+    ibwire explain captures/NAME.pcap > tests/report/golden/NAME.txt
+"""
+
+import json
+import random
+import re
+import struct
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ibwire.connections.summary import Analysis
+from ibwire.diagnosis.record import Recorder
+from ibwire.diagnosis.story import Frames, Story
+from ibwire.diagnosis.wording import duration, packets
+from ibwire.dissect import read
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
+
+
+class Everything:
+    def __contains__(self, number):
+        return True
+
+
+def stories(path, every=False):
+    recorder = Recorder(Everything())
+    analysis = Analysis(recorder)
+    times = []
+    for columns in read(path):
+        times += columns["frame.time_ns"].tolist()
+        analysis.take(columns)
+    analysis.finish()
+    frames = Frames(Path(path).name, times[0] if times else 0, times[-1] if times else 0)
+    return [Story(record, frames, every) for record in recorder.records()]
+
+
+def story(name, every=False):
+    (found,) = stories(CAPTURES / f"{name}.pcap", every)
+    return found
+
+
+def text_of(told, width=100):
+    return "\n".join(line.text for line in told.lines(width)) + "\n"
+
+
+def flat(told):
+    """The text as one line, so that it can be searched."""
+    return " ".join(text_of(told).split())
+
+
+def wire(name):
+    """How often the wire did what between the points a and b: Counter of (direction, action)."""
+    truth = json.loads((CAPTURES / f"{name}.wire.json").read_text())
+    return Counter((action["dir"], action["act"]) for action in truth["actions"])
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+def test_story_is_the_one_that_was_read_against_tshark(golden):
+    assert text_of(story(golden.stem)) + "\n" == golden.read_text()
+
+
+# The truth of these captures is in their wire.json: what was done between the points a and b.
+
+
+@pytest.mark.parametrize("name", ["drop-one-middle", "drop-one-last"])
+def test_one_request_lost_is_lost_behind_a_and_before_b(name):
+    assert wire(name) == {("ab", "loss"): 1}
+
+    assert "1 packet from A to B lost behind this point" in flat(story(f"{name}.a"))
+    assert "1 packet from A to B lost before this point" in flat(story(f"{name}.b"))
+
+
+@pytest.mark.parametrize("name", ["drop-one-ack", "drop-atomic-ack", "drop-read-response"])
+def test_one_answer_lost_is_lost_behind_b_on_its_way_to_a(name):
+    assert wire(name) == {("ba", "loss"): 1}
+
+    assert "1 answer of B lost behind this point" in flat(story(f"{name}.b"))
+
+
+@pytest.mark.parametrize("name", ["drop-one-ack", "drop-atomic-ack"])
+def test_from_a_it_cannot_be_told_whether_request_or_answer_was_lost(name):
+    assert "a request of A or its answer" in story(f"{name}.a").verdict
+
+
+def test_lost_read_response_is_lost_before_a():
+    told = flat(story("drop-read-response.a"))
+
+    assert "B's answer to READ or atomic with PSN 102 never came by here" in told
+    assert "only its ACK timer made it do so" in told
+
+
+def test_every_loss_before_b_is_counted():
+    lost = wire("loss-both-2pc")["ab", "loss"]
+
+    assert f"The network lost {lost} packets from A to B" in story("loss-both-2pc.b").verdict
+
+
+def test_overtaken_packets_are_not_called_lost():
+    overtaken = wire("reorder-ab-3pc")["ab", "reorder"]
+
+    verdict = story("reorder-ab-3pc.b").verdict
+
+    assert f"{overtaken} packets from A to B were overtaken" in verdict
+    assert "lost" not in verdict
+
+
+def test_damaged_packets_are_counted_as_damaged():
+    damaged = wire("corrupt-both-3pc")["ab", "corrupt"]
+
+    verdict = story("corrupt-both-3pc.b").verdict
+
+    assert f"{damaged} packets from A to B came here damaged" in verdict
+
+
+def test_copies_are_counted_and_do_no_harm():
+    copies = wire("dup-both-3pc")["ab", "dup"]
+
+    told = story("dup-both-3pc.b")
+
+    assert not told.cases
+    assert f"nothing was lost. {copies} packets came twice" in told.verdict
+
+
+def test_marked_packets_are_counted_and_the_missing_cnp_is_told():
+    marked = wire("ecn-ce")["ab", "ce"]
+
+    told = flat(story("ecn-ce.b"))
+
+    assert f"{marked} of 60 packets from A to B carry the CE mark" in told
+    assert "B sends no CNP" in told
+
+
+def test_all_kinds_of_damage_are_told_apart():
+    truth = wire("chaos")
+
+    verdict = story("chaos.b").verdict
+
+    assert f"The network lost {truth['ab', 'loss']} packets from A to B" in verdict
+    assert f"{truth['ab', 'corrupt']} packets from A to B came here damaged" in verdict
+    assert f"{truth['ab', 'reorder']} packets from A to B were overtaken" in verdict
+
+
+# What these show stands in the manifest of the captures, with the completions of both programs.
+
+
+def test_rnr_naks_are_counted_and_the_wait_is_honoured():
+    told = story("rnr-late-recv")
+
+    assert told.cases[0].rnr_naks == 9
+    assert "A is to wait 5.12 ms" in flat(told)
+    assert "too early" not in flat(told)
+    assert "although it was asked to wait" not in flat(told)
+
+
+def test_sequence_naks_behind_an_rnr_nak_are_no_losses():
+    told = story("rnr-multi-packet")
+
+    assert told.cases[0].rnr_naks == 9
+    assert set(told.cases[0].whys) == {"no_buffer"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "status"),
+    [
+        (
+            "retry-exceeded",
+            "after 4 transmissions of PSN 2500259 without an answer",
+            "IBV_WC_RETRY_EXC_ERR",
+        ),
+        ("rnr-exceeded", "after 3 RNR NAKs for PSN 129814", "IBV_WC_RNR_RETRY_EXC_ERR"),
+    ],
+)
+def test_requester_gives_up_after_its_last_try(name, said, status):
+    told = story(name)
+
+    assert f"A gave up {said}" in told.verdict
+    assert status in flat(told)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "status"),
+    [
+        ("nak-bad-rkey-write", "remote access error for WRITE ONLY #12", "REM_ACCESS_ERR"),
+        ("nak-bad-rkey-write-multi", "remote access error for WRITE FIRST #12", "REM_ACCESS_ERR"),
+        ("nak-send-too-big", "remote operational error for SEND ONLY #12", "REM_OP_ERR"),
+    ],
+)
+def test_fatal_nak_names_the_request_and_what_to_look_at(name, error, status):
+    told = story(name)
+
+    assert error in told.verdict
+    assert "Look at" in told.verdict
+    assert f"IBV_WC_{status}" in flat(told)
+
+
+def test_stale_timer_is_called_harmless():
+    (case,) = story("rc-pingpong").cases
+
+    assert case.is_harmless
+    assert case.needless == case.resent == 2
+
+
+def test_timer_that_ends_before_the_answer_comes_is_called_harmless():
+    (case,) = story("send-lat").cases  # tshark: #136 repeats #135, and #137 and #138 answer both
+
+    assert case.is_harmless
+    assert "B answers everything twice: nothing was lost" in flat(story("send-lat"))
+
+
+def test_cnp_without_a_mark_tells_of_congestion_behind():
+    (told,) = [
+        told
+        for told in stories(CAPTURES / "probe-odd-frames.pcap")
+        if any(each.cnps for each in told.connection.directions)
+    ]
+
+    assert "1 CNP from A (#135) told B to slow down" in flat(told)
+    assert "The network behind this point is congested" in told.verdict
+
+
+@pytest.mark.parametrize("name", ["rcx-all-ops", "rcx-ipv6", "vlan-rc-pingpong", "srq-pingpong"])
+def test_nothing_went_wrong_in_clean_captures(name):
+    for told in stories(CAPTURES / f"{name}.pcap"):
+        assert not told.cases
+        assert told.verdict.startswith("nothing went wrong")
+
+
+def test_similar_incidents_are_summed_up_unless_all_are_wanted():
+    few, every = story("loss-ack-only.a"), story("loss-ack-only.a", every=True)
+
+    titles = re.compile(r"^Incident \d+", re.MULTILINE)
+    assert len(titles.findall(text_of(every))) == len(every.cases)
+    assert len(titles.findall(text_of(few))) < len(few.cases)
+    assert "more incidents" in flat(few)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_no_line_is_wider_than_the_terminal(width):
+    for line in text_of(story("chaos.b"), width).splitlines():
+        assert len(line) <= width
+
+
+@pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)
+def test_every_completed_message_and_every_event_is_told_once(path):
+    recorder = Recorder(Everything())
+    analysis = Analysis(recorder)
+    for columns in read(path):
+        analysis.take(columns)
+    analysis.finish()
+
+    for record in recorder.records():
+        events = [event for part in record.line for event in part.events] + record.marks
+        assert sorted(map(id, events)) == sorted(map(id, record.events))
+        if record.connection.is_reliable:
+            told = sum(sum(part.messages.values()) for part in record.line)
+            assert told == sum(each.completed for each in record.connection.directions)
+
+
+def frames_of(path):
+    data = path.read_bytes()
+    at, records = 24, []
+    while at < len(data):
+        size = 16 + struct.unpack_from("<I", data, at + 8)[0]
+        records.append(data[at : at + size])
+        at += size
+    return data[:24], records
+
+
+def maltreated(records, rng):
+    """A capture with losses, copies, reordering and damage."""
+    share = rng.random() * 0.3
+    result = []
+    for record in records:
+        what = rng.random() / share if share else 9
+        if what < 1 / 4:
+            continue
+        if what < 1 / 2:
+            result.append(record)
+        elif what < 3 / 4:
+            result.insert(max(0, len(result) - rng.randrange(30)), record)
+            continue
+        elif what < 1:
+            broken = bytearray(record)
+            broken[rng.randrange(16, len(broken))] ^= 1 << rng.randrange(8)
+            record = bytes(broken)
+        result.append(record)
+    return result[rng.randrange(len(result)) :] if result and rng.random() < 0.3 else result
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(["rcx-all-ops", "drop-one-last.a", "rnr-multi-packet", "probe-odd-frames"]),
+    st.integers(0, 1 << 32),
+)
+def test_any_damage_is_told_with_packets_that_exist(tmp_path_factory, name, seed):
+    header, records = frames_of(CAPTURES / f"{name}.pcap")
+    records = maltreated(records, random.Random(seed))
+    path = tmp_path_factory.mktemp("story") / "maltreated.pcap"
+    path.write_bytes(header + b"".join(records))
+
+    for told in stories(path):
+        numbers = [int(number) for number in re.findall(r"#(\d+)", text_of(told))]
+        assert all(1 <= number <= len(records) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 us"), (65_425_000, "65.4 ms"), (10**9, "1.00 s")],
+)
+def test_durations_have_three_digits(ns, text):
+    assert duration(ns) == text
+
+
+def test_packets_are_named_as_runs_and_only_the_first_of_many():
+    assert packets([20]) == "#20"
+    assert packets([3, 1, 2, 9]) == "#1-3, #9"
+    assert packets(range(1, 20, 2)) == "#1, #3, #5, #7, #9 and 5 more"

@@ -1,0 +1,200 @@
+"""What a capture cannot show for certain is not said: conversations that only look wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+from connections.talk import VA, Talk, with_bth
+from ibwire_layers.opcodes import OpCode as Op
+from rules.judged import grave, ids, judge
+
+RNR_5_MS = 0x20 | 18
+SEQUENCE = 0x60
+CREDITS_4 = 0x04
+
+
+@pytest.mark.parametrize("counts_ids", [True, False])
+def test_a_copy_of_a_nak_is_no_second_nak(counts_ids: bool) -> None:
+    talk = Talk(counts_ids)
+    talk.sends(0, 1)
+    talk.ask(Op.RC_SEND_ONLY, 2, 64, ack_req=1)
+    talk.answer(1, 1, SEQUENCE)
+    time, nak = talk.frames[-1]
+    talk.frames.append((time + 5000, nak))
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_three_equal_naks_are_more_than_copies() -> None:
+    """What comes again within 100 us may be a mirror's second copy, see `identity.COPY_NS`."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 1)
+    talk.ask(Op.RC_SEND_ONLY, 2, 64, ack_req=1)
+    for _ in range(3):
+        talk.answer(1, 1, SEQUENCE)
+        talk.wait(150)
+
+    (finding,) = judge(talk.frames)
+    assert (finding.rule.id, finding.numbers) == ("naks.once", [6])
+
+
+def test_a_nak_that_was_overtaken_by_acknowledgements_is_not_wrong() -> None:
+    """Its MSN is older than theirs; the sender does not count its IP identification."""
+    talk = Talk(counts_ids=False)
+    talk.sends(0, 4)
+    talk.answer(2, 2, SEQUENCE)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_a_packet_that_came_to_be_refused_may_be_naked_again() -> None:
+    """The capture lacks the packet, and has the RNR NAK that it drew."""
+    talk = Talk()
+    talk.sends(0, 1)
+    for syndrome in (SEQUENCE, RNR_5_MS, SEQUENCE):
+        talk.ask(Op.RC_SEND_ONLY, 2, 64, ack_req=1)
+        talk.answer(1, 1, syndrome)
+
+    assert "naks.once" not in ids(judge(talk.frames))
+
+
+def test_one_rnr_nak_that_is_not_heeded_may_have_been_lost_behind_the_capture() -> None:
+    talk = Talk()
+    talk.ask(Op.RC_SEND_ONLY, 0, 64, ack_req=1)
+    talk.answer(0, 0, RNR_5_MS)
+    talk.wait(1000)
+    talk.sends(0, 1)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_replays_at_the_start_of_a_capture_have_an_msn_that_stands_still() -> None:
+    """The responder had executed both before the capture begins."""
+    talk = Talk()
+    for psn in (0, 1):
+        talk.ask(Op.RC_FETCH_ADD, psn, ack_req=1)
+        talk.answer(psn, 7, opcode=Op.RC_ATOMIC_ACKNOWLEDGE)
+    talk.sends(2, 2, msn=8)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_replays_beside_each_other_have_an_msn_that_stands_still() -> None:
+    """The responder had executed all four before the capture begins."""
+    talk = Talk()
+    for first in (0, 2):
+        for psn in (first, first + 1):
+            talk.ask(Op.RC_FETCH_ADD, psn, ack_req=1)
+        for psn in (first, first + 1):
+            talk.answer(psn, 9, opcode=Op.RC_ATOMIC_ACKNOWLEDGE)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_one_message_beyond_the_credits_may_have_got_some_that_were_not_captured() -> None:
+    talk = Talk()
+    talk.sends(0, 3, syndrome=0x01)
+    for psn in (3, 4, 5):
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_messages_that_need_no_credit_move_the_limit() -> None:
+    """IBA 9.7.7.2: the responder counts them in its MSN, so the requester counts them as well."""
+    talk = Talk()
+    talk.sends(0, 3, syndrome=CREDITS_4)
+    for psn in range(3, 8):
+        talk.ask(Op.RC_RDMA_WRITE_ONLY, psn, 64)
+    for psn in range(8, 12):
+        talk.ask(Op.RC_SEND_ONLY, psn, 64)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_a_single_flipped_bit_that_no_icrc_covers_is_nobodys_doing() -> None:
+    talk = Talk()
+    talk.ask(Op.RC_SEND_ONLY, 0, 64, change=with_bth(resv6a=1))
+
+    assert judge(talk.frames) == []
+
+
+def test_a_read_that_may_be_the_rest_of_an_unseen_one_may_be_answered_from_the_middle() -> None:
+    talk = Talk()
+    talk.ask(Op.RC_RDMA_READ_REQUEST, 1, va=VA + 256, length=344, ack_req=1)
+    talk.answer(1, 1, opcode=Op.RC_RDMA_READ_RESPONSE_MIDDLE, size=256)
+    talk.answer(2, 1, opcode=Op.RC_RDMA_READ_RESPONSE_LAST, size=88)
+
+    assert judge(talk.frames) == []
+
+
+def test_what_breaks_a_rule_in_a_packet_that_was_cut_may_be_damage() -> None:
+    """Its ICRC was not captured; one such packet is nothing, four are."""
+    for count in (1, 3, 4):
+        talk = Talk()
+        for psn in range(count):
+            talk.ask(Op.RC_SEND_ONLY, psn, 256, change=with_bth(tver=1))
+
+        assert bool(grave(judge(talk.frames, snaplen=128))) == (count == 4)
+
+
+def test_one_wrong_answer_that_was_cut_may_be_damage() -> None:
+    talk = Talk()
+    talk.sends(0, 3)
+    talk.sends(3, 1, msn=3)
+
+    assert ids(judge(talk.frames)) == {"psn_acks.msn"}
+    assert judge(talk.frames, snaplen=58) == []
+
+
+def test_a_read_that_waits_for_its_rest_is_sent_again_for_a_reason() -> None:
+    talk = Talk()
+    talk.sends(0, 2)
+    talk.ask(Op.RC_RDMA_READ_REQUEST, 2, length=600)
+    talk.answer(2, 3, opcode=Op.RC_RDMA_READ_RESPONSE_FIRST, size=256)
+    talk.wait(100_000)
+    talk.ask(Op.RC_RDMA_READ_REQUEST, 3, va=VA + 256, length=344)
+
+    assert judge(talk.frames) == []
+
+
+def test_a_queue_pair_that_was_reset_begins_anew() -> None:
+    """Other PSNs, another path MTU, and messages counted from 1 again."""
+    talk = Talk()
+    for start, mtu in ((0, 256), (0x700000, 1024)):
+        for step in (0, 2):
+            talk.ask(Op.RC_SEND_FIRST, start + step, mtu)
+            talk.ask(Op.RC_SEND_LAST, start + step + 1, 8, ack_req=1)
+            talk.answer(start + step + 1, 1 + step // 2)
+
+    assert grave(judge(talk.frames)) == []
+
+
+def test_a_sender_whose_icrcs_are_mostly_wrong_is_to_blame() -> None:
+    talk = Talk()
+    for psn in range(10):
+        wrong = psn % 3 > 0
+        talk.ask(
+            *(Op.RC_SEND_ONLY, psn, 64),
+            change=(lambda packet: replace(packet, icrc=bytes(4))) if wrong else None,
+        )
+
+    found = {finding.rule.id: finding for finding in judge(talk.frames)}
+    assert found["integrity.icrc"].count == 6
+    assert found["integrity.icrc"].text == "6 of 10 packets have a wrong ICRC"
+
+
+def test_a_sender_that_is_wrong_about_one_kind_of_packet_is_to_blame() -> None:
+    """Padded packets alone, as some implementations had it."""
+    talk = Talk()
+    for psn in range(20):
+        wrong = psn % 5 == 0
+        talk.ask(
+            *(Op.RC_SEND_ONLY, psn, 61 if wrong else 64),
+            change=(lambda packet: replace(packet, icrc=bytes(4))) if wrong else None,
+        )
+
+    (finding,) = (each for each in judge(talk.frames) if each.rule.id == "integrity.icrc")
+    assert finding.text == (
+        "4 of 20 packets have a wrong ICRC, among them every RC_SEND_ONLY of the same padding"
+    )
