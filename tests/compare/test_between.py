@@ -286,14 +286,16 @@ def test_any_frames_with_a_flipped_bit_are_named(damaged: dict[int, int]) -> Non
     assert named(between) == expected("corrupt", damaged)
 
 
-@pytest.mark.parametrize("bit", range(8 * 54))
-def test_a_flipped_bit_anywhere_in_the_headers_is_damage(bit: int) -> None:
-    arrived = wire()
-    arrived[40] = flipped(arrived[40], bit)
+def test_a_flipped_bit_anywhere_in_the_headers_is_damage() -> None:
+    places = of_way("ab")[2::4][:8]
+    for byte in range(54):
+        arrived = wire()
+        for bit, at in enumerate(places):
+            arrived[at] = flipped(arrived[at], 8 * byte + bit)
 
-    between = compare(capture(SENT), capture(in_order(arrived)))
+        between = compare(capture(SENT), capture(in_order(arrived)))
 
-    assert named(between) == expected("corrupt", [40])
+        assert named(between) == expected("corrupt", places), f"byte {byte}"
 
 
 @given(

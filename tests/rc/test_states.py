@@ -172,12 +172,12 @@ def test_legal_move_needs_all_required_attributes_and_takes_the_optional(move: M
             assert not accepts(move, STATE | required | optional | bit)
 
 
-@pytest.mark.parametrize("move", LEGAL, ids=name)
 @pytest.mark.parametrize("bit", [1 << 21, 1 << 26, 1 << 40])
-def test_unknown_attribute_is_einval(move: Move, bit: int) -> None:
-    required, _ = EXPECTED[move]
+def test_unknown_attribute_is_einval(bit: int) -> None:
+    for move in LEGAL:
+        required, _ = EXPECTED[move]
 
-    assert not accepts(move, STATE | required | bit)
+        assert not accepts(move, STATE | required | bit), name(move)
 
 
 @pytest.mark.parametrize("move", ILLEGAL, ids=name)
