@@ -14,9 +14,9 @@ from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
 from ibwire.base.errors import EncodeError, ScriptError
+from ibwire.base.quantities import parse_duration, parse_rate
 from ibwire.base.toml_positions import KeyPath, Positions, find_positions
 from ibwire.base.units import Time
-from ibwire.impair import parse_duration, parse_rate
 
 MAXIMUM_SIZE = 1 << 16
 """Bytes of a file."""

@@ -11,7 +11,7 @@ import click
 
 from ibwire.base.errors import EncodeError, PeerError
 from ibwire.base.histogram import Histogram
-from ibwire.impair import parse_duration
+from ibwire.base.quantities import parse_duration
 from ibwire.programs.endpoint import WINDOW
 from ibwire.traffic.closed_loop import Manners, Polite
 from ibwire.traffic.injection import Injection

@@ -12,6 +12,7 @@ import click
 
 from ibwire.base.errors import CaptureError, EncodeError, ExpressionError, VerbsError
 from ibwire.base.node import Pipe, Stage
+from ibwire.base.quantities import parse_duration
 from ibwire.base.toml import Document, read_content
 from ibwire.base.units import S
 from ibwire.cli.closed_loop import Loop, loop_options
@@ -19,7 +20,7 @@ from ibwire.cli.injecting import Order, Way, deliver, errors_told, way_options, 
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import type_of
 from ibwire.dissect.where import parse
-from ibwire.impair import Chance, MarkECN, PlanError, build_pipe, parse_duration
+from ibwire.impair import Chance, MarkECN, PlanError, build_pipe
 from ibwire.link.interface import interface
 from ibwire.link.neighbours import mac_towards
 from ibwire.rc.device import gid_of

@@ -119,7 +119,7 @@ class Rate(click.ParamType[int]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
         """Bits a second."""
-        from ibwire.impair.plan import parse_rate
+        from ibwire.base.quantities import parse_rate
 
         try:
             return value if isinstance(value, int) else parse_rate(str(value))

@@ -1,7 +1,7 @@
 """Faults and other things that happen to frames on their way, each a `Stage`."""
 
 from ibwire.impair.match import All, Burst, Chance, Match, Pick, always
-from ibwire.impair.plan import PlanError, build_pipe, parse_duration, parse_rate
+from ibwire.impair.plan import PlanError, build_pipe
 from ibwire.impair.stages import (
     Corrupt,
     Delay,
@@ -36,6 +36,4 @@ __all__ = [
     "Tap",
     "always",
     "build_pipe",
-    "parse_duration",
-    "parse_rate",
 ]

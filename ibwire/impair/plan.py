@@ -16,15 +16,14 @@ with a unit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ibwire.base.errors import EncodeError, IbwireError
 from ibwire.base.node import Stage
-from ibwire.base.units import MS, NS, US, S, Time
+from ibwire.base.quantities import parse_duration
+from ibwire.base.units import Time
 from ibwire.impair.match import All, Burst, Chance, Match, Pick, Sightings, always
 from ibwire.impair.replies import Answer, Answering, PFCAnswer, QueuePairAnswer
 from ibwire.impair.rules import Rules
@@ -74,34 +73,6 @@ def build_pipe(
         _stage(rule, (*path, index), f"{name}/{index}", place) for index, rule in enumerate(rules)
     ]
     return Rules(*stages, sightings=place.sightings, link_type=link_type)
-
-
-def parse_duration(value: object) -> Time:
-    """Picoseconds of "5us" or "1.5 ms"; `EncodeError` for anything else.
-
-    Units: ps, ns, us, ms, s. A number without one is refused: it would be a guess.
-    """
-    return _quantity("duration", value, _DURATION, _DURATION_UNITS, "a time such as 5us or 1.5 ms")
-
-
-def parse_rate(value: object) -> int:
-    """Bits a second of "100G", "25Gbps" or "2.5 Gb/s"; `EncodeError` for anything else."""
-    rate = _quantity("rate", value, _RATE, _RATE_UNITS, "a rate such as 100G or 25 Gbps")
-    if not rate:
-        raise EncodeError("rate", value, "above 0")
-    return rate
-
-
-def _quantity(
-    field: str, value: object, pattern: re.Pattern[str], units: Mapping[str, int], expected: str
-) -> int:
-    found = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None:
-        raise EncodeError(field, value, expected)
-    number = Fraction(found["number"]) * units[found["unit"]]
-    if number.denominator != 1:
-        raise EncodeError(field, value, f"{expected}: it is finer than the smallest unit")
-    return int(number)
 
 
 class _Place(NamedTuple):
@@ -364,9 +335,3 @@ BURST = ("count", "first", "period")
 """Keys of a burst."""
 
 _EXPECTED_FIELDS = "expected a table of fields, such as { bth.psn = 5 }"
-
-_NUMBER = r"(?P<number>\d{1,15}(?:\.\d{1,15})?)\s*"
-_DURATION_UNITS = {"ps": 1, "ns": NS, "us": US, "µs": US, "μs": US, "ms": MS, "s": S}
-_DURATION = re.compile(_NUMBER + f"(?P<unit>{'|'.join(_DURATION_UNITS)})", re.ASCII)
-_RATE_UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_RATE = re.compile(_NUMBER + r"(?P<unit>[kKMGT])(?:bps|bit/s|b/s)?", re.ASCII)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.quantities import parse_duration, parse_rate
 from ibwire.base.toml import Table, hint
-from ibwire.impair import parse_duration, parse_rate
 from ibwire.rc.work import WCStatus
 
 

@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ibwire.base.errors import EncodeError, ScriptError
+from ibwire.base.quantities import parse_duration
 from ibwire.base.toml import Document, Table, listed, parse_size, shown
-from ibwire.impair import parse_duration
 from ibwire.traffic.cycle import Turn
 from ibwire.traffic.injection import Injection
 from ibwire.traffic.model import Icrc, Link, Payload, PortRule, Stream, Verb, parse_qpns

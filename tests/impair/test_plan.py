@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.quantities import parse_duration, parse_rate
 from ibwire.base.units import GBPS, MS, NS, US, S
-from ibwire.impair import PlanError, build_pipe, parse_duration, parse_rate
+from ibwire.impair import PlanError, build_pipe
 from ibwire.impair.plan import _ACTIONS
 from ibwire_layers import OpCode, Packet
 from ibwire_layers.headers import BTH
