@@ -5,6 +5,7 @@ Usable alone, with nothing but the standard library. `ibwire_layers.scapy` and
 Construct grammar.
 """
 
+from ibwire_layers.build import build, build_packet
 from ibwire_layers.errors import DecodeError, EncodeError, Fault
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import IBRoute, Packet, RoCEv1Route, RoCEv2Route
@@ -18,4 +19,6 @@ __all__ = [
     "Packet",
     "RoCEv1Route",
     "RoCEv2Route",
+    "build",
+    "build_packet",
 ]

@@ -160,10 +160,10 @@ class Packet:
             cut=False,
             fault=Fault.NONE,
         )
-        return replace(fixed, route=with_lengths(self.route, len(fixed._transport())))
+        return replace(fixed, route=with_lengths(self.route, len(fixed.transport())))
 
-    def _transport(self) -> bytes:
-        """BTH to padding."""
+    def transport(self) -> bytes:
+        """The bytes from the BTH to the padding."""
         padding = bytes(self.bth.pad_count) if self.padding is None else self.padding
         extensions = b"".join(header.pack() for header in self.extensions)
         return self.bth.pack() + extensions + self.payload + padding
@@ -178,7 +178,7 @@ class Packet:
 
     def _covered(self) -> bytes:
         """What the ICRC covers, unmasked."""
-        return _covered_headers(self.route) + self._transport()
+        return _covered_headers(self.route) + self.transport()
 
     def _coverage(self) -> tuple[tuple[tuple[int, crc.Mask], ...], int]:
         """Masks with their offsets in `_covered`, and the seed."""
