@@ -4,7 +4,7 @@ Each law is a function that looks at a `Run` and fails an assertion where the la
 broken. It reads what left and arrived at each end, what was posted and completed, and
 memory; what a packet with some PSN must be is counted from the work requests by hand.
 `ResponderView` and `RequesterView` are what an observer at either end knows at any
-moment. Numbers of tables stand here once more, from rc-transport.md, not from the code.
+moment. Numbers of tables stand here once more, from docs/reference/transport.md, not from the code.
 """
 
 from __future__ import annotations

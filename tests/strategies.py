@@ -371,7 +371,7 @@ def transported() -> list[Frame]:
 
 def linked() -> list[Frame]:
     """Every link type, and what is on a link besides packets."""
-    flow = bytes.fromhex("01233456d19f")  # wire-formats.md 6.5
+    flow = bytes.fromhex("01233456d19f")  # reference/wire-formats#flow-control-packet
     raw_ip6 = h.LRH(lnh=1, pkt_len=(8 + len(_IP6)) // 4).pack() + _IP6
     frames = [
         Frame("cooked", cooked(_IP4), LinkType.LINUX_SLL),

@@ -1,7 +1,7 @@
 """What a manager says by itself: refusals, requests for time, the end of a connection.
 
 Source: Linux `cm_format_rej`, `cm_issue_rej`, `cm_format_mra`, `cm_format_dreq`,
-`cm_issue_drep` for who names which ID; rc-transport.md 20; cm-reject.
+`cm_issue_drep` for who names which ID; reference/cm#teardown; cm-reject.
 """
 
 from __future__ import annotations

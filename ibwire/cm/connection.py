@@ -81,8 +81,8 @@ class Connection:
     def queue_pair_attributes(self) -> tuple[AddressVector, dict[str, Any]]:
         """Where our queue pair sends to, and its attributes as fields of `QPAttr`.
 
-        Known from the REP on, whichever side sends it: EINVAL before. Source: rc-transport.md
-        20; for the PSNs the data packets of cm-rping and Linux `ib_send_cm_req`,
+        Known from the REP on, whichever side sends it: EINVAL before. Source:
+        reference/cm#request; for the PSNs the data packets of cm-rping and Linux `ib_send_cm_req`,
         `cm_req_handler`.
         """
         request, answer = self.request, self.reply

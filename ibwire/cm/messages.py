@@ -3,7 +3,7 @@
 The messages themselves are the headers of `ibwire_layers.cm`. A connection manager fills
 in communication IDs and CA GUIDs; whatever else a message says is its maker's.
 
-Source: rc-transport.md 20; IBA 13.4 for the common header.
+Source: reference/cm#messages; IBA 13.4 for the common header.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def combined_ack_timeout(ca_ack_delay: int, packet_life_time: int) -> int:
     """The code of the local ACK timeout: there and back, and what the answering device takes.
 
     Times are powers of two, so the sum is the larger of the two, or one more where they
-    are about the same (rc-transport.md 20; Linux `cm_ack_timeout`).
+    are about the same (reference/cm#timeouts; Linux `cm_ack_timeout`).
     """
     both_ways = packet_life_time + 1
     larger = max(both_ways, ca_ack_delay)

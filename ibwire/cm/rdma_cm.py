@@ -3,8 +3,8 @@
 A service ID names a port of a port space; the first 36 bytes of the private data of a REQ
 or SIDR_REQ say which IP addresses talk, and the application has the rest.
 
-Source: IBA annex A11; Linux `core/cma.c`; rc-transport.md 16.2 and 20; cm-rping,
-cm-rping-ipv6, cm-udaddy.
+Source: IBA annex A11; Linux `core/cma.c`; reference/wire-formats#udp-source-port,
+reference/cm#ip-service; cm-rping.
 """
 
 from __future__ import annotations

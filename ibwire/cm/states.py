@@ -30,7 +30,7 @@ Deliberately absent: DREQ_RCVD, because a DREQ is answered at once; alternate pa
 APR), which Linux ignores over RoCE as well; peer to peer connections. Inputs that are
 not in the table are ignored.
 
-Source: rc-transport.md 20; Linux `core/cm.c`, whose states these are, but for ANSWERED.
+Source: reference/cm#states; Linux `core/cm.c`, whose states these are, but for ANSWERED.
 Where it differs, to end both sides rather than one: Linux is silent when a REQ or REP
 has expired and forgets a refused REQ at once.
 """

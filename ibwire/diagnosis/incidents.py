@@ -505,7 +505,8 @@ _STATUS = {
 
 PROMPT_NS = 10_000_000
 """Who asks again after a longer silence was not told by a response: rxe obeys an implied NAK
-within 2 ms, and the ACK timers of the captures are 18 ms and more (rc-transport.md 9, 10)."""
+within 2 ms, and the ACK timers of the captures are 18 ms and more
+(reference/habits#rxe-timeout)."""
 
 _NAK_CODES = frozenset(each.value for each in NakCode)
 

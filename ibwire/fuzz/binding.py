@@ -70,7 +70,7 @@ class Binding:
         return self.enclosed(packet, encode(packet, psn, symbols), symbols)
 
     def pause(self, step: Pause) -> Frame:
-        """A PFC frame from the fuzzer's port (IEEE 802.1Q 36; wire-formats 1.3)."""
+        """A PFC frame from the fuzzer's port (IEEE 802.1Q 36; reference/wire-formats#pfc)."""
         times = tuple(step.quanta * (step.priorities >> number & 1) for number in range(8))
         source = int.from_bytes(self.source_mac)
         ethernet = Ethernet(MAC_CONTROL_ADDRESS, source, EtherType.MAC_CONTROL)

@@ -176,34 +176,34 @@ def _differing(one: object, other: object) -> int:
 def rule_of(difference: Difference, step: Step) -> str:
     """The rule that a step is about, as far as what was expected tells."""
     if isinstance(step, Mad | Command):
-        return "IBA 12.6 to 12.9; rc-transport 20"
+        return "IBA 12.6 to 12.9; docs/reference/cm.md#handshake"
     if not isinstance(step, Packet):
-        return "IBA 9.7.6; rc-transport 9"
+        return "IBA 9.7.6; docs/reference/transport.md#go-back-n"
     info = INFO.get(step.opcode)
     if info is not None and info.is_response:
-        return "IBA 9.7.6; rc-transport 10"
+        return "IBA 9.7.6; docs/reference/transport.md#responses"
     expected = verdicts(difference.expected) if difference.kind == "answer" else ""
     for text, rule in _RULES.items():
         if text in expected:
             return rule
     if difference.kind == "completion":
-        return "IBA 11.6.2; rc-transport 12"
+        return "IBA 11.6.2; docs/reference/transport.md#completion-status"
     if difference.kind == "memory":
-        return "IBA 10.6; rc-transport 6 row 10, 10"
+        return "IBA 10.6; docs/reference/transport.md#memory-access"
     if step.psn[1] < 0:
-        return "IBA 9.7.5.1.4; rc-transport 10"
-    return "IBA 9.7.4; rc-transport 6"
+        return "IBA 9.7.5.1.4; docs/reference/transport.md#duplicates"
+    return "IBA 9.7.4; docs/reference/transport.md#responder-checks"
 
 
 _RULES = {
-    "PSN_SEQUENCE_ERROR": "IBA 9.7.5.2.8; rc-transport 6 row 2",
-    "INVALID_REQUEST": "IBA 9.7.5.2.3; rc-transport 6 rows 3 to 12",
-    "REMOTE_ACCESS_ERROR": "IBA 9.7.5.2.4; rc-transport 6 row 10",
-    "REMOTE_OPERATIONAL_ERROR": "IBA 9.7.5.2.5; rc-transport 6 row 13",
-    "RNR": "IBA 9.7.5.2.8; rc-transport 6 row 7",
-    "silence": "IBA 9.6, 9.7.5.1.4; rc-transport 6 rows 0 and 1, 10",
-    "READ_RESPONSE": "IBA 9.7.5.1.9; rc-transport 10",
-    "ATOMIC": "IBA 9.7.5.1.4; rc-transport 11",
-    "ACK": "IBA 9.7.5.1.2; rc-transport 6",
+    "PSN_SEQUENCE_ERROR": "IBA 9.7.5.2.8; docs/reference/transport.md#psn-ahead",
+    "INVALID_REQUEST": "IBA 9.7.5.2.3; docs/reference/transport.md#responder-checks",
+    "REMOTE_ACCESS_ERROR": "IBA 9.7.5.2.4; docs/reference/transport.md#remote-key",
+    "REMOTE_OPERATIONAL_ERROR": "IBA 9.7.5.2.5; docs/reference/transport.md#receive-fault",
+    "RNR": "IBA 9.7.5.2.8; docs/reference/transport.md#receive-missing",
+    "silence": "IBA 9.6, 9.7.5.1.4; docs/reference/transport.md#responder-checks",
+    "READ_RESPONSE": "IBA 9.7.5.1.9; docs/reference/transport.md#read-response-order",
+    "ATOMIC": "IBA 9.7.5.1.4; docs/reference/transport.md#atomics",
+    "ACK": "IBA 9.7.5.1.2; docs/reference/transport.md#ack-due",
 }
 """Sections by what a right device would have answered."""

@@ -141,7 +141,7 @@ def notes(found: Interface) -> list[str]:
 def largest_path_mtu(mtu: int) -> int:
     """The largest path MTU whose packets fit an interface's MTU, 0 for none.
 
-    80 bytes are left for headers, as Soft-RoCE does it (rc-transport.md 16.3).
+    80 bytes are left for headers, as Soft-RoCE does it (reference/wire-formats#path-mtu).
     """
     return next((each for each in (4096, 2048, 1024, 512, 256) if each + HEADERS <= mtu), 0)
 

@@ -33,7 +33,7 @@ ABORT_SECONDS = 1.0
 
 RETRIES = 6
 """Of our own queue pairs. A peer that is gone shall be noticed, and 7 means for ever to the
-profile rxe (rxe-peer.md 3); the peer is asked for 7, as the tools do."""
+profile rxe (reference/habits#rxe-retry-7); the peer is asked for 7, as the tools do."""
 
 DEPTH = 1
 """READs and atomics at a time in either direction, unless a program says otherwise."""

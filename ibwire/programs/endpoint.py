@@ -33,7 +33,7 @@ from ibwire.rc.path import address_of, is_v4, nearest
 from ibwire.rc.profile import PROFILES, Profile
 
 WINDOW = 128
-"""Packets without an acknowledgement, as rxe has it (rxe-peer.md, section 3)."""
+"""Packets without an acknowledgement, as rxe has it (reference/habits#rxe-window)."""
 
 QUIET, LINGER = 0.3, 5.0
 """Seconds: a peer asks again for a lost acknowledgement after 67 ms, the tools' timeout."""

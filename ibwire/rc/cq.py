@@ -2,7 +2,7 @@
 
 A queue that is full when a completion comes is in error for good: the completion is
 lost, CQ_ERR is raised once, and whoever pushed takes its queue pair down. What was in
-the queue before can still be polled (rc-transport.md 12).
+the queue before can still be polled (reference/transport#cq-overrun).
 
 Arming asks for one event: at the next completion, or at the next that is solicited
 or an error. It does not look at completions that are there already.

@@ -3,7 +3,7 @@
 Every positive AETH carries the responder's MSN and a credit code; their sum is the
 number of the last message that may be started, the requester's limited sequence
 number (LSN). Source: IBA 9.7.7.2; rdmavt `rc.c`; the capture
-third-party/rocev2_send_imm_part1 of an adapter that sends live credits.
+reference/habits#hns-credits, an adapter that sends live credits.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ deregistration. A lookup compares offsets from the start of a region, which have
 64-bit wrap to fall into, and it answers `None` for every fault alike: key, domain,
 access, queue pair or bounds.
 
-Source: rc-transport.md 13; Linux `rxe_mr.c` and `rxe_mw.c`, which cite IBA volume 1.
+Source: reference/transport#memory-access; Linux `rxe_mr.c` and `rxe_mw.c`, which cite IBA volume 1.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ class MemoryRegion:
     def load64(self, offset: int) -> int:
         """The eight bytes that an atomic finds: a number in the host's order.
 
-        That order is little-endian here (rc-transport.md 11), on every host.
+        That order is little-endian here (reference/transport#atomic-operands), on every host.
         offset: into the buffer, from `find_remote` or `find_local` with length 8.
         """
         value: int = _U64.unpack_from(self.buffer, offset)[0]

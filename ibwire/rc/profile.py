@@ -64,7 +64,7 @@ class Profile:
     mig_req: int = 1
     """BTH.MigReq without an alternate path (IBA 17.2.8; rxe sends 0 in every capture)."""
     request_reserved: int = 0
-    """BTH byte 4 bits 5:0 of requests (hns sends 0x10: third-party/rocev2_send_imm_part1)."""
+    """BTH byte 4 bits 5:0 of requests (hns sends 0x10: reference/habits#hns-headers)."""
     source_port: SourcePort = SourcePort.FLOW_LABEL
     counts_identification: bool = False
     """Whether the IPv4 identification goes up with each packet (rxe: rc-pingpong)."""
@@ -74,7 +74,7 @@ class Profile:
     """P_Keys accepted whatever the table says, the first of them sent (rxe: probe-odd-frames)."""
     asks_on_qp1: bool = False
     """Whether MADs on QP1 ask for an ACK, which no datagram gets (rxe: cm-rping, cm-udaddy;
-    its other datagrams and native InfiniBand do not: third-party/infiniband_native_part1)."""
+    its other datagrams and native InfiniBand do not: docs/reference/habits.md#native-capture)."""
 
     # Both halves.
     refuses_annex_a19: bool = False
@@ -297,7 +297,7 @@ RXE = Profile(
     reset_discards_completions=False,
     flushes_late_receives=False,
 )
-"""Linux Soft-RoCE, kernel 6.1. Sources: the captures named above, rc-transport facts."""
+"""Linux Soft-RoCE, kernel 6.1. Sources: the captures named above, docs/reference/habits.md."""
 
 RDMAVT = Profile(
     name="rdmavt",
@@ -330,7 +330,7 @@ HNS = Profile(
     source_port=SourcePort.QPN,
     limited_message=True,
 )
-"""HiSilicon hns: live credits on the wire (third-party/rocev2_send_imm_part1)."""
+"""HiSilicon hns: live credits on the wire (reference/habits#hns-credits)."""
 
 PROFILES: dict[str, Profile] = {p.name: p for p in (SPEC, RDMAVT, RXE, CONNECTX, HNS)}
 """By name."""

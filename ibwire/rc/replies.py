@@ -53,7 +53,7 @@ class Reply:
         self.psn = psn
         self.msn = msn
         """Messages that were completed when it was made: others may be before it leaves
-        (rc-transport.md 3)."""
+        (reference/transport#msn)."""
         self.syndrome = syndrome
         """NAK or RNR NAK; `None` for an ACK with the credits of the moment it leaves."""
         self.resource = resource

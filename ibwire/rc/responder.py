@@ -1,7 +1,7 @@
 """The responder: from request packets to memory, receive completions and responses.
 
 A request is new, a duplicate or ahead of what is expected. New ones are checked in
-the order of rc-transport facts section 6 and the first check that fails decides the
+the order of reference/transport#responder-checks and the first check that fails decides the
 answer; duplicates never change anything and are answered again; what is ahead draws
 one NAK until the missing packet comes.
 

@@ -4,7 +4,7 @@ A queue pair takes a request when the first packet of a message needs one; from 
 on it is the queue pair's, whatever becomes of the queue pair. The limit is an alarm
 that rings once: when taking leaves fewer requests than the limit, there is one
 SRQ_LIMIT_REACHED and the limit is 0 until it is set again. Setting it above what is
-there rings at the next taking, not at once (rc-transport.md 14, from rxe).
+there rings at the next taking, not at once (reference/transport#srq-limit).
 """
 
 from __future__ import annotations

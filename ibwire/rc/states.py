@@ -30,7 +30,7 @@ every packet for a state that does not want it is dropped, never NAKed.
 
 Source: Linux `core/verbs.c` qp_state_table and ib_modify_qp_is_ok;
 `rxe_qp_chk_attr` for draining; `ib_rvt_state_ops` for what each state allows. See
-rc-transport.md 4, which gives the RC column and how the others differ in essence.
+reference/transport#qp-transitions, which gives the RC column and how the others differ in essence.
 """
 
 from __future__ import annotations

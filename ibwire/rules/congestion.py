@@ -18,7 +18,7 @@ FORM = Rule(
     "A CNP has BECN 1, and FECN, PSN, SE, PadCnt, AckReq and its 16 reserved bytes 0.",
     Severity.ERROR,
     "IBA annex A17.9.3",
-    "rc-transport facts 16.5: a CNP of a ConnectX-4 Lx",
+    "docs/reference/wire-formats.md#cnp",
 )
 PACE = Rule(
     "congestion.cnp-pace",

@@ -23,21 +23,21 @@ LIMIT = Rule(
     "At most one message is begun beyond the credits that the responder has given.",
     Severity.ERROR,
     "IBA 9.7.7.2",
-    "rdmavt rc.c, qib_rc.c; third-party/rocev2_send_imm_part1: 35 messages, none beyond",
+    "rdmavt rc.c, qib_rc.c; docs/reference/habits.md#hns-credits",
 )
 ASK = Rule(
     "credits.ask",
     "The one message beyond the credits asks for an acknowledgement with its first packet.",
     Severity.ERROR,
     "IBA 9.7.7.2.5",
-    "third-party/rocev2_send_imm_part1",
+    "docs/reference/habits.md#hns-credits",
 )
 FIRST_ALONE = Rule(
     "credits.first-alone",
     "Of the one message beyond the credits only the first packet is sent until credits come.",
     Severity.WARNING,
     "IBA 9.7.7.2.5",
-    "rdmavt and hns send it whole: third-party/rocev2_send_imm_part1",
+    "rdmavt and hns send it whole: docs/reference/habits.md#hns-credits",
     ("rdmavt", "hns"),
 )
 

@@ -52,7 +52,7 @@ BYTE_4 = Rule(
     "The 6 reserved bits beside FECN and BECN are 0.",
     Severity.WARNING,
     "IBA 9.2, annex A17.3.3",
-    "hns sends 0x10 in requests: third-party/rocev2_send_imm_part1",
+    "hns sends 0x10 in requests: docs/reference/habits.md#hns-headers",
     ("hns",),
     is_trait=True,
     least=4,

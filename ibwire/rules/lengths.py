@@ -21,7 +21,7 @@ NONE = Rule(
     "READ requests, atomics, FLUSH, ACKs and CNPs carry no payload.",
     Severity.ERROR,
     "IBA 9.2.1",
-    "rc-transport facts 2",
+    "docs/reference/wire-formats.md#opcodes",
 )
 FULL_SIZE = Rule(
     "lengths.full",
@@ -42,7 +42,7 @@ LIMIT = Rule(
     "No packet carries more than 4096 bytes.",
     Severity.ERROR,
     "IBA 9.7.4",
-    "rc-transport facts 2, 16.3",
+    "docs/reference/wire-formats.md#path-mtu",
 )
 PATH_MTU = Rule(
     "lengths.path-mtu",
@@ -63,7 +63,7 @@ MESSAGE = Rule(
     "A RETH asks for at most 2^31 bytes.",
     Severity.ERROR,
     "IBA 9.7.4, C9-94",
-    "rc-transport facts 6, row 8",
+    "docs/reference/transport.md#message-size",
 )
 WRITE = Rule(
     "lengths.write",
@@ -77,14 +77,14 @@ EIGHT = Rule(
     "An ATOMIC WRITE carries 8 bytes and says so in its RETH.",
     Severity.ERROR,
     "IBA annex A19",
-    "rc-transport facts 2",
+    "docs/reference/transport.md#atomic-write",
 )
 HEADERS = Rule(
     "lengths.headers",
     "The lengths of IP, UDP and LRH agree, and leave room for what the opcode asks for.",
     Severity.ERROR,
     "IBA 9.6.1, annex A17",
-    "rxe_recv.c rxe_rcv; rc-transport facts 1",
+    "rxe_recv.c rxe_rcv; docs/reference/wire-formats.md#minimum-length",
 )
 
 RULES = (

@@ -73,7 +73,7 @@ CODE = Rule(
     "An AETH syndrome is an ACK, an RNR NAK, or a NAK with a code that is defined for the service.",
     Severity.ERROR,
     "IBA 9.7.5.2",
-    "rc-transport facts 7",
+    "docs/reference/transport.md#aeth",
 )
 TOO_LONG = Rule(
     "naks.too-long",

@@ -58,21 +58,21 @@ KIND = Rule(
     "WRITE by an empty READ RESPONSE ONLY, and nothing else by any of them.",
     Severity.ERROR,
     "IBA 9.7.5.1",
-    "rxe_resp.c acknowledge; rc-transport facts 2, 10",
+    "rxe_resp.c acknowledge; docs/reference/transport.md#response-kinds",
 )
 ASKED = Rule(
     "psn_acks.ack-req",
     "Only requests of reliable services ask for an acknowledgement.",
     Severity.WARNING,
     "IBA 9.2.1",
-    "rc-transport facts 5",
+    "docs/reference/transport.md#ack-request",
 )
 ASKED_MAD = Rule(
     "psn_acks.ack-req-mad",
     "Management datagrams do not ask for an acknowledgement.",
     Severity.WARNING,
     "IBA 9.2.1",
-    "rxe sets AckReq on QP1: cm-rping; native IB does not: third-party/infiniband_native_part1",
+    "rxe sets AckReq on QP1: cm-rping; native IB does not: docs/reference/habits.md#native-capture",
     ("rxe",),
     is_trait=True,
 )

@@ -41,7 +41,7 @@ SELECTIVE = Rule(
     "A requester that goes back sends everything again from there on.",
     Severity.NOTE,
     "IBA 9.9.3",
-    "selective repeat of NVIDIA adapters (ROCE_ACCL, selective_repeat); rc-transport facts 21",
+    "selective repeat of NVIDIA adapters: docs/reference/habits.md#selective-repeat",
     ("connectx",),
 )
 RETRIES = Rule(

@@ -24,7 +24,7 @@ KNOWN = Rule(
     "An opcode is one that the specification defines, or the manufacturer's own (0xE0 to 0xFF).",
     Severity.ERROR,
     "IBA 9.2.1",
-    "rc-transport facts 2; NAK 0x61 in rdmavt, dropped by rxe: probe-odd-frames",
+    "docs/reference/transport.md#reserved-opcode; dropped by rxe: probe-odd-frames",
 )
 SERVICE = Rule(
     "sequences.service",

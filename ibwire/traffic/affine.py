@@ -2,7 +2,7 @@
 
 A CRC is linear but for a constant: writing `new` over `old` changes it by the same bits
 in every packet in which as many bytes follow. So a table for each byte that varies
-takes the place of a CRC over each packet (injection.md, section C).
+takes the place of a CRC over each packet (reference/sending#affine-icrc).
 """
 
 from __future__ import annotations

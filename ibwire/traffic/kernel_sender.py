@@ -3,9 +3,10 @@
 The kernel can run an XDP program on frames that nobody has received, and do with them what
 the program says, here: send them on an interface. No packet buffer of the network stack is
 made, and nothing crosses the border of user space; this is three times as fast as sendmmsg
-(injection.md B.2). The program goes through the templates in turn and writes into each the
-next PSN and the ICRC that fits it. An ICRC is affine: what it changes by depends only on
-which PSN bits change, and stands in three tables of 256 words for each template.
+(reference/sending#live-frames). The program goes through the templates in turn and writes
+into each the next PSN and the ICRC that fits it. An ICRC is affine: what it changes by
+depends only on which PSN bits change, and stands in three tables of 256 words for each
+template.
 
 Needs Linux 5.18, a driver that sends such frames (of a veth: whose peer has NAPI, which GRO
 turns on), and frames well below a page.
@@ -92,14 +93,15 @@ class LiveFrames(Closing):
 
     BATCH = 64
     """Frames that the kernel hands to the driver at once: the ring of a veth lost a tenth of
-    256 (injection.md B.2)."""
+    256 (reference/sending#live-frames)."""
 
     LARGEST = 1 << 21
     """Frames of one system call, about a second. Making it ready takes the kernel some 20 ms; a
     signal ends it early."""
 
     LONGEST = 3400
-    """Bytes of a frame: it shares a page with what the kernel keeps about it (injection.md B.1)."""
+    """Bytes of a frame: it shares a page with what the kernel keeps about it
+    (reference/sending#live-frame-size)."""
 
     def __init__(self, name: str, templates: Sequence[Template], *, certain: bool = False) -> None:
         self.interface = injectable(name, certain=certain)

@@ -2,7 +2,8 @@
 
 A storm pauses some priorities, or the whole port, for a while: again and again before the
 pause runs out, then a resume. Several storms may overlap; what is due at one moment is one
-frame. Formats: IEEE 802.3 annex 31B, IEEE 802.1Q 36 (wire-formats.md 1.2, 1.3).
+frame. Formats: IEEE 802.3 annex 31B, IEEE 802.1Q 36 (reference/wire-formats#pause,
+reference/wire-formats#pfc).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What comes back to queue pairs of ours that are none: counted, and read for who waits for it.
 
 Answers are told apart by the address they come from and the queue pair they go to. An
-acknowledgement stands for all packets up to its PSN, a NAK for those before it; but READs and
-atomics are answered each for itself (IBA 9.7.5.1.2, rc-transport.md 8 and 10).
+acknowledgement stands for all packets up to its PSN, a NAK for those before it; each READ and
+atomic has an answer of its own (IBA 9.7.5.1.2, reference/transport#ack-coalescing).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ sendmmsg(2) reads an array of headers that point to the frames. Here that array 
 and its columns of addresses and lengths are filled for a whole block at once: no Python runs
 for a single frame, and none is copied before the kernel does it. A ring shared with the
 kernel was measured to be no faster, and a call for each frame 1.6 times slower
-(injection.md B.1).
+(reference/sending#batch-calls).
 
 Source: packet(7), sendmmsg(2), linux/socket.h, linux/if_link.h.
 """

@@ -323,4 +323,5 @@ _MASKS: dict[int, dict[ibv_qp_state, int]] = {
         ibv_qp_type.IBV_QPT_XRC_SEND: (_INIT, _PATH, _REQUESTER),
     }.items()
 }
-"""What `to_init`, `to_rtr` and `to_rts` set: what each move requires (rc-transport.md 4)."""
+"""What `to_init`, `to_rtr` and `to_rts` set: what each move requires
+(reference/transport#qp-transitions)."""

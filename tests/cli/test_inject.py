@@ -135,7 +135,7 @@ def test_cnps_are_a_verb(tmp_path: Path) -> None:
     for _, data in records_of(path):
         packet = Packet.parse(data)
         assert (packet.bth.opcode, packet.bth.becn, packet.bth.psn) == (0x81, 1, 0)
-        assert len(data) == 14 + 60  # an IPv4 total length of 60 (wire-formats.md 5)
+        assert len(data) == 14 + 60  # an IPv4 total length of 60 (reference/wire-formats#cnp)
         assert packet.icrc_status() is CrcStatus.GOOD
 
 

@@ -77,7 +77,7 @@ def test_ack_timeout_holds_both_ways_and_the_device(
 
 def test_codes_are_powers_of_two_of_4096_nanoseconds_up_to_a_minute() -> None:
     assert duration(0) == 4096 * US // 1000
-    assert duration(20) == 4294967296 * US // 1000  # 4.29 s, rc-transport.md 20
+    assert duration(20) == 4294967296 * US // 1000  # 4.29 s, reference/cm#linux-values
     assert duration(31) == duration(24)
 
 

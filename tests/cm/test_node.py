@@ -217,7 +217,7 @@ def test_connection_carries_a_message_each_way_and_ends(
 
 
 def test_server_learns_who_asks_and_both_use_the_flow_label_of_the_ports() -> None:
-    """UDP source port 60267 for ports 39237 and 7174: rc-transport.md 16.2, from cm-rping."""
+    """cm-rping: UDP source port 60267 (reference/wire-formats#udp-source-port)."""
     net = Network(*ADDRESSES[0])
     net.connect()
     net.run(lambda: net.both_are_up)
@@ -250,7 +250,7 @@ def test_frames_of_qp1_are_datagrams_of_256_bytes() -> None:
 
 @pytest.mark.parametrize(("profile", "asks"), [("rxe", 1), ("spec", 0)])
 def test_mads_ask_for_an_ack_where_the_profile_does(profile: str, asks: int) -> None:
-    """tshark's infiniband.bth.a: 1 in cm-rping, 0 in third-party/infiniband_native_part1."""
+    """tshark's infiniband.bth.a: 1 in cm-rping, 0 in docs/reference/habits.md#native-capture."""
     net = Network(*ADDRESSES[0], profile=profile)
     net.connect()
     net.run(lambda: net.both_are_up)

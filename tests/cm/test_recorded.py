@@ -279,4 +279,4 @@ def test_a_request_has_the_bytes_of_the_captured_one() -> None:
     made = replace(as_asked(row), local_comm_id=0xD934C02E, local_ca_guid=0x505400FFFE770001)
 
     assert made == row.message
-    assert made.primary_flow_label == 174945  # rc-transport.md 16.2, from this capture
+    assert made.primary_flow_label == 174945  # reference/wire-formats#udp-source-port

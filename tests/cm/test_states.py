@@ -36,7 +36,7 @@ WAY = AddressVector(dgid=PEER)
 PEER_ID, PEER_GUID, PEER_QPN = 0xB0B, 0xBEEF, 0x77
 SERVICE = 0x1061C06
 
-# rc-transport.md 20, Linux core/cm.c (cm_*_handler, ib_send_cm_*, cm_process_send_error); the
+# reference/cm#states, Linux core/cm.c (cm_*_handler, ib_send_cm_*, cm_process_send_error); the
 # docstring of states.py says where we differ. A line is: state, input, new state, message
 # sent, event. What is not listed changes nothing and sends nothing; a command raises EINVAL.
 ACTIVE = """

@@ -49,7 +49,7 @@ def test_example_of_the_documentation_passes() -> None:
 
 
 def test_request_is_right_in_all_that_is_not_said() -> None:
-    """IBA 12.6 and annex A11; rc-transport facts 20: QP1, its Q_Key, the IP addresses."""
+    """IBA 12.6 and annex A11; reference/cm#mad: QP1, its Q_Key, the IP addresses."""
     text = 'qp sq_psn=0x123 mtu=1024\n< CM_REQ retry_count=3 data="ab cd"\n> CM_REJ'
 
     (packet,) = frames_of(text, "<")

@@ -99,7 +99,7 @@ def test_the_deviations_of_a_profile_are_found_by_name_and_nothing_else(profile:
 
 
 def test_hns_shows_reserved_bits_and_a_whole_message_beyond_the_credits() -> None:
-    """Seen in third-party/rocev2_send_imm_part1."""
+    """Seen in reference/habits#hns-headers."""
     assert known("hns") == {
         "reserved bits of BTH byte 4 are not 0",
         "a message beyond the credits is sent whole",

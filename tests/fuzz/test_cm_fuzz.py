@@ -57,7 +57,7 @@ FAULTS = {
 }
 
 REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP = range(0x10, 0x19)
-"""Attribute IDs (rc-transport.md 20)."""
+"""Attribute IDs (reference/cm#messages)."""
 
 WHOLE = 14 + 20 + 8 + 12 + 8 + 256 + 4
 """Bytes of a MAD in its frame: Ethernet, IPv4, UDP, BTH, DETH and ICRC around it."""
@@ -220,7 +220,7 @@ def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     device, finding = found(name)
 
     assert finding.case.packets <= 5
-    assert "rc-transport 20" in finding.rule
+    assert "docs/reference/cm.md#" in finding.rule
     saved = from_json(to_json(finding.case))
     assert saved == finding.case
     assert ManagerCampaign(device, manager_generators(1)).replay(saved) is not None
@@ -255,7 +255,7 @@ def test_cases_read_back_as_they_were() -> None:
 
 
 def test_every_answer_is_a_right_message_of_its_exchange() -> None:
-    """rc-transport.md 20: headers; REP, RTU, REJ have the REQ's transaction, DREP the DREQ's."""
+    """REP, RTU, REJ have the REQ's transaction, DREP the DREQ's (reference/cm#transaction)."""
     seen: Counter[int] = Counter()
     for alone, steps in cases(seed=5, count=80):
         asked: set[int] = set()

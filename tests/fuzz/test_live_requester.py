@@ -278,7 +278,7 @@ def test_in_some_cases_the_device_asks_until_it_gives_up() -> None:
 
 
 def test_a_step_is_tried_before_an_ack_timeout_and_none_behind_it() -> None:
-    """When all is acknowledged the case is over: in rxe the timer runs on (rxe-peer.md, 3)."""
+    """In rxe the timer runs on when all is acknowledged (reference/habits#rxe-ack-timer)."""
     steps = made(125, write(), write(), ack(), ack(), write(), connection=TIMED)
 
     assert steps == [write(), write(), TIMEOUT, ack(), TIMEOUT, ack()]
@@ -317,7 +317,7 @@ def test_what_else_differs_in_a_request_counts() -> None:
 
 
 def test_memory_of_a_read_counts_when_it_has_completed() -> None:
-    """Until then nobody says what it holds (rc-transport 10)."""
+    """Until then nobody says what it holds (reference/transport#read-undefined)."""
     target = Emulation(ASKS)
     live = duel(target)
     live.step(read(512))
@@ -378,7 +378,7 @@ FETCH_ADD = Post(int(WROpcode.ATOMIC_FETCH_AND_ADD))
 def test_an_answer_is_told_by_the_rule_that_it_is_about(
     steps: list[Step], answer: Packet, rule: str
 ) -> None:
-    """rc-transport 10, "Requester, on any response packet"."""
+    """reference/transport#responses."""
     live = duel(Emulation(ASKS))
     for step in steps:
         live.step(step)

@@ -1,4 +1,4 @@
-"""Check values and packets worked by hand (wire-formats.md 6.1, 6.3 and 6.5)."""
+"""Check values and packets worked by hand (reference/wire-formats#icrc-examples)."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_frame_is_built_from_its_values_without_lengths_and_checksums(vector: Ve
 
 
 def test_flow_control_check_is_computed() -> None:
-    # wire-formats.md 6.5: these two are worked by hand there.
+    # reference/wire-formats#flow-control-packet
     assert bytes(FlowControl(fctbs=0x123, vl=3, fccl=0x456)).hex() == "01233456d19f"
     assert bytes(FlowControl(op=1, vl=0, fccl=0x07F)).hex() == "1000007f30dc"
 

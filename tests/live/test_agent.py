@@ -43,7 +43,7 @@ def agent(start: Start, *options: object) -> subprocess.Popen[str]:
 def test_scripts_meet_the_device_of_a_profile(
     start: Start, profile: str, failed: list[str]
 ) -> None:
-    """Linux raises no event when it refuses a request (rxe-peer.md 5)."""
+    """Linux raises no event when it refuses a request (reference/habits#rxe-cm)."""
     agent(start, "--profile", profile)
 
     scripts = (SCRIPTS / "acks", SCRIPTS / "cm" / "request-reply-ready.drill")

@@ -260,7 +260,7 @@ def test_harm_to_other_connections_is_made_shorter_without_a_restart(
 def test_what_a_device_does_otherwise_is_made_shorter_on_it(
     device: Device, fuzz: Fuzz, case: Callable[..., Path]
 ) -> None:
-    """MigReq is 0 in what rxe sends (rxe-peer.md, section 4)."""
+    """MigReq is 0 in what rxe sends (reference/habits#rxe-headers)."""
     device.start("rxe", "zero", "dies")
 
     status, output, errors = fuzz("min", case(WRITE, SEND, RESERVED, WRITE))

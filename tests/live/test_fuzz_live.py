@@ -23,7 +23,7 @@ DEVIATIONS = {
     "a reserved opcode is discarded and not NAKed",
     "the payload of SENDs is not checked against position and path MTU",
 }
-"""Of profile rxe, as far as its responder shows them (rxe-peer.md, sections 2 and 4)."""
+"""Of profile rxe, as far as its responder shows them (docs/reference/habits.md)."""
 
 BTH = 42
 """Behind Ethernet, IPv4 and UDP."""

@@ -20,7 +20,7 @@ DEVIATIONS = {
     "requests are sent during an RNR wait",
     "the length of READ responses is not checked, and the READ waits for more",
 }
-"""Of profile rxe, as far as its requester shows them (rxe-peer.md, sections 2 and 3)."""
+"""Of profile rxe, as far as its requester shows them (docs/reference/habits.md)."""
 
 
 @pytest.mark.parametrize("role", ["requester", "both"])

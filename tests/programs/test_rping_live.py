@@ -181,7 +181,7 @@ def test_signal_is_a_problem_where_a_number_of_pings_is_wanted(
 
 
 def test_own_queue_pair_gives_up_also_as_rxe() -> None:
-    """7 retries would be for ever there (rxe-peer.md, 3); the peer is asked for 7 as by rping."""
+    """7 would be for ever (reference/habits#rxe-retry-7); the peer is asked for 7 as by rping."""
     hall = Hall(profile="rxe")
 
     def ask() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a response does to the requests that wait: rc-transport.md 10, second list, and 12."""
+"""What a response does to the requests that wait: reference/transport#responses."""
 
 from __future__ import annotations
 

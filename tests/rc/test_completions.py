@@ -1,4 +1,4 @@
-"""Completions and events: what an application hears of what it has posted (rc-transport.md 12)."""
+"""Completions and events of posted work requests (reference/transport#completion-order)."""
 
 from __future__ import annotations
 
@@ -471,7 +471,7 @@ def test_flush_and_atomic_write_are_answered_by_an_empty_read_response() -> None
 
 
 def test_cnp_of_a_connectx_is_counted_and_reported() -> None:
-    """The ConnectX-4 Lx vector of rc-transport.md 16.4, for QP 0x118 at 10.0.18.1."""
+    """The ConnectX-4 Lx CNP of reference/wire-formats#icrc-examples, for QP 0x118."""
     device = Device("np", "10.0.18.1")
     qp = queue_pair(device)
     device.qps[0x118] = qp  # the number that the vector names

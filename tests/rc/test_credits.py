@@ -1,4 +1,4 @@
-"""End-to-end credits: rc-transport.md 8, rule by rule."""
+"""End-to-end credits: reference/transport#credits and what follows, rule by rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device on each kind of link, and what it makes of frames: rc-transport.md 5, 14 and 16."""
+"""A device on each kind of link, and what it makes of frames: reference/wire-formats#rocev2."""
 
 from __future__ import annotations
 

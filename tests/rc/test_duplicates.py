@@ -1,4 +1,4 @@
-"""Requests that arrive again: rc-transport.md 10, first table. Nothing is executed twice."""
+"""Requests that arrive again: reference/transport#duplicates. Nothing is executed twice."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def test_duplicate_atomic_returns_the_first_result_and_is_not_executed(
 def test_duplicate_of_an_evicted_flush_or_atomic_write_is_dropped(
     opcode: int, payload: bytes, said: dict[str, int], profile: Profile
 ) -> None:
-    """rc-transport 10: by the saved entry, of which there are max_dest_rd_atomic."""
+    """From one of max_dest_rd_atomic saved entries (reference/transport#saved-resources)."""
     lone = Lone(profile=profile, max_dest_rd_atomic=2)
     for psn in (100, 101, 102):
         lone.say(opcode, psn, payload, **said)

@@ -2,7 +2,7 @@
 
 `said` gives what one side sent as opcode, PSN and syndrome. The specification's profile
 sends live credits: the syndrome of an ACK is the code of the receive requests that are
-left (0x00 for none, 0x01 for one: rc-transport.md 7).
+left (0x00 for none, 0x01 for one: reference/transport#credit-codes).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def memory(end: End, size: int, offset: int = 0) -> bytes:
 
 
 def number(end: End, offset: int = 0) -> int:
-    """A 64-bit number in the host's order, which is little-endian here (rc-transport.md 11)."""
+    """A 64-bit number in little-endian order (reference/transport#atomic-operands)."""
     return int.from_bytes(memory(end, 8, offset), "little")
 
 
@@ -283,7 +283,7 @@ def test_implied_nak_asks_for_a_lost_read_response_again() -> None:
         "RDMA_READ_RESPONSE_ONLY 0 0x00",
         "ACKNOWLEDGE 1 0x00",
     ]
-    # MSN of the moment at which each is made (rc-transport.md 3).
+    # MSN of the moment at which each is made (reference/transport#msn).
     assert [packet.extension(h.AETH).msn for packet in pair.sent("b")[1:]] == [2, 2, 2]
     assert statuses(pair) == [(1, S.SUCCESS), (2, S.SUCCESS)]
     assert memory(pair.a, 1000) == data
@@ -536,7 +536,7 @@ def test_unexpected_opcode_middle_first() -> None:
     ids=lambda value: value.name,
 )
 def test_unexpected_opcode_only_inside_a_message(profile: Profile, status: WCStatus) -> None:
-    """probe-odd-frames; the receive request under way says why (rc-transport.md 24)."""
+    """probe-odd-frames; the receive request under way says why (reference/habits#rxe-statuses)."""
     pair = Pair(profile=profile)
     pair.b.post_recv(4096, wr_id=3)
     pair.b.post_recv(4096, wr_id=4)
@@ -589,7 +589,7 @@ def test_rxe_drops_a_reserved_opcode_in_silence() -> None:
 def test_send_longer_than_the_receive_buffer(
     profile: Profile, nak: int, local: WCStatus, peer: WCStatus
 ) -> None:
-    """nak-send-too-big; rc-transport.md 24."""
+    """nak-send-too-big; reference/habits#rxe-send-too-long."""
     pair = Pair(profile=profile)
     pattern(pair.a, 101)
     pair.b.post_recv(100, wr_id=3)
@@ -645,7 +645,7 @@ def test_queue_pair_in_error_answers_nothing() -> None:
 
 
 def test_lost_fatal_nak_ends_in_retry_exceeded_at_the_requester() -> None:
-    """Who has said it is in error, and hears the request no more (rc-transport.md 22.17)."""
+    """The responder is in error and drops the request (reference/transport#after-fatal-nak)."""
     pair = Pair(retry_cnt=2)
     pair.drop("b", 1)
     pair.post(WROpcode.RDMA_WRITE, length=8, rkey=pair.b.mr.rkey ^ 1)

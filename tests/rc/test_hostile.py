@@ -6,7 +6,7 @@ one array: around them, and in every region that the attacked domain does not le
 stand `SECRET` bytes, which nobody may change or see.
 
 The attacker knows everything: frames have right checksums and are made from the live
-state of the victims, for little else finds faults (fuzzing.md 4).
+state of the victims, for little else finds faults (reference/bugs#modified-duplicate).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def roce(
     """A RoCEv2 frame with right checksums around anything from BTH to padding.
 
     longer, udp_longer: added to the lengths that IP and UDP state. tail: follows the
-    ICRC. Written from rc-transport.md 16.4, without the code under test.
+    ICRC. Written from reference/wire-formats#icrc, without the code under test.
     """
     size = 20 + 8 + len(transport) + 4
     addresses = b"".join(bytes(map(int, each.split("."))) for each in (source, target))
@@ -483,7 +483,7 @@ def test_any_bytes_at_all_are_taken_without_complaint(data: bytes, kept: int, op
 
 
 def test_a_frame_cut_anywhere_is_dropped_also_with_a_right_icrc() -> None:
-    """fuzzing.md 5, case 19: headers that end early."""
+    """reference/bugs#cut-header: headers that end early."""
     for opcode in range(256):
         packet = _send_only(0)
         packet.form = FORMS[opcode]

@@ -241,7 +241,7 @@ def test_congestion_notifications_without_end_are_counted_and_the_newest_kept() 
 def test_absurd_credits_leave_a_connection_that_its_honest_peer_puts_right(
     msn: int, code: int
 ) -> None:
-    """rc-transport.md 8: the next honest ACK counts again."""
+    """reference/transport#credits-limit: the next honest ACK counts again."""
     pair = Pair()
     for _ in range(8):
         pair.b.post_recv(1024)
@@ -273,7 +273,7 @@ def test_a_lost_receive_completion_is_never_acknowledged() -> None:
 
 def test_broken_unreliable_messages_end_the_shared_receive_requests_that_they_took() -> None:
     """Each completes once, with an error: otherwise a stranger to nothing but the address could
-    empty the queue for everybody without a trace (rc-transport.md 15)."""
+    empty the queue for everybody without a trace (reference/transport#ud)."""
     device = Device()
     pd = device.alloc_pd()
     mr = pd.register(8192, 1)

@@ -1,6 +1,6 @@
 """One verified exchange over every link: what stands around the transport headers.
 
-Values are those of rc-transport.md 16 and wire-formats.md 5 and 6; source ports are of
+Values are those of reference/wire-formats#rocev2 and what follows; source ports are of
 captures of Linux rxe.
 """
 
@@ -220,7 +220,7 @@ def test_rocev2_over_ipv6_carries_addresses_dscp_hop_limit_and_ports() -> None:
 
 
 def test_vlan_priority_is_the_service_level() -> None:
-    """PCP is the low three bits of the SL (rc-transport.md 16.3)."""
+    """PCP is the low three bits of the SL (reference/wire-formats#priority)."""
     exchange = exchanged("rocev2-vlan")
     for site, frame in exchange.frames:
         packet = Packet.parse(frame, site.link_type)
@@ -250,7 +250,7 @@ def is_grh(grh: h.GRH, source: Site, destination: Site) -> bool:
 
 @pytest.mark.parametrize("link", ["ib-local", "ib-global"])
 def test_native_infiniband_carries_lids_and_a_grh_if_asked_for(link: str) -> None:
-    """LNH 2 without, 3 with a GRH; PktLen in words up to the ICRC (wire-formats.md 4.1)."""
+    """LNH 2 without, 3 with a GRH; PktLen in words up to the ICRC (reference/wire-formats#lrh)."""
     exchange = exchanged(link)
     a, b = exchange.a, exchange.b
     for site, frame in exchange.frames:
@@ -325,7 +325,7 @@ def test_source_port_of_datagrams_is_a_hash_of_the_qp_number(qpn: int, port: int
 
 
 def test_hns_source_port_is_the_senders_qp_number() -> None:
-    """third-party/rocev2_send_imm_part1: QP 0x48 sends from port 72 and is answered from 69."""
+    """reference/habits#hns-headers: QP 0x48 sends from port 72 and is answered from 69."""
     a, b = Site("10.0.0.1", qpn=0x48, profile=HNS), Site("10.0.0.2", qpn=0x45, profile=HNS)
     a.reach(b)
     b.reach(a)
@@ -366,7 +366,7 @@ def test_p_key_is_the_entry_of_the_table(link: str) -> None:
 
 
 def test_rxe_always_sends_the_default_p_key() -> None:
-    """rc-transport.md 5: it ignores the table."""
+    """reference/habits#rxe-pkey: it ignores the table."""
     exchange = exchanged("rocev2-ipv4", RXE, pkey=0x8123)
 
     packets = exchange.sent(exchange.a) + exchange.sent(exchange.b)

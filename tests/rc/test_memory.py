@@ -248,7 +248,7 @@ def test_each_remote_access_needs_its_flag(
 
 
 def test_flush_needs_every_requested_placement(keys: KeyTable, pd: ProtectionDomain) -> None:
-    """An older rxe was content with any of them (rc-transport.md 13)."""
+    """An older rxe was content with any of them (reference/transport#memory-access)."""
     region = pd.register(8, Access.FLUSH_GLOBAL)
     both = int(Access.FLUSH_GLOBAL | Access.FLUSH_PERSISTENT)
 

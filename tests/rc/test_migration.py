@@ -1,4 +1,4 @@
-"""Automatic path migration: rc-transport.md 14."""
+"""Automatic path migration: reference/transport#migration."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_asked_to_migrate_one_end_takes_the_other_along() -> None:
 
 
 def test_exhausted_retries_migrate_and_count_anew() -> None:
-    """retry_cnt 1: twice on the first path, then on the other (rc-transport.md 9)."""
+    """retry_cnt 1: twice on the first path, then on the other (reference/transport#retry-count)."""
     pair = Migrating()
     pair.rearm()
     pair.write()

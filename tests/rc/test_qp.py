@@ -1,4 +1,4 @@
-"""A queue pair in every state, and what moves it: rc-transport.md 4, 12 and 14."""
+"""A queue pair in every state, and what moves it: reference/transport#qp-transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves because of a work request: rc-transport.md 3, 5 and 11."""
+"""What leaves because of a work request: reference/transport#segmentation and what follows."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_a_blocked_read_blocks_what_is_behind_it() -> None:
 @every_profile
 @pytest.mark.parametrize("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
 def test_flush_and_atomic_write_wait_as_reads_do(opcode: WROpcode, profile: Profile) -> None:
-    """A peer keeps so many to answer them again (rc-transport 10). Linux 6.1 has neither."""
+    """A peer saves so many answers (reference/transport#saved-resources). Linux 6.1 has neither."""
     lone = open_lone(profile=profile, max_rd_atomic=1)
 
     heard = lone.post(opcode, 0, atomic_data=bytes(8))

@@ -1,6 +1,6 @@
 """What the responder answers beyond one wrong request: gaps, RNR NAKs, READs, what is left behind.
 
-The test is the peer and says the packets. Rows are the numbers of the table in rc-transport.md 6.
+The test is the peer. The checks are those of reference/transport#responder-checks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write(payload: bytes = b"abcd", psn: int = EPSN, **said: Any) -> Callable[[L
 
 @pytest.mark.parametrize("profile", ALL, ids=lambda p: p.name)
 def test_a_fatal_nak_is_the_last_word(profile: Profile) -> None:
-    """Row 10: then nothing is answered, not even the right packet (rc-transport.md 22.23)."""
+    """Then nothing is answered, not even the right packet (reference/transport#after-fatal-nak)."""
     lone = Lone(profile=profile)
     assert words(write(rkey=1)(lone)) == ["ACKNOWLEDGE 100 0x62"]
 

@@ -21,7 +21,7 @@ from ibwire.rc.states import (
     check_transition,
 )
 
-# rc-transport.md 4 and, for what it only summarises, qp_state_table in Linux core/verbs.c.
+# reference/transport#qp-transitions and, for UC, UD and XRC, qp_state_table in core/verbs.c.
 # A line is: from, to, required attributes, optional ones. `-` is none.
 RC = """
 RESET INIT  PKEY_INDEX,PORT,ACCESS_FLAGS  -
@@ -254,7 +254,7 @@ def test_error_names_what_is_missing_and_what_is_too_much() -> None:
         )
 
 
-# The second table of rc-transport.md 4: state, post_recv, post_send, requests, responses.
+# reference/transport#qp-state-actions: state, post_recv, post_send, requests, responses.
 PERMITTED = [
     (QPState.RESET, Post.REFUSED, Post.REFUSED, False, False),
     (QPState.INIT, Post.QUEUED, Post.REFUSED, False, False),

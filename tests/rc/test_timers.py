@@ -1,4 +1,4 @@
-"""How long it waits, how often it tries: rc-transport.md 9, in virtual time."""
+"""How long it waits, how often it tries: reference/transport#ack-timeout, in virtual time."""
 
 from __future__ import annotations
 

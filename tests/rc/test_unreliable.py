@@ -1,4 +1,4 @@
-"""UC, UD and XRC: what differs from RC in packets, completions and memory (rc-transport.md 15)."""
+"""UC, UD and XRC: how packets, completions and memory differ from RC (reference/transport#uc)."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_uc_send_longer_than_the_receive_buffer_is_dropped_and_the_request_stays
 
 
 def test_uc_with_srq_completes_the_request_of_a_broken_message_with_an_error() -> None:
-    """Class E (rc-transport.md 15): it cannot go back into a queue that others take from."""
+    """Class E (reference/transport#uc): it cannot go back into a queue that others take from."""
     pair, data = uc()
     device = pair.b.device
     srq = device.create_srq(pair.b.pd)

@@ -1,4 +1,4 @@
-"""What the responder answers to each wrong request: rc-transport.md 6, row by row.
+"""What the responder answers to each wrong request (reference/transport#responder-checks).
 
 The test is the peer and says the packet. An expectation is: what leaves, the state
 afterwards, the receive completion and the asynchronous events. No refused request

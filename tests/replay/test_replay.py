@@ -82,7 +82,7 @@ def test_an_empty_receive_queue_is_inferred_from_the_rnr_nak():
 
 
 def test_a_sequence_nak_after_each_rnr_nak_is_rxe_alone():
-    """rc-transport facts 9: nine of nine in this capture, none by the specification."""
+    """reference/habits#rxe-rnr-nak: nine of nine in this capture, none by the specification."""
     capture = CAPTURES / "rnr-multi-packet.pcap"
     (rxe,) = replayed(capture, profile=RXE)
     (spec,) = replayed(capture, profile=SPEC)

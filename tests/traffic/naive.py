@@ -36,7 +36,7 @@ SEND_OPCODES = {
     (Service.UD, Verb.SEND): (None, None, None, 0x64),
     (Service.UD, Verb.SEND_IMM): (None, None, None, 0x65),
 }
-"""First, middle, last, only (wire-formats.md 7)."""
+"""First, middle, last, only (reference/wire-formats#opcodes)."""
 
 SINGLE_OPCODES = {
     Verb.READ: OpCode.RC_RDMA_READ_REQUEST,

@@ -17,7 +17,7 @@ MAC = bytes.fromhex("020000000001")
 
 
 def said(frame: bytes) -> dict[int, int]:
-    """Quanta by class of a PFC frame (wire-formats.md 1.3), of the port by -1."""
+    """Quanta by class of a PFC frame (reference/wire-formats#pfc), of the port by -1."""
     assert frame[:14].hex() == "0180c2000001" + MAC.hex() + "8808"
     assert len(frame) == 60
     if frame[14:16] == b"\x00\x01":

@@ -230,4 +230,4 @@ _FORMS = (
     Form(cm.DREP, _SAID, _HEARD, "dreq_transaction"),
 )
 FORMS: Mapping[str, Form] = {form.name: form for form in _FORMS}
-"""Messages by their names (IBA 12.6; rc-transport.md 20)."""
+"""Messages by their names (IBA 12.6; reference/cm#messages)."""

@@ -2,7 +2,7 @@
 
 The queue pair of the script is the one that is connected: it is in RESET before, goes to
 RTR when a REQ is accepted and to RTS when the connection is established, as
-rc-transport.md 20 has it. Commands are about the newest connection.
+reference/cm#handshake has it. Commands are about the newest connection.
 """
 
 from __future__ import annotations

@@ -179,7 +179,8 @@ FORMS: Mapping[str, Form] = {
     ),
     "APR": Form(cm.APR, _A.APR, _IDS, {}),
 }
-"""Messages as the RDMA-CM of Linux 6.1 sends them, but for fewer retries (rc-transport 20)."""
+"""Messages as the RDMA-CM of Linux 6.1 sends them, but for fewer retries
+(reference/cm#linux-values)."""
 
 _REQUESTS = ("REQ", "SIDR_REQ")
 

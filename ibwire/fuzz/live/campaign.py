@@ -281,7 +281,7 @@ class LiveCampaign(LinkCampaign):
         bench.death = death
         finding = Finding(
             *(len(report.seen), bucket, case, original, difference),
-            *(report.packets, "IBA 9.9; rc-transport 6"),
+            *(report.packets, "IBA 9.9; docs/reference/transport.md#error-classes"),
         )
         report.findings.append(finding)
         return finding

@@ -44,13 +44,13 @@ ACK_REQUEST = 0x80
 
 LONG: Time = 240 * MS
 """A wait during which a step can be tried: as long as two that are looked at with care, on a
-slow host. The table of RNR waits has 245.76 ms (rc-transport 7)."""
+slow host. The table of RNR waits has 245.76 ms (reference/transport#rnr-timer)."""
 
 TIMEOUT = 17
 """The only ACK timeout besides none with which a device is asked: 537 ms, for the same reason."""
 
 LATEST = 4
-"""By how much the timeout may be longer than it says (C9-141; rc-transport 9)."""
+"""By how much the timeout may be longer than it says (C9-141; reference/transport#ack-timeout)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ def in_usual_order(frames: Sequence[Frame]) -> list[Frame]:
 def with_usual_marks(got: Sequence[Frame], expected: Sequence[Frame]) -> list[Frame]:
     """Requests that ask for an ACK as is expected; but the last one of all is left as it is.
 
-    When else one is asked for a device may choose (rc-transport 5).
+    When else one is asked for a device may choose (reference/transport#ack-request).
     """
     same = [
         wanted if _is_request(frame) and _unmarked(frame) == _unmarked(wanted) else frame

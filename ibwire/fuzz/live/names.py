@@ -1,7 +1,7 @@
 """What a requester on a link does otherwise, in words: the same for differences of one cause.
 
 An answer is told by what a right requester finds about it, in the order in which it looks
-(rc-transport 10, "Requester, on any response packet"). Most findings make it discard the
+(reference/transport#responses). Most findings make it discard the
 answer or end the connection: whatever else a device does then has one cause.
 """
 
@@ -155,50 +155,66 @@ _FATAL_CODES = (
 )
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 
-_MALFORMED = About("a malformed answer is not discarded", "IBA 9.6; rc-transport 10")
+_MALFORMED = About(
+    "a malformed answer is not discarded", "IBA 9.6; docs/reference/transport.md#check-headers"
+)
 _UNASKED = About(
-    "an answer is not discarded while none is due", "IBA 9.7.6; rc-transport 10 rule 1"
+    "an answer is not discarded while none is due",
+    "IBA 9.7.6; docs/reference/transport.md#response-unexpected",
 )
 _UNSENT = About(
     "an answer to what was never sent is not discarded",
-    "IBA 9.7.6; rc-transport 10 rule 2",
+    "IBA 9.7.6; docs/reference/transport.md#response-unsent",
     known="acks_unsent",
 )
 _GIVEN_BEFORE = About(
-    "an answer that comes again is not discarded", "IBA 9.7.6; rc-transport 10 rule 3"
+    "an answer that comes again is not discarded",
+    "IBA 9.7.6; docs/reference/transport.md#response-duplicate",
 )
 _BEHIND = About(
     "a READ or atomic without an answer is not asked for again",
-    "IBA 9.7.6; rc-transport 10 rule 5",
+    "IBA 9.7.6; docs/reference/transport.md#implied-nak",
 )
 _GAP = About(
     "an answer behind a gap in the responses of a READ is not taken as it should be",
-    "IBA 9.7.6; rc-transport 10 rule 6",
+    "IBA 9.7.6; docs/reference/transport.md#read-gap",
     known="restarts_on_read_gap",
 )
 _LENGTH = About(
     "a READ response of the wrong length does not fail it",
-    "IBA 9.7.6; rc-transport 10 rule 7",
+    "IBA 9.7.6; docs/reference/transport.md#read-response-length",
     known="checks_response_length",
 )
 _MISPLACED = About(
     "a response that does not fit the request does not fail it",
-    "IBA 9.7.6; rc-transport 10 rules 8 and 9",
+    "IBA 9.7.6; docs/reference/transport.md#response-mismatch",
     known="misplaced_response",
 )
 _NO_DATA = About(
     "an ACK stands for the answer of a READ or atomic",
-    "IBA 9.7.6; rc-transport 10 rule 10",
+    "IBA 9.7.6; docs/reference/transport.md#ack-inside-read",
     known="acks_answer",
 )
 _RESERVED = About(
     "a reserved syndrome is not ignored",
-    "IBA 9.7.6; rc-transport 7",
+    "IBA 9.7.6; docs/reference/transport.md#aeth",
     known="reserved_syndrome_fails",
 )
-_RNR_INSIDE = About("an RNR NAK inside a message", "IBA 9.7.6; rc-transport 9", is_wrong=False)
-_RNR = About("an RNR NAK", "IBA 9.7.6; rc-transport 9", is_wrong=False)
-_SEQUENCE = About("a sequence NAK", "IBA 9.7.6; rc-transport 9", is_wrong=False)
-_FATAL = About("a NAK that ends the connection", "IBA 9.7.6; rc-transport 12", is_wrong=False)
-_ACK = About("an ACK", "IBA 9.7.6; rc-transport 10", is_wrong=False)
-_RESPONSE = About("a right response", "IBA 9.7.6; rc-transport 10", is_wrong=False)
+_RNR_INSIDE = About(
+    "an RNR NAK inside a message",
+    "IBA 9.7.6; docs/reference/transport.md#rnr-place",
+    is_wrong=False,
+)
+_RNR = About("an RNR NAK", "IBA 9.7.6; docs/reference/transport.md#rnr-wait", is_wrong=False)
+_SEQUENCE = About(
+    "a sequence NAK", "IBA 9.7.6; docs/reference/transport.md#go-back-n", is_wrong=False
+)
+_FATAL = About(
+    "a NAK that ends the connection",
+    "IBA 9.7.6; docs/reference/transport.md#completion-status",
+    is_wrong=False,
+)
+_ACK = About("an ACK", "IBA 9.7.6; docs/reference/transport.md#ack-coalescing", is_wrong=False)
+_RESPONSE = About(
+    "a right response", "IBA 9.7.6; docs/reference/transport.md#responses", is_wrong=False
+)

@@ -18,7 +18,7 @@ READING = (*(WROpcode.RDMA_READ, WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FE
 class Reads:
     """READs and atomics that have not completed: nobody says what their buffers hold.
 
-    Source: rc-transport 10, "buffers are undefined until completion".
+    Source: reference/transport#read-undefined.
     """
 
     def __init__(self) -> None:

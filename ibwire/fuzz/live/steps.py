@@ -98,7 +98,7 @@ TIMED = 100
 """Every so many cases the device has an ACK timeout; they take seconds."""
 
 LONG_CODE = 29
-"""The shortest that is long enough: 245.76 ms (rc-transport 7)."""
+"""The shortest that is long enough: 245.76 ms (reference/transport#rnr-timer)."""
 
 _REFUSAL = Packet(
     int(OpCode.RC_ACKNOWLEDGE),

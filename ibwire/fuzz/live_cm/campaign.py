@@ -228,7 +228,7 @@ class LiveManagerCampaign(LinkCampaign):
         report.seen[bucket] += 1
         finding = Finding(
             *(len(report.seen), bucket, case, whole, difference),
-            *(report.packets, "IBA 12.6 to 12.9; rc-transport 20"),
+            *(report.packets, "IBA 12.6 to 12.9; docs/reference/cm.md#handshake"),
         )
         self._leave_out(finding)
         if report.seen[bucket] > 1:

@@ -47,7 +47,7 @@ ANSWER_LIMIT = 10.0
 
 DEVICE = "rxe0"
 
-# Without these features QEMU interprets the kernel three times faster (rxe-peer.md, section 1).
+# Without these features QEMU interprets the kernel three times faster (reference/habits#guest).
 _CPU = {"kvm": "host", "tcg": "max,-pclmulqdq,-la57,-erms,-fsrm"}
 
 _TOOLS = {QEMU: "qemu-system-x86", "setpriv": "util-linux"}

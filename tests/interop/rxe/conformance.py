@@ -78,7 +78,7 @@ def measure(names: Sequence[str]) -> dict[Case, Outcome]:
     """Carry scripts out; a guest whose kernel does not survive one is followed by another.
 
     What fails for a reason that nobody knows gets further chances: rxe sends requests again that
-    were not lost (rxe-peer.md 3), and a guest may be busy.
+    were not lost (reference/habits#rxe-ack-timer), and a guest may be busy.
     """
     found: dict[Case, Outcome] = {}
     harmless = [name for name in names if name not in FATAL]

@@ -25,7 +25,7 @@ DEVIATIONS = {
     "a reserved opcode is discarded and not NAKed",
     "the payload of SENDs is not checked against position and path MTU",
 }
-"""Those of rxe-peer.md, sections 2 and 4, that a responder shows."""
+"""Those of docs/reference/habits.md that a responder shows."""
 
 SELECTION = ("--ops", "length,dup,parser", "--seed", "7")
 """Attacks among which all of these are met soon, with a guest whose packets are slow."""
@@ -144,7 +144,7 @@ def start(peers: Peers, *arguments: str) -> Ended:
 
 @pytest.mark.parametrize(
     ("selection", "tolerance", "wanted"),
-    # It sends up to 13 ms later again than an RNR NAK says (rxe-peer.md, section 3).
+    # It sends up to 13 ms later again than an RNR NAK says (reference/habits#rxe-rnr-wait).
     [(SELECTION, 20, DEVIATIONS), (REQUESTER_SELECTION, 40, REQUESTER_DEVIATIONS)],
     ids=["responder", "requester"],
 )
