@@ -8,7 +8,7 @@ last. What the device sends must be right in everything that the script does not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ibwire.drill.language import manager_messages as management
@@ -18,18 +18,16 @@ from ibwire.drill.language.tokens import Token
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import headers as h
 from ibwire_layers import syndrome as aeth
-from ibwire_layers.crc import internet_checksum
+from ibwire_layers.build import Icrc
+from ibwire_layers.build import build as build_frame
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.mad import GSI_QKEY
 from ibwire_layers.opcodes import INFO, OpCode, Payload
-from ibwire_layers.outer import IPv4
 from ibwire_layers.packet import (
     CrcStatus,
     Packet,
     RoCEv2Route,
     Route,
-    headers_before_bth,
-    with_lengths,
 )
 from ibwire_layers.psn import MASK, distance
 from ibwire_layers.schema import Header
@@ -86,50 +84,46 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
     pad = _word(literal, scope, "pad", -len(payload) % 4, 0, MAXIMUM_PAYLOAD)
     padding = bytes([_word(literal, scope, "fill", 0, 0, 255)]) * pad
     padding += bytes(_word(literal, scope, "more", 0, 0, MAXIMUM_PAYLOAD))
-    defaults: dict[str, dict[str, int]] = {
-        "bth": {
-            "opcode": literal.opcode,
-            "pkey": wire.pkey,
-            "mig_req": 1,
-            "dest_qp": wire.qpn,
-            "pad_count": pad & 3,
-            "psn": psn_base(wire, to_device=True, is_response=literal.is_response),
-        },
-        "reth": {"va": wire.va, "rkey": wire.rkey, "dma_len": len(payload)},
-        "atomiceth": {"va": wire.va, "rkey": wire.rkey},
-        "feth": {"plt": 1},
-        "aeth": {"syndrome": _syndrome(literal, scope)},
-        "deth": {"qkey": GSI_QKEY, "src_qp": QP1},
+    is_management = literal.form is not None
+    defaults = {
+        "pkey": wire.pkey,
+        "mig_req": 1,
+        "dest_qp": QP1 if is_management else wire.qpn,
+        "pad_count": pad & 3,
+        "psn": psn_base(wire, to_device=True, is_response=literal.is_response),
+        "va": wire.va,
+        "reth.rkey": wire.rkey,
+        "atomiceth.rkey": wire.rkey,
+        "feth.plt": 1,
+        "syndrome": _syndrome(literal, scope),
+        "qkey": GSI_QKEY,
+        "src_qp": QP1,
     }
-    if literal.form is not None:
-        defaults["bth"] |= {"dest_qp": QP1, "psn": 0}
-
-    def numbers(kind: type[Header]) -> dict[str, int]:
-        return {**defaults.get(kind.KEY, {}), **given.get(kind.KEY, {})}
-
-    bth = h.BTH(**numbers(h.BTH))
-    extensions = tuple(kind(**numbers(kind)) for kind in literal.headers)
-    packet = Packet(wire.route, bth, extensions, payload, padding)
+    if is_management:
+        defaults["psn"] = 0
+    _check_route(literal, wire.route, given, scope)
+    parts = {h.BTH.KEY, *(kind.KEY for kind in literal.headers), *_OUTER}
+    fields: dict[str, Any] = {
+        f"{part}.{name}": number
+        for part, numbers in given.items()
+        if part in parts
+        for name, number in numbers.items()
+    }
+    cut = None
     if "cut" in literal.words:
-        whole = b"".join(header.pack() for header in (bth, *extensions)) + payload + padding
-        cut = _word(literal, scope, "cut", 0, 0, len(whole))
-        if cut < h.BTH.SIZE:  # no room for what the ICRC masks: it counts as a number here
-            route = _addressed(literal, with_lengths(wire.route, cut), given, scope)
-            return headers_before_bth(route) + whole[:cut] + bytes(4)
-        rest = whole[h.BTH.SIZE : cut]
-        packet = Packet(wire.route, bth, (), rest, b"")
-    size = h.BTH.SIZE + sum(each.SIZE for each in packet.extensions)
-    size += len(packet.payload) + len(packet.padding or b"")
+        size = h.BTH.SIZE + sum(kind.SIZE for kind in literal.headers)
+        cut = _word(literal, scope, "cut", 0, 0, size + len(payload) + len(padding))
     icrc = _icrc(literal, scope)
-    without = h.ICRC_SIZE if icrc == NONE else 0
-    route = _addressed(literal, with_lengths(wire.route, size - without), given, scope)
-    packet = replace(packet, route=route)
-    if icrc == BAD:
-        right = packet.computed_icrc()
-        packet = replace(packet, icrc=bytes([right[0] ^ 1]) + right[1:])
-    elif icrc != GOOD:
-        packet = replace(packet, icrc=b"" if icrc == NONE else icrc.to_bytes(4))
-    return packet.build()
+    return build_frame(
+        literal.opcode,
+        route=wire.route,
+        payload=payload,
+        padding=padding,
+        icrc=_ICRCS.get(icrc, icrc),
+        cut=cut,
+        defaults=defaults,
+        **fields,
+    )
 
 
 def has_no_icrc(literal: Literal, scope: Scope) -> bool:
@@ -311,33 +305,17 @@ def _check_width(token: Token, number: int, width: int, scope: Scope) -> None:
         raise scope.error(token, reason)
 
 
-def _addressed(
+def _check_route(
     literal: Literal, route: Route, given: Mapping[str, Mapping[str, int]], scope: Scope
-) -> Route:
-    """The route with the fields of its headers that a script says otherwise."""
-    parts = [part for part in _OUTER if part in given]
-    if not parts:
-        return route
-    assert isinstance(route, RoCEv2Route)
-    for part in parts:
-        widths = _widths_of(_outer(route, part))
-        for place, (token, _) in literal.fields.items():
-            if place.part == part and place.field.name not in widths:
-                raise scope.error(token, f"the packets of this connection have no {token.text}")
-            if place.part == part:
-                _check_width(token, given[part][place.field.name], widths[place.field.name], scope)
-    if "eth" in given and route.eth is not None:
-        route = replace(route, eth=replace(route.eth, **given["eth"]))
-    if "udp" in given:
-        route = replace(route, udp=replace(route.udp, **given["udp"]))
-    if "ip" in given:
-        changes: dict[str, Any] = dict(given["ip"])
-        ip = replace(route.ip, **changes)
-        if isinstance(ip, IPv4) and "checksum" not in changes:
-            ip = replace(ip, checksum=0)
-            ip = replace(ip, checksum=internet_checksum(ip.pack() + route.options))
-        route = replace(route, ip=ip)
-    return route
+) -> None:
+    """Raise `ScriptError` for a field before the BTH that does not exist or does not fit."""
+    for place, (token, _) in literal.fields.items():
+        if place.part not in _OUTER:
+            continue
+        widths = _widths_of(_outer(route, place.part))
+        if place.field.name not in widths:
+            raise scope.error(token, f"the packets of this connection have no {token.text}")
+        _check_width(token, given[place.part][place.field.name], widths[place.field.name], scope)
 
 
 def _outer(route: Route, part: str) -> Header | None:
@@ -455,5 +433,6 @@ def _size_fits(rule: Payload, size: int, mtu: int) -> bool:
 _PATTERN = bytes((i * 167 + (i >> 8) * 59 + 1) & 0xFF for i in range(1 << 16))
 _KINDS = {"nak": AckKind.NAK, "rnr": AckKind.RNR_NAK, "credits": AckKind.ACK}
 _KIND_NAMES = {"nak": "a NAK", "rnr": "an RNR NAK", "credits": "an ACK"}
+_ICRCS: Mapping[int, Icrc] = {GOOD: "good", BAD: "bad", NONE: "none"}
 _OUTER = ("ip", "udp", "eth", "vlan")
 """Headers before the BTH."""
