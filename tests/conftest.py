@@ -1,11 +1,15 @@
 """What many tests share: the shipped captures, and property tests without a clock."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["ibwire.pytest_plugin"]  # *.drill files are tests, also where it is not installed
+
+# Output is wrapped to the width of the terminal; commands that tests run shall not see one.
+os.environ.pop("COLUMNS", None)
 
 # No test fails because a machine is busy: neither one slow example nor slow drawing counts.
 settings.register_profile("ibwire", deadline=None, suppress_health_check=[HealthCheck.too_slow])
