@@ -1,4 +1,4 @@
-"""From named fields to a frame: `build` gives its bytes, `build_packet` the packet.
+"""From named fields to a frame: `build` makes its bytes, `build_packet` a `Packet`.
 
     build(OpCode.RC_SEND_ONLY, route=route, payload=b"hello", dest_qp=0x11, psn=7)
     build(OpCode.RC_ACKNOWLEDGE, route=route, psn=7, icrc="bad", **{"ip.ttl": 1})
@@ -16,6 +16,8 @@ Names of fields:
 Fields that are not given are right: padding and pad count, the DMA length, all lengths, the
 IPv4 header checksum, ICRC and VCRC. The UDP checksum is 0, which RoCEv2 allows and most
 adapters send. All other fields have the default of their header class.
+
+`enclose` makes a frame of bytes that are no packet, such as the beginning of one.
 """
 
 from __future__ import annotations
@@ -80,14 +82,21 @@ def build(
     )
     if cut is None:
         return packet.build()
-    transport = packet.transport()[:cut]
     values, _ = _resolve((h.BTH, *map(type, packet.extensions)), route, (defaults or {}, fields))
-    route = _before_bth(route, len(transport), icrc, values)
-    if len(transport) >= h.BTH.SIZE:
-        short = Packet(route, h.BTH.unpack(transport), (), transport[h.BTH.SIZE :], b"")
-        return replace(short, icrc=_icrc_bytes(short, icrc)).build()
-    frame = headers_before_bth(route) + transport + _encode_icrc(bytes(h.ICRC_SIZE), icrc)
-    return frame + crc.vcrc(frame[len(route.prefix) :]) if isinstance(route, IBRoute) else frame
+    return _enclosed(packet.transport()[:cut], route, icrc, values)
+
+
+def enclose(
+    transport: bytes, *, route: Route = ROCEV2, icrc: Icrc = "good", **fields: int
+) -> bytes:
+    """The frame of any bytes from the BTH to the padding, with fields of the headers before it.
+
+    If there is less than a BTH, the ICRC is 0. Raises `EncodeError`.
+    """
+    values, unknown = _resolve((), route, (fields,))
+    if unknown:
+        raise _unknown_field(unknown[0], "this route", values)
+    return _enclosed(transport, route, icrc, values)
 
 
 def build_packet(
@@ -120,7 +129,7 @@ def build_packet(
     values, unknown = _resolve(kinds, route, (computed, defaults or {}, fields))
     for name in unknown:
         if name in fields:
-            raise _unknown_field(name, opcode, values)
+            raise _unknown_field(name, f"{name_of(opcode)} on this route", values)
     bth, *extensions = (kind(**values[kind]) for kind in kinds)
     assert isinstance(bth, h.BTH)
     size = sum(kind.SIZE for kind in kinds) + len(payload) + len(padding)
@@ -196,6 +205,16 @@ def _before_bth(route: Route, size: int, icrc: Icrc, values: Values) -> Route:
     return replace(route, **changed) if changed else route
 
 
+def _enclosed(transport: bytes, route: Route, icrc: Icrc, values: Values) -> bytes:
+    """The frame of the bytes from the BTH to the padding."""
+    route = _before_bth(route, len(transport), icrc, values)
+    if len(transport) >= h.BTH.SIZE:
+        packet = Packet(route, h.BTH.unpack(transport), (), transport[h.BTH.SIZE :], b"")
+        return replace(packet, icrc=_icrc_bytes(packet, icrc)).build()
+    frame = headers_before_bth(route) + transport + _encode_icrc(bytes(h.ICRC_SIZE), icrc)
+    return frame + crc.vcrc(frame[len(route.prefix) :]) if isinstance(route, IBRoute) else frame
+
+
 def _icrc_bytes(packet: Packet, icrc: Icrc) -> bytes:
     """The ICRC of a packet as it is sent."""
     return _encode_icrc(packet.computed_icrc() if icrc in ("good", "bad") else b"", icrc)
@@ -212,13 +231,13 @@ def _encode_icrc(right: bytes, icrc: Icrc) -> bytes:
     return right if icrc == "good" else b""
 
 
-def _unknown_field(name: str, opcode: int, values: Values) -> EncodeError:
+def _unknown_field(name: str, owner: str, values: Values) -> EncodeError:
     """The error for a name that a packet does not have."""
     possible = [each for each, targets in NAMES.items() if any(t[0] in values for t in targets)]
     possible += [each.name for kind in values for each in kind.FIELDS]
     close = difflib.get_close_matches(name, possible, 1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    return EncodeError(name, name, f"a field of {name_of(opcode)} on this route{hint}")
+    return EncodeError(name, name, f"a field of {owner}{hint}")
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import pytest
 
 from ibwire_layers import headers as h
 from ibwire_layers import outer
-from ibwire_layers.build import NAMES, build, build_packet
+from ibwire_layers.build import NAMES, build, build_packet, enclose
 from ibwire_layers.errors import EncodeError
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import EtherType, LinkType
@@ -286,6 +286,28 @@ def test_fields_before_the_bth_survive_the_cut() -> None:
 
     assert outer.IPv4.unpack(frame, 14).ttl == 9
     assert outer.UDP.unpack(frame, 34).length == 3
+
+
+@every_route
+@pytest.mark.parametrize("size", [0, 5, 12, 30])
+def test_bytes_that_are_no_packet_are_enclosed(route: Route, size: int) -> None:
+    whole = build_packet(
+        OpCode.RC_SEND_ONLY, route=route, payload=b"12345678 123456789"
+    ).transport()
+
+    frame = enclose(whole[:size], route=route, icrc="bad")
+
+    assert frame == build(
+        OpCode.RC_SEND_ONLY, route=route, payload=b"12345678 123456789", cut=size, icrc="bad"
+    )
+
+
+@pytest.mark.parametrize("name", ["psn", "bth.psn", "grh.hop_lmt"])
+def test_enclosed_bytes_have_no_fields_but_those_of_the_route(name: str) -> None:
+    names: dict[str, Any] = {name: 1}
+
+    with pytest.raises(EncodeError, match="this route"):
+        enclose(bytes(12), **names)
 
 
 def test_example_of_the_readme_runs() -> None:
