@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ibwire.base.errors import DecodeError, VerbsError
 from ibwire.base.node import Frame
-from ibwire.base.trace import RECEIVED, SENT, Watched
+from ibwire.base.trace import RECEIVED, SENT, ObservedNode
 from ibwire.base.units import GBPS, NS, US, Time
 from ibwire.fabric.sim import Outcome, Simulator
 from ibwire.impair import build_pipe
@@ -236,8 +236,8 @@ class Pair:
         }
         self.sim = Simulator(seed)
         self.wire = self.sim.connect(
-            Watched("a", self.a.device, (self._see,)),
-            Watched("b", self.b.device, (self._see,)),
+            ObservedNode("a", self.a.device, (self._see,)),
+            ObservedNode("b", self.b.device, (self._see,)),
             rate_bps=rate_bps,
             delay=delay,
             a_to_b=stages["a"],

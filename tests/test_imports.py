@@ -36,7 +36,6 @@ RANKS: list[list[str]] = [
 
 EXCEPTIONS = {
     ("ibwire.base", "ibwire_layers"): "the root of all errors is that of the layers",
-    ("ibwire.impair", "ibwire.capture"): "a tap on the way writes a capture",
     ("ibwire.cli", "ibwire.report"): "a command prints what report formats",
     ("ibwire.__main__", "ibwire.cli"): "`python -m ibwire` is the command",
 }

@@ -21,7 +21,7 @@ Observer = Callable[[str, str, Frame, Time], None]
 """Called with a node's name, `sent` or `received`, the frame and the time."""
 
 
-class Watched:
+class ObservedNode:
     """A node whose frames are shown to observers: sent ones as they start to leave, received
     ones when they have arrived whole."""
 

@@ -14,7 +14,7 @@ from ibwire.cli.sources import UNREADABLE
 from ibwire.cli.values import QueuePairNumber
 from ibwire.rc.profile import PROFILES
 from ibwire.replay.conversation import ROLES, Conversation
-from ibwire.replay.output import PcapngTap
+from ibwire.replay.output import ReplayCapture
 from ibwire.replay.report import Inference, Report, name_of
 
 DIFFERENT = 1
@@ -92,7 +92,7 @@ def command(
     unreadable = False
     with ExitStack() as stack:
         try:
-            tap = None if output is None else stack.enter_context(PcapngTap(output))
+            tap = None if output is None else stack.enter_context(ReplayCapture(output))
         except CaptureError as error:
             raise click.ClickException(str(error)) from None
         conversation = Conversation(

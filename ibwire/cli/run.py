@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,8 +15,9 @@ from ibwire.base.errors import CaptureError, ScriptError
 from ibwire.base.node import Frame
 from ibwire.base.trace import Observer, Trace
 from ibwire.base.units import MS, NS, US, S, Time
-from ibwire.capture import PcapngWriter, PcapWriter
-from ibwire.impair import Tap
+from ibwire.capture import CaptureWriter
+from ibwire.capture.erf import erf_record
+from ibwire.capture.writer import format_of
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.model import LINKS
 from ibwire_layers.outer import LinkType
@@ -114,40 +114,33 @@ def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:
 
 
 class _Capture:
-    """What passes the ports of some nodes, each an interface of the file.
+    """Writes the frames that pass the ports of some nodes, each node an interface of the file.
 
-    A frame is there when it was sent from the node, whatever happens to it on the
-    wire, and when one has arrived, as it arrived. Native InfiniBand frames are written
+    A frame is written when a node sends it, whatever happens to it on the
+    wire, and when a node receives it, as it arrived. Native InfiniBand frames are written
     as ERF records.
     """
 
     def __init__(self, stack: ExitStack, path: str, nodes: Sequence[str], link_type: int) -> None:
-        writer: PcapWriter | PcapngWriter
-        as_erf = link_type == LinkType.INFINIBAND
-        if as_erf:
-            link_type = LinkType.ERF
-        kind = _suffix(path)
-        if kind == ".pcapng":
-            writer = stack.enter_context(PcapngWriter(path, link_type, name=nodes[0]))
-            for name in nodes[1:]:
-                writer.add_interface(link_type, name)
-        elif kind == ".pcap" and len(nodes) == 1:
-            writer = stack.enter_context(PcapWriter(path, link_type))
-        elif kind == ".pcap":
+        try:
+            file_format = format_of(path)
+        except CaptureError as error:
+            raise click.UsageError(str(error)) from None
+        if file_format == "pcap" and len(nodes) > 1:
             raise click.UsageError("a .pcap has no interfaces: write several taps to a .pcapng")
-        else:
-            raise click.UsageError(f"{path}: the name ends neither in .pcap nor in .pcapng")
-        self._taps = {name: Tap(writer, interface=i, as_erf=as_erf) for i, name in enumerate(nodes)}
+        self._as_erf = link_type == LinkType.INFINIBAND
+        self._writer = stack.enter_context(CaptureWriter(path))
+        link_type = LinkType.ERF if self._as_erf else link_type
+        self._interfaces = {
+            name: self._writer.interface(name, link_type, name=name) for name in nodes
+        }
 
     def __call__(self, node: str, event: str, frame: Frame, now: Time) -> None:
-        tap = self._taps.get(node)
-        if tap is not None:
-            tap(frame, now)
-
-
-def _suffix(path: str) -> str:
-    stem, suffix = os.path.splitext(path.lower())
-    return os.path.splitext(stem)[1] if suffix in (".gz", ".xz", ".zst") else suffix
+        interface = self._interfaces.get(node)
+        if interface is not None:
+            time_ns = now // NS
+            data = erf_record(frame, time_ns) if self._as_erf else frame
+            self._writer.write(data, time_ns, interface=interface)
 
 
 def _print_json(outcome: Outcome) -> None:

@@ -13,7 +13,6 @@ from ibwire.impair.stages import (
     Reorder,
     Repair,
     Rewrite,
-    Tap,
 )
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "Reorder",
     "Repair",
     "Rewrite",
-    "Tap",
     "always",
     "build_pipe",
 ]

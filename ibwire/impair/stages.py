@@ -11,13 +11,11 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from ibwire.base.errors import DecodeError, EncodeError
 from ibwire.base.node import Frame, Stage
-from ibwire.base.units import MS, NS, Time
-from ibwire.capture import PcapngWriter
-from ibwire.capture.erf import erf_record
+from ibwire.base.units import MS, Time
 from ibwire.impair.match import Pick, always, locate
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
@@ -341,58 +339,6 @@ class Rewrite:
         if any(type(header) in changes for header in packet.extensions):
             whole["extensions"] = tuple(_with(header, changes) for header in packet.extensions)
         return replace(packet, **whole) if whole else packet
-
-
-class Writer(Protocol):
-    """A file of frames: `PcapWriter`, `PcapngWriter`."""
-
-    def write(self, data: bytes, time_ns: int, /) -> None:
-        """Append a frame."""
-        ...
-
-
-class Tap:
-    """Frames are written to a file as they pass, and pass.
-
-    The time is that of passing, in whole nanoseconds, rounded down, from `epoch_ns` on:
-    on a wire when the frame starts to leave, plus what earlier stages of the pipe
-    delayed it. Several taps may share a file, in pcapng each with an interface; those
-    of one simulator write in the order of time unless a delay stands before them.
-
-    interface: number of the interface in a `PcapngWriter`, as its `add_interface` returns.
-    as_erf: native InfiniBand frames become ERF records, for a file of LINKTYPE_ERF.
-    """
-
-    def __init__(
-        self,
-        writer: Writer,
-        *,
-        interface: int = 0,
-        epoch_ns: int = 0,
-        pick: Pick = always,
-        as_erf: bool = False,
-    ) -> None:
-        if interface and not isinstance(writer, PcapngWriter):
-            raise EncodeError("interface", interface, "0: only pcapng has interfaces")
-        self.pick = pick
-        self.epoch_ns = epoch_ns
-        self.interface = interface
-        self.hits = 0
-        self._writer = writer
-        self._as_erf = as_erf
-
-    def __call__(self, frame: Frame, now: Time) -> Passing:
-        """The frame."""
-        if self.pick(frame, now):
-            self.hits += 1
-            time_ns = self.epoch_ns + now // NS
-            writer = self._writer
-            data = erf_record(frame, time_ns) if self._as_erf else frame
-            if isinstance(writer, PcapngWriter):
-                writer.write(data, time_ns, interface=self.interface)
-            else:
-                writer.write(data, time_ns)
-        return ((0, frame),)
 
 
 def _at_least(field: str, value: object, low: int) -> int:

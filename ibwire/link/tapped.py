@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError
 from ibwire.base.node import Frame
-from ibwire.capture import PcapngWriter
+from ibwire.capture import CaptureWriter
 from ibwire.capture.stream import Target
 from ibwire.link.port import Port
-from ibwire_layers.outer import LinkType
 
 
 class TappedPort(Closing):
@@ -22,7 +21,8 @@ class TappedPort(Closing):
         that writes, for one that takes no more."""
         self.port = port
         self._target = target
-        self._writer = PcapngWriter(target, LinkType.ETHERNET, name=port.name)
+        self._writer = CaptureWriter(target, file_format="pcapng")
+        self._writer.interface(name=port.name)
 
     @property
     def name(self) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from types import TracebackType
-from typing import Self
 
-from ibwire.capture import PcapngWriter
+from ibwire.base.closing import Closing
+from ibwire.capture import CaptureWriter
 from ibwire.capture.stream import Target
 from ibwire.replay.recorded import RecordedPacket
 from ibwire_layers.outer import LinkType
 
 
-class PcapngTap:
+class ReplayCapture(Closing):
     """Writes recorded frames as they were, and emulated ones with the time of their originals.
 
     Connections are replayed each at its own pace, so frames wait to be sorted by time. One
@@ -25,8 +24,8 @@ class PcapngTap:
 
     def __init__(self, target: Target) -> None:
         """Raises `CaptureError` for a file that cannot be opened."""
-        self._writer = PcapngWriter(target, LinkType.ETHERNET, name=_EMULATED)
-        self._interfaces: dict[tuple[str, int], int] = {(_EMULATED, LinkType.ETHERNET): 0}
+        self._writer = CaptureWriter(target, file_format="pcapng")
+        self._writer.interface(_EMULATED, name=_EMULATED)
         self._waiting: list[tuple[int, int, int, bytes]] = []
         """Time, order of coming, interface and frame."""
         self._size = 0
@@ -45,10 +44,7 @@ class PcapngTap:
         self._write(frame, time_ns, _EMULATED, link_type)
 
     def _write(self, frame: bytes, time_ns: int, name: str, link_type: int) -> None:
-        number = self._interfaces.get((name, link_type))
-        if number is None:
-            number = self._writer.add_interface(link_type, name)
-            self._interfaces[name, link_type] = number
+        number = self._writer.interface(name, link_type, name=name)
         heapq.heappush(self._waiting, (time_ns, self._count, number, frame))
         self._count += 1
         self._size += len(frame) + _ENTRY
@@ -62,15 +58,8 @@ class PcapngTap:
         self._last_ns = max(time_ns, self._last_ns)
         self._writer.write(frame, self._last_ns, interface=number)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Write the frames that wait and finish the file."""
         while self._waiting:
             self._write_first()
         self._writer.close()

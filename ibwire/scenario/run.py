@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ibwire.base.node import Node, Pipe, Stage
-from ibwire.base.trace import Observer, Watched
+from ibwire.base.trace import ObservedNode, Observer
 from ibwire.base.units import Time
 from ibwire.fabric import Bridge, Simulator
 from ibwire.impair import Loss, Match, build_pipe
@@ -85,7 +85,7 @@ class Network:
         )
         host = Host(device)
         self.hosts[spec.name] = host
-        self._nodes[spec.name] = Watched(spec.name, host, observers) if observers else host
+        self._nodes[spec.name] = ObservedNode(spec.name, host, observers) if observers else host
 
     def _add_wire(self, wire: WireSpec, number: int) -> None:
         a, b = wire.between

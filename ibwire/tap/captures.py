@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.closing import Closing
-from ibwire.base.errors import CaptureError
+from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.base.node import Frame
 from ibwire.base.units import NS, Time
-from ibwire.capture import PcapngWriter, PcapWriter, RecordBatch, open_capture
+from ibwire.capture import CaptureWriter, RecordBatch, open_capture
 from ibwire.capture.pcapng import Interface
 from ibwire.impair.match import locate
 from ibwire.tap.plan import SIDES, Event, Plan, Tell, header_of
@@ -43,6 +43,7 @@ class FileTap(Closing):
     ) -> None:
         self.plan = plan
         self._tell = tell
+        self._path = output
         self._sides = _Sides(sources)
         if os.path.exists(output) and os.path.exists(capture) and os.path.samefile(capture, output):
             raise CaptureError(output, None, "cannot be written: it is the capture that is read")
@@ -50,7 +51,7 @@ class FileTap(Closing):
             self._reader = opened.enter_context(open_capture(capture))
             later = any(each in _LATER for way in plan.ways for each in way.actions)
             is_finer = later or self._reader.format != "pcap" or self._reader.nanosecond
-            self._output = opened.enter_context(_Output(output, nanosecond=is_finer))
+            self._writer = opened.enter_context(CaptureWriter(output, nanosecond=is_finer))
             self._closing = opened.pop_all()
         self._counts = {"read": 0, "written": 0, "not_ethernet": 0}
         self._begin_ns: int | None = None
@@ -94,7 +95,6 @@ class FileTap(Closing):
         """Hand the records of a batch on, in their order."""
         if self._begin_ns is None:
             self._begin_ns = int(batch.time_ns[0])
-        self._output.interfaces = self._reader.interfaces
         sides = self._sides.of(batch, self._reader.interfaces)
         wanted = self._concerned(batch, np.array(sides))
         times = batch.time_ns.tolist()
@@ -157,13 +157,12 @@ class FileTap(Closing):
     def _copy(self, batch: RecordBatch, row: int) -> None:
         start = int(batch.offsets[row])
         self._counts["written"] += 1
-        self._output.write(
+        self._writer.write(
             batch.data.data[start : start + int(batch.cap_len[row])],
             int(batch.time_ns[row]),
             int(batch.wire_len[row]),
-            int(batch.interface[row]),
-            int(batch.link_type[row]),
-            batch.comments.get(row, ()),
+            interface=self._interface(int(batch.interface[row]), int(batch.link_type[row])),
+            comments=batch.comments.get(row, ()),
         )
 
     def _write(
@@ -175,9 +174,22 @@ class FileTap(Closing):
         comments: Sequence[str] = (),
     ) -> None:
         self._counts["written"] += 1
-        self._output.write(
-            memoryview(frame), time_ns, wire_len, interface, LinkType.ETHERNET, comments
+        self._writer.write(
+            memoryview(frame),
+            time_ns,
+            wire_len,
+            interface=self._interface(interface, LinkType.ETHERNET),
+            comments=comments,
         )
+
+    def _interface(self, number: int, link_type: int) -> int:
+        """The number in the output of an interface of the input."""
+        found: Interface | None = self._reader.interfaces.get(number)
+        try:
+            return self._writer.interface(number, link_type, name=found.name if found else "")
+        except EncodeError:
+            reason = "a .pcap holds one link type, and the capture has several: use .pcapng"
+            raise CaptureError(self._path, None, reason) from None
 
 
 class _Sides:
@@ -235,76 +247,8 @@ def _source(head: bytes) -> tuple[bytes, bytes]:
     return mac, mac
 
 
-class _Output(Closing):
-    """The capture that is written, in the format of its name.
-
-    A pcapng has the interfaces of the input, as they appear in records.
-    """
-
-    def __init__(self, path: str, *, nanosecond: bool) -> None:
-        stem, suffix = os.path.splitext(path.lower())
-        if suffix in _COMPRESSED:
-            suffix = os.path.splitext(stem)[1]
-        if suffix not in (".pcap", ".pcapng"):
-            reason = "cannot be written: the name ends neither in .pcap nor in .pcapng"
-            raise CaptureError(path, None, reason)
-        self.interfaces: Any = {}
-        """Of the input, by number."""
-        self._path = path
-        self._is_pcapng = suffix == ".pcapng"
-        self._nanosecond = nanosecond
-        self._writer: PcapWriter | PcapngWriter | None = None
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._closing = ExitStack()
-
-    def write(
-        self,
-        data: memoryview,
-        time_ns: int,
-        wire_len: int | None,
-        interface: int,
-        link_type: int,
-        comments: Sequence[str],
-    ) -> None:
-        """Append a record."""
-        writer = self._writer or self._open(link_type, interface)
-        if isinstance(writer, PcapWriter):
-            if link_type != writer.link_type:
-                reason = "a .pcap holds one link type, and the capture has several: use .pcapng"
-                raise CaptureError(self._path, None, reason)
-            writer.write(data, time_ns, wire_len)
-            return
-        number = self._numbers.get((interface, link_type))
-        if number is None:
-            number = writer.add_interface(link_type, self._name(interface))
-            self._numbers[interface, link_type] = number
-        writer.write(data, time_ns, wire_len, interface=number, comments=comments)
-
-    def close(self) -> None:
-        """Finish the file, also one without records."""
-        if self._writer is None:
-            self._open(LinkType.ETHERNET, 0)
-        self._closing.close()
-
-    def _open(self, link_type: int, interface: int) -> PcapWriter | PcapngWriter:
-        writer: PcapWriter | PcapngWriter
-        if self._is_pcapng:
-            writer = PcapngWriter(self._path, link_type, name=self._name(interface))
-            self._numbers[interface, link_type] = 0
-        else:
-            writer = PcapWriter(self._path, link_type, nanosecond=self._nanosecond)
-        self._closing.callback(writer.close)
-        self._writer = writer
-        return writer
-
-    def _name(self, interface: int) -> str:
-        found: Interface | None = self.interfaces.get(interface)
-        return found.name if found else ""
-
-
 _LATER = ("delay", "duplicate")
 """Actions that make times of their own, which may be finer than those of the capture."""
-_COMPRESSED = (".gz", ".xz", ".zst")
 _IPV4, _IPV6 = EtherType.IPV4.to_bytes(2), EtherType.IPV6.to_bytes(2)
 _ROCE, _VLAN = EtherType.ROCE.to_bytes(2), EtherType.VLAN.to_bytes(2)
 _HEAD = Ethernet.SIZE + VLAN.SIZE + 24

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError
 from ibwire.base.node import Frame
-from ibwire.capture import PcapngWriter
+from ibwire.capture import CaptureWriter
+from ibwire.capture.writer import format_of
 from ibwire.tap.bridge import Arrived
 from ibwire.tap.plan import Event
-from ibwire_layers.outer import LinkType
 
 
 class Record(Closing):
@@ -24,17 +24,15 @@ class Record(Closing):
     def __init__(self, paths: Sequence[str], names: Sequence[str]) -> None:
         """Raises `CaptureError` for a file that cannot be opened, or has another suffix."""
         for path in paths:
-            if not path.lower().endswith(_SUFFIXES):
+            if format_of(path) != "pcapng":
                 raise CaptureError(path, None, "its name does not end in .pcapng")
         with ExitStack() as opened:
-            writers = [
-                opened.enter_context(PcapngWriter(path, LinkType.ETHERNET, name=name))
-                for path, name in zip(paths, names, strict=False)
+            writers = [opened.enter_context(CaptureWriter(path)) for path in paths]
+            files = [side % len(writers) for side in range(2)]
+            self._places = [
+                (file, writers[file].interface(name, name=name))
+                for file, name in zip(files, names, strict=True)
             ]
-            if len(writers) == 1:
-                self._places = [(0, 0), (0, writers[0].add_interface(LinkType.ETHERNET, names[1]))]
-            else:
-                self._places = [(0, 0), (1, 0)]
             self._closing = opened.pop_all()
         self._writers = writers
         self._counts = [0] * len(writers)
@@ -89,6 +87,3 @@ class Record(Closing):
             comments = [f"tap: {each.action} (rule {each.rule})" for each in events.get(row, ())]
             write(frame, time_ns, interface=interface, comments=comments)
         self._counts[file] += len(frames)
-
-
-_SUFFIXES = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")

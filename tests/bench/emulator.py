@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compare import NAMED, TSHARK
-from ibwire.capture import PcapWriter
+from ibwire.capture import PcapWriter, Tap
 from ibwire.fabric.sim import Simulator
-from ibwire.impair.stages import Tap
 from ibwire.rc.attributes import QPCap, QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device

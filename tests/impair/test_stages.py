@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Pipe
 from ibwire.base.units import MS, US
-from ibwire.capture import PcapngWriter, PcapWriter, open_capture
+from ibwire.capture import PcapngWriter, PcapWriter, Tap, open_capture
 from ibwire.impair import (
     Chance,
     Corrupt,
@@ -23,7 +23,6 @@ from ibwire.impair import (
     Reorder,
     Repair,
     Rewrite,
-    Tap,
     always,
 )
 from ibwire_layers import OpCode, Packet

@@ -1,0 +1,61 @@
+"""A stage that writes the frames that pass to a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import Frame
+from ibwire.base.units import NS, Time
+from ibwire.capture.pcap import PcapWriter
+from ibwire.capture.pcapng import PcapngWriter
+from ibwire.capture.writer import CaptureWriter
+
+
+class Writer(Protocol):
+    """A file of frames: `CaptureWriter`, `PcapWriter`, `PcapngWriter`."""
+
+    def write(self, data: bytes, time_ns: int, /) -> None:
+        """Append a frame."""
+        ...
+
+
+class Tap:
+    """Writes each frame that passes to a file and lets it through.
+
+    The time is that of passing, in whole nanoseconds, rounded down, from `epoch_ns` on:
+    on a wire when the frame starts to leave, plus what earlier stages of the pipe
+    delayed it. Several taps may share a file, in pcapng each with an interface; those
+    of one simulator write in the order of time unless a delay stands before them.
+
+    interface: its number in a pcapng. pick: which frames are written; `None` for all.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        interface: int = 0,
+        epoch_ns: int = 0,
+        pick: Callable[[Frame, Time], bool] | None = None,
+    ) -> None:
+        if interface and isinstance(writer, PcapWriter):
+            raise EncodeError("interface", interface, "0: only pcapng has interfaces")
+        self.pick = pick
+        self.epoch_ns = epoch_ns
+        self.interface = interface
+        self.hits = 0
+        self._writer = writer
+
+    def __call__(self, frame: Frame, now: Time) -> Iterable[tuple[Time, Frame]]:
+        """Write the frame if it is picked, and return it."""
+        if self.pick is None or self.pick(frame, now):
+            self.hits += 1
+            time_ns = self.epoch_ns + now // NS
+            writer = self._writer
+            if isinstance(writer, CaptureWriter | PcapngWriter):
+                writer.write(frame, time_ns, interface=self.interface)
+            else:
+                writer.write(frame, time_ns)
+        return ((0, frame),)
