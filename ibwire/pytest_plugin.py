@@ -17,9 +17,9 @@ import pytest
 
 if TYPE_CHECKING:
     from ibwire.drill import Case, Script, Verdict
-    from ibwire.testing import Pair, Peer, Seen
+    from ibwire.testing import LoggedFrame, Pair, Peer
 
-LOGS = pytest.StashKey[dict[str, list["Seen"]]]()
+LOGS = pytest.StashKey[dict[str, list["LoggedFrame"]]]()
 """By fixture: what the devices of a test have sent and received, for when it fails."""
 
 FAILED = pytest.StashKey[deque["Verdict"]]()
@@ -280,7 +280,7 @@ def _captures(config: pytest.Config) -> set[Path]:
 
 
 def _write_capture(
-    test: str, logs: Mapping[str, list[Seen]], directory: Path, taken: set[Path]
+    test: str, logs: Mapping[str, list[LoggedFrame]], directory: Path, taken: set[Path]
 ) -> Path:
     """The packets of a test as a file, those of each fixture as seen at one interface."""
     from ibwire.base.trace import SENT

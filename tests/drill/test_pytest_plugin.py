@@ -47,7 +47,7 @@ def test_tests_of_the_same_name_have_captures_of_their_own(tmp_path: Path) -> No
         "import pytest\n"
         "@pytest.mark.parametrize('name', ['x/y', 'x y'])\n"
         "def test_(ibwire_peer, name):\n"
-        "    ibwire_peer.say(b'junk')\n"
+        "    ibwire_peer.receive(b'junk')\n"
         "    raise AssertionError\n"
     )
 
@@ -186,7 +186,7 @@ def test_fails(ibwire_pair, ibwire_peer):
     ibwire_pair.b.post_recv(600)
     ibwire_pair.a.post_send(length=600)
     ibwire_pair.run()
-    ibwire_peer.say(b"junk")
+    ibwire_peer.receive(b"junk")
     raise AssertionError
 
 @pytest.mark.ibwire_peer("rxe")

@@ -110,7 +110,7 @@ def test_pair_survives_bounded_faults_with_its_data_or_says_so(
 
     pair.run()
 
-    done = pair.a.sent()
+    done = pair.a.poll_send_cq()
     assert [wc.wr_id for wc in done] == list(range(len(lengths)))
     reader, writer = (pair.a, pair.b) if opcode is WROpcode.RDMA_READ else (pair.b, pair.a)
     for wc, length in zip(done, lengths, strict=True):
@@ -132,7 +132,7 @@ def test_pair_comes_to_rest_whatever_the_plans_are(
         pair.a.qp.post_send(wr)
 
     assert pair.run() == "idle"
-    assert all(wc.status in list(WCStatus) for wc in pair.a.sent())
+    assert all(wc.status in list(WCStatus) for wc in pair.a.poll_send_cq())
 
 
 def test_unknown_action_is_refused() -> None:

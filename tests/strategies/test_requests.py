@@ -59,8 +59,8 @@ def carry_out(pair: Pair, wr: SendWR, receive: RecvWR | None) -> None:
     a.qp.post_send(wr)
     pair.run()
 
-    assert [(wc.wr_id, wc.status) for wc in a.sent()] == [(wr.wr_id, WCStatus.SUCCESS)]
-    received = b.received()
+    assert [(wc.wr_id, wc.status) for wc in a.poll_send_cq()] == [(wr.wr_id, WCStatus.SUCCESS)]
+    received = b.poll_recv_cq()
     if receive is None:
         assert received == []
     else:
