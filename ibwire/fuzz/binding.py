@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import Struct
+from typing import Any
 
 from ibwire.base.node import Frame
 from ibwire.drill.packets import pattern
 from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Packet, Pause, Value, value_text
 from ibwire.rc.device import gid_of, mac_of
-from ibwire.rc.path import Headers, Path, ethernet_route, is_v4
-from ibwire_layers import crc
+from ibwire.rc.path import Path, ethernet_route, is_v4
 from ibwire_layers import headers as h
+from ibwire_layers.build import Icrc, enclose
 from ibwire_layers.opcodes import INFO
 from ibwire_layers.outer import (
     MAC_CONTROL_ADDRESS,
@@ -61,9 +62,14 @@ class Binding:
             destination_mac=destination_mac,
             source_port=SOURCE_PORT,
         )
-        self._headers = Headers(self.route)
-        self._path = Path(self._headers)
-        self._ip = IPv4 if is_v4(ends[1]) else IPv6
+        self._path = Path(self.route)
+        ip = IPv4 if is_v4(ends[1]) else IPv6
+        self._masks = {
+            f"{part}.{field.name}": (1 << field.width) - 1
+            for part, kind in (("eth", Ethernet), ("ip", ip), ("udp", UDP))
+            for field in kind.FIELDS
+        }
+        """Fields of the headers before the BTH, with the bits that have room."""
 
     def frame(self, packet: Packet, psn: int, symbols: Symbols) -> Frame:
         """The frame of a step. psn: what its PSN counts from, as a number."""
@@ -79,36 +85,16 @@ class Binding:
 
     def enclosed(self, packet: Packet, transport: bytes, symbols: Symbols) -> Frame:
         """The frame with these bytes from the BTH to the padding."""
-        if len(transport) < h.BTH.SIZE or packet.icrc == NONE:
-            return self._odd_frame(packet, transport, symbols)
-        for name in packet.fields:
-            if name.startswith(_OUTER):
-                return self._odd_frame(packet, transport, symbols)
-        frame = self._path.frame(transport)
-        return frame if packet.icrc == GOOD else _with_icrc(frame, packet.icrc)
-
-    def _odd_frame(self, packet: Packet, transport: bytes, symbols: Symbols) -> Frame:
-        """One that is shorter than a BTH, without ICRC, or with unusual outer headers."""
-        eth, udp = Ethernet.SIZE, Ethernet.SIZE + self._ip.SIZE
-        missing = h.ICRC_SIZE if packet.icrc == NONE else 0  # lengths are what there is
-        headers, _ = self._headers.sized(len(transport) - missing, None)
-        outer = {"eth": headers[:eth], "ip": headers[eth:udp], "udp": headers[udp:]}
-        kinds: Mapping[str, type[Header]] = {"eth": Ethernet, "ip": self._ip, "udp": UDP}
+        outer: dict[str, Any] = {}
         for name, value in packet.fields.items():
-            part, _, key = name.partition(".")
-            if part in OUTER:
-                own = {key: number_of(value, symbols)}
-                outer[part] = rewritten(outer[part], kinds[part], own)
-        if self._ip is IPv4 and "ip.checksum" not in packet.fields:
-            ip = rewritten(outer["ip"], IPv4, {"checksum": 0})
-            outer["ip"] = rewritten(ip, IPv4, {"checksum": crc.internet_checksum(ip)})
-        covered = outer["ip"] + outer["udp"] + transport
-        if len(transport) < h.BTH.SIZE:  # no room for what the ICRC masks: any number is right
-            return _with_icrc(outer["eth"] + covered + bytes(4), packet.icrc)
-        ip_mask = crc.IPV4_MASK if self._ip is IPv4 else crc.IPV6_MASK
-        bth = len(covered) - len(transport)
-        masks = (0, ip_mask), (bth - UDP.SIZE, crc.UDP_MASK), (bth, crc.BTH_MASK)
-        return _with_icrc(outer["eth"] + covered + crc.icrc(covered, masks), packet.icrc)
+            if name.startswith(_OUTER):
+                if name not in self._masks:
+                    raise CaseError(f"no field {name} on this route")
+                outer[name] = number_of(value, symbols) & self._masks[name]
+        if packet.icrc == GOOD and not outer and len(transport) >= h.BTH.SIZE:
+            return self._path.frame(transport)
+        icrc = _ICRCS.get(packet.icrc, packet.icrc)
+        return enclose(transport, route=self.route, icrc=icrc, **outer)
 
 
 def encode(packet: Packet, psn: int, symbols: Symbols) -> bytes:
@@ -177,15 +163,7 @@ def number_of(value: Value, symbols: Symbols) -> int:
         raise CaseError(f"{value_text(value)}: this connection has no {name}") from None
 
 
-def _with_icrc(frame: Frame, icrc: int) -> Frame:
-    if icrc == GOOD:
-        return frame
-    if icrc == NONE:
-        return frame[:-4]
-    if icrc == BAD:
-        return frame[:-4] + bytes([frame[-4] ^ 1]) + frame[-3:]
-    return frame[:-4] + icrc.to_bytes(4)
-
+_ICRCS: Mapping[int, Icrc] = {GOOD: "good", BAD: "bad", NONE: "none"}
 
 Write = Callable[[int, Symbols], bytes]
 """Makes a header for so many bytes of payload, with what is right or does not matter."""

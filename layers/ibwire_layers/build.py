@@ -245,12 +245,14 @@ def _attributes(kind: type[Header]) -> frozenset[str]:
     return frozenset(field.name for field in kind.FIELDS)
 
 
-_OUTER: tuple[type[Header], ...] = (Ethernet, VLAN, IPv4, IPv6, UDP, h.GRH, h.LRH)
+_HEADERS: tuple[type[Header], ...] = (
+    Ethernet, VLAN, IPv4, IPv6, UDP, h.GRH, h.LRH, h.BTH, *EXTENSION_HEADERS,
+)  # fmt: skip
 
 
 def _catalogue() -> dict[str, tuple[tuple[type[Header], str], ...]]:
     found: dict[str, tuple[tuple[type[Header], str], ...]] = {}
-    for kind in (*_OUTER, h.BTH, *EXTENSION_HEADERS):
+    for kind in _HEADERS:
         for field in kind.FIELDS:
             own = f"{kind.KEY}.{field.name}", f"{kind.__name__.lower()}.{field.name}"
             either_ip = f"ip.{field.name}" if kind is IPv6 else None
