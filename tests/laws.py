@@ -346,9 +346,9 @@ def every_work_request_completes_once_and_in_order(run: Run) -> None:
         if not failed and not went_down(run):
             # An unsignalled request leaves no completion: that its PSN is acknowledged is known
             # from its successors, or asked here from inside.
-            requester = run.ends[flow.requester].qp.requester
-            assert not requester.wqes
-            assert requester.una == flow.end_psn & 0xFFFFFF
+            sends = run.ends[flow.requester].qp.sends
+            assert not sends.wqes
+            assert sends.una == flow.end_psn & 0xFFFFFF
 
 
 def _fails_as_responder(flow: Flow) -> bool:

@@ -111,6 +111,7 @@ def _function(module: ModuleType, path: str) -> FunctionType:
 
 
 RESPONDER, REQUESTER, COMPLETER = "rc/responder.py", "rc/requester.py", "rc/completer.py"
+SENDS = "rc/send_queue.py"
 
 MUTATIONS = (
     # The responder: sequence numbers and NAKs.
@@ -337,7 +338,7 @@ MUTATIONS = (
     Mutation(
         "a gap in the responses of a READ goes unnoticed",
         COMPLETER,
-        "            if psn != requester.una:\n                if qp.profile.restarts",
+        "            if psn != sends.una:\n                if qp.profile.restarts",
         "            if False:\n                if qp.profile.restarts",
         "a READ response is lost",
         laws.memory_holds_every_message_once_and_nothing_else,
@@ -353,16 +354,16 @@ MUTATIONS = (
     Mutation(
         "the requester compares PSNs as plain integers",
         COMPLETER,
-        "        ahead = (psn - requester.una) & MASK\n",
-        "        ahead = psn - requester.una if psn >= requester.una else MASK\n",
+        "        ahead = (psn - sends.una) & MASK\n",
+        "        ahead = psn - sends.una if psn >= sends.una else MASK\n",
         "one ACK for a message across the wrap",
         laws.every_request_succeeds,
     ),
     Mutation(
         "a NAK makes the requester begin one packet too late",
-        COMPLETER,
-        "            requester.restart(psn)\n",
-        "            requester.restart(psn + 1 & MASK)\n",
+        SENDS,
+        "            self.restart(psn)\n            self.arm(now)\n",
+        "            self.restart(psn + 1 & MASK)\n            self.arm(now)\n",
         "a middle packet is lost",
         wire.who_goes_back_goes_to_the_oldest_unacknowledged,
     ),
@@ -386,15 +387,15 @@ MUTATIONS = (
     Mutation(
         "every packet of a message is solicited",
         REQUESTER,
-        "        packet = TransportPacket(form, self.psn, payload)\n",
-        "        packet = TransportPacket(form, self.psn, payload)\n"
+        "        packet = TransportPacket(form, sends.psn, payload)\n",
+        "        packet = TransportPacket(form, sends.psn, payload)\n"
         "        packet.se = int(wqe.solicited)\n",
         "solicited and not",
         wire.every_request_says_what_its_psn_stands_for,
     ),
     Mutation(
         "a WRITE without immediate is solicited",
-        REQUESTER,
+        "rc/send_state.py",
         "bool(flags & _SOLICITED) and plan.takes_credit",
         "bool(flags & _SOLICITED)",
         "solicited and not",
@@ -403,7 +404,7 @@ MUTATIONS = (
     Mutation(
         "a fence is passed",
         REQUESTER,
-        "        if wqe.fence and self.reads:\n",
+        "        if wqe.fence and sends.reads:\n",
         "        if False:\n",
         "a fence after a READ",
         wire.a_fence_waits_for_reads_and_atomics,
@@ -411,15 +412,15 @@ MUTATIONS = (
     Mutation(
         "one READ more than max_rd_atomic is outstanding",
         REQUESTER,
-        "self.reads >= self.qp.attr.max_rd_atomic",
-        "self.reads > self.qp.attr.max_rd_atomic",
+        "sends.reads >= self.qp.attr.max_rd_atomic",
+        "sends.reads > self.qp.attr.max_rd_atomic",
         "more READs and atomics than may be outstanding",
         wire.outstanding_reads_and_atomics_stay_within_the_limit,
     ),
     Mutation(
         "the window is not looked at inside a message",
         REQUESTER,
-        "            if (psn - self.una) & MASK > qp.profile.max_unacked_psns:\n",
+        "            if (psn - sends.una) & MASK > qp.profile.max_unacked_psns:\n",
         "            if False:\n",
         "a message longer than the window of soft-roce",
         wire.requests_stay_between_the_oldest_unacknowledged_and_the_next,
@@ -460,8 +461,8 @@ MUTATIONS = (
     Mutation(
         "more credits are promised than there are receive requests",
         RESPONDER,
-        "return credit_code(len(qp.receives.waiting))",
-        "return credit_code(len(qp.receives.waiting) + 3)",
+        "return credit_code(len(self.receives.waiting))",
+        "return credit_code(len(self.receives.waiting) + 3)",
         "credits are short",
         wire.credits_never_run_out_where_receives_wait,
     ),
@@ -484,7 +485,7 @@ MUTATIONS = (
     Mutation(
         "a message that needs no credit takes one",
         REQUESTER,
-        "            self.credits.skip_one()\n",
+        "            sends.credits.skip_one()\n",
         "            pass\n",
         test="rc/test_laws_examples.py::test_a_write_takes_no_credit_from_the_send_behind_it",
     ),
@@ -492,14 +493,14 @@ MUTATIONS = (
     Mutation(
         "the ACK timer is not started",
         REQUESTER,
-        "            if timers.ack is None and self._wait is not None and timers.rnr is None:\n",
-        "            if False:\n",
+        "            if timers.ack is None and sends.ack_wait is not None and timers",
+        "            if False and timers",
         "losses that outnumber the retries, with progress between",
         laws.every_work_request_completes_once_and_in_order,
     ),
     Mutation(
         "progress does not push the ACK timer back",
-        REQUESTER,
+        SENDS,
         "        self.arm(now)\n        if (psn - self.psn)",
         "        if (psn - self.psn)",
         "a READ that takes longer than the timeout",
@@ -507,25 +508,25 @@ MUTATIONS = (
     ),
     Mutation(
         "a NAK costs a retry that a timeout has paid already",
-        COMPLETER,
-        "psn in (requester.restart_psn, requester.psn)",
-        "psn == requester.restart_psn",
+        SENDS,
+        "psn in (self.restart_psn, self.psn)",
+        "psn == self.restart_psn",
         "a NAK arrives when a timeout has made it go back already",
         laws.every_request_succeeds,
     ),
     Mutation(
         "progress does not give the retries back",
-        REQUESTER,
+        SENDS,
         "        self.retries = attr.retry_cnt\n"
         "        self.rnr_retries = attr.rnr_retry\n"
-        "        self._probing = False\n",
-        "        self.rnr_retries = attr.rnr_retry\n        self._probing = False\n",
+        "        self.probing = False\n",
+        "        self.rnr_retries = attr.rnr_retry\n        self.probing = False\n",
         "losses that outnumber the retries, with progress between",
         laws.every_request_succeeds,
     ),
     Mutation(
         "a retry costs nothing",
-        REQUESTER,
+        SENDS,
         "            self.retries -= 1\n",
         "            pass\n",
         "the answers cease",
@@ -533,7 +534,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the last retry is not made",
-        REQUESTER,
+        SENDS,
         "        if self.retries == 0:\n",
         "        if self.retries == 1:\n",
         "the answers cease",
@@ -549,15 +550,15 @@ MUTATIONS = (
     ),
     Mutation(
         "an RNR retry costs nothing",
-        COMPLETER,
-        "            requester.rnr_retries -= 1\n",
+        SENDS,
+        "            self.rnr_retries -= 1\n",
         "            pass\n",
         "no receive ever comes",
         laws.every_work_request_completes_once_and_in_order,
     ),
     Mutation(
         "an unsignalled request leaves a completion",
-        REQUESTER,
+        SENDS,
         "        if wqe.signaled or status is not WCStatus.SUCCESS:\n",
         "        if True:\n",
         "everything, both ways",
@@ -565,7 +566,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an unsignalled request that fails leaves no completion",
-        REQUESTER,
+        SENDS,
         "        if wqe.signaled or status is not WCStatus.SUCCESS:\n",
         "        if wqe.signaled:\n",
         "an unsignalled WRITE with a bad R_Key, and others behind",
@@ -573,7 +574,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the newest request is flushed first",
-        REQUESTER,
+        SENDS,
         "            self.complete(self.wqes[0], WCStatus.WR_FLUSH_ERR)\n",
         "            self.wqes.rotate(1)\n"
         "            self.complete(self.wqes[0], WCStatus.WR_FLUSH_ERR)\n",

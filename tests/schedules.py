@@ -266,7 +266,7 @@ class Station:
         for kind, cq in (("completed", self.end.send_cq), ("received", self.end.recv_cq)):
             for wc in cq.poll(len(cq)):
                 self.run.note(now, self.name, kind, wc=wc)
-        self.run.limits[self.name].append(self.end.qp.requester.credits.lsn)
+        self.run.limits[self.name].append(self.end.qp.sends.credits.lsn)
 
 
 class Run:
@@ -312,7 +312,7 @@ class Run:
         for end in (a, b):
             # There is no way from outside to have exchanged 2^24 messages in a test.
             end.qp.responder.msn = end.qp.responder._advertised = schedule.msn
-            end.qp.requester.ssn = end.qp.requester.credits.lsn = schedule.msn
+            end.qp.sends.ssn = end.qp.sends.credits.lsn = schedule.msn
         self.flows = (
             Flow(self, "a", "b", schedule.works, schedule.psns[0]),
             Flow(self, "b", "a", schedule.back, schedule.psns[1]),

@@ -39,10 +39,11 @@ def serve(qp: QueuePair, managed: Managed) -> None:
 class MADResponder(UDResponder):
     """Hands datagrams over."""
 
-    __slots__ = ("_managed", "_route", "_way")
+    __slots__ = ("_device", "_managed", "_route", "_way")
 
     def __init__(self, qp: QueuePair, managed: Managed) -> None:
-        super().__init__(qp)
+        super().__init__(qp, qp.receives)
+        self._device = qp.device
         self._managed = managed
         self._route: Route | None = None
         """Of the datagram that came last."""
@@ -61,17 +62,18 @@ class MADResponder(UDResponder):
         else:
             if packet.arrival.route is not self._route:
                 self._route = packet.arrival.route
-                self._way = way_back(packet.arrival, qp.device)
+                self._way = way_back(packet.arrival, self._device)
             self._managed.manager.handle_mad(packet.payload, self._way, now)
 
 
 class MADRequester(UnreliableRequester):
     """Sends what the manager has to say; in a state that sends nothing, that waits."""
 
-    __slots__ = ("_managed", "_path", "_to")
+    __slots__ = ("_device", "_managed", "_path", "_to")
 
     def __init__(self, qp: QueuePair, managed: Managed) -> None:
-        super().__init__(qp)
+        super().__init__(qp, qp.sends)
+        self._device = qp.device
         self._managed = managed
         self._to: AddressVector | None = None
         """Where the last MAD went."""
@@ -86,15 +88,16 @@ class MADRequester(UnreliableRequester):
         if said is None:
             return None
         mad, to = said
-        packet = TransportPacket(_FORM, self.psn, mad)
-        self.psn = self.una = self.next_psn = self.psn + 1 & MASK
+        sends = self.sends
+        packet = TransportPacket(_FORM, sends.psn, mad)
+        sends.psn = sends.una = sends.next_psn = sends.psn + 1 & MASK
         qp.address(packet, None)
         packet.reserved = qp.profile.request_reserved
         packet.ack_req = int(qp.profile.asks_on_qp1)
         packet.dest_qp, packet.src_qp, packet.qkey = QP1, QP1, GSI_QKEY
         if to is not self._to:
-            check_address(qp.device, to)
-            self._to, self._path = to, qp.device.path_to(to, QP1, 0)
+            check_address(self._device, to)
+            self._to, self._path = to, self._device.path_to(to, QP1, 0)
         packet.path = self._path
         return packet
 

@@ -299,22 +299,22 @@ class Emulation:
         """The state of the connection, as a peer could know it."""
         if not self.is_alive:
             return "ERROR"
-        requester = self.qp.requester
-        if requester.wqes:
-            return "RNR WAIT" if requester.timers.rnr is not None else "WAITING"
+        sends = self.qp.sends
+        if sends.wqes:
+            return "RNR WAIT" if sends.timers.rnr is not None else "WAITING"
         message = self.under_way
         return "IDLE" if message is None else message.name
 
     @property
     def oldest_ssn(self) -> int:
         """Number of the oldest request that is not complete."""
-        requester = self.qp.requester
-        return requester.wqes[0].ssn if requester.wqes else requester.ssn + 1
+        sends = self.qp.sends
+        return sends.wqes[0].ssn if sends.wqes else sends.ssn + 1
 
     @property
     def is_alive(self) -> bool:
         """Whether it still takes requests."""
-        return self.qp.hears_requests and not self.qp.responder.failed
+        return self.qp.accepts_requests and not self.qp.responder.failed
 
     @property
     def under_way(self) -> Operation | None:
@@ -331,9 +331,9 @@ def psn_of(qp: QueuePair, base: str) -> int:
     if base == "expected":
         return qp.responder.epsn
     if base == "una":
-        return qp.requester.una
+        return qp.sends.una
     if base == "next":
-        return qp.requester.next_psn
+        return qp.sends.next_psn
     return qp.attr.rq_psn if base == "first" else qp.attr.sq_psn
 
 

@@ -100,8 +100,8 @@ def waits(rng: Random, reference: Emulation) -> Sequence[Step]:
 def other_psn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An answer to what was answered, to something later, or to what was never sent."""
     packet = _one_of(rng, right)
-    requester = reference.qp.requester
-    sent = requester.next_psn - requester.una & 0xFFFFFF
+    sends = reference.qp.sends
+    sent = sends.next_psn - sends.una & 0xFFFFFF
     offsets = (-1, -2, 0, 1, sent - 1, sent, sent + 1, 1 << 22, (1 << 23) - 1, 1 << 23, -(1 << 22))
     return [packet.altered(psn=("una", rng.choice(offsets)), why="PSN")]
 
@@ -109,8 +109,8 @@ def other_psn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequenc
 @lie(weight=2)
 def sequence_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """A sequence NAK: of something on its way, acknowledged, or never sent; one or several."""
-    requester = reference.qp.requester
-    sent = requester.next_psn - requester.una & 0xFFFFFF
+    sends = reference.qp.sends
+    sent = sends.next_psn - sends.una & 0xFFFFFF
     offset = rng.choice((0, 0, 1, sent - 1, sent, sent + 1, -1, 1 << 22))
     nak = _ack(("una", offset), AckKind.NAK << 5 | NakCode.PSN_SEQUENCE_ERROR, "sequence NAK")
     return [nak] * rng.choice((1, 1, 1, 2, 3, 9))

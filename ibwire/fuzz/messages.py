@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from ibwire.fuzz.case import Packet, Value
 from ibwire.fuzz.emulation import Emulation
-from ibwire.rc.requester import SendWQE
+from ibwire.rc.send_state import SendWQE
 from ibwire_layers.opcodes import OpCode, Operation
 from ibwire_layers.psn import distance
 
@@ -83,9 +83,9 @@ def answers(reference: Emulation) -> Iterator[Packet]:
     An ACK for each SEND and WRITE, all response packets of a READ. They are made as they are
     taken, while the device stands still.
     """
-    requester = reference.qp.requester
-    una, following, oldest = requester.una, requester.next_psn, reference.oldest_ssn
-    for wqe in requester.wqes:
+    sends = reference.qp.sends
+    una, following, oldest = sends.una, sends.next_psn, reference.oldest_ssn
+    for wqe in sends.wqes:
         if not wqe.started or wqe.plan.operation is None:
             break
         first = wqe.first_psn - una & 0xFFFFFF

@@ -86,7 +86,7 @@ class Seeded(Generator):
         self._posts = _Reel(rng, seeds.posts)
 
     def _lie(self, reference: Emulation) -> Sequence[Step]:
-        if self.role == "requester" and not reference.qp.requester.wqes:
+        if self.role == "requester" and not reference.qp.sends.wqes:
             return [self._posts.next() for _ in range(self.rng.randint(1, MAXIMUM_POSTS))]
         return super()._lie(reference)
 

@@ -19,7 +19,8 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.connect import ALL_ACCESS, bring_up
-from ibwire.rc.device import Device, DeviceLimits
+from ibwire.rc.device import Device
+from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WROpcode

@@ -191,7 +191,7 @@ class Flow:
     @property
     def progress(self) -> int:
         """A number that changes when anything of ours is acknowledged, or anything has come."""
-        return self.qp.requester.una + self.received + self.completed
+        return self.qp.sends.una + self.received + self.completed
 
     def added(self) -> int:
         """How much the peer's atomics have added to all places."""

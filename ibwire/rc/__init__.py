@@ -7,7 +7,8 @@ names on top.
 
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPAttr, QPCap, QPState, QPType
 from ibwire.rc.connect import bring_up, connect
-from ibwire.rc.device import Device, DeviceLimits
+from ibwire.rc.device import Device
+from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import PROFILES, Profile
 from ibwire.rc.qp import QPInit, QueuePair

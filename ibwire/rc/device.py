@@ -20,6 +20,7 @@ from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import Time
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
+from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import decode, encode
 from ibwire.rc.path import (
@@ -35,6 +36,7 @@ from ibwire.rc.path import (
 from ibwire.rc.profile import PROFILES, SPEC, Profile, SourcePort
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.srq import SharedReceiveQueue
+from ibwire.rc.xrc import XRCDomain
 from ibwire_layers.opcodes import Service
 from ibwire_layers.outer import LinkType
 from ibwire_layers.packet import Route
@@ -46,56 +48,12 @@ MAXIMUM_ROUTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceLimits:
-    """What a device has room for: `ibv_device_attr`."""
-
-    max_qp: int = 1 << 20
-    max_qp_wr: int = 1 << 16
-    max_sge: int = 32
-    max_cq: int = 1 << 20
-    max_cqe: int = 1 << 22
-    max_mr: int = 1 << 24
-    max_srq: int = 1 << 16
-    max_srq_wr: int = 1 << 16
-    max_qp_rd_atom: int = 128
-    max_inline_data: int = 1024
-    port_mtu: int = 4096
-    """Bytes; the largest path MTU."""
-
-
-@dataclass(frozen=True, slots=True)
 class CongestionEvent:
     """A queue pair has received a CNP (`cnp`) or a CE-marked packet (`ce`)."""
 
     qp: QueuePair
     kind: str
     time: Time
-
-
-class XRCDomain:
-    """Which XRC queue pairs may use which SRQs."""
-
-    __slots__ = ("closed", "users")
-
-    def __init__(self) -> None:
-        self.users = 0
-        self.closed = False
-
-    def attach(self) -> None:
-        """Count one more user; raises EINVAL after `close`."""
-        if self.closed:
-            raise VerbsError(errno.EINVAL, "the XRC domain is closed")
-        self.users += 1
-
-    def detach(self) -> None:
-        """Count one user less."""
-        self.users -= 1
-
-    def close(self) -> None:
-        """Give the domain back; raises EBUSY while it is used."""
-        if self.users:
-            raise VerbsError(errno.EBUSY, f"the XRC domain has {self.users} users")
-        self.closed = True
 
 
 class Device:
@@ -359,7 +317,7 @@ class Device:
 
     def note_timer(self, qp: QueuePair) -> None:
         """Make sure that a queue pair is looked at when its timer is due."""
-        timers = qp.requester.timers
+        timers = qp.sends.timers
         due = timers.ack if timers.rnr is None else timers.next_timeout()
         if due is not None and (qp.timer_entry is None or due < qp.timer_entry):
             qp.timer_entry = due

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from dataclasses import fields
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import (
@@ -16,10 +15,8 @@ from ibwire.rc.attributes import (
     QPAttrMask,
     QPState,
 )
+from ibwire.rc.limits import PortTables
 from ibwire_layers.psn import MASK
-
-if TYPE_CHECKING:
-    from ibwire.rc.device import Device
 
 
 @lru_cache(maxsize=256)
@@ -28,7 +25,7 @@ def names_of(mask: int) -> tuple[str, ...]:
     return tuple(name for bit, names in _ATTRIBUTES.items() if mask & bit for name in names)
 
 
-def check_values(device: Device, attr: QPAttr, mask: int) -> None:
+def check_values(port: PortTables, attr: QPAttr, mask: int) -> None:
     """Raise `VerbsError` EINVAL for a value, among those that are set, that cannot be."""
     for name, highest in _limits_of(mask):
         if not 0 <= getattr(attr, name) <= highest:
@@ -38,13 +35,13 @@ def check_values(device: Device, attr: QPAttr, mask: int) -> None:
     if mask & _PORT and attr.port_num != 1:
         raise VerbsError(errno.EINVAL, f"port {attr.port_num}, there is only port 1")
     if mask & _PKEY_INDEX:
-        _check_pkey(device, attr.pkey_index)
+        _check_pkey(port, attr.pkey_index)
     if mask & _AV:
-        check_address(device, attr.ah_attr)
+        check_address(port, attr.ah_attr)
     if mask & _ALT_PATH:
-        _check_pkey(device, attr.alt_pkey_index)
-        check_address(device, attr.alt_ah_attr)
-    highest = device.limits.max_qp_rd_atom
+        _check_pkey(port, attr.alt_pkey_index)
+        check_address(port, attr.alt_ah_attr)
+    highest = port.limits.max_qp_rd_atom
     for bit, depth in ((_READS, attr.max_rd_atomic), (_DEST_READS, attr.max_dest_rd_atomic)):
         if mask & bit and not 0 <= depth <= highest:
             raise VerbsError(errno.EINVAL, f"{depth} reads, at most {highest}")
@@ -69,9 +66,9 @@ def check_migration(before: QPAttr, attr: QPAttr, target: QPState, *, has_altern
         raise VerbsError(errno.EINVAL, f"no way to migration state {wanted}")
 
 
-def check_address(device: Device, av: AddressVector) -> None:
+def check_address(port: PortTables, av: AddressVector) -> None:
     """Raise `VerbsError` EINVAL for an address that no path can be made of."""
-    if not 0 <= av.sgid_index < len(device.gids):
+    if not 0 <= av.sgid_index < len(port.gids):
         raise VerbsError(errno.EINVAL, f"no GID at index {av.sgid_index}")
     for name, bits in _ADDRESS_BITS:
         value = getattr(av, name)
@@ -86,8 +83,8 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length() if number else 0
 
 
-def _check_pkey(device: Device, index: int) -> None:
-    if not 0 <= index < len(device.pkeys):
+def _check_pkey(port: PortTables, index: int) -> None:
+    if not 0 <= index < len(port.pkeys):
         raise VerbsError(errno.EINVAL, f"no P_Key at index {index}")
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
 from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import QPType
+from ibwire.rc.context import QPContext
+from ibwire.rc.limits import PortTables
 from ibwire.rc.memory import gather
 from ibwire.rc.modification import check_address
 from ibwire.rc.plan import ANNEX_A19, MENUS
-from ibwire.rc.requester import SendWQE
+from ibwire.rc.send_state import SendWQE
 from ibwire.rc.sizes import MAX_MESSAGE
 from ibwire.rc.work import SendFlags, SendWR, WCStatus
 from ibwire_layers.opcodes import Operation, Service
-
-if TYPE_CHECKING:
-    from ibwire.rc.qp import QueuePair
 
 # Plain numbers: combining members of an enumeration is slow.
 _SIGNALED = int(SendFlags.SIGNALED)
@@ -28,8 +26,8 @@ _READ, _FLUSH, _ATOMIC_WRITE = Operation.READ, Operation.FLUSH, Operation.ATOMIC
 _ATOMICS = Operation.COMPARE_SWAP, Operation.FETCH_ADD
 
 
-def check_send(qp: QueuePair, wr: SendWR) -> SendWQE:
-    """The queue entry of a send work request; raises `VerbsError` for what cannot be sent."""
+def check_send(qp: QPContext, wr: SendWR, port: PortTables) -> SendWQE:
+    """The queue entry of a send work request; raises `VerbsError` for an invalid one."""
     menu = MENUS[qp.service]
     opcode = wr.opcode
     entry = menu[opcode] if 0 <= opcode < len(menu) else None
@@ -62,14 +60,14 @@ def check_send(qp: QueuePair, wr: SendWR) -> SendWQE:
     elif qp.service is _UD:
         if wr.ah is None:
             raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
-        check_address(qp.device, wr.ah)
+        check_address(port, wr.ah)
     wqe.length = length
     if length > qp.mtu and (plan.is_segmented or plan.operation is _READ):
         wqe.packets = -(-length // qp.mtu)
     return wqe
 
 
-def _check_answered(qp: QueuePair, wr: SendWR, operation: Operation, length: int) -> int:
+def _check_answered(qp: QPContext, wr: SendWR, operation: Operation, length: int) -> int:
     """Check what completes by an answer of its own; returns how many bytes it brings or takes."""
     if operation in _ATOMICS:
         if length < 8:
@@ -88,7 +86,7 @@ def _check_answered(qp: QueuePair, wr: SendWR, operation: Operation, length: int
     return length
 
 
-def _take_inline(qp: QueuePair, wqe: SendWQE, length: int) -> int:
+def _take_inline(qp: QPContext, wqe: SendWQE, length: int) -> int:
     """Copy the data of an inline request now; returns how much it is."""
     wr = wqe.wr
     if not wqe.plan.is_segmented:

@@ -6,8 +6,10 @@ It has four kinds of method. Commands come from the application: `modify`, `post
 command or input the caller drains the first until `None`, then reads the second.
 Completions and events appear in completion queues and in the device.
 
-The work is done by a requester, a completer and a responder, which share the send
-queue's PSNs and nothing else. Responses leave before requests (qib_make_rc_req).
+The work is done by five parts. The send queue keeps posted sends, PSNs, retries and timers;
+the requester makes request packets from it, the completer applies responses to it. The
+receive queue keeps posted receives, which the responder fills. The parts see the queue pair
+as a `QPContext`. Responses leave before requests (qib_make_rc_req).
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from ibwire.rc.posting import check_send
 from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.requester import Requester
 from ibwire.rc.responder import Responder
+from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.states import (
     POST_RECV,
@@ -52,11 +55,12 @@ from ibwire.rc.states import (
 )
 from ibwire.rc.unreliable import UCResponder, UDResponder, UnreliableRequester
 from ibwire.rc.work import WC, RecvWR, SendWR
+from ibwire.rc.xrc import XRCDomain
 from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import MASK
 
 if TYPE_CHECKING:
-    from ibwire.rc.device import Device, XRCDomain
+    from ibwire.rc.device import Device
 
 SERVICES = {
     QPType.RC: Service.RC,
@@ -99,11 +103,41 @@ class QueuePair:
     """One end of a connection (RC, UC, XRC) or of datagrams (UD); made by `Device.create_qp`."""
 
     __slots__ = (
-        *("device", "number", "qp_type", "service", "pd", "keys", "profile", "cap", "sq_sig_all"),
-        *("send_cq", "recv_cq", "receives", "requester", "responder", "completer", "counters"),
-        *("state", "attr", "mtu", "path", "xrc_domain", "closed", "scheduled", "timer_entry"),
-        *("_alternate", "_source", "_peer", "_pkey", "hears_requests", "_hears_responses"),
-        *("_dest_qp", "_mig_req", "_is_plain", "_trusted_pkey"),
+        "_accepts_responses",
+        "_alternate",
+        "_dest_qp",
+        "_is_plain",
+        "_mig_req",
+        "_peer",
+        "_pkey",
+        "_source",
+        "_trusted_pkey",
+        "accepts_requests",
+        "attr",
+        "cap",
+        "closed",
+        "completer",
+        "counters",
+        "device",
+        "keys",
+        "mtu",
+        "number",
+        "path",
+        "pd",
+        "profile",
+        "qp_type",
+        "receives",
+        "recv_cq",
+        "requester",
+        "responder",
+        "scheduled",
+        "send_cq",
+        "sends",
+        "service",
+        "sq_sig_all",
+        "state",
+        "timer_entry",
+        "xrc_domain",
     )
 
     def __init__(self, device: Device, number: int, init: QPInit) -> None:
@@ -140,15 +174,19 @@ class QueuePair:
         """Whether the device has it on its list of those that may have something to send."""
         self.timer_entry: Time | None = None
         """The earliest time at which the device looks at its timers."""
-        self.completer = Completer(self)
+        self.sends = SendQueue(self)
+        self.completer = Completer(self, self.sends)
         self.requester: Requester
         self.responder: Responder
         if self.service is Service.UC:
-            self.requester, self.responder = UnreliableRequester(self), UCResponder(self)
+            self.requester = UnreliableRequester(self, self.sends)
+            self.responder = UCResponder(self, self.receives)
         elif self.service is Service.UD:
-            self.requester, self.responder = UnreliableRequester(self), UDResponder(self)
+            self.requester = UnreliableRequester(self, self.sends)
+            self.responder = UDResponder(self, self.receives)
         else:
-            self.requester, self.responder = Requester(self), Responder(self)
+            self.requester = Requester(self, self.sends)
+            self.responder = Responder(self, self.receives)
 
     def __repr__(self) -> str:
         return (
@@ -186,13 +224,12 @@ class QueuePair:
 
     def query(self) -> QPAttr:
         """All attributes as they are now."""
-        requester, responder = self.requester, self.responder
         return replace(
             self.attr,
             qp_state=self.state,
             cur_qp_state=self.state,
-            sq_psn=requester.next_psn if self.state >= QPState.RTS else self.attr.sq_psn,
-            rq_psn=responder.epsn if self.state >= QPState.RTR else self.attr.rq_psn,
+            sq_psn=self.sends.next_psn if self.state >= QPState.RTS else self.attr.sq_psn,
+            rq_psn=self.responder.epsn if self.state >= QPState.RTR else self.attr.rq_psn,
             cap=replace(self.cap),
         )
 
@@ -202,12 +239,12 @@ class QueuePair:
         rule = _SEND_RULES[self.state]
         if rule is _REFUSED:
             raise VerbsError(errno.EINVAL, f"no send in {self.state.name}")
-        wqe = check_send(self, wr)
-        if self.requester.in_use >= self.cap.max_send_wr:
+        wqe = check_send(self, wr, self.device)
+        if self.sends.in_use >= self.cap.max_send_wr:
             raise VerbsError(errno.ENOMEM, f"{self.cap.max_send_wr} send requests wait already")
-        self.requester.post(wqe)
+        self.sends.post(wqe)
         if rule is _FLUSHED:
-            self.requester.flush()
+            self.sends.flush()
         else:
             self.wake()
 
@@ -227,7 +264,7 @@ class QueuePair:
         if rule is _FLUSHED:
             if self.profile.flushes_late_receives:
                 self.receives.flush()
-        elif self.hears_requests:
+        elif self.accepts_requests:
             self.responder.grant()
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
@@ -259,7 +296,7 @@ class QueuePair:
 
     def handle_timeout(self, now: Time) -> None:
         """Do what is due by `now`."""
-        self.requester.handle_timeout(now)
+        self.sends.handle_timeout(now)
         self.wake()
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
@@ -276,12 +313,12 @@ class QueuePair:
     @property
     def has_more(self) -> bool:
         """Whether asking it for another packet is worth while."""
-        requester = self.requester
-        return bool(self.responder.replies) or requester.cursor < len(requester.wqes)
+        sends = self.sends
+        return bool(self.responder.replies) or sends.cursor < len(sends.wqes)
 
     def poll_timeout(self) -> Time | None:
         """When `handle_timeout` wants to be called, `None` for never."""
-        return self.requester.timers.next_timeout()
+        return self.sends.timers.next_timeout()
 
     def close(self) -> None:
         """Give the queue pair back; what was posted is forgotten."""
@@ -329,12 +366,11 @@ class QueuePair:
         if self.state is QPState.ERR:
             return  # its completion was lost
         self._set_state(QPState.SQE)
-        self.requester.flush()
+        self.sends.flush()
 
     def check_drained(self) -> None:
         """In SQD: tell when the last send that had begun is done."""
-        wqes = self.requester.wqes
-        if self.attr.sq_draining and not (wqes and wqes[0].started):
+        if self.attr.sq_draining and self.sends.is_drained:
             self.attr.sq_draining = 0
             if self.attr.en_sqd_async_notify:
                 self.emit(EventType.SQ_DRAINED)
@@ -375,7 +411,7 @@ class QueuePair:
     def _is_ours(self, packet: TransportPacket) -> bool:
         """Whether a packet may reach the state machines at all (IBA 9.6.1)."""
         form = packet.form
-        if not (self._hears_responses if form.is_response else self.hears_requests):
+        if not (self._accepts_responses if form.is_response else self.accepts_requests):
             return False
         profile = self.profile
         service = form.service
@@ -458,7 +494,7 @@ class QueuePair:
         if mask & _ALT_PATH:
             self._alternate = self.device.path_to(attr.alt_ah_attr, self.number, attr.dest_qp_num)
         if mask & (_TIMEOUT | _RETRY_CNT | _RNR_RETRY):
-            self.requester.configure()
+            self.sends.configure()
         if self.profile.rounds_read_depth:
             attr.max_rd_atomic = power_of_two(attr.max_rd_atomic)
             attr.max_dest_rd_atomic = power_of_two(attr.max_dest_rd_atomic)
@@ -466,8 +502,8 @@ class QueuePair:
     def _set_state(self, state: QPState) -> None:
         self.state = state
         # Asked for every packet, and looking an enumeration up in a set is slow.
-        self.hears_requests = state in TAKES_REQUESTS
-        self._hears_responses = state in TAKES_RESPONSES
+        self.accepts_requests = state in TAKES_REQUESTS
+        self._accepts_responses = state in TAKES_RESPONSES
 
     def _enter(self, state: QPState) -> None:
         """Move to a state and do what this entails."""
@@ -475,7 +511,7 @@ class QueuePair:
         self._set_state(state)
         attr = self.attr
         if state is _RESET:
-            self.requester.reset()
+            self.sends.reset()
             self.responder.reset()
             self.receives.clear()
             self.attr = QPAttr(cap=self.cap)
@@ -488,14 +524,14 @@ class QueuePair:
                 self.mtu = self.device.limits.port_mtu
         elif state is _RTS and before is _RTR:
             attr.sq_psn &= MASK
-            self.requester.start_at(attr.sq_psn)
+            self.sends.start_at(attr.sq_psn)
         elif state is _SQD and before is _RTS:
             attr.sq_draining = 1
             self.check_drained()
         elif state is _ERR and before is not _ERR:
             attr.sq_draining = 0
             self.responder.stop()
-            self.requester.flush()
+            self.sends.flush()
             self.receives.flush()
             if self.receives.srq is not None:
                 self.emit(EventType.QP_LAST_WQE_REACHED)

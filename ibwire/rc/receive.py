@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from typing import TYPE_CHECKING
 
 from ibwire.base.errors import VerbsError
+from ibwire.rc.context import QPContext
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain, scatter
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WC, RecvWR, WCFlags, WCOpcode, WCStatus
-
-if TYPE_CHECKING:
-    from ibwire.rc.qp import QueuePair
 
 
 class ReceiveQueue:
@@ -27,7 +24,7 @@ class ReceiveQueue:
 
     __slots__ = ("_cq", "_pd", "current", "filled", "qp", "room", "srq", "waiting")
 
-    def __init__(self, qp: QueuePair, srq: SharedReceiveQueue | None) -> None:
+    def __init__(self, qp: QPContext, srq: SharedReceiveQueue | None) -> None:
         self.qp = qp
         self.srq = srq
         self.waiting: deque[RecvWR] = deque()

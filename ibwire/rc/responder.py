@@ -17,15 +17,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 from ibwire.base.units import Time
 from ibwire.rc.attributes import EventType, QPState
+from ibwire.rc.context import QPContext
 from ibwire.rc.credits import credit_code
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.plan import ANNEX_A19
 from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads
+from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.replies import Reply, Resource, find_read, find_result, put_back
 from ibwire.rc.sizes import has_odd_payload, has_right_size, is_too_long
 from ibwire.rc.srq import SharedReceiveQueue
@@ -33,9 +34,6 @@ from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
 from ibwire_layers.opcodes import OpCode, Operation, Service
 from ibwire_layers.psn import HALF, MASK, distance
 from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, NakCode
-
-if TYPE_CHECKING:
-    from ibwire.rc.qp import QueuePair
 
 _NOTHING = memoryview(b"")
 
@@ -51,13 +49,32 @@ class Responder:
     duplicates, or small requests behind a large READ, can become so many."""
 
     __slots__ = (
-        *("qp", "epsn", "msn", "resources", "replies", "executed_psn", "failed"),
-        *("_nak_sent", "_message", "_srq", "_va", "_rkey", "_rest", "_dma_len"),
-        *("_advertised", "_established", "_view", "_view_rest", "_generation", "_handlers"),
+        "_advertised",
+        "_dma_len",
+        "_established",
+        "_generation",
+        "_handlers",
+        "_message",
+        "_nak_sent",
+        "_rest",
+        "_rkey",
+        "_srq",
+        "_va",
+        "_view",
+        "_view_rest",
+        "epsn",
+        "executed_psn",
+        "failed",
+        "msn",
+        "qp",
+        "receives",
+        "replies",
+        "resources",
     )
 
-    def __init__(self, qp: QueuePair) -> None:
+    def __init__(self, qp: QPContext, receives: ReceiveQueue) -> None:
         self.qp = qp
+        self.receives = receives
         own = qp.profile
         fields = own.naks_reserved_opcode, own.refuses_annex_a19, own.discards_annex_a19
         self._handlers = _handlers(*fields)
@@ -142,7 +159,7 @@ class Responder:
         if form.service is Service.XRC and form.is_first and not self._choose_srq(packet):
             self._refuse(packet)
             return
-        if handler(self, packet) and self.qp.hears_requests:  # not after a CQ overrun
+        if handler(self, packet) and self.qp.accepts_requests:  # not after a CQ overrun
             if self._nak_sent:
                 self._nak_sent = False
                 self._withdraw_naks()
@@ -201,8 +218,8 @@ class Responder:
 
     def _credit_code(self) -> int:
         qp = self.qp
-        if qp.profile.live_credits and qp.receives.srq is None and not qp.is_xrc:
-            return credit_code(len(qp.receives.waiting))
+        if qp.profile.live_credits and self.receives.srq is None and not qp.is_xrc:
+            return credit_code(len(self.receives.waiting))
         return INVALID_CREDITS
 
     def _msn_of(self, reply: Reply) -> int:
@@ -260,8 +277,8 @@ class Responder:
         is_access = code == NakCode.REMOTE_ACCESS_ERROR
         if profile.takes_receive_early and self._message is not Operation.SEND:
             status = status or (WCStatus.REM_ACCESS_ERR if is_access else WCStatus.REM_INV_REQ_ERR)
-        if qp.receives.current is not None and (status or not is_access):
-            qp.receives.fail(status or profile.invalid_request_status)
+        if self.receives.current is not None and (status or not is_access):
+            self.receives.fail(status or profile.invalid_request_status)
         elif code in _EVENTS and profile.reports_refusals:
             qp.emit(_EVENTS[code])
         qp.wake()
@@ -290,7 +307,7 @@ class Responder:
     def _handle_send(self, packet: TransportPacket) -> bool:
         qp = self.qp
         form = packet.form
-        receives = qp.receives
+        receives = self.receives
         if form.is_first and not receives.take(self._srq):
             return self._refuse_not_ready(packet)
         if not receives.fits(len(packet.payload)):
@@ -363,18 +380,18 @@ class Responder:
             return True
         self._view = _NOTHING
         self._generation = -1
-        if form.has_imm and qp.receives.current is None:
-            qp.receives.take(self._srq)
+        if form.has_imm and self.receives.current is None:
+            self.receives.take(self._srq)
         self._advance(packet, None)
         if form.has_imm:
-            qp.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, self._dma_len)
+            self.receives.finish(packet, WCOpcode.RECV_RDMA_WITH_IMM, self._dma_len)
         return True
 
     def _has_receive(self) -> bool:
         if self.qp.profile.takes_receive_early:
-            return self.qp.receives.take(self._srq)
-        source = self.qp.receives.srq if self._srq is None else self._srq
-        return bool(self.qp.receives.waiting if source is None else len(source))
+            return self.receives.take(self._srq)
+        source = self.receives.srq if self._srq is None else self._srq
+        return bool(self.receives.waiting if source is None else len(source))
 
     def _handle_read(self, packet: TransportPacket) -> bool:
         qp = self.qp

@@ -34,9 +34,9 @@ class UnreliableRequester(Requester):
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
         """The next request packet, `None` when there is none that may leave."""
-        qp = self.qp
-        while self.wqes:
-            wqe = self.wqes[0]
+        qp, sends = self.qp, self.sends
+        while sends.wqes:
+            wqe = sends.wqes[0]
             if not wqe.started and qp.state is not QPState.RTS:
                 return None
             if wqe.plan.operation is None:
@@ -44,29 +44,29 @@ class UnreliableRequester(Requester):
                 if wqe.status is not None:
                     self._break(wqe.status)
                     return None
-                self.complete(wqe, WCStatus.SUCCESS)
+                sends.complete(wqe, WCStatus.SUCCESS)
                 continue
             if qp.service is Service.UD and wqe.length > qp.mtu:
-                self.complete(wqe, WCStatus.SUCCESS)  # nothing is sent (C10-93.1.1)
+                sends.complete(wqe, WCStatus.SUCCESS)  # nothing is sent (C10-93.1.1)
                 continue
             if not wqe.started:
                 wqe.started = True
-                wqe.first_psn = self.psn
-            packet = self._segment(wqe, (self.psn - wqe.first_psn) & MASK)
+                wqe.first_psn = sends.psn
+            packet = self._segment(wqe, (sends.psn - wqe.first_psn) & MASK)
             if packet is None:
                 self._break(WCStatus.LOC_PROT_ERR)
                 return None
             packet.ack_req = int(qp.number == QP1 and qp.profile.asks_on_qp1)
-            self.psn = self.una = self.next_psn = self.psn + 1 & MASK
+            sends.psn = sends.una = sends.next_psn = sends.psn + 1 & MASK
             qp.address(packet, wqe.wr)
             if packet.form.is_last:
-                self.complete(wqe, WCStatus.SUCCESS)
+                sends.complete(wqe, WCStatus.SUCCESS)
                 qp.check_drained()
             return packet
         return None
 
     def _break(self, status: WCStatus) -> None:
-        self.complete(self.wqes[0], status)
+        self.sends.complete(self.sends.wqes[0], status)
         self.qp.enter_send_error()
 
 
@@ -89,7 +89,7 @@ class UCResponder(Responder):
 
     def _abandon(self) -> None:
         self._message = None
-        self.qp.receives.give_up()
+        self.receives.give_up()
 
     def _acknowledge(self, psn: int) -> None:
         """Nobody is told."""
@@ -103,7 +103,7 @@ class UCResponder(Responder):
         self.epsn = packet.psn + 1 & MASK
         if code == NakCode.REMOTE_OPERATIONAL_ERROR:
             # The receive request itself is at fault: class A, for every service (rxe_resp.c).
-            self.qp.receives.fail(status or self.qp.profile.receive_fault_status)
+            self.receives.fail(status or self.qp.profile.receive_fault_status)
             self.qp.enter_error()
             return False
         self._abandon()
@@ -123,7 +123,7 @@ class UDResponder(Responder):
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
         """Take a datagram in."""
         qp = self.qp
-        receives = qp.receives
+        receives = self.receives
         if packet.form.operation is not Operation.SEND:
             return
         if packet.qkey != qp.attr.qkey:

@@ -279,7 +279,7 @@ class RequesterReplay:
             if qp is None:
                 self._over = True
                 return
-        requester = qp.requester
+        sends = qp.sends
         work = self._work.pop(packet.psn, None)
         if work is not None and not self._post(qp, work, recorded):
             return
@@ -291,7 +291,7 @@ class RequesterReplay:
             if pending is not None and pending.number > number:
                 pending = None
             if pending is not None and (
-                packet.psn == requester.una != requester.next_psn
+                packet.psn == sends.una != sends.next_psn
                 and self._would_complete(qp, pending.packet)
             ):
                 pending = None  # it came too late to keep this packet from being sent again
@@ -301,7 +301,7 @@ class RequesterReplay:
                 late = recorded.time_ns - pending.time_ns > limit
             if pending is not None and self._had_credits(qp, packet, pending.packet):
                 late = True
-            if not late and requester.psn == packet.psn and requester.cursor < len(requester.wqes):
+            if not late and sends.psn == packet.psn and sends.cursor < len(sends.wqes):
                 emulated = qp.poll_transmit(self._now)
                 if emulated is not None:
                     self._compare(qp, emulated, recorded)
@@ -324,9 +324,9 @@ class RequesterReplay:
         self.report.differ(number, "packet", summary_of(packet), None)
         if qp.state is QPState.RTS:
             # Both go on from here, and what was recorded has been sent.
-            if distance(requester.next_psn, packet.psn) > 0:
-                requester.next_psn = packet.psn
-            requester.restart(packet.psn)
+            if distance(sends.next_psn, packet.psn) > 0:
+                sends.next_psn = packet.psn
+            sends.restart(packet.psn)
             qp.poll_transmit(self._now)
 
     def _post(self, qp: QueuePair, work: SendWR, recorded: RecordedPacket) -> bool:
@@ -335,12 +335,12 @@ class RequesterReplay:
             qp.mtu = self._mtu
         responses = self.exchange.responses
         while (
-            qp.requester.in_use >= qp.cap.max_send_wr
+            qp.sends.in_use >= qp.cap.max_send_wr
             and (pending := responses.first) is not None
             and pending.number < recorded.number
         ):
             self._deliver(responses.popleft())
-        if qp.state is not QPState.RTS or qp.requester.in_use >= qp.cap.max_send_wr:
+        if qp.state is not QPState.RTS or qp.sends.in_use >= qp.cap.max_send_wr:
             self.report.differ(recorded.number, "packet", summary_of(recorded.packet), None)
             return False
         try:
@@ -356,7 +356,7 @@ class RequesterReplay:
             return False
         return not any(
             wqe.plan.is_answered and distance(wqe.first_psn, response.psn) > 0
-            for wqe in qp.requester.wqes
+            for wqe in qp.sends.wqes
             if wqe.started
         )
 
@@ -367,13 +367,13 @@ class RequesterReplay:
 
         The first packet of a message beyond the credits asks for an acknowledgement.
         """
-        requester = qp.requester
+        sends = qp.sends
         if wanted.ack_req or not wanted.form.is_first or wanted.form.is_last:
             return False
-        if wanted.psn != requester.next_psn or requester.cursor >= len(requester.wqes):
+        if wanted.psn != sends.next_psn or sends.cursor >= len(sends.wqes):
             return False
-        wqe = requester.wqes[requester.cursor]
-        if not wqe.plan.takes_credit or requester.credits.beyond(wqe.ssn) != 1:
+        wqe = sends.wqes[sends.cursor]
+        if not wqe.plan.takes_credit or sends.credits.beyond(wqe.ssn) != 1:
             return False
         return not response.form.has_aeth or aeth.kind(response.syndrome) is AckKind.ACK
 
@@ -381,22 +381,22 @@ class RequesterReplay:
         self, qp: QueuePair, response: TransportPacket, wanted: TransportPacket
     ) -> bool:
         """Whether a sequence NAK acknowledges something, and new packets still follow it."""
-        requester = qp.requester
+        sends = qp.sends
         return (
-            wanted.psn == requester.next_psn
-            and distance(requester.una, response.psn) > 0
+            wanted.psn == sends.next_psn
+            and distance(sends.una, response.psn) > 0
             and self._goes_back(qp, response)
         )
 
     def _would_complete(self, qp: QueuePair, response: TransportPacket) -> bool:
         """Whether a response acknowledges the oldest outstanding packet."""
-        requester = qp.requester
+        sends = qp.sends
         if response.form.has_aeth and aeth.kind(response.syndrome) is not AckKind.ACK:
             return False
-        if distance(requester.una, response.psn) < 0 or not requester.wqes:
+        if distance(sends.una, response.psn) < 0 or not sends.wqes:
             return False
         # Beyond what a READ waits for it is an implied NAK instead, or nothing.
-        return not requester.wqes[0].plan.is_answered or response.psn == requester.una
+        return not sends.wqes[0].plan.is_answered or response.psn == sends.una
 
     def _deliver(self, recorded: RecordedPacket) -> None:
         """Let the requester have a response."""
@@ -418,19 +418,19 @@ class RequesterReplay:
 
     def _refresh(self, qp: QueuePair) -> None:
         """How many retries there are is for the capture to show."""
-        qp.requester.retries = qp.requester.rnr_retries = RETRIES
+        qp.sends.retries = qp.sends.rnr_retries = RETRIES
 
     def _expire(self, qp: QueuePair, recorded: RecordedPacket) -> bool:
         """Let the timer expire that makes the requester send this packet; `False` if none does."""
-        requester, timers = qp.requester, qp.requester.timers
+        sends, timers = qp.sends, qp.sends.timers
         psn = recorded.packet.psn
         self._refresh(qp)
-        if psn != requester.una:
+        if psn != sends.una:
             return False
         if timers.rnr is not None:
             what = "end of an RNR wait"
             timers.ack, timers.rnr = None, self._now
-        elif requester.outstanding:
+        elif sends.outstanding:
             what = "timeout"
             timers.ack, timers.rnr = self._now, None
         else:

@@ -14,7 +14,8 @@ from ibwire.base.toml import Document, Table, shown
 from ibwire.base.units import GBPS, US, S, Time
 from ibwire.impair import PlanError, build_pipe
 from ibwire.rc.attributes import MTU_CODES, QPType
-from ibwire.rc.device import DeviceLimits, gid_of
+from ibwire.rc.device import gid_of
+from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire.scenario.expect import (

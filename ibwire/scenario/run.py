@@ -12,7 +12,8 @@ from ibwire.fabric import Bridge, Simulator
 from ibwire.impair import Loss, Match, build_pipe
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up
-from ibwire.rc.device import Device, DeviceLimits
+from ibwire.rc.device import Device
+from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.scenario.expect import Expectation
 from ibwire.scenario.model import LINKS, ConnectionSpec, NodeSpec, Scenario, WireSpec

@@ -15,9 +15,9 @@ from ibwire.base.errors import VerbsError
 from ibwire.base.units import NS, S
 from ibwire.rc import attributes as rc
 from ibwire.rc.device import Device as Adapter
-from ibwire.rc.device import XRCDomain
 from ibwire.rc.path import V4_MAPPED
 from ibwire.rc.sizes import MAX_MESSAGE
+from ibwire.rc.xrc import XRCDomain
 from ibwire.verbs.addr import GID
 from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, refused
 from ibwire.verbs.device_attributes import (

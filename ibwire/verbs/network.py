@@ -29,8 +29,9 @@ from ibwire.base.units import GBPS, MS, US, Time
 from ibwire.fabric.bridge import Bridge
 from ibwire.fabric.sim import Outcome, Simulator
 from ibwire.rc.attributes import AsyncEvent
-from ibwire.rc.device import Device, XRCDomain
+from ibwire.rc.device import Device
 from ibwire.rc.profile import PROFILES, SPEC, Profile
+from ibwire.rc.xrc import XRCDomain
 from ibwire.verbs.memory import Memory
 
 POLL_STEP: Time = 10 * MS

@@ -8,8 +8,8 @@ from typing import ClassVar
 from ibwire.base.errors import VerbsError
 from ibwire.rc import attributes as rc
 from ibwire.rc import work
-from ibwire.rc.device import XRCDomain
 from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.xrc import XRCDomain
 from ibwire.verbs.base import Children, PyverbsCM, inc_rkey, table
 from ibwire.verbs.device import Context
 from ibwire.verbs.libibverbs_enums import (

@@ -7,7 +7,7 @@ import os
 from typing import SupportsInt
 
 from ibwire.base.errors import VerbsError
-from ibwire.rc.device import XRCDomain
+from ibwire.rc.xrc import XRCDomain
 from ibwire.verbs.base import Children, PyverbsCM
 from ibwire.verbs.device import Context
 from ibwire.verbs.fields import Structure, Unsigned

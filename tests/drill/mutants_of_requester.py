@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutations import COMPLETER, REQUESTER, RESPONDER, Mutation
+from mutations import COMPLETER, REQUESTER, RESPONDER, SENDS, Mutation
 
 QP, CREDITS = "rc/qp.py", "rc/credits.py"
 
@@ -76,8 +76,8 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "an acknowledgement completes one request",
             COMPLETER,
-            "            requester.complete(wqe, _SUCCESS)\n            while wqes and wqes[0]",
-            "            requester.complete(wqe, _SUCCESS)\n            break\n"
+            "            sends.complete(wqe, _SUCCESS)\n            while wqes and wqes[0]",
+            "            sends.complete(wqe, _SUCCESS)\n            break\n"
             "            while wqes and wqes[0]",
         ),
     ),
@@ -104,8 +104,8 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "an answer to what was not sent counts",
             COMPLETER,
-            "        if ahead >= (requester.next_psn - requester.una) & MASK:\n",
-            "        if ahead > (requester.next_psn - requester.una) & MASK:\n",
+            "        if ahead >= (sends.next_psn - sends.una) & MASK:\n",
+            "        if ahead > (sends.next_psn - sends.una) & MASK:\n",
         ),
     ),
     (
@@ -208,9 +208,9 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         "recovery/second-nak-is-ignored",
         Mutation(
             "every sequence NAK makes the requester go back",
-            COMPLETER,
-            "        if psn in (requester.restart_psn, requester.psn) or requester",
-            "        if requester",
+            SENDS,
+            "        if psn in (self.restart_psn, self.psn) or self",
+            "        if self",
         ),
     ),
     (
@@ -226,7 +226,7 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         "recovery/from-the-oldest-unacknowledged",
         Mutation(
             "an acknowledgement that makes progress does not start the timer anew",
-            REQUESTER,
+            SENDS,
             "        self.arm(now)\n        if (psn - self.psn)",
             "        if (psn - self.psn)",
         ),
@@ -290,8 +290,8 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "a queue pair that drains serves nobody",
             QP,
-            "        self.hears_requests = state in TAKES_REQUESTS\n",
-            "        self.hears_requests = state in TAKES_REQUESTS and state is not QPState.SQD\n",
+            "        self.accepts_requests = state in TAKES_REQUESTS\n",
+            "        self.accepts_requests = state in TAKES_REQUESTS - {QPState.SQD}\n",
         ),
     ),
     (
@@ -317,8 +317,8 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "RESET flushes",
             QP,
-            "            self.requester.reset()\n",
-            "            self.requester.flush()\n            self.requester.reset()\n",
+            "            self.sends.reset()\n",
+            "            self.sends.flush()\n            self.sends.reset()\n",
         ),
     ),
     (
@@ -356,7 +356,7 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
             "        psn = packet.psn\n        operation = packet.form.operation\n",
             "        operation = packet.form.operation\n"
             "        is_read = operation is Operation.READ_RESPONSE\n"
-            "        psn = requester.una if is_read else packet.psn\n"
+            "        psn = self.sends.una if is_read else packet.psn\n"
             "        packet.psn = psn\n",
         ),
     ),
@@ -365,8 +365,8 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "a hundred packets are the window of every implementation",
             REQUESTER,
-            "            if (psn - self.una) & MASK > qp.profile.max_unacked_psns:\n",
-            "            if (psn - self.una) & MASK > 100:\n",
+            "            if (psn - sends.una) & MASK > qp.profile.max_unacked_psns:\n",
+            "            if (psn - sends.una) & MASK > 100:\n",
         ),
     ),
     (
@@ -419,25 +419,25 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         "rnr/progress-inside-a-message",
         Mutation(
             "progress does not give the RNR retries back",
-            REQUESTER,
-            "        self.rnr_retries = attr.rnr_retry\n        self._probing",
-            "        self._probing",
+            SENDS,
+            "        self.rnr_retries = attr.rnr_retry\n        self.probing",
+            "        self.probing",
         ),
     ),
     (
         "rnr/twice-the-same",
         Mutation(
             "an RNR NAK that comes again costs a retry",
-            COMPLETER,
-            "        if requester.timers.rnr is not None and not profile.counts_every_rnr_nak:\n",
-            "        if False:\n",
+            SENDS,
+            "        if self.timers.rnr is not None and not self.qp.profile.counts_every_rnr",
+            "        if False and self.qp.profile.counts_every_rnr",
         ),
     ),
     (
         "rnr/taken-after-all",
         Mutation(
             "an acknowledgement does not end an RNR wait",
-            REQUESTER,
+            SENDS,
             "self.timers.rnr is not None and not self.qp.profile.sends_during_rnr_wait",
             "False",
         ),
@@ -456,15 +456,16 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "a NAK of an even PSN is not heard",
             COMPLETER,
-            "            self._restart(psn, now, implied=False)\n",
-            "            if psn & 1:\n                self._restart(psn, now, implied=False)\n",
+            "            self.sends.go_back(psn, now, implied=False)\n",
+            "            if psn & 1:\n    "
+            "            self.sends.go_back(psn, now, implied=False)\n",
         ),
     ),
     (
         "recovery/nak-after-a-timeout",
         Mutation(
             "a NAK after a timeout is not heard",
-            REQUESTER,
+            SENDS,
             "self.restart_psn = None if self.qp.profile.nak_is_progress else self.una",
             "self.restart_psn = self.una",
         ),
@@ -484,8 +485,8 @@ REQUESTER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "an acknowledgement completes one request",
             COMPLETER,
-            "            requester.complete(wqe, _SUCCESS)\n            while wqes and wqes[0]",
-            "            requester.complete(wqe, _SUCCESS)\n            break\n"
+            "            sends.complete(wqe, _SUCCESS)\n            while wqes and wqes[0]",
+            "            sends.complete(wqe, _SUCCESS)\n            break\n"
             "            while wqes and wqes[0]",
         ),
     ),

@@ -104,8 +104,8 @@ RESPONDER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "requests are taken in every state",
             QP,
-            "        self.hears_requests = state in TAKES_REQUESTS\n",
-            "        self.hears_requests = True\n",
+            "        self.accepts_requests = state in TAKES_REQUESTS\n",
+            "        self.accepts_requests = True\n",
         ),
     ),
     (
@@ -113,10 +113,10 @@ RESPONDER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "responses to nothing end a connection that has no requester yet",
             QP,
-            "        if not (self._hears_responses if form.is_response",
-            "        if form.is_response and not self._hears_responses:\n"
+            "        if not (self._accepts_responses if form.is_response",
+            "        if form.is_response and not self._accepts_responses:\n"
             "            self.enter_error()\n"
-            "        if not (self._hears_responses if form.is_response",
+            "        if not (self._accepts_responses if form.is_response",
         ),
     ),
     (
@@ -448,7 +448,7 @@ RESPONDER_MUTANTS: tuple[tuple[str, Mutation], ...] = (
         Mutation(
             "a shared queue gives credits",
             RESPONDER,
-            " and qp.receives.srq is None and not qp.is_xrc",
+            " and self.receives.srq is None and not qp.is_xrc",
             " and not qp.is_xrc",
         ),
     ),

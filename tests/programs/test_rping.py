@@ -200,7 +200,7 @@ def test_peer_that_is_gone_is_noticed_by_retries(gone: str) -> None:
     client.start(0)
     # The server is gone before it reads, or the client while it is read.
     if gone == "client":
-        wire.run(client, server, until=lambda: server.qp.requester.in_use > 0)
+        wire.run(client, server, until=lambda: server.qp.sends.in_use > 0)
     wire.loss = 1.0
 
     left, name = (server, "10.0.0.1") if gone == "client" else (client, "10.0.0.2 port 7174")

@@ -23,7 +23,7 @@ every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda
 def open_lone(**given: Any) -> Lone:
     """With a peer that keeps no credits, as after its first acknowledgement."""
     lone = Lone(**given)
-    lone.qp.requester.credits.limited = False
+    lone.qp.sends.credits.limited = False
     return lone
 
 
@@ -52,7 +52,7 @@ def test_an_ack_in_the_middle_of_a_message_completes_nothing(profile: Profile) -
     lone.ack(501)
 
     assert lone.sends == []
-    assert lone.qp.requester.una == 502
+    assert lone.qp.sends.una == 502
     lone.ack(503)
     assert lone.sends == [(0, OK)]
 

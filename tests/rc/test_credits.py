@@ -175,7 +175,7 @@ def test_code_0_from_a_peer_that_never_sends_another_is_no_limit() -> None:
         lone.ack(psn, syndrome=0, msn=psn - 499)
 
     assert [status for _, status in lone.sends] == [OK] * 10
-    assert not lone.qp.requester.credits.limited
+    assert not lone.qp.sends.credits.limited
 
 
 def _send(lone: Lone, wr_id: int = 0, length: int = 8, opcode: WROpcode = WROpcode.SEND) -> SendWR:
@@ -259,7 +259,7 @@ def test_rule_6_what_takes_no_receive_needs_no_credit_and_raises_the_limit(
     for _ in range(5):
         assert len(lone.post(opcode, atomic_data=bytes(8))) == 1
 
-    assert lone.qp.requester.credits.lsn == 2 + 5
+    assert lone.qp.sends.credits.lsn == 2 + 5
     assert len(lone.post(WROpcode.SEND)) == 1
     assert len(lone.post(WROpcode.SEND)) == 1  # the limited one
     assert lone.post(WROpcode.SEND) == []
@@ -268,10 +268,10 @@ def test_rule_6_what_takes_no_receive_needs_no_credit_and_raises_the_limit(
 def test_rule_6_not_on_retransmission() -> None:
     lone = Lone()
     lone.post(WROpcode.RDMA_WRITE)
-    before = lone.qp.requester.credits.lsn
+    before = lone.qp.sends.credits.lsn
 
     assert len(lone.wait(70 * 10**9)) == 1
-    assert lone.qp.requester.credits.lsn == before
+    assert lone.qp.sends.credits.lsn == before
 
 
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM])
@@ -302,11 +302,11 @@ def test_rule_7_other_ghosts_bring_none(kind: str) -> None:
     for psn in (500, 501):
         lone.post(WROpcode.SEND)
         lone.ack(psn, syndrome=0, msn=psn - 499)
-    before = lone.qp.requester.credits.lsn
+    before = lone.qp.sends.credits.lsn
 
     lone.ack(500 if kind == "older ACK" else 501, syndrome=4 if kind == "older ACK" else 0x64)
 
-    assert lone.qp.requester.credits.lsn == before
+    assert lone.qp.sends.credits.lsn == before
 
 
 def test_a_receive_posted_after_the_credits_ran_out_is_announced() -> None:

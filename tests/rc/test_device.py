@@ -14,13 +14,13 @@ from ibwire.rc.attributes import AddressVector, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
 from ibwire.rc.device import (
     Device,
-    DeviceLimits,
     datagram_source_port,
     flow_label_of,
     flow_source_port,
     gid_of,
     mac_of,
 )
+from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RXE, SPEC, Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode

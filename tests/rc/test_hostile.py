@@ -302,10 +302,10 @@ def hostile_packet(world: World, rnd: Random) -> TransportPacket:
     form = FORMS[rnd.randrange(256)]
     if rnd.random() < 0.9:
         form = rnd.choice([form for form in FORMS if form.service == qp.service and form.is_known])
-    requester, responder = qp.requester, qp.responder
+    sends, responder = qp.sends, qp.responder
     base = responder.epsn
     if form.is_response:
-        base = rnd.choice((requester.una, requester.next_psn, requester.psn))
+        base = rnd.choice((sends.una, sends.next_psn, sends.psn))
     step = rnd.choice((0, 0, 0, 0, 1, -1, 2, -2, 3, -7, HALF, HALF - 1, 1 - HALF, MASK >> 2))
     packet = TransportPacket(form, base + step & MASK)
     packet.dest_qp = qp.number
@@ -331,7 +331,7 @@ def hostile_packet(world: World, rnd: Random) -> TransportPacket:
     packet.swap, packet.compare = rnd.choice((0, 1, (1 << 64) - 1)), rnd.choice((0, 1))
     packet.original = rnd.choice((0, 1, (1 << 64) - 1))
     packet.syndrome = rnd.choice((rnd.randrange(256), 0x1F, 0, 0x20, 0x60, 0x61))
-    packet.msn = rnd.choice((0, requester.ssn, requester.ssn + HALF & MASK, rnd.randrange(1 << 24)))
+    packet.msn = rnd.choice((0, sends.ssn, sends.ssn + HALF & MASK, rnd.randrange(1 << 24)))
     packet.imm_data = rnd.randrange(1 << 32)
     srqs = world.xrc_srq.number, world.srq.number
     packet.xrc_srq = rnd.choice((*srqs, srqs[0], 0, MASK))

@@ -607,7 +607,7 @@ class TwoDevices(RuleBasedStateMachine):
 
     def _is_at_rest(self, end: End) -> None:
         qp = end.qp
-        waiting = qp.requester.wqes
+        waiting = qp.sends.wqes
         if qp.state is QPState.ERR:
             assert not waiting
             assert not qp.receives.waiting
@@ -616,7 +616,7 @@ class TwoDevices(RuleBasedStateMachine):
             assert not waiting, f"{qp.state.name} hangs with {waiting[0].wr}"
             assert end.lost or not any(p.signaled for p in end.sends)
             assert qp.poll_timeout() is None or qp.profile.keeps_pending_timer
-        assert qp.requester.reads == 0
+        assert qp.sends.reads == 0
 
 
 def _is_write(wc: WC) -> bool:

@@ -40,7 +40,7 @@ def migrating(state: MigState = MigState.REARM, **given: Any) -> Lone:
         ),
         QPAttrMask.ALT_PATH | QPAttrMask.PATH_MIG_STATE,
     )
-    lone.qp.requester.credits.limited = False
+    lone.qp.sends.credits.limited = False
     if state is MigState.ARMED:
         lone.say(R.RC_RDMA_WRITE_ONLY, 99, mig_req=0)
     assert lone.qp.query().path_mig_state is state

@@ -63,7 +63,7 @@ SERVICE = {QPType.RC: Service.RC, QPType.UC: Service.UC, QPType.UD: Service.UD}
 def in_state(qp_type: QPType, state: QPState, **given: Any) -> Lone:
     lone = Lone(qp_type=qp_type, qkey=0x11, **given)
     lone.become(state)
-    lone.qp.requester.credits.limited = False
+    lone.qp.sends.credits.limited = False
     lone.events  # noqa: B018
     return lone
 

@@ -28,7 +28,7 @@ every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda
 def open_lone(**given: Any) -> Lone:
     """With a peer that keeps no credits, as after its first acknowledgement."""
     lone = Lone(**given)
-    lone.qp.requester.credits.limited = False
+    lone.qp.sends.credits.limited = False
     return lone
 
 
@@ -351,7 +351,7 @@ def test_no_more_reads_than_max_rd_atomic_are_outstanding() -> None:
     lone = open_lone(max_rd_atomic=2)
     for wr_id in range(4):
         lone.post(WROpcode.RDMA_READ, wr_id=wr_id)
-    assert lone.qp.requester.next_psn == 502
+    assert lone.qp.sends.next_psn == 502
 
     heard = lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 500, bytes(8), syndrome=0x1F)
 

@@ -134,7 +134,7 @@ def test_a_nak_inside_a_message_gives_rxe_no_retries_back(profile: Profile) -> N
     # Of 3 the timeouts took 2. The specification's NAK gives all back and takes one; rxe's does
     # neither, for it does not go back again before something is acknowledged.
     assert lone.qp.counters.timeouts == 2
-    assert lone.qp.requester.retries == (1 if profile is RXE else 2)
+    assert lone.qp.sends.retries == (1 if profile is RXE else 2)
 
 
 @both

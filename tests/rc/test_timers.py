@@ -31,7 +31,7 @@ RNR_MS = [
 
 def open_lone(**given: Any) -> Lone:
     lone = Lone(**given)
-    lone.qp.requester.credits.limited = False
+    lone.qp.sends.credits.limited = False
     return lone
 
 
@@ -246,11 +246,11 @@ def test_naks_timeouts_and_implied_naks_use_the_same_counter(profile: Profile) -
     lone.post(WROpcode.RDMA_WRITE, 8, wr_id=2)
 
     lone.ack(501)  # implied NAK
-    assert lone.qp.requester.retries == 2
+    assert lone.qp.sends.retries == 2
     lone.wait(5 * MS if profile is RXE else 9 * US)  # timeout
-    assert lone.qp.requester.retries == 1
+    assert lone.qp.sends.retries == 1
     lone.ack(500, syndrome=0x60)  # of the READ itself; rxe has gone back, and waits for progress
-    assert lone.qp.requester.retries == (1 if profile is RXE else 0)
+    assert lone.qp.sends.retries == (1 if profile is RXE else 0)
 
 
 @every_profile
@@ -344,7 +344,7 @@ def test_rnr_naks_do_not_use_up_retry_cnt() -> None:
         lone.ack(500, syndrome=0x21)
         lone.wait(20 * US)
 
-    assert lone.qp.requester.retries == 1
+    assert lone.qp.sends.retries == 1
 
 
 def test_a_second_rnr_nak_in_the_wait_changes_nothing() -> None:

@@ -12,7 +12,8 @@ from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS, bring_up, connect
 from ibwire.rc.cq import CompletionQueue
-from ibwire.rc.device import Device, DeviceLimits, gid_of
+from ibwire.rc.device import Device, gid_of
+from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import (

@@ -382,7 +382,7 @@ class Possible:
         if isinstance(step, Post):
             return has_fitting_timeout(reference.connection) and step.opcode not in UNKNOWN
         if isinstance(step, Wait):
-            return reference.qp.requester.timers.next_timeout() is not None
+            return reference.qp.sends.timers.next_timeout() is not None
         if isinstance(step, Pause):
             return not self._taken.pauses
         if not isinstance(step, Packet):

@@ -202,13 +202,13 @@ class LiveDuel(Duel):
     @property
     def _left(self) -> Time | None:
         """How long it is until the reference sends again of itself, `None` if it does not."""
-        due = self.reference.qp.requester.timers.next_timeout()
+        due = self.reference.qp.sends.timers.next_timeout()
         return None if due is None else due - self.reference.now
 
     @property
     def _is_refused(self) -> bool:
         """Whether the reference waits after an RNR NAK."""
-        return self.reference.qp.requester.timers.rnr is not None
+        return self.reference.qp.sends.timers.rnr is not None
 
     def _act(self, step: Step) -> None:
         """Do to both what a step says."""

@@ -15,7 +15,7 @@ from ibwire.fuzz.choices import CHOICES
 from ibwire.fuzz.duel import Difference
 from ibwire.fuzz.emulation import SENDS, Emulation
 from ibwire.fuzz.findings import bucket_of, wrong_fields
-from ibwire.rc.requester import SendWQE
+from ibwire.rc.send_state import SendWQE
 from ibwire.rc.work import WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Position
@@ -43,15 +43,15 @@ def about(reference: Emulation, packet: Packet, psn: int) -> About | None:
         return None
     if packet.icrc != GOOD or packet.cut is not None or not _OWN.issuperset(packet.fields):
         return _MALFORMED
-    requester = reference.qp.requester
-    ahead = psn - requester.una & MASK
-    if not requester.outstanding:
+    sends = reference.qp.sends
+    ahead = psn - sends.una & MASK
+    if not sends.outstanding:
         return _UNASKED
-    if ahead >= HALF and psn - requester.next_psn & MASK >= HALF:
+    if ahead >= HALF and psn - sends.next_psn & MASK >= HALF:
         return _GIVEN_BEFORE
-    if ahead >= requester.next_psn - requester.una & MASK:
+    if ahead >= sends.next_psn - sends.una & MASK:
         return _UNSENT
-    started = [wqe for wqe in requester.wqes if wqe.started and wqe.plan.operation is not None]
+    started = [wqe for wqe in sends.wqes if wqe.started and wqe.plan.operation is not None]
     wqe = next((each for each in started if psn - each.first_psn & MASK < each.packets), None)
     if wqe is None:
         return None

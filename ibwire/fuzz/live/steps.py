@@ -39,7 +39,7 @@ class Timely:
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
-        due = reference.qp.requester.timers.next_timeout()
+        due = reference.qp.sends.timers.next_timeout()
         if due is None:
             self._has_acted = False
             if self._is_timed and self._waits:
@@ -53,7 +53,7 @@ class Timely:
             self._has_acted = True
             if self._posts and not self._is_timed:
                 return Post(int(WROpcode.RDMA_WRITE), 8)
-        if self._refuses and reference.qp.requester.outstanding:
+        if self._refuses and reference.qp.sends.outstanding:
             self._refuses = False
             return _REFUSAL
         return self._usual(reference)

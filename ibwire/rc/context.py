@@ -1,0 +1,73 @@
+"""What the parts of a queue pair ask of it, so that they need not import it.
+
+The send queue, requester, completer, responder and receive queue each get a `QPContext`,
+which is their `QueuePair`. The parts do not reach each other through it: a part that works
+on the send queue or the receive queue gets that one as an argument.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ibwire.rc.attributes import EventType, QPAttr, QPCap, QPState, QPType
+from ibwire.rc.counters import QPCounters
+from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.memory import KeyTable, ProtectionDomain
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.profile import Profile
+from ibwire.rc.srq import SharedReceiveQueue
+from ibwire.rc.work import WC, SendWR
+from ibwire_layers.opcodes import Service
+
+
+class QPContext(Protocol):
+    """A queue pair as its parts see it."""
+
+    number: int
+    qp_type: QPType
+    service: Service
+    state: QPState
+    attr: QPAttr
+    cap: QPCap
+    mtu: int
+    """Path MTU in bytes."""
+    profile: Profile
+    keys: KeyTable
+    pd: ProtectionDomain
+    send_cq: CompletionQueue | None
+    recv_cq: CompletionQueue | None
+    counters: QPCounters
+    sq_sig_all: bool
+    accepts_requests: bool
+    """Whether the state lets the responder take requests."""
+
+    @property
+    def is_xrc(self) -> bool:
+        """Whether it belongs to an XRC domain."""
+
+    def wake(self) -> None:
+        """Report that there may be a packet to send."""
+
+    def emit(self, event_type: EventType) -> None:
+        """Raise an asynchronous event."""
+
+    def report(self, cq: CompletionQueue | None, wc: WC) -> None:
+        """Put a completion into its queue."""
+
+    def address(self, packet: TransportPacket, wr: SendWR | None) -> None:
+        """Fill in the destination of a packet; `wr` is the work request of a request packet."""
+
+    def enter_error(self) -> None:
+        """Move to ERR."""
+
+    def enter_send_error(self) -> None:
+        """Move to SQE."""
+
+    def check_drained(self) -> None:
+        """End the draining in SQD if no send is under way."""
+
+    def migrate(self) -> bool:
+        """Take the alternate path if it is armed."""
+
+    def find_srq(self, number: int) -> SharedReceiveQueue | None:
+        """The shared receive queue of its XRC domain with this number."""

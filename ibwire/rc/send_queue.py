@@ -1,0 +1,260 @@
+"""The send queue of a queue pair: going back, retries, timers and completions.
+
+The requester takes packets from it and the completer reports to it what responses say;
+neither keeps state of its own. `SendState` describes the PSNs. Work requests complete in
+the order in which they were posted, each once.
+
+Source: IBA 9.7.5 to 9.7.8; rxe_req.c `req_retry`, rxe_comp.c, qib_rc.c `qib_restart_rc`.
+"""
+
+from __future__ import annotations
+
+from ibwire.base.units import Time
+from ibwire.rc.attributes import QPState
+from ibwire.rc.context import QPContext
+from ibwire.rc.credits import SendCredits
+from ibwire.rc.send_state import SendState, SendWQE
+from ibwire.rc.timers import ack_wait, rnr_wait
+from ibwire.rc.work import WC, WCStatus
+from ibwire_layers.opcodes import Operation
+from ibwire_layers.psn import HALF, MASK
+
+# A member is found faster without its class (measured: ibwire/rc/qp.py).
+_SUCCESS, _RTS = WCStatus.SUCCESS, QPState.RTS
+
+
+class SendQueue(SendState):
+    """Posted send work requests, in order, and what happens to them."""
+
+    __slots__ = ("qp",)
+
+    def __init__(self, qp: QPContext) -> None:
+        self.qp = qp
+        super().__init__()
+
+    def reset(self) -> None:
+        """Forget every work request, as after creation."""
+        super().reset()
+        # A requester that sends no credits waits for none (rxe: the first message of rc-pingpong).
+        self.credits = SendCredits()
+        self.credits.limited = self.qp.profile.live_credits
+
+    def configure(self) -> None:
+        """Take retry counts and timeout from the attributes."""
+        attr = self.qp.attr
+        self.retries = attr.retry_cnt
+        self.rnr_retries = attr.rnr_retry
+        self.ack_wait = ack_wait(attr.timeout, self.qp.profile)
+
+    @property
+    def oldest_read_incomplete(self) -> bool:
+        """Whether the oldest request is a READ whose PSNs are all acknowledged before its data."""
+        if not self.wqes or not self.wqes[0].started:
+            return False
+        wqe = self.wqes[0]
+        is_read = wqe.plan.operation is Operation.READ
+        return is_read and (wqe.first_psn + wqe.packets) & MASK == self.una
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no started work request is left."""
+        return not (self.wqes and self.wqes[0].started)
+
+    def post(self, wqe: SendWQE) -> None:
+        """Queue a work request that has been checked."""
+        if wqe.plan.operation is not None:
+            self.ssn = wqe.ssn = self.ssn + 1 & MASK
+        self.wqes.append(wqe)
+
+    def restart(self, psn: int) -> None:
+        """Send everything from this PSN on again."""
+        self.psn = psn
+        # The count to the next request for an ACK goes on (rxe: big-send-bw-loss.a).
+        self.probe = self.probing = False
+        if psn == self.una and not self.qp.profile.checks_response_length:
+            self._renumber()
+        for index, wqe in enumerate(self.wqes):
+            if not wqe.started:
+                self.cursor = index
+                return
+            if wqe.plan.operation is not None and (psn - wqe.first_psn) & MASK < wqe.packets:
+                self.cursor = index
+                return
+        self.cursor = len(self.wqes)
+
+    def go_back(self, psn: int, now: Time, *, implied: bool) -> None:
+        """Restart at `psn` after a NAK or a missing response; takes one retry.
+
+        implied: whether a response is missing, instead of a NAK that has arrived.
+        """
+        if self.oldest_read_incomplete and not self.outstanding:
+            self.use_up_retry()  # though there is nothing to send (rxe_completer)
+            return
+        if psn in (self.restart_psn, self.psn) or self.timers.rnr is not None:
+            return  # it is going back already, or will after the wait
+        if self.restart_psn is not None and not self.qp.profile.nak_is_progress:
+            return
+        if implied:
+            self.qp.counters.implied_naks += 1
+        if self.use_up_retry():
+            self.restart_psn = psn
+            self.exact = implied
+            self.recover = self.next_psn
+            self.restart(psn)
+            self.arm(now)
+
+    def is_recovering(self, psn: int) -> bool:
+        """Whether what is before `psn` was sent again and may have been answered since.
+
+        A duplicate is acknowledged with the newest PSN, which may be beyond a READ or
+        atomic that has just been sent again. Only a response to a packet sent after the
+        restart shows that the answer was lost once more.
+        """
+        recover = self.recover
+        if recover is None or not self.qp.profile.waits_for_recovery:
+            return False
+        return (recover - psn) & MASK < HALF
+
+    def acknowledge(self, psn: int, now: Time) -> None:
+        """Everything before `psn` is acknowledged: progress."""
+        self.una = psn
+        if self.recover is not None and (psn - self.recover) & MASK < HALF:
+            self.recover = None
+        self.exact = False
+        self.restart_psn = None
+        attr = self.qp.attr
+        self.retries = attr.retry_cnt
+        self.rnr_retries = attr.rnr_retry
+        self.probing = False
+        # The refused request has been executed after all.
+        if self.timers.rnr is not None and not self.qp.profile.sends_during_rnr_wait:
+            self.timers.rnr = None
+            self.restart(psn)
+        self.arm(now)
+        if (psn - self.psn) & MASK < HALF and psn != self.psn:
+            self.restart(psn)  # the response is to a packet that was about to be sent again
+
+    def acknowledge_inside(self, psn: int, now: Time) -> None:
+        """Everything before `psn` in the oldest message is acknowledged, which is no progress."""
+        self.una = psn
+        if (self.psn - psn) & MASK >= HALF:
+            self.restart(psn)
+        self.arm(now)
+
+    def wait_out_rnr(self, code: int, now: Time) -> None:
+        """Wait as an RNR NAK with this timer code asks for; takes one RNR retry."""
+        if self.timers.rnr is not None and not self.qp.profile.counts_every_rnr_nak:
+            return  # it is waiting already
+        self.qp.counters.rnr_naks_received += 1
+        if self.rnr_retries == 0:
+            self.fail(WCStatus.RNR_RETRY_EXC_ERR)
+            return
+        if self.rnr_retries != 7:
+            self.rnr_retries -= 1
+        self.timers.rnr = now + rnr_wait(code, self.qp.profile)
+        self.timers.ack = None
+        if self.qp.profile.nak_is_progress:
+            self.restart_psn = None
+
+    def arm(self, now: Time) -> None:
+        """Restart the ACK timer, or stop it when nothing is outstanding."""
+        if self.una != self.next_psn:
+            self.timers.ack = None if self.ack_wait is None else now + self.ack_wait
+        elif not self.qp.profile.keeps_pending_timer:
+            self.timers.ack = None
+
+    def handle_timeout(self, now: Time) -> None:
+        """Go back after an RNR wait, or because no response has arrived."""
+        timers = self.timers
+        if timers.rnr is not None and timers.rnr <= now:
+            timers.rnr = None
+            self.restart(self.una)
+        if timers.ack is not None and timers.ack <= now:
+            timers.ack = None
+            if not self.outstanding:
+                if self.oldest_read_incomplete:
+                    self.use_up_retry()  # though there is nothing to send (rxe_completer)
+                return
+            self.qp.counters.timeouts += 1
+            if self.use_up_retry():
+                self.exact = False
+                self.restart_psn = None if self.qp.profile.nak_is_progress else self.una
+                self.recover = self.next_psn
+                self.restart(self.una)
+                self.probe = self.qp.profile.timeout_sends_one
+
+    def use_up_retry(self) -> bool:
+        """Count one retry; `False` if none was left, and then the queue pair has failed."""
+        if self.retries == 0:
+            if self.qp.migrate():
+                self.retries = self.qp.attr.retry_cnt
+                return True
+            self.fail(WCStatus.RETRY_EXC_ERR)
+            return False
+        if self.retries != 7 or not self.qp.profile.retry_7_is_infinite:
+            self.retries -= 1
+        return True
+
+    def complete(self, wqe: SendWQE, status: WCStatus) -> None:
+        """Remove the oldest work request and report it if it is signalled or has failed."""
+        self.wqes.popleft()
+        if self.cursor:
+            self.cursor -= 1
+        if wqe.holds_slot:
+            self.reads -= 1
+        if wqe.signaled or status is not WCStatus.SUCCESS:
+            self._uncompleted_slots = 0
+            self.qp.report(
+                self.qp.send_cq,
+                WC(
+                    wqe.wr.wr_id,
+                    status,
+                    wqe.plan.completion,
+                    self.qp.number,
+                    byte_len=wqe.length if wqe.plan.is_answered else 0,
+                    solicited=status is not WCStatus.SUCCESS,
+                ),
+            )
+        else:
+            self._uncompleted_slots += 1
+
+    def retire(self) -> None:
+        """Complete what is done at the head of the queue; fail a head that cannot be sent."""
+        wqes = self.wqes
+        while wqes and wqes[0].done:
+            self.complete(wqes[0], _SUCCESS)
+        wqe = wqes[0] if wqes else None
+        # In SQD a work request that has not started waits, its failure too.
+        if wqe and wqe.status is not None and (wqe.started or self.qp.state is _RTS):
+            self.fail(wqe.status)
+        self.qp.check_drained()
+
+    def fail(self, status: WCStatus) -> None:
+        """End the oldest work request with this status, and the connection with it."""
+        if self.wqes:
+            self.complete(self.wqes[0], status)
+        self.qp.enter_error()
+
+    def flush(self) -> None:
+        """Complete everything with WR_FLUSH_ERR."""
+        self.timers.stop()
+        while self.wqes:
+            self.complete(self.wqes[0], WCStatus.WR_FLUSH_ERR)
+        self.cursor = self.reads = 0
+
+    def _renumber(self) -> None:
+        """Give the oldest READ a PSN for each missing packet, and the requests behind the next."""
+        if not self.wqes or not self.wqes[0].started:
+            return
+        wqe, mtu = self.wqes[0], self.qp.mtu
+        if wqe.plan.operation is not Operation.READ:
+            return
+        end = wqe.first_psn + wqe.packets
+        wqe.skipped = wqe.received
+        wqe.first_psn = self.una
+        wqe.packets = max(-(-(wqe.length - wqe.received) // mtu), 1)
+        moved = self.una + wqe.packets - end
+        self.next_psn = self.next_psn + moved & MASK
+        for behind in self.wqes:
+            if behind is not wqe:
+                behind.first_psn = behind.first_psn + moved & MASK
