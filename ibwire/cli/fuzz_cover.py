@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ibwire.cli.fuzzing import complaints
-from ibwire.fuzz.session import load
+from ibwire.fuzz.run_file import load
 
 
 @click.command("cover")

@@ -15,12 +15,12 @@ from ibwire.cli.live import Link, host_of
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.drill.targets.live import SLACK
 from ibwire.drill.targets.ways import AGENT_PORT, ByAgent
-from ibwire.fuzz.live.bench import Bench
-from ibwire.fuzz.live.peer import RATE
-from ibwire.fuzz.live.restart import Restart
-from ibwire.fuzz.live.target import LinkTarget, link_target
-from ibwire.fuzz.live_cm.bench import ManagerBench
-from ibwire.fuzz.live_cm.target import ManagerLinkTarget, manager_target
+from ibwire.fuzz.targets.link.manager import ManagerBench
+from ibwire.fuzz.targets.link.manager_target import ManagerLinkTarget, manager_target
+from ibwire.fuzz.targets.link.peer import RATE
+from ibwire.fuzz.targets.link.queue_pair import Bench
+from ibwire.fuzz.targets.link.restart import Restart
+from ibwire.fuzz.targets.link.target import LinkTarget, link_target
 from ibwire.traffic.safety import injectable
 
 PATIENCE = 5.0

@@ -21,9 +21,9 @@ from ibwire.cli.fuzzing import (
 )
 from ibwire.drill.files import write_text
 from ibwire.fuzz.case import to_json
+from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.recording import record
-from ibwire.fuzz.telling import case_lines, outcome_lines
-from ibwire.fuzz.variants import choices_of
+from ibwire.fuzz.report_text import case_lines, outcome_lines
 from ibwire.fuzz.watchdog import watchdog
 
 

@@ -12,7 +12,7 @@ import click
 from ibwire.cli.fuzz_live import LiveWish, live_options
 from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
 from ibwire.fuzz.recording import record
-from ibwire.fuzz.telling import case_lines, outcome_lines
+from ibwire.fuzz.report_text import case_lines, outcome_lines
 from ibwire.fuzz.watchdog import watchdog
 
 

@@ -25,17 +25,17 @@ from ibwire.cli.fuzzing import (
 )
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
-from ibwire.fuzz.ahead import Ahead
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import ENDLESS, Maker
 from ibwire.fuzz.case import step_text, to_json
-from ibwire.fuzz.cm.attacks import GROUPS as MANAGER_GROUPS
-from ibwire.fuzz.findings import Finding
-from ibwire.fuzz.generator import GROUPS
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.prefetch import Ahead
 from ibwire.fuzz.recording import Recording, record
-from ibwire.fuzz.session import WHOM, Session, Settings, load
-from ibwire.fuzz.targets import CM, Target, target
-from ibwire.fuzz.telling import counted, finding_lines
+from ibwire.fuzz.report_text import counted, finding_lines
+from ibwire.fuzz.run_file import WHOM, Session, Settings, load
+from ibwire.fuzz.targets.emulator import CM, Target, target
+from ibwire.fuzz.vocabulary.cm.operators import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS
 from ibwire.fuzz.watchdog import watchdog
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES

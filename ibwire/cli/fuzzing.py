@@ -13,10 +13,10 @@ import click
 from ibwire.base.errors import CaptureError, ScriptError
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, RunsAway, from_json
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.session import NAME, load
-from ibwire.fuzz.targets import Target, makers, role_of, target
-from ibwire.fuzz.variants import profile_of
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.run_file import NAME, load
+from ibwire.fuzz.targets.emulator import Target, makers, role_of, target
 from ibwire.rc.profile import Profile
 
 FOUND = 1

@@ -18,12 +18,12 @@ from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
 from ibwire.drill.files import named, write_text, write_xml
 from ibwire.fuzz.case import Case, Connect, Packet, step_text, to_json
-from ibwire.fuzz.cm.scripts import manager_script
-from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import Recording, record
-from ibwire.fuzz.scripts import CannotSay, script
-from ibwire.fuzz.targets import CM, Target, role_of, target
-from ibwire.fuzz.telling import finding_lines, some
+from ibwire.fuzz.report_text import finding_lines, some
+from ibwire.fuzz.targets.emulator import CM, Target, role_of, target
+from ibwire.fuzz.vocabulary.cm.script import manager_script
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
 
 SCRIPT = "case.drill"
 

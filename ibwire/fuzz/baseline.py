@@ -24,10 +24,10 @@ from random import Random
 
 from ibwire.base.units import MS
 from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Step, Value, Wait
-from ibwire.fuzz.cm.binding import FORMS as MESSAGES
-from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.lies import in_turn
-from ibwire.fuzz.messages import ATOMICS, FORMS, READ, answers
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.cm.binding import FORMS as MESSAGES
+from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, answers
+from ibwire.fuzz.vocabulary.queue_pair.response_mutators import in_turn
 from ibwire.rc.work import WROpcode
 from ibwire_layers import headers as h
 from ibwire_layers.mad import MAD

@@ -15,13 +15,10 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Protocol
 
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, RunsAway, Step
-from ibwire.fuzz.choices import CHOICES, Choice
-from ibwire.fuzz.coverage import Coverage
-from ibwire.fuzz.duel import FATAL, Difference, Duel, Subject
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.findings import (
+from ibwire.fuzz.judge.choices import CHOICES, Choice
+from ibwire.fuzz.judge.comparison import FATAL, Difference, Duel, Subject
+from ibwire.fuzz.judge.findings import (
     Distance,
     Finding,
     bucket_of,
@@ -30,9 +27,12 @@ from ibwire.fuzz.findings import (
     signature,
     wrong_fields,
 )
-from ibwire.fuzz.generator import ROLES, Generator, Menu
+from ibwire.fuzz.judge.profiles import choices_of, profile_of
 from ibwire.fuzz.minimise import Shows, condense, minimise
-from ibwire.fuzz.variants import choices_of, profile_of
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.coverage import Coverage
+from ibwire.fuzz.vocabulary.queue_pair.generator import ROLES, Generator, Menu
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, Profile
 

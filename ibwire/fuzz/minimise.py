@@ -13,7 +13,7 @@ from typing import Any
 
 from ibwire.fuzz.case import GOOD, Case, Connect, Connection, Packet, Step
 from ibwire.fuzz.condense import condensed
-from ibwire.fuzz.messages import FORMS
+from ibwire.fuzz.vocabulary.queue_pair.messages import FORMS
 
 MAXIMUM_TRIALS = 3000
 """Cases carried out for one finding."""

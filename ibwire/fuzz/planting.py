@@ -24,7 +24,12 @@ from types import ModuleType
 from ibwire.base.errors import ScriptError
 from ibwire.base.toml import Document, Table, read_content
 
-PRIVATE = ("ibwire.rc", "ibwire.cm", "ibwire.fuzz.emulation", "ibwire.fuzz.cm.emulation")
+PRIVATE = (
+    "ibwire.rc",
+    "ibwire.cm",
+    "ibwire.fuzz.targets.emulated_device",
+    "ibwire.fuzz.targets.emulated_manager",
+)
 """What is copied to make a target: everything that it has state and behaviour from."""
 
 ROLES = ("responder", "requester", "cm")
@@ -80,12 +85,12 @@ def read_faults(file: Path) -> dict[str, Fault]:
 
 
 def planted(fault: Fault) -> ModuleType:
-    """`ibwire.fuzz.emulation` on an emulator with this fault; raises `ScriptError`.
+    """`ibwire.fuzz.targets.emulated_device` on an emulator with this fault; raises `ScriptError`.
 
-    For a fault of a connection manager it is `ibwire.fuzz.cm.emulation`.
+    For a fault of a connection manager it is `ibwire.fuzz.targets.emulated_manager`.
     """
-    name = "cm.emulation" if fault.role == "cm" else "emulation"
-    return copy(PRIVATE, fault)[f"ibwire.fuzz.{name}"]
+    name = "emulated_manager" if fault.role == "cm" else "emulated_device"
+    return copy(PRIVATE, fault)[f"ibwire.fuzz.targets.{name}"]
 
 
 def copy(modules: Sequence[str], fault: Fault) -> dict[str, ModuleType]:

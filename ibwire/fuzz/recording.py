@@ -11,11 +11,19 @@ from ibwire.base.units import US, Time
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
 from ibwire.fuzz.case import Case, Connect, Pause, step_text
-from ibwire.fuzz.duel import Difference, Duel
-from ibwire.fuzz.emulation import INBOX, OUTBOX, RECEIVES, SENDS, SIZE, SMALL, Completion
-from ibwire.fuzz.findings import one_line, part_of, verdict, wrong_fields
-from ibwire.fuzz.targets import CM, Target, role_of
-from ibwire.fuzz.variants import profile_of
+from ibwire.fuzz.judge.comparison import Difference, Duel
+from ibwire.fuzz.judge.findings import one_line, part_of, verdict, wrong_fields
+from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.targets.emulated_device import (
+    INBOX,
+    OUTBOX,
+    RECEIVES,
+    SENDS,
+    SIZE,
+    SMALL,
+    Completion,
+)
+from ibwire.fuzz.targets.emulator import CM, Target, role_of
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1

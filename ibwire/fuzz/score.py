@@ -21,12 +21,12 @@ from typing import TypeVar
 from ibwire.fuzz.baseline import Baseline
 from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
 from ibwire.fuzz.case import from_json, to_json
-from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm.emulation import ManagedEmulation
-from ibwire.fuzz.duel import FATAL
-from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.judge.comparison import FATAL
+from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.planting import ROLES, planted, read_faults
-from ibwire.fuzz.variants import profile_of
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
 from ibwire.fuzz.watchdog import watchdog
 from ibwire.rc.profile import PROFILES
 
@@ -64,7 +64,7 @@ class Trial:
     packets: int | None
     """Until the first finding; `None` when there was none."""
     kind: str = ""
-    """Of the difference, one of `ibwire.fuzz.duel.KINDS`."""
+    """Of the difference, one of `ibwire.fuzz.judge.comparison.KINDS`."""
     bucket: str = ""
     minimised: int = 0
     """Packets of the shortest case."""

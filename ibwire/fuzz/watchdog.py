@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TypeVar
 
 from ibwire.fuzz.case import RunsAway
-from ibwire.fuzz.duel import Duel
+from ibwire.fuzz.judge.comparison import Duel
 
 Result = TypeVar("Result")
 

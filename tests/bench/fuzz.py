@@ -29,9 +29,9 @@ from scapy.packet import Raw
 from scapy.packet import fuzz as scapy_fuzz
 
 from ibwire.fuzz.campaign import Campaign, generators
-from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm.emulation import ManagedEmulation
-from ibwire.fuzz.emulation import Emulation
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
 
 PAYLOAD = bytes(64)
 PEER_PACKETS = 1000

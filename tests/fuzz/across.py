@@ -13,7 +13,7 @@ from ibwire.cm import ManagedDevice
 from ibwire.cm.connection import Event
 from ibwire.cm.messages import Received, decode, encode
 from ibwire.cm.states import EventKind, State
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.device import Device, gid_of, mac_of
 from ibwire.rc.path import Path, ethernet_route

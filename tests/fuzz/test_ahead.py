@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from ibwire.cli.fuzz import command
-from ibwire.fuzz.ahead import Ahead
 from ibwire.fuzz.campaign import HISTORY, Campaign, Report
-from ibwire.fuzz.findings import Finding
-from ibwire.fuzz.session import Session, Settings
-from ibwire.fuzz.targets import target
-from ibwire.fuzz.variants import choices_of
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.profiles import choices_of
+from ibwire.fuzz.prefetch import Ahead
+from ibwire.fuzz.run_file import Session, Settings
+from ibwire.fuzz.targets.emulator import target
 from ibwire.rc.profile import PROFILES
 from processes import ending
 
@@ -193,7 +193,7 @@ def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
 
 
 def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibwire.fuzz.ahead.PATIENCE", 2)
+    monkeypatch.setattr("ibwire.fuzz.prefetch.PATIENCE", 2)
     victims = [1]
 
     def disturb() -> None:

@@ -30,13 +30,13 @@ from ibwire.fuzz.case import (
     Wait,
     from_json,
 )
-from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import record
-from ibwire.fuzz.scripts import CannotSay, script
-from ibwire.fuzz.session import Session, Settings
-from ibwire.fuzz.session import load as load_session
-from ibwire.fuzz.targets import target
+from ibwire.fuzz.run_file import Session, Settings
+from ibwire.fuzz.run_file import load as load_session
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import CrcStatus

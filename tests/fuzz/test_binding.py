@@ -13,9 +13,9 @@ from ibwire.drill import parse
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.language.steps import Say
 from ibwire.drill.packets import Wire, build
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Connection, Packet
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.packet import CrcStatus

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from fuzz.cases import cases
 from ibwire.base.node import Frame
 from ibwire.base.units import MS
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, Report, generators
 from ibwire.fuzz.case import (
     Case,
@@ -28,15 +27,16 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
-from ibwire.fuzz.choices import CHOICES
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.findings import signature
-from ibwire.fuzz.lies import LIES
-from ibwire.fuzz.messages import answers
-from ibwire.fuzz.targets import role_of
-from ibwire.fuzz.targets import target as emulator
-from ibwire.fuzz.variants import profile_of
+from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.findings import signature
+from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulator import role_of
+from ibwire.fuzz.targets.emulator import target as emulator
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.messages import answers
+from ibwire.fuzz.vocabulary.queue_pair.response_mutators import LIES
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode

@@ -10,12 +10,12 @@ import pytest
 from ibwire.base.units import MS
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
-from ibwire.fuzz.choices import CHOICES, Choice
-from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm.emulation import ManagedEmulation
-from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.findings import Finding
-from ibwire.fuzz.variants import value_text
+from ibwire.fuzz.judge.choices import CHOICES, Choice
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.profiles import value_text
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode

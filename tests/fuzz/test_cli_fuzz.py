@@ -17,8 +17,8 @@ from ibwire.cli.fuzz import command
 from ibwire.cli.fuzzing import Budget, BudgetType
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case
-from ibwire.fuzz.choices import CHOICES
-from ibwire.fuzz.findings import Finding
+from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.watchdog import watchdog
 
 PLANTED = Path(__file__).with_name("planted.toml")

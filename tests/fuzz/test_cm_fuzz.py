@@ -31,19 +31,19 @@ from ibwire.fuzz.case import (
     step_text,
     to_json,
 )
-from ibwire.fuzz.cm.attacks import ATTACKS, GROUPS
-from ibwire.fuzz.cm.binding import FORMS, ManagerBinding, encode
-from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm.duel import ManagerDuel
-from ibwire.fuzz.cm.emulation import (
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.planting import planted, read_faults
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
+from ibwire.fuzz.targets.emulated_manager import (
     BACKLOG,
     MAXIMUM_CONNECTIONS,
     OWN_TRANSACTION,
     ManagedEmulation,
 )
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS
-from ibwire.fuzz.findings import Finding
-from ibwire.fuzz.planting import planted, read_faults
+from ibwire.fuzz.vocabulary.cm.binding import FORMS, ManagerBinding, encode
+from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.vocabulary.cm.exact import ManagerDuel
+from ibwire.fuzz.vocabulary.cm.operators import ATTACKS, GROUPS
 from ibwire.rc.attributes import QPState
 from ibwire.rc.unreliable import QP1
 from ibwire_layers.headers import BTH, DETH

@@ -13,13 +13,13 @@ import ibwire.drill as drill
 from ibwire.base.units import S
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Step, Wait
-from ibwire.fuzz.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.cm.duel import ManagerDuel
-from ibwire.fuzz.cm.emulation import ManagedEmulation
-from ibwire.fuzz.cm.scripts import manager_script
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.scripts import CannotSay
-from ibwire.fuzz.targets import target
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.vocabulary.cm.exact import ManagerDuel
+from ibwire.fuzz.vocabulary.cm.script import manager_script
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
 
 PLANTED = Path(__file__).parent / "planted.toml"
 

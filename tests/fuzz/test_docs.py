@@ -15,9 +15,9 @@ from ibwire.cli.fuzz_live import live_options
 from ibwire.cli.fuzz_run import command as run
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Connection, Packet, Wait, from_json
-from ibwire.fuzz.cm.attacks import GROUPS as MANAGER_GROUPS
-from ibwire.fuzz.emulation import Emulation
-from ibwire.fuzz.generator import GROUPS
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.cm.operators import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "fuzz.md").read_text()

@@ -10,16 +10,16 @@ import pytest
 
 from ibwire.base.errors import LinkError, PeerError
 from ibwire.drill.targets.live import Diverted
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, REGIONS, Numbers
-from ibwire.fuzz.live import target as live_target
-from ibwire.fuzz.live.campaign import LiveCampaign
-from ibwire.fuzz.live.liveness import ALIVE, Dead
-from ibwire.fuzz.live.taken import Taken
-from ibwire.fuzz.live.target import LinkTarget, link_target
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.recording import record
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, REGIONS, Numbers
+from ibwire.fuzz.targets.link import target as live_target
+from ibwire.fuzz.targets.link.campaign import LiveCampaign
+from ibwire.fuzz.targets.link.liveness import ALIVE, Dead
+from ibwire.fuzz.targets.link.target import LinkTarget, link_target
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.path import Path
 from ibwire_layers.opcodes import OpCode

@@ -19,20 +19,20 @@ from ibwire.cm.states import State
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Report
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, RunsAway, Step
-from ibwire.fuzz.cm.campaign import manager_generators
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.findings import Finding
-from ibwire.fuzz.live.restart import Restart
-from ibwire.fuzz.live.taken import Taken
-from ibwire.fuzz.live_cm import listener
-from ibwire.fuzz.live_cm.bench import ManagerBench
-from ibwire.fuzz.live_cm.campaign import LiveManagerCampaign, PossibleMessages, duel
-from ibwire.fuzz.live_cm.duel import LiveManagerDuel
-from ibwire.fuzz.live_cm.names import oddity
-from ibwire.fuzz.live_cm.reference import meet, wishing
-from ibwire.fuzz.live_cm.target import manager_target
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import record
+from ibwire.fuzz.targets.emulated_device import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.link import listener
+from ibwire.fuzz.targets.link.manager import ManagerBench
+from ibwire.fuzz.targets.link.manager_campaign import LiveManagerCampaign, PossibleMessages, duel
+from ibwire.fuzz.targets.link.manager_target import manager_target
+from ibwire.fuzz.targets.link.restart import Restart
+from ibwire.fuzz.vocabulary.cm.campaign import manager_generators
+from ibwire.fuzz.vocabulary.cm.comparison import LiveManagerDuel
+from ibwire.fuzz.vocabulary.cm.follower import meet, wishing
+from ibwire.fuzz.vocabulary.cm.names import oddity
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import SPEC
@@ -722,7 +722,7 @@ NEW_MAC = bytes.fromhex("0200 0000 00ee")
 @pytest.fixture
 def new_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks for the address of the device gets to know another one."""
-    monkeypatch.setattr("ibwire.fuzz.live.host.Host.mac", lambda host: NEW_MAC)
+    monkeypatch.setattr("ibwire.fuzz.targets.link.host.Host.mac", lambda host: NEW_MAC)
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["manager", "listener"])

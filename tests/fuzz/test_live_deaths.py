@@ -9,9 +9,9 @@ import pytest
 
 from ibwire.base.errors import PeerError
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
-from ibwire.fuzz.live import deaths
-from ibwire.fuzz.live.deaths import DEATHS, Autopsy
-from ibwire.fuzz.live.liveness import ALIVE, Dead, Death
+from ibwire.fuzz.targets.link import crash_minimiser as deaths
+from ibwire.fuzz.targets.link.crash_minimiser import DEATHS, Autopsy
+from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire_layers.opcodes import OpCode
 
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Packet, Receive, RunsAway
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.findings import bucket_of, distance, wrong_fields
-from ibwire.fuzz.live.campaign import Possible
-from ibwire.fuzz.live.duel import LiveDuel, Playback, Unheard, coalesced
-from ibwire.fuzz.live.taken import Taken
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.findings import bucket_of, distance, wrong_fields
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.link.campaign import Possible
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel, Playback, Unheard, coalesced
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, ethernet_route
 from ibwire_layers.opcodes import OpCode

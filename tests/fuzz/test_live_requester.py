@@ -10,19 +10,19 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, US
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Step, Value, Wait
-from ibwire.fuzz.choices import CHOICES
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.generator import Generator, Menu
-from ibwire.fuzz.live import names
-from ibwire.fuzz.live.campaign import Possible
-from ibwire.fuzz.live.duel import LiveDuel, with_usual_marks
-from ibwire.fuzz.live.names import About, about, name
-from ibwire.fuzz.live.reads import START
-from ibwire.fuzz.live.steps import LONG_CODE, Timely, fits_link
-from ibwire.fuzz.live.taken import Taken
+from ibwire.fuzz.judge import response_names as names
+from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.response_names import About, about, name
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.link.campaign import Possible
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel, with_usual_marks
+from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
+from ibwire.fuzz.vocabulary.queue_pair.link_steps import LONG_CODE, Timely, fits_link
+from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import START
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, ethernet_route
 from ibwire.rc.profile import PROFILES, Profile

@@ -10,13 +10,13 @@ import pytest
 from fuzz.across import Across
 from ibwire.base.units import MS
 from ibwire.drill.targets.target import Unable
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Value
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.live.bench import Bench, LiveTarget
-from ibwire.fuzz.live.peer import damaged
-from ibwire.fuzz.live.wire import Pacer, behind_ip, check_addressee, transport
-from ibwire.fuzz.live_cm.bench import ManagerBench
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.link.frames import Pacer, behind_ip, check_addressee, transport
+from ibwire.fuzz.targets.link.manager import ManagerBench
+from ibwire.fuzz.targets.link.peer import damaged
+from ibwire.fuzz.targets.link.queue_pair import Bench, LiveTarget
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.rc.device import Device
 from ibwire.rc.path import Path
 from ibwire.rc.work import WROpcode

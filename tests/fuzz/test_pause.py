@@ -10,7 +10,6 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.base.units import US
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import (
     Case,
@@ -23,16 +22,17 @@ from ibwire.fuzz.case import (
     step_text,
     to_json,
 )
-from ibwire.fuzz.cm.scripts import manager_script
-from ibwire.fuzz.duel import Difference
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.live.bench import Bench
-from ibwire.fuzz.live.duel import LiveDuel
-from ibwire.fuzz.live.taken import Taken
-from ibwire.fuzz.live.wire import Pacer, check_addressee, is_pause, stops
+from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.recording import record
-from ibwire.fuzz.scripts import CannotSay, script
-from ibwire.fuzz.targets import target
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.targets.link.frames import Pacer, check_addressee, is_pause, stops
+from ibwire.fuzz.targets.link.queue_pair import Bench
+from ibwire.fuzz.vocabulary.cm.script import manager_script
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
 from ibwire.rc.path import Path
 from ibwire_layers.opcodes import OpCode
 

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 import ibwire.cm
-import ibwire.fuzz.cm.emulation
-import ibwire.fuzz.emulation
+import ibwire.fuzz.targets.emulated_device
+import ibwire.fuzz.targets.emulated_manager
 import ibwire.rc
 from ibwire.base.errors import ScriptError, VerbsError
 from ibwire.base.units import GBPS, US, S
 from ibwire.drill.packets import pattern
 from ibwire.fabric.sim import Simulator
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Connection, Packet
-from ibwire.fuzz.cm.emulation import ManagedEmulation
-from ibwire.fuzz.duel import Duel
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.judge.comparison import Duel
 from ibwire.fuzz.planting import PRIVATE, Fault, Patch, copy, planted, read_faults
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.rc.packet import decode
 from ibwire_layers import cm
 from ibwire_layers.opcodes import OpCode
@@ -52,7 +52,7 @@ UNKNOWN_OPCODE = bytes([0x1F, 0x40]) + bytes(10)
 
 def attributes() -> dict[str, dict[str, object]]:
     """What the packages around the copied modules have as attributes."""
-    packages = ("ibwire", "ibwire.rc", "ibwire.cm", "ibwire.fuzz", "ibwire.fuzz.cm")
+    packages = ("ibwire", "ibwire.rc", "ibwire.cm", "ibwire.fuzz", "ibwire.fuzz.targets")
     return {name: dict(vars(sys.modules[name])) for name in packages}
 
 
@@ -99,7 +99,7 @@ def test_copied_modules_use_each_other_and_share_the_rest() -> None:
     # What nothing of it imports is not copied: only a document of the interface.
     assert below - {"ibwire.rc.reference"} <= set(copied) <= below
     assert copied["ibwire.rc.device"].Device is not ibwire.rc.Device
-    assert copied["ibwire.fuzz.emulation"].Device is copied["ibwire.rc.device"].Device
+    assert copied["ibwire.fuzz.targets.emulated_device"].Device is copied["ibwire.rc.device"].Device
     assert copied["ibwire.rc"].Device is copied["ibwire.rc.device"].Device
     assert copied["ibwire.rc.qp"].VerbsError is VerbsError
 
@@ -457,7 +457,11 @@ NARROW: dict[str, list[Packet]] = {
 def test_narrow_fault_shows_in_the_last_packet(name: str) -> None:
     connection = Connection()
     target = planted(FAULTS[name]).Emulation(connection)
-    duel = Duel(Binding(PEER_ADDRESS, ADDRESS), ibwire.fuzz.emulation.Emulation(connection), target)
+    duel = Duel(
+        Binding(PEER_ADDRESS, ADDRESS),
+        ibwire.fuzz.targets.emulated_device.Emulation(connection),
+        target,
+    )
 
     *before, last = [duel.step(step) for step in NARROW[name]]
 

@@ -13,15 +13,15 @@ from click.testing import CliRunner, Result
 
 from ibwire.cli.fuzz_score import command
 from ibwire.fuzz.baseline import Baseline, library
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.case import Packet, Post, Step, Wait, from_json
-from ibwire.fuzz.choices import CHOICES
-from ibwire.fuzz.cm.emulation import ManagedEmulation
-from ibwire.fuzz.duel import Duel
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.findings import verdicts
+from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.comparison import Duel
+from ibwire.fuzz.judge.findings import verdicts
 from ibwire.fuzz.planting import ROLES, planted, read_faults
 from ibwire.fuzz.score import GENERATORS, Score, Trial, false_alarms, score, total, trial
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire_layers.opcodes import INFO, OpCode
 
 TABLE = Path(__file__).with_name("planted.toml")

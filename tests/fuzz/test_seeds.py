@@ -12,8 +12,8 @@ from ibwire.base.errors import CaptureError
 from ibwire.cli.fuzz import command
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Packet, Post, step_text
-from ibwire.fuzz.emulation import SIZE, Emulation
-from ibwire.fuzz.seeds import read_seeds, seeded
+from ibwire.fuzz.targets.emulated_device import SIZE, Emulation
+from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
 from ibwire.rc.work import WROpcode
 
 A, B = "10.77.0.1", "10.77.0.2"

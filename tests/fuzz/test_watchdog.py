@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.binding import Binding
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Case, CaseError, Connection, Packet, RunsAway, Step
-from ibwire.fuzz.duel import Difference, Duel
-from ibwire.fuzz.emulation import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets import makers, target
+from ibwire.fuzz.judge.comparison import Difference, Duel
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulator import makers, target
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.fuzz.watchdog import Watch, supervised, watchdog
 from ibwire_layers.opcodes import OpCode
 

@@ -11,7 +11,7 @@ from ibwire.cm import ConnectionManager, endpoints_of, reply, request
 from ibwire.cm.connection import Connection, Event
 from ibwire.cm.rdma_cm import Endpoints
 from ibwire.cm.states import EventKind
-from ibwire.fuzz.live_cm import listener
+from ibwire.fuzz.targets.link import listener
 from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 

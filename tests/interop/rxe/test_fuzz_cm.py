@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.fuzz.live_cm import listener
+from ibwire.fuzz.targets.link import listener
 from interop.rxe import boot, network
 from interop.rxe.peers import Ended, Peers
 from interop.rxe.wire import THEIRS

@@ -1,1 +1,0 @@
-"""The connection manager as what is attacked: cases of MADs and commands, and their reference."""

@@ -1,0 +1,1 @@
+"""What counts as a difference, what it is called and which rule it breaks."""

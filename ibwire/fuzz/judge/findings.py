@@ -1,0 +1,209 @@
+"""What was found: a difference, the shortest case that shows it, and which rule it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from ibwire.cm.messages import decode
+from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, opcode_text, packet_text, step_text
+from ibwire.fuzz.judge.comparison import KINDS, Difference
+from ibwire.fuzz.judge.exclusions import FLAGS
+from ibwire.fuzz.vocabulary.cm.coverage import manager_verdict
+from ibwire.rc.unreliable import QP1
+from ibwire_layers import syndrome as aeth
+from ibwire_layers.errors import DecodeError
+from ibwire_layers.headers import AETH
+from ibwire_layers.mad import MAD
+from ibwire_layers.opcodes import INFO, OpCode
+from ibwire_layers.packet import Packet as WholePacket
+from ibwire_layers.packet import RoCEv2Route
+from ibwire_layers.schema import Header
+from ibwire_layers.syndrome import AckKind
+
+MAXIMUM_TEXT = 200
+"""Characters of what a crash says."""
+
+
+@dataclass(slots=True)
+class Finding:
+    """A difference that is not allowed."""
+
+    number: int
+    bucket: str
+    """What findings of the same fault have in common."""
+    case: Case
+    """The shortest that shows it."""
+    original: Case
+    """As it was found."""
+    difference: Difference
+    """Of the shortest case."""
+    packet: int
+    """Which packet of the run showed it, from 1."""
+    rule: str
+    about: str = ""
+    """The known deviation that explains it."""
+
+
+def verdict(frame: bytes) -> str:
+    """What a frame says, without its numbers: `ACK`, `NAK INVALID_REQUEST`, `FETCH_ADD`."""
+    try:
+        packet = WholePacket.parse(frame)
+    except DecodeError:
+        return "something else"
+    if packet.bth.dest_qp == QP1:
+        return manager_verdict(packet.payload)
+    name = opcode_text(packet.bth.opcode)
+    ack = packet.extension(AETH)
+    if packet.bth.opcode == OpCode.RC_ACKNOWLEDGE and ack is not None:
+        kind = aeth.kind(ack.syndrome)
+        return "ACK" if kind is AckKind.ACK else aeth.describe(ack.syndrome)
+    return name
+
+
+def verdicts(frames: Sequence[object]) -> str:
+    """What several frames say, each kind once."""
+    names = dict.fromkeys(verdict(each) for each in frames if isinstance(each, bytes))
+    return ", ".join(names) or "silence"
+
+
+def bucket_of(difference: Difference, step: Step, state: str) -> str:
+    """Same for differences that are likely to have one cause."""
+    what = packet_text(step) if isinstance(step, Packet) else step_text(step).split(" ")[0]
+    if difference.kind == "answer":
+        expected, got = first_verdicts(difference)
+        if expected != got:
+            return f"{what} in {state}: {got} instead of {expected}"
+        return f"{what} in {state}: another {got}"
+    if difference.kind == "crash":
+        return f"{what}: {one_line(difference.got[0])}"
+    return f"{what} in {state}: {difference.kind}"
+
+
+def one_line(thing: object) -> str:
+    """What a crash says, as far as people can read it."""
+    text = "".join(each if each.isprintable() else " " for each in str(thing)[:MAXIMUM_TEXT])
+    return " ".join(text.split())
+
+
+def signature(difference: Difference) -> tuple[str, str, str]:
+    """What stays the same while a case is made shorter."""
+    if difference.kind == "crash":
+        return "crash", "", str(difference.got[0])
+    return difference.kind, *first_verdicts(difference)
+
+
+def first_verdicts(difference: Difference) -> tuple[str, str]:
+    """What was expected and what came, where the answers begin to differ."""
+    for pair in zip_longest(difference.expected, difference.got):
+        if pair[0] != pair[1]:
+            expected, got = (verdicts([] if each is None else [each]) for each in pair)
+            return expected, got
+    return "", ""
+
+
+def wrong_fields(difference: Difference) -> list[list[tuple[str, str]]]:
+    """For each answer of the last step the fields that the target has otherwise, with headers."""
+    if difference.kind != "answer":
+        return []
+    return [
+        list(_wrong_fields(one, other))
+        for one, other in zip(difference.expected, difference.got, strict=False)
+    ]
+
+
+def part_of(packet: WholePacket, part: str) -> Header | None:
+    """The header of a packet by its key."""
+    if part in _OUTER:
+        return getattr(packet.route, part) if isinstance(packet.route, RoCEv2Route) else None
+    headers = (packet.bth, *packet.extensions, *_management(packet))
+    return next((header for header in headers if part == header.KEY), None)
+
+
+def _management(packet: WholePacket) -> Sequence[Header]:
+    """The parts of a message of communication management."""
+    received = decode(packet.payload) if packet.bth.dest_qp == QP1 else None
+    return () if received is None else (MAD.unpack(packet.payload), received.message)
+
+
+def _wrong_fields(one: object, other: object) -> Iterator[tuple[str, str]]:
+    assert isinstance(one, bytes)
+    assert isinstance(other, bytes)
+    try:
+        ours, theirs = WholePacket.parse(one), WholePacket.parse(other)
+    except DecodeError:
+        return
+    inner = (*ours.extensions, *_management(ours))
+    for part in ("bth", *(header.KEY for header in inner), *_OUTER):
+        expected, got = part_of(ours, part), part_of(theirs, part)
+        if expected is None or type(expected) is not type(got):
+            continue
+        for entry in expected.FIELDS:
+            is_derived = f"{part}.{entry.name}" in _DERIVED
+            if not is_derived and getattr(expected, entry.name) != getattr(got, entry.name):
+                yield part, entry.name
+
+
+_OUTER = ("eth", "ip", "udp")
+_DERIVED = ("ip.checksum", "ip.total_length", "udp.length", "udp.checksum")
+
+Distance = tuple[int, int, int, int]
+
+
+def distance(difference: Difference) -> Distance:
+    """How far a target is from a reference: the later and the less they differ, the nearer."""
+    lengths = abs(len(difference.expected) - len(difference.got))
+    numbers = sum(
+        _differing(one, other)
+        for one, other in zip(difference.expected, difference.got, strict=False)
+    )
+    return -difference.step, -KINDS.index(difference.kind), lengths, numbers
+
+
+def _differing(one: object, other: object) -> int:
+    """Bytes without the ICRC, which always differs, or numbers, of flags each; or whole things."""
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        pairs = zip(one[:-4], other[:-4], strict=False)
+        return sum(a != b for a, b in pairs) + abs(len(one) - len(other))
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        differing = [place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+        flags = (one[FLAGS] ^ other[FLAGS]).bit_count() - 1 if FLAGS in differing else 0
+        return len(differing) + flags + abs(len(one) - len(other))
+    return int(one != other)
+
+
+def rule_of(difference: Difference, step: Step) -> str:
+    """The rule that a step is about, as far as what was expected tells."""
+    if isinstance(step, Mad | Command):
+        return "IBA 12.6 to 12.9; docs/reference/cm.md#handshake"
+    if not isinstance(step, Packet):
+        return "IBA 9.7.6; docs/reference/transport.md#go-back-n"
+    info = INFO.get(step.opcode)
+    if info is not None and info.is_response:
+        return "IBA 9.7.6; docs/reference/transport.md#responses"
+    expected = verdicts(difference.expected) if difference.kind == "answer" else ""
+    for text, rule in _RULES.items():
+        if text in expected:
+            return rule
+    if difference.kind == "completion":
+        return "IBA 11.6.2; docs/reference/transport.md#completion-status"
+    if difference.kind == "memory":
+        return "IBA 10.6; docs/reference/transport.md#memory-access"
+    if step.psn[1] < 0:
+        return "IBA 9.7.5.1.4; docs/reference/transport.md#duplicates"
+    return "IBA 9.7.4; docs/reference/transport.md#responder-checks"
+
+
+_RULES = {
+    "PSN_SEQUENCE_ERROR": "IBA 9.7.5.2.8; docs/reference/transport.md#psn-ahead",
+    "INVALID_REQUEST": "IBA 9.7.5.2.3; docs/reference/transport.md#responder-checks",
+    "REMOTE_ACCESS_ERROR": "IBA 9.7.5.2.4; docs/reference/transport.md#remote-key",
+    "REMOTE_OPERATIONAL_ERROR": "IBA 9.7.5.2.5; docs/reference/transport.md#receive-fault",
+    "RNR": "IBA 9.7.5.2.8; docs/reference/transport.md#receive-missing",
+    "silence": "IBA 9.6, 9.7.5.1.4; docs/reference/transport.md#responder-checks",
+    "READ_RESPONSE": "IBA 9.7.5.1.9; docs/reference/transport.md#read-response-order",
+    "ATOMIC": "IBA 9.7.5.1.4; docs/reference/transport.md#atomics",
+    "ACK": "IBA 9.7.5.1.2; docs/reference/transport.md#ack-due",
+}
+"""Sections by what a right device would have answered."""

@@ -1,0 +1,311 @@
+"""`run.json`: what a run was about, how far it has come, and what it knows by then.
+
+A run goes on from there with the case that comes next, and does not tell again what it
+has found already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ibwire.base.errors import CaptureError
+from ibwire.drill.files import write_text
+from ibwire.fuzz.campaign import Campaign, Maker, Report
+from ibwire.fuzz.case import CaseError
+from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.targets.emulator import CM, DEFAULT, makers
+from ibwire.fuzz.vocabulary.cm.coverage import STATES as MANAGER_STATES
+from ibwire.fuzz.vocabulary.cm.coverage import ManagerCoverage
+from ibwire.fuzz.vocabulary.cm.operators import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.vocabulary.queue_pair.coverage import STATES, Coverage
+from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS, ROLES
+from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
+
+FORMAT = 1
+"""Of `run.json`."""
+
+NAME = "run.json"
+
+BOTH = "both"
+
+WHOM = (*ROLES, BOTH, CM)
+"""What may be attacked; both are not the connection manager."""
+
+MAXIMUM_NAME = 100
+"""Characters of the name of a recording that are told."""
+
+MAXIMUM_SIZE = 1 << 26
+"""Bytes of such a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is about, and stays when it goes on."""
+
+    target: str = DEFAULT
+    plant: str = ""
+    profile: str = "spec"
+    """Of the reference."""
+    role: str = BOTH
+    ops: tuple[str, ...] = ()
+    seed: int = 0
+    capture: str = ""
+    """The recording that cases begin with; empty for none."""
+    device: str = ""
+    """Its address in there."""
+    qpn: int | None = None
+    """Which of its queue pairs, if it has several."""
+
+    def maker(self) -> Maker:
+        """The generators of its cases.
+
+        Raises `CaptureError` for a recording that cannot be read, or has nothing for the role.
+        """
+        if not self.capture:
+            return makers(self.role, self.seed, self.ops)
+        seeds = read_seeds(self.capture, self.device, self.qpn)
+        if not seeds.roles(self.role):
+            reason = f"its requests are none for role {self.role}"
+            raise CaptureError(self.capture, None, reason)
+        return seeded(seeds, self.seed, self.role, self.ops)
+
+    @property
+    def origin(self) -> str:
+        """What cases begin to say about where they come from."""
+        words = [f"seed {self.seed}", f"role {self.role}"]
+        if self.capture:
+            name = Path(self.capture).name[:MAXIMUM_NAME]
+            words.append("".join(each if each.isprintable() else "?" for each in name))
+        return "".join(f"{word}, " for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A finding of a run, as its index has it."""
+
+    number: int
+    bucket: str
+    rule: str
+    origin: str
+    packet: int
+    script: bool
+    """Whether it could be written as a drill script."""
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return f"F{self.number:04}"
+
+
+@dataclass(slots=True)
+class Session:
+    """A run in a directory."""
+
+    settings: Settings
+    report: Report
+    next_case: int = 0
+    known: list[Known] = field(default_factory=list)
+
+    @classmethod
+    def new(cls, settings: Settings) -> Session:
+        """A run that has not begun."""
+        coverage = ManagerCoverage() if settings.role == CM else Coverage()
+        return cls(settings, Report(coverage=coverage))
+
+    def add(self, finding: Finding, *, has_script: bool) -> None:
+        """Take a finding into the index."""
+        self.known.append(
+            Known(
+                *(finding.number, finding.bucket, finding.rule, finding.original.origin),
+                *(finding.packet, has_script),
+            )
+        )
+
+    def save(self, directory: Path, campaign: Campaign) -> None:
+        """Write it as it is now into a directory that is there, whole or not at all.
+
+        Raises `OSError` that names the file.
+        """
+        report, new = campaign.report, directory / f".{NAME}"
+        document = {
+            "ibwire-fuzz-run": FORMAT,
+            **asdict(self.settings),
+            "packets": report.packets,
+            "cases": report.cases,
+            "next_case": campaign.next_case,
+            "taken": report.taken,
+            "allowed": report.choices,
+            "given_back": report.given_back,
+            "left_out": report.left_out,
+            "unstable": dict(report.unstable),
+            "findings": [
+                {**asdict(known), "seen": report.seen[known.bucket]} for known in self.known
+            ],
+            "coverage": [
+                [state, opcode, list(kind), count]
+                for (state, opcode, kind), count in sorted(report.coverage.counts.items())
+            ],
+        }
+        write_text(new, _dumps(document))
+        os.replace(new, directory / NAME)
+
+
+def load(directory: Path) -> Session:
+    """The run in a directory; raises `CaseError` that names the place."""
+    path = directory / NAME
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAXIMUM_SIZE + 1)
+    except OSError as error:
+        raise CaseError(f"{path}: {error.strerror}") from None
+    if len(content) > MAXIMUM_SIZE:
+        raise CaseError(f"{path}: longer than {MAXIMUM_SIZE} bytes")
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CaseError(f"{path}: no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("ibwire-fuzz-run") != FORMAT:
+        raise CaseError(f"{path}: no run of ibwire fuzz of format {FORMAT}")
+    try:
+        return _session(_Object(document, ""))
+    except CaseError as error:
+        raise CaseError(f"{path}: {error}") from None
+
+
+def _session(document: _Object) -> Session:
+    settings = Settings(
+        document.text("target"),
+        document.text("plant"),
+        document.text("profile"),
+        document.one_of("role", WHOM),
+        tuple(document.texts("ops", (*GROUPS["both"], *MANAGER_GROUPS))),
+        document.number("seed"),
+        document.text("capture"),
+        document.text("device"),
+        None if document.document.get("qpn") is None else document.number("qpn"),
+    )
+    report = Report(packets=document.number("packets"), cases=document.number("cases"))
+    known: list[Known] = []
+    for number, each in enumerate(document.objects("findings"), 1):
+        finding = Known(
+            *(number, each.text("bucket"), each.text("rule"), each.text("origin")),
+            *(each.number("packet"), each.flag("script")),
+        )
+        known.append(finding)
+        report.seen[finding.bucket] = each.number("seen")
+    taken = document.object("taken")
+    report.taken = {name: taken.text(name) for name in taken.document}
+    report.given_back = document.texts("given_back", tuple(choice.name for choice in CHOICES))
+    report.left_out = document.texts("left_out")
+    unstable = document.object("unstable")
+    for name in unstable.document:
+        if not name.isprintable():
+            raise CaseError(f"unstable: {name!r}, not a line of text")
+    report.unstable = Counter({name: unstable.number(name) for name in unstable.document})
+    report.coverage = _coverage(document.items("coverage"), settings.role)
+    return Session(settings, report, document.number("next_case"), known)
+
+
+def _coverage(rows: list[Any], role: str) -> Coverage:
+    coverage = ManagerCoverage() if role == CM else Coverage()
+    states = MANAGER_STATES if role == CM else STATES
+    for index, row in enumerate(rows):
+        where = f"coverage[{index}]"
+        if not isinstance(row, list) or len(row) != 4:
+            raise CaseError(f"{where}: not state, opcode, answer and count")
+        state, opcode, kind, count = row
+        if state not in states:
+            raise CaseError(f"{where}[0]: {state!r}, not one of {', '.join(states)}")
+        if not isinstance(kind, list) or len(kind) > 2:
+            raise CaseError(f"{where}[2]: not an opcode and a syndrome")
+        opcode, *kind = (_number(each, 0xFFFF, f"{where}[1, 2]") for each in (opcode, *kind))
+        coverage.counts[state, opcode, tuple(kind)] = _number(count, 1 << 63, f"{where}[3]")
+    return coverage
+
+
+class _Object:
+    """An object of a file that may be damaged: every value by the type that it must have."""
+
+    def __init__(self, document: Mapping[str, Any], where: str) -> None:
+        self.document = document
+        self._where = where
+
+    def _take(self, name: str) -> Any:
+        if name not in self.document:
+            raise CaseError(f"{self._where}{name}: missing")
+        return self.document[name]
+
+    def text(self, name: str) -> str:
+        value = self._take(name)
+        if not isinstance(value, str):
+            raise CaseError(f"{self._where}{name}: {value!r}, not a text")
+        return value
+
+    def one_of(self, name: str, known: tuple[str, ...]) -> str:
+        value = self.text(name)
+        if value not in known:
+            raise CaseError(f"{self._where}{name}: {value!r}, not one of {', '.join(known)}")
+        return value
+
+    def texts(self, name: str, known: tuple[str, ...] = ()) -> list[str]:
+        values = self.items(name)
+        for value in values:
+            if not isinstance(value, str):
+                raise CaseError(f"{self._where}{name}: {value!r}, not a text")
+            if known and value not in known:
+                raise CaseError(f"{self._where}{name}: {value!r}, not one of {', '.join(known)}")
+        return values
+
+    def number(self, name: str) -> int:
+        return _number(self._take(name), 1 << 63, f"{self._where}{name}")
+
+    def flag(self, name: str) -> bool:
+        value = self._take(name)
+        if not isinstance(value, bool):
+            raise CaseError(f"{self._where}{name}: {value!r}, not true or false")
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        value = self._take(name)
+        if not isinstance(value, list):
+            raise CaseError(f"{self._where}{name}: not a list")
+        return value
+
+    def object(self, name: str) -> _Object:
+        return self._as_object(self._take(name), f"{self._where}{name}")
+
+    def objects(self, name: str) -> list[_Object]:
+        return [
+            self._as_object(value, f"{self._where}{name}[{index}]")
+            for index, value in enumerate(self.items(name))
+        ]
+
+    def _as_object(self, value: Any, where: str) -> _Object:
+        if not isinstance(value, dict):
+            raise CaseError(f"{where}: not an object")
+        return _Object(value, f"{where}.")
+
+
+def _number(value: Any, highest: int, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+        raise CaseError(f"{where}: {value!r}, not a number from 0 to {highest}")
+    return value
+
+
+def _dumps(document: Mapping[str, Any]) -> str:
+    """JSON with a line for each member and each row."""
+    rows = []
+    for name, value in document.items():
+        if isinstance(value, list) and value and isinstance(value[0], list | dict):
+            inner = ",\n  ".join(json.dumps(each) for each in value)
+            rows.append(f"{json.dumps(name)}: [\n  {inner}\n ]")
+        else:
+            rows.append(f"{json.dumps(name)}: {json.dumps(value)}")
+    return "{\n " + ",\n ".join(rows) + "\n}\n"

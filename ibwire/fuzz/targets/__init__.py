@@ -1,0 +1,1 @@
+"""What is attacked: an emulator in this process, or a device on a link."""

@@ -1,0 +1,332 @@
+"""A device with a connection manager: the reference of a fuzzer, and what it may attack.
+
+Beside the connection that every emulation has, which must live through whatever QP1
+receives, its application listens to a service, and asks the fuzzer for connections. It
+does so only when a case says so, so that a case reaches every state. Several exchanges
+may be under way, each known by the fuzzer's ID for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
+from operator import attrgetter
+from random import Random
+
+from ibwire.base.errors import VerbsError
+from ibwire.base.node import Frame
+from ibwire.cm.connection import Connection as Managed
+from ibwire.cm.connection import Listener
+from ibwire.cm.manager import ConnectionManager, identifiers
+from ibwire.cm.messages import reply, request
+from ibwire.cm.node import ManagedDevice, ca_guid
+from ibwire.cm.rdma_cm import resolve_reply
+from ibwire.cm.states import EventKind, State
+from ibwire.fuzz.case import Command, Connection
+from ibwire.fuzz.targets.emulated_device import (
+    ADDRESS,
+    PEER_ADDRESS,
+    Completion,
+    Emulation,
+    Numbers,
+    psn_of,
+)
+from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPState, QPType
+from ibwire.rc.device import gid_of, mac_of
+from ibwire.rc.profile import Profile
+from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.states import TRANSITIONS
+from ibwire_layers import cm
+
+SERVICE = cm.rdma_cm_service_id(cm.PortSpace.TCP, 18515)
+"""What the device listens to; requests for datagrams are answered there as well."""
+
+PEER_SERVICE = SERVICE + 1
+"""What it asks the fuzzer for."""
+
+BACKLOG = 6
+MAXIMUM_CONNECTIONS = 16
+"""Few, so that a case reaches the limits."""
+
+EXCHANGES = 1 << 12
+"""Their numbers are the low bits of the fuzzer's IDs."""
+
+OWN_ID = 0x0B0B0000
+OWN_QPN, OWN_PSN, OWN_TRANSACTION = 0x200, 0x800, 0x77000000
+"""Of the fuzzer in exchange 0; the others count from here."""
+
+
+class ManagedEmulation(Emulation):
+    """The device under test, its connection manager and its application.
+
+    seed: of the communication IDs that it chooses. own_id: the fuzzer's in exchange 0, a
+    multiple of `EXCHANGES`. numbers: as for `Emulation`.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        profile: Profile | str = "spec",
+        *,
+        seed: int = 1,
+        own_id: int = OWN_ID,
+        numbers: Numbers | None = None,
+    ) -> None:
+        self._seed = seed
+        self._own_id = own_id
+        self._spare: deque[QueuePair] = deque()
+        """Queue pairs of connections that are over, for those that come."""
+        super().__init__(connection, profile, numbers)
+        self.node = self._managed = ManagedDevice(self.device, Random(seed))
+        self._begin()
+
+    def reconnect(self, connection: Connection) -> None:
+        """Begin again, with other attributes of the connection beside."""
+        for qp in self._queue_pairs.values():
+            self._give_back(qp)
+        super().reconnect(connection)
+        self._begin()
+
+    def _begin(self) -> None:
+        device = self.device
+        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), self._identifiers())
+        self._managed.manager = self.manager
+        self.manager.LIMIT_CONNECTIONS = MAXIMUM_CONNECTIONS
+        self._listener: Listener | None = self.manager.listen(SERVICE, BACKLOG)
+        self._queue_pairs: dict[Managed, QueuePair] = {}
+        self._told: list[Completion] = []
+        self.exchanges: dict[int, Managed] = {}
+        """The newest connection of each, also when it has ended."""
+        self.symbols |= _ALWAYS
+        self.choose(0)
+
+    def _identifiers(self) -> Iterator[tuple[int, int]]:
+        """Communication and transaction IDs of its connections."""
+        return identifiers(Random(self._seed))
+
+    # The wire.
+
+    def choose(self, exchange: int) -> None:
+        """Let `symbols` and PSNs be about an exchange, as it is now."""
+        self.exchange = exchange
+        exchanges, symbols = self.exchanges, self.symbols
+        connection = exchanges.get(exchange)
+        self._chosen = self.qp
+        symbols["own.id"] = self._own_id + exchange
+        symbols["own.qpn"] = OWN_QPN + exchange
+        symbols["own.psn"] = OWN_PSN + exchange
+        symbols["other.id"] = 0
+        for other in reversed(exchanges.values()):
+            if other is not connection:
+                symbols["other.id"] = other.local_id
+                break
+        if connection is not None and connection in self._queue_pairs:
+            self._chosen = self._queue_pairs[connection]
+        symbols["id"] = connection.local_id if connection is not None else 0
+        symbols["qpn"] = self._chosen.number
+        if connection is not None and connection.is_active:
+            symbols["transaction"] = connection.request_transaction
+            symbols["service"] = PEER_SERVICE
+            symbols["answered"] = 0  # the REQ of the device
+        else:
+            symbols["transaction"] = OWN_TRANSACTION + exchange
+            symbols["service"] = SERVICE
+            symbols["answered"] = 1  # its REP
+
+    def answers(self) -> list[Frame]:
+        """What it sends now; raises `RunsAway` when that does not end."""
+        found = super().answers()
+        while (event := self.manager.poll_event()) is not None:
+            kind, connection, data, reason, ari = event
+            self._hear(kind, connection)
+            said = int.from_bytes(data), int.from_bytes(ari)
+            self._told.append((EVENT, int(kind), connection.local_id, reason, *said))
+        return found
+
+    def completions(self) -> list[Completion]:
+        """What the application was told since the last call, also by its manager."""
+        found = super().completions()
+        if self._told:
+            found += self._told
+            self._told = []
+        return found
+
+    def events(self) -> list[int]:
+        """Asynchronous events since the last call; what stands in the manager's tables."""
+        return [
+            *super().events(),
+            *(len(self.exchanges), len(self._queue_pairs), len(self.device.qps)),
+            self._listener.waiting if self._listener else -1,
+            *map(int, map(_STATE_OF, self.manager.connections)),
+        ]
+
+    def psn(self, base: str) -> int:
+        """What PSNs of a case count from: those of the chosen exchange's queue pair."""
+        return psn_of(self._chosen, base)
+
+    def stage(self, exchange: int) -> State | None:
+        """The state of an exchange; `None` if it has not begun."""
+        connection = self.exchanges.get(exchange)
+        return connection.state if connection else None
+
+    @property
+    def state(self) -> str:
+        """The state of the chosen exchange."""
+        connection = self.exchanges.get(self.exchange)
+        return _STATES[connection.state] if connection is not None else "NONE"
+
+    # The application.
+
+    def command(self, command: Command) -> bool:
+        """Do as a case says; whether the state of the connection allowed it."""
+        manager, now, number = self.manager, self.now, command.exchange
+        try:
+            if command.what == "listen":
+                self._listener = manager.listen(SERVICE, BACKLOG)
+            elif command.what == "connect":
+                self._connect_to_fuzzer(number)
+            elif command.what == "resolve":
+                self.exchanges[number] = manager.resolve(_RESOLVE, _PEER, now)
+            elif command.what == "unlisten":
+                if self._listener is None:
+                    return False
+                manager.unlisten(self._listener)
+                self._listener = None
+            elif (connection := self.exchanges.get(number)) is not None:
+                self._command(command.what, connection)
+            else:
+                return False
+        except VerbsError:
+            return False  # it may be over already: a message was quicker than the application
+        return True
+
+    def _command(self, what: str, connection: Managed) -> None:
+        manager, now = self.manager, self.now
+        if what == "accept":
+            self._accept(connection)
+        elif what == "reject":
+            manager.reject(connection, now)
+        elif what == "delay":
+            manager.delay(connection, now)
+        elif what == "ready":
+            if connection.state in (State.REP_RCVD, State.MRA_REP_SENT):
+                self._bring_up(connection, QPState.RTR, QPState.RTS)
+            manager.ready(connection, now)
+        else:
+            manager.disconnect(connection, now)
+        self._forget_ended(connection)
+
+    def _connect_to_fuzzer(self, exchange: int) -> None:
+        qp = self._queue_pair()
+        wanted = _REQUEST.altered(local_qpn=qp.number, starting_psn=_STARTING_PSN + qp.number)
+        try:
+            asked = self.manager.connect(wanted, self.now)
+        except VerbsError:
+            self._give_back(qp)
+            raise
+        self._queue_pairs[asked] = qp
+        self.exchanges[exchange] = asked
+
+    def _accept(self, connection: Managed) -> None:
+        manager, now = self.manager, self.now
+        if isinstance(connection.request, cm.SIDR_REQ):
+            manager.accept(connection, _RESOLVED.altered(qpn=self.qp.number), now)
+            return
+        qp = self._queue_pair()
+        answer = _REPLY.altered(local_qpn=qp.number, starting_psn=_STARTING_PSN + qp.number)
+        try:
+            manager.accept(connection, answer, now)
+        except VerbsError:
+            self._give_back(qp)
+            raise
+        self._queue_pairs[connection] = qp
+        try:
+            self._bring_up(connection, QPState.RTR)
+        except VerbsError:  # the peer wants what no queue pair can do
+            manager.reject(connection, now, cm.RejectReason.NO_RESOURCES)
+
+    def _hear(self, kind: EventKind, connection: Managed) -> None:
+        """What an application does without being told to."""
+        if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
+            self.exchanges[connection.remote_id % EXCHANGES] = connection
+            return
+        qp = self._queue_pairs.get(connection)
+        if qp is None:
+            return
+        if kind is EventKind.ESTABLISHED and qp.state is QPState.RTR:
+            self._bring_up(connection, QPState.RTS)
+        elif kind is EventKind.DISCONNECTED:
+            qp.modify(_ERROR, _STATE)
+        self._forget_ended(connection)
+
+    def _forget_ended(self, connection: Managed) -> None:
+        if connection.state is State.IDLE and connection in self._queue_pairs:
+            self._give_back(self._queue_pairs.pop(connection))
+
+    # Queue pairs.
+
+    def _queue_pair(self) -> QueuePair:
+        """One in RESET: of the spare ones that which has been spare for longest."""
+        if self._spare:
+            return self._spare.popleft()
+        send_cq, recv_cq = self._queues
+        cap = QPCap(16, 16, max_send_sge=1, max_recv_sge=1)
+        return self.device.create_qp(QPInit(QPType.RC, self._pd, send_cq, recv_cq, cap=cap))
+
+    def _give_back(self, qp: QueuePair) -> None:
+        if qp.state is not QPState.RESET:
+            qp.modify(_RESET, _STATE)
+        self._spare.append(qp)
+
+    def _bring_up(self, connection: Managed, *states: QPState) -> None:
+        """Take the queue pair of a connection through states; RTR begins with INIT."""
+        qp = self._queue_pairs[connection]
+        address, attributes = connection.queue_pair_attributes()
+        wanted = QPAttr(ah_attr=address, min_rnr_timer=12, **attributes)
+        if states[0] is QPState.RTR:
+            states = (QPState.INIT, *states)
+        for state in states:
+            wanted.qp_state = state
+            qp.modify(wanted, _MASKS[state])
+
+
+EVENT = 2
+"""Where other completions have the number of their queue."""
+
+_STATE_OF = attrgetter("state")
+_STATES = {state: state.name for state in State}
+
+_GID, _PEER_GID = gid_of(ADDRESS), gid_of(PEER_ADDRESS)
+_STARTING_PSN = 0x1000
+_ALWAYS = {
+    "gid": _GID,
+    "own.gid": _PEER_GID,
+    "guid": ca_guid(mac_of(_GID)),
+    "own.guid": ca_guid(mac_of(_PEER_GID)),
+}
+"""Symbols of every exchange."""
+
+_REQUEST = request(
+    service_id=PEER_SERVICE,
+    source=_GID,
+    destination=_PEER_GID,
+    qpn=0,
+    starting_psn=0,
+    mtu=256,
+)
+_REPLY = reply(qpn=0, starting_psn=0)
+_RESOLVE = cm.SIDR_REQ(pkey=0xFFFF, service_id=PEER_SERVICE)
+_RESOLVED = resolve_reply(0)
+"""What the application says, but for its queue pair."""
+
+_PEER = AddressVector(dgid=_PEER_GID)
+
+_STATE = int(QPAttrMask.STATE)
+_RESET, _ERROR = QPAttr(qp_state=QPState.RESET), QPAttr(qp_state=QPState.ERR)
+_UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
+_MASKS = {
+    after: int(TRANSITIONS[QPType.RC][before, after].required | QPAttrMask.STATE)
+    for before, after in pairwise(_UP)
+}
+"""Attributes that the way to a state needs."""

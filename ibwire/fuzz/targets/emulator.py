@@ -1,0 +1,140 @@
+"""What a fuzzer attacks, by name: the emulator with a profile, or with a planted fault."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ibwire.drill  # noqa: F401 - found by name below
+from ibwire.base.errors import ScriptError
+from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
+from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad
+from ibwire.fuzz.judge.comparison import Duel
+from ibwire.fuzz.judge.findings import one_line
+from ibwire.fuzz.planting import PRIVATE, copy, read_faults
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.vocabulary.cm.exact import ManagedSubject, ManagerDuel
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.watchdog import supervised
+from ibwire.rc.profile import PROFILES, Profile
+
+DEFAULT = "emu"
+
+
+CM = "cm"
+"""The role of a connection manager."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device under test."""
+
+    name: str
+    plant: str
+    """The fault that is planted in it, as `FILE:NAME`; empty for none."""
+    open: Open
+    open_managed: Callable[[Connection], ManagedSubject]
+    """The device with a connection manager."""
+    fulfils: Callable[[str], bool]
+    """Whether it does what a drill script says; raises `CannotSay` where that is not tried."""
+
+    @property
+    def place(self) -> str:
+        """How a command is told on which link it is; empty for an emulator."""
+        return ""
+
+    @property
+    def options(self) -> str:
+        """How a command is told of it."""
+        return f"--target {self.name}" + f" --plant {self.plant}" * bool(self.plant)
+
+    def campaign(self, role: str, make: Maker, **options: Any) -> Campaign:
+        """A run against it; arguments are those of `Campaign`, which see."""
+        if role == CM:
+            return ManagerCampaign(self.open_managed, make, **options)
+        return Campaign(self.open, make, **options)
+
+    def duel(self, case: Case, profile: Profile) -> Duel:
+        """The reference and it, with the connection of a case."""
+        connection = case.connection
+        if role_of(case) == CM:
+            reference = ManagedEmulation(connection, profile)
+            return ManagerDuel(reference, self.open_managed(connection))
+        binding = Binding(PEER_ADDRESS, ADDRESS)
+        return Duel(binding, Emulation(connection, profile), self.open(connection))
+
+
+def role_of(case: Case) -> str:
+    """Who is attacked by a case: the connection manager, or the device itself."""
+    return CM if any(isinstance(step, Mad | Command) for step in case.steps) else ""
+
+
+def makers(role: str, seed: int, ops: Collection[str]) -> Maker:
+    """The generators of a run."""
+    return manager_generators(seed, ops) if role == CM else generators(seed, role, ops)
+
+
+def target(name: str, plant: str = "") -> Target:
+    """The target of a name such as `emu:rxe`.
+
+    Raises `CaseError` for a name that there is not, `ScriptError` for a table of faults
+    that cannot be read.
+    """
+    kind, _, profile = name.partition(":")
+    profile = profile or "spec"
+    if kind == "live":
+        raise CaseError(f"target {name!r} is on a link: give --dev and --peer")
+    if kind != "emu" or profile not in PROFILES:
+        profiles = ", ".join(f"emu:{each}" for each in PROFILES)
+        raise CaseError(f"target {name!r}, not emu or one of {profiles}")
+    modules = _planted(plant) if plant else sys.modules
+    device, managed = modules[Emulation.__module__], modules[ManagedEmulation.__module__]
+    return Target(
+        *(name, plant),
+        lambda connection: _opened(device.Emulation, connection, profile),
+        lambda connection: _opened(managed.ManagedEmulation, connection, profile),
+        _fulfils(modules["ibwire.drill"], profile),
+    )
+
+
+def _planted(plant: str) -> Mapping[str, ModuleType]:
+    """The modules of an emulator with a fault, by name."""
+    file, colon, name = plant.rpartition(":")
+    if not colon:
+        raise CaseError(f"fault {plant!r}, not FILE:NAME")
+    faults = read_faults(Path(file))
+    if name not in faults:
+        raise CaseError(f"{file} has no fault {name!r}; it has {', '.join(faults)}")
+    return copy((*PRIVATE, "ibwire.drill"), faults[name])
+
+
+def _opened(device: Callable[..., Any], connection: Connection, profile: str) -> Any:
+    """A device under test, with no step in which it could fail yet; raises `CaseError`."""
+    try:
+        return supervised(partial(device, connection, profile))
+    except Exception as error:  # what is under test may raise anything
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise CaseError(f"the target makes no connection: {reason}") from None
+
+
+def _fulfils(drill: ModuleType, profile: str) -> Callable[[str], bool]:
+    def fulfils(text: str) -> bool:
+        script = drill.parse(text.encode(), "case.drill", profile)
+        try:
+            return all(
+                supervised(partial(drill.run, script, case, profile)).passed
+                for case in script.cases
+            )
+        except ScriptError:
+            raise
+        except Exception:  # what is under test may raise anything
+            return False
+
+    return fulfils

@@ -1,0 +1,160 @@
+"""What a device dies of, found out by having it die again.
+
+A case that kills costs a restart, any other next to nothing. So what is short is tried
+first: the last steps of the last case, then more of it, then the case before it, and last
+all cases together that have come since the device was seen to live.
+
+A device may die of a case only because of what was tried on it before. So what is found is
+tried on one that has just been started, and if it lives through it, all is done again with
+every death seen twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ibwire.base.errors import LinkError, PeerError, VerbsError
+from ibwire.drill.targets.target import Unable
+from ibwire.fuzz.campaign import joined
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Step
+from ibwire.fuzz.judge.comparison import Duel
+from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
+from ibwire.fuzz.targets.link.queue_pair import Bench
+
+LAST = (1, 2, 3)
+"""How many last steps of a case are tried alone: mostly they do it."""
+
+TRIALS = 150
+"""Cases that a device is asked for."""
+
+DEATHS = 32
+"""Of them, in which it dies."""
+
+Begin = Callable[[Connection], Duel]
+"""A new connection, and a duel on it."""
+
+
+class Autopsy:
+    """Trials of what kills a device in the same way as it has died.
+
+    A device that dies for good can be tried only if something brings it back. is_over:
+    whether time is up.
+    """
+
+    def __init__(
+        self, bench: Bench, begin: Begin, wanted: Dead, is_over: Callable[[], bool]
+    ) -> None:
+        self.best: Case | None = None
+        """The shortest case so far that kills, if the device has died again."""
+        self.original: Case | None = None
+        """As it was carried out, the case that it comes from."""
+        self.is_done = False
+        """Whether the search came to its end: what it has not seen does not come again."""
+        self._bench = bench
+        self._begin = begin
+        self._wanted = wanted
+        self._is_over = is_over
+        self._deaths = 0
+        self._tried = 0
+        """Cases since the device was started."""
+        self._is_certain = False
+        """Whether the best was the first that was tried on a device."""
+        self._is_careful = False
+        """Whether a death must be seen on a device on which nothing else was tried."""
+
+    def dissect(self, suspects: Sequence[Case]) -> None:
+        """Look for the shortest case among those that were carried out one after the other.
+
+        When the device is not brought back it is given up, and the best is what it was.
+        """
+        try:
+            self._look_for_shortest(suspects)
+            is_doubtful = self.best is not None and not self._is_certain and not self._is_over()
+            if self.best is not None and is_doubtful and not self._dies(self.best, anew=True):
+                self.best = self.original = None
+                self._is_careful = True
+                self._look_for_shortest(suspects)
+            self.is_done = self._deaths < DEATHS and not self._is_over()
+        except (LinkError, PeerError) as error:
+            self._bench.lost = str(error)
+
+    def _look_for_shortest(self, suspects: Sequence[Case]) -> None:
+        case = self._found(suspects)
+        if case is None:
+            return
+        plain = replace(case, connection=Connection())
+        if case.connection != plain.connection and self._kills(plain):
+            case = plain
+        minimise(case, self._kills, TRIALS, is_over=self._is_over, elsewhere=False)
+
+    def _found(self, suspects: Sequence[Case]) -> Case | None:
+        for case in reversed(suspects):
+            ends = [case.steps[-count:] for count in LAST if count < len(case.steps)]
+            for steps in (*ends, case.steps):
+                end = case.with_steps(steps)
+                if self._kills(end):
+                    self.original = case
+                    return end
+        together = joined(list(suspects[:-1]), suspects[-1])
+        if len(suspects) == 1 or not self._kills(together):
+            return None
+        self.original = together
+        return together
+
+    def _kills(self, case: Case) -> bool:
+        if self._deaths >= DEATHS or self._is_over() or not self._dies(case):
+            return False
+        if self._is_careful and self._tried > 1 and not self._dies(case):
+            return False
+        self.best = case
+        # Harm to others leaves a device that nobody starts again.
+        self._is_certain = self._tried == 1 or self._is_careful or not self._wanted.is_end
+        return True
+
+    def _dies(self, case: Case, *, anew: bool = False) -> bool:
+        """Whether the device dies of a case; raises `LinkError`, `PeerError` if it is not there."""
+        bench = self._bench
+        if anew or bench.liveness.has_ended:
+            self._tried = 0
+        bench.begin(anew=anew)
+        self._tried += 1
+        what = carry_out(bench, self._begin, case).what
+        dies = what == self._wanted or (what.is_end and self._wanted.is_end)
+        self._deaths += dies
+        return dies
+
+
+def carry_out(bench: Bench, begin: Begin, case: Case) -> Death:
+    """Carry a case out to its end, whatever the device answers, and see what is dead then."""
+    death = ALIVE
+    try:
+        for part in _parts(case):
+            duel = begin(part.connection)
+            for step in part.steps:
+                duel.step(step)
+    except CaseError:
+        pass  # it cannot be carried out: what was, was
+    except (LinkError, PeerError, Unable, VerbsError) as error:
+        death = Death(Dead.CONNECTION, str(error))
+    finally:
+        bench.disconnect()
+    found = bench.liveness.examine()
+    return found if found.what else death
+
+
+def _parts(case: Case) -> list[Case]:
+    """The cases that one of several connections is made of."""
+    connection = case.connection
+    parts: list[Case] = []
+    steps: list[Step] = []
+    for step in (*case.steps, None):
+        if step is None or isinstance(step, Connect):
+            parts.append(replace(case, connection=connection, steps=tuple(steps)))
+            steps = []
+        else:
+            steps.append(step)
+        if isinstance(step, Connect):
+            connection = step.connection
+    return parts

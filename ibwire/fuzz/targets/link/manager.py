@@ -1,0 +1,335 @@
+"""The connection manager of a device on a real link under attack, by what listens there.
+
+No agent takes part: whoever listens to a service decides about requests as it likes, and
+what the manager says is heard here and answered by nobody. Every case speaks as another
+CA, so that nothing that is left of one is met by the next. Who listens may also ask for
+connections itself, when it is told to by a request for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ibwire.base.errors import LinkError, PeerError
+from ibwire.base.node import OPEN, Frame, Grant, Node
+from ibwire.base.units import S, Time
+from ibwire.cm import Endpoints
+from ibwire.cm.messages import Message, Received, decode
+from ibwire.cm.node import ca_guid
+from ibwire.drill.targets.live import MANAGEMENT_QPN
+from ibwire.fuzz.case import RunsAway
+from ibwire.fuzz.targets.emulated_device import MAXIMUM_ANSWERS
+from ibwire.fuzz.targets.emulated_manager import EXCHANGES
+from ibwire.fuzz.targets.link.frames import BTH, behind_ip, transport
+from ibwire.fuzz.targets.link.listener import CALL, CALL_SIZE
+from ibwire.fuzz.targets.link.peer import PeerBench, damaged
+from ibwire.fuzz.vocabulary.cm.binding import ManagerBinding
+from ibwire.programs.endpoint import Endpoint
+from ibwire.rc.path import V4_MAPPED
+from ibwire_layers import cm
+from ibwire_layers import headers as h
+from ibwire_layers.errors import DecodeError
+from ibwire_layers.headers import IPCM
+from ibwire_layers.mad import GSI_QKEY, MAD, MAD_SIZE
+from ibwire_layers.outer import IPv4
+from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
+
+CLIENT_PORT = 40_000
+"""Where a client of the service claims to be; who is told to call connects to it."""
+
+IDENTITIES = (1 << 32) // EXCHANGES
+"""Cases with communication IDs of their own."""
+
+MOST_CALLERS = 4096
+"""IDs and transactions of connections for which the device has asked somebody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who speaks in a case."""
+
+    own_id: int
+    """Communication ID of exchange 0; the others count from here."""
+    transaction: int
+    guid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message of the device for a case."""
+
+    frame: Frame
+    """With the headers that all answers get."""
+    received: Received | None
+    """`None` for what is no message of communication management."""
+
+
+class Ears:
+    """A node, but what a peer sends to QP1 is heard and not handed on."""
+
+    def __init__(self, node: Node, peer: int) -> None:
+        self.heard: deque[Frame] = deque()
+        self.leaving: deque[Frame] = deque()
+        self._node = node
+        self._peer = peer
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Hear a frame, or hand it on."""
+        if not self._is_from_manager(frame):
+            self._node.receive(frame, now, port)
+        elif len(self.heard) <= MAXIMUM_ANSWERS:
+            self.heard.append(frame)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """What a case sends, then what the node does."""
+        if self.leaving:
+            return self.leaving.popleft()
+        return self._node.poll_transmit(now, port, grant)
+
+    def poll_timeout(self) -> Time | None:
+        """That of the node."""
+        return self._node.poll_timeout()
+
+    def handle_timeout(self, now: Time) -> None:
+        """The node's."""
+        self._node.handle_timeout(now)
+
+    def _is_from_manager(self, frame: Frame) -> bool:
+        try:
+            packet = Packet.parse(frame, strict=False)
+        except DecodeError:
+            return False
+        route = packet.route
+        if not isinstance(route, RoCEv2Route):
+            return False
+        is_whole = len(transport(frame) or b"") >= MAD_START
+        source = route.ip.src | (V4_MAPPED if isinstance(route.ip, IPv4) else 0)
+        return is_whole and source == self._peer and packet.bth.dest_qp == MANAGEMENT_QPN
+
+
+class ManagerBench(PeerBench):
+    """Where cases against the connection manager of a device on a link are carried out.
+
+    service: the port to which a program listens there (RDMA-CM, port space TCP). options:
+    those of `PeerBench`.
+    """
+
+    def __init__(self, endpoint: Endpoint, peer: str, service: int, **options: Any) -> None:
+        self.service = service
+        super().__init__(endpoint, peer, **options)
+        self.dead = ""
+        """What the last finding is about, if it is a death: nobody is to die of it again."""
+        self.obeys = False
+        """Whether who listens there does what the private data of a request wishes for."""
+        self.usual: Message | None = None
+        """What it said to a right request at the beginning."""
+        self.calls = False
+        """Whether who listens there asks for connections itself, when it is told to."""
+        self.answers_strangers = False
+        """Whether it then confirmed the end of a connection that there was not."""
+        self._parting = ExitStack()
+        self._guid = ca_guid(endpoint.device.mac)
+        random = endpoint.random
+        self._first = self._next = random.randrange(IDENTITIES)
+        self._run = random.getrandbits(32) << 32
+        self._callers: dict[tuple[str, int], int] = {}
+        """IDs and transactions of the device's own requests, and the numbers of who was asked."""
+        self.ears = endpoint.live.node = Ears(endpoint.live.node, self._gid)
+        self._leaving = self.ears.leaving
+
+    def _learn(self, mac: bytes) -> None:
+        super()._learn(mac)
+        ends = Endpoints(self._own, CLIENT_PORT, self._gid, self.service)
+        self.service_id = ends.service_id
+        self.own_service_id = Endpoints(self._gid, self.service, self._own, CLIENT_PORT).service_id
+        """What the device asks for when it is told to call."""
+        macs = self.macs[1], mac
+        self.binding = ManagerBinding(self.address, self.peer, macs, ends.private_data())
+
+    def find_again(self) -> None:
+        """Ask who has the device's address, after a restart; raises `LinkError` if nobody has."""
+        self._learn(self.host.mac())
+
+    def part_by(self, leave: Callable[[], None]) -> None:
+        """From now on `leave` ends what the duel that begins leaves behind."""
+        self._parting.callback(leave)
+
+    def leave(self) -> None:
+        """End what the last duel has left behind."""
+        self._parting.close()
+
+    def give_up(self) -> None:
+        """Leave what there is at a device that does not hear any more."""
+        self._parting.pop_all()
+
+    def close(self) -> None:
+        """End the last duel as far as the device is there."""
+        if self.dead or self.lost:
+            self.give_up()
+        with suppress(LinkError):
+            self.leave()
+
+    def begin(self) -> LiveManager:
+        """The manager for somebody whom it has never heard of."""
+        self.ears.heard.clear()
+        return self.aside()
+
+    def aside(self) -> LiveManager:
+        """The same for somebody who asks while a duel is under way, and listens for himself."""
+        number = self._next % IDENTITIES
+        self._next += 1
+        own_id = number * EXCHANGES
+        identity = Identity(own_id, self._run | own_id, self._guid ^ number << 8)
+        return LiveManager(self, identity)
+
+    def is_for(self, identity: Identity, message: Received) -> bool | None:
+        """Whether a message is for somebody, `None` if it is for nobody who has spoken."""
+        said = message.message
+        if isinstance(said, cm.REQ | cm.SIDR_REQ):
+            return self._is_call(identity, message)
+        remote = getattr(said, "remote_comm_id", getattr(said, "request_id", None))
+        numbers = [] if remote is None else [remote // EXCHANGES]
+        known = _names(message)
+        numbers += [self._callers[name] for name in known if name in self._callers]
+        if message.transaction_id >> 32 == self._run >> 32:
+            numbers.append((message.transaction_id & 0xFFFFFFFF) // EXCHANGES)
+        if identity.own_id // EXCHANGES in numbers:
+            return True
+        spoken = (self._next - self._first) % IDENTITIES
+        is_known = any((number - self._first) % IDENTITIES < spoken for number in numbers)
+        return False if is_known else None
+
+    def _is_call(self, identity: Identity, message: Received) -> bool:
+        """Whether a request is one that somebody has told the device to send.
+
+        Others are its applications' own affair.
+        """
+        request = message.message
+        called = called_by(request) if isinstance(request, cm.REQ) else None
+        if called is None or called // EXCHANGES != identity.own_id // EXCHANGES:
+            return False
+        for name in _names(message):
+            self._callers[name] = called // EXCHANGES
+        while len(self._callers) > MOST_CALLERS:
+            del self._callers[next(iter(self._callers))]
+        return True
+
+
+class LiveManager:
+    """The manager as it meets somebody new."""
+
+    def __init__(self, bench: ManagerBench, identity: Identity) -> None:
+        self.identity = identity
+        self._bench = bench
+
+    def send(self, frame: Frame) -> None:
+        """Send it a frame."""
+        self._bench.send(frame)
+
+    def hear(
+        self, is_last: Callable[[Heard], bool] = lambda heard: False, tolerance: Time | None = None
+    ) -> list[Heard]:
+        """What it says within the tolerance; no longer than until the last has come."""
+        bench = self._bench
+        queue, live = bench.ears.heard, bench.endpoint.live
+        until = live.now + (bench.tolerance if tolerance is None else tolerance)
+        found: list[Heard] = []
+        while True:
+            while queue:
+                heard = self._understand(queue.popleft())
+                if heard is not None:
+                    found.append(heard)
+            if len(found) > MAXIMUM_ANSWERS:
+                raise RunsAway(FLOOD)
+            left = until - live.now
+            if left <= 0 or any(is_last(heard) for heard in found):
+                return found
+            bench.endpoint.run(stop=lambda: bool(queue), seconds=left / S)
+
+    def is_answered(self, tolerance: Time) -> bool:
+        """Whether something is said to it within so much time; all stays there to be heard.
+
+        Raises `PeerError` for a device that does not stop talking.
+        """
+        queue, live = self._bench.ears.heard, self._bench.endpoint.live
+        until, looked_at = live.now + tolerance, 0
+
+        def has_come() -> bool:
+            return len(queue) > looked_at
+
+        while not any(self._is_mine(frame) for frame in islice(queue, looked_at, None)):
+            left, looked_at = until - live.now, len(queue)
+            if looked_at > MAXIMUM_ANSWERS:
+                raise PeerError(FLOOD)
+            if left <= 0:
+                return False
+            self._bench.endpoint.run(stop=has_come, seconds=left / S)
+        return True
+
+    def _is_mine(self, frame: Frame) -> bool:
+        heard = self._understand(frame)
+        received = None if heard is None else heard.received
+        return received is not None and bool(self._bench.is_for(self.identity, received))
+
+    def _understand(self, frame: Frame) -> Heard | None:
+        """A frame that is for this case; others who have spoken may be answered, too."""
+        whole = transport(frame)
+        assert whole is not None  # the ears let nothing shorter through
+        usual = self._bench.path.frame(whole)
+        if Packet.parse(frame, strict=False).icrc_status() is not CrcStatus.GOOD:
+            return Heard(damaged(usual), None)
+        received = decode(whole[MAD_START:])
+        if received is not None and self._bench.is_for(self.identity, received) is False:
+            return None
+        return Heard(usual, received)
+
+
+def is_other_management(heard: Heard) -> bool:
+    """Whether a datagram is in order, but no message of communication management.
+
+    A MAD of another method may be answered with a status (IBA 13.4.7), which is nobody's
+    affair here.
+    """
+    whole = heard.frame[BTH : -h.ICRC_SIZE]
+    if heard.received is not None or len(whole) != MAD_START + MAD_SIZE:
+        return False
+    deth = h.DETH.unpack(whole, h.BTH.SIZE)
+    common = MAD.unpack(whole, MAD_START)
+    return deth.qkey == GSI_QKEY and bool(common.method & RESPONSE)
+
+
+def call(own_id: int, wish: int) -> bytes:
+    """Private data that tell who listens to ask for a connection, known by an ID of ours."""
+    return CALL + bytes([wish]) + own_id.to_bytes(CALL_SIZE - len(CALL) - 1)
+
+
+def _names(message: Received) -> Sequence[tuple[str, int]]:
+    """What a message says of whose it is: the sender's ID and the transaction."""
+    own_id = getattr(message.message, "local_comm_id", 0)
+    return ("id", own_id), ("transaction", message.transaction_id)
+
+
+def called_by(request: cm.REQ) -> int | None:
+    """The ID of ours for which a device asks for a connection, `None` if it was not told to."""
+    data = request.private_data[IPCM.SIZE :]
+    return int.from_bytes(data[len(CALL) + 1 : CALL_SIZE]) if data.startswith(CALL) else None
+
+
+def mad_of(frame: Frame) -> bytes:
+    """The MAD in a frame of `Path`, without a tag."""
+    return behind_ip(frame)[MAD_START:]
+
+
+FLOOD = f"more than {MAXIMUM_ANSWERS} packets without a pause"
+
+RESPONSE = 0x80
+"""Bit of a method (IBA 13.4.5)."""
+
+
+MAD_START = h.BTH.SIZE + h.DETH.SIZE
+"""From the BTH on."""

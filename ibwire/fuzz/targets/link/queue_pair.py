@@ -1,0 +1,325 @@
+"""A device on a real link under attack: each case on a connection of its own, by an agent.
+
+What comes from the device for that connection is heard and answered by nobody; the
+application of the device does what the agent on its host is told.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from ibwire.base.errors import DecodeError, LinkError, PeerError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import S, Time
+from ibwire.drill.targets.live import Diverted
+from ibwire.drill.targets.target import Unable
+from ibwire.drill.targets.ways import Connected, Way
+from ibwire.fuzz.case import CaseError, Connection, Post, RunsAway
+from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.targets.emulated_device import (
+    CONTENT,
+    INBOX,
+    MAXIMUM_ANSWERS,
+    REGIONS,
+    SMALL,
+    WINDOW_ACCESS,
+    WINDOW_START,
+    Completion,
+    Numbers,
+    numbers_of,
+    send_request,
+)
+from ibwire.fuzz.targets.link.frames import transport
+from ibwire.fuzz.targets.link.liveness import ALIVE, Liveness
+from ibwire.fuzz.targets.link.peer import PeerBench, damaged
+from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.programs.endpoint import Endpoint
+from ibwire.rc.attributes import QPType
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.qp import QPInit
+from ibwire.rc.work import SGE, RecvWR
+from ibwire_layers.packet import CrcStatus, Packet
+
+LONGEST_WAIT: Time = 2 * S
+"""In one step of a case."""
+
+DEPTH = 1024
+"""Receive requests that a case may have posted and not used."""
+
+
+class Bench(PeerBench):
+    """Where cases are carried out on a device on a link, whose application is told by `way`.
+
+    options: those of `PeerBench`. Raises `LinkError` as well for a way without an agent.
+    """
+
+    def __init__(self, endpoint: Endpoint, peer: str, way: Way, **options: Any) -> None:
+        super().__init__(endpoint, peer, **options)
+        if not way.has_verbs:
+            raise LinkError(endpoint.port.name, "a live device is fuzzed with its agent")
+        self.way = way
+        self.numbers: Numbers | None = None
+        """Those of the last connection."""
+        self.taken = Taken()
+        """What it does otherwise and is known for."""
+        self.death = ALIVE
+        """What of the device has died, until `begin`."""
+        self._connection = ExitStack()
+        self.inner = endpoint.live.node
+        self.diverted = endpoint.live.node = Diverted(self.inner, endpoint.device.mac, self._gid)
+        self._leaving = self.diverted.leaving
+        heard = self.diverted.former.add
+        self.liveness = Liveness(endpoint, way, self._gid, self.host, heard, self.restart)
+
+    def _learn(self, mac: bytes) -> None:
+        super()._learn(mac)
+        self.binding = Binding(self.address, self.peer, (self.macs[1], mac))
+
+    def begin(self, *, anew: bool = False) -> None:
+        """Be able to carry out cases, also after a death.
+
+        anew: on a device that has just been started. Raises `LinkError` and `PeerError`.
+        """
+        if anew or self.liveness.has_ended:
+            self.liveness.revive()
+            self._learn(self.endpoint.device.neighbours[self._gid])
+        elif not self.liveness.has_begun:
+            self.liveness.begin()
+        self.death = ALIVE
+
+    def connect(self, connection: Connection) -> LiveTarget:
+        """A connection for a case; the one before ends.
+
+        Raises `LinkError` and `PeerError` for a device that is not there, `CaseError` for a
+        connection that it cannot have.
+        """
+        self.disconnect()
+        device, stack = self.endpoint.device, self._connection
+        cq = device.create_cq(1)
+        # It only holds the number: its packets are diverted.
+        qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
+        stack.callback(qp.close)
+        stack.callback(self.diverted.forget, qp.number)
+        self.diverted.former.discard(qp.number)
+        try:
+            connected = stack.enter_context(
+                self.way.connect(self.endpoint, qp, self._given(connection))
+            )
+            target = LiveTarget(self, connected, connection, qp.number)
+        except (Unable, VerbsError) as error:
+            raise CaseError(str(error)) from None
+        self.numbers = target.numbers
+        return target
+
+    def disconnect(self) -> None:
+        """End the connection, if there is one."""
+        self._connection.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        self.disconnect()
+        self.liveness.close()
+
+    def _given(self, connection: Connection) -> dict[str, int]:
+        """The attributes of a queue pair in the words of drill."""
+        return {
+            "version": 4 if self.is_v4 else 6,
+            "mtu": connection.mtu,
+            "rq_psn": connection.rq_psn,
+            "sq_psn": connection.sq_psn,
+            "max_rd_atomic": connection.max_rd_atomic,
+            "max_dest_rd_atomic": connection.max_dest_rd_atomic,
+            "min_rnr_timer": connection.min_rnr_timer,
+            "timeout": connection.timeout,
+            "retry_cnt": connection.retry_cnt,
+            "rnr_retry": connection.rnr_retry,
+            "size": REGIONS["mr"][0],
+            "max_recv_wr": DEPTH,
+            "recv_cqe": 2 * DEPTH,
+        }
+
+
+class LiveTarget:
+    """A device with one connection; what it does can be played back."""
+
+    def __init__(
+        self, bench: Bench, connected: Connected, connection: Connection, peer_qpn: int
+    ) -> None:
+        assert connected.verbs is not None
+        self._bench = bench
+        self._verbs = connected.verbs
+        self._connection = connection
+        access = connection.access & self._verbs.known_access
+        if access != int(ALL_ACCESS) & self._verbs.known_access:
+            self._verbs.modify({"access": access}, None)
+        self._received = self._posted = 0
+        self._events: list[int] = []
+        self._is_under_way = False
+        """Whether something was sent since something was heard."""
+        self.numbers = Numbers(
+            *(connected.qpn, peer_qpn, self._register(), self._bind()),
+            *(bench.peer, bench.address, bench.macs),
+        )
+        self.post_recv(connection.receives)
+
+    def _register(self) -> dict[str, tuple[int, int]]:
+        verbs = self._verbs
+        found: dict[str, tuple[int, int]] = {}
+        start = 0
+        for name, (size, access) in REGIONS.items():
+            if name not in verbs.regions:
+                verbs.register(name, size, access, other_pd=name == "foreign")
+            region = verbs.regions[name]
+            verbs.write(region.va, CONTENT[start : start + size])
+            start += size
+            # A device may give no R_Key where the peer has no rights (rxe 6.1: 0).
+            found[name] = region.va, region.rkey or region.lkey or 0
+        return found
+
+    def _bind(self) -> int | None:
+        """The key of a window, `None` if the device has none."""
+        verbs = self._verbs
+        try:
+            start = verbs.regions["mr"].va + WINDOW_START
+            verbs.bind("mw", start, SMALL, WINDOW_ACCESS)
+        except (Unable, VerbsError):
+            return None
+        return verbs.regions["mw"].rkey
+
+    # The wire.
+
+    def receive(self, frame: Frame) -> None:
+        """Send a frame to the device; raises `CaseError` as `PeerBench.send` does."""
+        self._bench.send(frame)
+        self._is_under_way = True
+
+    def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
+        """What comes within the tolerance, or later by so much; no longer than until so many
+        frames have come."""
+        heard = self._bench.diverted.heard
+        wanted = MAXIMUM_ANSWERS + 1 if count is None else count
+        if len(heard) < wanted:
+            self._live(self._bench.tolerance + late + self._bench.paused, wanted)
+        if len(heard) > MAXIMUM_ANSWERS:
+            raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
+        frames = [frame for _, frame in heard]
+        heard.clear()
+        self._is_under_way = False
+        return [self._with_usual_headers(frame) for frame in frames]
+
+    def answers(self) -> list[Frame]:
+        """What it sends now."""
+        return self.hear(None)
+
+    def wait(self, time: Time) -> list[tuple[Time, Frame]]:
+        """Let time pass: what it sends meanwhile, and when."""
+        if time > LONGEST_WAIT:
+            raise CaseError(f"a wait of {time / S:g} s: on a link {LONGEST_WAIT / S:g} s at most")
+        heard, start = self._bench.diverted.heard, self._bench.endpoint.live.now
+        self._live(time)
+        found = [(when - start, self._with_usual_headers(frame)) for when, frame in heard]
+        heard.clear()
+        return found
+
+    def _live(self, time: Time, wanted: int = MAXIMUM_ANSWERS) -> None:
+        """Let time pass, until so many frames are there."""
+        heard = self._bench.diverted.heard
+        self._bench.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
+
+    def _with_usual_headers(self, frame: Frame) -> Frame:
+        """The same from the BTH on: what lies before is chosen by the device's host.
+
+        What is no RoCE packet stays as it is: it is no right answer.
+        """
+        found = transport(frame)
+        if found is None:
+            return frame
+        usual = self._bench.path.frame(found)
+        return usual if _has_right_icrc(frame) else damaged(usual)
+
+    # The application.
+
+    @property
+    def memory(self) -> bytearray:
+        """All that it has registered."""
+        verbs = self._verbs
+        found = bytearray()
+        for name, (size, _) in REGIONS.items():
+            part = verbs.read(verbs.regions[name].va, size)
+            if len(part) != size:
+                raise PeerError(f"the agent has read {len(part)} bytes, not {size}")
+            found += part
+        return found
+
+    def reconnect(self, connection: Connection) -> None:
+        """Another connection is another target."""
+        raise CaseError("a case on a link has one connection")
+
+    def post_recv(self, count: int) -> None:
+        """Post receive requests as `Emulation.post_recv` does."""
+        self._let_arrive()
+        room = min(self._connection.room, INBOX)
+        slots = INBOX // room if room else 1
+        region = self._verbs.regions["inbox"]
+        assert region.lkey is not None
+        for _ in range(count):
+            start = region.va + self._received % slots * room
+            sges = [SGE(start, room, region.lkey)] if room else []
+            try:
+                self._verbs.post_recv(RecvWR(sges, self._received))
+            except VerbsError:
+                return
+            self._received += 1
+
+    def post_send(self, post: Post) -> bool:
+        """Post a send request as `Emulation.post_send` does.
+
+        Raises `CaseError` for one that the agent cannot post.
+        """
+        self._let_arrive()
+        region = self._verbs.regions["outbox"]
+        assert region.lkey is not None
+        try:
+            self._verbs.post_send(send_request(post, self._posted, region.va, region.lkey))
+        except VerbsError:
+            return False
+        except Unable as error:  # an operation that its library does not have
+            raise CaseError(str(error)) from None
+        self._posted += 1
+        return True
+
+    def _let_arrive(self) -> None:
+        """Wait until what was sent is there: the agent is told another way, which may be faster."""
+        if self._is_under_way:
+            self._live(self._bench.tolerance // 4)
+            self._is_under_way = False
+
+    def completions(self) -> list[Completion]:
+        """What has completed since the last call."""
+        found, self._events = self._collect()
+        return found
+
+    def events(self) -> list[int]:
+        """Asynchronous events up to the last call of `completions`."""
+        return self._events
+
+    def _collect(self) -> tuple[list[Completion], list[int]]:
+        completions: dict[str, list[Completion]] = {"send": [], "recv": []}
+        events: list[int] = []
+        while True:
+            queues, raised = self._verbs.collect()
+            events += map(int, raised)
+            for number, (name, found) in enumerate(completions.items()):
+                found += [numbers_of(number, wc) for wc in queues[name]]
+            if not any(queues.values()):
+                return [*completions["send"], *completions["recv"]], events
+            if sum(map(len, completions.values())) > 2 * DEPTH:
+                raise PeerError("the agent has found more completions than there were requests")
+
+
+def _has_right_icrc(frame: Frame) -> bool:
+    try:
+        return Packet.parse(frame, strict=False).icrc_status() is CrcStatus.GOOD
+    except DecodeError:
+        return False

@@ -1,0 +1,1 @@
+"""What a case is made of: for queue pairs and for connection managers."""

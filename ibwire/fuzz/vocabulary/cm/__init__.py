@@ -1,0 +1,1 @@
+"""Cases for a connection manager: its messages, operators, coverage and drill scripts."""

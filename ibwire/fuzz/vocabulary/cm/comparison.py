@@ -1,0 +1,535 @@
+"""A duel with the connection manager of a device on a link.
+
+What the specification leaves to a device is not compared: IDs, queue pairs, PSNs, times and
+private data of its own, and what its application decides. It is not compared either whether
+something is said again, or said to who believes in a connection that there is not, because
+clocks do the same. So a device need not be quick, and may say what it has said once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
+
+from ibwire.base.node import Frame
+from ibwire.base.units import Time
+from ibwire.cm.connection import Connection
+from ibwire.cm.messages import Message, Received, decode, encode, request
+from ibwire.cm.states import State
+from ibwire.fuzz.case import CaseError, Command, Mad, RunsAway, Step
+from ibwire.fuzz.judge.comparison import Difference, Duel
+from ibwire.fuzz.targets.emulated_manager import EXCHANGES
+from ibwire.fuzz.targets.link.frames import BTH, behind_ip
+from ibwire.fuzz.targets.link.manager import (
+    MAD_START,
+    Heard,
+    LiveManager,
+    ManagerBench,
+    called_by,
+    is_other_management,
+    mad_of,
+)
+from ibwire.fuzz.vocabulary.cm.follower import MANAGERS_REASONS, Follower, is_alive, tell_to_call
+from ibwire.fuzz.vocabulary.queue_pair.binding import Symbols
+from ibwire_layers import cm
+from ibwire_layers import headers as h
+
+
+class Farewell(Duel):
+    """A duel with a manager that is not there any more: what was sent to it."""
+
+    def __init__(self, bench: ManagerBench) -> None:
+        identity = bench.begin().identity
+        reference = Follower(bench, identity, "spec", bench.usual)
+        super().__init__(bench.binding, reference, reference)
+        self._reason = bench.dead or bench.lost
+
+    def step(self, step: Step) -> None:
+        """Tell the reference, and nobody else."""
+        if not is_possible(step):
+            raise CaseError(NOT_SENT)
+        self.steps += 1
+        reference = self.reference
+        assert isinstance(reference, Follower)
+        if isinstance(step, Command):
+            reference.take(step.exchange, _imagined(step.exchange))
+            reference.answers()
+            return
+        reference.choose(step.exchange)
+        frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
+        if self.records:
+            self.frames.append(("<", 0, frame))
+        reference.receive(frame)
+        reference.decide()
+        reference.answers()
+
+    def end(self) -> Difference:
+        """It does not go on."""
+        return Difference(max(self.steps - 1, 0), "crash", [], [self._reason])
+
+
+def is_possible(step: Step) -> TypeGuard[Mad | Command]:
+    """Whether a step can be carried out: a message, or that the device is told to connect."""
+    return isinstance(step, Mad) or (isinstance(step, Command) and step.what == "connect")
+
+
+NOT_SENT = "the manager of a device on a link is sent messages and told to connect, and no more"
+
+
+def _imagined(exchange: int) -> Received:
+    """The request of a device that does not send any."""
+    asked = request(service_id=0, source=0, destination=0, qpn=1, starting_psn=0)
+    return Received(exchange, asked.altered(local_comm_id=exchange + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What the reference has said and the device has not yet."""
+
+    frame: Frame
+    received: Received
+    is_optional: bool
+
+
+class LiveManagerDuel(Duel):
+    """A reference manager and that of a device.
+
+    is_quick: look only where an answer is due; what comes otherwise is seen with the next.
+    """
+
+    def __init__(
+        self,
+        bench: ManagerBench,
+        reference: Follower,
+        target: LiveManager,
+        *,
+        is_quick: bool = False,
+    ) -> None:
+        # The manager is told by frames alone: there is nothing else of it to be looked at.
+        super().__init__(bench.binding, reference, reference)
+        self.follower = reference
+        self.is_over = False
+        """Whether time has come between: what comes now proves nothing."""
+        self._bench = bench
+        self._manager = target
+        self._is_foreign = False
+        """Whether the last step is a request for a partition in which the device may not be.
+
+        No reason is defined to refuse it: Linux is silent.
+        """
+        self._may_differ = False
+        """Whether the last step is about what the device may have ended by its clock."""
+        self._is_right = False
+        """Whether nothing is wrong with the last step on purpose."""
+        self._is_quick = is_quick
+        self._due: list[Due] = []
+        self._said: set[bytes] = set()
+        """MADs of the reference."""
+        self._heard: set[bytes] = set()
+        """MADs of the device."""
+        self._theirs: dict[int, int] = {}
+        """IDs and queue pairs of the device by those of the reference."""
+        self._ours: dict[int, int] = {}
+        """The other way round, also for what it was called by the fuzzer in error."""
+        self._ambiguous: dict[Connection, Heard] = {}
+        """What may have been decided about requests, or was only said again about others."""
+        self._given_up: set[int] = set()
+        """IDs of requests that the fuzzer has ended before they were decided about."""
+
+    def step(self, step: Step) -> Difference | None:
+        """Carry out one step; `None` if both did the same."""
+        if not is_possible(step):
+            raise CaseError(NOT_SENT)
+        number = self.steps
+        self.steps += 1
+        self.expected = []
+        reference = self.follower
+        reference.choose(step.exchange)
+        if isinstance(step, Command):
+            self._is_foreign = self._may_differ = False
+            self._is_right = True
+            reference.awaited.add(step.exchange)
+            tell_to_call(self._bench, self._manager.identity, step.exchange)
+            return self._look_for(number)
+        self._is_right = not step.fields and not step.length
+        self._may_differ = self._is_up_to_time(step)
+        psn = reference.psn(step.psn[0])
+        frame = self.binding.frame(step, psn, reference.symbols)
+        sent = self.binding.frame(step, psn, self._translated(reference.symbols))
+        self._pair(frame, sent)
+        if self.records:
+            self.frames.append(("<", 0, sent))
+        undecided = reference.all_undecided
+        reference.receive(frame)
+        self._given_up |= {each.remote_id for each in undecided} - {
+            each.remote_id for each in reference.all_undecided
+        }
+        self._expect(step)
+        self._manager.send(sent)
+        difference = self._look_for(number)
+        if step.why and not is_alive(self._bench):
+            return Difference(
+                number, "crash", self.expected, ["nothing on QP1 is answered any more"]
+            )
+        return self._unless_in_doubt(difference)
+
+    def _unless_in_doubt(self, difference: Difference | None) -> Difference | None:
+        if difference is not None and self._may_differ:
+            self.is_over = True
+            return None
+        return difference
+
+    def end(self) -> Difference | None:
+        """What a quick duel has not looked for yet."""
+        if not self._is_quick or not self.steps or self.is_over:
+            return None
+        self._is_quick = False
+        self.expected = []
+        return self._unless_in_doubt(self._look_for(self.steps - 1))
+
+    def leave(self) -> None:
+        """End what is left of the connections, so that nothing of them remains at the device."""
+        symbols = self.follower.symbols
+        for connection in self.follower.manager.connections:
+            step = _PARTING.get(connection.state)
+            if step is None or connection.local_qpn is None:
+                continue
+            numbers = {"id": connection.local_id, "qpn": connection.local_qpn}
+            own = {"own.id": connection.remote_id}
+            self._manager.send(
+                self.binding.frame(step, 0, self._translated(symbols | numbers | own))
+            )
+
+    # What is due, and what has come.
+
+    def _expect(self, step: Step | None = None) -> None:
+        """Take over what the reference says now."""
+        for frame in self.follower.answers():
+            mad = mad_of(frame)
+            received = decode(mad)
+            if received is None:
+                continue  # of a queue pair that the device has not got
+            self.expected.append(self._bench.path.frame(behind_ip(frame)))
+            is_repeated = mad in self._said and not isinstance(received.message, cm.DREP)
+            is_optional = is_repeated or self._is_foreign or _need_not_be(received.message, step)
+            self._said.add(mad)
+            self._due.append(Due(self.expected[-1], received, is_optional))
+
+    def _look_for(self, number: int) -> Difference | None:
+        """What the device does otherwise; one that does not stop talking is told as that."""
+        try:
+            return self._compare(number)
+        except RunsAway as error:
+            if not self.is_theirs:
+                raise
+            return Difference(number, "endless", self.expected, [str(error)])
+        finally:
+            self.is_theirs = False
+
+    def _compare(self, number: int) -> Difference | None:
+        strange: list[Heard] = []
+        for _ in range(2):
+            strange += self._waited_for()
+            # Who is busy answers what comes later no sooner: only then has it been silent.
+            if not self._missing or not is_alive(self._bench):
+                break
+        if not self._is_quick:
+            strange += self._unexplained(self._hear(self._bench.tolerance))
+        if self.follower.awaited:
+            self.follower.awaited.clear()
+            self.is_over = True  # whether it calls at all is asked after the case
+        if self._is_foreign and not strange and (self._due or self.follower.asked):
+            self.is_over = True  # nobody knows what has become of it
+            return None
+        for connection, heard in self._ambiguous.items():
+            assert heard.received is not None
+            self.follower.follow(connection, heard.received.message, is_right=self._is_right)
+            self._expect()
+            self._is_due(heard)
+        self._ambiguous.clear()
+        self.follower.decide()
+        self._expect()
+        strange = [each for each in strange if not self._is_explained(each)]
+        missing = [each.frame for each in self._due if not each.is_optional]
+        if not missing and not strange:
+            return None
+        got: list[Frame] = []
+        for each in strange:
+            alike = next((due for due in self._due if _are_alike(due, each)), None)
+            got.append(self._in_our_terms(each, alike) if alike else each.frame)
+        self._due.clear()
+        return Difference(number, "answer", missing, got)
+
+    def _waited_for(self) -> list[Heard]:
+        """What comes before nothing is missing any more, as far as it is not explained.
+
+        Only what was missing gives a device more time: who says other things has an end, too.
+        """
+        strange: list[Heard] = []
+        live = self._bench.endpoint.live
+        until, least = live.now, self._missing + 1
+        while missing := self._missing:
+            if missing < least:  # a program has to be woken up to decide
+                until, least = live.now + DECISION * self._bench.tolerance, missing
+            heard = self._hear(until - live.now, lambda heard: True)
+            strange += self._unexplained(heard)
+            if not heard:
+                break
+        return strange
+
+    def _hear(
+        self, time: Time, is_last: Callable[[Heard], bool] = lambda heard: False
+    ) -> list[Heard]:
+        self.is_theirs = True
+        heard = self._manager.hear(is_last, time)
+        self.is_theirs = False
+        return heard
+
+    @property
+    def _missing(self) -> int:
+        """How much the device has still to say."""
+        follower = self.follower
+        due = sum(not each.is_optional for each in self._due)
+        return len(follower.awaited) + len(follower.asked) + due
+
+    def _unexplained(self, heard: Sequence[Heard]) -> list[Heard]:
+        if self.records:
+            self.frames += [(">", 0, self._bench.as_heard(each.frame)) for each in heard]
+        return [each for each in heard if not self._is_explained(each)]
+
+    def _is_explained(self, heard: Heard) -> bool:
+        """Whether a message is what it should be, or may be."""
+        mad = mad_of(heard.frame)
+        if heard.received is None:
+            return is_other_management(heard)
+        said = heard.received.message
+        if isinstance(said, cm.REQ):
+            return self._is_called(heard)
+        is_datagram = isinstance(said, cm.SIDR_REP)
+        number = getattr(said, "request_id" if is_datagram else "remote_comm_id", 0)
+        number = self._ours.get(number, number)
+        if self._is_due(heard):
+            return True
+        is_repeated = mad in self._heard
+        connection = self.follower.undecided(number, said)
+        if connection is not None and is_repeated:
+            self._ambiguous[connection] = heard
+        elif connection is not None:
+            self.follower.follow(connection, said, is_right=self._is_right)
+            self._expect()
+            if self._is_due(heard):
+                return True
+        if is_repeated:
+            return True
+        if not self._is_by_chance(said, number):
+            return False
+        self.is_over = True
+        return True
+
+    def _is_called(self, heard: Heard) -> bool:
+        """Whether a request of the device is as it should be; the reference asks for the same."""
+        if mad_of(heard.frame) in self._heard:
+            return True
+        assert heard.received is not None
+        assert isinstance(heard.received.message, cm.REQ)
+        exchange = (called_by(heard.received.message) or 0) % EXCHANGES
+        if exchange in self.follower.awaited:
+            self.follower.take(exchange, heard.received)
+            self._expect()
+        return self._is_due(heard)
+
+    def _is_by_chance(self, said: Message, number: int) -> bool:
+        """Whether a device may say this because of an application, a clock, or what was on its way.
+
+        number: the fuzzer's ID of what it is about.
+        """
+        if isinstance(said, cm.REP) and any(_is_for_lack_of_mtu(each) for each in self._due):
+            # Whoever sets the queue pair up may be the first to look at it.
+            self._due.clear()
+            return True
+        follower = self.follower
+        about = [at for at, each in follower.exchanges.items() if each.remote_id == number]
+        if not about:
+            return False
+        if isinstance(said, cm.DREQ) or _gives_up(said):
+            return True  # its application, or its clock, ends what it likes
+        if number in self._given_up and isinstance(said, _DECISIONS):
+            return True
+        # A quick duel may have gone on to another one.
+        return any(at != follower.exchange and follower.is_up_to_time(at) for at in about)
+
+    def _is_due(self, heard: Heard) -> bool:
+        """Whether a message is one that the reference has said; then it is not due any more."""
+        assert heard.received is not None
+        for due in self._due:
+            if _are_alike(due, heard) and self._in_our_terms(heard, due) == due.frame:
+                self._due.remove(due)
+                self._learn(due.received.message, heard.received.message)
+                self._heard.add(mad_of(heard.frame))
+                return True
+        return False
+
+    def _in_our_terms(self, heard: Heard, due: Due) -> Frame:
+        """A message of the device with the reference's numbers for what is the device's own."""
+        assert heard.received is not None
+        said, expected = heard.received.message, due.received.message
+        changes = {name: getattr(expected, name) for name in _own_fields(said, expected)}
+        for name in _NUMBERS:
+            if not hasattr(said, name) or name in changes:
+                continue
+            number, wanted = getattr(said, name), getattr(expected, name)
+            is_new = wanted not in self._theirs and number not in self._ours
+            if self._ours.get(number, number) == wanted or (is_new and name in _told_in(said)):
+                changes[name] = wanted
+        transaction = heard.received.transaction_id
+        if isinstance(said, cm.DREQ):
+            transaction = due.received.transaction_id
+        bth = h.BTH.unpack(heard.frame, BTH)
+        right = replace(
+            h.BTH.unpack(due.frame, BTH), opcode=bth.opcode, tver=bth.tver, pad_count=bth.pad_count
+        )
+        deth = heard.frame[BTH + h.BTH.SIZE : BTH + MAD_START]
+        mad = encode(replace(said, **changes), transaction)
+        return self._bench.path.frame(right.pack() + deth + mad)
+
+    def _learn(self, expected: Message, said: Message) -> None:
+        """Numbers of the device that it has told."""
+        for name in _told_in(said):
+            ours, theirs = getattr(expected, name), getattr(said, name)
+            if ours:
+                self._theirs.setdefault(ours, theirs)
+                self._ours.setdefault(theirs, ours)
+
+    # What is sent.
+
+    def _translated(self, symbols: Symbols) -> Mapping[str, int]:
+        """Symbols with the numbers of the device."""
+        names = ("id", "other.id", "qpn")
+        return {
+            **symbols,
+            **{name: self._theirs.get(symbols[name], symbols[name]) for name in names},
+        }
+
+    def _pair(self, frame: Frame, sent: Frame) -> None:
+        """Remember by which numbers the device is called, which may not be its own."""
+        self._is_foreign = False
+        ours, theirs = (decode(mad_of(each)) for each in (frame, sent))
+        if ours is None or theirs is None:
+            return
+        if isinstance(ours.message, cm.REQ | cm.SIDR_REQ):
+            self._is_foreign = ours.message.pkey | _FULL != DEFAULT_PKEY
+        for name in _IDS:
+            if hasattr(ours.message, name):
+                one, other = (getattr(each.message, name, 0) for each in (ours, theirs))
+                self._ours.setdefault(other, one)
+
+    def _is_up_to_time(self, step: Mad) -> bool:
+        """Whether a step is about what the device may have ended by its clock."""
+        is_other = any(name.endswith(_NAMING) for name in step.fields)
+        return self.follower.is_up_to_time(None if is_other else step.exchange)
+
+
+def _need_not_be(message: Message, step: Step | None) -> bool:
+    """Whether the specification lets a device be silent instead.
+
+    An MRA is sent by who needs it. Who believes in a connection that there is not is told
+    by ibwire; Linux lets him find out.
+    """
+    if isinstance(message, cm.REJ):
+        is_stale = message.reason == cm.RejectReason.STALE_CONNECTION
+        about_request = isinstance(step, Mad) and step.message == "REQ"
+        return message.reason in _GIVING_UP or (is_stale and not about_request)
+    return isinstance(message, cm.MRA)
+
+
+def _gives_up(message: Message) -> TypeGuard[cm.REJ]:
+    """Whether it says that the device has waited for too long."""
+    return isinstance(message, cm.REJ) and message.reason == cm.RejectReason.TIMEOUT
+
+
+def _is_for_lack_of_mtu(due: Due) -> bool:
+    message = due.received.message
+    return isinstance(message, cm.REJ) and message.reason == cm.RejectReason.INVALID_MTU
+
+
+def _are_alike(due: Due, heard: Heard) -> bool:
+    return heard.received is not None and (
+        type(due.received.message) is type(heard.received.message)
+    )
+
+
+def _own_fields(message: Message, expected: Message) -> Sequence[str]:
+    """Fields that are the device's, or its application's, own choice."""
+    names = [each.name for each in message.FIELDS if each.name.startswith("reserved")]
+    if isinstance(message, cm.REJ) and isinstance(expected, cm.REJ):
+        if not message.local_comm_id or not expected.local_comm_id:
+            names.append("local_comm_id")  # who refuses need not have one
+        if expected.reason in _UNABLE and message.reason not in MANAGERS_REASONS:
+            names.append("reason")
+    elif isinstance(message, cm.SIDR_REP) and message.status:
+        names.append("status")
+    return [*names, *_OWN.get(type(message), ())]
+
+
+def _told_in(message: Message) -> Sequence[str]:
+    """Fields in which a device tells its numbers for the first time."""
+    if isinstance(message, cm.REP | cm.REQ):
+        return ("local_comm_id", "local_qpn", "local_eecn")
+    return ("local_comm_id",) if isinstance(message, cm.MRA) else ()
+
+
+_OWN: Mapping[type, Sequence[str]] = {
+    cm.REQ: ("local_ca_guid",),  # all the others are taken over
+    cm.REP: (
+        *("local_qkey", "starting_psn", "responder_resources", "initiator_depth"),
+        *("target_ack_delay", "failover_accepted", "end_to_end_flow_control"),
+        *("rnr_retry_count", "srq", "local_ca_guid", "private_data"),
+    ),
+    cm.MRA: ("service_timeout", "private_data"),
+    cm.RTU: ("private_data",),
+    cm.REJ: ("reject_info_length", "ari", "private_data"),
+    cm.DREQ: ("private_data",),
+    cm.DREP: ("private_data",),
+    cm.SIDR_REP: (*("qpn", "qkey", "additional_info_length", "additional_info", "private_data"),),
+}
+
+_IDS = ("local_comm_id", "remote_comm_id", "request_id")
+_NUMBERS = (*_IDS, "local_qpn", "local_eecn")
+"""Fields with numbers that a device has chosen, or with what it was called."""
+
+DECISION = 10
+"""How much longer than another answer may take what a program has to decide."""
+
+_NAMING = ("comm_id", "guid", "qpn", "request_id", "transaction_id")
+"""Ends of the names of fields by which a connection is found."""
+
+_UNABLE = (
+    *(cm.RejectReason.INVALID_TRANSPORT_TYPE, cm.RejectReason.INVALID_MTU),
+    cm.RejectReason.INVALID_PRIMARY_GID,
+)
+"""Why the reference manager refuses by itself what another leaves to its consumer to refuse."""
+
+_GIVING_UP = (cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID)
+
+DEFAULT_PKEY, _FULL = 0xFFFF, 0x8000
+"""The P_Key of the partition of everybody, and its bit for full membership."""
+
+_DECISIONS = (cm.REP, cm.MRA, cm.REJ, cm.SIDR_REP, cm.RTU)
+"""What is said about a request, or its answer."""
+
+_REFUSAL, _RETREAT = (
+    Mad(message="REJ", fields={"rej.message_rejected": int(about)})
+    for about in (cm.MessageRejected.REQ, cm.MessageRejected.OTHER)
+)
+_PARTING = {
+    State.ESTABLISHED: Mad(message="DREQ"),
+    State.REP_SENT: Mad(message="DREQ"),
+    State.MRA_REP_RCVD: Mad(message="DREQ"),
+    State.DREQ_SENT: Mad(message="DREP"),
+    State.REQ_SENT: _REFUSAL,
+    State.MRA_REQ_RCVD: _REFUSAL,
+    State.REP_RCVD: _RETREAT,
+    State.MRA_REP_SENT: _RETREAT,
+}
+"""What ends a connection, by its state."""

@@ -1,0 +1,419 @@
+"""What the connection manager of a device on a link is held against.
+
+The reference has the addresses of the device and speaks with whom the case is; about
+requests its application decides as that of the device does, because the specification
+leaves that to it. What the device asks for itself it asks for, too, with the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ibwire.base.errors import PeerError, VerbsError
+from ibwire.base.node import Frame
+from ibwire.base.units import S
+from ibwire.cm.connection import Connection as Managed
+from ibwire.cm.messages import Message, Received, decode, encode, padded, reply
+from ibwire.cm.rdma_cm import resolve_reply
+from ibwire.cm.states import EventKind, State
+from ibwire.drill.packets import pattern
+from ibwire.fuzz.case import Connection, Mad, RunsAway
+from ibwire.fuzz.targets.emulated_device import REGIONS, Numbers
+from ibwire.fuzz.targets.emulated_manager import EXCHANGES, ManagedEmulation
+from ibwire.fuzz.targets.link import listener
+from ibwire.fuzz.targets.link.frames import behind_ip
+from ibwire.fuzz.targets.link.manager import (
+    MAD_START,
+    Heard,
+    Identity,
+    LiveManager,
+    ManagerBench,
+    call,
+)
+from ibwire.rc.attributes import MTU_BYTES
+from ibwire.rc.device import gid_of
+from ibwire.rc.profile import Profile
+from ibwire_layers import cm
+from ibwire_layers.headers import IPCM
+
+ANSWERED = (State.REP_RCVD, State.MRA_REP_SENT)
+"""States in which an application that has asked has still to decide."""
+
+UNDECIDED = (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD, *ANSWERED)
+"""Those in which any has."""
+
+PATIENT = 10 * S
+"""Longer than a case takes: what a peer waits for less may be over at any time."""
+
+MANAGERS_REASONS = frozenset(
+    {
+        *(cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID),
+        *(cm.RejectReason.INVALID_COMM_INSTANCE, cm.RejectReason.INVALID_SERVICE_ID),
+        *(cm.RejectReason.STALE_CONNECTION, cm.RejectReason.DUPLICATE_LOCAL_COMM_ID),
+        cm.RejectReason.INVALID_CLASS_VERSION,
+    }
+)
+"""Why no application refuses a request that its manager has handed on."""
+
+
+WISHES = (cm.RejectReason.CONSUMER_DEFINED, cm.RejectReason.NO_RESOURCES)
+"""Why an application refuses a request that is right."""
+
+
+def is_unserved(usual: Message | None) -> bool:
+    """Whether what a manager says to a right request means that nobody listens."""
+    return isinstance(usual, cm.REJ) and usual.reason == cm.RejectReason.INVALID_SERVICE_ID
+
+
+def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
+    """What the manager says to a right request of somebody new, which is then ended again.
+
+    Raises `PeerError` if it does not stop talking.
+    """
+    request = wishing(Mad(), wish)
+    manager = bench.begin()
+    fuzzer = Follower(bench, manager.identity, "spec", None)
+    fuzzer.choose(0)
+    symbols = dict(fuzzer.symbols)
+
+    def say(message: Mad, *kinds: type[Message]) -> Message | None:
+        manager.send(bench.binding.frame(message, 0, symbols))
+        answer = _answer(manager, kinds)
+        return None if answer is None else answer.message
+
+    for _ in range(GREETINGS):
+        said = say(request, cm.REP, cm.REJ)  # not an MRA: it may come before
+        if isinstance(said, cm.REP):
+            symbols |= {"id": said.local_comm_id, "qpn": said.local_qpn}
+            manager.send(bench.binding.frame(Mad(message="RTU"), 0, symbols))
+            say(Mad(message="DREQ"), cm.DREP)
+        if said is not None:
+            return said
+    return None
+
+
+def is_alive(bench: ManagerBench) -> bool:
+    """Whether it answers anything: who asks for the end of no connection is told that it is over.
+
+    True for a manager that never said so (Linux `cm_issue_drep` does). What it says in the duel
+    meanwhile stays there to be heard. Raises `PeerError` for one that does not stop talking.
+    """
+    return not bench.answers_strangers or _confirms(bench)
+
+
+def meet(bench: ManagerBench) -> None:
+    """Find out how the manager behaves; raises `PeerError` if it does not at all."""
+    if bench.usual is None:
+        bench.usual = greet(bench)
+        bench.answers_strangers = bench.usual is not None and _confirms(bench)
+        if isinstance(bench.usual, cm.REP):
+            bench.obeys = isinstance(greet(bench, listener.REFUSE), cm.REJ)
+        bench.calls = bench.obeys and calls(bench)
+        if isinstance(bench.usual, cm.REJ):
+            bench.endpoint.tell(
+                f"note: service {bench.service}: nobody there takes a connection (REJ "
+                f"{bench.usual.reason}), so there are only refusals to attack"
+            )
+    if bench.usual is None:
+        raise PeerError(f"{bench.peer} does not answer a request on QP1")
+
+
+def calls(bench: ManagerBench) -> bool:
+    """Whether who listens asks for a connection when it is told to; it is then refused.
+
+    Raises `PeerError` if it does not stop talking.
+    """
+    manager = bench.begin()
+    fuzzer = Follower(bench, manager.identity, "spec", None)
+    for _ in range(GREETINGS):
+        tell_to_call(bench, manager.identity, 0)
+        asked = _answer(manager, (cm.REQ,))
+        if asked is not None:
+            fuzzer.take(0, asked)
+            fuzzer.choose(0)
+            manager.send(bench.binding.frame(Mad(message="REJ"), 0, fuzzer.symbols))
+            return True
+    return False
+
+
+def tell_to_call(bench: ManagerBench, identity: Identity, exchange: int) -> None:
+    """Have who listens ask for a connection, for an exchange of somebody who listens as well.
+
+    It is told by a request of somebody else, which it refuses.
+    """
+    teller = bench.aside()
+    fuzzer = Follower(bench, teller.identity, "spec", None)
+    fuzzer.choose(0)
+    whole = behind_ip(bench.binding.frame(Mad(), 0, fuzzer.symbols))
+    plain = decode(whole[MAD_START:])
+    assert plain is not None
+    assert isinstance(plain.message, cm.REQ)
+    data = call(identity.own_id + exchange, wish_of(exchange))
+    data = padded(cm.REQ, plain.message.private_data[: IPCM.SIZE] + data)
+    mad = encode(plain.message.altered(private_data=data), plain.transaction_id)
+    teller.send(bench.binding.enclosed(Mad(), whole[:MAD_START] + mad, fuzzer.symbols))
+
+
+def wish_of(exchange: int) -> int:
+    """What an exchange wishes for: of its request, or of the device's when it was answered."""
+    return _WISHES[exchange % len(_WISHES)]
+
+
+_WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFUSE)
+"""Of the exchanges, in turn."""
+
+
+def wishing(request: Mad, wish: int) -> Mad:
+    """A request with a wish to who listens, if that is to be anything but to accept."""
+    if wish == listener.ACCEPT:
+        return request
+    at = next(at for at in range(1 << 16) if pattern(at + IPCM.SIZE, 1)[0] % 4 == wish)
+    return replace(request, length=IPCM.SIZE + 1, at=at)
+
+
+def _confirms(bench: ManagerBench) -> bool:
+    manager = bench.aside()
+    fuzzer = Follower(bench, manager.identity, "spec", None)
+    fuzzer.choose(0)
+    for _ in range(GREETINGS):
+        manager.send(bench.binding.frame(Mad(message="DREQ"), 0, fuzzer.symbols))
+        if manager.is_answered(GREETING):
+            return True
+    return False
+
+
+def _answer(manager: LiveManager, kinds: tuple[type[Message], ...]) -> Received | None:
+    """The first message of these kinds that it says."""
+
+    def is_one(heard: Heard) -> bool:
+        return heard.received is not None and isinstance(heard.received.message, kinds)
+
+    try:
+        heard = next(filter(is_one, manager.hear(is_one, GREETING)), None)
+    except RunsAway as error:
+        raise PeerError(str(error)) from None
+    return None if heard is None else heard.received
+
+
+GREETING, GREETINGS = 1 * S, 3
+"""How long an answer to a greeting is waited for, and how often one is said: datagrams get lost."""
+
+
+class Follower(ManagedEmulation):
+    """The reference manager, with an application that decides as another one does.
+
+    usual: what it said to a right request. Where nobody listens, nobody does here.
+    """
+
+    def __init__(
+        self,
+        bench: ManagerBench,
+        identity: Identity,
+        profile: Profile | str,
+        usual: Message | None,
+    ) -> None:
+        self._bench = bench
+        self._identity = identity
+        self._usual = usual
+        self._accepted = 0
+        self._taken: deque[tuple[int, int]] = deque()
+        """IDs of the device's own requests, for the reference's."""
+        self._called: dict[Managed, int] = {}
+        """Connections for which the device was told to ask, and their exchanges."""
+        self.awaited: set[int] = set()
+        """Exchanges for which it was told so and has not asked yet."""
+        keys = {name: (at << 16, at) for at, name in enumerate(REGIONS, 1)}
+        numbers = Numbers(NO_QPN, NO_QPN + 1, keys, None, bench.peer, bench.address, bench.macs)
+        super().__init__(Connection(), profile, own_id=identity.own_id, numbers=numbers)
+
+    def _begin(self) -> None:
+        super()._begin()
+        manager = self.manager
+        # How many a device has room for is its own affair.
+        del manager.LIMIT_CONNECTIONS
+        if self._listener is not None:
+            manager.unlisten(self._listener)
+        if not is_unserved(self._usual):
+            self._listener = manager.listen(self._bench.service_id, EXCHANGES)
+
+    def _identifiers(self) -> Iterator[tuple[int, int]]:
+        """Those of the device's own requests for what it asks for, others for what it is asked."""
+        own = super()._identifiers()
+        while True:
+            yield self._taken.popleft() if self._taken else next(own)
+
+    def take(self, exchange: int, asked: Received) -> None:
+        """Ask for a connection as the device has, with its numbers.
+
+        Not its own choice are the addresses and the service, which it was told, the transport
+        of that (port space TCP), and a path MTU that there is not.
+        """
+        assert isinstance(asked.message, cm.REQ)
+        self._taken.append((asked.message.local_comm_id, asked.transaction_id))
+        path_mtu = asked.message.path_packet_payload_mtu
+        request = asked.message.altered(
+            transport_service_type=cm.TransportType.RC,
+            path_packet_payload_mtu=path_mtu if path_mtu in MTU_BYTES else min(MTU_BYTES),
+            service_id=self._bench.own_service_id,
+            primary_local_gid=gid_of(self._bench.peer),
+            primary_remote_gid=gid_of(self._bench.address),
+        )
+        connection = self.manager.connect(request, self.now)
+        self._called[connection] = exchange
+        self.exchanges[exchange] = connection
+        self.awaited.discard(exchange)
+
+    def choose(self, exchange: int) -> None:
+        """Let `symbols` be about an exchange; of an ID that the fuzzer was not told it has 0."""
+        super().choose(exchange)
+        connection = self.exchanges.get(exchange)
+        known = connection is not None and _is_told(connection)
+        is_active = connection is not None and connection.is_active
+        other = self.symbols["other.id"]
+        told = {each.local_id for each in self.exchanges.values() if _is_told(each)}
+        self.symbols |= {
+            "id": self.symbols["id"] if known else 0,
+            "other.id": other if other in told else 0,
+            "qpn": (connection.local_qpn if known and connection else None) or NO_QPN,
+            "gid": gid_of(self._bench.peer),
+            "own.gid": gid_of(self._bench.address),
+            "own.guid": self._identity.guid,
+            "service": self._bench.own_service_id if is_active else self._bench.service_id,
+        }
+        if not is_active:
+            self.symbols["transaction"] = self._identity.transaction + exchange
+
+    def answers(self) -> list[Frame]:
+        """What it sends now, also what its application says to what it is told."""
+        return super().answers() + super().answers()
+
+    def undecided(self, number: int, said: Message) -> Managed | None:
+        """The connection with this ID of the fuzzer about which somebody says something now.
+
+        `None` if nothing is to be decided about any.
+        """
+        is_datagram = isinstance(said, cm.SIDR_REP)
+        possible = [
+            each
+            for each in self.all_undecided
+            if each.remote_id == number and isinstance(each.request, cm.SIDR_REQ) == is_datagram
+        ]
+        # A lie may have given the ID of what the device has asked for to what it was asked for.
+        likely = (each for each in possible if each.is_active == _is_about_reply(said))
+        return next(likely, next(iter(possible), None))
+
+    @property
+    def all_undecided(self) -> Sequence[Managed]:
+        """Connections about which is still to be decided."""
+        return [each for each in self.manager.connections if each.state in UNDECIDED]
+
+    @property
+    def asked(self) -> Sequence[Managed]:
+        """Those of them that do not wish to wait."""
+        return [each for each in self.all_undecided if self._wish(each) != listener.WAIT]
+
+    def _wish(self, connection: Managed) -> int:
+        if connection in self._called:
+            return wish_of(self._called[connection])
+        is_wish = self._bench.obeys and isinstance(connection.request, cm.REQ)
+        return connection.request.private_data[IPCM.SIZE] % 4 if is_wish else listener.ACCEPT
+
+    def follow(self, connection: Managed, said: Message, *, is_right: bool = True) -> None:
+        """Decide as the device has, if an application may.
+
+        is_right: whether there is nothing in the request that it could be refused for.
+        """
+        manager, now = self.manager, self.now
+        if isinstance(connection.request, cm.SIDR_REQ):
+            if isinstance(said, cm.SIDR_REP) and said.status == cm.SIDRStatus.VALID:
+                self.accept(connection)
+            elif isinstance(said, cm.SIDR_REP):
+                manager.reject(connection, now)
+        elif isinstance(said, cm.REP):
+            self.accept(connection)
+        elif isinstance(said, cm.RTU):
+            if connection.state in ANSWERED:
+                manager.ready(connection, now)
+        elif isinstance(said, cm.REJ):
+            reason = said.reason
+            if reason in WISHES if is_right else reason not in MANAGERS_REASONS:
+                manager.reject(connection, now, reason)
+        elif isinstance(said, cm.MRA) and connection.state in (State.REQ_RCVD, State.REP_RCVD):
+            manager.delay(connection, now, said.service_timeout)
+
+    def decide(self) -> None:
+        """Decide as usual about those of which the device has said nothing."""
+        for connection in self.asked:
+            if connection.state in (State.MRA_REQ_SENT, State.MRA_REP_SENT):
+                continue
+            if (
+                isinstance(connection.request, cm.SIDR_REQ)
+                or self._wish(connection) == listener.REFUSE
+            ):
+                self.manager.reject(connection, self.now)
+            elif connection.is_active:
+                self.manager.ready(connection, self.now)
+            elif self._usual is not None:
+                self.follow(connection, self._usual)
+
+    def accept(self, connection: Managed) -> None:
+        """Accept a request, with a queue pair that there need not be."""
+        self._accepted += 1
+        qpn = FIRST_QPN + self._accepted
+        datagram = isinstance(connection.request, cm.SIDR_REQ)
+        answer = resolve_reply(qpn) if datagram else reply(qpn=qpn, starting_psn=0)
+        try:
+            self.manager.accept(connection, answer, self.now)
+        except VerbsError:
+            return  # it is over already
+
+    def is_up_to_time(self, exchange: int | None) -> bool:
+        """Whether a device on a link may have ended what the reference has not, or forgotten it.
+
+        exchange: with one of whose connections; `None` for any.
+        """
+        known = (*self.manager.connections, *self.exchanges.values())
+        return any(
+            _is_up_to_time(each)
+            for each in known
+            if exchange is None or self._called.get(each, each.remote_id % EXCHANGES) == exchange
+        )
+
+    def _hear(self, kind: EventKind, connection: Managed) -> None:
+        """Nobody decides before the device has."""
+        if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
+            self.exchanges[connection.remote_id % EXCHANGES] = connection
+        elif kind is EventKind.ESTABLISHED and self._wish(connection) == listener.LEAVE:
+            self.manager.disconnect(connection, self.now)
+
+
+def _is_about_reply(said: Message) -> bool:
+    """Whether a message decides about a REP, and not about a REQ."""
+    if isinstance(said, cm.REJ):
+        return said.message_rejected == cm.MessageRejected.REP
+    if isinstance(said, cm.MRA):
+        return said.message_mraed == cm.MessageMRAed.REP
+    return isinstance(said, cm.RTU)
+
+
+def _is_told(connection: Managed) -> bool:
+    """Whether the device has told its ID."""
+    return connection.is_active or connection.reply is not None
+
+
+def _is_up_to_time(connection: Managed) -> bool:
+    patience = connection.patience
+    return connection.state in _PASSING or patience.answer * (patience.retries + 1) < PATIENT
+
+
+_PASSING = (State.TIMEWAIT, State.ANSWERED, State.MRA_REP_RCVD)
+"""States that time ends."""
+
+
+NO_QPN = 0xFFFFE0
+"""What stands for a queue pair of which nothing is known."""
+
+FIRST_QPN = 0x300000
+"""In the REPs of the reference; the device has its own."""

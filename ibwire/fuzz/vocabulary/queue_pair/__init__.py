@@ -1,0 +1,1 @@
+"""Cases for a queue pair: its packets, operators, coverage and drill scripts."""

@@ -1,0 +1,160 @@
+"""Makes a case step by step, while it watches what the reference makes of it.
+
+Right traffic brings the connection into states, operators leave what is right there, and
+after the connection has ended a packet or two show that it has. Each case begins with
+another connection: other limits, other rights, PSNs about to wrap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from random import Random
+
+from ibwire.fuzz.case import Connection, Packet, Receive, Step
+from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.queue_pair import response_mutators
+from ibwire.fuzz.vocabulary.queue_pair.messages import answers
+from ibwire.fuzz.vocabulary.queue_pair.request_operators import OPERATORS
+from ibwire.fuzz.vocabulary.queue_pair.response_mutators import LIES
+from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic, following
+from ibwire.rc.connect import ALL_ACCESS
+from ibwire.rc.memory import Access
+
+_ATTACKS = tuple(dict.fromkeys(each.group for each in OPERATORS))
+_LIES = tuple(dict.fromkeys(each.group for each in LIES))
+GROUPS: Mapping[str, Sequence[str]] = {
+    "responder": _ATTACKS,
+    "requester": _LIES,
+    "both": tuple(dict.fromkeys([*_ATTACKS, *_LIES])),
+}
+"""What `--ops` may name, by what is attacked."""
+
+ASKED_FOR = ("pfc",)
+"""Groups that only come when `--ops` names them: they are not about a queue pair, but a port."""
+
+ROLES = ("responder", "requester")
+"""What is attacked."""
+
+LONGEST = {"responder": 80, "requester": 140}
+"""Steps of a case by what is attacked; a requester has to be asked for what it is answered."""
+
+
+class Menu:
+    """The operators of some groups, as often as they weigh; the usual ones if none are named."""
+
+    def __init__(self, ops: Collection[str] = ()) -> None:
+        wanted = [each for each in OPERATORS for _ in range(each.weight)]
+        wanted = [each for each in wanted if _is_wanted(each.group, ops)]
+        self.gentle = [each for each in wanted if not each.fatal]
+        self.fatal = [each for each in wanted if each.fatal]
+        lies = [each for each in LIES for _ in range(each.weight)]
+        self.lies = [each for each in lies if _is_wanted(each.group, ops)]
+
+
+def _is_wanted(group: str, ops: Collection[str]) -> bool:
+    return group in ops if ops else group not in ASKED_FOR
+
+
+class Generator:
+    """One case. rng: of this case alone."""
+
+    def __init__(self, rng: Random, role: str, menu: Menu) -> None:
+        self.rng = rng
+        self.role = role
+        self.connection = _connection(rng)
+        self._queue: deque[Step] = deque()
+        self._traffic = Traffic(rng, self.connection)
+        self._left = rng.randrange(10, LONGEST[role])
+        self._after = rng.choice((0, 1, 1, 2))
+        """Packets that are sent when the connection has ended."""
+        self._menu = menu
+
+    def next(self, reference: Emulation) -> Step | None:
+        """The next step, `None` at the end of the case."""
+        self._left -= 1
+        if self._left < 0:
+            return None
+        if not reference.is_alive:
+            self._after -= 1
+            if self._after < 0:
+                return None
+        while not self._queue:
+            steps = self._attack(reference) if self.role == "responder" else self._lie(reference)
+            self._queue.extend(steps)
+        step = self._queue.popleft()
+        if self.role == "responder" and isinstance(step, Packet) and step.psn == ("expected", 0):
+            self._traffic.sent.append((step, reference.qp.responder.epsn))
+        return step
+
+    def _attack(self, reference: Emulation) -> Sequence[Step]:
+        traffic, menu = self._traffic, self._menu
+        draw = self.rng.random()
+        receives = reference.qp.receives
+        if draw < (0.02 if receives.waiting or receives.current else 0.25):
+            return [Receive(traffic.one_of((1, 2, 4)))]
+        if draw < 0.40 and menu.gentle:
+            chosen = traffic.one_of(menu.gentle)
+        elif draw < 0.47 and menu.fatal:
+            chosen = traffic.one_of(menu.fatal)
+        else:
+            if reference.under_way is not None:
+                return [following(traffic, reference)]
+            return traffic.messages(reference)
+        return chosen.make(traffic, reference)
+
+    def _lie(self, reference: Emulation) -> Sequence[Step]:
+        rng = self.rng
+        draw = rng.random()
+        right = answers(reference)
+        first = next(right, None)
+        if first is None:
+            if draw < 0.8 or reference.device.poll_timeout() is None:
+                return response_mutators.posts(rng, reference)
+            return response_mutators.waits(rng, reference)
+        if draw < 0.04:
+            return response_mutators.posts(rng, reference)
+        if draw < 0.085:
+            return response_mutators.waits(rng, reference)
+        if draw < 0.45 and self._menu.lies:
+            return rng.choice(self._menu.lies).make(rng, reference, [first, *right])
+        if draw < 0.50:
+            return self._traffic.messages(reference)
+        return response_mutators.in_turn([first, *islice(right, rng.choice((0, 1, 3, None, None)))])
+
+
+def _connection(rng: Random) -> Connection:
+    """Attributes of the queue pair, mostly usual ones."""
+    access = int(ALL_ACCESS)
+    if rng.random() < 0.15:
+        access &= ~int(rng.choice(_RIGHTS))
+    mtu = rng.choice((256, 256, 256, 256, 512, 1024))
+    receives, size = rng.choice(((2, 4), (4, 4), (8, 4), (4, 1), (0, 0), (1, 4)))
+    return Connection(
+        mtu=mtu,
+        rq_psn=_psn(rng),
+        sq_psn=_psn(rng),
+        access=access,
+        max_rd_atomic=rng.choice((16, 16, 1, 3, 4)),
+        max_dest_rd_atomic=rng.choice((16, 16, 4, 2, 1, 0) if rng.random() < 0.5 else (16,)),
+        min_rnr_timer=rng.choice((12, 12, 1, 0, 31)),
+        timeout=rng.choice((14, 8, 10, 14, 0)),
+        retry_cnt=rng.choice((7, 7, 3, 1, 0)),
+        rnr_retry=rng.choice((7, 7, 3, 1, 0)),
+        receives=receives,
+        room=size * mtu,
+    )
+
+
+def _psn(rng: Random) -> int:
+    """Where the numbers begin: anywhere, or just before they wrap."""
+    if rng.random() < 0.4:
+        return (1 << 24) - rng.randrange(1, 12)
+    return rng.choice((0, 1, (1 << 23) - 2, rng.getrandbits(24), rng.getrandbits(24)))
+
+
+_RIGHTS = (
+    *(Access.REMOTE_WRITE, Access.REMOTE_READ, Access.REMOTE_ATOMIC),
+    *(Access.FLUSH_GLOBAL | Access.FLUSH_PERSISTENT,),
+)
