@@ -11,7 +11,7 @@ Names of fields:
   precedence over the bare name. The headers before the BTH are `eth`, `vlan` (every tag),
   `ip` (IPv4 or IPv6), `udp`, `grh` and `lrh`; their fields always need the header.
 - The column name (`bth.destqp`) and Wireshark's name (`infiniband.bth.destqp`) of a field
-  are names with a header too. `NAMES` lists all of them.
+  are names with a header too (`ibwire_layers.fields`).
 
 Fields that are not given are right: padding and pad count, the DMA length, all lengths, the
 IPv4 header checksum, ICRC and VCRC. The UDP checksum is 0, which RoCEv2 allows and most
@@ -24,22 +24,23 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from ibwire_layers import crc
 from ibwire_layers import headers as h
 from ibwire_layers.errors import EncodeError
-from ibwire_layers.opcodes import EXTENSION_HEADERS, INFO, name_of
-from ibwire_layers.outer import UDP, VLAN, Ethernet, IPv4, IPv6
+from ibwire_layers.fields import NAMES, change_route, header_kinds
+from ibwire_layers.opcodes import INFO, name_of
+from ibwire_layers.outer import UDP, Ethernet, IPv4
 from ibwire_layers.packet import (
     IBRoute,
     Packet,
-    RoCEv1Route,
     RoCEv2Route,
     Route,
     headers_before_bth,
+    with_ip_checksum,
     with_lengths,
 )
 from ibwire_layers.schema import Header
@@ -151,13 +152,13 @@ def _resolve(
     kinds: its transport headers. sources: values by name, later ones take precedence.
     """
     transport = tuple(kinds)
-    values: Values = {kind: {} for kind in (*transport, *_kinds_of(route))}
+    values: Values = {kind: {} for kind in (*transport, *header_kinds(route))}
     unknown = []
     for source in sources:
         exact: Values = {}
         for name, value in source.items():
             if name in NAMES:
-                targets = [each for each in NAMES[name] if each[0] in values]
+                targets = [(kind, field.name) for kind, field in NAMES[name] if kind in values]
                 for kind, attribute in targets:
                     exact.setdefault(kind, {})[attribute] = value
             else:
@@ -171,38 +172,13 @@ def _resolve(
     return values, unknown
 
 
-def _headers_of(route: Route) -> dict[str, Header | tuple[Header, ...]]:
-    """The headers of a route by attribute, tags as a tuple."""
-    if isinstance(route, RoCEv2Route):
-        found = {"eth": route.eth, "vlans": route.vlans, "ip": route.ip, "udp": route.udp}
-    elif isinstance(route, RoCEv1Route):
-        found = {"eth": route.eth, "vlans": route.vlans, "grh": route.grh}
-    else:
-        found = {"lrh": route.lrh, "grh": route.grh}
-    return {name: header for name, header in found.items() if header}
-
-
-def _kinds_of(route: Route) -> Iterator[type[Header]]:
-    """The classes of the headers of a route."""
-    for header in _headers_of(route).values():
-        yield type(header[0] if isinstance(header, tuple) else header)
-
-
 def _before_bth(route: Route, size: int, icrc: Icrc, values: Values) -> Route:
     """The route of a packet of `size` bytes from BTH to padding, with changed fields."""
     route = with_lengths(route, size - (h.ICRC_SIZE if icrc == "none" else 0))
-    changed: dict[str, Any] = {}
-    for name, header in _headers_of(route).items():
-        if isinstance(header, tuple):
-            changed[name] = tuple(tag.altered(**values[type(tag)]) for tag in header)
-        elif values[type(header)]:
-            changed[name] = header.altered(**values[type(header)])
-    ip = changed.get("ip")
-    if isinstance(route, RoCEv2Route) and isinstance(ip, IPv4) and "checksum" not in values[IPv4]:
-        blank = ip.altered(checksum=0)
-        checksum = crc.internet_checksum(blank.pack() + route.options)
-        changed["ip"] = blank.altered(checksum=checksum)
-    return replace(route, **changed) if changed else route
+    changed = change_route(route, {kind: each for kind, each in values.items() if each})
+    if changed is route or "checksum" in values.get(IPv4, {}):
+        return changed
+    return with_ip_checksum(changed)
 
 
 def _enclosed(transport: bytes, route: Route, icrc: Icrc, values: Values) -> bytes:
@@ -243,24 +219,3 @@ def _unknown_field(name: str, owner: str, values: Values) -> EncodeError:
 @functools.cache
 def _attributes(kind: type[Header]) -> frozenset[str]:
     return frozenset(field.name for field in kind.FIELDS)
-
-
-_HEADERS: tuple[type[Header], ...] = (
-    Ethernet, VLAN, IPv4, IPv6, UDP, h.GRH, h.LRH, h.BTH, *EXTENSION_HEADERS,
-)  # fmt: skip
-
-
-def _catalogue() -> dict[str, tuple[tuple[type[Header], str], ...]]:
-    found: dict[str, tuple[tuple[type[Header], str], ...]] = {}
-    for kind in _HEADERS:
-        for field in kind.FIELDS:
-            own = f"{kind.KEY}.{field.name}", f"{kind.__name__.lower()}.{field.name}"
-            either_ip = f"ip.{field.name}" if kind is IPv6 else None
-            for name in {*own, either_ip, field.key, field.wireshark} - {None}:
-                assert name is not None
-                found[name] = (*found.get(name, ()), (kind, field.name))
-    return found
-
-
-NAMES = _catalogue()
-"""Name with a header -> header class and attribute, several where Wireshark has one name."""

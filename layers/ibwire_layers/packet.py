@@ -297,7 +297,14 @@ def with_lengths(route: Route, transport_size: int) -> Route:
     if isinstance(route.ip, IPv6):
         return replace(route, udp=udp, ip=replace(route.ip, payload_length=after))
     words = (IPv4.SIZE + len(route.options)) // 4
-    ip = replace(route.ip, ihl=words, total_length=IPv4.SIZE + after, checksum=0)
-    return replace(
-        route, udp=udp, ip=replace(ip, checksum=crc.internet_checksum(ip.pack() + route.options))
-    )
+    ip = replace(route.ip, ihl=words, total_length=IPv4.SIZE + after)
+    return with_ip_checksum(replace(route, udp=udp, ip=ip))
+
+
+def with_ip_checksum(route: Route) -> Route:
+    """The route with the right IPv4 header checksum, if it has an IPv4 header."""
+    if not isinstance(route, RoCEv2Route) or not isinstance(route.ip, IPv4):
+        return route
+    ip = replace(route.ip, checksum=0)
+    checksum = crc.internet_checksum(ip.pack() + route.options)
+    return replace(route, ip=replace(ip, checksum=checksum))

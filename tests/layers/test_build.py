@@ -11,8 +11,9 @@ import pytest
 
 from ibwire_layers import headers as h
 from ibwire_layers import outer
-from ibwire_layers.build import NAMES, build, build_packet, enclose
+from ibwire_layers.build import build, build_packet, enclose
 from ibwire_layers.errors import EncodeError
+from ibwire_layers.fields import NAMES, change, changes_of
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import EtherType, LinkType
 from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv1Route, RoCEv2Route, Route
@@ -308,6 +309,46 @@ def test_enclosed_bytes_have_no_fields_but_those_of_the_route(name: str) -> None
 
     with pytest.raises(EncodeError, match="this route"):
         enclose(bytes(12), **names)
+
+
+# Other values in a packet.
+
+
+@every_route
+def test_changed_fields_are_the_only_difference(route: Route) -> None:
+    packet = build_packet(OpCode.RC_RDMA_WRITE_ONLY, route=route, payload=b"hello")
+
+    found = change(packet, changes_of({"bth.psn": 9, "reth.va": 5, "aeth.msn": 1}))
+
+    assert found.bth == replace(packet.bth, psn=9)
+    assert found.extensions == (h.RETH(va=5, dma_len=5),)
+    assert found == replace(packet, bth=found.bth, extensions=found.extensions)
+
+
+def test_checksum_is_not_adapted_to_changed_fields() -> None:
+    packet = build_packet(OpCode.CNP, route=ROUTE4)
+
+    found = change(packet, changes_of({"ip.ttl": 9}))
+
+    assert isinstance(packet.route, RoCEv2Route)
+    assert found.route == replace(packet.route, ip=replace(packet.route.ip, ttl=9))
+
+
+def test_packet_without_the_fields_is_the_same_object() -> None:
+    packet = build_packet(OpCode.CNP, route=ROUTE1)
+
+    assert change(packet, changes_of({"ip.ttl": 9, "reth.va": 1, "vlan.pcp": 2})) is packet
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("bth.psm", 1), ("psn", 1), ("bth.psn", 1 << 24), ("bth.psn", -1), ("bth.psn", True)],
+)
+def test_change_that_cannot_be_is_named(name: str, value: int) -> None:
+    with pytest.raises(EncodeError) as error:
+        changes_of({name: value})
+
+    assert error.value.field == name
 
 
 def test_example_of_the_readme_runs() -> None:
