@@ -20,6 +20,7 @@ from ibwire.impair.match import RESPONSES, Pick
 from ibwire.impair.stages import Passing
 from ibwire_layers import headers as h
 from ibwire_layers import outer, psn
+from ibwire_layers.build import build
 from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.packet import Packet, RoCEv1Route, RoCEv2Route
 from ibwire_layers.syndrome import AckKind, NakCode
@@ -157,12 +158,17 @@ class QueuePairAnswer:
         route = _back(packet, self._dscp)
         if to_qp is None or route is None:
             return None
-        bth = h.BTH(OpCode.CNP, pkey=packet.bth.pkey, dest_qp=to_qp, becn=1)
-        extensions: tuple[h.CNPReserved | h.AETH, ...] = (h.CNPReserved(),)
-        if self._syndrome is not None:
-            bth = replace(bth, opcode=_acknowledge(packet), psn=packet.bth.psn, becn=0)
-            extensions = (h.AETH(syndrome=self._syndrome, msn=self._partners.msn(to_qp)),)
-        return Packet(route, bth, extensions).repaired().build()
+        if self._syndrome is None:
+            return build(OpCode.CNP, route=route, pkey=packet.bth.pkey, dest_qp=to_qp, becn=1)
+        return build(
+            _acknowledge(packet),
+            route=route,
+            pkey=packet.bth.pkey,
+            dest_qp=to_qp,
+            psn=packet.bth.psn,
+            syndrome=self._syndrome,
+            msn=self._partners.msn(to_qp),
+        )
 
 
 class PFCAnswer:

@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
 
 from ibwire.base.errors import DecodeError, EncodeError
 from ibwire.base.node import Frame, Stage
@@ -19,9 +18,9 @@ from ibwire.base.units import MS, Time
 from ibwire.impair.match import Pick, always, locate
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
+from ibwire_layers.fields import change, changes_of
 from ibwire_layers.outer import LinkType
-from ibwire_layers.packet import IBRoute, Packet, RoCEv1Route, RoCEv2Route
-from ibwire_layers.schema import Field, Header
+from ibwire_layers.packet import Packet
 from ibwire_layers.walk import walk
 
 Passing = Iterable[tuple[Time, Frame]]
@@ -267,11 +266,10 @@ class Repair(StrEnum):
 
 
 class Rewrite:
-    """Fields of packets get other values.
+    """Sets fields of packets to other values.
 
-    fields: "header.attribute" -> value, with the names of the classes in
-    `ibwire_layers` in lower case: `{"bth.psn": 5, "ipv4.ttl": 1}`. A packet that has
-    none of these headers passes untouched, so do frames without a BTH.
+    fields: values by name, as `ibwire_layers.fields` has them: `{"bth.psn": 5, "ip.ttl": 1}`.
+    A packet that has none of these headers passes unchanged, and so does a frame without a BTH.
     """
 
     def __init__(
@@ -290,12 +288,7 @@ class Rewrite:
         self.repair = Repair(repair)
         self._link_type = link_type
         self.hits = 0
-        self._changes: dict[type[Header], dict[str, Any]] = {}
-        for name, value in fields.items():
-            kind, field = _field_named(name)
-            if not isinstance(value, int) or isinstance(value, bool) or value >> field.width:
-                raise EncodeError(name, value, f"a number of {field.width} bits")
-            self._changes.setdefault(kind, {})[field.name] = value
+        self._changes = changes_of(fields)
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
         """The frame, with its new values."""
@@ -305,7 +298,7 @@ class Rewrite:
             packet = Packet.parse(frame, self._link_type, strict=False)
         except DecodeError:
             return ((0, frame),)
-        changed = self._changed(packet)
+        changed = change(packet, self._changes)
         if changed is packet:
             return ((0, frame),)
         try:
@@ -321,24 +314,6 @@ class Rewrite:
         if self.repair is Repair.ICRC and packet.icrc:
             return replace(packet, icrc=None, vcrc=None if packet.vcrc else b"")
         return packet
-
-    def _changed(self, packet: Packet) -> Packet:
-        """The packet with other values, itself when it has none of the headers."""
-        changes = self._changes
-        route = packet.route
-        parts: dict[str, Any] = {}
-        for name in _ROUTE_HEADERS[type(route)]:
-            header = getattr(route, name)
-            if type(header) in changes:
-                parts[name] = _with(header, changes)
-        if outer.VLAN in changes and not isinstance(route, IBRoute) and route.vlans:
-            parts["vlans"] = tuple(_with(tag, changes) for tag in route.vlans)
-        whole: dict[str, Any] = {"route": replace(route, **parts)} if parts else {}
-        if h.BTH in changes:
-            whole["bth"] = _with(packet.bth, changes)
-        if any(type(header) in changes for header in packet.extensions):
-            whole["extensions"] = tuple(_with(header, changes) for header in packet.extensions)
-        return replace(packet, **whole) if whole else packet
 
 
 def _at_least(field: str, value: object, low: int) -> int:
@@ -383,40 +358,9 @@ def _ip_header(frame: Frame) -> int:
     return -1
 
 
-def _with(header: Any, changes: Mapping[type[Header], Mapping[str, Any]]) -> Any:
-    """A header with the values that are meant for headers of its kind."""
-    return replace(header, **changes.get(type(header), {}))
-
-
-def _field_named(name: object) -> tuple[type[Header], Field]:
-    header_name, _, field_name = name.partition(".") if isinstance(name, str) else ("", "", "")
-    kind = _HEADERS.get(header_name)
-    if kind is None:
-        raise EncodeError(str(name), name, f"a field of one of {', '.join(_HEADERS)}")
-    for field in kind.FIELDS:
-        if field.name == field_name and not field.is_octets and not field.is_array:
-            return kind, field
-    numbers = (f.name for f in kind.FIELDS if not f.is_octets and not f.is_array)
-    raise EncodeError(str(name), name, f"one of {header_name}'s {', '.join(numbers)}")
-
-
 _CE = 3
 _NOT_ECT = 0
 _TAGS = tuple(
     tag.to_bytes(2)
     for tag in (outer.EtherType.VLAN, outer.EtherType.QINQ, outer.EtherType.QINQ_OLD)
 )
-
-_ROUTE_HEADERS = {
-    RoCEv2Route: ("eth", "ip", "udp"),
-    RoCEv1Route: ("eth", "grh"),
-    IBRoute: ("lrh", "grh"),
-}
-
-_HEADERS: dict[str, type[Header]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        *(outer.Ethernet, outer.VLAN, outer.IPv4, outer.IPv6, outer.UDP, h.LRH, h.GRH, h.BTH),
-        *opcodes.EXTENSION_HEADERS,
-    )
-}
