@@ -206,4 +206,4 @@ def _packets(finding: Finding) -> str:
 
 def _about(rule: Rule) -> str:
     habit = f"; a habit of {', '.join(rule.habits)}" if rule.habits else ""
-    return f"  [{rule.section}{habit}]"
+    return f"  [{rule.section}; {rule.reference}{habit}]"

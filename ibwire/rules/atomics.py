@@ -14,24 +14,24 @@ from ibwire_layers.opcodes import INFO, Operation, name_of
 
 ALIGNED = Rule(
     "atomics.aligned",
-    "The address of an atomic or of an ATOMIC WRITE is a multiple of 8.",
+    "The address of an atomic or ATOMIC WRITE is a multiple of 8.",
     Severity.ERROR,
     "IBA 9.7.4",
-    "rxe_mr.c rxe_mr_do_atomic_op; NAK 0x61 in probe-odd-frames",
+    "docs/reference/transport.md#atomic-alignment; NAK 0x61 in probe-odd-frames",
 )
 SAME = Rule(
     "atomics.same",
-    "An atomic that is sent again has the address, R_Key and operands of the first time.",
+    "A retransmitted atomic has the same address, R_Key and operands.",
     Severity.ERROR,
     "IBA 9.7.5.1.4",
-    "qib_rc.c and rxe_resp.c answer a duplicate from what was saved",
+    "docs/reference/transport.md#duplicate-atomic",
 )
 ONCE = Rule(
     "atomics.once",
-    "An atomic is executed once: every answer to it holds the same original value.",
+    "An atomic is executed once: every response to it holds the same original value.",
     Severity.ERROR,
     "IBA 9.7.5.1.4",
-    "rxe_resp.c duplicate_request; drop-atomic-ack",
+    "docs/reference/transport.md#duplicate-atomic; rxe_resp.c duplicate_request; drop-atomic-ack",
 )
 
 RULES = (ALIGNED, SAME, ONCE)
@@ -97,9 +97,9 @@ class Atomics(Law):
         if (packet.opcode, packet.va, packet.rkey) != (first.opcode, first.va, first.rkey):
             found = f"{name_of(packet.opcode)} at 0x{packet.va:x}, R_Key 0x{packet.rkey:x}"
             expected = f"{name_of(first.opcode)} at 0x{first.va:x}, R_Key 0x{first.rkey:x}"
-            yield SAME, f"{found} sent again, expected {expected}", packet
+            yield SAME, f"{found} retransmitted, expected {expected}", packet
         elif operands != before:
-            found = f"{name_of(packet.opcode)} sent again with {_words(operands)}"
+            found = f"{name_of(packet.opcode)} retransmitted with {_words(operands)}"
             yield SAME, f"{found}, expected {_words(before)}", packet
 
     def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:

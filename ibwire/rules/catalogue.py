@@ -19,14 +19,14 @@ from ibwire.rules.life import Law, Life
 from ibwire.rules.packet import PacketRule
 
 FAMILIES = {
-    "sequences": "Opcodes in order",
-    "lengths": "Payload, padding, lengths",
-    "psn_acks": "PSNs, acknowledgements, MSN",
+    "sequences": "Order of opcodes",
+    "lengths": "Payload, padding and lengths",
+    "psn_acks": "PSNs, ACKs, MSN",
     "naks": "NAKs and RNR NAKs",
     "credits": "End-to-end credits",
     "reads": "RDMA READ",
     "atomics": "Atomic operations",
-    "repeat": "Sending again",
+    "repeat": "Retransmission",
     "congestion": "Congestion notification",
     "integrity": "ICRC and header bits",
 }

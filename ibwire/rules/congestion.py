@@ -22,17 +22,17 @@ FORM = Rule(
 )
 PACE = Rule(
     "congestion.cnp-pace",
-    "CNPs to one queue pair keep a distance; a sender slows down at most once in 4 microseconds.",
+    "CNPs to one queue pair are at least 4 microseconds apart; a sender ignores those in between.",
     Severity.NOTE,
     "IBA annex A17.9",
-    "rate_reduce_monitor_period of NVIDIA adapters; DCQCN has 50 microseconds",
+    "docs/reference/congestion.md#rate-cut",
 )
 UNANSWERED = Rule(
     "congestion.no-cnp",
-    "Packets that were marked with congestion are answered with CNPs.",
+    "Packets with a CE mark are answered with CNPs.",
     Severity.WARNING,
     "IBA annex A17.9",
-    "rxe sends none: ecn-ce",
+    "docs/reference/congestion.md#cnp-pacing; rxe sends none: ecn-ce",
     ("rxe",),
 )
 

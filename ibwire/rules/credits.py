@@ -20,24 +20,24 @@ from ibwire_layers.syndrome import INVALID_CREDITS, AckKind, code, credits, kind
 
 LIMIT = Rule(
     "credits.limit",
-    "At most one message is begun beyond the credits that the responder has given.",
+    "At most one message is begun beyond the credits of the responder.",
     Severity.ERROR,
     "IBA 9.7.7.2",
-    "rdmavt rc.c, qib_rc.c; docs/reference/habits.md#hns-credits",
+    "docs/reference/transport.md#limited-message; docs/reference/habits.md#hns-credits",
 )
 ASK = Rule(
     "credits.ask",
-    "The one message beyond the credits asks for an acknowledgement with its first packet.",
+    "The first packet of a message beyond the credits asks for an ACK.",
     Severity.ERROR,
     "IBA 9.7.7.2.5",
-    "docs/reference/habits.md#hns-credits",
+    "docs/reference/transport.md#limited-message; docs/reference/habits.md#hns-credits",
 )
 FIRST_ALONE = Rule(
     "credits.first-alone",
-    "Of the one message beyond the credits only the first packet is sent until credits come.",
+    "Of a message beyond the credits only the first packet is sent before credits arrive.",
     Severity.WARNING,
     "IBA 9.7.7.2.5",
-    "rdmavt and hns send it whole: docs/reference/habits.md#hns-credits",
+    "docs/reference/transport.md#limited-message; rdmavt and hns send it whole",
     ("rdmavt", "hns"),
 )
 
@@ -90,7 +90,7 @@ class Credits(Law):
             self.asking = None
             if self._is_usual(FIRST_ALONE):
                 found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-                yield FIRST_ALONE, f"{found} without waiting for the answer to FIRST", packet
+                yield FIRST_ALONE, f"{found} without waiting for the response to FIRST", packet
 
     def _begin(self, packet: Seen) -> Iterable[Breach]:
         before = self.messages.before
@@ -107,7 +107,7 @@ class Credits(Law):
         self._begun += 1
         if beyond > 1:
             if self._is_usual(LIMIT):
-                found = f"message {number} is begun"
+                found = f"message {number} begun"
                 yield LIMIT, f"{found}, expected at most {(self.limit + 1) & MASK}", packet
         elif beyond == 1:
             if not packet.ack_req and self._is_usual(ASK):

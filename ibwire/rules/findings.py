@@ -11,6 +11,7 @@ asked for, so that clean traffic yields nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -59,6 +60,12 @@ class Rule:
     """The habit is in every packet of these implementations and harms nobody."""
     least: int = 1
     """So many packets at one place break it; fewer may be bit errors that no ICRC shows."""
+
+    @property
+    def reference(self) -> str:
+        """The entry of docs/reference that explains the law."""
+        found = re.search(r"docs/reference/[\w-]+\.md#[\w-]+", self.source)
+        return found[0] if found else ""
 
     @property
     def family(self) -> str:

@@ -17,42 +17,42 @@ ICRC = Rule(
     "A sender puts the right ICRC on its packets.",
     Severity.ERROR,
     "IBA 7.8.1, annex A17.3.3",
-    "rxe_icrc.c; every frame of the captures that was not damaged on purpose",
+    "docs/reference/wire-formats.md#icrc; all captures but frames damaged on purpose",
 )
 DAMAGED = Rule(
     "integrity.damaged",
-    "Packets arrive as they were sent; the receiver drops others.",
+    "Packets arrive as they were sent; a receiver drops damaged packets.",
     Severity.NOTE,
     "IBA 7.8.1",
-    "corrupt-both-3pc",
+    "docs/reference/transport.md#check-icrc; corrupt-both-3pc",
 )
 PAD_BYTES = Rule(
     "integrity.pad-bytes",
-    "The bytes that pad a payload are zero.",
+    "Padding bytes are 0.",
     Severity.WARNING,
     "IBA 9.2.4",
-    "rxe_req.c finish_packet; rcx-all-ops",
+    "docs/reference/wire-formats.md#padding; rcx-all-ops",
 )
 TVER = Rule(
     "integrity.tver",
-    "The transport header version is 0.",
+    "The transport version is 0.",
     Severity.ERROR,
     "IBA 9.2.5, 9.6.1.1",
-    "rxe_recv.c hdr_check; dropped in probe-odd-frames",
+    "docs/reference/wire-formats.md#transport-version; dropped in probe-odd-frames",
 )
 RESERVED = Rule(
     "integrity.reserved",
     "The 7 reserved bits beside AckReq are 0.",
     Severity.WARNING,
     "IBA 9.2",
-    "accepted by rxe: probe-odd-frames",
+    "docs/reference/wire-formats.md#reserved-bits; accepted by rxe: probe-odd-frames",
 )
 BYTE_4 = Rule(
     "integrity.byte-4",
     "The 6 reserved bits beside FECN and BECN are 0.",
     Severity.WARNING,
     "IBA 9.2, annex A17.3.3",
-    "hns sends 0x10 in requests: docs/reference/habits.md#hns-headers",
+    "docs/reference/wire-formats.md#reserved-bits; docs/reference/habits.md#hns-headers",
     ("hns",),
     is_trait=True,
     least=4,
@@ -62,23 +62,24 @@ MIG_REQ = Rule(
     "MigReq is 1 unless path migration is armed.",
     Severity.WARNING,
     "IBA 17.2.8",
-    "rxe sends 0 in every packet: all captures; Intel E810 (Lumina)",
+    "docs/reference/transport.md#migration; docs/reference/habits.md#mig-req",
     ("rxe", "e810"),
     is_trait=True,
 )
 P_KEY = Rule(
     "integrity.p-key",
-    "A P_Key names a partition: its lower 15 bits are not 0.",
+    "The lower 15 bits of a P_Key are not all 0.",
     Severity.ERROR,
     "IBA 10.9.2",
-    "dropped by rxe: probe-odd-frames",
+    "docs/reference/wire-formats.md#partition-key; dropped by rxe: probe-odd-frames",
 )
 SOLICITED = Rule(
     "integrity.se",
-    "The solicited event bit stands only in the last packet of a SEND or WRITE WITH IMMEDIATE.",
+    "The solicited event bit is set only in the last packet of a SEND or WRITE with "
+    "immediate data.",
     Severity.WARNING,
     "IBA 9.2.3",
-    "rxe_req.c init_req_packet; rcx-all-ops",
+    "docs/reference/transport.md#solicited-event; rcx-all-ops",
 )
 
 RULES = (ICRC, DAMAGED, PAD_BYTES, TVER, RESERVED, BYTE_4, MIG_REQ, P_KEY, SOLICITED)

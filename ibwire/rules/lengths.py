@@ -28,14 +28,14 @@ FULL_SIZE = Rule(
     "FIRST and MIDDLE packets carry exactly the path MTU: 256, 512, 1024, 2048 or 4096 bytes.",
     Severity.ERROR,
     "IBA 9.7.4, C9-92",
-    "rxe_resp.c rxe_resp_check_length; probe-odd-frames",
+    "docs/reference/transport.md#segmentation; rxe_resp.c rxe_resp_check_length; probe-odd-frames",
 )
 LAST_EMPTY = Rule(
     "lengths.last",
     "A LAST packet carries at least one byte.",
     Severity.ERROR,
     "IBA 9.7.4, C9-92",
-    "rxe_req.c next_opcode: a message of k path MTUs ends with a full packet",
+    "docs/reference/transport.md#segmentation; rxe_req.c next_opcode",
 )
 LIMIT = Rule(
     "lengths.limit",
@@ -49,14 +49,14 @@ PATH_MTU = Rule(
     "All FIRST and MIDDLE packets of a connection have one size, and no packet is larger.",
     Severity.ERROR,
     "IBA 9.7.4, C9-92",
-    "rxe_resp.c rxe_resp_check_length; not checked by rxe 6.1: probe-odd-frames",
+    "docs/reference/transport.md#packet-length; not checked by rxe 6.1: probe-odd-frames",
 )
 PADDING = Rule(
     "lengths.padding",
     "Payload and padding together are a multiple of 4 bytes.",
     Severity.ERROR,
     "IBA 9.2.4",
-    "rxe_req.c init_req_packet; rcx-all-ops, probe-odd-frames",
+    "docs/reference/wire-formats.md#padding; rcx-all-ops, probe-odd-frames",
 )
 MESSAGE = Rule(
     "lengths.message",
@@ -67,24 +67,24 @@ MESSAGE = Rule(
 )
 WRITE = Rule(
     "lengths.write",
-    "The packets of an RDMA WRITE hold together as many bytes as its RETH says.",
+    "The packets of an RDMA WRITE hold as many bytes together as its RETH says.",
     Severity.ERROR,
     "IBA 9.7.4",
-    "rxe_resp.c check_rkey; NAK 0x61 in probe-odd-frames",
+    "docs/reference/transport.md#write-length; rxe_resp.c check_rkey; NAK 0x61 in probe-odd-frames",
 )
 EIGHT = Rule(
     "lengths.atomic-write",
-    "An ATOMIC WRITE carries 8 bytes and says so in its RETH.",
+    "An ATOMIC WRITE carries 8 bytes, and its RETH says 8.",
     Severity.ERROR,
     "IBA annex A19",
     "docs/reference/transport.md#atomic-write",
 )
 HEADERS = Rule(
     "lengths.headers",
-    "The lengths of IP, UDP and LRH agree, and leave room for what the opcode asks for.",
+    "The lengths in IP, UDP and LRH agree, and leave room for the headers of the opcode.",
     Severity.ERROR,
     "IBA 9.6.1, annex A17",
-    "rxe_recv.c rxe_rcv; docs/reference/wire-formats.md#minimum-length",
+    "docs/reference/wire-formats.md#minimum-length; rxe_recv.c rxe_rcv",
 )
 
 RULES = (
@@ -154,7 +154,7 @@ PACKET_RULES = (
     PacketRule(
         FULL_SIZE,
         _is_partial,
-        lambda chunk, row: f"{_payload(chunk, row)}, which is no path MTU",
+        lambda chunk, row: f"{_payload(chunk, row)}, which is not a path MTU",
     ),
     PacketRule(
         LAST_EMPTY,
@@ -203,12 +203,12 @@ class PathMtu(Law):
         if packet.opcode in FULL and packet.size in MTUS:
             yield (
                 PATH_MTU,
-                f"{name_of(packet.opcode)} with {packet.size} bytes, before {mtu}",
+                f"{name_of(packet.opcode)} with {packet.size} bytes, earlier ones with {mtu}",
                 packet,
             )
         elif packet.opcode not in FULL and mtu < packet.size <= LARGEST:
             found = f"{name_of(packet.opcode)} with {packet.size} bytes"
-            yield PATH_MTU, f"{found}, where the path MTU is {mtu}", packet
+            yield PATH_MTU, f"{found}, but the path MTU is {mtu}", packet
 
     response = request
 

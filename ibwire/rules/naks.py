@@ -18,70 +18,71 @@ from ibwire_layers.syndrome import RNR_TIMER_US, AckKind, NakCode, code, describ
 
 ONCE = Rule(
     "naks.once",
-    "A missing packet is NAKed once, until it comes.",
+    "A missing packet is NAKed only once until it arrives.",
     Severity.ERROR,
     "IBA 9.7.5.1, 9.9.3",
-    "rxe_resp.c check_psn; qib_rc.c rc_rcv_error; drop-one-middle",
+    "docs/reference/transport.md#psn-ahead; rxe_resp.c check_psn; drop-one-middle",
 )
 AFTER_DUPLICATE = Rule(
     "naks.after-duplicate",
-    "A duplicate of an older packet does not make a missing one be NAKed again.",
+    "After a duplicate of an older packet a missing packet is not NAKed again.",
     Severity.WARNING,
     "IBA 9.7.5.1, 9.9.3",
-    "qib_rc.c qib_rc_rcv_error forgets the NAK with any duplicate",
+    "docs/reference/transport.md#psn-ahead; docs/reference/habits.md#nak-latch; qib_rc.c "
+    "qib_rc_rcv_error",
     ("rdmavt",),
 )
 AFTER_RNR = Rule(
     "naks.after-rnr",
-    "What follows a packet that was refused for want of a receive buffer is dropped silently.",
+    "Packets behind one that was refused with an RNR NAK are dropped without a NAK.",
     Severity.ERROR,
     "IBA 9.7.5.2.8",
-    "rxe sends one sequence NAK after each RNR NAK: rnr-multi-packet; qib r_nak_state",
+    "docs/reference/transport.md#rnr-tail; docs/reference/habits.md#rxe-rnr-nak",
     ("rxe",),
 )
 ACKNOWLEDGED = Rule(
     "naks.acknowledged",
-    "What was acknowledged is not NAKed.",
+    "A packet that was acknowledged is not NAKed.",
     Severity.ERROR,
     "IBA 9.7.5.1",
-    "a sequence NAK names the expected PSN: rxe_resp.c check_psn",
+    "docs/reference/transport.md#response-psn; rxe_resp.c check_psn",
 )
 RNR_WAIT = Rule(
     "naks.rnr-wait",
-    "After an RNR NAK the requester waits at least as long as its timer code says.",
+    "After an RNR NAK the requester waits at least the time of its timer code.",
     Severity.ERROR,
     "IBA 9.7.5.2.8",
-    "rnr-late-recv, rnr-multi-packet; Oracle PSIF is known to wait 500 times too short",
+    "docs/reference/transport.md#rnr-wait; docs/reference/habits.md#psif-rnr",
 )
 RNR_NEW = Rule(
     "naks.rnr-new",
     "While the requester waits after an RNR NAK it sends no new requests.",
     Severity.WARNING,
     "IBA 9.7.5.2.8",
-    "rxe sends what is queued: rnr-multi-packet",
+    "docs/reference/transport.md#rnr-wait; docs/reference/habits.md#rxe-rnr-wait; rnr-multi-packet",
     ("rxe",),
 )
 SILENCE = Rule(
     "naks.silence",
-    "After a NAK that ends the connection the responder answers nothing more.",
+    "After a NAK that ends the connection the responder sends no further response.",
     Severity.ERROR,
     "IBA 9.9.3",
-    "rxe_resp.c; nak-bad-rkey-write-multi",
+    "docs/reference/transport.md#after-fatal-nak; nak-bad-rkey-write-multi",
 )
 CODE = Rule(
     "naks.code",
-    "An AETH syndrome is an ACK, an RNR NAK, or a NAK with a code that is defined for the service.",
+    "An AETH syndrome is an ACK, an RNR NAK, or a NAK with a code defined for the service.",
     Severity.ERROR,
     "IBA 9.7.5.2",
     "docs/reference/transport.md#aeth",
 )
 TOO_LONG = Rule(
     "naks.too-long",
-    "A SEND that is longer than the receive buffer is an invalid request (NAK 0x61); NAK 0x63 "
-    "speaks of the responder's own memory.",
+    "A SEND longer than the receive buffer draws NAK invalid request (0x61); NAK 0x63 means"
+    " a fault of the responder's own memory.",
     Severity.NOTE,
     "IBA 9.9.3",
-    "rxe answers 0x63: nak-send-too-big",
+    "docs/reference/transport.md#receive-too-short; docs/reference/habits.md#rxe-send-too-long",
     ("rxe",),
 )
 
@@ -245,13 +246,13 @@ class Refusals(Law):
             return
         if self.life.was_answered_later(front, packet):
             found = f"NAK of PSN {packet.psn}"
-            yield ACKNOWLEDGED, f"{found}, {front.psn} had been acknowledged", packet
+            yield ACKNOWLEDGED, f"{found}, although {front.psn} had been acknowledged", packet
 
     def _twice(self, missing: Seen, packet: Seen) -> Breach:
-        found = f"PSN {packet.psn} NAKed again (first in packet {missing.number})"
+        found = f"PSN {packet.psn} NAKed again (first NAK: packet {missing.number})"
         if self.duplicates:
             return AFTER_DUPLICATE, f"{found} after a duplicate of an older packet", packet
-        return ONCE, f"{found}, and not sent in between", packet
+        return ONCE, f"{found}, although it was not sent in between", packet
 
     def _is_no_accident(self, packet: Seen) -> bool:
         """Whether a NAK was sent again for nothing.

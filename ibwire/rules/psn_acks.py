@@ -17,62 +17,64 @@ from ibwire_layers.syndrome import AckKind, kind
 
 MSN = Rule(
     "psn_acks.msn",
-    "The MSN of a response counts the messages that were completed, each new one once.",
+    "The MSN of a response is the number of completed messages, each counted once.",
     Severity.ERROR,
     "IBA 9.7.5.1, C9-148",
-    "rxe_resp.c execute; qib_rc.c qib_rc_rcv; all RC captures",
+    "docs/reference/transport.md#msn; rxe_resp.c execute; qib_rc.c qib_rc_rcv; all RC captures",
 )
 SENT = Rule(
     "psn_acks.sent",
-    "A response names a PSN that was sent.",
+    "A response has the PSN of a request that was sent.",
     Severity.ERROR,
     "IBA 9.7.5.1",
-    "qib_rc.c qib_rc_rcv_resp drops others",
+    "docs/reference/transport.md#response-unsent; qib_rc.c qib_rc_rcv_resp drops others",
 )
 EARLY = Rule(
     "psn_acks.early",
-    "A request is acknowledged after it was sent, unless the capture's clocks disagree.",
+    "A request is acknowledged after it was sent, unless the clocks of the capture disagree.",
     Severity.WARNING,
     "IBA 9.7.5.1",
-    "qib_rc.c qib_rc_rcv_resp drops others",
+    "docs/reference/transport.md#response-unsent; qib_rc.c qib_rc_rcv_resp drops others",
 )
 BEFORE_FIRST = Rule(
     "psn_acks.before-first",
-    "The acknowledgement of a duplicate names the newest PSN that was executed.",
+    "The ACK of a duplicate has the newest PSN that was executed.",
     Severity.WARNING,
     "IBA 9.7.5.1.4, C9-105",
-    "rxe names 0xFFFFFF before the first SEND, WRITE or atomic: probe-odd-frames",
+    "docs/reference/transport.md#duplicate-write; "
+    "docs/reference/habits.md#rxe-duplicate-ack: 0xFFFFFF before the first SEND, WRITE or atomic",
     ("rxe",),
 )
 STALE = Rule(
     "psn_acks.stale",
-    "The PSNs of acknowledgements do not go back.",
+    "The PSNs of ACKs do not go back.",
     Severity.WARNING,
     "IBA 9.7.5.1",
-    "the PSN of rxe's ACKs does not move with READs: probe-odd-frames; qib_rc.c qib_rc_rcv_error",
+    "docs/reference/transport.md#duplicate-write; "
+    "docs/reference/habits.md#rxe-duplicate-ack; qib_rc.c qib_rc_rcv_error",
     ("rxe", "rdmavt"),
 )
 KIND = Rule(
     "psn_acks.kind",
-    "A READ is answered by READ responses, an atomic by ATOMIC ACKNOWLEDGE, FLUSH and ATOMIC "
-    "WRITE by an empty READ RESPONSE ONLY, and nothing else by any of them.",
+    "A READ is answered by READ responses, an atomic by ATOMIC ACKNOWLEDGE, FLUSH and "
+    "ATOMIC WRITE by an empty READ RESPONSE ONLY, and other requests by none of these.",
     Severity.ERROR,
     "IBA 9.7.5.1",
     "rxe_resp.c acknowledge; docs/reference/transport.md#response-kinds",
 )
 ASKED = Rule(
     "psn_acks.ack-req",
-    "Only requests of reliable services ask for an acknowledgement.",
+    "Only requests of reliable services ask for an ACK.",
     Severity.WARNING,
     "IBA 9.2.1",
     "docs/reference/transport.md#ack-request",
 )
 ASKED_MAD = Rule(
     "psn_acks.ack-req-mad",
-    "Management datagrams do not ask for an acknowledgement.",
+    "Management datagrams do not ask for an ACK.",
     Severity.WARNING,
     "IBA 9.2.1",
-    "rxe sets AckReq on QP1: cm-rping; native IB does not: docs/reference/habits.md#native-capture",
+    "rxe sets AckReq on QP1, native InfiniBand does not: docs/reference/habits.md#rxe-cm",
     ("rxe",),
     is_trait=True,
 )
@@ -258,7 +260,7 @@ class Acknowledged(Law):
         if is_ack and packet.psn == MASK and abs(psn - half.next) > NEARBY:
             yield (
                 BEFORE_FIRST,
-                f"ACK of PSN 0xFFFFFF, where {(half.next - 1) & MASK} was sent last",
+                f"ACK of PSN 0xFFFFFF, but {(half.next - 1) & MASK} was sent last",
                 packet,
             )
             return
@@ -280,7 +282,7 @@ class Acknowledged(Law):
         assert half.next is not None
         if psn - half.next > MAX_UNSEEN:
             found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-            yield SENT, f"{found}, where {(half.next - 1) & MASK} was sent last", packet
+            yield SENT, f"{found}, but {(half.next - 1) & MASK} was sent last", packet
         elif kind(packet.syndrome) is AckKind.ACK and packet.opcode in _AETH:
             self.ahead = psn
 
@@ -314,4 +316,4 @@ class Kind(Law):
         if self.life.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
             return
         found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-        yield KIND, f"{found}, where {name_of(request.opcode)} was sent", packet
+        yield KIND, f"{found}, but {name_of(request.opcode)} was sent", packet

@@ -13,47 +13,50 @@ from ibwire_layers.psn import MASK
 
 ORDER = Rule(
     "reads.order",
-    "The responses of a READ are FIRST, MIDDLE ..., LAST, or ONLY, one for each PSN it reserves.",
+    "The responses of a READ are FIRST, MIDDLE ..., LAST, or ONLY, one for each PSN that it"
+    " reserves.",
     Severity.ERROR,
     "IBA 9.7.2, 9.7.5.1",
-    "rxe_comp.c check_ack; qib_rc.c qib_rc_rcv_resp; read-bw",
+    "docs/reference/transport.md#read-response-order; rxe_comp.c check_ack; qib_rc.c "
+    "qib_rc_rcv_resp",
 )
 SIZE = Rule(
     "reads.size",
-    "FIRST and MIDDLE responses of a READ fill the path MTU, LAST and ONLY hold what is left.",
+    "FIRST and MIDDLE responses of a READ carry the path MTU, LAST and ONLY the rest.",
     Severity.ERROR,
     "IBA 9.7.5.1",
-    "qib_rc.c qib_rc_rcv_resp",
+    "docs/reference/transport.md#read-response-length; qib_rc.c qib_rc_rcv_resp",
 )
 FROM_MIDDLE = Rule(
     "reads.replay",
-    "A READ that is asked for again from a later PSN is answered beginning with FIRST or ONLY.",
+    "The responses to a READ that is restarted at a later PSN begin with FIRST or ONLY.",
     Severity.WARNING,
     "IBA 9.7.5.1.4",
-    "rxe begins with MIDDLE or LAST: drop-read-response.b, loss-ack-only.b",
+    "docs/reference/transport.md#duplicate-read; "
+    "docs/reference/habits.md#rxe-read-replay; drop-read-response.b, loss-ack-only.b",
     ("rxe",),
 )
 RESTART = Rule(
     "reads.restart",
-    "A READ is asked for again at a multiple of the path MTU: its address, length and PSN move "
-    "on together, its R_Key stays.",
+    "A READ is restarted at a multiple of the path MTU: PSN, address and length change "
+    "accordingly, the R_Key stays.",
     Severity.ERROR,
     "IBA 9.7.5.1.4",
-    "qib_rc.c qib_rc_rcv_error, reset_psn; rxe_req.c req_retry; drop-read-response.a",
+    "docs/reference/transport.md#read-restart; drop-read-response.a",
 )
 RESERVED = Rule(
     "reads.reserved",
     "A READ reserves a PSN for each of its responses; the next request has the PSN after them.",
     Severity.ERROR,
     "IBA 9.7.2",
-    "rxe_req.c update_wqe_psn; qib_rc.c qib_make_rc_req; rcx-psn-wrap",
+    "docs/reference/transport.md#psn-count; rxe_req.c update_wqe_psn; qib_rc.c qib_make_rc_req",
 )
 OUTSTANDING = Rule(
     "reads.outstanding",
-    "No more READs and atomics are outstanding than the connection was set up for.",
+    "No more READs and atomics are outstanding than the two ends agreed.",
     Severity.ERROR,
     "IBA 9.7.4",
-    "rxe_resp.c check_resource; NAK 0x61 in rdmavt; the CM's initiator depth",
+    "docs/reference/transport.md#read-limit; the CM's initiator depth",
 )
 
 RULES = (ORDER, SIZE, FROM_MIDDLE, RESTART, RESERVED, OUTSTANDING)
@@ -151,7 +154,11 @@ class Responses(Law):
                 packet,
             )
         elif info.position in _INSIDE and self._is_replay(packet, verdict, covering):
-            yield FROM_MIDDLE, f"{found} is the first answer to packet {covering[0].number}", packet
+            yield (
+                FROM_MIDDLE,
+                f"{found} is the first response to packet {covering[0].number}",
+                packet,
+            )
 
     def _is_replay(self, packet: Seen, verdict: Verdict, covering: list[Seen]) -> bool:
         """Whether it begins the answer to a READ that was asked for again.

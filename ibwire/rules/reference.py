@@ -5,25 +5,40 @@ python -m ibwire.rules.reference docs/rules.md
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 from ibwire.rules.catalogue import FAMILIES, RULES
 
+CITATION = re.compile(r"docs/reference/([\w-]+)\.md#([\w-]+)")
+"""An entry of the reference, as sources name it."""
+
 HEAD = """# Rules
 
-What `ibwire check` judges captures by. An *error* is a breach that a conforming peer need not
-put up with; a *warning* is not as the specification has it, but receivers take it, or the capture
-may deceive; a *note* is worth knowing. A rule with a *habit* is broken by that implementation
-always and harmlessly: its breach is shown as a note that names it, not at all with `--profile` of
-that implementation, and in its own severity with the profile of another one. What is marked with
-a star is in every packet of these implementations; it is shown only when a profile is named, such
-as `--profile spec`.
+The rules that `ibwire check` applies to captures.
 
-Loss, damage and reordering on the way are no breach of anybody's. A rule says nothing where the
-capture cannot show it: what was captured on one side, begins in the middle, or lacks packets.
+| severity | meaning |
+|---|---|
+| error | a conforming peer may reject this |
+| warning | not as specified, but receivers accept it; or the capture may mislead |
+| note | worth knowing |
+
+Some rules have a *habit*: the implementations named there always break the rule, without harm. By
+default a breach of such a rule is a note that names the implementation. With `--profile` of that
+implementation it is not reported; with another profile it has the severity of the rule. A habit
+with a star concerns every packet of the implementation and is reported only if a profile is
+given, such as `--profile spec`.
+
+Loss, damage and reordering on the way break no rule. A rule is not applied where the capture
+cannot show a breach: if only one direction was captured, if the capture begins in the middle of a
+connection, or if packets are missing.
 
 `--only` and `--ignore` take the id of a rule or of a family (the word before the dot).
+
+The column "source" names the entry of [reference](reference/index.md) that explains the rule, and
+code or captures that show it: rxe_resp.c and other files of Linux (`drivers/infiniband`),
+captures by their names in `captures/`.
 
 This page is generated from `ibwire/rules/` by `make docs`.
 """
@@ -39,7 +54,8 @@ def page() -> str:
             if rule.family == family:
                 habits = ", ".join(rule.habits) + "*" * rule.is_trait
                 cells = (f"`{rule.id}`", rule.severity.word, rule.sentence, habits)
-                lines.append("| " + " | ".join((*cells, rule.section, rule.source)) + " |")
+                source = CITATION.sub(r"[\1#\2](reference/\1.md#\2)", rule.source)
+                lines.append("| " + " | ".join((*cells, rule.section, source)) + " |")
         lines.append("")
     return "\n".join(lines)
 

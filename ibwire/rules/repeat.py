@@ -15,41 +15,42 @@ from ibwire_layers.syndrome import AckKind, kind
 
 SAME = Rule(
     "repeat.same",
-    "A SEND or WRITE packet that is sent again has the opcode, length and RETH of the first time.",
+    "A retransmitted SEND or WRITE packet has the same opcode, length and RETH.",
     Severity.ERROR,
     "IBA 9.7.3, 9.7.5.1.4",
-    "qib_rc.c reset_psn; rxe_req.c req_retry; drop-one-middle, drop-one-last",
+    "docs/reference/transport.md#resume-write; drop-one-middle, drop-one-last",
 )
 NEEDLESS = Rule(
     "repeat.needless",
-    "A request that was acknowledged is not sent again, unless the acknowledgement was lost.",
+    "An acknowledged request is not retransmitted, unless the ACK was lost.",
     Severity.NOTE,
     "IBA 9.7.6.1.3",
-    "a timer of rxe runs on after all is acknowledged: rc-pingpong packet 81, send-lat, write-lat",
+    "docs/reference/transport.md#ack-timer; docs/reference/habits.md#rxe-ack-timer; "
+    "rc-pingpong packet 81, send-lat",
     ("rxe",),
 )
 UNASKED = Rule(
     "repeat.unasked-ack",
-    "Duplicates that do not ask for it need no acknowledgement.",
+    "A duplicate that does not ask for an ACK needs none.",
     Severity.NOTE,
     "IBA 9.7.5.1.4, C9-105",
-    "rxe acknowledges every duplicate: drop-one-last; rdmavt only those that ask",
+    "docs/reference/transport.md#duplicate-write; docs/reference/habits.md#rxe-duplicate-ack",
     ("rxe",),
 )
 SELECTIVE = Rule(
     "repeat.selective",
-    "A requester that goes back sends everything again from there on.",
+    "A requester that goes back retransmits all packets from that PSN on.",
     Severity.NOTE,
     "IBA 9.9.3",
-    "selective repeat of NVIDIA adapters: docs/reference/habits.md#selective-repeat",
+    "docs/reference/transport.md#go-back-n; docs/reference/habits.md#selective-repeat",
     ("connectx",),
 )
 RETRIES = Rule(
     "repeat.retries",
-    "Without an answer a request is sent again at most 7 times.",
+    "A request without a response is retransmitted at most 7 times.",
     Severity.ERROR,
     "IBA 9.7.6.1.3",
-    "rxe takes 7 for infinite (rxe_comp.c); adaptive retransmission of NVIDIA adapters tries more",
+    "docs/reference/transport.md#retry-count; docs/reference/habits.md#rxe-retry-7",
     ("rxe", "connectx"),
 )
 
@@ -99,12 +100,12 @@ class Repeated(Law):
         found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
         if self._is_settled(psn):
             if first is not None and packet.opcode not in READ_REQUESTS:
-                yield NEEDLESS, f"{found} sent again, which was acknowledged", packet
+                yield NEEDLESS, f"{found} retransmitted although it was acknowledged", packet
             return
         if not self._refused and packet.ack_req:
             self._pending = psn
         if not runs and before is not None and self._waits_for_nothing(before, packet):
-            yield NEEDLESS, f"{found} sent again, and nothing asks for an acknowledgement", packet
+            yield NEEDLESS, f"{found} retransmitted, although nothing asks for an ACK", packet
 
     def _is_settled(self, psn: int) -> bool:
         """Whether this and everything before it has been answered here."""
@@ -127,7 +128,7 @@ class Repeated(Law):
             self._pending, self._refused = None, True
         elif verdict is Verdict.STALE and self._pending == self.life.unwrapped(packet.psn):
             self._pending = None
-            yield NEEDLESS, f"PSN {packet.psn} sent again, and acknowledged both times", packet
+            yield NEEDLESS, f"PSN {packet.psn} retransmitted, and acknowledged both times", packet
 
 
 class Retries(Law):
@@ -171,7 +172,9 @@ class Retries(Law):
         self._start, self._acked = psn, acked
         # Where nothing was ever acknowledged the capture may have only one direction.
         if self._times > MOST_RETRIES and acked is not None:
-            found = f"{name_of(packet.opcode)} of PSN {packet.psn} sent again {self._times} times"
+            found = (
+                f"{name_of(packet.opcode)} of PSN {packet.psn} retransmitted {self._times} times"
+            )
             yield RETRIES, f"{found}, expected at most {MOST_RETRIES}", packet
 
     def _goes_on(self, last: int, before: Seen, packet: Seen) -> Iterable[Breach]:
@@ -180,7 +183,7 @@ class Retries(Law):
         if following is None or acked is None or acked >= min(last, following - 1):
             return
         if last + 1 < following and self._has_skipped(before, packet):
-            found = f"PSN {packet.psn} is new after PSN {last & MASK} was sent again"
+            found = f"PSN {packet.psn} is new after PSN {last & MASK} was retransmitted"
             missing = following - last - 1
             yield SELECTIVE, f"{found}, expected the {missing} in between as well", packet
 
@@ -206,14 +209,14 @@ def _compare(first: Seen, packet: Seen) -> Iterable[Breach]:
     if packet.opcode in ATOMICS and first.opcode in ATOMICS:
         return  # the laws of atomics look at them
     if packet.opcode != first.opcode:
-        found = f"PSN {packet.psn} sent again as {name_of(packet.opcode)}"
+        found = f"PSN {packet.psn} retransmitted as {name_of(packet.opcode)}"
         yield SAME, f"{found}, expected {name_of(first.opcode)}", packet
     elif packet.opcode not in READ_REQUESTS:
         now = packet.size, packet.dma_len, packet.va, packet.rkey
         before = first.size, first.dma_len, first.va, first.rkey
         if now != before:
             words = "{} bytes, DMALen {}, address 0x{:x}, R_Key 0x{:x}"
-            found = f"{name_of(packet.opcode)} of PSN {packet.psn} sent again with"
+            found = f"{name_of(packet.opcode)} of PSN {packet.psn} retransmitted with"
             yield SAME, f"{found} {words.format(*now)}, expected {words.format(*before)}", packet
 
 

@@ -17,21 +17,22 @@ ORDER = Rule(
     "Between the first and the last packet of a message come only packets of that message.",
     Severity.ERROR,
     "IBA 9.7.4",
-    "rxe_resp.c check_op_seq; qib_rc.c qib_rc_rcv; NAK 0x61 in probe-odd-frames",
+    "docs/reference/transport.md#request-sequence; rxe_resp.c check_op_seq; NAK 0x61 in "
+    "probe-odd-frames",
 )
 KNOWN = Rule(
     "sequences.opcode",
-    "An opcode is one that the specification defines, or the manufacturer's own (0xE0 to 0xFF).",
+    "Opcodes are those that the specification defines, or those of manufacturers (0xE0 to 0xFF).",
     Severity.ERROR,
     "IBA 9.2.1",
     "docs/reference/transport.md#reserved-opcode; dropped by rxe: probe-odd-frames",
 )
 SERVICE = Rule(
     "sequences.service",
-    "A queue pair is spoken to in the opcodes of its own transport service.",
+    "Packets to a queue pair have opcodes of its own transport service.",
     Severity.WARNING,
     "IBA 9.6.1",
-    "rxe_recv.c check_type_state; probe-odd-frames",
+    "docs/reference/transport.md#other-service; rxe_recv.c check_type_state; probe-odd-frames",
 )
 
 RULES = (ORDER, KNOWN, SERVICE)

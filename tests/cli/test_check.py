@@ -41,7 +41,8 @@ def test_a_finding_is_one_line_with_rule_place_packets_and_section(broken: Path)
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
         "error    naks.once  connection 1, 10.0.0.2 > 10.0.0.1 qp=0x000011: PSN 1 NAKed again "
-        "(first in packet 5), and not sent in between; packet 6  [IBA 9.7.5.1, 9.9.3]",
+        "(first NAK: packet 5), although it was not sent in between; packet 6  "
+        "[IBA 9.7.5.1, 9.9.3; docs/reference/transport.md#psn-ahead]",
         f"{broken}: 12 RDMA packets: 1 error, 0 warnings, 0 notes",
     ]
 
@@ -61,8 +62,8 @@ def test_json_has_one_object_a_finding(broken: Path) -> None:
             "dst_qpn": 0x11,
             "count": 1,
             "packets": [6],
-            "text": "PSN 1 NAKed again (first in packet 5), and not sent in between",
-            "sentence": "A missing packet is NAKed once, until it comes.",
+            "text": "PSN 1 NAKed again (first NAK: packet 5), although it was not sent in between",
+            "sentence": "A missing packet is NAKed only once until it arrives.",
             "section": "IBA 9.7.5.1, 9.9.3",
             "habits": [],
         }

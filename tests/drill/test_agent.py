@@ -315,9 +315,9 @@ def test_what_is_outside_of_a_region_is_not_touched(ask: Answer, offset: int, le
     assert answer == {"unable": f"no {length} bytes at {offset} of a region of 65536"}
 
 
-def test_every_question_is_documented(agent: Any) -> None:
+def test_every_request_is_documented(agent: Any) -> None:
     names = importlib.import_module("ibwire.drill.agent.agent").HANDLERS
-    table = DOCS.read_text().partition("### The agent's questions")[2].partition("\n## ")[0]
+    table = DOCS.read_text().partition("### The agent's protocol")[2].partition("\n## ")[0]
 
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(names)
 

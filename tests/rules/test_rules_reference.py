@@ -2,6 +2,7 @@ from pathlib import Path
 
 from ibwire.rc.profile import PROFILES as EMULATED
 from ibwire.rules import reference
+from ibwire.rules.catalogue import RULES
 from ibwire.rules.findings import ANY, PROFILES
 
 
@@ -10,6 +11,10 @@ def test_page_of_rules_is_what_the_catalogue_says() -> None:
     document = Path(__file__).parents[2] / "docs" / "rules.md"
 
     assert reference.page() == document.read_text(encoding="utf-8")
+
+
+def test_every_rule_names_an_entry_of_the_reference() -> None:
+    assert not [rule.id for rule in RULES.values() if not rule.reference]
 
 
 def test_profiles_to_judge_by_are_those_of_the_emulator() -> None:
