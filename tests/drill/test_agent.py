@@ -565,7 +565,7 @@ def test_what_is_posted_reaches_the_agent_as_it_is() -> None:
 
 
 def test_a_host_without_pyverbs_is_told_what_it_lacks() -> None:
-    agent = Path(__file__).parents[2] / "ibwire" / "drill" / "agent.py"
+    agent = Path(__file__).parents[2] / "ibwire" / "drill" / "agent" / "agent.py"
     script = (
         "import runpy, sys; sys.modules['pyverbs'] = None; "
         f"runpy.run_path({str(agent)!r}, run_name='__main__')"

@@ -21,7 +21,7 @@ from interop.rxe.wire import THEIRS
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "conformance"
 PAGE = ROOT / "docs" / "conformance-rxe.md"
-AGENT = [ROOT / "ibwire" / "drill" / name for name in ("agent.py", "agent_cm.py")]
+AGENT = [ROOT / "ibwire" / "drill" / "agent" / name for name in ("agent.py", "agent_cm.py")]
 
 LIMIT = 10
 """Seconds of a case: what takes longer is left out."""
