@@ -199,12 +199,12 @@ def page(found: Mapping[Case, Outcome]) -> str:
     counts = Counter(outcome.result for outcome in found.values())
     whole = sum(_is_passed(cases) for cases in by_script.values())
     summary = (
-        f"{whole} of {len(by_script)} scripts pass in every case that was carried out; of "
+        f"{whole} of {len(by_script)} scripts pass in every case that was run. Of "
         f"{len(found)} cases {counts['pass']} pass, {counts['fail']} fail and "
-        f"{counts['skip']} were left out."
+        f"{counts['skip']} are left out."
     )
     return "\n".join(
-        [_HEAD, summary, "", "| script | cases | why not |", "|---|---|---|", *rows, ""]
+        [_HEAD, summary, "", "| script | cases | reason |", "|---|---|---|", *rows, ""]
     )
 
 
@@ -239,12 +239,14 @@ _HANGS = "the kernel does not come back from a call"
 _HEAD = """\
 # Conformance scripts on Linux rxe
 
-What Soft-RoCE of Linux 6.1 does of the scripts in `tests/conformance`: `ibwire drill --profile rxe`
-with the agent on a guest, as docs/drill.md has it under "A device on a link". `make interop`
-measures it and compares it with this page; `PYTHONPATH=tests python -m interop.rxe.conformance`
-writes it anew.
-A script passes that rxe fulfils with the deviations that its `on rxe` blocks name; a failure is
-given with its line and what was there in its place.
+The results of the scripts in `tests/conformance` for Soft-RoCE (rxe) of Linux 6.1, run with
+`ibwire drill --profile rxe` and the agent in a virtual machine (see "A device on a link" in
+[drill.md](drill.md)). A script passes if rxe does what it says, with the deviations that its
+`on rxe` blocks name. For a failure the table gives the reason, the script line, and what came
+instead. [reference/habits.md](reference/habits.md) describes the deviations of rxe.
+
+`make interop` runs the scripts and compares the results with this page;
+`PYTHONPATH=tests python -m interop.rxe.conformance` writes it again.
 """
 
 
