@@ -61,7 +61,8 @@ REASONS: list[tuple[str, str, str, str]] = [
         r"states/(drained.*|transitions)",
         r".*",
         r".* SQ_DRAINED.*",
-        "SQ_DRAINED is raised without being requested when nothing is outstanding, and not when the last request completes",
+        "SQ_DRAINED is raised without being requested when nothing is outstanding, and not when "
+        "the last request completes",
     ),
     (
         r"unreliable/resynchronises",
