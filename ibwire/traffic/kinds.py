@@ -15,11 +15,19 @@ from ibwire.base.errors import EncodeError
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import ethernet_route
 from ibwire.traffic.model import Icrc, Link, Payload, Stream, Verb
-from ibwire.traffic.override import Changes, changes_of, headers_of, overridden
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
+from ibwire_layers.build import build_packet
+from ibwire_layers.fields import NAMES, Changes, change, changes_of, header_kinds
 from ibwire_layers.opcodes import OpCode, Position
-from ibwire_layers.packet import IBRoute, Packet, RoCEv2Route, Route, headers_before_bth
+from ibwire_layers.packet import (
+    IBRoute,
+    Packet,
+    RoCEv2Route,
+    Route,
+    headers_before_bth,
+    with_ip_checksum,
+)
 from ibwire_layers.schema import Header
 
 
@@ -86,9 +94,9 @@ def make_kinds(stream: Stream) -> list[Kind]:
     """
     changes = changes_of(stream.fields)
     right = [_packet(stream, position) for position in positions(stream)]
-    there = set().union(*map(headers_of, right))
+    present = {kind for packet in right for kind in (*header_kinds(packet.route), *_kinds(packet))}
     for name in stream.fields:
-        if not there & set(changes_of({name: 0})):
+        if not any(kind in present for kind, _ in NAMES[name]):
             raise EncodeError(name, stream.fields[name], f"in any packet of {stream.verb}")
     kinds = [] if stream.fields_every == 1 else [_kind(stream, each, {}) for each in right]
     for packet in right:
@@ -101,6 +109,19 @@ def make_kinds(stream: Stream) -> list[Kind]:
     return kinds
 
 
+def overridden(packet: Packet, changes: Changes) -> Packet:
+    """A packet with other values, and the IPv4 checksum of these unless it is one of them."""
+    packet = change(packet, changes)
+    if "checksum" in changes.get(outer.IPv4, {}):
+        return packet
+    return replace(packet, route=with_ip_checksum(packet.route))
+
+
+def _kinds(packet: Packet) -> tuple[type[Header], ...]:
+    """The classes of the transport headers of a packet."""
+    return (h.BTH, *map(type, packet.extensions))
+
+
 def _packet(stream: Stream, position: Position) -> Packet:
     """A right packet, with zeros for the numbers."""
     info = opcodes.INFO[opcode_of(stream, position)]
@@ -111,16 +132,24 @@ def _packet(stream: Stream, position: Position) -> Packet:
     if stream.verb in (Verb.READ, Verb.CAS, Verb.FADD):
         size = 0
     has_event = (ends and info.operation is opcodes.Operation.SEND) or h.ImmDt in info.headers
-    bth = h.BTH(
-        info.opcode,
-        se=int(stream.solicited and has_event),
-        mig_req=int(stream.mig_req),
-        pkey=stream.pkey,
-        becn=int(stream.verb is Verb.CNP),
-        ack_req=int(stream.ack_every is None and ends and _asks(stream)),
+    defaults = {
+        "se": int(stream.solicited and has_event),
+        "mig_req": int(stream.mig_req),
+        "pkey": stream.pkey,
+        "becn": int(stream.verb is Verb.CNP),
+        "ack_req": int(stream.ack_every is None and ends and _asks(stream)),
+        "va": 0 if stream.va_step else stream.va,
+        "rkey": stream.rkey,
+        "dma_len": stream.message_size,
+        "swap": stream.swap,
+        "compare": stream.compare,
+        "syndrome": stream.syndrome,
+        "qkey": stream.qkey,
+        "imm_data": stream.imm,
+    }
+    return build_packet(
+        info.opcode, route=_route(stream), payload=_filling(stream, size), defaults=defaults
     )
-    extensions = tuple(_extension(stream, kind) for kind in info.headers)
-    return Packet(_route(stream), bth, extensions, _filling(stream, size)).repaired()
 
 
 def opcode_of(stream: Stream, position: Position) -> OpCode:
@@ -137,23 +166,6 @@ def opcode_of(stream: Stream, position: Position) -> OpCode:
 def _asks(stream: Stream) -> bool:
     """Whether the last packet of a message asks for an acknowledgement by itself."""
     return stream.service is opcodes.Service.RC and stream.verb not in (Verb.ACK, Verb.CNP)
-
-
-def _extension(stream: Stream, kind: type[Header]) -> Header:
-    va = 0 if stream.va_step else stream.va
-    if kind is h.RETH:
-        return h.RETH(va=va, rkey=stream.rkey, dma_len=stream.message_size)
-    if kind is h.AtomicETH:
-        return h.AtomicETH(va=va, rkey=stream.rkey, swap=stream.swap, compare=stream.compare)
-    if kind is h.AETH:
-        return h.AETH(syndrome=stream.syndrome, msn=0)
-    if kind is h.DETH:
-        return h.DETH(qkey=stream.qkey)
-    if kind is h.ImmDt:
-        return h.ImmDt(stream.imm)
-    if kind is h.IETH:
-        return h.IETH(stream.rkey)
-    return kind.unpack(bytes(kind.SIZE))
 
 
 def _filling(stream: Stream, size: int) -> bytes:

@@ -152,7 +152,8 @@ class Stream:
     ce_run: int = 1
     """... the last so many are marked."""
     fields: Mapping[str, int] = field(default_factory=dict)
-    """Header fields that get these values whatever would be right; see `override`."""
+    """Header fields that get these values whatever would be right, by name
+    (`ibwire_layers.fields`)."""
     icrc: Icrc = Icrc.RIGHT
     fields_every: int = 1
     """Both are for each so-many-th packet to a queue pair; the others are right."""

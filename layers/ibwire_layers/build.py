@@ -23,7 +23,6 @@ adapters send. All other fields have the default of their header class.
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
@@ -32,7 +31,7 @@ from ibwire_layers import crc
 from ibwire_layers import headers as h
 from ibwire_layers.errors import EncodeError
 from ibwire_layers.fields import NAMES, change_route, header_kinds
-from ibwire_layers.opcodes import INFO, name_of
+from ibwire_layers.opcodes import EXTENSION_HEADERS, INFO, name_of
 from ibwire_layers.outer import UDP, Ethernet, IPv4
 from ibwire_layers.packet import (
     IBRoute,
@@ -162,7 +161,7 @@ def _resolve(
                 for kind, attribute in targets:
                     exact.setdefault(kind, {})[attribute] = value
             else:
-                targets = [(kind, name) for kind in transport if name in _attributes(kind)]
+                targets = [(kind, name) for kind in transport if name in _ATTRIBUTES[kind]]
                 for kind, attribute in targets:
                     values[kind][attribute] = value
             if not targets:
@@ -216,6 +215,5 @@ def _unknown_field(name: str, owner: str, values: Values) -> EncodeError:
     return EncodeError(name, name, f"a field of {owner}{hint}")
 
 
-@functools.cache
-def _attributes(kind: type[Header]) -> frozenset[str]:
-    return frozenset(field.name for field in kind.FIELDS)
+_TRANSPORT: tuple[type[Header], ...] = (h.BTH, *EXTENSION_HEADERS)
+_ATTRIBUTES = {kind: frozenset(field.name for field in kind.FIELDS) for kind in _TRANSPORT}

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
 from ibwire.traffic.build import Builder
+from ibwire.traffic.kinds import overridden
 from ibwire.traffic.model import Icrc, Link, Stream, Verb
-from ibwire.traffic.override import NAMES, changes_of, overridden
 from ibwire_layers import headers as h
 from ibwire_layers.crc import internet_checksum
+from ibwire_layers.fields import NAMES, changes_of
 from ibwire_layers.opcodes import Service
 from ibwire_layers.outer import UDP, Ethernet, IPv4
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
