@@ -189,7 +189,8 @@ _OPTIONS: dict[str, tuple[_Options, _Options]] = {
 
 _opcodes = st.sampled_from(
     [
-        *("request", "response"),
+        "request",
+        "response",
         *(each.name for each in Operation),
         *(each.name for each in OpCode),
     ]
@@ -219,9 +220,8 @@ _CONDITIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 """In the order in which they look at frames."""
 
 _HEADERS: tuple[type[Header], ...] = (
-    *(Ethernet, VLAN, IPv4, IPv6, UDP, h.LRH, h.GRH, h.BTH),
-    *EXTENSION_HEADERS,
-)
+    Ethernet, VLAN, IPv4, IPv6, UDP, h.LRH, h.GRH, h.BTH, *EXTENSION_HEADERS,
+)  # fmt: skip
 
 _FIELDS = [
     (kind.__name__.lower(), field.name, field.width)

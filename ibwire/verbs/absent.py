@@ -52,15 +52,15 @@ class AbsentModule(ModuleType):
 
 
 _MLX5 = (
-    *("dr_action", "dr_domain", "dr_matcher", "dr_rule", "dr_table", "libmlx5", "mlx5_enums"),
-    *("mlx5_vfio", "mlx5dv", "mlx5dv_crypto", "mlx5dv_dmabuf", "mlx5dv_event", "mlx5dv_flow"),
-    *("mlx5dv_mkey", "mlx5dv_objects", "mlx5dv_sched"),
-)
+    "dr_action", "dr_domain", "dr_matcher", "dr_rule", "dr_table", "libmlx5", "mlx5_enums",
+    "mlx5_vfio", "mlx5dv", "mlx5dv_crypto", "mlx5dv_dmabuf", "mlx5dv_event", "mlx5dv_flow",
+    "mlx5dv_mkey", "mlx5dv_objects", "mlx5dv_sched",
+)  # fmt: skip
 
 ABSENT = (
-    *("cmid", "comp_cntr", "dma_util", "dmabuf", "flow", "spec", "wq"),
-    *("providers", "providers.efa", "providers.mlx5"),
-    *("providers.efa.efa_enums", "providers.efa.efadv", "providers.efa.libefa"),
+    "cmid", "comp_cntr", "dma_util", "dmabuf", "flow", "spec", "wq",
+    "providers", "providers.efa", "providers.mlx5",
+    "providers.efa.efa_enums", "providers.efa.efadv", "providers.efa.libefa",
     *(f"providers.mlx5.{name}" for name in _MLX5),
-)
+)  # fmt: skip
 """Their names below `pyverbs`. Source: rdma-core, the directory `pyverbs`."""

@@ -10,9 +10,9 @@ from ibwire.verbs.absent import ABSENT, AbsentModule
 from ibwire.verbs.pyverbs_error import PyverbsUserError
 
 PRESENT = (
-    *("addr", "base", "cq", "device", "enums", "fork", "libibverbs_enums", "librdmacm_enums"),
-    *("mem_alloc", "mr", "pd", "pyverbs_error", "qp", "srq", "utils", "wr", "xrcd"),
-)
+    "addr", "base", "cq", "device", "enums", "fork", "libibverbs_enums", "librdmacm_enums",
+    "mem_alloc", "mr", "pd", "pyverbs_error", "qp", "srq", "utils", "wr", "xrcd",
+)  # fmt: skip
 """Modules of pyverbs that exist here under the same name."""
 
 

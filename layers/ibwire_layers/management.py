@@ -134,8 +134,7 @@ _VENDOR_2 = Layout(MAD, (RMPP, VendorOUI), 40, 216)
 LAYOUTS: dict[int, Layout] = {
     MgmtClass.SUBN_LID_ROUTED: Layout(MAD, (SMP,), 64, 64, SM_ATTRIBUTES),
     MgmtClass.SUBN_DIRECTED_ROUTE: Layout(
-        *(DirectedRouteMAD, (DirectedRouteSMP,), 64, 64, SM_ATTRIBUTES),
-        trailer=(DirectedRoutePaths,),
+        DirectedRouteMAD, (DirectedRouteSMP,), 64, 64, SM_ATTRIBUTES, (DirectedRoutePaths,)
     ),
     MgmtClass.SUBN_ADM: Layout(MAD, (RMPP, SA), 56, 200, SA_RECORDS),
     MgmtClass.PERF: Layout(MAD, (), 64, 192, PERF_ATTRIBUTES),

@@ -247,8 +247,12 @@ _EXCEPTIONS = {OpCode.RD_FLUSH: (h.RDETH, h.FETH, h.RETH)}
 def _describe(opcode: OpCode) -> OpCodeInfo:
     if opcode is OpCode.CNP:
         return OpCodeInfo(
-            *(opcode, Service.CNP, Operation.CONGESTION, Position.ONLY),
-            *((h.CNPReserved,), Payload.NONE),
+            opcode,
+            Service.CNP,
+            Operation.CONGESTION,
+            Position.ONLY,
+            headers=(h.CNPReserved,),
+            payload=Payload.NONE,
         )
     service = Service(opcode >> 5)
     operation, position, own, payload = _OPERATIONS[opcode & 0x1F]
@@ -262,7 +266,7 @@ INFO: dict[int, OpCodeInfo] = {opcode: _describe(opcode) for opcode in OpCode}
 """Every known opcode."""
 
 EXTENSION_HEADERS: tuple[type[Header], ...] = (
-    *(h.RDETH, h.DETH, h.XRCETH, h.FETH, h.RETH, h.AtomicETH),
-    *(h.AETH, h.AtomicAckETH, h.ImmDt, h.IETH, h.CNPReserved),
-)
+    h.RDETH, h.DETH, h.XRCETH, h.FETH, h.RETH, h.AtomicETH,
+    h.AETH, h.AtomicAckETH, h.ImmDt, h.IETH, h.CNPReserved,
+)  # fmt: skip
 """Every header that an opcode may put after the BTH."""

@@ -33,9 +33,8 @@ GRH_NEXT_IBA = 0x1B
 ERF_ETHERNET = (ErfType.ETH, ErfType.COLOR_ETH, ErfType.DSM_COLOR_ETH, ErfType.COLOR_HASH_ETH)
 
 IPV6_EXTENSIONS = (
-    *(IPProto.HOPOPT, IPProto.ROUTING, IPProto.FRAGMENT),
-    *(IPProto.DEST_OPTS, IPProto.AH),
-)
+    IPProto.HOPOPT, IPProto.ROUTING, IPProto.FRAGMENT, IPProto.DEST_OPTS, IPProto.AH,
+)  # fmt: skip
 
 
 class Protocol(IntEnum):

@@ -64,10 +64,7 @@ def test_masks_cover_the_variant_fields() -> None:
     ("name", "masks", "start"),
     [
         ("RoCEv2 over IPv4: CNP of a ConnectX-4 Lx", ((0, "ip4"), (20, "udp"), (28, "bth")), 8),
-        (
-            *("RoCEv2 over IPv6: UC SEND ONLY with two pad bytes",),
-            *(((0, "ip6"), (40, "udp"), (48, "bth")), 8),
-        ),
+        ("RoCEv2 over IPv6: UC SEND ONLY, 2 pad bytes", ((0, "ip6"), (40, "udp"), (48, "bth")), 8),
         ("RoCEv1: RC ACK", ((0, "grh"), (40, "bth")), 8),
         ("native, local: RC ACK", ((0, "lrh"), (8, "bth")), 0),
     ],

@@ -97,10 +97,7 @@ def test_size(kind: type[Header]) -> None:
 
 def test_bth_as_drawn_in_the_specification() -> None:
     """IBA 9.2: one bit set in each field in turn."""
-    bth = h.BTH(
-        *(0x04, 1, 0, 2, 0, 0xFFFF),
-        *(1, 0, 0x05, 0x123456, 1, 0x03, 0xABCDEF),
-    )
+    bth = h.BTH(0x04, 1, 0, 2, 0, 0xFFFF, 1, 0, 0x05, 0x123456, 1, 0x03, 0xABCDEF)
 
     assert bth.pack().hex() == "04a0ffff8512345683abcdef"
 

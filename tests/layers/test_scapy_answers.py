@@ -65,8 +65,10 @@ PAIRS: list[tuple[str, Packet, Packet, bool]] = [
     ("sequence NAK that names an earlier PSN", SEND, ack(5, NAK_SEQUENCE), True),
     ("sequence NAK that names a later PSN", SEND, ack(9, NAK_SEQUENCE), False),
     (
-        *("sequence NAK across the wrap", bth("RC_SEND_ONLY", 2) / b"data"),
-        *(ack(WRAP, NAK_SEQUENCE), True),
+        "sequence NAK across the wrap",
+        bth("RC_SEND_ONLY", 2) / b"data",
+        ack(WRAP, NAK_SEQUENCE),
+        True,
     ),
     ("request after request", SEND, SEND, False),
     ("request after its ACK", ack(7), SEND, False),

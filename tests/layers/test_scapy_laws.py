@@ -17,10 +17,10 @@ from ibwire_layers.scapy import BTH, DETH, ERF, GRH, LRH, PFC, RWH, FlowControl,
 from ibwire_layers.scapy.transport import EXTENSIONS
 
 LAYERS: list[type[Packet]] = [
-    *(BTH, ERF, GRH, LRH, PFC, RWH, FlowControl, IPoIB, Pause),
+    BTH, ERF, GRH, LRH, PFC, RWH, FlowControl, IPoIB, Pause,
     *EXTENSIONS.values(),
     *mad.LAYERS.values(),
-]
+]  # fmt: skip
 
 # Other opcodes are other MAC control frames.
 OPCODES = {Pause: {"opcode": 0x0001}, PFC: {"opcode": 0x0101}}

@@ -96,12 +96,16 @@ def test_mad_is_filled_up_to_256_bytes() -> None:
 def test_data_fills_up_to_the_attribute_and_to_the_paths() -> None:
     # IBA 16.1: PortCounters stand at byte 64. IBA 14.2: paths stand at byte 128.
     counters = gmp(
-        *(MAD(mgmt_class=MgmtClass.PERF, attribute_id=0x12), MADData()),
+        MAD(mgmt_class=MgmtClass.PERF, attribute_id=0x12),
+        MADData(),
         PortCounters(port_xmit_data=7),
     )
     node = gmp(
-        *(DirectedRouteMAD(attribute_id=0x11), DirectedRouteSMP(), NodeInfo(num_ports=3)),
-        *(MADData(), DirectedRoutePaths(initial_path=[0, 1, 2])),
+        DirectedRouteMAD(attribute_id=0x11),
+        DirectedRouteSMP(),
+        NodeInfo(num_ports=3),
+        MADData(),
+        DirectedRoutePaths(initial_path=[0, 1, 2]),
         dest_qp=0,
     )
 
@@ -119,7 +123,9 @@ def test_request_of_rdma_cm_carries_addresses_and_private_data() -> None:
     # The service ID of RDMA_PS_TCP and port 7174, as rping has it.
     request = gmp(
         MAD(mgmt_class=MgmtClass.COMM_MGT, method=Method.SEND, attribute_id=CMAttribute.REQ),
-        *(REQ(service_id=0x0000000001061C06), IPCM(src_port=9, src_ip="::192.0.2.1"), b"hello"),
+        REQ(service_id=0x0000000001061C06),
+        IPCM(src_port=9, src_ip="::192.0.2.1"),
+        b"hello",
     )
 
     packet = sent(request)

@@ -99,7 +99,7 @@ def test_request_succeeds_and_does_what_it_says(
 ) -> None:
     pair = filled(qp_type=qp_type, mtu=mtu, profile=profile)
     requests = work_requests(
-        *(pair.a.mr, pair.b.mr), qp_type=qp_type, mtu=mtu, max_inline=256, **pair.a.datagram
+        pair.a.mr, pair.b.mr, qp_type=qp_type, mtu=mtu, max_inline=256, **pair.a.datagram
     )
     for wr in data.draw(st.lists(requests, min_size=1, max_size=3)):
         if wr.opcode in (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE) and profile == "rxe":
@@ -130,7 +130,9 @@ def test_requests_stay_inside_their_regions(
     assert all(0x1003 <= address < 0x1003 + local_size for address in touched)
     if wr.opcode not in SENDS:
         is_word = wr.opcode in (
-            *(WROpcode.ATOMIC_WRITE, WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD),
+            WROpcode.ATOMIC_WRITE,
+            WROpcode.ATOMIC_CMP_AND_SWP,
+            WROpcode.ATOMIC_FETCH_AND_ADD,
         )
         size = 8 if is_word else wr.length or len(touched)
         assert wr.rkey == remote.rkey
@@ -169,7 +171,8 @@ def test_lengths_are_often_about_those_of_packets() -> None:
 def test_requests_are_as_asked_for(data: st.DataObject) -> None:
     pair = Pair()
     asked = work_requests(
-        *(pair.a.mr, pair.b.mr),
+        pair.a.mr,
+        pair.b.mr,
         opcodes=WRITES,
         max_length=77,
         signaled=False,

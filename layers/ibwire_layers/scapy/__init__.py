@@ -72,6 +72,8 @@ __all__ = [
 
 _Match = dict[str, Any]
 
+_MAC_CONTROL = MAC_CONTROL_ADDRESS.to_bytes(6).hex(":")
+
 # Lower layer, upper layer, fields of the lower one that select the upper one
 # when reading, and what building sets besides.
 _BINDINGS: tuple[tuple[type[Packet], type[Packet], _Match, _Match], ...] = (
@@ -79,13 +81,8 @@ _BINDINGS: tuple[tuple[type[Packet], type[Packet], _Match, _Match], ...] = (
     (UDP, BTH, {"dport": ROCEV2_PORT}, {"sport": UDPHeader.FIELDS[0].default}),
     (Ether, GRH, {"type": int(EtherType.ROCE)}, {}),
     (CookedLinux, GRH, {"proto": int(EtherType.ROCE)}, {}),
-    *(
-        (
-            *(Ether, layer, {"type": int(EtherType.MAC_CONTROL)}),
-            {"dst": MAC_CONTROL_ADDRESS.to_bytes(6).hex(":")},
-        )
-        for layer in (Pause, PFC)
-    ),
+    (Ether, Pause, {"type": int(EtherType.MAC_CONTROL)}, {"dst": _MAC_CONTROL}),
+    (Ether, PFC, {"type": int(EtherType.MAC_CONTROL)}, {"dst": _MAC_CONTROL}),
     (LRH, RWH, {"lnh": 0}, {}),
     (LRH, IPv6, {"lnh": 1}, {}),
     (LRH, BTH, {"lnh": 2}, {}),

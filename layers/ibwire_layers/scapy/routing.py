@@ -145,10 +145,7 @@ class FlowControl(Layer):
         return self.sprintf("FlowControl vl=%vl% op=%op% fctbs=%fctbs% fccl=%fccl%")
 
 
-ERF_ETHERNET = (
-    *(ErfType.COLOR_HASH_ETH, ErfType.DSM_COLOR_ETH),
-    *(ErfType.COLOR_ETH, ErfType.ETH),
-)
+ERF_ETHERNET = (ErfType.COLOR_HASH_ETH, ErfType.DSM_COLOR_ETH, ErfType.COLOR_ETH, ErfType.ETH)
 """Records that hold an Ethernet frame, the plain one last."""
 
 _ERF_EXTENSION = 8

@@ -383,8 +383,8 @@ class IPoIB(Layer):
 EXTENSIONS: dict[type[Header], type[Extension]] = {
     layer.HEADER: layer
     for layer in (
-        *(RDETH, DETH, XRCETH, FETH, RETH, AtomicETH),
-        *(AETH, AtomicAckETH, ImmDt, IETH, CNPReserved),
+        RDETH, DETH, XRCETH, FETH, RETH, AtomicETH,
+        AETH, AtomicAckETH, ImmDt, IETH, CNPReserved,
     )
-}
+}  # fmt: skip
 """Extension header -> its layer."""
