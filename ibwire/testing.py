@@ -22,6 +22,7 @@ from ibwire.peer import (
     Peer,
     create_queue_pair,
     describe_frame,
+    events_of,
 )
 from ibwire.rc.work import WC, WCStatus
 from ibwire_layers.headers import AETH
@@ -35,6 +36,7 @@ __all__ = [
     "Peer",
     "create_queue_pair",
     "describe_frame",
+    "events_of",
     "opcode_names",
     "statuses",
     "summaries",

@@ -23,9 +23,9 @@ from ibwire.fabric.sim import Simulator
 from ibwire.rc.connect import connect
 from ibwire.rc.profile import RXE, Profile
 from ibwire.rc.work import SendWR, WROpcode
+from ibwire.testing import End
 from ibwire_layers.headers import RETH
 from ibwire_layers.packet import Packet
-from pair import End
 
 Stamped = tuple[int, bytes]
 """Nanoseconds and frame."""
@@ -147,8 +147,8 @@ def run(
     """
     acts = acts or {}
     ends = {
-        "a": End("a", "10.0.0.1", profile, 1 << 16),
-        "b": End("b", "10.0.0.22", profile, 1 << 16),
+        "a": End("a", "10.0.0.1", key_start=10, profile=profile),
+        "b": End("b", "10.0.0.22", key_start=20, profile=profile),
     }
     a, b = ends.values()
     connect(a.qp, b.qp, mtu=MTU, psn_a=psn, psn_b=0x500)

@@ -31,10 +31,10 @@ from ibwire.rc.work import (
     WCStatus,
     WROpcode,
 )
+from ibwire.testing import End
 from ibwire_layers import headers as h
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
-from pair import End
 
 WORDS = 4
 """Numbers of eight bytes at each end, for atomics."""
@@ -404,7 +404,8 @@ class Run:
         schedule = self.schedule
         size = self.word(WORDS) + 64
         profile = PROFILES[schedule.profiles[name == "b"]]
-        end = End(name, "10.0.0.1" if name == "a" else "10.0.0.22", profile, size)
+        address, key_start = ("10.0.0.1", 10) if name == "a" else ("10.0.0.22", 20)
+        end = End(name, address, key_start=key_start, profile=profile, size=size)
         if name == "b":  # else both queue pairs had the same number
             parts = QPInit(*(QPType.RC, end.pd, end.send_cq, end.recv_cq), cap=replace(end.qp.cap))
             end.qp = end.device.create_qp(parts, number=0xABCDEF)

@@ -10,7 +10,7 @@
 with. Everything is in virtual time. `ibwire.testing` is the public face of this package.
 """
 
-from ibwire.peer.end import QKEY, End, create_queue_pair
+from ibwire.peer.end import QKEY, End, create_queue_pair, events_of
 from ibwire.peer.log import LoggedFrame, describe_frame
 from ibwire.peer.pair import Pair
 from ibwire.peer.single import Peer
@@ -24,6 +24,7 @@ __all__ = [
     "Peer",
     "create_queue_pair",
     "describe_frame",
+    "events_of",
     "frames_from",
     "timeouts_until",
 ]

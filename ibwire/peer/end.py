@@ -183,10 +183,15 @@ class End:
 
     def poll_events(self) -> list[EventType]:
         """Asynchronous events of the device since the last call."""
-        found = []
-        while (event := self.device.poll_event()) is not None:
-            found.append(event.event_type)
-        return found
+        return events_of(self.device)
+
+
+def events_of(device: Device) -> list[EventType]:
+    """Asynchronous events of a device since the last call."""
+    found = []
+    while (event := device.poll_event()) is not None:
+        found.append(event.event_type)
+    return found
 
 
 def create_queue_pair(device: Device, **init: Any) -> QueuePair:

@@ -84,35 +84,22 @@ class Peer(End):
         self._returned = 0
         """Entries of the log before the first whose packet has not been returned."""
         gid = gid_of(peer_address)
-        self._peer_mac = mac_of(gid) if peer_mac is None else peer_mac
-        ah = AddressVector(dgid=gid, dlid=1, is_global=link != "ib", dmac=self._peer_mac)
+        peer_mac = mac_of(gid) if peer_mac is None else peer_mac
+        ah = AddressVector(dgid=gid, dlid=1, is_global=link != "ib", dmac=peer_mac)
         self.connect_to(ah, peer_qpn, psn=psn, peer_psn=peer_psn, mtu=mtu, **attr)
-        self._peer_gid = gid
-
-    def route(
-        self,
-        *,
-        source: str | None = None,
-        destination: str | None = None,
-        traffic_class: int = 0,
-    ) -> Route:
-        """The headers before the BTH of a packet to the device.
-
-        source, destination: addresses, by default of the peer and of the device.
-        """
-        from_gid = self._peer_gid if source is None else gid_of(source)
-        to_gid = self.device.gids[0] if destination is None else gid_of(destination)
-        if self.device.link == "ib":
-            return ib_route(source=from_gid, destination=to_gid, slid=1, dlid=2)
-        return ethernet_route(
-            source=from_gid,
-            destination=to_gid,
-            source_mac=self._peer_mac,
-            destination_mac=self.device.mac,
-            source_port=0xC000,
-            version=1 if self.device.link == "rocev1" else 2,
-            traffic_class=traffic_class,
-        )
+        own = self.device.gids[0]
+        self._route: Route
+        if link == "ib":
+            self._route = ib_route(source=gid, destination=own, slid=1, dlid=2)
+        else:
+            self._route = ethernet_route(
+                source=gid,
+                destination=own,
+                source_mac=peer_mac,
+                destination_mac=self.device.mac,
+                source_port=0xC000,
+                version=1 if link == "rocev1" else 2,
+            )
 
     def packet(
         self,
@@ -121,15 +108,14 @@ class Peer(End):
         payload: bytes = b"",
         *,
         padding: bytes | None = None,
-        route: Route | None = None,
         **fields: int,
     ) -> Packet:
         """A packet to the device; what is not given is right.
 
         psn: by default the first that the device expects, of a response the first of its own
-        requests. padding: as much as the payload needs. route: that of `route()`. fields: of
-        the headers, named as in `ibwire_layers.build`; keys and addresses are those of the
-        device's memory, lengths those of the payload.
+        requests. padding: as much as the payload needs. fields: of the headers, named as in
+        `ibwire_layers.build`; keys and addresses are those of the device's memory, lengths
+        those of the payload.
 
         Raises `EncodeError` for a field that the packet does not have.
         """
@@ -146,7 +132,7 @@ class Peer(End):
         }
         return build_packet(
             opcode,
-            route=route or self.route(),
+            route=self._route,
             payload=payload,
             padding=padding,
             defaults=defaults,

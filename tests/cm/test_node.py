@@ -31,10 +31,10 @@ from ibwire.rc.device import Device
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus
+from ibwire.testing import create_queue_pair
 from ibwire_layers import cm
 from ibwire_layers.headers import DETH
 from ibwire_layers.packet import Packet, RoCEv2Route
-from pair import queue_pair
 
 PORT = 7174
 WORDS = b"words over a connection that was asked for"
@@ -51,7 +51,7 @@ class End:
         device = self.node.device
         pd = device.alloc_pd()
         self.memory = pd.register(4096, 7)
-        self.qp: QueuePair = queue_pair(device, pd=pd, qp_type=qp_type)
+        self.qp: QueuePair = create_queue_pair(device, pd=pd, qp_type=qp_type)
         self.connection: Connection | None = None
         self.told: list[EventKind] = []
         self.private_data: list[bytes] = []
@@ -264,7 +264,7 @@ def test_other_datagrams_of_rxe_do_not_ask_for_an_ack() -> None:
     net = Network(*ADDRESSES[0], profile="rxe")
     device = net.client.node.device
     pd = device.alloc_pd()
-    qp = queue_pair(device, pd=pd, qp_type=QPType.UD)
+    qp = create_queue_pair(device, pd=pd, qp_type=QPType.UD)
     attr = QPAttr(qkey=1)
     for before, state in pairwise((QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)):
         attr.qp_state = state

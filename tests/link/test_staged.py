@@ -10,7 +10,7 @@ from ibwire.fabric.sim import Simulator
 from ibwire.impair.stages import Duplicate
 from ibwire.link.staged import Staged
 from ibwire.rc.work import WCStatus
-from pair import Pair
+from ibwire.testing import Pair
 
 
 class Node:
@@ -127,9 +127,9 @@ def test_connection_survives_loss_and_delay_on_both_ways():
     sim.connect(Staged(pair.a.device, inbound=stage, outbound=stage), pair.b.device)
     pair.a.mr.buffer[:20_000] = bytes(range(250)) * 80
     pair.b.post_recv(20_000)
-    pair.post(length=20_000)
+    pair.a.post_send(length=20_000)
 
     sim.run(until=10 * S)
 
-    assert [wc.status for wc in pair.completions] == [WCStatus.SUCCESS]
+    assert [wc.status for wc in pair.a.poll_send_cq()] == [WCStatus.SUCCESS]
     assert bytes(pair.b.mr.buffer[:20_000]) == bytes(range(250)) * 80

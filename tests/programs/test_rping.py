@@ -21,10 +21,10 @@ from ibwire.rc.device import Device
 from ibwire.rc.profile import PROFILES
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR
+from ibwire.testing import create_queue_pair
 from ibwire_layers.headers import RETH
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet, RoCEv2Route
-from pair import queue_pair
 
 CAPTURE = Path(__file__).parents[2] / "captures" / "cm-rping.pcap"
 """rping -c -C 10 of 64 bytes at 10.77.0.1, rping -s at 10.77.0.2."""
@@ -218,7 +218,7 @@ class Stranger:
         self.device = device
         pd = device.alloc_pd()
         self.memory = pd.register(1 << 17, int(ALL_ACCESS))
-        self.qp = queue_pair(device, pd=pd, cap=QPCap(max_inline_data=64))
+        self.qp = create_queue_pair(device, pd=pd, cap=QPCap(max_inline_data=64))
 
     def listen(self) -> None:
         """Be ready for anything."""

@@ -29,9 +29,9 @@ from ibwire.programs.rping import PORT, Advert, Client
 from ibwire.programs.rping_live import Result, Service, ping
 from ibwire.rc.attributes import AddressVector, QPCap
 from ibwire.rc.work import SendFlags, SendWR
+from ibwire.testing import create_queue_pair
 from ibwire_layers import cm
 from ibwire_layers.packet import Packet
-from pair import queue_pair
 from socket_port import endpoints, side_by_side
 
 SERVER = "10.0.0.2"
@@ -327,7 +327,7 @@ def test_server_that_leaves_is_a_sentence(hall: Hall) -> None:
     def serve() -> None:
         server = hall.server
         server.manager.listen(Endpoints(0, 0, 0, PORT).service_id)
-        qp = queue_pair(server.device, cap=QPCap())
+        qp = create_queue_pair(server.device, cap=QPCap())
         asked = hall.wait_for(server, EventKind.CONNECT_REQUEST)
         connections.accept(server, asked.connection, qp)
         hall.wait_for(server, EventKind.ESTABLISHED)
@@ -348,7 +348,7 @@ def test_server_that_changes_its_mind_is_a_sentence(hall: Hall) -> None:
     def serve() -> None:
         server = hall.server
         server.manager.listen(Endpoints(0, 0, 0, PORT).service_id)
-        qp = queue_pair(server.device)
+        qp = create_queue_pair(server.device)
         asked = hall.wait_for(server, EventKind.CONNECT_REQUEST)
         connections.accept(server, asked.connection, qp)
         connections.leave(server, asked.connection)

@@ -9,10 +9,10 @@ import pytest
 from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.profile import CONNECTX, PROFILES, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.work import SGE, SendFlags, SendWR, WCStatus, WROpcode
+from ibwire.testing import Peer, statuses, summaries
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
-from lone import Lone, words
 
 R = OpCode
 OK = WCStatus.SUCCESS
@@ -20,9 +20,9 @@ OK = WCStatus.SUCCESS
 every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
 
 
-def open_lone(**given: Any) -> Lone:
+def open_lone(**given: Any) -> Peer:
     """With a peer that keeps no credits, as after its first acknowledgement."""
-    lone = Lone(**given)
+    lone = Peer(mtu=256, **given)
     lone.qp.sends.credits.limited = False
     return lone
 
@@ -37,35 +37,35 @@ def reth(packet: Packet) -> h.RETH:
 def test_an_ack_completes_every_send_and_write_up_to_its_psn(profile: Profile) -> None:
     lone = open_lone(profile=profile)
     for wr_id in range(4):
-        lone.post(WROpcode.RDMA_WRITE, wr_id=wr_id)
+        lone.request(WROpcode.RDMA_WRITE, 8, wr_id=wr_id)
 
-    lone.ack(502)
+    lone.receive_ack(502)
 
-    assert lone.sends == [(0, OK), (1, OK), (2, OK)]
+    assert statuses(lone.poll_send_cq()) == [(0, OK), (1, OK), (2, OK)]
 
 
 @every_profile
 def test_an_ack_in_the_middle_of_a_message_completes_nothing(profile: Profile) -> None:
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_WRITE, 1000)
+    lone.request(WROpcode.RDMA_WRITE, 1000)
 
-    lone.ack(501)
+    lone.receive_ack(501)
 
-    assert lone.sends == []
+    assert statuses(lone.poll_send_cq()) == []
     assert lone.qp.sends.una == 502
-    lone.ack(503)
-    assert lone.sends == [(0, OK)]
+    lone.receive_ack(503)
+    assert statuses(lone.poll_send_cq()) == [(0, OK)]
 
 
 @pytest.mark.parametrize("psn", [504, 600, 500 + (1 << 23) - 1])
 def test_rule_2_answers_to_what_was_never_sent_are_dropped(psn: int) -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_WRITE, 1000)
+    lone.request(WROpcode.RDMA_WRITE, 1000)
 
-    lone.ack(psn)
-    lone.ack(psn, syndrome=0x61)
+    lone.receive_ack(psn)
+    lone.receive_ack(psn, syndrome=0x61)
 
-    assert lone.sends == []
+    assert statuses(lone.poll_send_cq()) == []
     assert lone.qp.state is QPState.RTS
     assert lone.qp.counters.unexpected_responses == 2
 
@@ -74,8 +74,8 @@ def test_rule_2_answers_to_what_was_never_sent_are_dropped(psn: int) -> None:
 def test_rule_1_an_answer_without_a_request_is_dropped(syndrome: int) -> None:
     lone = open_lone()
 
-    assert lone.ack(500, syndrome=syndrome) == []
-    assert lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 500, b"abcd") == []
+    assert lone.receive_ack(500, syndrome=syndrome) == []
+    assert lone.receive_packet(R.RC_RDMA_READ_RESPONSE_ONLY, 500, b"abcd") == []
     assert lone.qp.state is QPState.RTS
 
 
@@ -83,26 +83,26 @@ def test_rule_1_an_answer_without_a_request_is_dropped(syndrome: int) -> None:
 @pytest.mark.parametrize("psn", [499, 500 - (1 << 23)])
 def test_rule_3_ghost_answers_change_nothing(psn: int, syndrome: int) -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
 
-    lone.ack(psn & 0xFFFFFF, syndrome=syndrome)
+    lone.receive_ack(psn & 0xFFFFFF, syndrome=syndrome)
 
-    assert lone.sends == []
+    assert statuses(lone.poll_send_cq()) == []
     assert lone.qp.state is QPState.RTS
     assert lone.qp.counters.ghost_acks == 1
-    assert lone.ack(500) == []
-    assert lone.sends == [(0, OK)]
+    assert lone.receive_ack(500) == []
+    assert statuses(lone.poll_send_cq()) == [(0, OK)]
 
 
 def test_a_second_answer_completes_nothing_twice() -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_WRITE, wr_id=1)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=2)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=2)
 
-    lone.ack(500)
-    lone.ack(500)
+    lone.receive_ack(500)
+    lone.receive_ack(500)
 
-    assert lone.sends == [(1, OK)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
 
 
 @every_profile
@@ -120,53 +120,53 @@ def test_rule_5_an_answer_beyond_an_unanswered_read_asks_for_the_read_again(
 ) -> None:
     """Implied NAK: older SENDs and WRITEs complete, the READ does not (w: loss-ack-only.a)."""
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=1)
-    lone.post(WROpcode.RDMA_READ, 600, wr_id=2)
-    lone.post(WROpcode.RDMA_READ, 8, wr_id=3)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
+    lone.request(WROpcode.RDMA_READ, 600, wr_id=2)
+    lone.request(WROpcode.RDMA_READ, 8, wr_id=3)
     opcode, payload, said = answer
 
-    heard = lone.say(opcode, 504, payload, **said)
+    heard = lone.receive_packet(opcode, 504, payload, **said)
 
-    assert lone.sends == [(1, OK)]
-    assert words(heard) == ["RDMA_READ_REQUEST 501", "RDMA_READ_REQUEST 504"]
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
+    assert summaries(heard) == ["RDMA_READ_REQUEST 501", "RDMA_READ_REQUEST 504"]
     assert lone.qp.counters.implied_naks == 1
 
 
 @pytest.mark.parametrize("opcode", [WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_WRITE])
 def test_rule_5_an_atomic_without_its_answer_is_asked_for_again(opcode: WROpcode) -> None:
     lone = open_lone()
-    lone.post(opcode, wr_id=1, atomic_data=bytes(8))
-    lone.post(WROpcode.RDMA_WRITE, wr_id=2)
+    lone.request(opcode, 8, wr_id=1, atomic_data=bytes(8))
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=2)
 
-    heard = lone.ack(501)
+    heard = lone.receive_ack(501)
 
     assert [p.bth.psn for p in heard] == [500, 501]
-    assert lone.sends == []
+    assert statuses(lone.poll_send_cq()) == []
 
 
 def test_rule_4_after_an_implied_nak_only_the_missing_answer_counts() -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_READ, 8, wr_id=1)
-    lone.post(WROpcode.RDMA_READ, 8, wr_id=2)
-    lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 501, bytes(8), syndrome=0x1F)
+    lone.request(WROpcode.RDMA_READ, 8, wr_id=1)
+    lone.request(WROpcode.RDMA_READ, 8, wr_id=2)
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_ONLY, 501, bytes(8), syndrome=0x1F)
 
-    assert lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 501, bytes(8), syndrome=0x1F) == []
-    assert lone.sends == []
+    assert lone.receive_packet(R.RC_RDMA_READ_RESPONSE_ONLY, 501, bytes(8), syndrome=0x1F) == []
+    assert statuses(lone.poll_send_cq()) == []
     assert lone.qp.counters.implied_naks == 1
-    lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 500, bytes(8), syndrome=0x1F)
-    lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 501, bytes(8), syndrome=0x1F)
-    assert lone.sends == [(1, OK), (2, OK)]
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_ONLY, 500, bytes(8), syndrome=0x1F)
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_ONLY, 501, bytes(8), syndrome=0x1F)
+    assert statuses(lone.poll_send_cq()) == [(1, OK), (2, OK)]
 
 
 def responses(
-    lone: Lone, first: int, sizes: list[int], names: list[str], fill: bytes = b"r"
+    lone: Peer, first: int, sizes: list[int], names: list[str], fill: bytes = b"r"
 ) -> list[Packet]:
     """READ responses one after the other; what leaves because of them."""
     heard = []
     for index, (size, name) in enumerate(zip(sizes, names, strict=True)):
         opcode = R[f"RC_RDMA_READ_RESPONSE_{name}"]
         said = {} if name == "MIDDLE" else {"syndrome": 0x1F}
-        heard += lone.say(opcode, first + index, fill * size, **said)
+        heard += lone.receive_packet(opcode, first + index, fill * size, **said)
     return heard
 
 
@@ -178,12 +178,12 @@ def responses(
 def test_rule_6_a_gap_inside_a_read(profile: Profile, restarts: bool) -> None:
     """Restarts at the first missing PSN; rxe waits for its timer (w: drop-read-response.a)."""
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_READ, 1024)
+    lone.request(WROpcode.RDMA_READ, 1024)
     responses(lone, 500, [256], ["FIRST"])
 
     heard = responses(lone, 502, [256], ["MIDDLE"])
 
-    assert words(heard) == (["RDMA_READ_REQUEST 501"] if restarts else [])
+    assert summaries(heard) == (["RDMA_READ_REQUEST 501"] if restarts else [])
     if restarts:
         assert (reth(heard[0]).va, reth(heard[0]).dma_len) == (0x5000 + 256, 768)
         assert responses(lone, 503, [256], ["LAST"]) == []  # one restart for one loss
@@ -194,25 +194,25 @@ def test_rule_6_a_gap_inside_a_read(profile: Profile, restarts: bool) -> None:
 def test_rule_9_a_restarted_read_may_go_on_with_either(names: list[str], profile: Profile) -> None:
     """A peer begins afresh or, as rxe does, goes on where it was."""
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_READ, 1024, wr_id=7)
+    lone.request(WROpcode.RDMA_READ, 1024, wr_id=7)
     responses(lone, 500, [256], ["FIRST"], b"a")
     lone.wait(70 * 10**9)  # the timer
 
     responses(lone, 501, [256, 256, 256], names, b"b")
 
-    assert lone.sends == [(7, OK)]
+    assert statuses(lone.poll_send_cq()) == [(7, OK)]
     assert lone.memory[:1024] == b"a" * 256 + b"b" * 768
 
 
 def test_a_read_answered_in_one_piece_of_the_rest() -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_READ, 300, wr_id=7)
+    lone.request(WROpcode.RDMA_READ, 300, wr_id=7)
     responses(lone, 500, [256], ["FIRST"])
     lone.wait(70 * 10**9)
 
     responses(lone, 501, [44], ["ONLY"])
 
-    assert lone.sends == [(7, OK)]
+    assert statuses(lone.poll_send_cq()) == [(7, OK)]
 
 
 WRONG_LENGTHS = [
@@ -246,14 +246,14 @@ def test_rule_7_a_read_response_of_the_wrong_length(
 ) -> None:
     """A READ of 600 bytes at path MTU 256."""
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_READ, 600, wr_id=1)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=2)
+    lone.request(WROpcode.RDMA_READ, 600, wr_id=1)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=2)
 
     responses(lone, 500, sizes, names)
 
-    assert lone.sends == [(1, status), (2, WCStatus.WR_FLUSH_ERR)]
+    assert statuses(lone.poll_send_cq()) == [(1, status), (2, WCStatus.WR_FLUSH_ERR)]
     assert lone.qp.state is QPState.ERR
-    assert lone.memory[600:] == bytes(4096 - 600)
+    assert lone.memory[600:] == bytes((1 << 16) - 600)
 
 
 MISPLACED: list[tuple[str, WROpcode, int, bytes, dict[str, int]]] = [
@@ -297,11 +297,11 @@ def test_rule_8_an_answer_of_the_wrong_kind(
     status: WCStatus,
 ) -> None:
     lone = open_lone(profile=profile)
-    lone.post(opcode, wr_id=1, atomic_data=bytes(8))
+    lone.request(opcode, 8, wr_id=1, atomic_data=bytes(8))
 
-    lone.say(answer, 500, payload, **said)
+    lone.receive_packet(answer, 500, payload, **said)
 
-    assert lone.sends == [(1, status)]
+    assert statuses(lone.poll_send_cq()) == [(1, status)]
     assert lone.qp.state is QPState.ERR
 
 
@@ -317,13 +317,13 @@ def test_rxe_waits_for_more_after_a_read_response_of_the_wrong_length(
 ) -> None:
     """rxe_comp.c `do_read`: what fits is stored; all of it and LAST or ONLY complete the READ."""
     lone = open_lone(profile=RXE)
-    lone.post(WROpcode.RDMA_READ, 600, wr_id=1)
+    lone.request(WROpcode.RDMA_READ, 600, wr_id=1)
 
     responses(lone, 500, *case)
 
-    assert lone.sends == ([] if status is None else [(1, status)])
+    assert statuses(lone.poll_send_cq()) == ([] if status is None else [(1, status)])
     assert lone.qp.state is (QPState.ERR if status is WCStatus.LOC_PROT_ERR else QPState.RTS)
-    assert lone.memory[600:] == bytes(4096 - 600)
+    assert lone.memory[600:] == bytes((1 << 16) - 600)
 
 
 @pytest.mark.parametrize(
@@ -335,67 +335,67 @@ def test_rxe_fails_only_what_a_read_response_answers_and_completes_the_rest(
 ) -> None:
     """rxe_comp.c `check_ack`: the status is still that of success; both end the connection."""
     lone = open_lone(profile=RXE)
-    lone.post(opcode, wr_id=1, atomic_data=bytes(8))
+    lone.request(opcode, 8, wr_id=1, atomic_data=bytes(8))
 
-    lone.say(answer, 500, payload, **said)
+    lone.receive_packet(answer, 500, payload, **said)
 
     is_fatal = answer == R.RC_RDMA_READ_RESPONSE_ONLY and opcode is not WROpcode.RDMA_READ
-    assert lone.sends == [(1, WCStatus.FATAL_ERR if is_fatal else OK)]
+    assert statuses(lone.poll_send_cq()) == [(1, WCStatus.FATAL_ERR if is_fatal else OK)]
     assert lone.qp.state is QPState.ERR
 
 
 def test_rule_9_first_after_first_is_wrong() -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_READ, 1024, wr_id=1)
+    lone.request(WROpcode.RDMA_READ, 1024, wr_id=1)
 
     responses(lone, 500, [256, 256], ["FIRST", "FIRST"])
 
-    assert lone.sends == [(1, WCStatus.BAD_RESP_ERR)]
+    assert statuses(lone.poll_send_cq()) == [(1, WCStatus.BAD_RESP_ERR)]
 
 
 @pytest.mark.parametrize("psn", [500, 501, 502])
 def test_rule_10_an_ack_inside_a_read_does_not_complete_it(psn: int) -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_READ, 1024)
+    lone.request(WROpcode.RDMA_READ, 1024)
 
-    assert lone.ack(psn) == []
-    assert lone.sends == []
+    assert lone.receive_ack(psn) == []
+    assert statuses(lone.poll_send_cq()) == []
     assert lone.qp.state is QPState.RTS
 
 
 def test_an_ack_of_the_last_psn_of_a_read_says_that_its_answer_was_lost() -> None:
     """As qib `do_rc_ack`: the responder acknowledges it with its responses alone."""
     lone = open_lone()
-    lone.post(WROpcode.RDMA_READ, 1024)
+    lone.request(WROpcode.RDMA_READ, 1024)
 
-    assert words(lone.ack(503)) == ["RDMA_READ_REQUEST 500"]
-    assert lone.sends == []
+    assert summaries(lone.receive_ack(503)) == ["RDMA_READ_REQUEST 500"]
+    assert statuses(lone.poll_send_cq()) == []
 
 
 @every_profile
 def test_a_read_response_acknowledges_everything_before_it(profile: Profile) -> None:
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=1)
-    lone.post(WROpcode.RDMA_READ, 600, wr_id=2)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
+    lone.request(WROpcode.RDMA_READ, 600, wr_id=2)
 
     responses(lone, 501, [256], ["FIRST"])
 
-    assert lone.sends == [(1, OK)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
 
 
 @every_profile
 def test_an_atomic_answer_stores_the_original_value_in_host_order(profile: Profile) -> None:
     """Big-endian on the wire, little-endian in memory (section 11)."""
     lone = open_lone(profile=profile)
-    (asked,) = lone.post(WROpcode.ATOMIC_CMP_AND_SWP, wr_id=1, compare_add=1, swap=2)
+    (asked,) = lone.request(WROpcode.ATOMIC_CMP_AND_SWP, 8, wr_id=1, compare_add=1, swap=2)
 
-    lone.say(R.RC_ATOMIC_ACKNOWLEDGE, 500, syndrome=0x1F, orig=0x0102030405060708)
+    lone.receive_packet(R.RC_ATOMIC_ACKNOWLEDGE, 500, syndrome=0x1F, orig=0x0102030405060708)
 
     atomic = asked.extension(h.AtomicETH)
     assert atomic is not None
     assert (atomic.swap, atomic.compare) == (2, 1)
     assert lone.memory[:8] == bytes([8, 7, 6, 5, 4, 3, 2, 1])
-    assert lone.sends == [(1, OK)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
 
 
 FATAL = [
@@ -412,15 +412,15 @@ def test_a_fatal_nak_ends_the_request_it_names_and_completes_those_before(
     opcode: WROpcode, syndrome: int, status: WCStatus, profile: Profile
 ) -> None:
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=1)
-    lone.post(opcode, wr_id=2)
-    lone.post(WROpcode.SEND, wr_id=3)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
+    lone.request(opcode, 8, wr_id=2)
+    lone.request(WROpcode.SEND, 8, wr_id=3)
 
-    lone.ack(501, syndrome=syndrome)
+    lone.receive_ack(501, syndrome=syndrome)
 
-    assert lone.sends == [(1, OK), (2, status), (3, WCStatus.WR_FLUSH_ERR)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK), (2, status), (3, WCStatus.WR_FLUSH_ERR)]
     assert lone.qp.state is QPState.ERR
-    assert lone.events == []  # events are for the responder's side
+    assert lone.poll_events() == []  # events are for the responder's side
 
 
 @every_profile
@@ -434,23 +434,27 @@ def test_a_fatal_nak_ends_the_request_it_names_and_completes_those_before(
 def test_reserved_syndromes(syndrome: int, rxe: WCStatus, profile: Profile) -> None:
     """Ignored; rxe ends the connection, with whatever status the request has (rxe_comp.c)."""
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=1)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
 
-    assert lone.ack(500, syndrome=syndrome) == []
+    assert lone.receive_ack(500, syndrome=syndrome) == []
 
-    assert lone.sends == ([(1, rxe)] if profile is RXE else [])
+    assert statuses(lone.poll_send_cq()) == ([(1, rxe)] if profile is RXE else [])
     assert lone.qp.state is (QPState.ERR if profile is RXE else QPState.RTS)
 
 
 def test_a_sequence_nak_restarts_there_and_acknowledges_what_is_before() -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_WRITE, wr_id=1)
-    lone.post(WROpcode.RDMA_WRITE, 1000, wr_id=2)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
+    lone.request(WROpcode.RDMA_WRITE, 1000, wr_id=2)
 
-    heard = lone.ack(502, syndrome=0x60)
+    heard = lone.receive_ack(502, syndrome=0x60)
 
-    assert words(heard) == ["RDMA_WRITE_MIDDLE 502", "RDMA_WRITE_MIDDLE 503", "RDMA_WRITE_LAST 504"]
-    assert lone.sends == [(1, OK)]
+    assert summaries(heard) == [
+        "RDMA_WRITE_MIDDLE 502",
+        "RDMA_WRITE_MIDDLE 503",
+        "RDMA_WRITE_LAST 504",
+    ]
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
     assert lone.qp.counters.retransmitted == 3
 
 
@@ -458,20 +462,20 @@ def test_a_sequence_nak_restarts_there_and_acknowledges_what_is_before() -> None
 def test_the_same_nak_again_changes_nothing(profile: Profile) -> None:
     """W, w: reorder-ab-3pc.a: one restart."""
     lone = open_lone(profile=profile, retry_cnt=1)
-    lone.post(WROpcode.RDMA_WRITE, 1000)
+    lone.request(WROpcode.RDMA_WRITE, 1000)
 
-    assert len(lone.ack(501, syndrome=0x60)) == 3
-    assert lone.ack(501, syndrome=0x60) == []
-    assert lone.ack(501, syndrome=0x60) == []
+    assert len(lone.receive_ack(501, syndrome=0x60)) == 3
+    assert lone.receive_ack(501, syndrome=0x60) == []
+    assert lone.receive_ack(501, syndrome=0x60) == []
     assert lone.qp.state is QPState.RTS
 
 
 def test_responses_in_rtr_are_dropped() -> None:
-    lone = Lone()
-    lone.become(QPState.RTR)
+    lone = Peer(mtu=256)
+    lone.bring_to(QPState.RTR)
     dropped = lone.qp.counters.dropped
 
-    lone.ack(500)
+    lone.receive_ack(500)
 
     assert lone.qp.counters.dropped == dropped + 1
 
@@ -479,15 +483,15 @@ def test_responses_in_rtr_are_dropped() -> None:
 def test_a_completion_without_room_ends_the_connection() -> None:
     lone = open_lone()
     lone.send_cq.resize(1)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=1)
-    lone.post(WROpcode.RDMA_WRITE, wr_id=2)
-    lone.post(WROpcode.RDMA_READ, wr_id=3)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=2)
+    lone.request(WROpcode.RDMA_READ, 8, wr_id=3)
 
     responses(lone, 502, [8], ["ONLY"])
 
-    assert lone.sends == [(1, OK)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
     assert lone.qp.state is QPState.ERR
-    assert lone.events == [EventType.CQ_ERR, EventType.QP_FATAL]
+    assert lone.poll_events() == [EventType.CQ_ERR, EventType.QP_FATAL]
     assert lone.qp.poll_timeout() is None
 
 
@@ -495,13 +499,13 @@ def test_unsignalled_success_says_nothing_and_failure_speaks() -> None:
     """IBA 10.7.3.1."""
     lone = open_lone()
     for wr_id in (1, 2):
-        lone.post(WROpcode.RDMA_WRITE, wr_id=wr_id, flags=0)
-    lone.ack(500)
-    assert lone.sends == []
+        lone.request(WROpcode.RDMA_WRITE, 8, wr_id=wr_id, flags=0)
+    lone.receive_ack(500)
+    assert statuses(lone.poll_send_cq()) == []
 
-    lone.ack(501, syndrome=0x62)
+    lone.receive_ack(501, syndrome=0x62)
 
-    assert lone.sends == [(2, WCStatus.REM_ACCESS_ERR)]
+    assert statuses(lone.poll_send_cq()) == [(2, WCStatus.REM_ACCESS_ERR)]
 
 
 def test_only_requested_fields_of_a_completion() -> None:
@@ -511,11 +515,11 @@ def test_only_requested_fields_of_a_completion() -> None:
         *(WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ, WROpcode.ATOMIC_CMP_AND_SWP),
         *(WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.FLUSH, WROpcode.ATOMIC_WRITE),
     ):
-        lone.post(opcode, atomic_data=bytes(8), flags=SendFlags.SIGNALED)
-    lone.ack(501)
+        lone.request(opcode, 8, atomic_data=bytes(8), flags=SendFlags.SIGNALED)
+    lone.receive_ack(501)
     responses(lone, 502, [8], ["ONLY"])
     for psn in (503, 504):
-        lone.say(R.RC_ATOMIC_ACKNOWLEDGE, psn, syndrome=0x1F)
+        lone.receive_packet(R.RC_ATOMIC_ACKNOWLEDGE, psn, syndrome=0x1F)
     for psn in (505, 506):
         responses(lone, psn, [0], ["ONLY"])
 
@@ -531,12 +535,12 @@ def test_a_sink_without_local_write_fails_the_request(kind: str) -> None:
     region = lone.pd.register(64, 0)
     opcode = WROpcode.RDMA_READ if kind == "READ" else WROpcode.ATOMIC_FETCH_AND_ADD
     lone.qp.post_send(SendWR(opcode, [SGE(region.iova, 8, region.lkey)], remote_addr=0x5000))
-    lone.hear()
+    lone.transmit()
 
     if kind == "READ":
         responses(lone, 500, [8], ["ONLY"])
     else:
-        lone.say(R.RC_ATOMIC_ACKNOWLEDGE, 500, syndrome=0x1F, orig=1)
+        lone.receive_packet(R.RC_ATOMIC_ACKNOWLEDGE, 500, syndrome=0x1F, orig=1)
 
-    assert [status for _, status in lone.sends] == [WCStatus.LOC_PROT_ERR]
+    assert [status for _, status in statuses(lone.poll_send_cq())] == [WCStatus.LOC_PROT_ERR]
     assert lone.qp.state is QPState.ERR

@@ -24,11 +24,10 @@ from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RXE, SPEC, Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
+from ibwire.testing import LoggedFrame, Pair, Peer, create_queue_pair, summaries
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import IPv4, IPv6, LinkType
 from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv1Route, RoCEv2Route
-from lone import Lone, words
-from pair import Pair, queue_pair
 
 R = OpCode
 OK = WCStatus.SUCCESS
@@ -202,21 +201,21 @@ def test_a_given_flow_label_or_port_decides() -> None:
 
 
 def test_source_port_of_hns_is_its_queue_pair_number() -> None:
-    lone = Lone(profile=HNS)
+    lone = Peer(mtu=256, profile=HNS)
 
-    (packet,) = lone.post(WROpcode.RDMA_WRITE)
+    (packet,) = lone.request(WROpcode.RDMA_WRITE, 8)
 
     assert isinstance(packet.route, RoCEv2Route)
     assert packet.route.udp.src_port == lone.qp.number
 
 
 def test_any_source_port_is_taken() -> None:
-    lone = Lone()
+    lone = Peer(mtu=256)
     for port in (0, 1, 4791, 0xFFFF):
         packet = lone.packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
         assert isinstance(packet.route, RoCEv2Route)
         route = replace(packet.route, udp=replace(packet.route.udp, src_port=port))
-        assert len(lone.give(replace(packet, route=route).build())) == 1
+        assert len(lone.receive(replace(packet, route=route).build())) == 1
 
 
 @pytest.mark.parametrize(
@@ -226,8 +225,8 @@ def test_any_source_port_is_taken() -> None:
 def test_rxe_counts_ip_identifications_and_hops_from_64(
     profile: Profile, numbers: list[int]
 ) -> None:
-    lone = Lone(profile=profile)
-    heard = lone.post(WROpcode.RDMA_WRITE, 700)
+    lone = Peer(mtu=256, profile=profile)
+    heard = lone.request(WROpcode.RDMA_WRITE, 700)
 
     assert [getattr(p.route.ip, "id") for p in heard] == numbers  # type: ignore[union-attr]  # noqa: B009
     assert all(p.route.ip.ttl == 64 for p in heard)  # type: ignore[union-attr]
@@ -239,19 +238,19 @@ def test_rxe_counts_ip_identifications_and_hops_from_64(
 @every_profile
 def test_a_ce_mark_is_counted_and_told_and_changes_nothing_else(profile: Profile) -> None:
     """The ICRC is right with it (w: ecn-ce)."""
-    lone = Lone(profile=profile)
+    lone = Peer(mtu=256, profile=profile)
 
-    marked = lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1, traffic_class=3)
+    marked = lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1, **{"ip.ecn": 3})
 
     assert [p.bth.psn for p in marked] == [100]
     assert lone.qp.counters.ce_marked == 1
     assert [(e.qp, e.kind) for e in lone.device.congestion] == [(lone.qp, "ce")]
 
 
-@pytest.mark.parametrize("traffic_class", [0, 1, 2])
-def test_other_ecn_codes_are_no_mark(traffic_class: int) -> None:
-    lone = Lone()
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, traffic_class=traffic_class)
+@pytest.mark.parametrize("ecn", [0, 1, 2])
+def test_other_ecn_codes_are_no_mark(ecn: int) -> None:
+    lone = Peer(mtu=256)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, **{"ip.ecn": ecn})
 
     assert lone.qp.counters.ce_marked == 0
 
@@ -259,23 +258,23 @@ def test_other_ecn_codes_are_no_mark(traffic_class: int) -> None:
 @every_profile
 @pytest.mark.parametrize("state", [QPState.RTR, QPState.RTS], ids=lambda s: s.name)
 def test_a_cnp_takes_no_psn_and_draws_no_answer(state: QPState, profile: Profile) -> None:
-    lone = Lone(profile=profile)
-    lone.become(state)
+    lone = Peer(mtu=256, profile=profile)
+    lone.bring_to(state)
 
-    assert lone.say(R.CNP, 0, becn=1) == []
-    assert lone.say(R.CNP, 0, becn=1, mig_req=0, traffic_class=2) == []
+    assert lone.receive_packet(R.CNP, 0, becn=1) == []
+    assert lone.receive_packet(R.CNP, 0, becn=1, mig_req=0, **{"ip.ecn": 2}) == []
 
     assert lone.qp.counters.cnps_received == 2
     assert [e.kind for e in lone.device.congestion] == ["cnp", "cnp"]
     assert lone.qp.responder.epsn == 100
-    assert len(lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1)) == 1
+    assert len(lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1)) == 1
 
 
 @pytest.mark.parametrize("state", [QPState.RESET, QPState.INIT, QPState.ERR], ids=lambda s: s.name)
 def test_a_cnp_is_dropped_before_rtr(state: QPState) -> None:
-    lone = Lone()
-    lone.become(state)
-    lone.say(R.CNP, 0, becn=1)
+    lone = Peer(mtu=256)
+    lone.bring_to(state)
+    lone.receive_packet(R.CNP, 0, becn=1)
 
     assert lone.qp.counters.cnps_received == 0
 
@@ -287,12 +286,12 @@ def test_a_cnp_is_dropped_before_rtr(state: QPState) -> None:
 )
 def test_a_cnp_reaches_every_connected_service(qp_type: QPType, attr: dict[str, Any]) -> None:
     """An XRC initiator too: it is the one that sends."""
-    device = Device("x", "10.0.0.22")
+    device = Device("x", "10.0.0.2")
     pd, cq = device.alloc_pd(), device.create_cq(9)
     domain = device.open_xrc_domain()
     qp = device.create_qp(QPInit(qp_type, pd=pd, send_cq=cq, recv_cq=cq, xrc_domain=domain))
     bring_up(qp, AddressVector(dgid=gid_of("10.0.0.1")), dest_qp_num=1, **attr)
-    frame = Lone().packet(R.CNP, 0, becn=1, dest_qp=qp.number).build()
+    frame = Peer(mtu=256).packet(R.CNP, 0, becn=1, dest_qp=qp.number).build()
 
     device.receive(frame, 0)
 
@@ -324,17 +323,17 @@ def test_the_published_connectx_cnp_is_understood() -> None:
 
 
 def test_frames_for_nobody_are_counted_by_their_reason() -> None:
-    lone = Lone()
+    lone = Peer(mtu=256)
     packet = lone.packet(R.RC_RDMA_WRITE_ONLY, 100)
     good = packet.build()
 
-    lone.give(b"")
-    lone.give(bytes(60))
-    lone.give(good[:-5] + b"xxxxx")
-    lone.give(replace(packet, bth=replace(packet.bth, tver=1)).build())
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, dest_qp=0x999)
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, destination="10.0.0.99")
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, source="10.0.0.99")
+    lone.receive(b"")
+    lone.receive(bytes(60))
+    lone.receive(good[:-5] + b"xxxxx")
+    lone.receive(replace(packet, bth=replace(packet.bth, tver=1)).build())
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, dest_qp=0x999)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, **{"ip.dst": 0x0A000063})
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, **{"ip.src": 0x0A000063})
 
     assert dict(lone.device.counters) == {
         "not_for_rdma": 2,
@@ -349,10 +348,10 @@ def test_frames_for_nobody_are_counted_by_their_reason() -> None:
 
 def test_bytes_after_the_packet_do_not_matter() -> None:
     """Ethernet padding and FCS."""
-    lone = Lone()
+    lone = Peer(mtu=256)
     frame = lone.packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1).build()
 
-    assert words(lone.give(frame + bytes(9))) == ["ACKNOWLEDGE 100 0x00"]
+    assert summaries(lone.receive(frame + bytes(9))) == ["ACKNOWLEDGE 100 0x00"]
 
 
 # Objects.
@@ -370,7 +369,7 @@ def test_a_queue_pair_needs_its_parts(said: dict[str, Any]) -> None:
     device = Device()
 
     with pytest.raises(VerbsError):
-        queue_pair(device, **said)
+        create_queue_pair(device, **said)
 
 
 def test_limits() -> None:
@@ -403,7 +402,7 @@ def test_an_address_that_is_none_is_einval(address: str) -> None:
 
 
 def test_queue_pairs_take_turns_packet_by_packet() -> None:
-    device = Device("x", "10.0.0.22")
+    device = Device("x", "10.0.0.2")
     pd, cq = device.alloc_pd(), device.create_cq(99)
     mr = pd.register(8192, int(ALL_ACCESS))
     qps = [device.create_qp(QPInit(QPType.RC, pd=pd, send_cq=cq, recv_cq=cq)) for _ in range(3)]
@@ -427,17 +426,17 @@ def test_mac_addresses_of_a_network_without_arp() -> None:
 
 @every_profile
 def test_the_same_run_twice_is_the_same_bytes(profile: Profile) -> None:
-    def run() -> list[tuple[int, str, bytes]]:
+    def run() -> list[LoggedFrame]:
         pair = Pair(profile=profile, psn_a=5, timeout=10)
         pair.drop("a", 2, 7)
         pair.drop("b", 1)
         for _ in range(3):
-            pair.b.post_recv()
-            pair.post(WROpcode.SEND, 3000)
-            pair.post(WROpcode.RDMA_READ, 3000)
-        pair.drive()
-        assert [wc.status for wc in pair.completions] == [OK] * 6
-        return [(now, who, packet.build()) for now, who, packet in pair.frames]
+            pair.b.post_recv(4096)
+            pair.a.post_send(WROpcode.SEND, 3000)
+            pair.a.post_send(WROpcode.RDMA_READ, 3000)
+        pair.run()
+        assert [wc.status for wc in pair.a.poll_send_cq()] == [OK] * 6
+        return pair.log
 
     assert run() == run()
 
@@ -452,11 +451,11 @@ def test_protection_domain_of_another_device_is_refused() -> None:
     device, other = Device(), Device()
 
     with pytest.raises(VerbsError, match="another device"):
-        queue_pair(device, pd=other.alloc_pd())
+        create_queue_pair(device, pd=other.alloc_pd())
 
 
 def test_queue_pair_and_its_counters_show_what_matters() -> None:
-    qp = queue_pair(Device("left"))
+    qp = create_queue_pair(Device("left"))
     qp.counters.timeouts = 3
 
     assert repr(qp) == "<QueuePair left 0x11 RC RESET>"

@@ -6,10 +6,10 @@ import pytest
 
 from ibwire.rc.attributes import QPState
 from ibwire.rc.profile import CONNECTX, PROFILES, RDMAVT, RXE, SPEC, Profile
+from ibwire.testing import Peer, summaries
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
-from lone import Lone, words
 
 R = OpCode
 
@@ -42,14 +42,14 @@ def original(packet: Packet) -> int:
 def test_duplicate_send_or_write_is_acknowledged_and_not_executed(
     opcode: int, payload: bytes, profile: Profile
 ) -> None:
-    lone = Lone(profile=profile)
+    lone = Peer(mtu=256, profile=profile)
     for _ in range(3):
-        lone.post_recv()
-    lone.say(opcode, 100, payload, ack_req=1)
-    lone.say(R.RC_RDMA_WRITE_ONLY, 101, b"new!", ack_req=1)
+        lone.post_recv(256)
+    lone.receive_packet(opcode, 100, payload, ack_req=1)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 101, b"new!", ack_req=1)
     taken, before = len(lone.qp.receives.waiting), lone.memory
 
-    (ack,) = lone.say(opcode, 100, payload, ack_req=1)
+    (ack,) = lone.receive_packet(opcode, 100, payload, ack_req=1)
 
     assert ack.bth.psn == 101  # the newest, not the one that came again
     assert msn(ack) == 2
@@ -66,41 +66,43 @@ def test_duplicate_send_or_write_is_acknowledged_and_not_executed(
 )
 def test_duplicate_that_does_not_ask(profile: Profile, answers: int) -> None:
     """Only rdmavt wants AckReq (w: drop-one-last for rxe)."""
-    lone = Lone(profile=profile)
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
+    lone = Peer(mtu=256, profile=profile)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
 
-    assert len(lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=0)) == answers
+    assert len(lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=0)) == answers
 
 
 def test_rxe_acknowledges_duplicates_with_the_newest_send_write_or_atomic() -> None:
     """Stale after READs, 0xFFFFFF before the first (w: probe-odd-frames)."""
-    lone = Lone(profile=RXE)
-    assert words(lone.say(R.RC_SEND_ONLY, 99, b"abcd", ack_req=1)) == ["ACKNOWLEDGE 16777215 0x1f"]
+    lone = Peer(mtu=256, profile=RXE)
+    assert summaries(lone.receive_packet(R.RC_SEND_ONLY, 99, b"abcd", ack_req=1)) == [
+        "ACKNOWLEDGE 16777215 0x1f"
+    ]
 
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
-    lone.say(R.RC_RDMA_READ_REQUEST, 101, dma_len=600)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
+    lone.receive_packet(R.RC_RDMA_READ_REQUEST, 101, dma_len=600)
 
-    assert words(lone.say(R.RC_SEND_ONLY, 99, b"abcd")) == ["ACKNOWLEDGE 100 0x1f"]
+    assert summaries(lone.receive_packet(R.RC_SEND_ONLY, 99, b"abcd")) == ["ACKNOWLEDGE 100 0x1f"]
 
 
 def test_spec_acknowledges_duplicates_with_the_psn_before_the_expected_one() -> None:
-    lone = Lone()
-    lone.say(R.RC_RDMA_READ_REQUEST, 100, dma_len=600)
+    lone = Peer(mtu=256)
+    lone.receive_packet(R.RC_RDMA_READ_REQUEST, 100, dma_len=600)
 
-    assert words(lone.say(R.RC_SEND_ONLY, 99, b"abcd")) == ["ACKNOWLEDGE 102 0x00"]
+    assert summaries(lone.receive_packet(R.RC_SEND_ONLY, 99, b"abcd")) == ["ACKNOWLEDGE 102 0x00"]
 
 
 @every_profile
 def test_duplicate_in_the_middle_of_a_message_does_not_disturb_it(profile: Profile) -> None:
     """Opcode and position of the message under way stay (a fixed rxe bug: section 21 a)."""
-    lone = Lone(profile=profile)
-    lone.say(R.RC_RDMA_READ_REQUEST, 100, dma_len=4)
-    lone.say(R.RC_RDMA_WRITE_FIRST, 101, b"a" * 256, dma_len=700)
-    lone.say(R.RC_RDMA_READ_REQUEST, 100, dma_len=4)
-    lone.say(R.RC_RDMA_WRITE_MIDDLE, 102, b"b" * 256)
-    lone.say(R.RC_RDMA_WRITE_FIRST, 101, b"x" * 256, dma_len=700)
+    lone = Peer(mtu=256, profile=profile)
+    lone.receive_packet(R.RC_RDMA_READ_REQUEST, 100, dma_len=4)
+    lone.receive_packet(R.RC_RDMA_WRITE_FIRST, 101, b"a" * 256, dma_len=700)
+    lone.receive_packet(R.RC_RDMA_READ_REQUEST, 100, dma_len=4)
+    lone.receive_packet(R.RC_RDMA_WRITE_MIDDLE, 102, b"b" * 256)
+    lone.receive_packet(R.RC_RDMA_WRITE_FIRST, 101, b"x" * 256, dma_len=700)
 
-    heard = lone.say(R.RC_RDMA_WRITE_LAST, 103, b"c" * 188, ack_req=1)
+    heard = lone.receive_packet(R.RC_RDMA_WRITE_LAST, 103, b"c" * 188, ack_req=1)
 
     assert [(p.opcode_name, p.bth.psn) for p in heard] == [("RC_ACKNOWLEDGE", 103)]
     assert lone.memory[:700] == b"a" * 256 + b"b" * 256 + b"c" * 188
@@ -121,10 +123,10 @@ def test_duplicate_in_the_middle_of_a_message_does_not_disturb_it(profile: Profi
 def test_malformed_duplicate_is_never_naked(
     opcode: int, said: dict[str, int], payload: bytes, profile: Profile
 ) -> None:
-    lone = Lone(profile=profile)
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
+    lone = Peer(mtu=256, profile=profile)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
 
-    heard = lone.say(opcode, 100, payload, ack_req=1, **said)
+    heard = lone.receive_packet(opcode, 100, payload, ack_req=1, **said)
 
     syndromes = [aeth.syndrome for p in heard if (aeth := p.extension(h.AETH))]
     assert all(syndrome < 0x20 for syndrome in syndromes)
@@ -134,14 +136,16 @@ def test_malformed_duplicate_is_never_naked(
 # READ.
 
 
-def read(lone: Lone, first: int, *, va: int = 0, size: int = 1024, **said: int) -> list[str]:
+def read(lone: Peer, first: int, *, va: int = 0, size: int = 1024, **said: int) -> list[str]:
     va += lone.mr.iova
-    return words(lone.say(R.RC_RDMA_READ_REQUEST, first, va=va, dma_len=size, **said))
+    return summaries(
+        lone.receive_packet(R.RC_RDMA_READ_REQUEST, first, va=va, dma_len=size, **said)
+    )
 
 
-def after_a_read(profile: Profile) -> Lone:
+def after_a_read(profile: Profile) -> Peer:
     """A READ of 1024 bytes, PSN 100 to 103, has been answered."""
-    lone = Lone(profile=profile)
+    lone = Peer(mtu=256, profile=profile)
     lone.mr.write(lone.mr.iova, bytes(range(256)) * 4)
     assert len(read(lone, 100)) == 4
     return lone
@@ -245,7 +249,7 @@ def test_replayed_read_is_executed_again_on_the_memory_of_now(profile: Profile) 
     lone = after_a_read(profile)
     lone.mr.write(lone.mr.iova, b"\xaa" * 1024)
 
-    heard = lone.say(R.RC_RDMA_READ_REQUEST, 100, va=lone.mr.iova, dma_len=1024)
+    heard = lone.receive_packet(R.RC_RDMA_READ_REQUEST, 100, va=lone.mr.iova, dma_len=1024)
 
     assert b"".join(p.payload for p in heard) == b"\xaa" * 1024
 
@@ -254,40 +258,45 @@ def test_replayed_read_is_executed_again_on_the_memory_of_now(profile: Profile) 
 def test_replay_carries_the_msn_of_now(profile: Profile) -> None:
     """W, w: loss-ack-only.a packet 245."""
     lone = after_a_read(profile)
-    lone.say(R.RC_RDMA_WRITE_ONLY, 104, b"abcd")
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 104, b"abcd")
 
-    heard = lone.say(R.RC_RDMA_READ_REQUEST, 100, va=lone.mr.iova, dma_len=1024)
+    heard = lone.receive_packet(R.RC_RDMA_READ_REQUEST, 100, va=lone.mr.iova, dma_len=1024)
 
     assert msn(heard[0]) == 2
 
 
 def test_duplicate_of_a_read_that_is_being_answered_restarts_it() -> None:
-    lone = Lone()
+    lone = Peer(mtu=256)
     frame = lone.packet(R.RC_RDMA_READ_REQUEST, 100, dma_len=1024).build()
     lone.device.receive(frame, 0)
     first = [lone.device.poll_transmit(0) for _ in range(2)]
     assert None not in first
 
-    assert [each.split()[1] for each in words(lone.give(frame))] == ["100", "101", "102", "103"]
+    assert [each.split()[1] for each in summaries(lone.receive(frame))] == [
+        "100",
+        "101",
+        "102",
+        "103",
+    ]
 
 
 def test_replays_leave_in_psn_order_before_what_waits() -> None:
-    lone = Lone()
+    lone = Peer(mtu=256)
     for psn in (100, 104):
-        lone.say(R.RC_RDMA_READ_REQUEST, psn, dma_len=1024)
+        lone.receive_packet(R.RC_RDMA_READ_REQUEST, psn, dma_len=1024)
     third = lone.packet(R.RC_RDMA_READ_REQUEST, 108, dma_len=256)
     frames = [third, lone.packet(R.RC_RDMA_READ_REQUEST, 104, dma_len=1024)]
     frames.append(lone.packet(R.RC_RDMA_READ_REQUEST, 100, dma_len=1024))
     for frame in frames:
         lone.device.receive(frame.build(), 0)
 
-    psns = [p.bth.psn for p in lone.hear()]
+    psns = [p.bth.psn for p in lone.transmit()]
     assert psns == list(range(100, 109))
 
 
 @every_profile
 def test_a_read_beyond_the_saved_ones_is_dropped(profile: Profile) -> None:
-    lone = Lone(profile=profile, max_dest_rd_atomic=2)
+    lone = Peer(mtu=256, profile=profile, max_dest_rd_atomic=2)
     for psn in (100, 101, 102):
         assert read(lone, psn, size=4)
 
@@ -304,14 +313,14 @@ def test_a_read_beyond_the_saved_ones_is_dropped(profile: Profile) -> None:
 def test_duplicate_atomic_returns_the_first_result_and_is_not_executed(
     opcode: int, profile: Profile
 ) -> None:
-    lone = Lone(profile=profile)
+    lone = Peer(mtu=256, profile=profile)
     lone.mr.write(lone.mr.iova, (5).to_bytes(8, "little"))
-    (first,) = lone.say(opcode, 100, swap=3, compare=5)
+    (first,) = lone.receive_packet(opcode, 100, swap=3, compare=5)
     once = lone.memory
     lone.mr.write(lone.mr.iova + 8, b"other")
     after = lone.memory
 
-    (again,) = lone.say(opcode, 100, swap=3, compare=5)
+    (again,) = lone.receive_packet(opcode, 100, swap=3, compare=5)
 
     assert once[:8] != bytes(8)
     assert (again.opcode_name, again.bth.psn) == ("RC_ATOMIC_ACKNOWLEDGE", 100)
@@ -332,12 +341,12 @@ def test_duplicate_of_an_evicted_flush_or_atomic_write_is_dropped(
     opcode: int, payload: bytes, said: dict[str, int], profile: Profile
 ) -> None:
     """From one of max_dest_rd_atomic saved entries (reference/transport#saved-resources)."""
-    lone = Lone(profile=profile, max_dest_rd_atomic=2)
+    lone = Peer(mtu=256, profile=profile, max_dest_rd_atomic=2)
     for psn in (100, 101, 102):
-        lone.say(opcode, psn, payload, **said)
+        lone.receive_packet(opcode, psn, payload, **said)
 
-    assert lone.say(opcode, 100, payload, **said) == []
-    assert [p.bth.psn for p in lone.say(opcode, 101, payload, **said)] == [101]
+    assert lone.receive_packet(opcode, 100, payload, **said) == []
+    assert [p.bth.psn for p in lone.receive_packet(opcode, 101, payload, **said)] == [101]
 
 
 @every_profile
@@ -351,30 +360,30 @@ def test_duplicate_of_an_evicted_flush_or_atomic_write_is_dropped(
 def test_old_psn_that_was_no_flush_or_atomic_write_is_not_answered_as_one(
     opcode: int, payload: bytes, said: dict[str, int], profile: Profile
 ) -> None:
-    lone = Lone(profile=profile)
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
+    lone = Peer(mtu=256, profile=profile)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
 
-    assert lone.say(opcode, 100, payload, **said) == []
-    assert lone.say(opcode, 99, payload, **said) == []
+    assert lone.receive_packet(opcode, 100, payload, **said) == []
+    assert lone.receive_packet(opcode, 99, payload, **said) == []
 
 
 @every_profile
 def test_duplicate_of_an_evicted_atomic_is_dropped(profile: Profile) -> None:
-    lone = Lone(profile=profile, max_dest_rd_atomic=2)
+    lone = Peer(mtu=256, profile=profile, max_dest_rd_atomic=2)
     for psn in (100, 101, 102):
-        lone.say(R.RC_FETCH_ADD, psn, swap=1)
+        lone.receive_packet(R.RC_FETCH_ADD, psn, swap=1)
 
-    assert lone.say(R.RC_FETCH_ADD, 100, swap=1) == []
-    assert [original(p) for p in lone.say(R.RC_FETCH_ADD, 101, swap=1)] == [1]
+    assert lone.receive_packet(R.RC_FETCH_ADD, 100, swap=1) == []
+    assert [original(p) for p in lone.receive_packet(R.RC_FETCH_ADD, 101, swap=1)] == [1]
     assert lone.memory[0] == 3
 
 
 @every_profile_but_rxe
 def test_duplicate_atomic_with_another_opcode_is_dropped(profile: Profile) -> None:
-    lone = Lone(profile=profile)
-    lone.say(R.RC_FETCH_ADD, 100, swap=1)
+    lone = Peer(mtu=256, profile=profile)
+    lone.receive_packet(R.RC_FETCH_ADD, 100, swap=1)
 
-    assert lone.say(R.RC_COMPARE_SWAP, 100, swap=1) == []
+    assert lone.receive_packet(R.RC_COMPARE_SWAP, 100, swap=1) == []
 
 
 @every_profile_with_annex_a19
@@ -388,11 +397,13 @@ def test_duplicate_atomic_with_another_opcode_is_dropped(profile: Profile) -> No
 def test_duplicate_flush_or_atomic_write_is_answered_and_not_executed(
     opcode: int, payload: bytes, said: dict[str, int], profile: Profile
 ) -> None:
-    lone = Lone(profile=profile)
-    assert words(lone.say(opcode, 100, payload, **said)) == ["RDMA_READ_RESPONSE_ONLY 100 0x00"]
+    lone = Peer(mtu=256, profile=profile)
+    assert summaries(lone.receive_packet(opcode, 100, payload, **said)) == [
+        "RDMA_READ_RESPONSE_ONLY 100 0x00"
+    ]
     lone.mr.write(lone.mr.iova, b"newer...")
 
-    (again,) = lone.say(opcode, 100, payload, **said)
+    (again,) = lone.receive_packet(opcode, 100, payload, **said)
 
     assert (again.opcode_name, again.bth.psn, again.payload) == (
         *("RC_RDMA_READ_RESPONSE_ONLY", 100, b""),
@@ -413,14 +424,16 @@ def test_an_answered_duplicate_lets_rdmavt_nak_the_same_gap_again(
     profile: Profile, naks: int
 ) -> None:
     """qib_rc.c `qib_rc_rcv_error`: not one that is dropped, as it asks for no ACK."""
-    lone = Lone(profile=profile)
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
-    assert words(lone.say(R.RC_RDMA_WRITE_ONLY, 103, b"abcd")) == ["ACKNOWLEDGE 101 0x60"]
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=0)
-    assert lone.say(R.RC_RDMA_WRITE_ONLY, 103, b"abcd") == []
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
+    lone = Peer(mtu=256, profile=profile)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd")
+    assert summaries(lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 103, b"abcd")) == [
+        "ACKNOWLEDGE 101 0x60"
+    ]
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=0)
+    assert lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 103, b"abcd") == []
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
 
-    assert len(lone.say(R.RC_RDMA_WRITE_ONLY, 103, b"abcd")) == naks
+    assert len(lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 103, b"abcd")) == naks
 
 
 def test_duplicates_faster_than_the_line_do_not_pile_up() -> None:
@@ -429,5 +442,5 @@ def test_duplicates_faster_than_the_line_do_not_pile_up() -> None:
     for _ in range(5000):
         lone.device.receive(frame, 0)
 
-    assert len(lone.hear()) <= 1024
+    assert len(lone.transmit()) <= 1024
     assert lone.qp.counters.dropped >= 3900

@@ -8,19 +8,20 @@ left (0x00 for none, 0x01 for one: reference/transport#credit-codes).
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
+from ibwire.base.node import Frame
 from ibwire.base.units import MS, US, Time
 from ibwire.rc.attributes import EventType, QPAttr, QPAttrMask, QPState
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import CONNECTX, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.work import SGE, RecvWR, WCStatus, WROpcode
+from ibwire.testing import End, Pair, summaries
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
-from lone import words
-from pair import End, Pair
 
 S = WCStatus
 
@@ -36,26 +37,19 @@ REQUESTS = {
 
 
 def said(pair: Pair, sender: str) -> list[str]:
-    return words(pair.sent(sender))
+    return summaries(pair.packets(sender))
 
 
 def times(pair: Pair, sender: str) -> list[Time]:
-    return [time for time, who, _ in pair.frames if who == sender]
+    return [each.time for each in pair.log if (each.device, each.event) == (sender, "sent")]
 
 
 def statuses(pair: Pair) -> list[tuple[int, WCStatus]]:
-    return [(wc.wr_id, wc.status) for wc in pair.completions]
+    return [(wc.wr_id, wc.status) for wc in pair.a.poll_send_cq()]
 
 
 def receives(pair: Pair) -> list[tuple[int, WCStatus]]:
-    return [(wc.wr_id, wc.status) for wc in pair.received]
-
-
-def events(end: End) -> list[EventType]:
-    found = []
-    while (event := end.device.poll_event()) is not None:
-        found.append(event.event_type)
-    return found
+    return [(wc.wr_id, wc.status) for wc in pair.b.poll_recv_cq()]
 
 
 def states(pair: Pair) -> tuple[QPState, QPState]:
@@ -65,12 +59,12 @@ def states(pair: Pair) -> tuple[QPState, QPState]:
 def pattern(end: End, size: int, seed: int = 1) -> bytes:
     """Bytes of which no two pieces are alike, at the start of an end's memory."""
     data = b"".join((seed << 24 | n).to_bytes(4) for n in range(-(-size // 4)))[:size]
-    end.mr.write(end.mr.iova, data)
+    end.write(0, data)
     return data
 
 
 def memory(end: End, size: int, offset: int = 0) -> bytes:
-    return end.mr.read(end.mr.iova + offset, size)
+    return end.read(offset, size)
 
 
 def number(end: End, offset: int = 0) -> int:
@@ -81,23 +75,27 @@ def number(end: End, offset: int = 0) -> int:
 def duplicate(pair: Pair, sender: str, which: int, delay: Time) -> None:
     """Let a second copy of one frame arrive later."""
 
-    def fault(who: str, packet: Packet, n: int) -> list[tuple[Time, bytes]] | None:
-        frame = packet.build()
-        return [(0, frame), (delay, frame)] if (who, n) == (sender, which) else None
+    number = count(1)
 
-    pair.faults.append(fault)
+    def stage(frame: Frame, now: Time) -> list[tuple[Time, Frame]]:
+        return [(0, frame), (delay, frame)] if next(number) == which else [(0, frame)]
+
+    pair.add_stage(sender, stage)
 
 
 def rewrite(pair: Pair, which: int, opcode: int) -> None:
     """Give one frame of `a` another opcode, without extension headers and with a good ICRC."""
 
-    def fault(who: str, packet: Packet, n: int) -> list[tuple[Time, bytes]] | None:
-        if (who, n) != ("a", which):
-            return None
+    number = count(1)
+
+    def stage(frame: Frame, now: Time) -> list[tuple[Time, Frame]]:
+        if next(number) != which:
+            return [(0, frame)]
+        packet = Packet.parse(frame)
         changed = replace(packet, bth=replace(packet.bth, opcode=opcode), extensions=())
         return [(0, changed.repaired().build())]
 
-    pair.faults.append(fault)
+    pair.add_stage("a", stage)
 
 
 # Receiver not ready.
@@ -106,10 +104,10 @@ def rewrite(pair: Pair, which: int, opcode: int) -> None:
 def test_rnr_nak_is_waited_out_and_the_send_succeeds() -> None:
     pair = Pair(min_rnr_timer=12)
     data = pattern(pair.a, 100)
-    pair.post(length=100, wr_id=7)
-    pair.drive(until=500 * US)
+    pair.a.post_send(length=100, wr_id=7)
+    pair.run(500 * US)
     pair.b.post_recv(100, wr_id=3)
-    pair.drive()
+    pair.run()
 
     assert said(pair, "a") == ["SEND_ONLY 0", "SEND_ONLY 0"]
     assert said(pair, "b") == [
@@ -119,7 +117,7 @@ def test_rnr_nak_is_waited_out_and_the_send_succeeds() -> None:
     ]
     first, second = times(pair, "a")
     assert second - first >= 640 * US
-    assert [packet.extension(h.AETH).msn for packet in pair.sent("b")] == [0, 0, 1]
+    assert [packet.extension(h.AETH).msn for packet in pair.packets("b")] == [0, 0, 1]
     assert statuses(pair) == [(7, S.SUCCESS)]
     assert receives(pair) == [(3, S.SUCCESS)]
     assert memory(pair.b, 100) == data
@@ -131,9 +129,9 @@ def test_rnr_nak_is_waited_out_and_the_send_succeeds() -> None:
 def test_rnr_retry_exceeded_after_as_many_waits_as_rnr_retry(retries: int) -> None:
     """rnr-exceeded: rnr_retry 2 is three NAKs; 0 makes the first one fatal."""
     pair = Pair(rnr_retry=retries, min_rnr_timer=1)
-    pair.post(length=100, wr_id=1)
-    pair.post(length=100, wr_id=2)
-    pair.drive()
+    pair.a.post_send(length=100, wr_id=1)
+    pair.a.post_send(length=100, wr_id=2)
+    pair.run()
 
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x21"] * (retries + 1)
     assert statuses(pair) == [(1, S.RNR_RETRY_EXC_ERR), (2, S.WR_FLUSH_ERR)]
@@ -149,8 +147,8 @@ def test_psn_sequence_error_goes_back_to_the_lost_packet() -> None:
     pair = Pair()
     data = pattern(pair.a, 5000)
     pair.drop("a", 2)
-    pair.post(WROpcode.RDMA_WRITE, length=5000)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=5000)
+    pair.run()
 
     assert said(pair, "a") == [
         "RDMA_WRITE_FIRST 0",
@@ -160,7 +158,9 @@ def test_psn_sequence_error_goes_back_to_the_lost_packet() -> None:
         "RDMA_WRITE_LAST 4",
     ]
     assert said(pair, "b") == ["ACKNOWLEDGE 1 0x60", "ACKNOWLEDGE 4 0x00"]
-    assert [packet.extension(h.RETH) is None for packet in pair.sent("a")] == [False] + [True] * 8
+    assert [packet.extension(h.RETH) is None for packet in pair.packets("a")] == [False] + [
+        True
+    ] * 8
     assert statuses(pair) == [(0, S.SUCCESS)]
     assert memory(pair.b, 5000) == data
     assert pair.a.qp.counters.timeouts == 0
@@ -172,8 +172,8 @@ def test_lost_nak_is_healed_by_the_timeout_from_the_first_unacknowledged_packet(
     data = pattern(pair.a, 3000)
     pair.drop("a", 2)
     pair.drop("b", 1)
-    pair.post(WROpcode.RDMA_WRITE, length=3000)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=3000)
+    pair.run()
 
     message = ["RDMA_WRITE_FIRST 0", "RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"]
     assert said(pair, "a") == message * 2
@@ -192,9 +192,9 @@ def test_partial_write_retry_of_the_last_packet_alone() -> None:
     pair = Pair()
     data = pattern(pair.a, 3000)
     pair.drop("a", 3)
-    pair.post(WROpcode.RDMA_WRITE, length=3000, wr_id=1)
-    pair.post(WROpcode.RDMA_WRITE, length=8, remote=4000, wr_id=2)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=3000, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, remote=4000, wr_id=2)
+    pair.run()
 
     assert said(pair, "a")[4:] == ["RDMA_WRITE_LAST 2", "RDMA_WRITE_ONLY 3"]
     # One ACK may stand for both messages when the second arrives before the first has left.
@@ -211,8 +211,8 @@ def test_local_ack_timeout_resends_after_t_and_before_4t() -> None:
     data = pattern(pair.a, 64)
     pair.b.post_recv(64, wr_id=3)
     pair.drop("a", 1)
-    pair.post(length=64)
-    pair.drive()
+    pair.a.post_send(length=64)
+    pair.run()
 
     assert said(pair, "a") == ["SEND_ONLY 0", "SEND_ONLY 0"]
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x00"]
@@ -229,9 +229,9 @@ def test_retry_exceeded_ends_the_oldest_and_flushes_both_queues() -> None:
     pair.drop_if("a", lambda packet: True)
     pair.a.post_recv(64, wr_id=8)
     pair.b.post_recv(64, wr_id=9)
-    pair.post(length=64, wr_id=1)
-    pair.post(WROpcode.RDMA_READ, length=64, wr_id=2)
-    pair.drive()
+    pair.a.post_send(length=64, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_READ, length=64, wr_id=2)
+    pair.run()
 
     assert said(pair, "a").count("SEND_ONLY 0") == 4
     assert said(pair, "b") == []
@@ -245,17 +245,20 @@ def test_corrupted_packet_is_dropped_in_silence_and_healed() -> None:
     pair = Pair()
     data = pattern(pair.a, 64)
 
-    def fault(who: str, packet: Packet, n: int) -> list[tuple[Time, bytes]] | None:
-        frame = bytearray(packet.build())
-        frame[-10] ^= 0x01  # the payload: 4 bytes of ICRC follow it
-        return [(0, bytes(frame))] if (who, n) == ("a", 1) else None
+    number = count(1)
 
-    pair.faults.append(fault)
-    pair.post(WROpcode.RDMA_WRITE, length=64)
-    pair.drive(until=60 * MS)
+    def stage(frame: Frame, now: Time) -> list[tuple[Time, Frame]]:
+        changed = bytearray(frame)
+        if next(number) == 1:
+            changed[-10] ^= 0x01  # the payload: 4 bytes of ICRC follow it
+        return [(0, bytes(changed))]
+
+    pair.add_stage("a", stage)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=64)
+    pair.run(60 * MS)
     assert said(pair, "b") == []
     assert memory(pair.b, 64) == bytes(64)
-    pair.drive()
+    pair.run()
 
     assert said(pair, "a") == ["RDMA_WRITE_ONLY 0"] * 2
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x00"]
@@ -272,9 +275,9 @@ def test_implied_nak_asks_for_a_lost_read_response_again() -> None:
     pair = Pair()
     data = pattern(pair.b, 1000)
     pair.drop("b", 1)
-    pair.post(WROpcode.RDMA_READ, length=1000, wr_id=1)
-    pair.post(WROpcode.RDMA_WRITE, length=8, offset=2000, remote=2000, wr_id=2)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_READ, length=1000, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, offset=2000, remote=2000, wr_id=2)
+    pair.run()
 
     assert said(pair, "a") == ["RDMA_READ_REQUEST 0", "RDMA_WRITE_ONLY 1"] * 2
     assert said(pair, "b") == [
@@ -284,7 +287,7 @@ def test_implied_nak_asks_for_a_lost_read_response_again() -> None:
         "ACKNOWLEDGE 1 0x00",
     ]
     # MSN of the moment at which each is made (reference/transport#msn).
-    assert [packet.extension(h.AETH).msn for packet in pair.sent("b")[1:]] == [2, 2, 2]
+    assert [packet.extension(h.AETH).msn for packet in pair.packets("b")[1:]] == [2, 2, 2]
     assert statuses(pair) == [(1, S.SUCCESS), (2, S.SUCCESS)]
     assert memory(pair.a, 1000) == data
     assert pair.a.qp.counters.implied_naks == 1
@@ -295,13 +298,13 @@ def test_implied_nak_asks_for_a_lost_atomic_ack_again() -> None:
     pair = Pair()
     pair.b.mr.write(pair.b.mr.iova, (40).to_bytes(8, "little"))
     pair.drop("b", 1)
-    pair.post(WROpcode.ATOMIC_FETCH_AND_ADD, length=8, compare_add=2, wr_id=1)
-    pair.post(WROpcode.RDMA_WRITE, length=8, offset=64, remote=64, wr_id=2)
-    pair.drive()
+    pair.a.post_send(WROpcode.ATOMIC_FETCH_AND_ADD, length=8, compare_add=2, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, offset=64, remote=64, wr_id=2)
+    pair.run()
 
     assert said(pair, "a") == ["FETCH_ADD 0", "RDMA_WRITE_ONLY 1"] * 2
     assert said(pair, "b") == ["ATOMIC_ACKNOWLEDGE 0 0x00", "ACKNOWLEDGE 1 0x00"] * 2
-    replayed = pair.sent("b")[2].extension(h.AtomicAckETH)
+    replayed = pair.packets("b")[2].extension(h.AtomicAckETH)
     assert replayed is not None
     assert replayed.orig == 40
     assert statuses(pair) == [(1, S.SUCCESS), (2, S.SUCCESS)]
@@ -315,15 +318,15 @@ def test_atomic_is_replayed_from_the_saved_result() -> None:
     pair = Pair()
     pair.b.mr.write(pair.b.mr.iova, (5).to_bytes(8, "little"))
     pair.drop("b", 1)
-    pair.post(WROpcode.ATOMIC_CMP_AND_SWP, length=8, compare_add=5, swap=6)
-    pair.drive(until=1 * MS)
+    pair.a.post_send(WROpcode.ATOMIC_CMP_AND_SWP, length=8, compare_add=5, swap=6)
+    pair.run(1 * MS)
     assert number(pair.b) == 6
     pair.b.mr.write(pair.b.mr.iova, (5).to_bytes(8, "little"))
-    pair.drive()
+    pair.run()
 
     assert said(pair, "a") == ["COMPARE_SWAP 0"] * 2
     assert said(pair, "b") == ["ATOMIC_ACKNOWLEDGE 0 0x00"] * 2
-    assert [packet.extension(h.AETH).msn for packet in pair.sent("b")] == [1, 1]
+    assert [packet.extension(h.AETH).msn for packet in pair.packets("b")] == [1, 1]
     assert statuses(pair) == [(0, S.SUCCESS)]
     assert number(pair.a) == 5
     assert number(pair.b) == 5  # not executed again: that would have made it 6
@@ -333,11 +336,11 @@ def test_partial_read_retry_asks_for_the_rest_from_the_first_missing_packet() ->
     pair = Pair()
     data = pattern(pair.b, 3500)
     pair.drop("b", 2)
-    pair.post(WROpcode.RDMA_READ, length=3500)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_READ, length=3500)
+    pair.run()
 
     assert said(pair, "a") == ["RDMA_READ_REQUEST 0", "RDMA_READ_REQUEST 1"]
-    asked = [packet.extension(h.RETH) for packet in pair.sent("a")]
+    asked = [packet.extension(h.RETH) for packet in pair.packets("a")]
     assert [(reth.va - pair.b.mr.iova, reth.dma_len) for reth in asked] == [(0, 3500), (1024, 2476)]
     assert said(pair, "b") == [
         "RDMA_READ_RESPONSE_FIRST 0 0x00",
@@ -358,8 +361,8 @@ def test_rxe_notices_a_gap_in_a_read_by_its_timeout_and_goes_on_with_middle() ->
     pair = Pair(profile=RXE)
     data = pattern(pair.b, 3500)
     pair.drop("b", 2)
-    pair.post(WROpcode.RDMA_READ, length=3500)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_READ, length=3500)
+    pair.run()
 
     assert said(pair, "a") == ["RDMA_READ_REQUEST 0", "RDMA_READ_REQUEST 1"]
     first, second = times(pair, "a")
@@ -377,16 +380,16 @@ def test_rxe_notices_a_gap_in_a_read_by_its_timeout_and_goes_on_with_middle() ->
 def test_ghost_ack_completes_nothing() -> None:
     pair = Pair()
     duplicate(pair, "b", 1, delay=50 * US)
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=1)
-    pair.drive(until=40 * US)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=1)
+    pair.run(40 * US)
     assert statuses(pair) == [(1, S.SUCCESS)]
     pair.drop("a", 2)
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=2)
-    pair.drive(until=60 * MS)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=2)
+    pair.run(60 * MS)
 
     assert pair.a.qp.counters.ghost_acks == 1
     assert statuses(pair) == []  # the second WRITE is lost, and the ghost does not count for it
-    pair.drive()
+    pair.run()
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x00", "ACKNOWLEDGE 1 0x00"]
     assert statuses(pair) == [(2, S.SUCCESS)]
 
@@ -394,11 +397,11 @@ def test_ghost_ack_completes_nothing() -> None:
 def test_lost_ack_is_covered_by_the_next() -> None:
     pair = Pair()
     pair.drop("b", 1)
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=1)
-    pair.drive(until=10 * US)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=1)
+    pair.run(10 * US)
     assert statuses(pair) == []
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=2)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=2)
+    pair.run()
 
     assert said(pair, "a") == ["RDMA_WRITE_ONLY 0", "RDMA_WRITE_ONLY 1"]
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x00", "ACKNOWLEDGE 1 0x00"]
@@ -415,11 +418,11 @@ def test_duplicate_send_takes_no_second_receive_request() -> None:
     pair.b.post_recv(64, wr_id=1)
     pair.b.post_recv(64, offset=1000, wr_id=2)
     duplicate(pair, "a", 1, delay=50 * US)
-    pair.post(length=64)
-    pair.drive()
+    pair.a.post_send(length=64)
+    pair.run()
 
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x01"] * 2
-    assert [packet.extension(h.AETH).msn for packet in pair.sent("b")] == [1, 1]
+    assert [packet.extension(h.AETH).msn for packet in pair.packets("b")] == [1, 1]
     assert statuses(pair) == [(0, S.SUCCESS)]
     assert receives(pair) == [(1, S.SUCCESS)]
     assert memory(pair.b, 64) == data
@@ -432,9 +435,9 @@ def test_late_duplicate_write_does_not_overwrite_a_newer_one() -> None:
     pattern(pair.a, 64)
     pair.a.mr.write(pair.a.mr.iova + 64, b"newer...")
     duplicate(pair, "a", 1, delay=50 * US)
-    pair.post(WROpcode.RDMA_WRITE, length=8)
-    pair.post(WROpcode.RDMA_WRITE, length=8, offset=64)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, offset=64)
+    pair.run()
 
     assert memory(pair.b, 8) == b"newer..."
     assert said(pair, "b")[-1] == "ACKNOWLEDGE 1 0x00"  # the newest, not the duplicate's
@@ -449,16 +452,16 @@ def refused(
 ) -> None:
     """Post a request that is NAKed and another; check wire, completions, states and memory."""
     before = memory(pair.b, pair.b.mr.length)
-    pair.post(opcode, length=8, wr_id=1, **wr)
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=2)
-    pair.drive()
+    pair.a.post_send(opcode, length=8, wr_id=1, **wr)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=2)
+    pair.run()
 
     assert said(pair, "a") == [f"{REQUESTS[opcode]} 0", "RDMA_WRITE_ONLY 1"]
     assert said(pair, "b") == [f"ACKNOWLEDGE 0 {nak:#04x}"]
-    assert pair.sent("b")[0].extension(h.AETH).msn == 0
+    assert pair.packets("b")[0].extension(h.AETH).msn == 0
     assert statuses(pair) == [(1, status), (2, S.WR_FLUSH_ERR)]
     assert states(pair) == (QPState.ERR, QPState.ERR)
-    assert events(pair.b) == [event]
+    assert pair.b.poll_events() == [event]
     assert memory(pair.b, pair.b.mr.length) == before
 
 
@@ -505,8 +508,8 @@ def test_long_write_that_ends_out_of_bounds_writes_nothing() -> None:
     """nak-bad-rkey-write-multi: refused at FIRST, what follows is dropped in silence."""
     pair = Pair(size=4096)
     pattern(pair.a, 3000)
-    pair.post(WROpcode.RDMA_WRITE, length=3000, remote=4096 - 2999)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=3000, remote=4096 - 2999)
+    pair.run()
 
     assert said(pair, "a") == ["RDMA_WRITE_FIRST 0", "RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"]
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x62"]
@@ -520,13 +523,13 @@ def test_unexpected_opcode_middle_first() -> None:
     pair.b.post_recv(4096, wr_id=3)
     rewrite(pair, 1, OpCode.RC_SEND_MIDDLE)
     pattern(pair.a, 1024)
-    pair.post(length=1024)
-    pair.drive()
+    pair.a.post_send(length=1024)
+    pair.run()
 
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x61"]
     assert statuses(pair) == [(0, S.REM_INV_REQ_ERR)]
     assert receives(pair) == [(3, S.WR_FLUSH_ERR)]  # no message had taken it
-    assert events(pair.b) == [EventType.QP_REQ_ERR]
+    assert pair.b.poll_events() == [EventType.QP_REQ_ERR]
     assert memory(pair.b, 1024) == bytes(1024)
 
 
@@ -542,8 +545,8 @@ def test_unexpected_opcode_only_inside_a_message(profile: Profile, status: WCSta
     pair.b.post_recv(4096, wr_id=4)
     rewrite(pair, 2, OpCode.RC_SEND_ONLY)
     data = pattern(pair.a, 2000)
-    pair.post(length=2000)
-    pair.drive()
+    pair.a.post_send(length=2000)
+    pair.run()
 
     assert said(pair, "b")[-1] == "ACKNOWLEDGE 1 0x61"
     assert statuses(pair) == [(0, S.REM_INV_REQ_ERR)]
@@ -555,12 +558,12 @@ def test_unexpected_opcode_only_inside_a_message(profile: Profile, status: WCSta
 def test_reserved_opcode_is_an_invalid_request(opcode: int) -> None:
     pair = Pair()
     rewrite(pair, 1, opcode)
-    pair.post(WROpcode.RDMA_WRITE, length=8)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8)
+    pair.run()
 
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x61"]
     assert statuses(pair) == [(0, S.REM_INV_REQ_ERR)]
-    assert events(pair.b) == [EventType.QP_REQ_ERR]
+    assert pair.b.poll_events() == [EventType.QP_REQ_ERR]
     assert states(pair) == (QPState.ERR, QPState.ERR)
 
 
@@ -568,8 +571,8 @@ def test_rxe_drops_a_reserved_opcode_in_silence() -> None:
     """probe-odd-frames: the queue pair stays, and the timeout heals it."""
     pair = Pair(profile=RXE)
     rewrite(pair, 1, 0x1F)
-    pair.post(WROpcode.RDMA_WRITE, length=8)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8)
+    pair.run()
 
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x1f"]
     assert statuses(pair) == [(0, S.SUCCESS)]
@@ -594,8 +597,8 @@ def test_send_longer_than_the_receive_buffer(
     pattern(pair.a, 101)
     pair.b.post_recv(100, wr_id=3)
     pair.b.post_recv(4096, wr_id=4)
-    pair.post(length=101, wr_id=1)
-    pair.drive()
+    pair.a.post_send(length=101, wr_id=1)
+    pair.run()
 
     assert said(pair, "a") == ["SEND_ONLY 0"]
     assert said(pair, "b") == [f"ACKNOWLEDGE 0 {nak:#04x}"]
@@ -620,14 +623,14 @@ def test_receive_buffer_at_fault_is_a_remote_operational_error(
     pair = Pair(profile=profile)
     buffer = SGE(pair.b.mr.iova, 100, pair.b.mr.lkey ^ 1)
     pair.b.qp.post_recv(RecvWR([buffer], wr_id=3))
-    pair.post(length=100, wr_id=1)
-    pair.drive()
+    pair.a.post_send(length=100, wr_id=1)
+    pair.run()
 
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x63"]
     assert statuses(pair) == [(1, S.REM_OP_ERR)]
     assert receives(pair) == [(3, peer)]
     assert states(pair) == (QPState.ERR, QPState.ERR)
-    assert events(pair.b) == []
+    assert pair.b.poll_events() == []
 
 
 def test_queue_pair_in_error_answers_nothing() -> None:
@@ -635,9 +638,9 @@ def test_queue_pair_in_error_answers_nothing() -> None:
     pair.b.post_recv(64, wr_id=3)
     pair.b.qp.modify(QPAttr(qp_state=QPState.ERR), QPAttrMask.STATE)
     assert receives(pair) == [(3, S.WR_FLUSH_ERR)]
-    pair.post(length=64, wr_id=1)
-    pair.post(WROpcode.RDMA_READ, length=64, wr_id=2)
-    pair.drive()
+    pair.a.post_send(length=64, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_READ, length=64, wr_id=2)
+    pair.run()
 
     assert said(pair, "b") == []
     assert statuses(pair) == [(1, S.RETRY_EXC_ERR), (2, S.WR_FLUSH_ERR)]
@@ -648,8 +651,8 @@ def test_lost_fatal_nak_ends_in_retry_exceeded_at_the_requester() -> None:
     """The responder is in error and drops the request (reference/transport#after-fatal-nak)."""
     pair = Pair(retry_cnt=2)
     pair.drop("b", 1)
-    pair.post(WROpcode.RDMA_WRITE, length=8, rkey=pair.b.mr.rkey ^ 1)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, rkey=pair.b.mr.rkey ^ 1)
+    pair.run()
 
     assert said(pair, "a") == ["RDMA_WRITE_ONLY 0"] * 3
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x62"]
@@ -663,13 +666,13 @@ def test_overrun_of_the_receivers_completion_queue_takes_its_queue_pair_down() -
     pair.b.recv_cq.resize(1)
     for wr_id in (1, 2, 3):
         pair.b.post_recv(64, wr_id=wr_id)
-    pair.post(length=64, wr_id=1)
-    pair.drive()
-    pair.post(length=64, wr_id=2)
-    pair.drive()
+    pair.a.post_send(length=64, wr_id=1)
+    pair.run()
+    pair.a.post_send(length=64, wr_id=2)
+    pair.run()
 
     assert said(pair, "b") == ["ACKNOWLEDGE 0 0x02"]
-    assert events(pair.b) == [EventType.CQ_ERR, EventType.QP_FATAL]
+    assert pair.b.poll_events() == [EventType.CQ_ERR, EventType.QP_FATAL]
     assert states(pair) == (QPState.ERR, QPState.ERR)
     assert receives(pair) == [(1, S.SUCCESS)]  # what was there can still be polled
     assert statuses(pair) == [(1, S.SUCCESS), (2, S.RETRY_EXC_ERR)]
@@ -678,11 +681,11 @@ def test_overrun_of_the_receivers_completion_queue_takes_its_queue_pair_down() -
 def test_overrun_of_the_senders_completion_queue_takes_its_queue_pair_down() -> None:
     pair = Pair()
     pair.a.send_cq.resize(1)
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=1)
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=2)
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=3)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=2)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=3)
+    pair.run()
 
-    assert events(pair.a) == [EventType.CQ_ERR, EventType.QP_FATAL]
+    assert pair.a.poll_events() == [EventType.CQ_ERR, EventType.QP_FATAL]
     assert states(pair) == (QPState.ERR, QPState.RTS)
     assert statuses(pair) == [(1, S.SUCCESS)]

@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 import pytest
 
 from ibwire.base.units import MS, US, S
-from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPState, QPType
+from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPState, QPType
 from ibwire.rc.connect import bring_up, connect
 from ibwire.rc.device import Device
 from ibwire.rc.packet import FORMS, TransportPacket, encode
@@ -22,9 +22,9 @@ from ibwire.rc.path import Arrivals, Path, ethernet_route
 from ibwire.rc.profile import PROFILES, RXE, SPEC, Profile
 from ibwire.rc.responder import Responder
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
+from ibwire.testing import Pair, create_queue_pair
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import MASK
-from pair import Pair, queue_pair
 
 
 def packet(opcode: int, psn: int, dest_qp: int = 0x11, **fields: object) -> TransportPacket:
@@ -83,33 +83,33 @@ OTHERS = [profile for profile in PROFILES.values() if not profile.answers_in_tur
 @pytest.mark.parametrize("profile", OTHERS, ids=lambda profile: profile.name)
 def test_duplicates_of_a_read_make_one_answer_together(profile: Profile) -> None:
     """Otherwise each would be worth another megabyte."""
-    pair = Pair(profile=profile)
+    pair = Pair(profile=profile, size=1 << 20)
     ask_again_and_again(pair)
 
     assert waiting(pair) == 1
-    pair.drive()
-    assert len(pair.sent("b")) == 1024
+    pair.run()
+    assert len(pair.packets("b")) == 1024
 
 
 def test_duplicates_that_wait_for_rxe_are_bounded() -> None:
     """It answers each in full, as it does, but a queue has its limit."""
-    pair = Pair(profile="rxe")
+    pair = Pair(profile="rxe", size=1 << 20)
     ask_again_and_again(pair)
 
     assert waiting(pair) == pair.b.qp.responder.LIMIT_REPLIES
 
 
 def test_a_duplicate_that_asks_for_a_part_of_a_read_gets_that_part() -> None:
-    pair = Pair()
+    pair = Pair(size=1 << 20)
     pair.b.mr.write(pair.b.mr.iova, bytes(range(256)) * 40)
     pair.b.qp.handle_packet(read_of(pair, 0, 5000), 0)
-    pair.drive()
-    before = len(pair.sent("b"))
+    pair.run()
+    before = len(pair.packets("b"))
 
     pair.b.qp.handle_packet(read_of(pair, 1, 2500, 1024), 0)
-    pair.drive()
+    pair.run()
 
-    again = pair.sent("b")[before:]
+    again = pair.packets("b")[before:]
     assert [p.bth.psn for p in again] == [1, 2, 3]
     assert [p.opcode_name for p in again] == [
         *("RC_RDMA_READ_RESPONSE_FIRST", "RC_RDMA_READ_RESPONSE_MIDDLE"),
@@ -132,7 +132,7 @@ def test_answers_that_wait_behind_a_large_read_are_bounded(
     profile: Profile, opcode: OpCode, step: int
 ) -> None:
     """Requests that stand still, go on, or go back into the past; nothing leaves meanwhile."""
-    pair = Pair(profile=profile)
+    pair = Pair(profile=profile, size=1 << 20)
     qp, mr = pair.b.qp, pair.b.mr
     qp.handle_packet(read_of(pair, 0, 1 << 20), 0)
     start = 1024 if step >= 0 else 1023
@@ -152,26 +152,30 @@ def test_answers_that_wait_behind_a_large_read_are_bounded(
         )
 
     assert waiting(pair) <= Responder.LIMIT_REPLIES
-    pair.drive(1 * MS)
+    pair.run(1 * MS)
     assert waiting(pair) == 0
 
 
 def test_small_requests_behind_a_large_read_all_complete_though_some_are_dropped() -> None:
     """The bound is a loss like any other: the peer comes again."""
-    pair = Pair(size=1 << 22, peer_profile=replace(SPEC, coalesces_acks=False))
-    pair.post(WROpcode.RDMA_READ, 1 << 22)
+    pair = Pair(
+        size=1 << 22,
+        peer_profile=replace(SPEC, coalesces_acks=False),
+        init={"cap": QPCap(max_send_wr=4096, max_inline_data=8)},
+    )
+    pair.a.post_send(WROpcode.RDMA_READ, 1 << 22)
 
     for index in range(3000):
-        pair.post(
+        pair.a.post_send(
             *(WROpcode.RDMA_WRITE, 0),
             remote=8 * index,
             flags=SendFlags.SIGNALED | SendFlags.INLINE,
             inline_data=index.to_bytes(8),
             wr_id=index,
         )
-    pair.drive()
+    pair.run()
 
-    assert [wc.status for wc in pair.completions] == [WCStatus.SUCCESS] * 3001
+    assert [wc.status for wc in pair.a.poll_send_cq()] == [WCStatus.SUCCESS] * 3001
     assert pair.b.qp.counters.dropped > 0
     mr = pair.b.mr
     expected = b"".join(index.to_bytes(8) for index in range(3000))
@@ -183,15 +187,15 @@ def test_rnr_naks_without_end_keep_a_queue_pair_waiting_at_constant_cost(profile
     """Each takes the place of the ACK timer, which here is two hours away."""
     pair = Pair(profile=profile, timeout=31, size=4096)
     pair.drop_if("a", lambda packet: True)
-    pair.post(WROpcode.RDMA_WRITE, 8)
-    pair.drive(10 * US)
+    pair.a.post_send(WROpcode.RDMA_WRITE, 8)
+    pair.run(10 * US)
     sizes = []
 
     for _ in range(3):
         for _ in range(1500):
             pair.a.qp.handle_packet(ack(0, 0x21), pair.sim.now)
-            pair.drive(20 * US if profile is SPEC else 9 * MS)
-            pair.frames.clear()
+            pair.run(20 * US if profile is SPEC else 9 * MS)
+            pair.log.clear()
         sizes.append(held(pair.a.device))
 
     assert pair.a.qp.counters.rnr_naks_received == 4500
@@ -200,12 +204,12 @@ def test_rnr_naks_without_end_keep_a_queue_pair_waiting_at_constant_cost(profile
 
 def test_naks_without_end_exhaust_the_retries_of_that_queue_pair_alone() -> None:
     """Or nothing at all, when they say again what is known already."""
-    pair = Pair()
+    pair = Pair(size=1 << 20)
     pair.drop_if("a", lambda packet: packet.bth.dest_qp == pair.b.qp.number)
-    healthy = [queue_pair(end.device, pd=end.pd) for end in (pair.a, pair.b)]
+    healthy = [create_queue_pair(end.device, pd=end.pd) for end in (pair.a, pair.b)]
     connect(*healthy)
-    pair.post(WROpcode.RDMA_WRITE, 5000)
-    pair.drive(10 * US)
+    pair.a.post_send(WROpcode.RDMA_WRITE, 5000)
+    pair.run(10 * US)
     healthy[0].post_send(
         SendWR(
             *(WROpcode.RDMA_WRITE, [pair.a.sge(0, 100_000)]),
@@ -218,15 +222,15 @@ def test_naks_without_end_exhaust_the_retries_of_that_queue_pair_alone() -> None
         pair.a.qp.handle_packet(ack(index % 5, 0x60), pair.sim.now)
         pair.sim.run(until=pair.sim.now + 10_000)
 
-    pair.drive()
+    pair.run()
     assert pair.a.qp.counters.retransmitted < 100
     assert healthy[0].send_cq is not None
     assert [wc.status for wc in healthy[0].send_cq.poll(9)] == [WCStatus.SUCCESS]
-    assert [wc.status for wc in pair.completions] == [WCStatus.RETRY_EXC_ERR]
+    assert [wc.status for wc in pair.a.poll_send_cq()] == [WCStatus.RETRY_EXC_ERR]
 
 
 def test_congestion_notifications_without_end_are_counted_and_the_newest_kept() -> None:
-    pair = Pair()
+    pair = Pair(size=1 << 20)
     frame = packet(OpCode.CNP, 0)
 
     for now in range(10_000):
@@ -242,33 +246,33 @@ def test_absurd_credits_leave_a_connection_that_its_honest_peer_puts_right(
     msn: int, code: int
 ) -> None:
     """reference/transport#credits-limit: the next honest ACK counts again."""
-    pair = Pair()
+    pair = Pair(size=1 << 20)
     for _ in range(8):
         pair.b.post_recv(1024)
-    pair.post(WROpcode.SEND, 8)
+    pair.a.post_send(WROpcode.SEND, 8)
     pair.a.qp.handle_packet(ack(-1, code, msn), 0)
 
     for _ in range(7):
-        pair.post(WROpcode.SEND, 8)
-    pair.drive()
+        pair.a.post_send(WROpcode.SEND, 8)
+    pair.run()
 
-    assert [wc.status for wc in pair.completions] == [WCStatus.SUCCESS] * 8
+    assert [wc.status for wc in pair.a.poll_send_cq()] == [WCStatus.SUCCESS] * 8
 
 
 def test_a_lost_receive_completion_is_never_acknowledged() -> None:
     """Class G: the queue pair is in error, and a peer must not believe in success."""
-    pair = Pair(retry_cnt=1)
+    pair = Pair(retry_cnt=1, size=1 << 20)
     pair.b.recv_cq.resize(1)
     for _ in range(3):
-        pair.b.post_recv()
+        pair.b.post_recv(4096)
 
     for wr_id in range(3):
-        pair.post(WROpcode.SEND, wr_id=wr_id)
-    pair.drive()
+        pair.a.post_send(WROpcode.SEND, 1024, wr_id=wr_id)
+    pair.run()
 
-    statuses = [wc.status for wc in pair.completions]
+    statuses = [wc.status for wc in pair.a.poll_send_cq()]
     assert statuses == [WCStatus.SUCCESS, WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR]
-    assert len(pair.received) == 1
+    assert len(pair.b.poll_recv_cq()) == 1
 
 
 def test_broken_unreliable_messages_end_the_shared_receive_requests_that_they_took() -> None:
@@ -278,7 +282,7 @@ def test_broken_unreliable_messages_end_the_shared_receive_requests_that_they_to
     pd = device.alloc_pd()
     mr = pd.register(8192, 1)
     srq = device.create_srq(pd)
-    qp = queue_pair(device, pd=pd, srq=srq, qp_type=QPType.UC)
+    qp = create_queue_pair(device, pd=pd, srq=srq, qp_type=QPType.UC)
     bring_up(qp, AddressVector(dgid=5), dest_qp_num=4)
     for wr_id in range(3):
         srq.post_recv(RecvWR([SGE(mr.iova, 4096, mr.lkey)], wr_id))
@@ -322,7 +326,7 @@ def test_a_hundred_thousand_cheap_frames_leave_no_trace(monkeypatch: pytest.Monk
     device = Device(address="10.0.0.1")
     pd = device.alloc_pd()
     for index, qp_type in enumerate((QPType.RC, QPType.UC, QPType.UD, QPType.XRC_SEND) * 5):
-        qp = queue_pair(device, pd=pd, qp_type=qp_type)
+        qp = create_queue_pair(device, pd=pd, qp_type=qp_type)
         bring_up(qp, AddressVector(dgid=0xFFFF << 32 | index), dest_qp_num=index)
     sizes = []
 
@@ -340,11 +344,13 @@ def test_connections_made_and_reset_again_and_again_leave_no_trace() -> None:
     sizes = []
 
     for round_ in range(900):
-        qp = queue_pair(pair.a.device, pd=pair.a.pd, send_cq=pair.a.send_cq, recv_cq=pair.a.recv_cq)
+        qp = create_queue_pair(
+            pair.a.device, pd=pair.a.pd, send_cq=pair.a.send_cq, recv_cq=pair.a.recv_cq
+        )
         bring_up(qp, AddressVector(dgid=pair.b.device.gids[0]), dest_qp_num=99, timeout=20)
         qp.post_send(SendWR(WROpcode.RDMA_WRITE, [pair.a.sge(0, 8)]))
-        pair.drive(10 * US)
-        pair.frames.clear()
+        pair.run(10 * US)
+        pair.log.clear()
         if round_ & 1:
             qp.modify(QPAttr(qp_state=QPState.RESET), QPAttrMask.STATE)
         qp.close()

@@ -14,8 +14,8 @@ from ibwire.rc.device import Device
 from ibwire.rc.packet import FORMS, TransportPacket
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
+from ibwire.testing import Pair, create_queue_pair
 from ibwire_layers.opcodes import OpCode
-from pair import Pair, queue_pair
 
 
 def einval(call) -> None:  # type: ignore[no-untyped-def]
@@ -113,12 +113,12 @@ def test_what_stands_before_a_request_with_wrong_memory_is_sent_again_if_it_is_l
     """It completes with success, and only then the wrong one with its error."""
     pair = Pair()
     pair.drop("a", 1)
-    pair.post(WROpcode.RDMA_WRITE, 8, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_WRITE, 8, wr_id=1)
 
     pair.a.qp.post_send(SendWR(WROpcode.RDMA_WRITE, [SGE(0, 100, 12345)], wr_id=2))
-    pair.drive()
+    pair.run()
 
-    statuses = [(wc.wr_id, wc.status) for wc in pair.completions]
+    statuses = [(wc.wr_id, wc.status) for wc in pair.a.poll_send_cq()]
     assert statuses == [(1, WCStatus.SUCCESS), (2, WCStatus.LOC_PROT_ERR)]
 
 
@@ -126,19 +126,19 @@ def test_an_acknowledgement_during_the_rnr_wait_does_not_stop_what_follows() -> 
     """A copy of the refused packet may have arrived late and found a receive request."""
     pair = Pair()
     pair.drop_if("a", lambda packet: True)
-    pair.post(WROpcode.SEND, 8, wr_id=1)
-    pair.drive(10 * US)
+    pair.a.post_send(WROpcode.SEND, 8, wr_id=1)
+    pair.run(10 * US)
     pair.a.qp.handle_packet(ack(0, 0x2C), pair.sim.now)
-    pair.drive(10 * US)
+    pair.run(10 * US)
     pair.a.qp.handle_packet(ack(0, 0x1F), pair.sim.now)
-    pair.faults.clear()
+    pair.wire.a_to_b.stage = None
     pair.b.qp.responder.epsn = 1
 
-    pair.b.post_recv()
-    pair.post(WROpcode.SEND, 8, wr_id=2)
-    pair.drive()
+    pair.b.post_recv(4096)
+    pair.a.post_send(WROpcode.SEND, 8, wr_id=2)
+    pair.run()
 
-    statuses = [(wc.wr_id, wc.status) for wc in pair.completions]
+    statuses = [(wc.wr_id, wc.status) for wc in pair.a.poll_send_cq()]
     assert statuses == [(1, WCStatus.SUCCESS), (2, WCStatus.SUCCESS)]
 
 
@@ -146,10 +146,10 @@ def test_an_unreliable_send_whose_error_finds_no_room_ends_in_err_not_in_sqe() -
     """The lost completion is the graver fault."""
     pair = Pair(init={"qp_type": QPType.UC})
     pair.a.send_cq.resize(1)
-    pair.post(WROpcode.SEND, 8)
+    pair.a.post_send(WROpcode.SEND, 8)
 
     pair.a.qp.post_send(SendWR(WROpcode.SEND, [SGE(0, 4, 0)]))
-    pair.drive()
+    pair.run()
 
     assert pair.a.qp.state is QPState.ERR
 
@@ -157,7 +157,7 @@ def test_an_unreliable_send_whose_error_finds_no_room_ends_in_err_not_in_sqe() -
 def test_the_sending_end_of_xrc_hears_congestion_notifications() -> None:
     """It is the one that is to slow down."""
     device = Device()
-    qp = queue_pair(device, qp_type=QPType.XRC_SEND)
+    qp = create_queue_pair(device, qp_type=QPType.XRC_SEND)
     bring_up(qp, AddressVector(dgid=5), dest_qp_num=9)
     made = TransportPacket(FORMS[OpCode.CNP], 0)
     made.pkey, made.mig_req = 0xFFFF, 1

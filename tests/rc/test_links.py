@@ -17,10 +17,10 @@ from ibwire.rc.device import Device, gid_of
 from ibwire.rc.profile import HNS, PROFILES, RXE, SPEC, Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCOpcode, WCStatus, WROpcode
+from ibwire.testing import summaries
 from ibwire_layers import headers as h
 from ibwire_layers.outer import EtherType, IPv4, LinkType
 from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv1Route, RoCEv2Route, Route
-from lone import words
 
 MTU = 1024
 
@@ -156,7 +156,7 @@ def test_every_frame_is_sound_to_the_last_byte(link: str, profile: Profile) -> N
     """Strictly parsed; ICRC, VCRC and all lengths as `Packet.repaired` makes them."""
     exchange = exchanged(link, profile)
 
-    assert words(exchange.sent(exchange.a)) == [
+    assert summaries(exchange.sent(exchange.a)) == [
         *("RDMA_WRITE_FIRST 0", "RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"),
         *("SEND_ONLY 3", "RDMA_READ_REQUEST 4", "FETCH_ADD 6"),
     ]

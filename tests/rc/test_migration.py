@@ -16,10 +16,9 @@ from ibwire.rc.connect import ALL_ACCESS, connect
 from ibwire.rc.device import Device, gid_of
 from ibwire.rc.profile import RXE, SPEC, Profile
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
+from ibwire.testing import Peer, create_queue_pair, events_of, statuses
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
-from lone import OWN, PEER, Lone
-from pair import events, queue_pair
 
 R = OpCode
 S = WCStatus
@@ -27,12 +26,17 @@ S = WCStatus
 
 # Of one queue pair whose peer is the test.
 
+OWN, PEER = "10.0.0.2", "10.0.0.1"
 ALTERNATE, PEER_ALTERNATE = "10.9.0.22", "10.9.0.1"
 
 
-def migrating(state: MigState = MigState.REARM, **given: Any) -> Lone:
+def ipv4(address: str) -> int:
+    return gid_of(address) & 0xFFFFFFFF
+
+
+def migrating(state: MigState = MigState.REARM, **given: Any) -> Peer:
     """With an alternate path, from REARM on."""
-    lone = Lone(addresses=[OWN, ALTERNATE], **given)
+    lone = Peer(mtu=256, address=[OWN, ALTERNATE], **given)
     lone.qp.modify(
         QPAttr(
             alt_ah_attr=AddressVector(dgid=gid_of(PEER_ALTERNATE), sgid_index=1),
@@ -42,7 +46,7 @@ def migrating(state: MigState = MigState.REARM, **given: Any) -> Lone:
     )
     lone.qp.sends.credits.limited = False
     if state is MigState.ARMED:
-        lone.say(R.RC_RDMA_WRITE_ONLY, 99, mig_req=0)
+        lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 99, mig_req=0)
     assert lone.qp.query().path_mig_state is state
     return lone
 
@@ -55,46 +59,46 @@ def destination(packet: Packet) -> int:
 def test_the_bit_is_0_until_it_has_migrated(state: MigState) -> None:
     lone = migrating(state)
 
-    (packet,) = lone.post(WROpcode.RDMA_WRITE)
+    (packet,) = lone.request(WROpcode.RDMA_WRITE, 8)
 
     assert packet.bth.mig_req == 0
 
 
 def test_rearm_becomes_armed_by_a_packet_whose_bit_is_0() -> None:
     lone = migrating()
-    lone.say(R.RC_RDMA_WRITE_ONLY, 100, mig_req=1)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, mig_req=1)
     assert lone.qp.query().path_mig_state is MigState.REARM
 
-    lone.say(R.RC_RDMA_WRITE_ONLY, 101, mig_req=0)
+    lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 101, mig_req=0)
 
     assert lone.qp.query().path_mig_state is MigState.ARMED
 
 
 def test_a_packet_over_the_alternate_path_migrates_an_armed_queue_pair() -> None:
     lone = migrating(MigState.ARMED)
-    over = {"source": PEER_ALTERNATE, "destination": ALTERNATE}
-    assert lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=0, **over) == []
+    over = {"ip.src": ipv4(PEER_ALTERNATE), "ip.dst": ipv4(ALTERNATE)}
+    assert lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=0, **over) == []
 
-    (ack,) = lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=1, **over)
+    (ack,) = lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=1, **over)
 
-    assert lone.events == [EventType.PATH_MIG]
+    assert lone.poll_events() == [EventType.PATH_MIG]
     assert lone.qp.query().path_mig_state is MigState.MIGRATED
-    assert destination(ack) == gid_of(PEER_ALTERNATE) & 0xFFFFFFFF
+    assert destination(ack) == ipv4(PEER_ALTERNATE)
     assert ack.bth.mig_req == 1
-    before = {"source": PEER, "destination": OWN}
-    assert lone.say(R.RC_RDMA_WRITE_ONLY, 101, ack_req=1, **before) == []
+    before = {"ip.src": ipv4(PEER), "ip.dst": ipv4(OWN)}
+    assert lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 101, ack_req=1, **before) == []
 
 
 def test_exhausted_retries_migrate_an_armed_queue_pair_and_begin_anew() -> None:
     lone = migrating(MigState.ARMED, retry_cnt=1, timeout=1)
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
 
     heard = lone.wait(1 * MS)
 
-    old, new = gid_of(PEER) & 0xFFFFFFFF, gid_of(PEER_ALTERNATE) & 0xFFFFFFFF
+    old, new = ipv4(PEER), ipv4(PEER_ALTERNATE)
     assert [destination(p) for p in heard] == [old, new, new]
-    assert lone.events == [EventType.PATH_MIG]
-    assert [status for _, status in lone.sends] == [WCStatus.RETRY_EXC_ERR]
+    assert lone.poll_events() == [EventType.PATH_MIG]
+    assert [status for _, status in statuses(lone.poll_send_cq())] == [WCStatus.RETRY_EXC_ERR]
 
 
 def test_an_application_may_migrate_an_armed_queue_pair() -> None:
@@ -102,10 +106,10 @@ def test_an_application_may_migrate_an_armed_queue_pair() -> None:
 
     lone.qp.modify(QPAttr(path_mig_state=MigState.MIGRATED), QPAttrMask.PATH_MIG_STATE)
 
-    (packet,) = lone.post(WROpcode.RDMA_WRITE)
-    assert destination(packet) == gid_of(PEER_ALTERNATE) & 0xFFFFFFFF
+    (packet,) = lone.request(WROpcode.RDMA_WRITE, 8)
+    assert destination(packet) == ipv4(PEER_ALTERNATE)
     assert packet.bth.mig_req == 1
-    assert lone.events == [EventType.PATH_MIG]
+    assert lone.poll_events() == [EventType.PATH_MIG]
 
 
 @pytest.mark.parametrize(
@@ -127,17 +131,17 @@ def test_migration_states_that_a_modify_cannot_set(before: MigState, wanted: Mig
 
 def test_rearm_needs_an_alternate_path() -> None:
     with pytest.raises(VerbsError):
-        Lone().qp.modify(QPAttr(path_mig_state=MigState.REARM), QPAttrMask.PATH_MIG_STATE)
+        Peer(mtu=256).qp.modify(QPAttr(path_mig_state=MigState.REARM), QPAttrMask.PATH_MIG_STATE)
 
 
 @pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda p: p.name)
 def test_closing_gives_everything_back(profile: Profile) -> None:
-    lone = Lone(profile=profile)
-    lone.post_recv()
-    lone.post(WROpcode.RDMA_WRITE)
+    lone = Peer(mtu=256, profile=profile)
+    lone.post_recv(256)
+    lone.request(WROpcode.RDMA_WRITE, 8)
     lone.qp.close()
 
-    assert lone.say(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1) == []
+    assert lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1) == []
     assert lone.wait(1000 * MS) == []
     with pytest.raises(VerbsError):
         lone.qp.post_send(SendWR(WROpcode.SEND, [SGE(0, 0, 0)]))
@@ -164,7 +168,7 @@ class Migrating:
         for device in self.devices:
             pd = device.alloc_pd()
             self.regions.append(pd.register(4096, int(ALL_ACCESS)))
-            self.qps.append(queue_pair(device, pd=pd))
+            self.qps.append(create_queue_pair(device, pd=pd))
         self.a, self.b = self.qps
         connect(self.a, self.b, timeout=8, retry_cnt=1, **attr)
         self.packets: list[Packet] = []
@@ -212,7 +216,7 @@ class Migrating:
 
     @property
     def events(self) -> list[list[EventType]]:
-        return [events(device) for device in self.devices]
+        return [events_of(device) for device in self.devices]
 
 
 def test_without_an_alternate_path_mig_req_is_1() -> None:

@@ -12,12 +12,11 @@ from ibwire.rc.attributes import QPCap, QPState
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.work import SGE, MWBindInfo, SendFlags, SendWR, WCStatus, WROpcode
+from ibwire.testing import Pair, Peer, statuses, summaries
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
 from ibwire_layers.psn import MASK
-from lone import Lone, words
-from pair import Pair
 
 R = OpCode
 OK = WCStatus.SUCCESS
@@ -25,9 +24,9 @@ OK = WCStatus.SUCCESS
 every_profile = pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
 
 
-def open_lone(**given: Any) -> Lone:
+def open_lone(**given: Any) -> Peer:
     """With a peer that keeps no credits, as after its first acknowledgement."""
-    lone = Lone(**given)
+    lone = Peer(**{"mtu": 256, **given})
     lone.qp.sends.credits.limited = False
     return lone
 
@@ -72,9 +71,9 @@ def test_packets_of_a_message(opcode: WROpcode, length: int, names: list[str]) -
     lone = open_lone(size=8192)
     lone.mr.write(lone.mr.iova, bytes(n % 251 for n in range(8192)))
 
-    heard = lone.post(opcode, length, atomic_data=b"12345678")
+    heard = lone.request(opcode, length, atomic_data=b"12345678")
 
-    assert [word.split()[0] for word in words(heard)] == names
+    assert [word.split()[0] for word in summaries(heard)] == names
     assert [p.bth.psn for p in heard] == list(range(500, 500 + len(names)))
     if opcode in (SEND, IMM, INV, WRITE, WRITE_IMM):
         assert b"".join(p.payload for p in heard) == lone.memory[:length]
@@ -99,15 +98,15 @@ def test_psns_that_a_message_takes(opcode: WROpcode, length: int, span: int) -> 
     """Also across the wrap (section 3)."""
     lone = open_lone(psn=MASK)
 
-    lone.post(opcode, length, atomic_data=bytes(8))
-    (after,) = lone.post(WRITE, 4)
+    lone.request(opcode, length, atomic_data=bytes(8))
+    (after,) = lone.request(WRITE, 4)
 
     assert after.bth.psn == (MASK + span) & MASK
 
 
 @every_profile
 def test_a_write_says_its_whole_length_once(profile: Profile) -> None:
-    first, middle, last = open_lone(profile=profile).post(WRITE, 700)
+    first, middle, last = open_lone(profile=profile).request(WRITE, 700)
 
     assert reth(first) == (0x5000, 0x99, 700)
     assert not middle.extensions
@@ -118,12 +117,12 @@ def test_a_write_says_its_whole_length_once(profile: Profile) -> None:
 def test_a_write_is_resumed_without_reth(profile: Profile) -> None:
     """w: drop-one-middle."""
     lone = open_lone(profile=profile)
-    lone.post(WRITE, 1000)
+    lone.request(WRITE, 1000)
 
-    heard = lone.ack(501, syndrome=0x60)
+    heard = lone.receive_ack(501, syndrome=0x60)
 
     names = ["RDMA_WRITE_MIDDLE 501", "RDMA_WRITE_MIDDLE 502", "RDMA_WRITE_LAST 503"]
-    assert words(heard) == names
+    assert summaries(heard) == names
     assert not any(p.extensions for p in heard)
 
 
@@ -131,9 +130,9 @@ def test_a_write_is_resumed_without_reth(profile: Profile) -> None:
 def test_a_read_is_resumed_as_a_new_request_for_the_rest(profile: Profile) -> None:
     """9000 bytes at path MTU 1024, PSN 0x64: again as 0x66 (w: drop-read-response.a)."""
     lone = open_lone(profile=profile, mtu=1024, psn=0x64, size=1 << 15, timeout=14)
-    (first,) = lone.post(WROpcode.RDMA_READ, 9000)
-    lone.say(R.RC_RDMA_READ_RESPONSE_FIRST, 0x64, bytes(1024), syndrome=0x1F)
-    lone.say(R.RC_RDMA_READ_RESPONSE_MIDDLE, 0x65, bytes(1024))
+    (first,) = lone.request(WROpcode.RDMA_READ, 9000)
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_FIRST, 0x64, bytes(1024), syndrome=0x1F)
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_MIDDLE, 0x65, bytes(1024))
 
     (again,) = lone.wait(70 * 10**9)
 
@@ -144,7 +143,7 @@ def test_a_read_is_resumed_as_a_new_request_for_the_rest(profile: Profile) -> No
 
 def test_retry_of_a_write_whose_beginning_was_not_acknowledged_has_reth_again() -> None:
     lone = open_lone()
-    first, _ = lone.post(WRITE, 300)
+    first, _ = lone.request(WRITE, 300)
 
     again, _ = lone.wait(70 * 10**9)
 
@@ -166,10 +165,10 @@ def test_packets_that_ask_for_an_acknowledgement(profile: Profile, asking: list[
     """rxe: 66, 132 and 198 of rcx-long-message; rdmavt every 16th; mlx5 2^8; and the last."""
     lone = open_lone(profile=profile, size=1 << 17)
 
-    heard = lone.post(WRITE, 256 * 257)
+    heard = lone.request(WRITE, 256 * 257)
     if profile is RXE:  # its window is 129 packets
-        heard += lone.ack(500 + 131 - 10)
-        heard += lone.ack(500 + 240)
+        heard += lone.receive_ack(500 + 131 - 10)
+        heard += lone.receive_ack(500 + 240)
 
     asked = [p.bth.psn - 499 for p in heard if p.bth.ack_req]
     assert [n for n in asked if n <= 257] == asking
@@ -178,7 +177,7 @@ def test_packets_that_ask_for_an_acknowledgement(profile: Profile, asking: list[
 @every_profile
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD])
 def test_read_and_atomic_requests_ask_too(opcode: WROpcode, profile: Profile) -> None:
-    (packet,) = open_lone(profile=profile).post(opcode)
+    (packet,) = open_lone(profile=profile).request(opcode, 8)
 
     assert packet.bth.ack_req == 1
 
@@ -188,7 +187,7 @@ def test_solicited_event_is_on_the_last_packet_of_what_takes_a_receive(
     opcode: tuple[WROpcode, int, list[str]],
 ) -> None:
     kind, length, names = opcode
-    heard = open_lone(size=8192).post(
+    heard = open_lone(size=8192).request(
         *(kind, length),
         flags=SendFlags.SIGNALED | SendFlags.SOLICITED,
         atomic_data=bytes(8),
@@ -204,16 +203,16 @@ def test_solicited_event_is_on_the_last_packet_of_what_takes_a_receive(
 )  # fmt: skip
 def test_migration_bit_without_an_alternate_path(profile: Profile, bit: int) -> None:
     lone = open_lone(profile=profile)
-    (asked,) = lone.post(WRITE)
-    (answered,) = lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
+    (asked,) = lone.request(WRITE, 8)
+    (answered,) = lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
 
     assert (asked.bth.mig_req, answered.bth.mig_req) == (bit, bit)
 
 
 def test_hns_sets_a_reserved_bit_in_requests_alone() -> None:
     lone = open_lone(profile=HNS)
-    (asked,) = lone.post(WRITE)
-    (answered,) = lone.say(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
+    (asked,) = lone.request(WRITE, 8)
+    (answered,) = lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
 
     assert (asked.bth.resv6a, answered.bth.resv6a) == (0x10, 0)
 
@@ -225,7 +224,7 @@ def test_scatter_gather_lists_are_one_message() -> None:
     sges = [lone.sge(offset, length) for offset, length in pieces]
     lone.qp.post_send(SendWR(SEND, sges))
 
-    heard = lone.hear()
+    heard = lone.transmit()
 
     assert b"".join(p.payload for p in heard) == b"".join(
         lone.memory[offset : offset + length] for offset, length in pieces
@@ -237,10 +236,10 @@ def test_read_into_a_scatter_gather_list() -> None:
     lone = open_lone()
     sges = [lone.sge(1000, 100), lone.sge(2000, 0), lone.sge(3000, 200)]
     lone.qp.post_send(SendWR(WROpcode.RDMA_READ, sges, remote_addr=0x5000))
-    lone.hear()
+    lone.transmit()
 
-    lone.say(R.RC_RDMA_READ_RESPONSE_FIRST, 500, b"a" * 256, syndrome=0x1F)
-    lone.say(R.RC_RDMA_READ_RESPONSE_LAST, 501, b"b" * 44, syndrome=0x1F)
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_FIRST, 500, b"a" * 256, syndrome=0x1F)
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_LAST, 501, b"b" * 44, syndrome=0x1F)
 
     assert lone.memory[1000:1100] == b"a" * 100
     assert lone.memory[3000:3201] == b"a" * 156 + b"b" * 44 + b"\0"
@@ -252,7 +251,7 @@ def test_inline_data_is_taken_at_posting() -> None:
     lone.qp.post_send(SendWR(SEND, [lone.sge(0, 6)], SendFlags.SIGNALED | SendFlags.INLINE))
     lone.mr.write(lone.mr.iova, b"after!")
 
-    assert [p.payload for p in lone.hear()] == [b"before"]
+    assert [p.payload for p in lone.transmit()] == [b"before"]
 
 
 def test_data_that_is_not_inline_is_read_when_it_leaves() -> None:
@@ -260,12 +259,12 @@ def test_data_that_is_not_inline_is_read_when_it_leaves() -> None:
     lone.qp.post_send(SendWR(SEND, [lone.sge(0, 6)]))
     lone.mr.write(lone.mr.iova, b"after!")
 
-    assert [p.payload for p in lone.hear()] == [b"after!"]
+    assert [p.payload for p in lone.transmit()] == [b"after!"]
 
 
 REFUSED: list[tuple[str, dict[str, Any], int]] = [
     ("inline READ", {"opcode": WROpcode.RDMA_READ, "send_flags": SendFlags.INLINE}, errno.EINVAL),
-    ("inline beyond max_inline_data", {"inline_data": bytes(257), "send_flags": SendFlags.INLINE},
+    ("inline beyond max_inline_data", {"inline_data": bytes(1025), "send_flags": SendFlags.INLINE},
      errno.EINVAL),
     ("more SGEs than max_send_sge", {"sg_list": [SGE(0, 0, 0)] * 17}, errno.EINVAL),
     ("message above 2^31 bytes", {"sg_list": [SGE(0, 1 << 31, 0), SGE(0, 1, 0)]}, errno.EINVAL),
@@ -289,7 +288,7 @@ def test_work_requests_that_are_refused_at_posting(said: dict[str, Any], code: i
         lone.qp.post_send(SendWR(**said))
 
     assert refused.value.errno == code
-    assert lone.hear() == []
+    assert lone.transmit() == []
 
 
 def test_reads_are_refused_when_none_may_be_outstanding() -> None:
@@ -297,14 +296,14 @@ def test_reads_are_refused_when_none_may_be_outstanding() -> None:
     lone = open_lone(max_rd_atomic=0)
 
     with pytest.raises(VerbsError):
-        lone.post(WROpcode.RDMA_READ)
+        lone.request(WROpcode.RDMA_READ, 8)
 
 
 def test_a_message_of_two_gigabytes_is_allowed() -> None:
     lone = open_lone(max_rd_atomic=1)
     lone.qp.post_send(SendWR(WROpcode.RDMA_READ, [SGE(0, 1 << 31, 0)], remote_addr=0x5000))
 
-    (packet,) = lone.hear()
+    (packet,) = lone.transmit()
 
     assert reth(packet)[2] == 1 << 31
 
@@ -312,36 +311,36 @@ def test_a_message_of_two_gigabytes_is_allowed() -> None:
 def test_a_read_that_would_reach_beyond_half_the_psn_circle_waits() -> None:
     """next PSN - oldest unacknowledged PSN <= 2^23 (section 3): 2^31 bytes at 256 are 2^23."""
     lone = open_lone(max_rd_atomic=2)
-    lone.post(WRITE, 4)
+    lone.request(WRITE, 4)
     lone.qp.post_send(SendWR(WROpcode.RDMA_READ, [SGE(0, 1 << 31, 0)], remote_addr=0x5000))
-    assert lone.hear() == []
+    assert lone.transmit() == []
 
-    assert words(lone.ack(500)) == ["RDMA_READ_REQUEST 501"]
+    assert summaries(lone.receive_ack(500)) == ["RDMA_READ_REQUEST 501"]
 
 
 def test_a_full_send_queue_is_enomem() -> None:
     lone = open_lone(init={"cap": QPCap(max_send_wr=2)})
-    lone.post(WRITE)
-    lone.post(WRITE)
+    lone.request(WRITE, 8)
+    lone.request(WRITE, 8)
 
     with pytest.raises(VerbsError) as refused:
-        lone.post(WRITE)
+        lone.request(WRITE, 8)
 
     assert refused.value.errno == errno.ENOMEM
 
 
 def test_slots_of_unsignalled_requests_come_back_with_the_next_completion() -> None:
     lone = open_lone(init={"cap": QPCap(max_send_wr=2)})
-    lone.post(WRITE, flags=0)
-    lone.ack(500)
-    lone.post(WRITE)
+    lone.request(WRITE, 8, flags=0)
+    lone.receive_ack(500)
+    lone.request(WRITE, 8)
     with pytest.raises(VerbsError):
-        lone.post(WRITE)
+        lone.request(WRITE, 8)
 
-    lone.ack(501)
+    lone.receive_ack(501)
 
-    lone.post(WRITE)
-    lone.post(WRITE)
+    lone.request(WRITE, 8)
+    lone.request(WRITE, 8)
 
 
 # Windows, fences, order.
@@ -350,20 +349,20 @@ def test_slots_of_unsignalled_requests_come_back_with_the_next_completion() -> N
 def test_no_more_reads_than_max_rd_atomic_are_outstanding() -> None:
     lone = open_lone(max_rd_atomic=2)
     for wr_id in range(4):
-        lone.post(WROpcode.RDMA_READ, wr_id=wr_id)
+        lone.request(WROpcode.RDMA_READ, 8, wr_id=wr_id)
     assert lone.qp.sends.next_psn == 502
 
-    heard = lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 500, bytes(8), syndrome=0x1F)
+    heard = lone.receive_packet(R.RC_RDMA_READ_RESPONSE_ONLY, 500, bytes(8), syndrome=0x1F)
 
-    assert words(heard) == ["RDMA_READ_REQUEST 502"]
+    assert summaries(heard) == ["RDMA_READ_REQUEST 502"]
 
 
 def test_a_blocked_read_blocks_what_is_behind_it() -> None:
     lone = open_lone(max_rd_atomic=1)
-    lone.post(WROpcode.RDMA_READ)
-    lone.post(WROpcode.RDMA_READ)
+    lone.request(WROpcode.RDMA_READ, 8)
+    lone.request(WROpcode.RDMA_READ, 8)
 
-    assert lone.post(WRITE) == []
+    assert lone.request(WRITE, 8) == []
 
 
 @every_profile
@@ -372,8 +371,8 @@ def test_flush_and_atomic_write_wait_as_reads_do(opcode: WROpcode, profile: Prof
     """A peer saves so many answers (reference/transport#saved-resources). Linux 6.1 has neither."""
     lone = open_lone(profile=profile, max_rd_atomic=1)
 
-    heard = lone.post(opcode, 0, atomic_data=bytes(8))
-    heard += lone.post(opcode, 0, atomic_data=bytes(8))
+    heard = lone.request(opcode, 0, atomic_data=bytes(8))
+    heard += lone.request(opcode, 0, atomic_data=bytes(8))
 
     assert len(heard) == (profile is not RXE)
 
@@ -383,33 +382,33 @@ def test_rxe_keeps_129_packets_in_flight(profile: Profile) -> None:
     """PSN <= oldest unacknowledged + 128 (w: big-write-bw); the others have no such limit."""
     lone = open_lone(profile=profile, size=1 << 17)
 
-    heard = lone.post(WRITE, 256 * 300)
+    heard = lone.request(WRITE, 256 * 300)
 
     assert len(heard) == (129 if profile is RXE else 300)
     if profile is RXE:
-        assert [p.bth.psn for p in lone.ack(501)] == [629, 630]
+        assert [p.bth.psn for p in lone.receive_ack(501)] == [629, 630]
 
 
 @pytest.mark.parametrize("first", [WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD])
 def test_a_fenced_request_waits_for_reads_and_atomics(first: WROpcode) -> None:
     lone = open_lone()
-    lone.post(first)
-    assert lone.post(WRITE, flags=SendFlags.SIGNALED | SendFlags.FENCE) == []
-    assert lone.post(WRITE) == []
+    lone.request(first, 8)
+    assert lone.request(WRITE, 8, flags=SendFlags.SIGNALED | SendFlags.FENCE) == []
+    assert lone.request(WRITE, 8) == []
 
     if first is WROpcode.RDMA_READ:
-        heard = lone.say(R.RC_RDMA_READ_RESPONSE_ONLY, 500, bytes(8), syndrome=0x1F)
+        heard = lone.receive_packet(R.RC_RDMA_READ_RESPONSE_ONLY, 500, bytes(8), syndrome=0x1F)
     else:
-        heard = lone.say(R.RC_ATOMIC_ACKNOWLEDGE, 500, syndrome=0x1F)
+        heard = lone.receive_packet(R.RC_ATOMIC_ACKNOWLEDGE, 500, syndrome=0x1F)
 
     assert [p.bth.psn for p in heard] == [501, 502]
 
 
 def test_a_fenced_request_does_not_wait_for_sends_and_writes() -> None:
     lone = open_lone()
-    lone.post(WRITE)
+    lone.request(WRITE, 8)
 
-    assert len(lone.post(SEND, flags=SendFlags.SIGNALED | SendFlags.FENCE)) == 1
+    assert len(lone.request(SEND, 8, flags=SendFlags.SIGNALED | SendFlags.FENCE)) == 1
 
 
 def test_local_invalidate_waits_for_everything_before_it() -> None:
@@ -418,14 +417,14 @@ def test_local_invalidate_waits_for_everything_before_it() -> None:
     region = lone.pd.register(64, int(Access.LOCAL_WRITE | Access.MW_BIND))
     info = MWBindInfo(region, region.iova, 64, int(Access.REMOTE_READ))
     lone.qp.post_send(SendWR(WROpcode.BIND_MW, wr_id=1, mw=window, bind_info=info, rkey=9))
-    lone.post(WRITE, wr_id=2)
+    lone.request(WRITE, 8, wr_id=2)
     lone.qp.post_send(SendWR(WROpcode.LOCAL_INV, wr_id=3, invalidate_rkey=window.rkey))
-    assert lone.hear() == []
-    assert lone.sends == [(1, OK)]
+    assert lone.transmit() == []
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
 
-    lone.ack(500)
+    lone.receive_ack(500)
 
-    assert lone.sends == [(2, OK), (3, OK)]
+    assert statuses(lone.poll_send_cq()) == [(2, OK), (3, OK)]
     assert window.region is None
 
 
@@ -434,15 +433,15 @@ def test_a_bind_completes_in_its_turn_and_works_for_what_follows() -> None:
     region = lone.pd.register(64, int(Access.LOCAL_WRITE | Access.MW_BIND))
     window = lone.pd.allocate_window(2)
     info = MWBindInfo(region, region.iova, 64, int(Access.REMOTE_READ))
-    lone.post(WRITE, wr_id=1)
+    lone.request(WRITE, 8, wr_id=1)
     lone.qp.post_send(SendWR(WROpcode.BIND_MW, wr_id=2, mw=window, bind_info=info, rkey=0x55))
-    lone.hear()
-    assert lone.sends == []
+    lone.transmit()
+    assert statuses(lone.poll_send_cq()) == []
     assert window.rkey & 0xFF == 0x55
 
-    lone.ack(500)
+    lone.receive_ack(500)
 
-    assert lone.sends == [(1, OK), (2, OK)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK), (2, OK)]
 
 
 @pytest.mark.parametrize(
@@ -458,15 +457,15 @@ def test_a_local_fault_fails_when_all_before_it_is_done_even_if_that_is_lost(
     wr: SendWR, status: WCStatus
 ) -> None:
     lone = open_lone()
-    lone.post(WRITE, wr_id=1)
+    lone.request(WRITE, 8, wr_id=1)
     lone.qp.post_send(wr)
-    assert lone.hear() == []
-    assert lone.sends == []
+    assert lone.transmit() == []
+    assert statuses(lone.poll_send_cq()) == []
 
-    assert words(lone.wait(70 * 10**9)) == ["RDMA_WRITE_ONLY 500"]
-    lone.ack(500)
+    assert summaries(lone.wait(70 * 10**9)) == ["RDMA_WRITE_ONLY 500"]
+    lone.receive_ack(500)
 
-    assert lone.sends == [(1, OK), (2, status)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK), (2, status)]
     assert lone.qp.state is QPState.ERR
 
 
@@ -475,10 +474,10 @@ def test_a_local_fault_in_the_middle_of_a_message() -> None:
     sges = [lone.sge(0, 256), SGE(0, 8, 5)]
     lone.qp.post_send(SendWR(WRITE, sges, remote_addr=0x5000))
 
-    heard = lone.hear()
+    heard = lone.transmit()
 
     assert len(heard) <= 1
-    assert [status for _, status in lone.sends] == [WCStatus.LOC_PROT_ERR]
+    assert [status for _, status in statuses(lone.poll_send_cq())] == [WCStatus.LOC_PROT_ERR]
 
 
 def test_the_region_of_a_posted_request_may_go() -> None:
@@ -488,8 +487,8 @@ def test_the_region_of_a_posted_request_may_go() -> None:
     assert lone.device.poll_transmit(0) is not None
     region.deregister()
 
-    assert lone.hear() == []
-    assert [status for _, status in lone.sends] == [WCStatus.LOC_PROT_ERR]
+    assert lone.transmit() == []
+    assert [status for _, status in statuses(lone.poll_send_cq())] == [WCStatus.LOC_PROT_ERR]
 
 
 def test_responses_leave_before_requests() -> None:
@@ -497,7 +496,7 @@ def test_responses_leave_before_requests() -> None:
     lone.qp.post_send(SendWR(WRITE, [lone.sge(0, 4)], remote_addr=0x5000))
     lone.device.receive(lone.packet(R.RC_RDMA_READ_REQUEST, 100, dma_len=600).build(), 0)
 
-    names = [word.split()[0] for word in words(lone.hear())]
+    names = [word.split()[0] for word in summaries(lone.transmit())]
     assert names == [
         *("RDMA_READ_RESPONSE_FIRST", "RDMA_READ_RESPONSE_MIDDLE", "RDMA_READ_RESPONSE_LAST"),
         "RDMA_WRITE_ONLY",
@@ -514,10 +513,10 @@ def test_every_path_mtu_carries_every_length_around_it(opcode: WROpcode, mtu: in
     for length in (0, 1, mtu - 1, mtu, mtu + 1, 3 * mtu):
         if opcode is SEND:
             pair.b.post_recv(4 * mtu)
-        pair.post(opcode, length)
-        pair.drive()
+        pair.a.post_send(opcode, length)
+        pair.run()
 
-        assert [wc.status for wc in pair.completions] == [OK]
+        assert [wc.status for wc in pair.a.poll_send_cq()] == [OK]
         assert sink.mr.read(sink.mr.iova, length) == data[:length]
 
 
@@ -526,11 +525,11 @@ def test_every_path_mtu_carries_every_length_around_it(opcode: WROpcode, mtu: in
 def test_messages_cross_the_wrap(psn: int, profile: Profile) -> None:
     pair = Pair(mtu=256, psn_a=psn, psn_b=psn, profile=profile)
     for _ in range(3):
-        pair.b.post_recv()
+        pair.b.post_recv(4096)
     for opcode in (SEND, WROpcode.RDMA_READ, WRITE, SEND, WROpcode.RDMA_READ):
-        pair.post(opcode, 1000, remote=8192)
-    pair.drive()
+        pair.a.post_send(opcode, 1000, remote=8192)
+    pair.run()
 
-    assert [wc.status for wc in pair.completions] == [OK] * 5
+    assert [wc.status for wc in pair.a.poll_send_cq()] == [OK] * 5
     assert pair.a.qp.counters.retransmitted == 0
     assert pair.a.qp.query().sq_psn == (psn + 20) & MASK

@@ -16,7 +16,7 @@ from ibwire.rc.profile import RXE, SPEC, Profile
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.requester import Requester
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
-from pair import Pair, queue_pair
+from ibwire.testing import Pair, create_queue_pair
 
 COUNT = 1000
 
@@ -33,7 +33,7 @@ def connections(a: Device, b: Device, count: int = COUNT) -> Iterator[tuple[Queu
     ]
     for index in range(count):
         cap = QPCap(max_send_wr=16, max_recv_wr=16)
-        pair = queue_pair(a, **parts[0], cap=cap), queue_pair(b, **parts[1], cap=cap)
+        pair = create_queue_pair(a, **parts[0], cap=cap), create_queue_pair(b, **parts[1], cap=cap)
         connect(*pair, psn_a=index, psn_b=5000 + index)
         yield pair
 
@@ -116,13 +116,13 @@ def test_only_queue_pairs_with_something_to_do_are_asked(monkeypatch: pytest.Mon
 
     def count(pair: Pair, idle: int) -> list[int]:
         list(connections(pair.a.device, pair.b.device, idle))
-        pair.drive(1 * US)
+        pair.run(1 * US)
         calls.clear()
         pair.b.post_recv(1 << 16)
-        pair.post(WROpcode.SEND, 1 << 16)
-        pair.post(WROpcode.RDMA_READ, 1 << 16)
-        pair.drive(1 * MS)
-        assert len(pair.completions) == 2
+        pair.a.post_send(WROpcode.SEND, 1 << 16)
+        pair.a.post_send(WROpcode.RDMA_READ, 1 << 16)
+        pair.run(1 * MS)
+        assert len(pair.a.poll_send_cq()) == 2
         assert set(calls) == {pair.a.qp.number}
         return list(calls)
 
@@ -135,7 +135,7 @@ def test_only_queue_pairs_with_something_to_do_are_asked(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(Requester, name, counted)
 
-    assert count(Pair(), 0) == count(Pair(), 300)
+    assert count(Pair(size=1 << 20), 0) == count(Pair(size=1 << 20), 300)
 
 
 def test_timers_of_idle_connections_are_never_looked_at() -> None:

@@ -12,8 +12,8 @@ from ibwire.rc.attributes import QPState
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RDMAVT, RXE, SPEC, Profile
 from ibwire.rc.timers import Timers, ack_wait, rnr_wait
 from ibwire.rc.work import WCStatus, WROpcode
+from ibwire.testing import Peer, statuses, summaries
 from ibwire_layers.opcodes import OpCode
-from lone import Lone, words
 
 R = OpCode
 OK = WCStatus.SUCCESS
@@ -29,8 +29,8 @@ RNR_MS = [
 """Section 7."""
 
 
-def open_lone(**given: Any) -> Lone:
-    lone = Lone(**given)
+def open_lone(**given: Any) -> Peer:
+    lone = Peer(mtu=256, **given)
     lone.qp.sends.credits.limited = False
     return lone
 
@@ -90,33 +90,33 @@ def test_the_earlier_timer_is_the_next() -> None:
 def test_a_timeout_resends_everything_from_the_oldest_unacknowledged_packet() -> None:
     lone = open_lone(timeout=1)
     for _ in range(3):
-        lone.post(WROpcode.RDMA_WRITE)
-    lone.ack(500)
+        lone.request(WROpcode.RDMA_WRITE, 8)
+    lone.receive_ack(500)
 
     assert lone.wait(8191 * NS) == []
     again = lone.wait(2 * NS)
 
-    assert words(again) == ["RDMA_WRITE_ONLY 501", "RDMA_WRITE_ONLY 502"]
+    assert summaries(again) == ["RDMA_WRITE_ONLY 501", "RDMA_WRITE_ONLY 502"]
     assert lone.qp.counters.timeouts == 1
 
 
 def test_rdmavt_resends_one_packet_and_waits_for_its_answer() -> None:
     """RVT_S_SEND_ONE."""
     lone = open_lone(profile=RDMAVT, timeout=1)
-    lone.post(WROpcode.RDMA_WRITE, 1000)
+    lone.request(WROpcode.RDMA_WRITE, 1000)
 
     (probe,) = lone.wait(9 * US)
 
     assert (probe.bth.psn, probe.bth.ack_req) == (500, 1)
-    assert [p.bth.psn for p in lone.ack(500)] == [501, 502, 503]
+    assert [p.bth.psn for p in lone.receive_ack(500)] == [501, 502, 503]
 
 
 def test_no_timer_runs_when_nothing_is_outstanding() -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
     assert lone.qp.poll_timeout() is not None
 
-    lone.ack(500)
+    lone.receive_ack(500)
 
     assert lone.qp.poll_timeout() is None
 
@@ -124,53 +124,53 @@ def test_no_timer_runs_when_nothing_is_outstanding() -> None:
 def test_the_timer_of_rxe_runs_on_and_expires_during_a_healthy_request() -> None:
     """w: rc-pingpong packet 81."""
     lone = open_lone(profile=RXE, timeout=12)
-    lone.post(WROpcode.RDMA_WRITE)
-    lone.ack(500)
+    lone.request(WROpcode.RDMA_WRITE, 8)
+    lone.receive_ack(500)
     lone.wait(15 * MS)
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
 
-    assert words(lone.wait(1 * MS)) == ["RDMA_WRITE_ONLY 501"]
+    assert summaries(lone.wait(1 * MS)) == ["RDMA_WRITE_ONLY 501"]
 
 
 def test_spec_starts_the_timer_afresh_for_a_new_request() -> None:
     lone = open_lone(timeout=12)
-    lone.post(WROpcode.RDMA_WRITE)
-    lone.ack(500)
+    lone.request(WROpcode.RDMA_WRITE, 8)
+    lone.receive_ack(500)
     lone.wait(15 * MS)
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
 
     assert lone.wait(16 * MS) == []
-    assert words(lone.wait(1 * MS)) == ["RDMA_WRITE_ONLY 501"]
+    assert summaries(lone.wait(1 * MS)) == ["RDMA_WRITE_ONLY 501"]
 
 
 @every_profile
 def test_every_response_that_makes_progress_starts_the_timer_afresh(profile: Profile) -> None:
     """READ RESPONSE MIDDLE too (section 9)."""
     lone = open_lone(profile=profile, timeout=12)
-    lone.post(WROpcode.RDMA_READ, 1024)
+    lone.request(WROpcode.RDMA_READ, 1024)
 
     lone.wait(12 * MS)
-    lone.say(R.RC_RDMA_READ_RESPONSE_FIRST, 500, bytes(256), syndrome=0x1F)
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_FIRST, 500, bytes(256), syndrome=0x1F)
     assert lone.wait(12 * MS) == []
-    lone.say(R.RC_RDMA_READ_RESPONSE_MIDDLE, 501, bytes(256))
+    lone.receive_packet(R.RC_RDMA_READ_RESPONSE_MIDDLE, 501, bytes(256))
     assert lone.wait(12 * MS) == []
 
-    assert words(lone.wait(8 * MS)) == ["RDMA_READ_REQUEST 502"]
+    assert summaries(lone.wait(8 * MS)) == ["RDMA_READ_REQUEST 502"]
 
 
 def test_ghost_answers_do_not() -> None:
     lone = open_lone(timeout=12)
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
     lone.wait(12 * MS)
-    lone.ack(499)
+    lone.receive_ack(499)
 
-    assert words(lone.wait(5 * MS)) == ["RDMA_WRITE_ONLY 500"]
+    assert summaries(lone.wait(5 * MS)) == ["RDMA_WRITE_ONLY 500"]
 
 
 @every_profile
 def test_timeout_0_never_resends(profile: Profile) -> None:
     lone = open_lone(profile=profile, timeout=0)
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
 
     assert lone.qp.poll_timeout() is None
 
@@ -183,18 +183,21 @@ def test_timeout_0_never_resends(profile: Profile) -> None:
 def test_retry_cnt_3_is_4_transmissions(retries: int, profile: Profile) -> None:
     """W, w: retry-exceeded. Then RETRY_EXC_ERR, and the rest is flushed."""
     lone = open_lone(profile=profile, retry_cnt=retries, timeout=1)
-    sent = len(lone.post(WROpcode.RDMA_WRITE, wr_id=1))
+    sent = len(lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1))
     lone.qp.post_send(_write(lone, 2))
 
     sent += sum(p.bth.psn == 500 for p in lone.wait(1000 * MS))
 
     assert sent == retries + 1
-    assert lone.sends == [(1, WCStatus.RETRY_EXC_ERR), (2, WCStatus.WR_FLUSH_ERR)]
+    assert statuses(lone.poll_send_cq()) == [
+        (1, WCStatus.RETRY_EXC_ERR),
+        (2, WCStatus.WR_FLUSH_ERR),
+    ]
     assert lone.qp.state is QPState.ERR
-    assert lone.events == []
+    assert lone.poll_events() == []
 
 
-def _write(lone: Lone, wr_id: int) -> Any:
+def _write(lone: Peer, wr_id: int) -> Any:
     from ibwire.rc.work import SendWR
 
     return SendWR(WROpcode.RDMA_WRITE, [lone.sge(0, 8)], wr_id=wr_id, remote_addr=0x5000)
@@ -203,7 +206,7 @@ def _write(lone: Lone, wr_id: int) -> Any:
 @pytest.mark.parametrize("profile", [SPEC, RDMAVT, CONNECTX, HNS], ids=lambda p: p.name)
 def test_retry_cnt_7_is_seven(profile: Profile) -> None:
     lone = open_lone(profile=profile, retry_cnt=7, timeout=1)
-    sent = len(lone.post(WROpcode.RDMA_WRITE))
+    sent = len(lone.request(WROpcode.RDMA_WRITE, 8))
 
     sent += len(lone.wait(1000 * MS))
 
@@ -213,7 +216,7 @@ def test_retry_cnt_7_is_seven(profile: Profile) -> None:
 
 def test_retry_cnt_7_is_for_ever_in_rxe() -> None:
     lone = open_lone(profile=RXE, retry_cnt=7, timeout=1)
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
 
     assert len(lone.wait(400 * MS)) == 100
     assert lone.qp.state is QPState.RTS
@@ -223,17 +226,17 @@ def test_retry_cnt_7_is_for_ever_in_rxe() -> None:
 def test_progress_gives_all_retries_back(progress: str) -> None:
     lone = open_lone(retry_cnt=1, timeout=1)
     if progress == "ACK":
-        lone.post(WROpcode.RDMA_WRITE, 600)
+        lone.request(WROpcode.RDMA_WRITE, 600)
     else:
-        lone.post(WROpcode.RDMA_READ, 600)
+        lone.request(WROpcode.RDMA_READ, 600)
     for psn in (500, 501):
         assert lone.wait(9 * US)
         if progress == "ACK":
-            lone.ack(psn)
+            lone.receive_ack(psn)
         elif psn == 500:
-            lone.say(R.RC_RDMA_READ_RESPONSE_FIRST, psn, bytes(256), syndrome=0x1F)
+            lone.receive_packet(R.RC_RDMA_READ_RESPONSE_FIRST, psn, bytes(256), syndrome=0x1F)
         else:
-            lone.say(R.RC_RDMA_READ_RESPONSE_FIRST, psn, bytes(256), syndrome=0x1F)
+            lone.receive_packet(R.RC_RDMA_READ_RESPONSE_FIRST, psn, bytes(256), syndrome=0x1F)
 
     assert lone.wait(9 * US)
     assert lone.qp.state is QPState.RTS
@@ -242,25 +245,27 @@ def test_progress_gives_all_retries_back(progress: str) -> None:
 @every_profile
 def test_naks_timeouts_and_implied_naks_use_the_same_counter(profile: Profile) -> None:
     lone = open_lone(profile=profile, retry_cnt=3, timeout=1)
-    lone.post(WROpcode.RDMA_READ, 8, wr_id=1)
-    lone.post(WROpcode.RDMA_WRITE, 8, wr_id=2)
+    lone.request(WROpcode.RDMA_READ, 8, wr_id=1)
+    lone.request(WROpcode.RDMA_WRITE, 8, wr_id=2)
 
-    lone.ack(501)  # implied NAK
+    lone.receive_ack(501)  # implied NAK
     assert lone.qp.sends.retries == 2
     lone.wait(5 * MS if profile is RXE else 9 * US)  # timeout
     assert lone.qp.sends.retries == 1
-    lone.ack(500, syndrome=0x60)  # of the READ itself; rxe has gone back, and waits for progress
+    lone.receive_ack(
+        500, syndrome=0x60
+    )  # of the READ itself; rxe has gone back, and waits for progress
     assert lone.qp.sends.retries == (1 if profile is RXE else 0)
 
 
 @every_profile
 def test_retry_cnt_0_makes_the_first_nak_fatal(profile: Profile) -> None:
     lone = open_lone(profile=profile, retry_cnt=0)
-    lone.post(WROpcode.RDMA_WRITE)
+    lone.request(WROpcode.RDMA_WRITE, 8)
 
-    lone.ack(500, syndrome=0x60)
+    lone.receive_ack(500, syndrome=0x60)
 
-    assert [status for _, status in lone.sends] == [WCStatus.RETRY_EXC_ERR]
+    assert [status for _, status in statuses(lone.poll_send_cq())] == [WCStatus.RETRY_EXC_ERR]
 
 
 # RNR.
@@ -269,13 +274,13 @@ def test_retry_cnt_0_makes_the_first_nak_fatal(profile: Profile) -> None:
 @pytest.mark.parametrize("code", [0, 1, 12, 31])
 def test_an_rnr_nak_is_waited_out(code: int) -> None:
     lone = open_lone(timeout=1)
-    lone.post(WROpcode.RDMA_WRITE)
-    lone.post(WROpcode.SEND)
-    lone.ack(501, syndrome=0x20 | code)
-    assert lone.sends == [(0, OK)]  # the WRITE before it
+    lone.request(WROpcode.RDMA_WRITE, 8)
+    lone.request(WROpcode.SEND, 8)
+    lone.receive_ack(501, syndrome=0x20 | code)
+    assert statuses(lone.poll_send_cq()) == [(0, OK)]  # the WRITE before it
 
     assert lone.wait(round(RNR_MS[code] * 1000) * US - NS) == []
-    assert words(lone.wait(2 * NS)) == ["SEND_ONLY 501"]
+    assert summaries(lone.wait(2 * NS)) == ["SEND_ONLY 501"]
     assert lone.qp.counters.timeouts == 0  # the ACK timer stood still
 
 
@@ -287,12 +292,12 @@ def test_an_rnr_nak_is_waited_out(code: int) -> None:
 def test_new_requests_during_an_rnr_wait(profile: Profile, leave: int) -> None:
     """rxe sends them (w: rnr-multi-packet packets 13 to 24)."""
     lone = open_lone(profile=profile)
-    lone.post(WROpcode.SEND)
-    lone.ack(500, syndrome=0x20 | 20)
+    lone.request(WROpcode.SEND, 8)
+    lone.receive_ack(500, syndrome=0x20 | 20)
 
-    assert len(lone.post(WROpcode.SEND)) == leave
+    assert len(lone.request(WROpcode.SEND, 8)) == leave
     again = lone.wait(20 * MS)
-    assert words(again) == ["SEND_ONLY 500", "SEND_ONLY 501"]
+    assert summaries(again) == ["SEND_ONLY 500", "SEND_ONLY 501"]
 
 
 @every_profile
@@ -301,12 +306,12 @@ def test_nothing_leaves_before_its_time_because_of_a_sequence_nak_in_the_wait(
 ) -> None:
     """rxe says one after each RNR NAK: it neither ends the wait nor costs a retry."""
     lone = open_lone(profile=profile, retry_cnt=0)
-    lone.post(WROpcode.SEND)
-    lone.ack(500, syndrome=0x20 | 20)
+    lone.request(WROpcode.SEND, 8)
+    lone.receive_ack(500, syndrome=0x20 | 20)
 
-    assert lone.ack(500, syndrome=0x60) == []
+    assert lone.receive_ack(500, syndrome=0x60) == []
     assert lone.qp.state is QPState.RTS
-    assert words(lone.wait(20 * MS)) == ["SEND_ONLY 500"]
+    assert summaries(lone.wait(20 * MS)) == ["SEND_ONLY 500"]
 
 
 @every_profile
@@ -314,34 +319,34 @@ def test_nothing_leaves_before_its_time_because_of_a_sequence_nak_in_the_wait(
 def test_rnr_retry_2_is_3_naks(retries: int, profile: Profile) -> None:
     """W, w: rnr-exceeded."""
     lone = open_lone(profile=profile, rnr_retry=retries)
-    lone.post(WROpcode.SEND, wr_id=1)
+    lone.request(WROpcode.SEND, 8, wr_id=1)
     for _ in range(retries):
-        lone.ack(500, syndrome=0x21)
-        assert lone.sends == []
-        assert words(lone.wait(9 * MS)) == ["SEND_ONLY 500"]
+        lone.receive_ack(500, syndrome=0x21)
+        assert statuses(lone.poll_send_cq()) == []
+        assert summaries(lone.wait(9 * MS)) == ["SEND_ONLY 500"]
 
-    lone.ack(500, syndrome=0x21)
+    lone.receive_ack(500, syndrome=0x21)
 
-    assert lone.sends == [(1, WCStatus.RNR_RETRY_EXC_ERR)]
+    assert statuses(lone.poll_send_cq()) == [(1, WCStatus.RNR_RETRY_EXC_ERR)]
     assert lone.qp.state is QPState.ERR
 
 
 @every_profile
 def test_rnr_retry_7_is_for_ever(profile: Profile) -> None:
     lone = open_lone(profile=profile, rnr_retry=7)
-    lone.post(WROpcode.SEND)
+    lone.request(WROpcode.SEND, 8)
     for _ in range(50):
-        lone.ack(500, syndrome=0x21)
-        assert words(lone.wait(9 * MS)) == ["SEND_ONLY 500"]
+        lone.receive_ack(500, syndrome=0x21)
+        assert summaries(lone.wait(9 * MS)) == ["SEND_ONLY 500"]
 
     assert lone.qp.state is QPState.RTS
 
 
 def test_rnr_naks_do_not_use_up_retry_cnt() -> None:
     lone = open_lone(rnr_retry=7, retry_cnt=1)
-    lone.post(WROpcode.SEND)
+    lone.request(WROpcode.SEND, 8)
     for _ in range(5):
-        lone.ack(500, syndrome=0x21)
+        lone.receive_ack(500, syndrome=0x21)
         lone.wait(20 * US)
 
     assert lone.qp.sends.retries == 1
@@ -349,33 +354,33 @@ def test_rnr_naks_do_not_use_up_retry_cnt() -> None:
 
 def test_a_second_rnr_nak_in_the_wait_changes_nothing() -> None:
     lone = open_lone(rnr_retry=1)
-    lone.post(WROpcode.SEND)
-    lone.ack(500, syndrome=0x21)
+    lone.request(WROpcode.SEND, 8)
+    lone.receive_ack(500, syndrome=0x21)
     lone.wait(5 * US)
 
-    lone.ack(500, syndrome=0x21)
+    lone.receive_ack(500, syndrome=0x21)
 
     assert lone.qp.state is QPState.RTS
-    assert words(lone.wait(5 * US)) == ["SEND_ONLY 500"]
+    assert summaries(lone.wait(5 * US)) == ["SEND_ONLY 500"]
 
 
 def test_an_acknowledgement_in_the_wait_ends_it() -> None:
     """A copy of the refused packet came when a receive was there."""
     lone = open_lone()
-    lone.post(WROpcode.SEND, wr_id=1)
-    lone.ack(500, syndrome=0x20)
+    lone.request(WROpcode.SEND, 8, wr_id=1)
+    lone.receive_ack(500, syndrome=0x20)
 
-    lone.ack(500)
+    lone.receive_ack(500)
 
-    assert lone.sends == [(1, OK)]
+    assert statuses(lone.poll_send_cq()) == [(1, OK)]
     assert lone.qp.poll_timeout() is None
-    assert words(lone.post(WROpcode.SEND)) == ["SEND_ONLY 501"]
+    assert summaries(lone.request(WROpcode.SEND, 8)) == ["SEND_ONLY 501"]
 
 
 def test_a_write_with_immediate_resends_its_last_packet_alone() -> None:
     lone = open_lone()
-    lone.post(WROpcode.RDMA_WRITE_WITH_IMM, 700)
+    lone.request(WROpcode.RDMA_WRITE_WITH_IMM, 700)
 
-    lone.ack(502, syndrome=0x21)
+    lone.receive_ack(502, syndrome=0x21)
 
-    assert words(lone.wait(20 * US)) == ["RDMA_WRITE_LAST_WITH_IMMEDIATE 502"]
+    assert summaries(lone.wait(20 * US)) == ["RDMA_WRITE_LAST_WITH_IMMEDIATE 502"]

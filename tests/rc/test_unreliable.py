@@ -27,11 +27,10 @@ from ibwire.rc.work import (
     WCStatus,
     WROpcode,
 )
+from ibwire.testing import Pair, create_queue_pair, summaries
 from ibwire_layers import headers as h
 from ibwire_layers.outer import LinkType
 from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv2Route
-from lone import words
-from pair import Pair, queue_pair
 
 S = WCStatus
 
@@ -53,7 +52,7 @@ def is_einval(call: Callable[[], Any]) -> bool:
 
 def uc(**attr: Any) -> tuple[Pair, bytes]:
     """A connection, and the 4096 bytes at the start of the sender's memory."""
-    pair = Pair(init={"qp_type": QPType.UC}, **attr)
+    pair = Pair(qp_type=QPType.UC, **attr)
     data = bytes(n * 7 + (n >> 8) & 0xFF for n in range(4096))
     pair.a.mr.write(pair.a.mr.iova, data)
     return pair, data
@@ -73,15 +72,19 @@ def at_b(pair: Pair, size: int, offset: int = 0) -> bytes:
 def test_uc_send_over_several_packets(opcode: WROpcode, last: str, flags: int, imm: int) -> None:
     pair, data = uc(psn_a=0xFFFFFE)
     pair.b.post_recv(4096, wr_id=3)
-    pair.post(opcode, length=2500, imm_data=IMM, wr_id=1)
-    pair.drive()
+    pair.a.post_send(opcode, length=2500, imm_data=IMM, wr_id=1)
+    pair.run()
 
-    assert words(pair.sent("a")) == ["SEND_FIRST 16777214", "SEND_MIDDLE 16777215", f"{last} 0"]
-    assert [packet.bth.ack_req for packet in pair.sent("a")] == [0, 0, 0]
-    assert pair.sent("b") == []
-    (sent,) = pair.completions
+    assert summaries(pair.packets("a")) == [
+        "SEND_FIRST 16777214",
+        "SEND_MIDDLE 16777215",
+        f"{last} 0",
+    ]
+    assert [packet.bth.ack_req for packet in pair.packets("a")] == [0, 0, 0]
+    assert pair.packets("b") == []
+    (sent,) = pair.a.poll_send_cq()
     assert (sent.wr_id, sent.status, sent.opcode) == (1, S.SUCCESS, WCOpcode.SEND)
-    (received,) = pair.received
+    (received,) = pair.b.poll_recv_cq()
     assert (received.wr_id, received.status, received.opcode) == (3, S.SUCCESS, WCOpcode.RECV)
     assert (received.byte_len, received.wc_flags, received.imm_data) == (2500, flags, imm)
     assert at_b(pair, 4096) == data[:2500] + bytes(1596)
@@ -90,12 +93,15 @@ def test_uc_send_over_several_packets(opcode: WROpcode, last: str, flags: int, i
 def test_uc_write_with_immediate_over_several_packets() -> None:
     pair, data = uc()
     pair.b.post_recv(0, wr_id=3)
-    pair.post(WROpcode.RDMA_WRITE_WITH_IMM, length=2048, remote=100, imm_data=IMM)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE_WITH_IMM, length=2048, remote=100, imm_data=IMM)
+    pair.run()
 
-    assert words(pair.sent("a")) == ["RDMA_WRITE_FIRST 0", "RDMA_WRITE_LAST_WITH_IMMEDIATE 1"]
-    assert pair.sent("b") == []
-    (received,) = pair.received
+    assert summaries(pair.packets("a")) == [
+        "RDMA_WRITE_FIRST 0",
+        "RDMA_WRITE_LAST_WITH_IMMEDIATE 1",
+    ]
+    assert pair.packets("b") == []
+    (received,) = pair.b.poll_recv_cq()
     assert (received.wr_id, received.status) == (3, S.SUCCESS)
     assert received.opcode is WCOpcode.RECV_RDMA_WITH_IMM
     assert (received.byte_len, received.imm_data) == (2048, IMM)
@@ -105,11 +111,11 @@ def test_uc_write_with_immediate_over_several_packets() -> None:
 
 def test_uc_write_is_silent_at_the_receiver() -> None:
     pair, data = uc()
-    pair.post(WROpcode.RDMA_WRITE, length=3000)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=3000)
+    pair.run()
 
-    assert statuses(pair.completions) == [(0, S.SUCCESS)]
-    assert pair.received == []
+    assert statuses(pair.a.poll_send_cq()) == [(0, S.SUCCESS)]
+    assert pair.b.poll_recv_cq() == []
     assert at_b(pair, 3000) == data[:3000]
 
 
@@ -120,14 +126,14 @@ def test_uc_gap_drops_the_message_and_the_next_one_arrives(lost: int) -> None:
     pair.b.post_recv(4096, wr_id=3)
     pair.b.post_recv(4096, wr_id=4)
     pair.drop("a", lost)
-    pair.post(length=2500, wr_id=1)
-    pair.post(length=100, offset=3000, wr_id=2)
-    pair.drive()
+    pair.a.post_send(length=2500, wr_id=1)
+    pair.a.post_send(length=100, offset=3000, wr_id=2)
+    pair.run()
 
-    assert [packet.bth.psn for packet in pair.sent("a")] == [0, 1, 2, 3]
-    assert pair.sent("b") == []
-    assert statuses(pair.completions) == [(1, S.SUCCESS), (2, S.SUCCESS)]
-    (received,) = pair.received
+    assert [packet.bth.psn for packet in pair.packets("a")] == [0, 1, 2, 3]
+    assert pair.packets("b") == []
+    assert statuses(pair.a.poll_send_cq()) == [(1, S.SUCCESS), (2, S.SUCCESS)]
+    (received,) = pair.b.poll_recv_cq()
     assert (received.wr_id, received.status, received.byte_len) == (3, S.SUCCESS, 100)
     assert at_b(pair, 100) == data[3000:3100]
     assert pair.b.qp.state is QPState.RTS
@@ -139,42 +145,42 @@ def test_uc_resynchronises_at_first_and_only_whatever_their_psn() -> None:
     pair.b.post_recv(4096, offset=8192, wr_id=4)
     pair.drop("a", 1, 2, 3, 5)
     for _ in range(3):
-        pair.post(length=8)
-    pair.post(length=100)
-    pair.post(length=8)
-    pair.post(length=2000, offset=100)
-    pair.drive()
+        pair.a.post_send(length=8)
+    pair.a.post_send(length=100)
+    pair.a.post_send(length=8)
+    pair.a.post_send(length=2000, offset=100)
+    pair.run()
 
-    assert words(pair.sent("a"))[-2:] == ["SEND_FIRST 5", "SEND_LAST 6"]
-    assert statuses(pair.received) == [(3, S.SUCCESS), (4, S.SUCCESS)]
+    assert summaries(pair.packets("a"))[-2:] == ["SEND_FIRST 5", "SEND_LAST 6"]
+    assert statuses(pair.b.poll_recv_cq()) == [(3, S.SUCCESS), (4, S.SUCCESS)]
     assert at_b(pair, 100) == data[:100]
     assert at_b(pair, 2000, 8192) == data[100:2100]
 
 
 def test_uc_message_without_a_receive_request_is_dropped_in_silence() -> None:
     pair, data = uc()
-    pair.post(length=2000, wr_id=1)
-    pair.post(WROpcode.RDMA_WRITE_WITH_IMM, length=8, remote=5000, wr_id=2)
-    pair.drive()
+    pair.a.post_send(length=2000, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_WRITE_WITH_IMM, length=8, remote=5000, wr_id=2)
+    pair.run()
     pair.b.post_recv(4096, wr_id=3)
-    pair.post(length=64, wr_id=4)
-    pair.drive()
+    pair.a.post_send(length=64, wr_id=4)
+    pair.run()
 
-    assert pair.sent("b") == []
-    assert statuses(pair.completions) == [(n, S.SUCCESS) for n in (1, 2, 4)]
-    assert statuses(pair.received) == [(3, S.SUCCESS)]
+    assert pair.packets("b") == []
+    assert statuses(pair.a.poll_send_cq()) == [(n, S.SUCCESS) for n in (1, 2, 4)]
+    assert statuses(pair.b.poll_recv_cq()) == [(3, S.SUCCESS)]
     assert at_b(pair, 64) == data[:64]
     assert pair.b.qp.counters.dropped_messages == 2
 
 
 def test_uc_write_with_a_bad_key_is_dropped_in_silence() -> None:
     pair, _ = uc()
-    pair.post(WROpcode.RDMA_WRITE, length=3000, rkey=pair.b.mr.rkey ^ 1)
-    pair.post(WROpcode.RDMA_WRITE, length=64, offset=64, remote=64)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=3000, rkey=pair.b.mr.rkey ^ 1)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=64, offset=64, remote=64)
+    pair.run()
 
-    assert pair.sent("b") == []
-    assert statuses(pair.completions) == [(0, S.SUCCESS)] * 2
+    assert pair.packets("b") == []
+    assert statuses(pair.a.poll_send_cq()) == [(0, S.SUCCESS)] * 2
     assert at_b(pair, 64) == bytes(64)
     assert at_b(pair, 64, 64) == pair.a.mr.read(pair.a.mr.iova + 64, 64)
     assert pair.b.qp.state is QPState.RTS
@@ -184,12 +190,12 @@ def test_uc_write_with_a_bad_key_is_dropped_in_silence() -> None:
 def test_uc_send_longer_than_the_receive_buffer_is_dropped_and_the_request_stays() -> None:
     pair, data = uc()
     pair.b.post_recv(100, wr_id=3)
-    pair.post(length=101)
-    pair.post(length=100, offset=500)
-    pair.drive()
+    pair.a.post_send(length=101)
+    pair.a.post_send(length=100, offset=500)
+    pair.run()
 
-    assert pair.sent("b") == []
-    assert statuses(pair.received) == [(3, S.SUCCESS)]
+    assert pair.packets("b") == []
+    assert statuses(pair.b.poll_recv_cq()) == [(3, S.SUCCESS)]
     assert at_b(pair, 100) == data[500:600]
 
 
@@ -200,15 +206,15 @@ def test_uc_with_srq_completes_the_request_of_a_broken_message_with_an_error() -
     srq = device.create_srq(pair.b.pd)
     for wr_id in (3, 4):
         srq.post_recv(RecvWR([pair.b.sge(wr_id * 4096, 4096)], wr_id))
-    b = queue_pair(device, qp_type=QPType.UC, pd=pair.b.pd, srq=srq, recv_cq=pair.b.recv_cq)
-    pair.a.qp = queue_pair(pair.a.device, qp_type=QPType.UC, pd=pair.a.pd)
+    b = create_queue_pair(device, qp_type=QPType.UC, pd=pair.b.pd, srq=srq, recv_cq=pair.b.recv_cq)
+    pair.a.qp = create_queue_pair(pair.a.device, qp_type=QPType.UC, pd=pair.a.pd)
     connect(pair.a.qp, b)
     pair.drop("a", 2)
-    pair.post(length=2000)
-    pair.post(length=64)
-    pair.drive()
+    pair.a.post_send(length=2000)
+    pair.a.post_send(length=64)
+    pair.run()
 
-    received = pair.received
+    received = pair.b.poll_recv_cq()
     assert [wc.wr_id for wc in received] == [3, 4]
     assert received[0].status is not S.SUCCESS
     assert received[1].status is S.SUCCESS
@@ -220,18 +226,18 @@ def test_uc_fault_of_the_senders_memory_leads_to_sqe_and_back() -> None:
     pair, data = uc()
     pair.b.post_recv(64, wr_id=3)
     pair.a.qp.post_send(SendWR(sg_list=[SGE(1, 8, 1)], wr_id=1))
-    pair.post(length=8, wr_id=2)
-    pair.drive()
+    pair.a.post_send(length=8, wr_id=2)
+    pair.run()
 
-    assert statuses(pair.completions) == [(1, S.LOC_PROT_ERR), (2, S.WR_FLUSH_ERR)]
+    assert statuses(pair.a.poll_send_cq()) == [(1, S.LOC_PROT_ERR), (2, S.WR_FLUSH_ERR)]
     assert pair.a.qp.state is QPState.SQE
-    assert pair.sent("a") == []
+    assert pair.packets("a") == []
 
     pair.a.qp.modify(QPAttr(qp_state=QPState.RTS), QPAttrMask.STATE)
-    pair.post(length=64, wr_id=4)
-    pair.drive()
-    assert statuses(pair.completions) == [(4, S.SUCCESS)]
-    assert statuses(pair.received) == [(3, S.SUCCESS)]
+    pair.a.post_send(length=64, wr_id=4)
+    pair.run()
+    assert statuses(pair.a.poll_send_cq()) == [(4, S.SUCCESS)]
+    assert statuses(pair.b.poll_recv_cq()) == [(3, S.SUCCESS)]
     assert at_b(pair, 64) == data[:64]
 
 
@@ -240,12 +246,12 @@ def test_uc_fault_of_the_receivers_memory_ends_the_queue_pair() -> None:
     pair, _ = uc()
     pair.b.qp.post_recv(RecvWR([SGE(pair.b.mr.iova, 100, pair.b.mr.lkey ^ 1)], wr_id=3))
     pair.b.post_recv(100, wr_id=4)
-    pair.post(length=8)
-    pair.drive()
+    pair.a.post_send(length=8)
+    pair.run()
 
-    assert pair.sent("b") == []
-    assert statuses(pair.completions) == [(0, S.SUCCESS)]
-    assert statuses(pair.received) == [(3, S.LOC_PROT_ERR), (4, S.WR_FLUSH_ERR)]
+    assert pair.packets("b") == []
+    assert statuses(pair.a.poll_send_cq()) == [(0, S.SUCCESS)]
+    assert statuses(pair.b.poll_recv_cq()) == [(3, S.LOC_PROT_ERR), (4, S.WR_FLUSH_ERR)]
     assert pair.b.qp.state is QPState.ERR
 
 
@@ -255,7 +261,7 @@ def test_uc_fault_of_the_receivers_memory_ends_the_queue_pair() -> None:
 def test_uc_knows_no_reads_atomics_or_invalidation(opcode: WROpcode) -> None:
     pair, _ = uc()
 
-    assert is_einval(lambda: pair.post(opcode, length=8))
+    assert is_einval(lambda: pair.a.post_send(opcode, length=8))
 
 
 # UD.
@@ -322,7 +328,7 @@ class Host:
 
 def test_ud_over_ipv4_puts_the_ip_header_into_the_last_20_of_40_bytes() -> None:
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
-    b.post_recv(wr_id=3)
+    b.post_recv(4096, wr_id=3)
     (packet,) = a.send(b"hello", b, opcode=WROpcode.SEND_WITH_IMM, imm_data=IMM)
 
     assert packet.opcode_name == "UD_SEND_ONLY_WITH_IMMEDIATE"
@@ -344,7 +350,7 @@ def test_ud_over_ipv4_puts_the_ip_header_into_the_last_20_of_40_bytes() -> None:
 
 def test_ud_over_ipv6_puts_the_ip_header_into_the_40_bytes() -> None:
     a, b = Host("2001:db8::1"), Host("2001:db8::2")
-    b.post_recv(wr_id=3)
+    b.post_recv(4096, wr_id=3)
     a.send(b"12345678", b)
 
     (wc,) = b.completions
@@ -360,7 +366,7 @@ def test_ud_over_ipv6_puts_the_ip_header_into_the_40_bytes() -> None:
 
 def test_ud_inside_a_native_subnet_leaves_room_for_40_bytes_and_flags_none() -> None:
     a, b = Host("fe80::1", link="ib", lid=7), Host("fe80::2", link="ib", lid=9)
-    b.post_recv(wr_id=3)
+    b.post_recv(4096, wr_id=3)
     (packet,) = a.send(b"1234", b, ah=AddressVector(is_global=False, dlid=9, sl=5))
 
     assert isinstance(packet.route, IBRoute)
@@ -375,7 +381,7 @@ def test_ud_inside_a_native_subnet_leaves_room_for_40_bytes_and_flags_none() -> 
 def test_ud_psns_go_up_and_nobody_looks_at_them() -> None:
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
     for wr_id in (1, 2):
-        b.post_recv(wr_id=wr_id)
+        b.post_recv(4096, wr_id=wr_id)
     nowhere = Host("10.0.0.9")
     psns = [a.send(b"1", to)[0].bth.psn for to in (b, nowhere, nowhere, b)]
 
@@ -385,7 +391,7 @@ def test_ud_psns_go_up_and_nobody_looks_at_them() -> None:
 
 def test_ud_datagram_with_another_q_key_is_dropped_and_counted() -> None:
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
-    b.post_recv(wr_id=3)
+    b.post_recv(4096, wr_id=3)
     a.send(b"1", b, remote_qkey=QKEY + 1)
     assert statuses(a.completions) == [(0, S.SUCCESS)]
     assert b.completions == []
@@ -398,7 +404,7 @@ def test_ud_datagram_with_another_q_key_is_dropped_and_counted() -> None:
 
 def test_ud_q_key_with_the_highest_bit_stands_for_the_senders_own() -> None:
     a, b = Host("10.0.0.1", qkey=0x8000ABCD), Host("10.0.0.2", qkey=0x8000ABCD)
-    b.post_recv(wr_id=3)
+    b.post_recv(4096, wr_id=3)
     (packet,) = a.send(b"1", b, remote_qkey=0x80000000)
 
     assert packet.extension(h.DETH).qkey == 0x8000ABCD
@@ -408,8 +414,8 @@ def test_ud_q_key_with_the_highest_bit_stands_for_the_senders_own() -> None:
 def test_ud_message_over_the_mtu_completes_with_success_and_sends_nothing() -> None:
     """C10-93.1.1."""
     a, b = Host("10.0.0.1", port_mtu=1024), Host("10.0.0.2")
-    b.post_recv(wr_id=3)
-    b.post_recv(wr_id=4)
+    b.post_recv(4096, wr_id=3)
+    b.post_recv(4096, wr_id=4)
 
     assert a.send(bytes(1025), b, wr_id=1) == []
     assert statuses(a.completions) == [(1, S.SUCCESS)]
@@ -434,7 +440,7 @@ def test_ud_fault_of_the_receivers_memory_ends_the_queue_pair() -> None:
     """Class A, as with UC."""
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
     b.qp.post_recv(RecvWR([SGE(b.mr.iova, 100, b.mr.lkey ^ 1)], wr_id=3))
-    b.post_recv(wr_id=4)
+    b.post_recv(4096, wr_id=4)
     a.send(b"1", b)
 
     assert statuses(b.completions) == [(3, S.LOC_PROT_ERR), (4, S.WR_FLUSH_ERR)]
@@ -452,7 +458,7 @@ def test_ud_datagram_without_a_receive_request_is_dropped() -> None:
 
 def test_ud_datagram_for_an_unknown_queue_pair_is_dropped() -> None:
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
-    b.post_recv(wr_id=3)
+    b.post_recv(4096, wr_id=3)
     a.send(b"1", b, remote_qpn=0x999)
 
     assert b.completions == []
@@ -474,7 +480,7 @@ def test_ud_multicast_reaches_every_member_with_the_right_q_key(address: str) ->
     other, other_cq = b.queue_pair()
     wrong, wrong_cq = b.queue_pair(qkey=QKEY + 1)
     b.device.multicast[gid] = [b.qp, other, wrong]
-    b.post_recv(offset=0, wr_id=3)
+    b.post_recv(4096, offset=0, wr_id=3)
     for wr_id, qp in ((4, other), (5, wrong)):
         qp.post_recv(RecvWR([SGE(b.mr.iova + 1000 * wr_id, 100, b.mr.lkey)], wr_id))
     stranger.post_recv(wr_id=6)
@@ -495,7 +501,7 @@ def test_ud_multicast_reaches_every_member_with_the_right_q_key(address: str) ->
 def test_ud_multicast_number_at_a_unicast_address_is_for_nobody() -> None:
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
     b.device.multicast[gid_of("239.1.2.3")] = [b.qp]
-    b.post_recv(wr_id=3)
+    b.post_recv(4096, wr_id=3)
     a.send(b"1", b, remote_qpn=0xFFFFFF)
 
     assert b.completions == []
@@ -522,7 +528,7 @@ class XRC:
         self.cqs = [device.create_cq(64) for _ in range(2)]
         self.srqs = [device.create_srq(pair.b.pd, xrc_domain=self.domain, cq=cq) for cq in self.cqs]
         self.target = device.create_qp(QPInit(QPType.XRC_RECV, xrc_domain=self.domain))
-        self.initiator = queue_pair(
+        self.initiator = create_queue_pair(
             pair.a.device, qp_type=QPType.XRC_SEND, pd=pair.a.pd, send_cq=pair.a.send_cq
         )
         connect(self.initiator, self.target, rnr_retry=1, min_rnr_timer=1)
@@ -535,7 +541,7 @@ class XRC:
 
     def post(self, opcode: WROpcode, srq: SharedReceiveQueue | int, **said: Any) -> None:
         number = srq if isinstance(srq, int) else srq.number
-        self.pair.post(opcode, remote_srqn=number, **said)
+        self.pair.a.post_send(opcode, **{"length": 1024, "remote_srqn": number, **said})
 
     def received(self, which: int) -> list[tuple[int, WCStatus]]:
         return statuses(self.cqs[which].poll(64))
@@ -550,9 +556,9 @@ def test_xrc_chooses_the_srq_per_message_and_completes_in_its_cq() -> None:
     xrc.post(WROpcode.SEND, second, length=2000, wr_id=1)
     xrc.post(WROpcode.SEND, first, length=64, wr_id=2)
     xrc.post(WROpcode.RDMA_WRITE_WITH_IMM, second, length=8, remote=32768, wr_id=3)
-    xrc.pair.drive()
+    xrc.pair.run()
 
-    sent = xrc.pair.sent("a")
+    sent = xrc.pair.packets("a")
     assert [packet.opcode_name for packet in sent] == [
         *("XRC_SEND_FIRST", "XRC_SEND_LAST", "XRC_SEND_ONLY"),
         "XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE",
@@ -560,11 +566,11 @@ def test_xrc_chooses_the_srq_per_message_and_completes_in_its_cq() -> None:
     named = [packet.extension(h.XRCETH).xrc_srq for packet in sent]
     assert named == [second.number, second.number, first.number, second.number]
     assert all(type(packet.extensions[0]) is h.XRCETH for packet in sent)  # directly after BTH
-    assert {packet.opcode_name for packet in xrc.pair.sent("b")} == {"XRC_ACKNOWLEDGE"}
-    assert {packet.extension(h.AETH).syndrome for packet in xrc.pair.sent("b")} == {0x1F}
+    assert {packet.opcode_name for packet in xrc.pair.packets("b")} == {"XRC_ACKNOWLEDGE"}
+    assert {packet.extension(h.AETH).syndrome for packet in xrc.pair.packets("b")} == {0x1F}
     assert xrc.received(0) == [(10, S.SUCCESS)]
     assert xrc.received(1) == [(20, S.SUCCESS), (21, S.SUCCESS)]
-    assert statuses(xrc.pair.completions) == [(n, S.SUCCESS) for n in (1, 2, 3)]
+    assert statuses(xrc.pair.a.poll_send_cq()) == [(n, S.SUCCESS) for n in (1, 2, 3)]
     assert at_b(xrc.pair, 2000, 8192) == xrc.data[:2000]
     assert at_b(xrc.pair, 64) == xrc.data[:64]
     assert at_b(xrc.pair, 8, 32768) == xrc.data[:8]
@@ -574,10 +580,10 @@ def test_xrc_empty_srq_is_an_rnr_nak_though_another_has_requests() -> None:
     xrc = XRC()
     xrc.post_recv(0, 0, wr_id=10)
     xrc.post(WROpcode.SEND, xrc.srqs[1], length=8)
-    xrc.pair.drive()
+    xrc.pair.run()
 
-    assert words(xrc.pair.sent("b")) == ["ACKNOWLEDGE 0 0x21"] * 2
-    assert statuses(xrc.pair.completions) == [(0, S.RNR_RETRY_EXC_ERR)]
+    assert summaries(xrc.pair.packets("b")) == ["ACKNOWLEDGE 0 0x21"] * 2
+    assert statuses(xrc.pair.a.poll_send_cq()) == [(0, S.RNR_RETRY_EXC_ERR)]
     assert len(xrc.srqs[0]) == 1
 
 
@@ -585,10 +591,10 @@ def test_xrc_unknown_srq_is_an_invalid_request() -> None:
     xrc = XRC()
     xrc.post_recv(0, 0, wr_id=10)
     xrc.post(WROpcode.SEND, 0x999, length=8)
-    xrc.pair.drive()
+    xrc.pair.run()
 
-    assert words(xrc.pair.sent("b")) == ["ACKNOWLEDGE 0 0x61"]
-    assert statuses(xrc.pair.completions) == [(0, S.REM_INV_REQ_ERR)]
+    assert summaries(xrc.pair.packets("b")) == ["ACKNOWLEDGE 0 0x61"]
+    assert statuses(xrc.pair.a.poll_send_cq()) == [(0, S.REM_INV_REQ_ERR)]
     assert xrc.target.state is QPState.ERR
     assert xrc.received(0) == []
 
@@ -601,9 +607,9 @@ def test_xrc_srq_of_another_domain_is_unknown() -> None:
     )
     elsewhere.post_recv(RecvWR([xrc.pair.b.sge(0, 64)], 1))
     xrc.post(WROpcode.SEND, elsewhere, length=8)
-    xrc.pair.drive()
+    xrc.pair.run()
 
-    assert words(xrc.pair.sent("b")) == ["ACKNOWLEDGE 0 0x61"]
+    assert summaries(xrc.pair.packets("b")) == ["ACKNOWLEDGE 0 0x61"]
     assert len(elsewhere) == 1
 
 
@@ -616,14 +622,14 @@ def test_xrc_reads_and_atomics() -> None:
     xrc.post(WROpcode.RDMA_READ, xrc.srqs[0], length=2000, wr_id=1)
     fetch_add = {"length": 8, "offset": 4096, "remote": 4096, "compare_add": 2, "wr_id": 2}
     xrc.post(WROpcode.ATOMIC_FETCH_AND_ADD, xrc.srqs[0], **fetch_add)
-    pair.drive()
+    pair.run()
 
-    assert words(pair.sent("a")) == ["RDMA_READ_REQUEST 0", "FETCH_ADD 2"]
-    assert words(pair.sent("b")) == [
+    assert summaries(pair.packets("a")) == ["RDMA_READ_REQUEST 0", "FETCH_ADD 2"]
+    assert summaries(pair.packets("b")) == [
         *("RDMA_READ_RESPONSE_FIRST 0 0x1f", "RDMA_READ_RESPONSE_LAST 1 0x1f"),
         "ATOMIC_ACKNOWLEDGE 2 0x1f",
     ]
-    assert statuses(pair.completions) == [(1, S.SUCCESS), (2, S.SUCCESS)]
+    assert statuses(pair.a.poll_send_cq()) == [(1, S.SUCCESS), (2, S.SUCCESS)]
     assert pair.a.mr.read(pair.a.mr.iova, 2000) == there
     assert int.from_bytes(pair.a.mr.read(pair.a.mr.iova + 4096, 8), "little") == 40
     assert int.from_bytes(at_b(pair, 8, 4096), "little") == 42
@@ -640,13 +646,13 @@ def test_xrc_target_sends_nothing_and_neither_side_has_a_receive_queue() -> None
 def test_xrc_initiator_drops_requests_in_silence() -> None:
     xrc = XRC()
     a = xrc.pair.a
-    other = queue_pair(xrc.pair.b.device, qp_type=QPType.XRC_SEND)
-    fresh = queue_pair(a.device, qp_type=QPType.XRC_SEND, pd=a.pd, send_cq=a.send_cq)
+    other = create_queue_pair(xrc.pair.b.device, qp_type=QPType.XRC_SEND)
+    fresh = create_queue_pair(a.device, qp_type=QPType.XRC_SEND, pd=a.pd, send_cq=a.send_cq)
     connect(fresh, other, retry_cnt=1)
     a.qp = fresh
     xrc.post(WROpcode.RDMA_WRITE, xrc.srqs[0], length=8)
-    xrc.pair.drive()
+    xrc.pair.run()
 
-    assert xrc.pair.sent("b") == []
+    assert xrc.pair.packets("b") == []
     assert other.counters.dropped == 2
-    assert statuses(xrc.pair.completions) == [(0, S.RETRY_EXC_ERR)]
+    assert statuses(xrc.pair.a.poll_send_cq()) == [(0, S.RETRY_EXC_ERR)]

@@ -18,9 +18,8 @@ from ibwire.rc.memory import (
     WindowState,
 )
 from ibwire.rc.work import MWBindInfo, SendWR, WCFlags, WCOpcode, WCStatus, WROpcode
+from ibwire.testing import Pair, statuses, summaries
 from ibwire_layers import headers as h
-from lone import words
-from pair import Pair, put, statuses
 
 BINDABLE = int(Access.LOCAL_WRITE | Access.MW_BIND)
 READ, WRITE = int(Access.REMOTE_READ), int(Access.REMOTE_WRITE)
@@ -296,43 +295,44 @@ def windowed() -> tuple[Pair, Any, Any, int]:
     new = window.rkey & ~0xFF | (window.rkey + 1) & 0xFF
     info = MWBindInfo(region, region.iova + 100, 200, int(Access.REMOTE_WRITE))
     pair.b.qp.post_send(SendWR(WROpcode.BIND_MW, rkey=new, mw=window, bind_info=info, wr_id=50))
-    pair.drive()
+    pair.run()
     (wc,) = pair.b.send_cq.poll(9)
     assert (wc.wr_id, wc.status, wc.opcode) == (50, S.SUCCESS, WCOpcode.BIND_MW)
-    assert pair.frames == []  # a local operation
+    assert pair.packets() == []  # a local operation
     return pair, region, window, new
 
 
 def through(pair: Pair, region: Any, rkey: int, start: int, length: int) -> WCStatus:
     """How a WRITE through a key ends."""
-    pair.post(WROpcode.RDMA_WRITE, length=length, rkey=rkey, remote_addr=region.iova + start)
-    pair.drive()
-    return pair.completions[0].status
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=length, rkey=rkey, remote_addr=region.iova + start)
+    pair.run()
+    return pair.a.poll_send_cq()[0].status
 
 
 def test_window_opens_what_it_is_bound_to() -> None:
     pair, region, window, rkey = windowed()
-    data = put(pair.a, bytes(range(200)))
+    data = bytes(range(200))
+    pair.a.write(0, data)
 
     assert window.rkey == rkey
     assert through(pair, region, rkey, 100, 200) is S.SUCCESS
     assert region.read(region.iova, 1000) == bytes(100) + data + bytes(700)
     assert through(pair, region, rkey, 101, 200) is S.REM_ACCESS_ERR
-    assert words(pair.sent("b"))[-1] == "ACKNOWLEDGE 1 0x62"
+    assert summaries(pair.packets("b"))[-1] == "ACKNOWLEDGE 1 0x62"
 
 
 def test_send_with_invalidate_closes_the_window() -> None:
     pair, region, _, rkey = windowed()
     pair.b.post_recv(64, wr_id=3)
-    pair.post(WROpcode.SEND_WITH_INV, length=8, invalidate_rkey=rkey)
-    pair.drive()
+    pair.a.post_send(WROpcode.SEND_WITH_INV, length=8, invalidate_rkey=rkey)
+    pair.run()
 
-    assert pair.sent("a")[0].opcode_name == "RC_SEND_ONLY_WITH_INVALIDATE"
-    assert pair.sent("a")[0].extension(h.IETH).rkey == rkey
-    (wc,) = pair.received
+    assert pair.packets("a")[0].opcode_name == "RC_SEND_ONLY_WITH_INVALIDATE"
+    assert pair.packets("a")[0].extension(h.IETH).rkey == rkey
+    (wc,) = pair.b.poll_recv_cq()
     assert (wc.wr_id, wc.status, wc.opcode) == (3, S.SUCCESS, WCOpcode.RECV)
     assert (wc.wc_flags, wc.imm_data, wc.byte_len) == (WCFlags.WITH_INV, rkey, 8)
-    assert statuses(pair.completions) == [(0, S.SUCCESS)]
+    assert statuses(pair.a.poll_send_cq()) == [(0, S.SUCCESS)]
     assert through(pair, region, rkey, 100, 8) is S.REM_ACCESS_ERR
     assert region.read(region.iova, 1000) == bytes(1000)
 
@@ -340,7 +340,7 @@ def test_send_with_invalidate_closes_the_window() -> None:
 def test_local_invalidate_closes_the_window() -> None:
     pair, region, _, rkey = windowed()
     pair.b.qp.post_send(SendWR(WROpcode.LOCAL_INV, invalidate_rkey=rkey, wr_id=51))
-    pair.drive()
+    pair.run()
 
     (wc,) = pair.b.send_cq.poll(9)
     assert (wc.wr_id, wc.status, wc.opcode) == (51, S.SUCCESS, WCOpcode.LOCAL_INV)
@@ -352,12 +352,12 @@ def test_bind_that_may_not_be_is_a_bind_error_after_what_was_posted_before() -> 
     pair = Pair()
     window = pair.a.pd.allocate_window(2)
     info = MWBindInfo(pair.a.mr, pair.a.mr.iova, 8, int(Access.REMOTE_WRITE))
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=1)
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=1)
     pair.a.qp.post_send(SendWR(WROpcode.BIND_MW, mw=window, bind_info=info, wr_id=2))
-    pair.post(WROpcode.RDMA_WRITE, length=8, wr_id=3)
-    pair.drive()
+    pair.a.post_send(WROpcode.RDMA_WRITE, length=8, wr_id=3)
+    pair.run()
 
-    assert words(pair.sent("a")) == ["RDMA_WRITE_ONLY 0"]
-    assert statuses(pair.completions) == [
+    assert summaries(pair.packets("a")) == ["RDMA_WRITE_ONLY 0"]
+    assert statuses(pair.a.poll_send_cq()) == [
         *((1, S.SUCCESS), (2, S.MW_BIND_ERR), (3, S.WR_FLUSH_ERR))
     ]

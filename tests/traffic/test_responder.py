@@ -6,13 +6,13 @@ import pytest
 
 from ibwire.base.units import US
 from ibwire.rc.attributes import QPType
+from ibwire.testing import End, Pair
 from ibwire.traffic.build import Builder
 from ibwire.traffic.model import Icrc, Payload, Stream, Verb
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import Service
 from ibwire_layers.packet import Packet
 from ibwire_layers.syndrome import AckKind, kind
-from pair import End, Pair
 
 MESSAGES = 200
 SIZE = 1 << 20
@@ -39,7 +39,7 @@ def to(end: End, **more: Any) -> Stream:
     """A stream to the queue pair of an end, and into its memory."""
     values: dict[str, Any] = {
         "src": "10.0.0.1",
-        "dst": "10.0.0.22",
+        "dst": "10.0.0.2",
         "qpns": ((end.qp.number, 1),),
         "src_qpn": 7,
         "va": end.mr.iova,
@@ -63,7 +63,7 @@ def acknowledged(packets: list[Packet]) -> list[int]:
 @pytest.mark.parametrize("first", [0, 0xFFFFF0])
 @pytest.mark.parametrize("verb", [Verb.SEND, Verb.SEND_IMM, Verb.WRITE, Verb.WRITE_IMM, Verb.READ])
 def test_a_reliable_responder_acknowledges_every_message(verb: Verb, first: int, size: int) -> None:
-    end = Pair(psn_a=first).b
+    end = Pair(psn_a=first, size=SIZE).b
     for _ in range(MESSAGES):
         end.post_recv(8192)
     stream = to(end, verb=verb, psn=first, size=size, imm=5)
@@ -80,7 +80,7 @@ def test_a_reliable_responder_acknowledges_every_message(verb: Verb, first: int,
 
 
 def test_writes_that_step_lie_one_behind_the_other_in_memory() -> None:
-    end = Pair().b
+    end = Pair(size=SIZE).b
     places = 100
     stream = to(
         end, size=1500, payload=Payload.COUNTER, va_step=1500, va_window=places * 1500, psn=0
@@ -95,7 +95,7 @@ def test_writes_that_step_lie_one_behind_the_other_in_memory() -> None:
 
 
 def test_atomics_add_up_in_memory() -> None:
-    end = Pair().b
+    end = Pair(size=SIZE).b
 
     found = answers(end, to(end, verb=Verb.FADD, swap=3))
 
@@ -105,7 +105,7 @@ def test_atomics_add_up_in_memory() -> None:
 
 @pytest.mark.parametrize("verb", [Verb.SEND, Verb.SEND_IMM, Verb.WRITE_IMM])
 def test_an_unreliable_connection_receives_every_message(verb: Verb) -> None:
-    end = Pair(init={"qp_type": QPType.UC}).b
+    end = Pair(size=SIZE, qp_type=QPType.UC).b
     for _ in range(MESSAGES):
         end.post_recv(8192)
 
@@ -114,20 +114,20 @@ def test_an_unreliable_connection_receives_every_message(verb: Verb) -> None:
 
 
 def test_a_cnp_is_counted_where_it_arrives() -> None:
-    end = Pair().b
+    end = Pair(size=SIZE).b
 
     assert answers(end, to(end, verb=Verb.CNP)) == []
     assert end.qp.counters.cnps_received == MESSAGES
 
 
 def test_packets_with_a_wrong_icrc_are_dropped() -> None:
-    end = Pair().b
+    end = Pair(size=SIZE).b
 
     assert answers(end, to(end, icrc=Icrc.WRONG)) == []
 
 
 def test_a_wrong_key_is_refused() -> None:
-    end = Pair().b
+    end = Pair(size=SIZE).b
 
     (nak, *_) = answers(end, to(end, rkey=end.mr.rkey + 1))
 
