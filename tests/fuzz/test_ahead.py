@@ -84,7 +84,14 @@ def run(
 CLEAN = Settings(role="responder", seed=3)
 
 
-@pytest.mark.parametrize(("role", "packets"), [("responder", 8000), ("both", 8000), ("cm", 16_000)])
+@pytest.mark.parametrize(
+    ("role", "packets"),
+    [
+        ("responder", 4000),
+        pytest.param("both", 8000, marks=pytest.mark.slow),
+        pytest.param("cm", 16_000, marks=pytest.mark.slow),
+    ],
+)
 def test_where_nothing_is_seen_whole_histories_are_taken_over(role: str, packets: int) -> None:
     settings = Settings(role=role)
     alone, shared = run(settings, 1, packets), run(settings, 2, packets)
@@ -95,9 +102,10 @@ def test_where_nothing_is_seen_whole_histories_are_taken_over(role: str, packets
     assert shared.strides.count(HISTORY) == (alone.report.cases - 1) // HISTORY
 
 
+@pytest.mark.slow
 def test_the_deviations_of_rxe_are_found_by_the_same_packets() -> None:
     settings = Settings(target="emu:rxe", role="both")
-    alone, shared = run(settings, 1, 6000), run(settings, 2, 6000)
+    alone, shared = run(settings, 1, 1000), run(settings, 2, 1000)
 
     assert len(alone.findings) > 5
     assert shared.result == alone.result
@@ -106,9 +114,9 @@ def test_the_deviations_of_rxe_are_found_by_the_same_packets() -> None:
 @pytest.mark.parametrize(
     ("fault", "role", "packets"),
     [
-        ("rnr-nak-leaks", "responder", 600),
-        ("reserved-syndrome-acknowledges", "requester", 5000),
-        ("repeated-req-connects-twice", "cm", 2000),
+        ("rnr-nak-leaks", "responder", 300),
+        pytest.param("reserved-syndrome-acknowledges", "requester", 5000, marks=pytest.mark.slow),
+        pytest.param("repeated-req-connects-twice", "cm", 500, marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_fault_is_found_by_the_same_packets(fault: str, role: str, packets: int) -> None:
@@ -122,7 +130,7 @@ def test_a_planted_fault_is_found_by_the_same_packets(fault: str, role: str, pac
 def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
     """hns: allowed choices only, so histories are whole again when they are taken."""
     settings = Settings(target="emu:hns", role="responder")
-    alone, shared = run(settings, 1, 12_000), run(settings, 2, 12_000)
+    alone, shared = run(settings, 1, 7000), run(settings, 2, 7000)
 
     assert alone.report.taken
     assert shared.result == alone.result
@@ -145,23 +153,25 @@ def test_a_history_with_another_reference_is_thrown_away() -> None:
 
 def test_recorded_traffic_is_the_same_in_every_process(captures: Path) -> None:
     settings = Settings(role="responder", capture=str(captures / "rc-pingpong.pcap"), device=ASKED)
-    alone, shared = run(settings, 1, 6000), run(settings, 2, 6000)
+    alone, shared = run(settings, 1, 4500), run(settings, 2, 4500)
 
     assert shared.result == alone.result
     assert HISTORY in shared.strides
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_is_as_the_one_that_did_with_one_process() -> None:
     """The first part ends amid a case, so that histories begin elsewhere."""
     parts = []
-    for jobs in (1, 3):
-        first = run(CLEAN, jobs, 4321)
-        parts.append(run(CLEAN, jobs, 12_345, resumed=(first.next_case, first.report)))
+    for jobs in (1, 2):
+        first = run(CLEAN, jobs, 321)
+        parts.append(run(CLEAN, jobs, 4567, resumed=(first.next_case, first.report)))
 
     assert parts[0].result == parts[1].result
     assert HISTORY in parts[1].strides
 
 
+@pytest.mark.slow
 def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
     """What follows the last packet of a case is not carried out then."""
     campaign = target("emu").campaign("responder", CLEAN.maker())
@@ -177,7 +187,7 @@ def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
 # Processes that are no use.
 
 
-@pytest.mark.parametrize("how_many", [1, 2])
+@pytest.mark.parametrize("how_many", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
     victims = [how_many]
 
@@ -186,7 +196,7 @@ def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
             victims[0] -= 1
             active_children()[0].kill()
 
-    alone, shared = run(CLEAN, 1, 12_000), run(CLEAN, 2, 12_000, disturb)
+    alone, shared = run(CLEAN, 1, 7000), run(CLEAN, 2, 7000, disturb)
 
     assert shared.result == alone.result
     assert 1 in shared.strides[:-1]
@@ -203,7 +213,7 @@ def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
                 assert child.pid is not None
                 os.kill(child.pid, signal.SIGSTOP)
 
-    alone, shared = run(CLEAN, 1, 8000), run(CLEAN, 2, 8000, disturb)
+    alone, shared = run(CLEAN, 1, 4000), run(CLEAN, 2, 4000, disturb)
 
     assert shared.result == alone.result
     assert not active_children()
@@ -215,7 +225,7 @@ def test_ctrl_c_is_not_for_the_processes() -> None:
             assert child.pid is not None
             os.kill(child.pid, signal.SIGINT)
 
-    shared = run(CLEAN, 2, 12_000, disturb)
+    shared = run(CLEAN, 2, 7000, disturb)
 
     assert shared.strides.count(HISTORY) == (shared.report.cases - 1) // HISTORY > 1
 
@@ -247,7 +257,7 @@ def test_a_run_tells_and_keeps_the_same(tmp_path: Path) -> None:
     told, kept = [], []
     for jobs in ("1", "2"):
         out = tmp_path / jobs
-        arguments = ["--target", "emu:rxe", "--budget", "500", "-o", str(out), "--jobs", jobs]
+        arguments = ["--target", "emu:rxe", "--budget", "100", "-o", str(out), "--jobs", jobs]
         result = CliRunner().invoke(command, [*arguments, "--json"])
         *findings, summary = (json.loads(line) for line in result.stdout.splitlines())
         told.append((result.exit_code, findings, {**summary, "seconds": 0}))

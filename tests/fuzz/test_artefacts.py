@@ -53,7 +53,7 @@ def campaign(packets: int) -> Campaign:
 
 @pytest.fixture(scope="module")
 def done() -> Campaign:
-    return campaign(1500)
+    return campaign(300)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def fuzz(*arguments: object) -> Result:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run against rxe."""
     directory = tmp_path_factory.mktemp("fuzz") / "run"
-    result = fuzz("--target", "emu:rxe", "--budget", "600", "-o", directory)
+    result = fuzz("--target", "emu:rxe", "--budget", "200", "-o", directory)
     assert result.exit_code == 1, result.output
     return directory
 

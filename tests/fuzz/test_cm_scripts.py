@@ -118,14 +118,14 @@ def exchanges(seed: int, count: int) -> Iterator[Case]:
 
 def test_script_of_any_exchange_passes_on_the_emulator() -> None:
     written = 0
-    for case in exchanges(seed=6, count=60):
+    for case in exchanges(seed=6, count=20):
         try:
             text = manager_script(case, Difference(0, "answer", [], []), "A law.")
         except CannotSay:
             continue
         assert passes(text), text
         written += 1
-    assert written > 200
+    assert written > 60
 
 
 @pytest.mark.parametrize(

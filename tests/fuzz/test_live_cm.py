@@ -241,10 +241,10 @@ def test_a_right_manager_that_is_late_raises_no_doubts(
     """Also where it is later than the tolerance at times, by which all that follows is later."""
     across = Across(obeys=True, travels=travels, decides=decides, postpones=postpones)
 
-    report = run(across, 1500, 2, tolerance=20 * MS)
+    report = run(across, 400, 2, tolerance=20 * MS)
 
     assert (dict(report.seen), dict(report.unstable)) == ({}, {})
-    assert report.packets == 1500
+    assert report.packets == 400
 
 
 def quick_duel(across: Across) -> LiveManagerDuel:
@@ -819,7 +819,7 @@ def test_a_manager_that_does_not_stop_talking_from_a_greeting_on_is_dead() -> No
         said.append(received)
         return [received] * (MAXIMUM_ANSWERS + 1 if len(said) > 6 else 1)
 
-    campaign = LiveManagerCampaign(bench(Across(flood)), manager_generators(1))
+    campaign = LiveManagerCampaign(bench(Across(flood)), manager_generators(1), minimises=False)
     list(campaign.run(500))
 
     assert "packets without a pause" in campaign.lost

@@ -114,8 +114,8 @@ def test_a_saved_case_that_shows_nothing_does_not_replay(monkeypatch: pytest.Mon
 def test_a_score_does_not_depend_on_processes_or_order() -> None:
     names = [EASY, "every-gap-packet-naked"]
 
-    alone = list(score(TABLE, names, seeds=2, cap=500))
-    shared = list(score(TABLE, names[::-1], seeds=2, cap=500, jobs=2))
+    alone = list(score(TABLE, names, seeds=2, cap=100))
+    shared = list(score(TABLE, names[::-1], seeds=2, cap=100, jobs=2))
 
     count = len(GENERATORS)
     assert [each.fault for each in alone] == [names[0]] * count + [names[1]] * count

@@ -84,13 +84,12 @@ def test_recorded_traffic_is_right_and_the_operators_are_between(captures: Path)
     """Nothing is found in the reference itself; a known deviation of rxe is."""
     seeds = read_seeds(str(captures / "rc-pingpong.pcap"), B)
 
-    assert list(Campaign(Emulation, seeded(seeds, 1, "both")).run(2000)) == []
+    assert list(Campaign(Emulation, seeded(seeds, 1, "both")).run(700)) == []
     rxe = Campaign(
         lambda connection: Emulation(connection, "rxe"), seeded(seeds, 1, "both"), minimises=False
     )
-    assert "the payload of SENDs is not checked against position and path MTU" in [
-        finding.about for finding in rxe.run(2000)
-    ]
+    about = "the payload of SENDs is not checked against position and path MTU"
+    assert any(finding.about == about for finding in rxe.run(2000))
 
 
 def test_cases_hold_what_was_recorded(captures: Path) -> None:
