@@ -302,7 +302,7 @@ class RequesterView:
             self.limited = False
             return
         granted = CREDIT_CODES[found.syndrome]
-        # Section 8 rule 2: three answers with code 0 and never another one.
+        # reference/transport#credits-off: three responses with code 0 and never another one.
         if heeded:
             self._zeros = -1 if granted or self._zeros < 0 else self._zeros + 1
         self.limited = self._zeros < 3

@@ -18,7 +18,7 @@ from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 
 UDP_QKEY = 0x01234567
-"""Q_Key of queue pairs in the UDP port space (cm-udaddy)."""
+"""Q_Key of queue pairs in the UDP port space (reference/cm#ip-service)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -309,7 +309,7 @@ class Dialogue(Responses):
         self.resent_after = packet.time_ns - (since or self.last_ns)
         self.resent_number, self.resent_ns = packet.number, packet.time_ns
         # What else was refused is ignored while it restarts, and sometimes obeyed later
-        # (w: reorder-ab-3pc.b packet 190).
+        # (reorder-ab-3pc.b packet 190).
         self.refusals = [each for each in self.refusals if each.psn > psn]
         return self.run
 

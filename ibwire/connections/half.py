@@ -73,7 +73,7 @@ JUMP = 1 << 16
 as many at an MTU of 1024."""
 PATIENCE_NS = 100_000_000
 """Who has not sent again so long after it was due has given up. Timers of Linux are late by
-tens of milliseconds at most (w: rnr-late-recv, rnr-multi-packet)."""
+tens of milliseconds at most (rnr-late-recv, rnr-multi-packet)."""
 SILENCE_NS = 1_000_000
 """Who sends again after a longer silence had a timer that ended it. NICs answer a NAK
 within hundreds of microseconds at most (Lumina)."""

@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
 
 VERSION_SIZE = 16
-"""Bytes in which perftest says its version, before anything else (write-bw.pcap)."""
+"""Bytes in which perftest says its version, before anything else (reference/habits#perftest)."""
 
 _NUMBERS = rb"([0-9a-f]{4}):(?:([0-9a-f]{4}):)?([0-9a-f]{6}):([0-9a-f]{6}):"
 """LID, READs that are served (perftest since 2010 or so), QPN, PSN."""

@@ -5,7 +5,7 @@ binary; the queue pairs of the traffic are connected after it, at the same port.
 before and one after that are steps more than over TCP.
 
 Source: perftest 4.5-0.17 perftest_communication.c create_rdma_cm_connection,
-rdma_write_keys and rdma_write_data; the capture cm-send-bw-tos.
+rdma_write_keys and rdma_write_data; cm-send-bw-tos (reference/habits#other-captures).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ test five numbers follow, and `DONE`, which nobody waits for.
 
 Over TCP a record is text of 108 bytes; over a queue pair of the RDMA CM it is binary, 56.
 
-Source: perftest 4.5-0.17 perftest_communication.c; the TCP streams of the captures
-send-bw, write-bw-2qp, send-lat, write-lat, read-bw-ipv6 and atomic-faa, and cm-send-bw-tos.
+Source: perftest 4.5-0.17 perftest_communication.c; the TCP streams of send-lat,
+read-bw-ipv6 and further captures (reference/habits#other-captures).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 
 Each side acts when something completes, so that it runs over whatever moves frames.
 
-Source: rdma-core `librdmacm/examples/rping.c`; cm-rping, cm-rping-ipv6.
+Source: rdma-core `librdmacm/examples/rping.c`; cm-rping.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class Profile:
     fixed_pkeys: tuple[int, ...] = ()
     """P_Keys accepted whatever the table says, the first of them sent (rxe: probe-odd-frames)."""
     asks_on_qp1: bool = False
-    """Whether MADs on QP1 ask for an ACK, which no datagram gets (rxe: cm-rping, cm-udaddy;
-    its other datagrams and native InfiniBand do not: docs/reference/habits.md#native-capture)."""
+    """Whether MADs on QP1 ask for an ACK, which no datagram gets (rxe: cm-rping; its
+    other datagrams and native InfiniBand do not: docs/reference/habits.md#rxe-cm)."""
 
     # Both halves.
     refuses_annex_a19: bool = False
@@ -96,7 +96,7 @@ class Profile:
     its first packet alone (IBA 9.7.7.2.5)."""
     max_unacked_psns: int = (1 << 23) - 1
     """A packet leaves while its PSN is at most this far ahead of the oldest unacknowledged
-    one (IBA 9.7.1; rxe 128: RXE_MAX_UNACKED_PSNS, big-write-bw)."""
+    one (IBA 9.7.1; rxe 128: docs/reference/habits.md#rxe-window)."""
     restarts_on_read_gap: bool = True
     """Whether a gap in the responses of a READ restarts it at once (rxe: drop-read-response)."""
     waits_for_recovery: bool = True

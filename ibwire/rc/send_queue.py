@@ -69,7 +69,7 @@ class SendQueue(SendState):
     def restart(self, psn: int) -> None:
         """Send everything from this PSN on again."""
         self.psn = psn
-        # The count to the next request for an ACK goes on (rxe: big-send-bw-loss.a).
+        # The count to the next request for an ACK goes on (reference/habits#rxe-ack-request).
         self.probe = self.probing = False
         if psn == self.una and not self.qp.profile.checks_response_length:
             self._renumber()

@@ -455,7 +455,7 @@ class Exchanges:
             asked = self._asked.get((destination, rep.remote_comm_id))
             if asked is not None:
                 ids = rep.remote_comm_id, rep.local_comm_id
-                # The PSN that the other side shall begin with (w: cm-rping; Linux cm_req_handler).
+                # The PSN that the other side shall begin with (cm-rping; Linux cm_req_handler).
                 active = Agreed(asked[0], rep.starting_psn, ids)
                 passive = Agreed(rep.local_qpn, asked[1], ids)
                 self._agree((destination, source, rep.local_qpn), active)

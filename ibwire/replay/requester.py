@@ -38,10 +38,11 @@ LONGEST = 16384
 
 LAG_NS = 20_000_000
 """How long after its arrival a response may still not have been looked at: guests under
-emulation take up to 18 ms (netem-reorder)."""
+emulation take up to 18 ms (netem-reorder; reference/habits#other-captures)."""
 
 NAK_LAG_NS = 50_000_000
-"""The same for a sequence NAK, until the sender goes back (42 ms: big-send-bw-loss.a)."""
+"""The same for a sequence NAK, until the sender goes back (42 ms in big-send-bw-loss.a;
+reference/habits#other-captures)."""
 
 MTUS = tuple(MTU_CODES)
 

@@ -353,25 +353,25 @@ FETCH_ADD = Post(int(WROpcode.ATOMIC_FETCH_AND_ADD))
 @pytest.mark.parametrize(
     ("steps", "answer", "rule"),
     [
-        ([], ack(), "rule 1"),
-        ([send()], ack(offset=1), "rule 2"),
-        ([send(), ack(), send()], ack(offset=-1), "rule 3"),
-        ([read(8), send()], ack(offset=1), "rule 5"),
-        ([read(512)], response("LAST", 256, 1), "rule 6"),
-        ([read(512)], response("FIRST", 8), "rule 7"),
-        ([read(512)], response("ONLY", 256), "rule 7"),
-        ([read(512), response("FIRST", 256)], response("LAST", 8), "rule 7"),
-        ([send()], response("ONLY", 0), "rules 8 and 9"),
-        ([FETCH_ADD], response("ONLY", 8), "rules 8 and 9"),
-        ([read(512)], response("LAST", 256), "rules 8 and 9"),
-        ([read(512), response("FIRST", 256)], response("ONLY", 256), "rules 8 and 9"),
-        ([read(8)], ack(), "rule 10"),
-        ([FETCH_ADD], ack(), "rule 10"),
-        ([read(512)], ack(0x62, 1), "rule 6"),
-        ([send()], ack(offset=1 << 23), "rule 2"),
-        ([send()], ack(offset=(1 << 23) + 1), "rule 3"),
-        ([send()], ack(0x40), "transport 7"),
-        ([send()], ack(0x64), "transport 7"),
+        ([], ack(), "#response-unexpected"),
+        ([send()], ack(offset=1), "#response-unsent"),
+        ([send(), ack(), send()], ack(offset=-1), "#response-duplicate"),
+        ([read(8), send()], ack(offset=1), "#implied-nak"),
+        ([read(512)], response("LAST", 256, 1), "#read-gap"),
+        ([read(512)], response("FIRST", 8), "#read-response-length"),
+        ([read(512)], response("ONLY", 256), "#read-response-length"),
+        ([read(512), response("FIRST", 256)], response("LAST", 8), "#read-response-length"),
+        ([send()], response("ONLY", 0), "#response-mismatch"),
+        ([FETCH_ADD], response("ONLY", 8), "#response-mismatch"),
+        ([read(512)], response("LAST", 256), "#response-mismatch"),
+        ([read(512), response("FIRST", 256)], response("ONLY", 256), "#response-mismatch"),
+        ([read(8)], ack(), "#ack-inside-read"),
+        ([FETCH_ADD], ack(), "#ack-inside-read"),
+        ([read(512)], ack(0x62, 1), "#read-gap"),
+        ([send()], ack(offset=1 << 23), "#response-unsent"),
+        ([send()], ack(offset=(1 << 23) + 1), "#response-duplicate"),
+        ([send()], ack(0x40), "#aeth"),
+        ([send()], ack(0x64), "#aeth"),
         ([send()], replace(ack(), icrc=BAD), "9.6"),
     ],
 )
@@ -387,7 +387,7 @@ def test_an_answer_is_told_by_the_rule_that_it_is_about(
 
     assert told is not None
     assert told.is_wrong
-    assert told.rule.endswith(rule) or rule in told.rule
+    assert rule in told.rule
 
 
 @pytest.mark.parametrize(

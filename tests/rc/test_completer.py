@@ -118,7 +118,7 @@ def test_a_second_answer_completes_nothing_twice() -> None:
 def test_rule_5_an_answer_beyond_an_unanswered_read_asks_for_the_read_again(
     answer: tuple[int, bytes, dict[str, int]], profile: Profile
 ) -> None:
-    """Implied NAK: older SENDs and WRITEs complete, the READ does not (w: loss-ack-only.a)."""
+    """Implied NAK: older SENDs and WRITEs complete, the READ does not (loss-ack-only.a)."""
     lone = open_lone(profile=profile)
     lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1)
     lone.request(WROpcode.RDMA_READ, 600, wr_id=2)
@@ -176,7 +176,7 @@ def responses(
     ids=lambda value: getattr(value, "name", value),
 )
 def test_rule_6_a_gap_inside_a_read(profile: Profile, restarts: bool) -> None:
-    """Restarts at the first missing PSN; rxe waits for its timer (w: drop-read-response.a)."""
+    """Restarts at the first missing PSN; rxe waits for its timer (drop-read-response.a)."""
     lone = open_lone(profile=profile)
     lone.request(WROpcode.RDMA_READ, 1024)
     responses(lone, 500, [256], ["FIRST"])
@@ -460,7 +460,7 @@ def test_a_sequence_nak_restarts_there_and_acknowledges_what_is_before() -> None
 
 @every_profile
 def test_the_same_nak_again_changes_nothing(profile: Profile) -> None:
-    """W, w: reorder-ab-3pc.a: one restart."""
+    """reorder-ab-3pc.a: one restart."""
     lone = open_lone(profile=profile, retry_cnt=1)
     lone.request(WROpcode.RDMA_WRITE, 1000)
 

@@ -167,7 +167,7 @@ def test_rule_4_invalid_credits_switch_flow_control_off_until_reset() -> None:
 
 
 def test_code_0_from_a_peer_that_never_sends_another_is_no_limit() -> None:
-    """ConnectX-era dumps carry syndrome 0 (rule 2)."""
+    """Some dumps have syndrome 0 in every AETH (reference/transport#credits-off)."""
     lone = Peer(mtu=256)
     for wr_id in range(10):
         lone.qp.post_send(_send(lone, wr_id))
@@ -183,7 +183,7 @@ def _send(lone: Peer, wr_id: int = 0, length: int = 8, opcode: WROpcode = WROpco
     return SendWR(opcode, [lone.sge(0, length)], wr_id=wr_id, remote_addr=0x5000, rkey=9)
 
 
-# Rule 5: what may be started.
+# reference/transport#limited-message: which requests may be begun.
 
 
 def test_rule_9_one_message_leaves_before_any_credit_is_known() -> None:
@@ -316,7 +316,7 @@ def test_rule_7_other_ghosts_bring_none(kind: str) -> None:
 
 
 def test_a_receive_posted_after_the_credits_ran_out_is_announced() -> None:
-    """Unsolicited: an ACK of the PSN acknowledged last (rule 7)."""
+    """An ACK of the PSN acknowledged last (reference/transport#credits-ghost)."""
     lone = Peer(mtu=256)
     lone.post_recv(256)
     lone.receive_packet(R.RC_SEND_ONLY, 100, b"abcd", ack_req=1)

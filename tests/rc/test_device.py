@@ -146,7 +146,7 @@ V4_GID = 0xFFFF << 32
 
 
 def test_a_packet_from_another_lid_is_dropped() -> None:
-    """Without a GRH the LIDs are the addresses (section 6, row 0)."""
+    """Without a GRH the LIDs are the addresses (reference/transport#check-headers)."""
     wire = Wire("InfiniBand")
     a, b = wire.mrs
     wire.qps[0].post_send(
@@ -237,7 +237,7 @@ def test_rxe_counts_ip_identifications_and_hops_from_64(
 
 @every_profile
 def test_a_ce_mark_is_counted_and_told_and_changes_nothing_else(profile: Profile) -> None:
-    """The ICRC is right with it (w: ecn-ce)."""
+    """The ICRC is right with it (ecn-ce)."""
     lone = Peer(mtu=256, profile=profile)
 
     marked = lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1, **{"ip.ecn": 3})

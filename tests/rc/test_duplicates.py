@@ -65,7 +65,7 @@ def test_duplicate_send_or_write_is_acknowledged_and_not_executed(
     ids=lambda value: getattr(value, "name", value),
 )
 def test_duplicate_that_does_not_ask(profile: Profile, answers: int) -> None:
-    """Only rdmavt wants AckReq (w: drop-one-last for rxe)."""
+    """Only rdmavt wants AckReq (drop-one-last for rxe)."""
     lone = Peer(mtu=256, profile=profile)
     lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
 
@@ -73,7 +73,7 @@ def test_duplicate_that_does_not_ask(profile: Profile, answers: int) -> None:
 
 
 def test_rxe_acknowledges_duplicates_with_the_newest_send_write_or_atomic() -> None:
-    """Stale after READs, 0xFFFFFF before the first (w: probe-odd-frames)."""
+    """Stale after READs, 0xFFFFFF before the first (probe-odd-frames)."""
     lone = Peer(mtu=256, profile=RXE)
     assert summaries(lone.receive_packet(R.RC_SEND_ONLY, 99, b"abcd", ack_req=1)) == [
         "ACKNOWLEDGE 16777215 0x1f"
@@ -94,7 +94,7 @@ def test_spec_acknowledges_duplicates_with_the_psn_before_the_expected_one() -> 
 
 @every_profile
 def test_duplicate_in_the_middle_of_a_message_does_not_disturb_it(profile: Profile) -> None:
-    """Opcode and position of the message under way stay (a fixed rxe bug: section 21 a)."""
+    """Opcode and position of the message under way stay (reference/habits#rxe-fixed-bugs)."""
     lone = Peer(mtu=256, profile=profile)
     lone.receive_packet(R.RC_RDMA_READ_REQUEST, 100, dma_len=4)
     lone.receive_packet(R.RC_RDMA_WRITE_FIRST, 101, b"a" * 256, dma_len=700)
@@ -175,7 +175,7 @@ def test_duplicate_read_is_answered_whole_again(profile: Profile) -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_rest_of_a_read_is_answered_from_there(profile: Profile, names: list[str]) -> None:
-    """rxe goes on with MIDDLE (w: drop-read-response.b)."""
+    """rxe goes on with MIDDLE (drop-read-response.b)."""
     lone = after_a_read(profile)
 
     assert read(lone, 102, va=512, size=512) == [f"RDMA_READ_RESPONSE_{name}" for name in names]
@@ -256,7 +256,7 @@ def test_replayed_read_is_executed_again_on_the_memory_of_now(profile: Profile) 
 
 @every_profile
 def test_replay_carries_the_msn_of_now(profile: Profile) -> None:
-    """W, w: loss-ack-only.a packet 245."""
+    """loss-ack-only.a packet 245."""
     lone = after_a_read(profile)
     lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 104, b"abcd")
 

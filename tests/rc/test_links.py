@@ -175,7 +175,7 @@ def test_every_frame_is_sound_to_the_last_byte(link: str, profile: Profile) -> N
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda p: p.name)
 def test_mig_req_and_reserved_bits_are_the_profiles(profile: Profile) -> None:
-    """rxe sends MigReq 0, all others 1; hns sets a reserved bit in requests (section 24)."""
+    """rxe sends MigReq 0, all others 1; hns sets a reserved bit (reference/habits#hns-headers)."""
     exchange = exchanged("rocev2-ipv4", profile)
     requests, responses = exchange.sent(exchange.a), exchange.sent(exchange.b)
 
@@ -399,7 +399,7 @@ def elsewhere(route: Route) -> Route:
 def test_frame_from_a_wrong_place_or_partition_is_dropped_in_silence(
     link: str, wrong: str, seen: bool
 ) -> None:
-    """Row 0: no answer, no effect, and the queue pair stays; then the right frame is taken."""
+    """No answer, no effect; then the right frame is taken (reference/transport#check-headers)."""
     exchange = connected(link)
     a, b = exchange.a, exchange.b
     if seen:

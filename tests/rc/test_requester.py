@@ -115,7 +115,7 @@ def test_a_write_says_its_whole_length_once(profile: Profile) -> None:
 
 @every_profile
 def test_a_write_is_resumed_without_reth(profile: Profile) -> None:
-    """w: drop-one-middle."""
+    """drop-one-middle."""
     lone = open_lone(profile=profile)
     lone.request(WRITE, 1000)
 
@@ -128,7 +128,7 @@ def test_a_write_is_resumed_without_reth(profile: Profile) -> None:
 
 @every_profile
 def test_a_read_is_resumed_as_a_new_request_for_the_rest(profile: Profile) -> None:
-    """9000 bytes at path MTU 1024, PSN 0x64: again as 0x66 (w: drop-read-response.a)."""
+    """9000 bytes at path MTU 1024, PSN 0x64: again as 0x66 (drop-read-response.a)."""
     lone = open_lone(profile=profile, mtu=1024, psn=0x64, size=1 << 15, timeout=14)
     (first,) = lone.request(WROpcode.RDMA_READ, 9000)
     lone.receive_packet(R.RC_RDMA_READ_RESPONSE_FIRST, 0x64, bytes(1024), syndrome=0x1F)
@@ -379,7 +379,7 @@ def test_flush_and_atomic_write_wait_as_reads_do(opcode: WROpcode, profile: Prof
 
 @every_profile
 def test_rxe_keeps_129_packets_in_flight(profile: Profile) -> None:
-    """PSN <= oldest unacknowledged + 128 (w: big-write-bw); the others have no such limit."""
+    """reference/habits#rxe-window; the other profiles have no such limit."""
     lone = open_lone(profile=profile, size=1 << 17)
 
     heard = lone.request(WRITE, 256 * 300)

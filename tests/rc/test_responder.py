@@ -210,7 +210,7 @@ def test_row_7_write_with_immediate_is_refused_at_its_last_packet() -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_after_an_rnr_nak_packets_ahead_are_dropped(profile: Profile, naks: list[str]) -> None:
-    """Except by rxe, which says a sequence NAK once besides (w: rnr-multi-packet)."""
+    """Except by rxe, which says a sequence NAK once besides (rnr-multi-packet)."""
     lone = Peer(mtu=256, profile=profile)
     send()(lone)
 
@@ -261,7 +261,7 @@ def test_row_10_region_taken_away_in_the_middle_of_a_read(profile: Profile) -> N
 
 
 def test_row_10_the_whole_write_is_checked_at_its_first_packet() -> None:
-    """Nothing is written, and what follows is dropped (w: nak-bad-rkey-write-multi)."""
+    """Nothing is written, and what follows is dropped (nak-bad-rkey-write-multi)."""
     lone = Peer(mtu=256, size=4096)
     va = lone.mr.iova + 4096 - 512
 
@@ -290,7 +290,7 @@ def test_row_15_a_full_completion_queue_ends_the_connection_without_an_answer(
 @pytest.mark.parametrize("opcode", [OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST])
 @pytest.mark.parametrize("profile", ALL, ids=lambda p: p.name)
 def test_a_request_for_nothing_needs_no_key(opcode: int, profile: Profile) -> None:
-    """C9-88; w: probe-odd-frames."""
+    """C9-88; probe-odd-frames."""
     lone = Peer(mtu=256, profile=profile)
 
     heard = lone.receive_packet(
@@ -303,7 +303,7 @@ def test_a_request_for_nothing_needs_no_key(opcode: int, profile: Profile) -> No
 
 
 def test_rxe_takes_what_the_path_mtu_forbids() -> None:
-    """Row 8, rxe 6.1 (w: probe-odd-frames): SEND ONLY above the path MTU, SEND FIRST below it."""
+    """SEND ONLY above the path MTU, FIRST below it (reference/habits#rxe-payload-unchecked)."""
     lone = Peer(mtu=256, profile=RXE)
     lone.post_recv(600)
     lone.post_recv(600)

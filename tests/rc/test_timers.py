@@ -122,7 +122,7 @@ def test_no_timer_runs_when_nothing_is_outstanding() -> None:
 
 
 def test_the_timer_of_rxe_runs_on_and_expires_during_a_healthy_request() -> None:
-    """w: rc-pingpong packet 81."""
+    """rc-pingpong packet 81."""
     lone = open_lone(profile=RXE, timeout=12)
     lone.request(WROpcode.RDMA_WRITE, 8)
     lone.receive_ack(500)
@@ -181,7 +181,7 @@ def test_timeout_0_never_resends(profile: Profile) -> None:
 @every_profile
 @pytest.mark.parametrize("retries", [0, 1, 3, 6])
 def test_retry_cnt_3_is_4_transmissions(retries: int, profile: Profile) -> None:
-    """W, w: retry-exceeded. Then RETRY_EXC_ERR, and the rest is flushed."""
+    """retry-exceeded. Then RETRY_EXC_ERR, and the rest is flushed."""
     lone = open_lone(profile=profile, retry_cnt=retries, timeout=1)
     sent = len(lone.request(WROpcode.RDMA_WRITE, 8, wr_id=1))
     lone.qp.post_send(_write(lone, 2))
@@ -290,7 +290,7 @@ def test_an_rnr_nak_is_waited_out(code: int) -> None:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_new_requests_during_an_rnr_wait(profile: Profile, leave: int) -> None:
-    """rxe sends them (w: rnr-multi-packet packets 13 to 24)."""
+    """rxe sends them (rnr-multi-packet packets 13 to 24)."""
     lone = open_lone(profile=profile)
     lone.request(WROpcode.SEND, 8)
     lone.receive_ack(500, syndrome=0x20 | 20)
@@ -317,7 +317,7 @@ def test_nothing_leaves_before_its_time_because_of_a_sequence_nak_in_the_wait(
 @every_profile
 @pytest.mark.parametrize("retries", [0, 1, 2, 6])
 def test_rnr_retry_2_is_3_naks(retries: int, profile: Profile) -> None:
-    """W, w: rnr-exceeded."""
+    """rnr-exceeded."""
     lone = open_lone(profile=profile, rnr_retry=retries)
     lone.request(WROpcode.SEND, 8, wr_id=1)
     for _ in range(retries):
