@@ -21,7 +21,7 @@ WORKED = {
         "8100ffffff00011800000000" + 16 * "00",
         "82fd002a",
     ),
-    "RoCEv2 over IPv6: UC SEND ONLY with two pad bytes": (
+    "RoCEv2 over IPv6: UC SEND ONLY, 2 pad bytes": (
         ONES + "6fffffff002c11ff20220000000000000000000000001023202300000000000000000000"
         "00001024c00012b7002cffff2460ffffff0000d300cf17104630818be28935d90e9a9550"
         "5401be885e500000",
