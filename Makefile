@@ -68,10 +68,10 @@ bench-inject: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/tap.py
 
 # Attacks a second, beside the generators of Scapy and boofuzz (if it is there); then what is
-# found of the planted faults, which takes half an hour.
+# found of the mutants, which takes half an hour.
 bench-fuzz: $(VENV)/test.stamp
 	$(BIN)/python tests/bench/fuzz.py
-	$(BIN)/ibwire fuzz score tests/fuzz/planted.toml
+	PYTHONPATH=tests $(BIN)/python tests/bench/fuzz_score.py
 
 # Agreement with tshark, field by field: the same tests as in `make test`, but tshark must be there.
 interop-tshark: $(VENV)/test.stamp

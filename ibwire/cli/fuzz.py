@@ -11,7 +11,6 @@ COMMANDS = {
     "replay": "Carry a saved case out again: is the difference still there?",
     "min": "Make a case as short as it can be.",
     "cover": "Which opcodes have met which states, and which never.",
-    "score": "Measure the fuzzer: which planted faults it finds, and how soon.",
 }
 """Each is a module `ibwire.cli.fuzz_NAME`."""
 

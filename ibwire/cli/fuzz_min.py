@@ -29,8 +29,12 @@ from ibwire.fuzz.watchdog import watchdog
 
 @click.command("min")
 @click.argument("path", metavar="CASE", type=click.Path(exists=True, path_type=Path))
-@click.option("--target", "name", metavar="TARGET", help="emu, or emu:PROFILE. [that of the run]")
-@click.option("--plant", metavar="FILE:NAME", help="Plant a fault of a table in the target.")
+@click.option(
+    "--target",
+    "name",
+    metavar="TARGET",
+    help="emu, emu:PROFILE, or py:MODULE:ARGUMENT. [that of the run]",
+)
 @click.option(
     *("-o", "--output"),
     metavar="FILE",
@@ -38,9 +42,7 @@ from ibwire.fuzz.watchdog import watchdog
     help="Where the shorter case goes. [standard output]",
 )
 @live_options
-def command(
-    path: Path, name: str | None, plant: str | None, output: Path | None, live: LiveWish
-) -> None:
+def command(path: Path, name: str | None, output: Path | None, live: LiveWish) -> None:
     """Make a case as short and as plain as it can be while it shows the same.
 
     CASE is a case, or the directory of a finding: then its original.json.
@@ -54,9 +56,9 @@ def command(
     """
     if output is not None:
         check_writable(output)
-    opened = live.open(target=name, plant=plant)
+    opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
-        tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)
+        tested = on_link or open_target(name, path if path.is_dir() else path.parent)
         file = path / "original.json" if path.is_dir() else path
         case = read_case(file)
         campaign, profile, difference = judge(case, tested, file)

@@ -18,14 +18,16 @@ from ibwire.fuzz.watchdog import watchdog
 
 @click.command("replay")
 @click.argument("path", metavar="CASE", type=click.Path(exists=True, path_type=Path))
-@click.option("--target", "name", metavar="TARGET", help="emu, or emu:PROFILE. [that of the run]")
-@click.option("--plant", metavar="FILE:NAME", help="Plant a fault of a table in the target.")
+@click.option(
+    "--target",
+    "name",
+    metavar="TARGET",
+    help="emu, emu:PROFILE, or py:MODULE:ARGUMENT. [that of the run]",
+)
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @click.option("-v", "--verbose", is_flag=True, help="Every packet, too.")
 @live_options
-def command(
-    path: Path, name: str | None, plant: str | None, as_json: bool, verbose: bool, live: LiveWish
-) -> None:
+def command(path: Path, name: str | None, as_json: bool, verbose: bool, live: LiveWish) -> None:
     """Carry a saved case out again, on a new connection.
 
     What the specification leaves open is no difference, whichever choice the target makes.
@@ -38,9 +40,9 @@ def command(
 
     Exit status: 0 no difference any more, 1 it is still there, 2 wrong usage or no case.
     """
-    opened = live.open(target=name, plant=plant)
+    opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
-        tested = on_link or open_target(name, plant, path if path.is_dir() else path.parent)
+        tested = on_link or open_target(name, path if path.is_dir() else path.parent)
         file = path / "case.json" if path.is_dir() else path
         case = read_case(file)
         _, profile, _ = judge(case, tested, file)

@@ -22,6 +22,7 @@ from ibwire.cli.fuzzing import (
     BudgetType,
     check_writable,
     complaints,
+    saved_target,
 )
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
@@ -33,7 +34,7 @@ from ibwire.fuzz.prefetch import Ahead
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import counted, finding_lines
 from ibwire.fuzz.run_file import WHOM, Session, Settings, load
-from ibwire.fuzz.targets.emulator import CM, Target, target
+from ibwire.fuzz.targets.emulator import CM, Target
 from ibwire.fuzz.vocabulary.cm.operators import GROUPS as MANAGER_GROUPS
 from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS
 from ibwire.fuzz.watchdog import watchdog
@@ -66,8 +67,9 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 
 @click.command("run")
-@click.option("--target", "name", metavar="TARGET", help="emu, or emu:PROFILE. [emu]")
-@click.option("--plant", metavar="FILE:NAME", help="Plant a fault of a table in the target.")
+@click.option(
+    "--target", "name", metavar="TARGET", help="emu, emu:PROFILE, or py:MODULE:ARGUMENT. [emu]"
+)
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="Of the reference. [spec]")
 @click.option(
     "--role", type=click.Choice(WHOM), help="What is attacked. [both; on a link: responder]"
@@ -109,7 +111,6 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @live_options
 def command(
     name: str | None,
-    plant: str | None,
     profile: str | None,
     role: str | None,
     ops: tuple[str, ...],
@@ -145,7 +146,6 @@ def command(
     """
     given: dict[str, object] = {
         "target": name,
-        "plant": plant,
         "profile": profile,
         "role": role,
         "ops": ops,
@@ -155,13 +155,13 @@ def command(
         "qpn": qpn,
     }
     given = {key: value for key, value in given.items() if value not in (None, ())}
-    opened = live.open(target=name, plant=plant, jobs=jobs)
+    opened = live.open(target=name, jobs=jobs)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         if on_link is not None:
             usual = {} if resume is not None else {"role": on_link.role}
             given = {**usual, **given, "target": on_link.name}
         session = _session(given, directory, resume)
-        tested = on_link or target(session.settings.target, session.settings.plant)
+        tested = on_link or saved_target(session.settings.target, is_named=name is not None)
         run = _Run(session, tested, resume or directory, as_json=as_json)
         if junit is not None:
             check_writable(Path(junit))
@@ -351,7 +351,6 @@ class _Run:
         return {
             "kind": "run",
             "target": self._tested.name,
-            "plant": self._tested.plant,
             "profile": self._session.settings.profile,
             "role": self._session.settings.role,
             "seed": self._session.settings.seed,
@@ -375,8 +374,7 @@ class _Run:
             f"{counted(sent, 'packet')}{more}, {counted(report.cases, 'case')}, "
             f"{self._seconds:.1f} s{rate}, seed {settings.seed}"
         )
-        plant = f" with {self._tested.plant}" if self._tested.plant else ""
-        yield f"target    {self._tested.name}{plant}"
+        yield f"target    {self._tested.name}"
         yield f"reference profile {settings.profile}"
         again = sum(report.seen.values()) - len(report.seen)
         found = f"{len(report.seen):,}, seen {again:,} times more" if report.seen else "none"

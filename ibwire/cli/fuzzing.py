@@ -16,7 +16,7 @@ from ibwire.fuzz.case import Case, CaseError, RunsAway, from_json
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.run_file import NAME, load
-from ibwire.fuzz.targets.emulator import Target, makers, role_of, target
+from ibwire.fuzz.targets.emulator import DEFAULT, Target, is_python, makers, role_of, target
 from ibwire.rc.profile import Profile
 
 FOUND = 1
@@ -115,14 +115,23 @@ def read_case(path: Path) -> Case:
         raise CaseError(f"{path}: no text: {error.reason} at byte {error.start}") from None
 
 
-def open_target(name: str | None, plant: str | None, saved: Path | None = None) -> Target:
+def open_target(name: str | None, saved: Path | None = None) -> Target:
     """The target that is named, else the one of the run that a directory belongs to."""
-    if name is None and plant is None and saved is not None:
+    if name is None and saved is not None:
         for directory in (saved, saved.parent):
             if (directory / NAME).is_file():
-                settings = load(directory).settings
-                return target(settings.target, settings.plant)
-    return target(name or "emu", plant or "")
+                return saved_target(load(directory).settings.target, is_named=False)
+    return target(name or DEFAULT)
+
+
+def saved_target(name: str, *, is_named: bool) -> Target:
+    """The target of a run; Python code only where the user names it.
+
+    Raises `CaseError` for a target whose module only a file names: opening it runs code.
+    """
+    if is_python(name) and not is_named:
+        raise CaseError(f"the target of this run is Python code; to run it, give --target {name}")
+    return target(name)
 
 
 def judge(case: Case, tested: Target, path: Path) -> tuple[Campaign, Profile, Difference | None]:

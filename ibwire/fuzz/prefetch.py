@@ -168,7 +168,7 @@ class _Worker:
     """A process, from the campaign's side."""
 
     def __init__(self, settings: Settings) -> None:
-        # Not forked: a planted copy of the emulator belongs to the process that made it.
+        # Not forked: a target made in Python belongs to the process that made it.
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(
@@ -200,7 +200,7 @@ def _deaf() -> Iterator[None]:
 def _work(settings: Settings, pipe: Pipe) -> None:
     """What such a process does, until the campaign is gone."""
     try:
-        tested, make = target(settings.target, settings.plant), settings.maker()
+        tested, make = target(settings.target), settings.maker()
         while True:
             order: Order = pipe.recv()
             report = Session.new(settings).report

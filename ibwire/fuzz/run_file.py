@@ -28,7 +28,7 @@ from ibwire.fuzz.vocabulary.queue_pair.coverage import STATES, Coverage
 from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS, ROLES
 from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
 
-FORMAT = 1
+FORMAT = 2
 """Of `run.json`."""
 
 NAME = "run.json"
@@ -50,7 +50,6 @@ class Settings:
     """What a run is about, and stays when it goes on."""
 
     target: str = DEFAULT
-    plant: str = ""
     profile: str = "spec"
     """Of the reference."""
     role: str = BOTH
@@ -182,7 +181,6 @@ def load(directory: Path) -> Session:
 def _session(document: _Object) -> Session:
     settings = Settings(
         document.text("target"),
-        document.text("plant"),
         document.text("profile"),
         document.one_of("role", WHOM),
         tuple(document.texts("ops", (*GROUPS["both"], *MANAGER_GROUPS))),

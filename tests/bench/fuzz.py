@@ -9,7 +9,7 @@ and boofuzz, if it is installed, only make packets: nobody receives them and not
 Processor time; all take turns in every round, and
 the table shows medians, and medians of the ratios in the same round.
 
-What is found of planted faults: `ibwire fuzz score tests/fuzz/planted.toml`.
+Which mutants are found: `PYTHONPATH=tests python tests/bench/fuzz_score.py`.
 """
 
 from __future__ import annotations

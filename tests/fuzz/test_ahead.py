@@ -20,14 +20,12 @@ from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.prefetch import Ahead
 from ibwire.fuzz.run_file import Session, Settings
-from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.targets.emulator import is_python, target
 from ibwire.rc.profile import PROFILES
 from processes import ending
 
 ASKED = "10.77.0.2"
 """The device that receives requests in captures/."""
-
-TABLE = Path(__file__).parent / "planted.toml"
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,14 @@ def run(
 ) -> Done:
     """disturb: called after every advance."""
     first, report = resumed or (0, Session.new(settings).report)
-    tested = target(settings.target, settings.plant)
+    tested = target(settings.target)
     campaign: Campaign = tested.campaign(
         *(settings.role, settings.maker()),
         profile=settings.profile,
         first=first,
         report=report,
-        explains=not settings.plant,  # which takes long, and rxe has deviations to explain
+        # Explaining takes long; only the profile rxe has deviations to explain.
+        explains=not is_python(settings.target),
         minimises=False,
     )
     strides = []
@@ -119,8 +118,8 @@ def test_the_deviations_of_rxe_are_found_by_the_same_packets() -> None:
         pytest.param("repeated-req-connects-twice", "cm", 500, marks=pytest.mark.slow),
     ],
 )
-def test_a_planted_fault_is_found_by_the_same_packets(fault: str, role: str, packets: int) -> None:
-    settings = Settings(plant=f"{TABLE}:{fault}", role=role)
+def test_a_mutant_is_found_by_the_same_packets(fault: str, role: str, packets: int) -> None:
+    settings = Settings(target=f"py:mutants.target:{fault}", role=role)
     alone, shared = run(settings, 1, packets), run(settings, 2, packets)
 
     assert alone.findings

@@ -170,7 +170,7 @@ def test_what_depends_on_time_or_on_a_choice_is_in_a_script(
 
 def test_a_fault_that_no_packet_shows_is_in_the_script(tmp_path: Path) -> None:
     """Memory that is not as it should be is read after the last packet."""
-    tested = target("emu", f"{Path(__file__).with_name('planted.toml')}:odd-write-across-a-page")
+    tested = target("py:mutants.target:odd-write-across-a-page")
     run_ = Campaign(tested.open, generators(0, "responder"))
     finding = next(iter(run_.run(20_000)))
     _, reason = save(finding, tmp_path / "F0001", tested)

@@ -21,8 +21,6 @@ from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.watchdog import watchdog
 
-PLANTED = Path(__file__).with_name("planted.toml")
-
 
 def fuzz(*arguments: object) -> Result:
     return CliRunner().invoke(command, list(map(str, arguments)))
@@ -99,21 +97,21 @@ def test_the_same_seed_finds_the_same() -> None:
     assert first == second
 
 
-def test_a_planted_fault_is_found() -> None:
-    result = fuzz("--plant", f"{PLANTED}:foreign-domain-open", "--stop-after", 1)
+def test_a_mutant_is_found() -> None:
+    result = fuzz("--target", "py:mutants.target:foreign-domain-open", "--stop-after", 1)
 
     assert result.exit_code == 1
     assert "instead of NAK REMOTE_ACCESS_ERROR" in result.stdout
 
 
 def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
-    plant = f"{PLANTED}:repeated-req-connects-twice"
-    arguments = ("--role", "cm", "--plant", plant, "--stop-after", 1, "-o", tmp_path / "out")
+    mutant = ("--target", "py:mutants.target:repeated-req-connects-twice")
+    arguments = ("--role", "cm", *mutant, "--stop-after", 1, "-o", tmp_path / "out")
     result = fuzz(*arguments)
 
     assert result.exit_code == 1
     assert "< REQ #" in result.stdout
-    assert fuzz("replay", tmp_path / "out" / "F0001").exit_code == 1
+    assert fuzz("replay", tmp_path / "out" / "F0001", *mutant).exit_code == 1
     assert fuzz("replay", tmp_path / "out" / "F0001", "--target", "emu").exit_code == 0
     assert fuzz("cover", tmp_path / "out").stdout.startswith(" " * 8)
 
@@ -132,16 +130,16 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
         ("--budget 3x", "'3x' is no budget such as 100kpkt, 10min or 1Mpkt,1h"),
         ("--budget 0", "0 is nothing"),
         ("--budget 1k,2k", "1k,2k says the same thing twice"),
-        ("--plant nowhere", "fault 'nowhere', not FILE:NAME"),
-        (f"--plant {PLANTED}:nothing", f"{PLANTED} has no fault 'nothing'"),
-        ("--plant nowhere.toml:x", "nowhere.toml"),
+        ("--target py:nowhere:x", "target 'py:nowhere:x': No module named 'nowhere'"),
+        ("--target py:", "target 'py:': Empty module name"),
+        ("--target py:json:x", "target 'py:json:x': module 'json' has no attribute 'open_target'"),
+        ("--target py:mutants.target:nothing", "no mutant 'nothing'"),
         ("--rate 10 --service 7174", "--rate, --service: for a device on a link: give --dev and"),
         ("--default-route-too", "--default-route-too: for a device on a link: give --dev and"),
         ("replay . --tolerance 5", "--tolerance: for a device on a link: give --dev and --peer"),
         ("min . --restart ./again", "--restart: for a device on a link: give --dev and --peer"),
         ("--dev lo", "a device on a link needs --dev, the interface, and --peer"),
         ("--dev lo --peer 10.0.0.2 --target emu", "--target: of an emulator; with --dev"),
-        ("replay . --dev lo --peer 10.0.0.2 --plant a:b", "--plant: of an emulator; with --dev"),
         ("min . --dev lo --peer 10.0.0.2 --target emu", "--target: of an emulator; with --dev"),
         ("--dev lo --peer 10.0.0.2 --service 9 --port 1", "--host, --port: of the agent; with"),
         ("--target live:10.0.0.2", "'live:10.0.0.2' is on a link: give --dev and --peer"),
@@ -448,23 +446,20 @@ def test_a_device_that_does_not_come_back_is_a_finding_that_replays(
     table = tmp_path / "faults.toml"
     table.write_text(LOOPS)
     out = tmp_path / "out"
-    arguments = ("--role", "responder", "--plant", f"{table}:loops", "--stop-after", 1)
+    mutant = ("--target", f"py:mutants.target:{table}:loops")
+    arguments = ("--role", "responder", *mutant, "--stop-after", 1)
     result = fuzz(*arguments, "-o", out)
 
     assert result.exit_code == 1
     assert "F0001  READ_REQUEST in IDLE: endless" in result.stdout
     assert "  got       does not come back for 0.05 s of processor time" in result.stdout
-    assert fuzz("replay", out / "F0001").exit_code == 1
+    assert fuzz("replay", out / "F0001", *mutant).exit_code == 1
     assert fuzz("replay", out / "F0001", "--target", "emu").exit_code == 0
 
 
 LOOPS = '''
-[[fault]]
+[[mutant]]
 name = "loops"
-about = "A READ of no bytes is never answered."
-rule = "None."
-origin = "None."
-role = "responder"
 module = "rc/responder.py"
 old = """    def _handle_read(self, packet: TransportPacket) -> bool:
 """

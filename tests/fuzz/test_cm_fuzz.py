@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +31,6 @@ from ibwire.fuzz.case import (
     to_json,
 )
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.planting import planted, read_faults
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.targets.emulated_manager import (
     BACKLOG,
@@ -49,12 +47,10 @@ from ibwire.rc.unreliable import QP1
 from ibwire_layers.headers import BTH, DETH
 from ibwire_layers.mad import MAD
 from ibwire_layers.opcodes import OpCode
+from mutants.engine import copied
+from mutants.table import FUZZED
 
-FAULTS = {
-    name: fault
-    for name, fault in read_faults(Path(__file__).parent / "planted.toml").items()
-    if fault.role == "cm"
-}
+FAULTS = {name: mutant for name, mutant in FUZZED.items() if mutant.role == "cm"}
 
 REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REQ, SIDR_REP = range(0x10, 0x19)
 """Attribute IDs (reference/cm#messages)."""
@@ -211,7 +207,7 @@ def test_nothing_is_found_in_the_unmodified_device(packets: int) -> None:
 @cache
 def found(name: str) -> tuple[type[ManagedEmulation], Finding]:
     """A device with a planted fault, and what is found in it first."""
-    device = planted(FAULTS[name]).ManagedEmulation
+    device = copied(FAULTS[name])["ibwire.fuzz.targets.emulated_manager"].ManagedEmulation
     campaign = ManagerCampaign(device, manager_generators(1), explains=False)
     return device, next(campaign.run(20_000))
 

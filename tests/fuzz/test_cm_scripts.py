@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,6 @@ from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generato
 from ibwire.fuzz.vocabulary.cm.exact import ManagerDuel
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
-
-PLANTED = Path(__file__).parent / "planted.toml"
 
 SCRIPTED = (
     *("short-mad-crashes", "req-with-a-reserved-mtu", "repeated-req-connects-twice"),
@@ -86,7 +83,7 @@ def test_what_comes_of_it_is_expected_with_its_time() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_script_of_a_finding_passes_on_the_emulator_and_not_on_the_target(name: str) -> None:
-    tested = target("emu:spec", f"{PLANTED}:{name}")
+    tested = target(f"py:mutants.target:{name}")
     campaign = ManagerCampaign(tested.open_managed, manager_generators(1), explains=False)
     texts = (checked_script(finding, tested)[0] for finding in campaign.run(20_000))
 

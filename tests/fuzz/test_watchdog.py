@@ -177,12 +177,8 @@ def test_only_the_main_thread_watches() -> None:
 
 
 FAULTS = '''
-[[fault]]
+[[mutant]]
 name = "{name}"
-about = "What happens first."
-rule = "None."
-origin = "None."
-role = "responder"
 module = "rc/qp.py"
 old = """    def modify("""
 new = """    def modify(self, *_: object) -> None:
@@ -202,7 +198,7 @@ new = """    def modify(self, *_: object) -> None:
 def test_a_device_that_makes_no_connection_is_told(tmp_path: Path, does: str, reason: str) -> None:
     table = tmp_path / "faults.toml"
     table.write_text(FAULTS.format(name="first", does=does))
-    tested = target("emu", f"{table}:first")
+    tested = target(f"py:mutants.target:{table}:first")
 
     with watchdog(PATIENCE):
         with pytest.raises(CaseError) as caught:

@@ -1,4 +1,4 @@
-"""What a fuzzer attacks, by name: the emulator with a profile, or with a planted fault."""
+"""Targets of the fuzzer by name: the emulator with a profile, or a device made in Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +16,6 @@ from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad
 from ibwire.fuzz.judge.comparison import Duel
 from ibwire.fuzz.judge.findings import one_line
-from ibwire.fuzz.planting import PRIVATE, copy, read_faults
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
 from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
@@ -37,8 +36,6 @@ class Target:
     """A device under test."""
 
     name: str
-    plant: str
-    """The fault that is planted in it, as `FILE:NAME`; empty for none."""
     open: Open
     open_managed: Callable[[Connection], ManagedSubject]
     """The device with a connection manager."""
@@ -53,7 +50,7 @@ class Target:
     @property
     def options(self) -> str:
         """How a command is told of it."""
-        return f"--target {self.name}" + f" --plant {self.plant}" * bool(self.plant)
+        return f"--target {self.name}"
 
     def campaign(self, role: str, make: Maker, **options: Any) -> Campaign:
         """A run against it; arguments are those of `Campaign`, which see."""
@@ -81,38 +78,56 @@ def makers(role: str, seed: int, ops: Collection[str]) -> Maker:
     return manager_generators(seed, ops) if role == CM else generators(seed, role, ops)
 
 
-def target(name: str, plant: str = "") -> Target:
-    """The target of a name such as `emu:rxe`.
+def target(name: str) -> Target:
+    """The target of a name: `emu`, `emu:PROFILE`, or `py:MODULE:ARGUMENT`.
 
-    Raises `CaseError` for a name that there is not, `ScriptError` for a table of faults
-    that cannot be read.
+    For the last one, `open_target(name, ARGUMENT)` of the Python module makes the target.
+    Raises `CaseError` for an unknown name.
     """
-    kind, _, profile = name.partition(":")
-    profile = profile or "spec"
+    kind, _, rest = name.partition(":")
+    if kind == "py":
+        return _made_in_python(name, rest)
+    profile = rest or "spec"
     if kind == "live":
         raise CaseError(f"target {name!r} is on a link: give --dev and --peer")
     if kind != "emu" or profile not in PROFILES:
         profiles = ", ".join(f"emu:{each}" for each in PROFILES)
-        raise CaseError(f"target {name!r}, not emu or one of {profiles}")
-    modules = _planted(plant) if plant else sys.modules
+        raise CaseError(f"target {name!r}, not emu, one of {profiles}, or py:MODULE:ARGUMENT")
+    return emulator(name, profile)
+
+
+def is_python(name: str) -> bool:
+    """Whether opening a target imports a module that its name gives."""
+    return name.startswith("py:")
+
+
+def emulator(
+    name: str, profile: str = "spec", modules: Mapping[str, ModuleType] = sys.modules
+) -> Target:
+    """The emulator as a target.
+
+    modules: by name, those of the emulator and of drill; a changed copy of them makes a
+    changed device.
+    """
     device, managed = modules[Emulation.__module__], modules[ManagedEmulation.__module__]
     return Target(
-        *(name, plant),
+        name,
         lambda connection: _opened(device.Emulation, connection, profile),
         lambda connection: _opened(managed.ManagedEmulation, connection, profile),
         _fulfils(modules["ibwire.drill"], profile),
     )
 
 
-def _planted(plant: str) -> Mapping[str, ModuleType]:
-    """The modules of an emulator with a fault, by name."""
-    file, colon, name = plant.rpartition(":")
-    if not colon:
-        raise CaseError(f"fault {plant!r}, not FILE:NAME")
-    faults = read_faults(Path(file))
-    if name not in faults:
-        raise CaseError(f"{file} has no fault {name!r}; it has {', '.join(faults)}")
-    return copy((*PRIVATE, "ibwire.drill"), faults[name])
+def _made_in_python(name: str, place: str) -> Target:
+    module_name, _, argument = place.partition(":")
+    try:
+        make = import_module(module_name).open_target
+    except (ImportError, ValueError, AttributeError) as error:
+        raise CaseError(f"target {name!r}: {error}") from None
+    made = make(name, argument)
+    if not isinstance(made, Target):
+        raise CaseError(f"target {name!r}: {module_name}.open_target returns no Target")
+    return made
 
 
 def _opened(device: Callable[..., Any], connection: Connection, profile: str) -> Any:

@@ -50,7 +50,7 @@ class ManagerLinkTarget(Target):
 
 def manager_target(bench: ManagerBench) -> ManagerLinkTarget:
     """The manager of a bench as a target."""
-    return ManagerLinkTarget(f"live:{bench.peer}", "", not_made, not_made, _not_tried, bench)
+    return ManagerLinkTarget(f"live:{bench.peer}", not_made, not_made, _not_tried, bench)
 
 
 def _not_tried(text: str) -> NoReturn:

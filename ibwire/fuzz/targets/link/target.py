@@ -144,7 +144,7 @@ def link_target(bench: Bench) -> LinkTarget:
                 diverted.former |= endpoint.live.node.former
             endpoint.live.node = diverted
 
-    return LinkTarget(f"live:{bench.peer}", "", not_made, not_made, fulfils, bench)
+    return LinkTarget(f"live:{bench.peer}", not_made, not_made, fulfils, bench)
 
 
 def _has_several(case: Case) -> bool:

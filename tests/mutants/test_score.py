@@ -5,27 +5,24 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
 
-from ibwire.cli.fuzz_score import command
-from ibwire.fuzz.baseline import Baseline, library
+from bench.fuzz_score import command
 from ibwire.fuzz.case import Packet, Post, Step, Wait, from_json
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Duel
 from ibwire.fuzz.judge.findings import verdicts
-from ibwire.fuzz.planting import ROLES, planted, read_faults
-from ibwire.fuzz.score import GENERATORS, Score, Trial, false_alarms, score, total, trial
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
 from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire_layers.opcodes import INFO, OpCode
-
-TABLE = Path(__file__).with_name("planted.toml")
-FAULTS = read_faults(TABLE)
+from mutants.baseline import Baseline, library
+from mutants.engine import copied
+from mutants.score import GENERATORS, Score, Trial, false_alarms, score, total, trial
+from mutants.table import FUZZED, ROLES
 
 EASY = "transport-version-ignored"
 """Found within a few hundred packets by either generator."""
@@ -71,7 +68,7 @@ def test_a_total_counts_faults_once_and_findings_by_seed() -> None:
 
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_a_planted_fault_is_found_and_its_saved_case_replays(generator: str) -> None:
-    (result,) = score(TABLE, [EASY], [generator], seeds=1, cap=2000)
+    (result,) = score([EASY], [generator], seeds=1, cap=2000)
 
     (found,) = result.trials
     assert found.packets is not None
@@ -89,7 +86,7 @@ def test_nothing_is_found_on_a_device_without_a_fault(role: str, generator: str)
 
 
 def test_a_trial_gives_up_at_the_cap_and_not_before() -> None:
-    target = planted(FAULTS[EASY]).Emulation
+    target = copied(FUZZED[EASY])["ibwire.fuzz.targets.emulated_device"].Emulation
     make = GENERATORS["stateful"](1, "responder")
     needed = trial(target, "responder", make, 2000).packets
     assert needed is not None
@@ -101,9 +98,9 @@ def test_a_trial_gives_up_at_the_cap_and_not_before() -> None:
 
 def test_a_saved_case_that_shows_nothing_does_not_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ibwire.fuzz.score.from_json", lambda text: replace(from_json(text), steps=())
+        "mutants.score.from_json", lambda text: replace(from_json(text), steps=())
     )
-    target = planted(FAULTS[EASY]).Emulation
+    target = copied(FUZZED[EASY])["ibwire.fuzz.targets.emulated_device"].Emulation
 
     found = trial(target, "responder", GENERATORS["stateful"](1, "responder"), 2000)
 
@@ -114,8 +111,8 @@ def test_a_saved_case_that_shows_nothing_does_not_replay(monkeypatch: pytest.Mon
 def test_a_score_does_not_depend_on_processes_or_order() -> None:
     names = [EASY, "every-gap-packet-naked"]
 
-    alone = list(score(TABLE, names, seeds=2, cap=100))
-    shared = list(score(TABLE, names[::-1], seeds=2, cap=100, jobs=2))
+    alone = list(score(names, seeds=2, cap=100))
+    shared = list(score(names[::-1], seeds=2, cap=100, jobs=2))
 
     count = len(GENERATORS)
     assert [each.fault for each in alone] == [names[0]] * count + [names[1]] * count
@@ -203,7 +200,7 @@ def test_as_a_server_the_baseline_answers_what_the_device_asks_for() -> None:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(command, [str(TABLE), "--jobs", "1", "--seeds", "1", *arguments])
+    return CliRunner().invoke(command, ["--jobs", "1", "--seeds", "1", *arguments])
 
 
 def test_the_command_says_when_each_generator_found_a_fault() -> None:
@@ -243,18 +240,4 @@ def test_a_fault_that_the_table_does_not_have_is_wrong_usage() -> None:
     result = invoke("--only", "no-such-fault")
 
     assert result.exit_code == 2
-    assert "there is no fault 'no-such-fault'" in result.output
-
-
-def test_a_table_that_does_not_fit_the_emulator_is_told_with_its_line(tmp_path: Path) -> None:
-    table = tmp_path / "faults.toml"
-    table.write_text(
-        '[[fault]]\nname = "gone"\nabout = "a"\nrule = "r"\norigin = "o"\nrole = "responder"\n'
-        'module = "rc/qp.py"\nold = "no such line"\nnew = ""\n'
-    )
-
-    result = CliRunner().invoke(command, [str(table), "--jobs", "1", "--clean-packets", "0"])
-
-    assert result.exit_code == 2
-    assert f"ibwire: {table}" in result.output
-    assert "the fault gone does not fit the emulator any more" in result.output
+    assert "no mutant 'no-such-fault'" in result.output

@@ -1,4 +1,7 @@
-"""`ibwire fuzz score`: what the fuzzer finds of planted faults, and what it finds in error."""
+"""Score of the fuzzer: which mutants it finds, how soon, and what it finds in error.
+
+PYTHONPATH=tests python tests/bench/fuzz_score.py [--only NAME] [--seeds N] [--jobs N]
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from math import inf
-from pathlib import Path
 
 import click
 
-from ibwire.base.errors import ScriptError
-from ibwire.fuzz.planting import Fault, read_faults
-from ibwire.fuzz.score import (
+from mutants.engine import StaleMutant
+from mutants.score import (
     CAP,
     GENERATORS,
     SHORT,
@@ -25,6 +26,7 @@ from ibwire.fuzz.score import (
     score,
     total,
 )
+from mutants.table import FUZZED
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -32,15 +34,14 @@ WRONG_USAGE = 2
 CLEAN_PACKETS = 1_000_000
 
 
-@click.command("score")
-@click.argument("faults", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.command()
 @click.option("--seeds", type=click.IntRange(1, 99), default=5, show_default=True)
 @click.option(
     "--cap",
     type=click.IntRange(min=1),
     default=CAP,
     show_default=True,
-    help="Packets after which a fault counts as not found.",
+    help="Packets after which a mutant counts as not found.",
 )
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes; one a processor by default.")
 @click.option(
@@ -56,12 +57,11 @@ CLEAN_PACKETS = 1_000_000
     type=click.IntRange(min=0),
     default=CLEAN_PACKETS,
     show_default=True,
-    help="Packets to each profile without a fault, where nothing may be found.",
+    help="Packets to each profile without a mutant, where nothing may be found.",
 )
-@click.option("--only", multiple=True, metavar="NAME", help="A fault; all of the table if none.")
+@click.option("--only", multiple=True, metavar="NAME", help="One mutant. [all]")
 @click.option("--json", "as_json", is_flag=True, help="One object a result, one for each total.")
 def command(
-    faults: Path,
     seeds: int,
     cap: int,
     jobs: int | None,
@@ -70,26 +70,23 @@ def command(
     only: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Measure the fuzzer against the planted FAULTS, a TOML table.
+    """Measure the fuzzer against the mutants of tests/mutants/table.toml.
 
-    For each fault: packets until the first finding (median of the seeds, `-` if most of
+    For each mutant: packets until the first finding (median of the seeds, `-` if most of
     them find nothing), packets of the shortest case, whether the saved cases replay. Then
     the profiles without a fault. Exit status 1 when something is found in those, or a
-    case does not replay; 2 when the table cannot be read.
+    case does not replay; 2 when a mutant does not fit the code.
 
     \b
-    ibwire fuzz score tests/fuzz/planted.toml
-    ibwire fuzz score tests/fuzz/planted.toml --only icrc-ignored --clean-packets 0
+    PYTHONPATH=tests python tests/bench/fuzz_score.py --only icrc-ignored --clean-packets 0
     """
     processes = jobs or os.cpu_count() or 1
     chosen = list(GENERATORS) if generator == "all" else [generator]
     try:
-        known = read_faults(faults)
-        names = _names(known, only)
-        results = score(faults, names, chosen, seeds=seeds, cap=cap, jobs=processes)
+        results = score(_names(only), chosen, seeds=seeds, cap=cap, jobs=processes)
         scores = _print_scores(results, chosen, as_json)
-    except ScriptError as error:
-        click.echo(f"ibwire: {error}", err=True)
+    except StaleMutant as error:
+        click.echo(f"error: {error}", err=True)
         sys.exit(WRONG_USAGE)
     totals = {name: total([each for each in scores if each.generator == name]) for name in chosen}
     _print_totals(totals, as_json)
@@ -102,11 +99,11 @@ def command(
         sys.exit(FAILED)
 
 
-def _names(known: dict[str, Fault], only: Sequence[str]) -> list[str]:
+def _names(only: Sequence[str]) -> list[str]:
     for name in only:
-        if name not in known:
-            raise click.BadParameter(f"there is no fault {name!r}", param_hint="--only")
-    return list(dict.fromkeys(only)) or list(known)
+        if name not in FUZZED:
+            raise click.BadParameter(f"no mutant {name!r}", param_hint="--only")
+    return list(dict.fromkeys(only)) or list(FUZZED)
 
 
 def _print_scores(results: Iterable[Score], chosen: Sequence[str], as_json: bool) -> list[Score]:
@@ -178,3 +175,7 @@ def _percent(part: int, whole: int) -> str:
 
 def _finite(number: float) -> float | None:
     return None if number == inf else number
+
+
+if __name__ == "__main__":
+    command()

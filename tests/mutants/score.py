@@ -1,4 +1,4 @@
-"""How good a generator is: what it finds of planted faults, how soon, and what it finds in error.
+"""Score of a generator: which mutants it finds, how soon, and its false findings.
 
 A trial is one generator with one seed against one fault: packets until its first finding,
 the shortest case for that, and whether the case, saved and read again, shows the
@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from random import Random
 from statistics import median_high
 from typing import TypeVar
 
-from ibwire.fuzz.baseline import Baseline
 from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
 from ibwire.fuzz.case import from_json, to_json
 from ibwire.fuzz.judge.comparison import FATAL
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.planting import ROLES, planted, read_faults
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
 from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
 from ibwire.fuzz.watchdog import watchdog
 from ibwire.rc.profile import PROFILES
+from mutants.baseline import Baseline
+from mutants.engine import copied
+from mutants.table import FUZZED, ROLES
 
 CAP = 20_000
 """Packets after which a trial gives up."""
@@ -129,7 +129,6 @@ class Alarms:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    file: Path
     fault: str
     generator: str
     seeds: int
@@ -137,8 +136,7 @@ class _Job:
 
 
 def score(
-    file: Path,
-    names: Sequence[str],
+    names: Sequence[str] = tuple(FUZZED),
     generator_names: Sequence[str] = tuple(GENERATORS),
     *,
     seeds: int = 5,
@@ -147,9 +145,9 @@ def score(
 ) -> Iterator[Score]:
     """Each generator against each fault, in this order; seeds count from 1.
 
-    names: of the faults in this table. Raises `ScriptError` when one does not fit.
+    names: of mutants. Raises `StaleMutant` when one does not fit the code.
     """
-    wanted = [_Job(file, name, each, seeds, cap) for name in names for each in generator_names]
+    wanted = [_Job(name, each, seeds, cap) for name in names for each in generator_names]
     return _spread(_carry_out, wanted, jobs)
 
 
@@ -222,8 +220,9 @@ def _run_clean(job: _Clean) -> Alarms:
 
 @watchdog()
 def _carry_out(job: _Job) -> Score:
-    fault = read_faults(job.file)[job.fault]
-    target: Open = getattr(planted(fault), _device(fault.role).__name__)
+    fault = FUZZED[job.fault]
+    device = _device(fault.role)
+    target: Open = getattr(copied(fault)[device.__module__], device.__name__)
     make = GENERATORS[job.generator]
     trials = [
         trial(target, fault.role, make(seed, fault.role), job.cap)

@@ -1,14 +1,12 @@
-"""Planted faults: read from a table, put into a private copy, and harmless to plain traffic."""
+"""Copies of the emulator with a mutant: isolated from the original, harmless to plain traffic."""
 
 from __future__ import annotations
 
 import random
-import re
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,31 +16,29 @@ import ibwire.cm
 import ibwire.fuzz.targets.emulated_device
 import ibwire.fuzz.targets.emulated_manager
 import ibwire.rc
-from ibwire.base.errors import ScriptError, VerbsError
+from ibwire.base.errors import VerbsError
 from ibwire.base.units import GBPS, US, S
 from ibwire.drill.packets import pattern
 from ibwire.fabric.sim import Simulator
 from ibwire.fuzz.case import Connection, Packet
 from ibwire.fuzz.judge.comparison import Duel
-from ibwire.fuzz.planting import PRIVATE, Fault, Patch, copy, planted, read_faults
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
 from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.rc.packet import decode
 from ibwire_layers import cm
 from ibwire_layers.opcodes import OpCode
-
-TABLE = Path(__file__).with_name("planted.toml")
-FAULTS = read_faults(TABLE)
+from mutants.engine import EMULATOR, StaleMutant, copied
+from mutants.table import FUZZED, Mutant, Patch
 
 ORIGINAL = {name: sys.modules[name] for name in sys.modules if name.startswith("ibwire.")}
 
 
-def fault(module: str, old: str, new: str) -> Fault:
-    return Fault("sample", "", "", "", "responder", (Patch(module, old, new),), ("faults.toml", 7))
+def sample(module: str, old: str, new: str) -> Mutant:
+    return Mutant("sample", (Patch(module, old, new),))
 
 
-CRASH = fault("rc/packet.py", "    form = FORMS[opcode]\n", "    form = FORMS[opcode + 1 << 9]\n")
+CRASH = sample("rc/packet.py", "    form = FORMS[opcode]\n", "    form = FORMS[opcode + 1 << 9]\n")
 
 UNKNOWN_OPCODE = bytes([0x1F, 0x40]) + bytes(10)
 
@@ -59,14 +55,14 @@ def attributes() -> dict[str, dict[str, object]]:
 def test_copying_leaves_every_module_and_package_as_it_was() -> None:
     before = dict(sys.modules), attributes(), list(sys.meta_path)
 
-    planted(CRASH)
+    copied(CRASH)
 
     assert (dict(sys.modules), attributes(), list(sys.meta_path)) == before
 
 
 @pytest.mark.parametrize(
     ("new", "error"),
-    [("_PADS = (,", ScriptError), ("nowhere\n_PADS = (", NameError)],
+    [("_PADS = (,", SyntaxError), ("nowhere\n_PADS = (", NameError)],
     ids=["no Python", "fails when it is imported"],
 )
 def test_failing_copy_leaves_every_module_and_package_as_it_was(
@@ -75,62 +71,70 @@ def test_failing_copy_leaves_every_module_and_package_as_it_was(
     before = dict(sys.modules), attributes(), list(sys.meta_path)
 
     with pytest.raises(error):
-        planted(fault("rc/packet.py", "_PADS = (", new))
+        copied(sample("rc/packet.py", "_PADS = (", new))
 
     assert (dict(sys.modules), attributes(), list(sys.meta_path)) == before
 
 
 def test_copy_is_wrong_and_original_is_right() -> None:
-    copied = copy(PRIVATE, CRASH)["ibwire.rc.packet"]
+    packet = copied(CRASH)["ibwire.rc.packet"]
 
     with pytest.raises(IndexError):
-        copied.decode(UNKNOWN_OPCODE, 0, 12)
+        packet.decode(UNKNOWN_OPCODE, 0, 12)
     assert decode(UNKNOWN_OPCODE, 0, 12) is not None
 
 
 def test_copied_modules_use_each_other_and_share_the_rest() -> None:
-    copied = copy(PRIVATE, CRASH)
+    modules = copied(CRASH)
 
     below = {
         name
         for name in sys.modules
-        if any(name == each or name.startswith(each + ".") for each in PRIVATE)
+        if any(name == each or name.startswith(each + ".") for each in EMULATOR)
     }
     # What nothing of it imports is not copied: only a document of the interface.
-    assert below - {"ibwire.rc.reference"} <= set(copied) <= below
-    assert copied["ibwire.rc.device"].Device is not ibwire.rc.Device
-    assert copied["ibwire.fuzz.targets.emulated_device"].Device is copied["ibwire.rc.device"].Device
-    assert copied["ibwire.rc"].Device is copied["ibwire.rc.device"].Device
-    assert copied["ibwire.rc.qp"].VerbsError is VerbsError
+    assert below - {"ibwire.rc.reference"} <= set(modules) <= below
+    assert modules["ibwire.rc.device"].Device is not ibwire.rc.Device
+    assert (
+        modules["ibwire.fuzz.targets.emulated_device"].Device is modules["ibwire.rc.device"].Device
+    )
+    assert modules["ibwire.rc"].Device is modules["ibwire.rc.device"].Device
+    assert modules["ibwire.rc.qp"].VerbsError is VerbsError
 
 
 def test_no_copied_module_reaches_an_original_one() -> None:
-    copied = copy(PRIVATE, CRASH)
+    modules = copied(CRASH)
 
     originals = {
         f"{name}.{attribute}"
-        for name, module in copied.items()
+        for name, module in modules.items()
         for attribute, value in vars(module).items()
-        if (isinstance(value, type | FunctionType) and value.__module__ in copied)
+        if (isinstance(value, type | FunctionType) and value.__module__ in modules)
         and value.__qualname__.isidentifier()
-        and getattr(copied[value.__module__], value.__qualname__, value) is not value
+        and getattr(modules[value.__module__], value.__qualname__, value) is not value
     }
 
     assert not originals
 
 
 def test_two_copies_have_nothing_in_common() -> None:
-    one, other = planted(CRASH), planted(CRASH)
+    one, other = copied(CRASH), copied(CRASH)
 
-    assert one.Emulation is not other.Emulation
-    assert one.Device is not other.Device
+    assert (
+        one["ibwire.fuzz.targets.emulated_device"].Emulation
+        is not other["ibwire.fuzz.targets.emulated_device"].Emulation
+    )
+    assert (
+        one["ibwire.fuzz.targets.emulated_device"].Device
+        is not other["ibwire.fuzz.targets.emulated_device"].Device
+    )
 
 
 def test_traceback_shows_the_line_that_is_run() -> None:
-    copied = copy(PRIVATE, FAULTS["unknown-opcode-crashes"])["ibwire.rc.packet"]
+    packet = copied(FUZZED["unknown-opcode-crashes"])["ibwire.rc.packet"]
 
     with pytest.raises(KeyError) as caught:
-        copied.decode(UNKNOWN_OPCODE, 0, 12)
+        packet.decode(UNKNOWN_OPCODE, 0, 12)
 
     shown = "".join(traceback.format_exception(caught.value))
     assert "ibwire.rc.packet with unknown-opcode-crashes" in shown
@@ -143,110 +147,29 @@ def test_traceback_shows_the_line_that_is_run() -> None:
 @pytest.mark.parametrize(
     ("module", "old", "why"),
     [
-        ("rc/packet.py", "no such line", "a snippet occurs 0 times in rc/packet.py"),
-        ("rc/packet.py", "packet", r"a snippet occurs \d\d+ times in rc/packet.py"),
-        ("rc/packets.py", "packet", "rc/packets.py is no module that is copied"),
-        ("fabric/sim.py", "class", "fabric/sim.py is no module that is copied"),
+        ("rc/packet.py", "no such line", "the snippet occurs 0 times in rc/packet.py"),
+        ("rc/packet.py", "packet", r"the snippet occurs \d\d+ times in rc/packet.py"),
+        ("rc/packets.py", "packet", "there is no module ibwire.rc.packets"),
+        ("fabric/sim.py", "class Simulator", "ibwire.fabric.sim is not copied"),
     ],
 )
-def test_fault_that_does_not_fit_is_named(module: str, old: str, why: str) -> None:
-    with pytest.raises(ScriptError) as caught:
-        planted(fault(module, old, "anything"))
-
-    start = r"faults\.toml:7: the fault sample does not fit the emulator any more: "
-    assert re.fullmatch(start + why, str(caught.value))
+def test_mutant_that_does_not_fit_is_named(module: str, old: str, why: str) -> None:
+    with pytest.raises(StaleMutant, match=f"^sample: {why}$"):
+        copied(sample(module, old, "anything"))
 
 
-SAMPLE = """
-[[fault]]
-name = "sample"
-about = "Something."
-rule = "9.9"
-origin = "nowhere"
-role = "cm"
-module = "cm/node.py"
-old = "one"
-new = "two"
-"""
-
-
-def read(path: Path, text: str) -> dict[str, Fault]:
-    path.write_text(text, "utf-8")
-    return read_faults(path)
-
-
-def test_fault_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.toml"
-
-    assert read(path, SAMPLE) == {
-        "sample": Fault(
-            name="sample",
-            about="Something.",
-            rule="9.9",
-            origin="nowhere",
-            role="cm",
-            patches=(Patch("cm/node.py", "one", "two"),),
-            place=(str(path), 3),
-        )
-    }
-
-
-def test_fault_of_several_patches_is_read(tmp_path: Path) -> None:
-    head = "".join(SAMPLE.splitlines(keepends=True)[:7])
-    patch = '[[fault.patch]]\nmodule = "rc/{0}.py"\nold = "{0}"\nnew = ""\n'
-
-    faults = read(tmp_path / "t.toml", head + patch.format("qp") + patch.format("cq"))
-
-    assert faults["sample"].patches == (Patch("rc/qp.py", "qp", ""), Patch("rc/cq.py", "cq", ""))
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"sample"', '"A Sample"', "3:8: fault[0].name: 'A Sample' is not made of words in lower"),
-        ("name", "nam", "2:1: fault[0]: name is missing"),
-        ('about = "Something."\n', "", "2:1: fault[0]: about is missing (fault sample)"),
-        ('"cm"', '"peer"', "7:8: fault[0].role: 'peer' is not one of responder, requester, cm (f"),
-        ("cm/node.py", "link/bpf.py", "8:10: fault[0].module: 'link/bpf.py' is no file of the emu"),
-        ("cm/node.py", "cm/../a.py", "8:10: fault[0].module: 'cm/../a.py' is no file of the emula"),
-        ('"one"', "1", "9:7: fault[0].old: 1 is not a name (fault sample)"),
-        (
-            '"two"',
-            '"one"',
-            "10:7: fault[0].new: not another text, which must stand there instead (",
-        ),
-        ("new", "news", "2:1: fault[0].new: not another text, which must stand there instead ("),
-        ("rule", "rules = 1\nrule", "5:1: fault[0].rules: unknown; did you mean rule? (fault sam"),
-    ],
-)
-def test_error_in_a_table_names_line_fault_and_key(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
-    path = tmp_path / "t.toml"
-
-    with pytest.raises(ScriptError) as caught:
-        read(path, SAMPLE.replace(old, new, 1))
-
-    assert str(caught.value).removeprefix(f"{path}:").startswith(message)
-
-
-def test_name_that_is_taken_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ScriptError, match=r":13:8: fault\[1\].name: there is a fault sample alre"):
-        read(tmp_path / "t.toml", SAMPLE + SAMPLE)
-
-
-# The faults of the table.
+# The mutants that the fuzzer is measured by.
 
 
 def test_table_covers_all_roles_with_faults_that_differ() -> None:
-    faults = FAULTS.values()
+    faults = FUZZED.values()
     roles = [each.role for each in faults]
 
     assert roles.count("responder") >= 24
     assert roles.count("requester") >= 9
     assert roles.count("cm") >= 4
-    assert len({each.patches for each in faults}) == len(FAULTS)
-    assert len({each.about for each in faults}) == len(FAULTS)
+    assert len({each.patches for each in faults}) == len(FUZZED)
+    assert len({each.fuzz.about for each in faults if each.fuzz}) == len(FUZZED)
 
 
 Modules = Mapping[str, ModuleType]
@@ -343,18 +266,18 @@ def exchange(end: End, peer: End) -> int:
 def test_what_a_fault_is_planted_in_is_a_copy_of_what_is_attacked(
     role: str, original: type[Emulation]
 ) -> None:
-    module = planted(next(each for each in FAULTS.values() if each.role == role))
+    modules = copied(next(each for each in FUZZED.values() if each.role == role))
 
-    target = getattr(module, original.__name__)
+    target = getattr(modules[original.__module__], original.__name__)
 
     assert target is not original
     assert target(Connection()).answers() == []
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", FUZZED)
 def test_plain_traffic_works_under_each_fault(name: str) -> None:
     """In both directions at once, with a peer that is right."""
-    wrong = End(copy(PRIVATE, FAULTS[name]), "wrong", "10.0.0.1", 1)
+    wrong = End(copied(FUZZED[name]), "wrong", "10.0.0.1", 1)
     right = End(ORIGINAL, "right", "10.0.0.2", 2)
     wrong.connect(right, 100, 500)
     right.connect(wrong, 500, 100)
@@ -391,13 +314,13 @@ def converse(sides: tuple[tuple[End, Any], tuple[End, Any]]) -> None:
 
 
 @pytest.mark.parametrize("active", [0, 1], ids=["passive", "active"])
-@pytest.mark.parametrize("name", [name for name, each in FAULTS.items() if each.role == "cm"])
+@pytest.mark.parametrize("name", [name for name, each in FUZZED.items() if each.role == "cm"])
 def test_connection_is_made_and_ended_under_each_fault_of_its_management(
     name: str, active: int
 ) -> None:
-    copied = copy(PRIVATE, FAULTS[name])
-    right, wrong = End(ORIGINAL, "a", "10.0.0.1", 1), End(copied, "b", "10.0.0.2", 2)
-    managers = connection_manager(ORIGINAL, right, 1), connection_manager(copied, wrong, 2)
+    modules = copied(FUZZED[name])
+    right, wrong = End(ORIGINAL, "a", "10.0.0.1", 1), End(modules, "b", "10.0.0.2", 2)
+    managers = connection_manager(ORIGINAL, right, 1), connection_manager(modules, wrong, 2)
     sides = (right, managers[0]), (wrong, managers[1])
     (asking, client), (asked, server) = sides[::-1] if active else sides
 
@@ -456,7 +379,7 @@ NARROW: dict[str, list[Packet]] = {
 @pytest.mark.parametrize("name", NARROW)
 def test_narrow_fault_shows_in_the_last_packet(name: str) -> None:
     connection = Connection()
-    target = planted(FAULTS[name]).Emulation(connection)
+    target = copied(FUZZED[name])["ibwire.fuzz.targets.emulated_device"].Emulation(connection)
     duel = Duel(
         Binding(PEER_ADDRESS, ADDRESS),
         ibwire.fuzz.targets.emulated_device.Emulation(connection),
