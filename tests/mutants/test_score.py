@@ -97,9 +97,7 @@ def test_a_trial_gives_up_at_the_cap_and_not_before() -> None:
 
 
 def test_a_saved_case_that_shows_nothing_does_not_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "mutants.score.from_json", lambda text: replace(from_json(text), steps=())
-    )
+    monkeypatch.setattr("mutants.score.from_json", lambda text: replace(from_json(text), steps=()))
     target = copied(FUZZED[EASY])["ibwire.fuzz.targets.emulated_device"].Emulation
 
     found = trial(target, "responder", GENERATORS["stateful"](1, "responder"), 2000)
