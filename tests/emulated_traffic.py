@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ibwire.base.node import OPEN, Frame, Grant, Node
 from ibwire.base.units import GBPS, US, S, Time
 from ibwire.capture import open_capture
-from ibwire.connections.connection import Observer
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.events import Observer
+from ibwire.connections.summary import Summary
 from ibwire.dissect import Columns
 from ibwire.fabric.sim import Simulator
 from ibwire.rc.connect import connect

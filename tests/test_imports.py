@@ -120,12 +120,7 @@ CIRCLES: list[set[str]] = [
         "ibwire.verbs.pd",
         "ibwire.verbs.wr",
     },
-    {
-        "ibwire.connections.connection",
-        "ibwire.connections.dialogue",
-        "ibwire.connections.half",
-        "ibwire.connections.responses",
-    },
+    {},
 ]
 """Files that import each other, also if only for types: this list only shrinks."""
 

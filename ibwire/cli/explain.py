@@ -18,8 +18,10 @@ from ibwire.capture import open_capture
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import QueuePairNumber
-from ibwire.connections.connection import Connection, Observer
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.connection import Connection
+from ibwire.connections.events import Observer
+from ibwire.connections.summary import Summary
 from ibwire.diagnosis.ranking import interest, summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story

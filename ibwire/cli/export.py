@@ -14,7 +14,7 @@ from ibwire.capture import CaptureReader, open_capture
 from ibwire.capture.annotate import Comments, annotate
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
-from ibwire.connections.events import Event
+from ibwire.connections.events import FlowEvent
 from ibwire.dissect import Columns
 from ibwire.report import remarks
 from ibwire.rules.conformance import Conformance
@@ -156,7 +156,7 @@ class _Judge(Conformance):
         super().__init__()
         self._comments = comments
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         super().event(event)
         for number, text in remarks.of_event(event):
             self._comments.add(number, PREFIX + text)

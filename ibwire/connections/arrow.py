@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.connections import packets
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Event, EventKind, Message
+from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.flow import FlowKey, Flows
 from ibwire.connections.tables import (
     CONNECTIONS,
@@ -232,14 +232,14 @@ class TableFile:
 
 
 class Exporter:
-    """An observer that writes events and messages to files as they are told."""
+    """An observer that writes events and messages to files."""
 
     def __init__(self, source: str, messages: TableFile, events: TableFile) -> None:
         self._source = source
         self._messages = messages
         self._events = events
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         """Append an event."""
         self._events.add(_event_row(self._source, event))
 
@@ -248,13 +248,13 @@ class Exporter:
         self._messages.add(_message_row(self._source, message))
 
 
-def _event_row(source: str, event: Event) -> tuple[object, ...]:
+def _event_row(source: str, event: FlowEvent) -> tuple[object, ...]:
     values = {name: getattr(event, name) for name in EVENTS.names if name != "file"} | {
         "file": source
     }
-    if event.kind is EventKind.LOSS:
+    if event.kind is FlowEventKind.LOST:
         values["opcode"] = None
-    if event.kind not in (EventKind.NAK, EventKind.RNR_NAK):
+    if event.kind not in (FlowEventKind.NAK, FlowEventKind.RNR_NAK):
         values["code"] = None
     values["cause_number"] = event.cause_number or None
     values["last_number"] = event.last_number or event.number
@@ -263,7 +263,8 @@ def _event_row(source: str, event: Event) -> tuple[object, ...]:
 
 def _message_row(source: str, message: Message) -> tuple[object, ...]:
     done = message.acked_number > 0
-    values = {name: getattr(message, name, None) for name in MESSAGES.names} | {
+    computed = "file", "latency_ns"
+    values = {name: getattr(message, name) for name in MESSAGES.names if name not in computed} | {
         "file": source,
         "acked_number": message.acked_number if done else None,
         "acked_ns": message.acked_ns if done else None,

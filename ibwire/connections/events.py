@@ -4,40 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
+
+from ibwire.connections.packets import TransportPacket
 
 
-class EventKind(StrEnum):
-    """What an event is; `Event` says which of its fields each kind fills."""
+class FlowEventKind(StrEnum):
+    """What an event is; the kinds name the fields of `FlowEvent` that they fill."""
 
-    LOSS = "loss"
+    LOST = "lost"
     """Packets were never seen here: `psn` to `last_psn`, `count` packets as far as known."""
-    LATE = "late"
-    """A packet came after others that were sent later (reordering)."""
-    COPY = "copy"
-    """The same packet once more, without having been sent again; `cause_number` is the first."""
-    RESEND = "resend"
-    """Requests were sent again, `psn` to `last_psn`, `count` packets; `cause` says why,
-    `cause_number` is the packet that made it so, `delay_ns` what passed since it."""
-    REPLAY = "replay"
-    """READ responses or an ATOMIC ACK were sent again, because they were asked for again."""
+    REORDERED = "reordered"
+    """A packet arrived after others that were sent later."""
+    DUPLICATE = "duplicate"
+    """The same packet once more, not sent again by its sender; `cause_number` is the first."""
+    RETRANSMISSION = "retransmission"
+    """Requests were retransmitted, `psn` to `last_psn`, `count` packets; `cause` says why,
+    `cause_number` is the packet that shows the cause, `delay_ns` the time since it."""
     NAK = "nak"
     """A NAK; `code` is the syndrome byte, `psn` the PSN that it names."""
     RNR_NAK = "rnr_nak"
     """A receiver-not-ready NAK; `code` is the syndrome byte, `delay_ns` how long to wait."""
-    DAMAGED = "damaged"
+    ICRC_BAD = "icrc_bad"
     """A packet with a wrong ICRC."""
-    MARKED = "marked"
+    ECN_CE = "ecn_ce"
     """A packet with the CE mark (congestion experienced)."""
     CNP = "cnp"
     """A congestion notification packet."""
-    GIVEN_UP = "given_up"
-    """The requester stopped sending again; `cause` is the limit: `retries` or `rnr_retries`."""
+    RETRY_EXCEEDED = "retry_exceeded"
+    """The requester stopped retransmitting; `cause` is the limit: `retries` or `rnr_retries`."""
     RESTART = "restart"
     """PSNs jumped to `psn`: the queue pair was reset, or its number used again."""
 
 
 class Cause(StrEnum):
-    """Why requests were sent again, or a limit was reached."""
+    """Why requests were retransmitted, or which limit was reached."""
 
     NAK = "nak"
     """The responder named the first PSN that it missed."""
@@ -46,26 +47,26 @@ class Cause(StrEnum):
     IMPLIED_NAK = "implied_nak"
     """A later response passed over an unanswered READ or ATOMIC (IBA 9.7.5.2.8)."""
     READ_GAP = "read_gap"
-    """Responses were missing in a READ, which was asked for again from there on."""
+    """Responses of a READ were missing, which was retried from there on."""
     TIMEOUT = "timeout"
-    """Nothing was heard for the ACK timeout."""
-    ANSWER_LOST = "answer_lost"
+    """No response arrived within the ACK timeout."""
+    ACK_LOST = "ack_lost"
     """It had been acknowledged here: the ACK was lost behind this point, or a timer was stale."""
     RETRIES = "retries"
     RNR_RETRIES = "rnr_retries"
     UNKNOWN = "unknown"
-    """Nothing in this capture says why."""
+    """Nothing in this capture shows why."""
 
 
 @dataclass(slots=True)
-class Event:
+class FlowEvent:
     """Something that happened to a connection."""
 
-    kind: EventKind
+    kind: FlowEventKind
     connection: int
     """Number of the connection."""
     direction: int
-    """Of the packets that it is about: 0 from end 0 to end 1, 1 back."""
+    """Of the packets that it is about: 0 from end 0 to end 1, 1 the other way."""
     number: int
     """Of the packet that shows it; the first of several."""
     time_ns: int
@@ -80,6 +81,29 @@ class Event:
     code: int = 0
     last_number: int = 0
     """Of the last packet, for kinds that are about several."""
+
+    @classmethod
+    def of_packet(
+        cls,
+        packet: TransportPacket,
+        *,
+        kind: FlowEventKind,
+        connection: int,
+        direction: int,
+        cause_number: int = 0,
+    ) -> FlowEvent:
+        """An event that one packet shows by itself."""
+        return cls(
+            kind=kind,
+            connection=connection,
+            direction=direction,
+            number=packet.number,
+            time_ns=packet.time_ns,
+            psn=packet.psn,
+            last_psn=packet.psn,
+            opcode=packet.opcode,
+            cause_number=cause_number,
+        )
 
 
 @dataclass(slots=True)
@@ -101,7 +125,17 @@ class Message:
     first_ns: int
     last_ns: int
     acked_number: int = 0
-    """Of the response that completes it; 0 when there was none."""
+    """Of the response that completes it; 0 without one."""
     acked_ns: int = 0
-    resent: int = 0
-    """Request packets of it that were sent again."""
+    retransmitted_packets: int = 0
+    """Request packets of it that were retransmitted."""
+
+
+class Observer(Protocol):
+    """Receives events and messages while a capture is analysed."""
+
+    def event(self, event: FlowEvent) -> None:
+        """Something happened; a run of packets is reported when it is over."""
+
+    def message(self, message: Message) -> None:
+        """A message is complete and acknowledged, or was abandoned."""

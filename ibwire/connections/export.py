@@ -9,9 +9,9 @@ from typing import Any
 
 from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader, open_capture
+from ibwire.connections.analysis import Analysis
 from ibwire.connections.arrow import Exporter, PacketBatches, Places, TableFile, connection_rows
 from ibwire.connections.arrow import places_of as _places_of
-from ibwire.connections.summary import Analysis
 from ibwire.connections.tables import CONNECTIONS, EVENTS, MESSAGES, PACKETS, TABLES
 from ibwire.dissect import Columns
 

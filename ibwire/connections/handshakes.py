@@ -187,7 +187,7 @@ class Agreements:
         self._exchanges: OrderedDict[_Key, _Exchange] = OrderedDict()
         self._conversations: OrderedDict[_Ends, _Conversation] = OrderedDict()
         self._heard: OrderedDict[tuple[_Ends, int, int, int | None], None] = OrderedDict()
-        """Direction, QPN and PSN of lines: perftest says the same ones many times."""
+        """Direction, QPN and PSN of lines: perftest sends the same ones many times."""
         self._begun: OrderedDict[int, None] = OrderedDict()
         """Hashes of TCP connections that were seen from their beginning."""
 

@@ -1,7 +1,7 @@
-"""What tells a copy of a packet from one that was sent again, and what was overtaken from both.
+"""Distinguishes duplicates from retransmitted and reordered packets, by IP identification.
 
-IPv4 has an identification, which some senders count up by one a packet (Linux rxe
-does, over all its queue pairs); others leave it at 0. Where it counts, it decides.
+Some senders count up the identification of IPv4 by one a packet (Linux rxe does, over
+all its queue pairs); others leave it at 0. Where it counts up, it decides.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections.packets import Rows, Seen
+from ibwire.connections.packets import Rows, TransportPacket
 
 KEEP = 64
-"""Newest packets of a kind that are remembered, to know a copy of them."""
-COPY_NS = 100_000
-"""What comes again sooner, unasked, is a copy when there is no IP identification to tell: an
-ACK timer lasts longer, and the second copy of a mirror follows the first."""
+"""Newest packets of a kind that are remembered, to recognise their duplicates."""
+DUPLICATE_NS = 100_000
+"""Without IP identifications, a packet that arrives again sooner than this and without a cause
+is a duplicate: an ACK timer lasts longer, and a mirror sends its copies close together."""
 REORDER_IDS = 1024
-"""How far back the IP identification of a packet lies that was overtaken."""
+"""The IP identification of a reordered packet is at most so far back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,10 +34,10 @@ class Identity:
     newest: dict[int, int] = field(default_factory=dict)
     """ICRC by identification, of the newest packets."""
 
-    def note(self, packet: Seen) -> int:
+    def note(self, packet: TransportPacket) -> int:
         """Remember a packet; returns how many identifications it has passed over.
 
-        -1 when it was one of those.
+        -1 when it has one of the identifications that were passed over.
         """
         ip_id = packet.ip_id
         if ip_id < 0:
@@ -55,7 +55,7 @@ class Identity:
         return skipped
 
     def note_many(self, ip_id: npt.NDArray[np.int32], icrc: npt.NDArray[np.uint32]) -> int:
-        """Remember (n,) packets of which none was overtaken: all alike, or each ahead.
+        """Remember (n,) packets in order: all identifications the same, or each ahead.
 
         Returns how many identifications they have passed over.
         """
@@ -77,51 +77,53 @@ class Identity:
             del self.newest[next(iter(self.newest))]
 
     def _precedes_all(self, ip_id: int) -> bool:
-        """Whether a packet was overtaken by the first that was seen."""
+        """Whether a packet was sent before the first that was seen."""
         return 0 < (self.first - ip_id & 0xFFFF) < REORDER_IDS
 
-    def unseen(self, one: Seen, other: Seen) -> set[int]:
-        """Identifications between those of two packets that belong to none that was seen.
+    def unseen(self, one: TransportPacket, other: TransportPacket) -> set[int]:
+        """Identifications between those of two packets that belong to no packet seen.
 
-        None when the other was overtaken by the first.
+        Empty when the other was overtaken by the first.
         """
         step = other.ip_id - one.ip_id & 0xFFFF
         step = min(step, REORDER_IDS) if step <= 0x10000 - REORDER_IDS else 0
         return {one.ip_id + each & 0xFFFF for each in range(1, step)}.difference(self.newest)
 
-    def is_overtaken(self, packet: Seen, otherwise: bool) -> bool:
+    def is_overtaken(self, packet: TransportPacket, *, otherwise: bool) -> bool:
         """Whether a packet was sent before what was seen last.
 
-        otherwise: the answer where identifications do not count up.
+        otherwise: the result where identifications do not count up.
         """
         if self.counts_up and packet.ip_id >= 0:
             return 0 < (self.high - packet.ip_id & 0xFFFF) < REORDER_IDS
         return otherwise
 
-    def is_copy(self, packet: Seen, before: Seen | None, has_cause: bool) -> bool:
-        """Whether this is the same packet as one before, and not one that was sent again.
+    def is_duplicate(
+        self, packet: TransportPacket, before: TransportPacket | None, *, has_cause: bool
+    ) -> bool:
+        """Whether this is the same packet as an earlier one, and was not retransmitted.
 
         before: the newest of the same PSN. has_cause: something may have made the
-        sender send it again.
+        sender retransmit it.
         """
         if self.counts_up and packet.ip_id >= 0:
             return self.newest.get(packet.ip_id) == packet.icrc
         if before is None or has_cause:
             return False
         same = before.icrc == packet.icrc and before.opcode == packet.opcode
-        return same and packet.time_ns - before.time_ns < COPY_NS
+        return same and packet.time_ns - before.time_ns < DUPLICATE_NS
 
 
 @dataclass(slots=True, eq=False)
 class Recent:
     """The newest packets of a kind, by PSN (unwrapped)."""
 
-    _packets: dict[int, Seen] = field(default_factory=dict)
+    _packets: dict[int, TransportPacket] = field(default_factory=dict)
     _psn: list[int] = field(default_factory=list)
     _rows: Rows | None = None
-    """Newest packets that nobody has asked for yet, so that they stay arrays."""
+    """Newest packets that were not looked up yet, so that they stay arrays."""
 
-    def add(self, psn: int, packet: Seen) -> None:
+    def add(self, psn: int, packet: TransportPacket) -> None:
         """Remember a packet."""
         self._unpack()
         self._put(psn, packet)
@@ -130,35 +132,35 @@ class Recent:
         """Remember the packets at these positions of the rows."""
         if len(at) < KEEP:
             self._unpack()
-            for number, packet in zip(psn.tolist(), rows.take(at).seen(), strict=True):
+            for number, packet in zip(psn.tolist(), rows.take(at).packets(), strict=True):
                 self._put(number, packet)
             return
         self._packets = {}
         self._psn = psn[-KEEP:].tolist()
         self._rows = rows.take(at[-KEEP:])
 
-    def get(self, psn: int) -> Seen | None:
+    def get(self, psn: int) -> TransportPacket | None:
         """The newest packet of this PSN."""
         self._unpack()
         return self._packets.get(psn)
 
     @property
-    def newest(self) -> Seen | None:
-        """The one that was added last."""
+    def last_added(self) -> TransportPacket | None:
+        """The packet that was added last."""
         self._unpack()
         return self._packets[next(reversed(self._packets))] if self._packets else None
 
-    def all(self) -> dict[int, Seen]:
+    def all(self) -> dict[int, TransportPacket]:
         """All of them by PSN, oldest first."""
         self._unpack()
         return self._packets
 
     def _unpack(self) -> None:
         if self._rows is not None:
-            self._packets = dict(zip(self._psn, self._rows.seen(), strict=True))
+            self._packets = dict(zip(self._psn, self._rows.packets(), strict=True))
             self._rows = None
 
-    def _put(self, psn: int, packet: Seen) -> None:
+    def _put(self, psn: int, packet: TransportPacket) -> None:
         self._packets.pop(psn, None)
         self._packets[psn] = packet
         if len(self._packets) > KEEP:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.capture import open_capture
-from ibwire.connections.connection import Observer
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.events import Observer
+from ibwire.connections.summary import Summary
 from ibwire.dissect import Columns
 
 

@@ -1,13 +1,16 @@
-"""A message that is not completed yet."""
+"""Messages that are not completed yet, and how their request packets are put together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ibwire.connections.opcode_sets import ANSWERED, ENDS, READ, STARTS, VERB
+from ibwire.connections.packets import TransportPacket
+
 
 @dataclass(slots=True)
-class Open:
-    """A message under way. PSNs are unwrapped."""
+class OpenMessage:
+    """A message that is not completed. PSNs are unwrapped."""
 
     verb: str
     first: int
@@ -20,17 +23,80 @@ class Open:
     first_ns: int
     last_number: int
     last_ns: int
-    awaits: int = -1
-    """For READs and atomics: the PSN of the next response. -1: an ACK will do."""
+    next_response: int = -1
+    """For READs and atomics: the PSN of the next response. -1: any ACK completes it."""
     dma_len: int = 0
-    resent: int = 0
+    retransmitted: int = 0
+    """Request packets of it that were retransmitted."""
     is_read: bool = False
     has_start: bool = True
     """Its first packet has been seen."""
     is_doubtful: bool = False
-    """It was asked for again, and not because it had been refused: nobody knows whether
-    responses that were not seen until then had been sent."""
+    """It was retransmitted without a NAK: responses that were not seen until then may have
+    been sent."""
 
     def is_followed_by(self, psn: int, verb: str) -> bool:
-        """Whether a packet that starts no message goes on with this one."""
+        """Whether a packet that starts no message belongs to this one."""
         return self.last + 1 == psn and not self.is_whole and self.verb == verb
+
+
+def add_request(
+    messages: list[OpenMessage], packet: TransportPacket, *, psn: int, span: int
+) -> None:
+    """Put a request, seen for the first time, into its message.
+
+    messages: oldest first. span: PSNs that the request takes.
+    """
+    opcode = packet.opcode
+    last = messages[-1] if messages else None
+    if last is None or psn > last.last:
+        if last is None or opcode in STARTS or not last.is_followed_by(psn, VERB[opcode]):
+            messages.append(_message_of(packet, psn, span))
+            return
+        last.size += packet.size
+        last.last, last.last_number, last.last_ns = psn, packet.number, packet.time_ns
+        last.is_whole = opcode in ENDS
+        return
+    at = sum(1 for each in messages if each.first < psn)
+    messages.insert(at, _message_of(packet, psn, span))
+    _join(messages, at)
+    if at:
+        _join(messages, at - 1)
+
+
+def _message_of(packet: TransportPacket, psn: int, span: int) -> OpenMessage:
+    """A message of which this is the only packet so far."""
+    opcode = packet.opcode
+    message = OpenMessage(
+        verb=VERB[opcode],
+        first=psn,
+        last=psn,
+        is_whole=opcode in ENDS,
+        size=packet.size,
+        first_number=packet.number,
+        first_ns=packet.time_ns,
+        last_number=packet.number,
+        last_ns=packet.time_ns,
+        has_start=opcode in STARTS,
+    )
+    if opcode in ANSWERED:
+        message.next_response = psn
+        if opcode in READ:
+            message.is_read = True
+            message.dma_len = message.size = packet.dma_len
+            message.last = psn + span - 1
+    return message
+
+
+def _join(messages: list[OpenMessage], at: int) -> None:
+    """Make one message of two that a request between them has connected."""
+    if at + 1 >= len(messages):
+        return
+    one, other = messages[at], messages[at + 1]
+    if not other.has_start and one.is_followed_by(other.first, other.verb):
+        one.last, one.is_whole = other.last, other.is_whole
+        one.last_number, one.last_ns = other.last_number, other.last_ns
+        one.size += other.size
+        one.retransmitted += other.retransmitted
+        one.first_ns = min(one.first_ns, other.first_ns)
+        del messages[at + 1]

@@ -1,4 +1,4 @@
-"""The transport packets of a capture as narrow arrays: what the analysis needs of each, no more."""
+"""The transport packets of a capture as arrays of the fields that the analysis needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ibwire_layers.packet import CrcStatus
 from ibwire_layers.schema import Header
 
 
-class Seen(NamedTuple):
+class TransportPacket(NamedTuple):
     """One transport packet."""
 
     number: int
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
     marked: bool
     """CE: congestion experienced."""
     damaged: bool
-    """The ICRC is wrong: the receiver will drop the packet, whatever it says."""
+    """The ICRC is wrong: the receiver drops the packet."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -72,13 +72,13 @@ _TYPES = {
     "opcode": np.uint8,
     **dict.fromkeys(("ack_req", "marked", "damaged"), np.bool_),
 }
-ROW = np.dtype([(name, _TYPES[name]) for name in Seen._fields], align=True)
+ROW = np.dtype([(name, _TYPES[name]) for name in TransportPacket._fields], align=True)
 """One packet in an array; wide fields first, so that all are aligned."""
 _BYTES = np.dtype(f"V{ROW.itemsize}")
 
 
 class Rows:
-    """n transport packets; `rows.psn` and the like are arrays (n,) of the fields of `Seen`."""
+    """n transport packets; `rows.psn` and the other fields of `TransportPacket` are arrays (n,)."""
 
     __slots__ = ("_data",)
 
@@ -104,9 +104,9 @@ class Rows:
         # As plain bytes, which is twenty times as fast as field by field.
         return Rows(self._data.view(_BYTES)[rows].view(ROW))
 
-    def seen(self) -> list[Seen]:
+    def packets(self) -> list[TransportPacket]:
         """The packets one by one."""
-        return list(map(Seen._make, self._data.tolist()))
+        return list(map(TransportPacket._make, self._data.tolist()))
 
     @property
     def first(self) -> tuple[int, int]:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ibwire.connections.flow import FlowKey
-from ibwire.connections.kinds import ACKNOWLEDGE, ANSWERED, RESPONSES
-from ibwire.connections.packets import Rows, Seen
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, RESPONSES
+from ibwire.connections.packets import Rows, TransportPacket
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import distance
 
@@ -48,9 +48,9 @@ class Candidate(NamedTuple):
 
     flow: int
     key: FlowKey
-    requests: Sequence[Seen]
+    requests: Sequence[TransportPacket]
     """Some of those seen so far, the oldest first."""
-    responses: Sequence[Seen]
+    responses: Sequence[TransportPacket]
 
     @property
     def port(self) -> int:
@@ -71,14 +71,14 @@ class Pair(NamedTuple):
 def candidate(flow: int, key: FlowKey, rows: Rows) -> Candidate:
     """A flow with its first packets."""
     if len(rows) <= INDEXED:
-        good = [packet for packet in rows.seen() if not packet.damaged]
+        good = [packet for packet in rows.packets() if not packet.damaged]
         asked = [p for p in good if p.opcode not in RESPONSES and p.opcode != OpCode.CNP]
         return Candidate(flow, key, asked, [p for p in good if p.opcode in RESPONSES][:ASKED])
     is_response = _IS_RESPONSE[rows.opcode]
     requests = np.flatnonzero(~is_response & (rows.opcode != OpCode.CNP) & ~rows.damaged)
     responses = np.flatnonzero(is_response & ~rows.damaged)
     return Candidate(
-        flow, key, rows.take(requests[:INDEXED]).seen(), rows.take(responses[:ASKED]).seen()
+        flow, key, rows.take(requests[:INDEXED]).packets(), rows.take(responses[:ASKED]).packets()
     )
 
 

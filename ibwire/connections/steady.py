@@ -1,27 +1,29 @@
-"""Traffic in which nothing goes wrong, many packets of a connection at once.
+"""Regular traffic, many packets of a connection at once.
 
-`advance` takes as many packets as are regular: every request is the next, every
-message in order, every response new and to what was asked, the ICRCs good. They
-change the state of the connection just as if `Connection.take` had been given
-them one by one; a test holds the two to the same state. What is not regular is
-left to that.
+`advance` takes as many packets as are regular: every request has the next PSN, every
+message is in order, every response is new and answers a request, and the ICRCs are
+right. They change the trackers as if `ConnectionTracker.take` had taken them one by
+one; tests hold the two to the same results. Packets that are not regular are left to
+that. Regular traffic leaves the states of both ends as they are: the requester
+IN_SEQUENCE, the responder ACCEPTING or FAILED.
 
-Positions are indices into the rows at hand; PSNs are unwrapped as in `half`.
+Positions are indices into the rows at hand; PSNs are unwrapped as in `tracker`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.connections.connection import Connection, Direction
-from ibwire.connections.events import EventKind
-from ibwire.connections.half import LIMIT, MTUS, Half
+from ibwire.connections.connection import MTUS, Connection
+from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.counts import DirectionCounts
+from ibwire.connections.events import FlowEventKind
 from ibwire.connections.identity import REORDER_IDS, Identity
-from ibwire.connections.kinds import (
+from ibwire.connections.opcode_sets import (
     ACKNOWLEDGE,
     ANSWERED,
     ENDS,
@@ -31,18 +33,19 @@ from ibwire.connections.kinds import (
     STARTS,
     VERB,
 )
-from ibwire.connections.open_message import Open
+from ibwire.connections.open_message import OpenMessage
 from ibwire.connections.packets import Rows
+from ibwire.connections.tracker import LIMIT, RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import INVALID_CREDITS
 
 LONGEST = 1 << 24
-"""Bytes of a READ from which on it is left to be followed by itself."""
+"""A READ of more bytes than this is not regular."""
 REACH = 1 << 22
-"""PSNs that are followed at once: half as many as tell ahead from behind."""
+"""PSNs that are followed at once: half as many as distinguish ahead from behind."""
 LEAST = 48
-"""Packets from which on this is faster than one by one."""
+"""From so many packets on this is faster than one by one."""
 
 Index = npt.NDArray[np.int64]
 
@@ -63,85 +66,87 @@ for _opcode, _verb in VERB.items():
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The requests and responses of one half among the rows."""
+class _Exchange:
+    """The requests of one end and the responses to them among the rows."""
 
-    half: Half
+    tracker: RequestTracker
     requests: Index
     """Positions."""
     responses: Index
     psn: Index
     """(requests,) unwrapped."""
     span: Index
-    """(requests,) PSNs that each takes."""
+    """(requests,) how many PSNs each takes."""
     answers: Index
     """(responses,) unwrapped PSNs."""
 
-    def upto(self, end: int) -> _Asked:
-        """What lies before a position."""
+    def upto(self, end: int) -> _Exchange:
+        """The part before a position."""
         requests = int(np.searchsorted(self.requests, end))
         responses = int(np.searchsorted(self.responses, end))
-        return _Asked(
-            self.half,
-            self.requests[:requests],
-            self.responses[:responses],
-            self.psn[:requests],
-            self.span[:requests],
-            self.answers[:responses],
+        return replace(
+            self,
+            requests=self.requests[:requests],
+            responses=self.responses[:responses],
+            psn=self.psn[:requests],
+            span=self.span[:requests],
+            answers=self.answers[:responses],
         )
 
 
-def advance(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
+def advance(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
     """Take the regular packets at the beginning of these rows; returns how many.
 
     direction: (n,) which end sent each.
     """
+    connection = pair.connection
     if connection.service is Service.UD:
-        return _datagrams(connection, rows, direction)
+        return _datagrams(pair, rows, direction)
     if connection.service not in (Service.RC, Service.XRC):
         return 0
-    if not all(half.is_calm for half in connection.halves):
+    if not all(tracker.is_regular for tracker in pair.requests):
         return 0
     end = _plain(connection, rows, direction)
     if end < LEAST:
         return 0
     opcode = rows.opcode[:end]
     is_response, is_cnp = _IS_RESPONSE[opcode], opcode == OpCode.CNP
-    halves = []
-    for half in connection.halves:
-        mine = direction[: len(opcode)] == half.end
+    exchanges = []
+    for tracker in pair.requests:
+        mine = direction[: len(opcode)] == tracker.end
         requests = np.flatnonzero(mine & ~is_response & ~is_cnp)
         responses = np.flatnonzero(~mine & is_response)
-        if half.next is None:
+        if tracker.next is None:
             end = min([end, *requests[:1].tolist(), *responses[:1].tolist()])
         else:
-            asked = _unwrap(half, rows, requests, responses)
-            end = min(end, _regular(asked, rows))
-            halves.append(asked)
+            exchange = _unwrap(tracker, rows, requests, responses)
+            end = min(end, _regular(exchange, rows))
+            exchanges.append(exchange)
     if end < LEAST:
         return 0
     for index in (0, 1):
-        _count(connection, index, rows, direction[:end] == index)
-    for asked in halves:
-        _follow(connection, asked.upto(end), rows)
+        _count(pair, index, rows, direction[:end] == index)
+    for exchange in exchanges:
+        _follow(exchange.upto(end), rows)
     return end
 
 
-def _datagrams(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
+def _datagrams(pair: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
     """Count the datagrams before the first that is damaged."""
+    connection = pair.connection
     end = _or(_first(rows.damaged), len(rows))
     for index, identity in enumerate(connection.identities):
         at = np.flatnonzero(direction[:end] == index)
         end = min(end, _even_ids(identity, rows.ip_id[at], at, end))
     for index, counts in enumerate(connection.directions):
         mine = direction[:end] == index
-        _count(connection, index, rows, mine)
+        _count(pair, index, rows, mine)
         _count_messages(counts, rows.opcode[:end][mine])
         counts.message_bytes += int(rows.size[:end][mine].sum(dtype=np.int64))
     return end
 
 
-def _count_messages(counts: Direction, opcode: npt.NDArray[np.uint8]) -> None:
+def _count_messages(counts: DirectionCounts, opcode: npt.NDArray[np.uint8]) -> None:
     ends = np.bincount(opcode, minlength=256)
     for each in np.flatnonzero(ends * _IS_END).tolist():
         counts.count_message(VERB[each], int(ends[each]))
@@ -156,7 +161,7 @@ def _first(irregular: npt.NDArray[np.bool_], at: Index | None = None) -> int | N
 
 
 def _plain(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8]) -> int:
-    """How many rows at the beginning are free of what one packet alone shows to be irregular."""
+    """How many rows at the beginning show nothing irregular, each packet by itself."""
     opcode = rows.opcode
     odd = rows.damaged | (_IS_RESPONSE[opcode] & (rows.syndrome >= 0x20))
     mtu = connection.mtu or 0
@@ -170,7 +175,7 @@ def _plain(connection: Connection, rows: Rows, direction: npt.NDArray[np.uint8])
 
 
 def _even_ids(identity: Identity, ip_id: npt.NDArray[np.int32], at: Index, end: int) -> int:
-    """Where the IP identifications stop to be all alike, or to go up."""
+    """Position up to which the IP identifications are all the same, or all go up."""
     if not len(ip_id):
         return end
     if identity.high < 0 <= ip_id[0]:
@@ -181,34 +186,41 @@ def _even_ids(identity: Identity, ip_id: npt.NDArray[np.int32], at: Index, end: 
     return _or(_first(backward, at), end)
 
 
-def _unwrap(half: Half, rows: Rows, requests: Index, responses: Index) -> _Asked:
+def _unwrap(tracker: RequestTracker, rows: Rows, requests: Index, responses: Index) -> _Exchange:
     opcode = rows.opcode[requests]
-    mtu = half.connection.mtu or MTUS[-1]
+    mtu = tracker.connection.mtu or MTUS[-1]
     span = np.ones(len(requests), np.int64)
     reads = _IS_READ[opcode]
     if reads.any():
         wanted = -(-rows.dma_len[requests[reads]].astype(np.int64) // mtu)
         span[reads] = np.maximum(wanted, 1)
-    assert half.next is not None
-    psn = half.next + np.cumsum(span) - span
-    step = (rows.psn[responses].astype(np.int64) - half.next + HALF & MASK) - HALF
-    return _Asked(half, requests, responses, psn, span, half.next + step)
+    assert tracker.next is not None
+    psn = tracker.next + np.cumsum(span) - span
+    step = (rows.psn[responses].astype(np.int64) - tracker.next + HALF & MASK) - HALF
+    return _Exchange(
+        tracker=tracker,
+        requests=requests,
+        responses=responses,
+        psn=psn,
+        span=span,
+        answers=tracker.next + step,
+    )
 
 
-def _regular(asked: _Asked, rows: Rows) -> int:
-    """Up to which position requests and responses are what comes next."""
-    half, requests, responses = asked.half, asked.requests, asked.responses
+def _regular(exchange: _Exchange, rows: Rows) -> int:
+    """Position up to which requests and responses are the next in sequence."""
+    tracker, requests, responses = exchange.tracker, exchange.requests, exchange.responses
     end = len(rows)
     opcode = rows.opcode[requests]
     psn = rows.psn[requests]
-    odd = (asked.psn & MASK) != psn
-    odd |= asked.psn - half.next > REACH  # type: ignore[operator]
+    odd = (exchange.psn & MASK) != psn
+    odd |= exchange.psn - tracker.next > REACH  # type: ignore[operator]
     verb = _VERB_OF[opcode]
     start = _IS_START[opcode]
     whole = np.ones(len(requests), np.bool_)
     same = np.ones(len(requests), np.bool_)
     if len(requests):
-        last = half.messages[-1] if half.messages else None
+        last = tracker.messages[-1] if tracker.messages else None
         whole[1:] = _IS_END[opcode[:-1]]
         whole[0] = last is None or last.is_whole
         same[1:] = verb[1:] == verb[:-1]
@@ -218,20 +230,20 @@ def _regular(asked: _Asked, rows: Rows) -> int:
     end = min(end, _or(_first(odd, requests), end))
     if not len(responses):
         return end
-    answers = asked.answers
-    odd = np.diff(answers, prepend=half.acked) <= 0
-    # Asked for before: the number of requests that came first, and the PSN behind them.
+    answers = exchange.answers
+    odd = np.diff(answers, prepend=tracker.acked) <= 0
+    # The number of requests before each response, and the PSN after them.
     before = np.searchsorted(requests, responses)
-    behind = np.concatenate([[half.next], asked.psn + asked.span])[before]
+    behind = np.concatenate([[tracker.next], exchange.psn + exchange.span])[before]
     odd |= answers >= behind
-    wanted = _wanted(asked, opcode)
+    wanted = _wanted(exchange, opcode)
     is_answer = ~_IS_ACKNOWLEDGE[rows.opcode[responses]]
     given = np.cumsum(is_answer)
     expected = np.full(len(responses), -1, np.int64)
     known = is_answer & (given <= len(wanted))
     expected[known] = wanted[given[known] - 1]
     odd |= is_answer & (answers != expected)
-    # No ACK passes over a READ that is not answered in full.
+    # No ACK acknowledges beyond a READ that is not answered in full.
     odd |= np.searchsorted(wanted, answers, side="right") > given
     return min(end, _or(_first(odd, responses), end))
 
@@ -240,21 +252,26 @@ def _or(found: int | None, otherwise: int) -> int:
     return otherwise if found is None else found
 
 
-def _wanted(asked: _Asked, opcode: npt.NDArray[np.uint8]) -> Index:
+def _wanted(exchange: _Exchange, opcode: npt.NDArray[np.uint8]) -> Index:
     """PSNs of all responses that READs and atomics wait for, in order."""
-    firsts = [m.awaits for m in asked.half.messages if 0 <= m.awaits <= m.last]
-    counts = [m.last + 1 - m.awaits for m in asked.half.messages if 0 <= m.awaits <= m.last]
+    firsts = [m.next_response for m in exchange.tracker.messages if 0 <= m.next_response <= m.last]
+    counts = [
+        m.last + 1 - m.next_response
+        for m in exchange.tracker.messages
+        if 0 <= m.next_response <= m.last
+    ]
     rows = np.flatnonzero(_IS_ANSWERED[opcode])
-    first = np.concatenate([np.array(firsts, np.int64), asked.psn[rows]])
-    count = np.concatenate([np.array(counts, np.int64), asked.span[rows]])
+    first = np.concatenate([np.array(firsts, np.int64), exchange.psn[rows]])
+    count = np.concatenate([np.array(counts, np.int64), exchange.span[rows]])
     total = int(count.sum())
     offset = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
     wanted: Index = np.repeat(first, count) + offset
     return wanted
 
 
-def _count(connection: Connection, index: int, rows: Rows, mine: npt.NDArray[np.bool_]) -> None:
-    """What `Connection.take` counts of every packet of a direction."""
+def _count(pair: ConnectionTracker, index: int, rows: Rows, mine: npt.NDArray[np.bool_]) -> None:
+    """What `ConnectionTracker.take` counts of every packet of a direction."""
+    connection = pair.connection
     counts = connection.directions[index]
     at = np.flatnonzero(mine)
     if not len(at):
@@ -268,108 +285,114 @@ def _count(connection: Connection, index: int, rows: Rows, mine: npt.NDArray[np.
         counts.first_ns = int(rows.time_ns[at[0]])
     counts.last_ns = int(rows.time_ns[at[-1]])
     counts.skipped_ids += connection.identities[index].note_many(rows.ip_id[at], rows.icrc[at])
-    if connection.observer is not None:
-        told = at[rows.marked[at] | (rows.opcode[at] == OpCode.CNP)]
-        for packet in rows.take(told).seen():
+    if pair.has_observer:
+        reported = at[rows.marked[at] | (rows.opcode[at] == OpCode.CNP)]
+        for packet in rows.take(reported).packets():
             if packet.marked:
-                connection.tell_one(EventKind.MARKED, index, packet)
+                pair.report_packet(FlowEventKind.ECN_CE, index, packet)
             if packet.opcode == OpCode.CNP:
-                connection.tell_one(EventKind.CNP, index, packet)
+                pair.report_packet(FlowEventKind.CNP, index, packet)
 
 
-def _follow(connection: Connection, asked: _Asked, rows: Rows) -> None:
-    """Move a half on by regular requests and responses."""
-    half, requests, responses = asked.half, asked.requests, asked.responses
+def _follow(exchange: _Exchange, rows: Rows) -> None:
+    """Change a tracker by regular requests and responses."""
+    tracker, requests, responses = exchange.tracker, exchange.requests, exchange.responses
     if not len(requests) and not len(responses):
         return
-    counts = connection.directions[half.end]
+    counts = tracker.connection.directions[tracker.end]
     newest = max([*requests[-1:].tolist(), *responses[-1:].tolist()])
-    half.last_ns = int(rows.time_ns[newest])
+    tracker.last_ns = int(rows.time_ns[newest])
     started = 0
     if len(requests):
-        acked = np.concatenate([[half.acked], asked.answers])[np.searchsorted(responses, requests)]
-        outstanding = int((asked.psn + asked.span - acked).max()) - 1
+        acked = np.concatenate([[tracker.acked], exchange.answers])[
+            np.searchsorted(responses, requests)
+        ]
+        outstanding = int((exchange.psn + exchange.span - acked).max()) - 1
         counts.max_outstanding = max(counts.max_outstanding, outstanding)
-        half.next = int(asked.psn[-1] + asked.span[-1])
-        half.requests.add_many(asked.psn, rows, requests)
+        tracker.next = int(exchange.psn[-1] + exchange.span[-1])
+        tracker.recent_requests.add_many(exchange.psn, rows, requests)
         _count_messages(counts, rows.opcode[requests])
-        started = _continue(asked, rows)
+        started = _continue(exchange, rows)
     if len(responses):
         given = rows.syndrome[responses]
         given = given[(given >= 0) & (given < INVALID_CREDITS)]
         if len(given):
-            counts.note_credits(int(given.min()), int(given.max()))
-        half.acked = int(asked.answers[-1])
-        half.attempts = 0
-        half.answers.add_many(asked.answers, rows, responses)
-    _complete(connection, asked, rows, started)
-    half.bound()
+            counts.note_credits(lowest=int(given.min()), highest=int(given.max()))
+        tracker.acked = int(exchange.answers[-1])
+        tracker.attempts = 0
+        tracker.recent_responses.add_many(exchange.answers, rows, responses)
+    _complete(exchange, rows, started)
+    tracker.limit()
 
 
-def _continue(asked: _Asked, rows: Rows) -> int:
-    """Add to the message under way; returns the index of the first request of another."""
-    half, requests = asked.half, asked.requests
+def _continue(exchange: _Exchange, rows: Rows) -> int:
+    """Add to the newest open message; returns the index of the first request of the next."""
+    tracker, requests = exchange.tracker, exchange.requests
     starts = np.flatnonzero(_IS_START[rows.opcode[requests]])
     first = int(starts[0]) if len(starts) else len(requests)
     if first:
-        message, last = half.messages[-1], requests[first - 1]
+        message, last = tracker.messages[-1], requests[first - 1]
         message.size += int(rows.size[requests[:first]].sum(dtype=np.int64))
-        message.last = int(asked.psn[first - 1])
+        message.last = int(exchange.psn[first - 1])
         message.last_number, message.last_ns = int(rows.number[last]), int(rows.time_ns[last])
         message.is_whole = bool(_IS_END[rows.opcode[last]])
     return first
 
 
-def _complete(connection: Connection, asked: _Asked, rows: Rows, first: int) -> None:
+def _complete(exchange: _Exchange, rows: Rows, first: int) -> None:
     """Complete the messages that are answered, and open those that are not.
 
     first: index of the request that starts the first new message.
     """
-    half, answers = asked.half, asked.answers
-    counts = connection.directions[half.end]
+    tracker, answers = exchange.tracker, exchange.answers
+    counts = tracker.connection.directions[tracker.end]
     times = rows.time_ns
-    acknowledged = int(answers[-1]) if len(answers) else half.acked
+    acknowledged = int(answers[-1]) if len(answers) else tracker.acked
     old = []
-    while half.messages and half.messages[0].is_whole and half.messages[0].last <= acknowledged:
-        old.append(half.messages.pop(0))
-    new = _New(asked, rows, first)
-    done = int(np.searchsorted(new.last, acknowledged, side="right")) if not half.messages else 0
+    while (
+        tracker.messages
+        and tracker.messages[0].is_whole
+        and tracker.messages[0].last <= acknowledged
+    ):
+        old.append(tracker.messages.pop(0))
+    new = _New(exchange, rows, first)
+    done = int(np.searchsorted(new.last, acknowledged, side="right")) if not tracker.messages else 0
     last = np.concatenate([np.array([message.last for message in old], np.int64), new.last[:done]])
     if len(last):
         began = np.array([message.first_ns for message in old], np.int64)
         began = np.concatenate([began, times[new.requests[new.starts[:done]]]])
         which = np.searchsorted(answers, last)
-        by = asked.responses[which]
-        counts.passed += int((answers[which] != last).sum())
+        by = exchange.responses[which]
+        counts.coalesced += int((answers[which] != last).sum())
         counts.completed += len(last)
         counts.acked_messages += len(last)
         counts.acks += 1 + int((np.diff(by) != 0).sum())
         counts.latency.add(times[by] - began)
         counts.message_bytes += sum(message.size for message in old)
         counts.message_bytes += int(new.sizes()[:done].sum())
-        if connection.observer is not None:
+        if tracker.has_observer:
             messages = chain(old, map(new.message, range(done)))
             for message, number, time_ns in zip(
                 messages, rows.number[by].tolist(), times[by].tolist(), strict=True
             ):
-                connection.tell_message(half, message, number, time_ns)
-    for message in half.messages:
-        if message.awaits >= 0 and message.first <= acknowledged:
-            message.awaits = acknowledged + 1
+                tracker.report_message(message, number=number, time_ns=time_ns)
+    for message in tracker.messages:
+        if message.next_response >= 0 and message.first <= acknowledged:
+            message.next_response = acknowledged + 1
     for index in range(max(done, len(new.starts) - LIMIT), len(new.starts)):
         message = new.message(index)
-        if message.awaits >= 0:
-            message.awaits = max(message.first, acknowledged + 1)
-        half.messages.append(message)
+        if message.next_response >= 0:
+            message.next_response = max(message.first, acknowledged + 1)
+        tracker.messages.append(message)
 
 
 class _New:
-    """The messages that start among the requests of a half; the last may not be whole."""
+    """The messages that start among the requests of one end; the last may not be whole."""
 
-    def __init__(self, asked: _Asked, rows: Rows, first: int) -> None:
+    def __init__(self, exchange: _Exchange, rows: Rows, first: int) -> None:
         self.rows = rows
-        self.requests = asked.requests[first:]
-        self.psn, self.span = asked.psn[first:], asked.span[first:]
+        self.requests = exchange.requests[first:]
+        self.psn, self.span = exchange.psn[first:], exchange.span[first:]
         self.opcode = rows.opcode[self.requests]
         self.starts = np.flatnonzero(_IS_START[self.opcode])
         """Index of the first request of each."""
@@ -387,21 +410,26 @@ class _New:
         sizes[is_read] = self.rows.dma_len[self.requests[self.ends[is_read]]]
         return sizes
 
-    def message(self, index: int) -> Open:
+    def message(self, index: int) -> OpenMessage:
         """One of them."""
         begin = int(self.starts[index])
         is_whole = index < len(self.ends)
         end = int(self.ends[index]) if is_whole else len(self.requests) - 1
         rows, requests = self.rows, self.requests
         code, one, other = int(self.opcode[begin]), requests[begin], requests[end]
-        message = Open(
-            *(VERB[code], int(self.psn[begin]), int(self.psn[end] + self.span[end]) - 1, is_whole),
-            int(rows.size[requests[begin : end + 1]].sum(dtype=np.int64)),
-            *(int(rows.number[one]), int(rows.time_ns[one])),
-            *(int(rows.number[other]), int(rows.time_ns[other])),
+        message = OpenMessage(
+            verb=VERB[code],
+            first=int(self.psn[begin]),
+            last=int(self.psn[end] + self.span[end]) - 1,
+            is_whole=is_whole,
+            size=int(rows.size[requests[begin : end + 1]].sum(dtype=np.int64)),
+            first_number=int(rows.number[one]),
+            first_ns=int(rows.time_ns[one]),
+            last_number=int(rows.number[other]),
+            last_ns=int(rows.time_ns[other]),
         )
         if code in ANSWERED:
-            message.awaits = message.first
+            message.next_response = message.first
         if code in READ:
             message.is_read = True
             message.dma_len = message.size = int(rows.dma_len[one])

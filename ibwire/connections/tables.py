@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from ibwire.connections.events import Cause, EventKind
+from ibwire.connections.events import Cause, FlowEventKind
 
 
 class Type(Enum):
@@ -148,7 +148,9 @@ MESSAGES = TableSpec(
         TableColumn("acked_number", Type.BIG, "packet number of the response that completes it"),
         TableColumn("acked_ns", Type.BIG, "time of that response, ns since 1970"),
         TableColumn("latency_ns", Type.BIG, "from the first request to that response"),
-        TableColumn("resent", Type.INTEGER, "its request packets that were sent again"),
+        TableColumn(
+            "retransmitted_packets", Type.INTEGER, "its request packets that were retransmitted"
+        ),
     ),
 )
 
@@ -163,7 +165,7 @@ EVENTS = TableSpec(
             Type.SMALL,
             "of the packets it is about; of a NAK the requests that it names",
         ),
-        TableColumn("kind", Type.TEXT, f"what happened: {_words(EventKind)}"),
+        TableColumn("kind", Type.TEXT, f"what happened: {_words(FlowEventKind)}"),
         TableColumn("number", Type.BIG, "packet that shows it, the first of several"),
         TableColumn("last_number", Type.BIG, "last packet, of kinds that are about several"),
         TableColumn("time_ns", Type.BIG, "time of the packet, ns since 1970"),

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ibwire.connections.events import Cause, Event, EventKind
-from ibwire.connections.half import SILENCE_NS
-from ibwire.connections.kinds import ANSWERED, RESPONSES
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
+from ibwire.connections.opcode_sets import ANSWERED, RESPONSES
+from ibwire.connections.tracker import SILENCE_NS
 from ibwire.diagnosis.facts import Facts
 from ibwire.diagnosis.incident_text import Step, Told, summed_up
 from ibwire.diagnosis.record import Case, Clue, Place
@@ -76,7 +76,7 @@ class _Teller:
 
     # Events, by kind.
 
-    def loss(self, event: Event) -> None:
+    def loss(self, event: FlowEvent) -> None:
         """Packets that were never seen here."""
         what = psns(event.psn, event.last_psn)
         if event.direction != self.case.end:
@@ -101,7 +101,7 @@ class _Teller:
             f"{where}",
         )
 
-    def late(self, event: Event) -> None:
+    def late(self, event: FlowEvent) -> None:
         """A packet that was overtaken."""
         if event.opcode in RESPONSES:
             self.told.whys[Why.ANSWER_OVERTAKEN] += 1
@@ -115,7 +115,7 @@ class _Teller:
             "{p}.",
         )
 
-    def copy(self, event: Event) -> None:
+    def copy(self, event: FlowEvent) -> None:
         """A copy made by the network, or the capture."""
         self._step(
             event,
@@ -125,7 +125,7 @@ class _Teller:
             "capture: {p}.",
         )
 
-    def damaged(self, event: Event) -> None:
+    def damaged(self, event: FlowEvent) -> None:
         """A packet with a wrong ICRC."""
         answer = event.opcode in RESPONSES
         self.told.whys[Why.ANSWER_DAMAGED if answer else Why.DAMAGED] += 1
@@ -138,7 +138,7 @@ class _Teller:
             f"before this point, {reader} drops them without a word.",
         )
 
-    def rnr(self, event: Event) -> None:
+    def rnr(self, event: FlowEvent) -> None:
         """A receiver that is not ready."""
         self.told.whys[Why.NO_BUFFER] += 1
         self.told.rnr_naks += 1
@@ -149,7 +149,7 @@ class _Teller:
             "rnr",
         )
 
-    def nak(self, event: Event) -> None:
+    def nak(self, event: FlowEvent) -> None:
         """A NAK."""
         if code(event.code) != NakCode.PSN_SEQUENCE_ERROR:
             self._fatal(event)
@@ -175,12 +175,12 @@ class _Teller:
                 event, f"{self.s}: NAK, out of sequence, waits for PSN {event.psn}. {why}", "nak"
             )
 
-    def _why_missing(self, event: Event) -> str:
+    def _why_missing(self, event: FlowEvent) -> str:
         """What became of the packet that a NAK asks for."""
         clue = self.case.clues.get(event.number)
-        if event.psn in self.facts.requests(EventKind.DAMAGED):
+        if event.psn in self.facts.requests(FlowEventKind.ICRC_BAD):
             return "That packet was damaged, see above."
-        if event.psn in self.facts.requests(EventKind.LATE):
+        if event.psn in self.facts.requests(FlowEventKind.REORDERED):
             return "That packet was overtaken, not lost."
         named_before = any(
             each.psn == event.psn and each.number < event.number for each in self.facts.naks
@@ -209,7 +209,7 @@ class _Teller:
         self.is_lost_behind = True
         return f"{passed}it was lost behind this point."
 
-    def _fatal(self, event: Event) -> None:
+    def _fatal(self, event: FlowEvent) -> None:
         known = REFUSALS.get(NakCode(code(event.code))) if code(event.code) in _NAK_CODES else None
         self.told.whys[Why.REFUSED] += 1
         if known is None:
@@ -234,14 +234,14 @@ class _Teller:
             f"{self.r}'s work request fails with {known.status}.",
         )
 
-    def resend(self, event: Event) -> None:
+    def resend(self, event: FlowEvent) -> None:
         """Requests that were sent again."""
         self.told.resent += event.count
         rnr, nak = self.facts.rnr_before(event), self.facts.nak_before(event)
         if rnr is not None and event.cause in (Cause.RNR, Cause.NAK):
             text = self._after_rnr(event, rnr)
         elif nak is not None and (
-            event.cause in (Cause.ANSWER_LOST, Cause.TIMEOUT) or nak.number < self.case.first.number
+            event.cause in (Cause.ACK_LOST, Cause.TIMEOUT) or nak.number < self.case.first.number
         ):
             text = self._after_old_nak(event, nak)
         else:
@@ -258,7 +258,7 @@ class _Teller:
             )
         )
 
-    def _after_old_nak(self, event: Event, nak: Event) -> str:
+    def _after_old_nak(self, event: FlowEvent, nak: FlowEvent) -> str:
         self.told.needless += event.count
         self.told.whys[Why.OLD_NAK] += 1
         return (
@@ -266,7 +266,7 @@ class _Teller:
             f"#{nak.number}, although that had been settled meanwhile."
         )
 
-    def _after_rnr(self, event: Event, rnr: Event) -> str:
+    def _after_rnr(self, event: FlowEvent, rnr: FlowEvent) -> str:
         waited, asked = event.time_ns - rnr.time_ns, rnr.delay_ns or 0
         if waited >= asked:
             return f"{self.r} has waited {duration(waited)}, as asked. {self._again(event)}."
@@ -275,7 +275,7 @@ class _Teller:
             f"{asked / 1e6:g} ms."
         )
 
-    def after_nak(self, event: Event) -> str:
+    def after_nak(self, event: FlowEvent) -> str:
         """Why requests were sent again, by cause."""
         needed = self.facts.lost_between(self.resent_at, event) or int(self.is_lost_behind)
         needed = min(needed, event.count)
@@ -293,7 +293,7 @@ class _Teller:
             )
         return f"{text}: all that came behind (go-back-N), although nothing was lost."
 
-    def after_gap(self, event: Event) -> str:
+    def after_gap(self, event: FlowEvent) -> str:
         """READ responses were missing."""
         clue = self.case.clues.get(event.number)
         idle = clue.idle_ns if clue is not None else event.delay_ns or 0
@@ -301,14 +301,14 @@ class _Teller:
         text += "last packet"
         return f"{text}: only its ACK timer made it do so." if idle >= PROMPT_NS else f"{text}."
 
-    def after_implied_nak(self, event: Event) -> str:
+    def after_implied_nak(self, event: FlowEvent) -> str:
         """A response passed over another one that was missing."""
         return (
             f"{self._again(event)}, {duration(event.delay_ns or 0)} after #{event.cause_number}, "
             "an answer to a later request: what was passed over must be lost (implied NAK)."
         )
 
-    def after_answer(self, event: Event) -> str:
+    def after_answer(self, event: FlowEvent) -> str:
         """It had been answered here."""
         clue = self.case.clues.get(event.number)
         if self.facts.answers_gone(event):
@@ -330,11 +330,11 @@ class _Teller:
         self._spurious(event)
         return f"{self._again(event)}, {answered}: its timer ended just before the answer came."
 
-    def _spurious(self, event: Event) -> None:
+    def _spurious(self, event: FlowEvent) -> None:
         self.told.whys[Why.STALE_TIMER] += 1
         self.told.needless += event.count
 
-    def after_timeout(self, event: Event) -> str:
+    def after_timeout(self, event: FlowEvent) -> str:
         """Nothing was heard."""
         clue = self.case.clues.get(event.number)
         if clue is None:
@@ -344,7 +344,7 @@ class _Teller:
             return self.after_nothing(event)
         return f"{self._timer(event, clue)} {self._why_timeout(event, clue)}".rstrip()
 
-    def _timer(self, event: Event, clue: Clue) -> str:
+    def _timer(self, event: FlowEvent, clue: Clue) -> str:
         """A timer that ended, since when."""
         since = f"{duration(clue.idle_ns)} after the last packet"
         if clue.sent is not None:
@@ -352,7 +352,7 @@ class _Teller:
             since = f"{waited} after PSN {event.psn} was sent (#{clue.sent.number})"
         return f"{self.r}'s ACK timer ends {since}: {self._again(event)}."
 
-    def _why_timeout(self, event: Event, clue: Clue) -> str:
+    def _why_timeout(self, event: FlowEvent, clue: Clue) -> str:
         if not clue.ack_due and clue.idle_ns < SILENCE_NS:
             self._spurious(event)
             return (
@@ -389,7 +389,7 @@ class _Teller:
             f"point and {self.s}."
         )
 
-    def after_nothing(self, event: Event) -> str:
+    def after_nothing(self, event: FlowEvent) -> str:
         """Nothing here says why."""
         if self.scene.is_paired:
             self.told.whys[Why.UNCLEAR] += 1
@@ -401,11 +401,7 @@ class _Teller:
             "captured."
         )
 
-    def replay(self, event: Event) -> None:
-        """READ responses or an ATOMIC ACK that were sent again."""
-        self._step(event, f"{self.s} answers again, {psns(event.psn, event.last_psn)}.")
-
-    def given_up(self, event: Event) -> None:
+    def given_up(self, event: FlowEvent) -> None:
         """The requester stopped; what it means is told at the end."""
         if self.case.recovered is not None:
             return
@@ -419,7 +415,7 @@ class _Teller:
             tries = count(event.count, "transmission")
             told.given_up = f"after {tries} of PSN {event.psn} without an answer"
 
-    def restart(self, event: Event) -> None:
+    def restart(self, event: FlowEvent) -> None:
         """The queue pair was reset."""
         self._step(event, f"{self.r} begins anew at PSN {event.psn}.")
 
@@ -477,23 +473,23 @@ class _Teller:
 
     # Words.
 
-    def _owner(self, event: Event) -> str:
+    def _owner(self, event: FlowEvent) -> str:
         return self.r if event.direction == self.case.end else self.s
 
-    def _again(self, event: Event) -> str:
+    def _again(self, event: FlowEvent) -> str:
         what = psns(event.psn, event.last_psn)
         if event.opcode in ANSWERED:
             what = f"{opcode(event.opcode)} {what}"
         number = f" ({count(event.count, 'packet')})" if event.count > 1 else ""
         return f"{self.r} sends {what} again{number}"
 
-    def _step(self, event: Event, text: str, key: str = "", many: str = "") -> None:
+    def _step(self, event: FlowEvent, text: str, key: str = "", many: str = "") -> None:
         self.told.steps.append(
             Step(event.time_ns, (event.number, event.number), text, key, many=many)
         )
 
 
-def _lost(event: Event) -> str:
+def _lost(event: FlowEvent) -> str:
     return "It was lost" if event.count == 1 else f"{count(event.count, 'packet')} were lost"
 
 
@@ -510,25 +506,24 @@ within 2 ms, and the ACK timers of the captures are 18 ms and more
 
 _NAK_CODES = frozenset(each.value for each in NakCode)
 
-_RESENT: dict[Cause, Callable[[_Teller, Event], str]] = {
+_RESENT: dict[Cause, Callable[[_Teller, FlowEvent], str]] = {
     Cause.NAK: _Teller.after_nak,
     Cause.RNR: _Teller.after_nak,
     Cause.READ_GAP: _Teller.after_gap,
     Cause.IMPLIED_NAK: _Teller.after_implied_nak,
-    Cause.ANSWER_LOST: _Teller.after_answer,
+    Cause.ACK_LOST: _Teller.after_answer,
     Cause.TIMEOUT: _Teller.after_timeout,
     Cause.UNKNOWN: _Teller.after_nothing,
 }
 
-_TELL: dict[EventKind, Callable[[_Teller, Event], None]] = {
-    EventKind.LOSS: _Teller.loss,
-    EventKind.LATE: _Teller.late,
-    EventKind.COPY: _Teller.copy,
-    EventKind.DAMAGED: _Teller.damaged,
-    EventKind.RNR_NAK: _Teller.rnr,
-    EventKind.NAK: _Teller.nak,
-    EventKind.RESEND: _Teller.resend,
-    EventKind.REPLAY: _Teller.replay,
-    EventKind.GIVEN_UP: _Teller.given_up,
-    EventKind.RESTART: _Teller.restart,
+_TELL: dict[FlowEventKind, Callable[[_Teller, FlowEvent], None]] = {
+    FlowEventKind.LOST: _Teller.loss,
+    FlowEventKind.REORDERED: _Teller.late,
+    FlowEventKind.DUPLICATE: _Teller.copy,
+    FlowEventKind.ICRC_BAD: _Teller.damaged,
+    FlowEventKind.RNR_NAK: _Teller.rnr,
+    FlowEventKind.NAK: _Teller.nak,
+    FlowEventKind.RETRANSMISSION: _Teller.resend,
+    FlowEventKind.RETRY_EXCEEDED: _Teller.given_up,
+    FlowEventKind.RESTART: _Teller.restart,
 }

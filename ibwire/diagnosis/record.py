@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from ibwire.base.histogram import Histogram
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Event, EventKind, Message
-from ibwire.connections.half import SILENCE_NS, Half, Verdict
-from ibwire.connections.kinds import ACKNOWLEDGE, ANSWERED, READ, RESPONSES, STARTS, VERB
-from ibwire.connections.packets import Seen
+from ibwire.connections.events import FlowEvent, FlowEventKind, Message
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, READ, RESPONSES, STARTS, VERB
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.tracker import SILENCE_NS, RequestTracker
 from ibwire_layers.opcodes import Service
 from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind, kind
@@ -35,11 +36,11 @@ class Place(NamedTuple):
 class Clue:
     """What the capture had shown when a NAK came, or when requests were sent again."""
 
-    sent: Seen | None
+    sent: TransportPacket | None
     """The last time that the PSN in question was seen here."""
     was_missing: bool
     """It had been passed over unseen."""
-    answered: Seen | None
+    answered: TransportPacket | None
     """The response that had answered it already."""
     idle_ns: int
     """Since anything was seen of this half."""
@@ -63,7 +64,7 @@ class Case:
     first: Place
     last: Place
     until: int
-    """The last PSN in question, unwrapped as in `Half`."""
+    """The last PSN in question, unwrapped as in `RequestTracker`."""
     recovered: Place | None = None
     """The response that answered it."""
     is_cut: bool = False
@@ -79,7 +80,7 @@ class Case:
     """By the number of the NAK, or of the first packet sent again."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """PSNs (24 bits) of requests that were passed over here, first and behind the last."""
-    events: list[Event] = field(default_factory=list)
+    events: list[FlowEvent] = field(default_factory=list)
     """In order of time."""
 
 
@@ -97,7 +98,7 @@ class Stretch:
     bytes: int = 0
     """Payload of the messages."""
     latency: Histogram = field(default_factory=Histogram)
-    events: list[Event] = field(default_factory=list)
+    events: list[FlowEvent] = field(default_factory=list)
     """Small ones, that led to no case."""
 
 
@@ -108,9 +109,9 @@ class Record:
     connection: Connection
     line: list[Stretch | Case] = field(default_factory=list)
     """In the order of their first packets."""
-    events: list[Event] = field(default_factory=list)
+    events: list[FlowEvent] = field(default_factory=list)
     """All, in order of time."""
-    marks: list[Event] = field(default_factory=list)
+    marks: list[FlowEvent] = field(default_factory=list)
     """Of them, those about congestion."""
     unanswered: list[Message] = field(default_factory=list)
     """The first `UNANSWERED` messages that were not acknowledged."""
@@ -136,7 +137,7 @@ class Recorder:
         self._wanted = wanted
         self._records: dict[int, Record] = {}
         self._watches: dict[tuple[int, int], _Watch] = {}
-        self._events: dict[int, list[Event]] = {}
+        self._events: dict[int, list[FlowEvent]] = {}
         self._messages: dict[int, list[Message]] = {}
 
     def records(self) -> list[Record]:
@@ -150,26 +151,28 @@ class Recorder:
 
     # What an observer is told.
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
         """A request, before the half moves on."""
         if half.connection.number in self._wanted:
             self._watch(half).request(half, packet, verdict)
 
-    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def response(
+        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+    ) -> None:
         """A response, before the half moves on."""
         if half.connection.number in self._wanted:
             self._watch(half).response(half, packet, verdict)
 
-    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """A CNP, a datagram, or a packet with a wrong ICRC."""
         if connection.number in self._wanted:
             self.count(connection, direction, packet)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         """Something happened."""
         if event.connection in self._wanted:
             self._events.setdefault(event.connection, []).append(event)
-            if event.kind is EventKind.RESTART:
+            if event.kind is FlowEventKind.RESTART:
                 # PSNs are no longer comparable.
                 watch = self._watches.pop((event.connection, event.direction), None)
                 if watch is not None and watch.case is not None:
@@ -191,12 +194,16 @@ class Recorder:
         key = message.direction, message.verb
         part.messages[key] = part.messages.get(key, 0) + 1
         part.bytes += message.size
-        if isinstance(part, Stretch) and not message.resent and record.connection.is_reliable:
+        if (
+            isinstance(part, Stretch)
+            and not message.retransmitted_packets
+            and record.connection.is_reliable
+        ):
             part.latency.add_one(message.acked_ns - message.first_ns)
 
     # What is made of it.
 
-    def _watch(self, half: Half) -> _Watch:
+    def _watch(self, half: RequestTracker) -> _Watch:
         key = half.connection.number, half.end
         if key not in self._watches:
             self._watches[key] = _Watch(self, half.end)
@@ -208,7 +215,7 @@ class Recorder:
             self._records[connection.number] = Record(connection)
         return self._records[connection.number]
 
-    def count(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def count(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """One more packet: part of the case that is open, or of a stretch."""
         record = self.record_of(connection)
         here = record.last = Place(packet.number, packet.time_ns)
@@ -243,8 +250,8 @@ class _Watch:
         self.case: Case | None = None
         self._clue: Clue | None = None
         """Of what was sent again last, also of a case that is over."""
-        self._sent: dict[int, Seen] = {}
-        self._answers: dict[int, Seen] = {}
+        self._sent: dict[int, TransportPacket] = {}
+        self._answers: dict[int, TransportPacket] = {}
         self._answer: Place | None = None
         """What would end the case, were it not for what is being sent again."""
         self._resent_number = 0
@@ -256,27 +263,27 @@ class _Watch:
         self._asked = -1
         """Highest PSN of a request that asks for an ACK."""
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
         assert half.next is not None
         psn = _unwrap(packet.psn, half.next)
         here = Place(packet.number, packet.time_ns)
         if half.connection.is_reliable:
-            if verdict is Verdict.GAP:
+            if verdict is PacketStatus.AFTER_GAP:
                 case = self._open(half, here, psn - 1)
                 case.gaps.append((half.next & MASK, psn & MASK))
-            elif verdict is Verdict.RESENT:
+            elif verdict is PacketStatus.RETRANSMITTED:
                 self._resent(half, psn, packet)
-            elif verdict is Verdict.NEW and self.case is not None:
+            elif verdict is PacketStatus.NEW and self.case is not None:
                 self._went_on(half, psn, packet)
         self._recorder.count(half.connection, self._end, packet)
         if self.case is not None:
             self.case.last = here
-        if verdict is not Verdict.COPY:
+        if verdict is not PacketStatus.DUPLICATE:
             _keep(self._sent, psn, packet)
         if packet.ack_req or packet.opcode in READ:
             self._asked = max(self._asked, psn)
 
-    def _went_on(self, half: Half, psn: int, packet: Seen) -> None:
+    def _went_on(self, half: RequestTracker, psn: int, packet: TransportPacket) -> None:
         """A new request while a case is open."""
         assert self.case is not None
         clue = self._clue
@@ -298,12 +305,12 @@ class _Watch:
             self.case.until = psn
             self._extended = True
 
-    def _resent(self, half: Half, psn: int, packet: Seen) -> None:
+    def _resent(self, half: RequestTracker, psn: int, packet: TransportPacket) -> None:
         case = self._open(half, Place(packet.number, packet.time_ns), psn)
         assert half.next is not None
         case.until = max(case.until, half.next - 1)  # all that is under way goes again, or may
         self._answer = self._refused_psn = None
-        begins = half.run is None or psn < half.run_upto
+        begins = not half.is_retransmitting or psn < half.retransmission_end
         if begins or any(refusal.psn == psn for refusal in half.refusals):
             self._resent_number = packet.number
             self._clue = case.clues[packet.number] = Clue(
@@ -315,46 +322,56 @@ class _Watch:
                 bool(half.messages) and not half.messages[-1].is_whole,
             )
 
-    def _answer_to(self, half: Half, psn: int, packet: Seen) -> Seen | None:
+    def _answer_to(
+        self, half: RequestTracker, psn: int, packet: TransportPacket
+    ) -> TransportPacket | None:
         """The response seen here that had answered this request."""
         if packet.opcode in ANSWERED:
             return self._answers.get(psn)
         found = [each for each in self._answers if psn <= each <= half.acked]
         return self._answers[min(found)] if found else None
 
-    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def response(
+        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+    ) -> None:
         here = Place(packet.number, packet.time_ns)
         psn = packet.psn if half.next is None else _unwrap(packet.psn, half.next)
         refuses = packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is not AckKind.ACK
-        if refuses and verdict is not Verdict.COPY:
+        if refuses and verdict is not PacketStatus.DUPLICATE:
             self._refused(half, psn, packet)
-        elif verdict is Verdict.GAP:
+        elif verdict is PacketStatus.AFTER_GAP:
             self._open(half, here, psn)
         self._recorder.count(half.connection, 1 - self._end, packet)
         case = self.case
         if case is not None:
             case.last = here
-            case.answers_again += verdict is Verdict.RESENT
-        if refuses or (verdict in (Verdict.COPY, Verdict.UNKNOWN) and half.next is not None):
+            case.answers_again += verdict is PacketStatus.RETRANSMITTED
+        if refuses or (
+            verdict in (PacketStatus.DUPLICATE, PacketStatus.UNKNOWN) and half.next is not None
+        ):
             return
         if self._clue is not None and packet.opcode in ACKNOWLEDGE:
             acks = self._clue.acks
             if psn in acks or len(acks) < ACKS:
                 acks[psn] = acks.get(psn, 0) + 1
-        if case is not None and verdict is not Verdict.GAP and self._is_over(half, case, psn):
-            if half.run is not None and half.run_upto <= case.until:
+        if (
+            case is not None
+            and verdict is not PacketStatus.AFTER_GAP
+            and self._is_over(half, case, psn)
+        ):
+            if half.is_retransmitting and half.retransmission_end <= case.until:
                 self._answer = here  # what goes on is being sent again, unless a new request comes
             else:
                 self._close(here)
         _keep(self._answers, psn, packet)
 
-    def _refused(self, half: Half, psn: int, packet: Seen) -> None:
+    def _refused(self, half: RequestTracker, psn: int, packet: TransportPacket) -> None:
         here = Place(packet.number, packet.time_ns)
         case = self._open(half, here, psn)
         case.until = max(case.until, psn)
         sent = self._sent.get(psn)
         was_missing = any(gap.first <= psn < gap.end for gap in half.missing)
-        if sent is not None and half.run is None and half.run_upto == psn:
+        if sent is not None and not half.is_retransmitting and half.retransmission_end == psn:
             # What was sent again stopped short of this PSN, and new requests followed.
             was_missing |= sent.number < self._resent_number
         case.clues[packet.number] = Clue(
@@ -364,25 +381,25 @@ class _Watch:
             packet.time_ns - half.last_ns,
             True,
             False,
-            half.run is not None and half.run_upto <= psn + 1,
+            half.is_retransmitting and half.retransmission_end <= psn + 1,
         )
         self._refused_psn = psn
 
-    def _is_over(self, half: Half, case: Case, psn: int) -> bool:
+    def _is_over(self, half: RequestTracker, case: Case, psn: int) -> bool:
         """Whether a response with this PSN leaves nothing of the case unanswered."""
         if psn < case.until:
             return False
         if self._refused_psn is not None and half.next is not None and psn + 1 < half.next:
             return False
-        for gap in half.missing_answers:
+        for gap in half.missing_responses:
             if gap.first <= case.until and (gap.first, gap.end) != (psn, psn + 1):
                 return False
         for read in half.reads:
-            if read.first <= case.until and read.awaits <= read.last and read.last != psn:
+            if read.first <= case.until and read.next_response <= read.last and read.last != psn:
                 return False
         return True
 
-    def _open(self, half: Half, here: Place, until: int) -> Case:
+    def _open(self, half: RequestTracker, here: Place, until: int) -> Case:
         if self.case is None:
             self.case = Case(half.connection.number, self._end, here, here, until)
             self._recorder.record_of(half.connection).line.append(self.case)
@@ -402,7 +419,7 @@ def _unwrap(psn: int, near: int) -> int:
     return near + (psn - near + HALF & MASK) - HALF
 
 
-def _keep(packets: dict[int, Seen], psn: int, packet: Seen) -> None:
+def _keep(packets: dict[int, TransportPacket], psn: int, packet: TransportPacket) -> None:
     packets.pop(psn, None)
     packets[psn] = packet
     if len(packets) > SENT:
@@ -414,7 +431,7 @@ def _assign(record: Record) -> None:
     by_end = [[case for case in record.cases() if case.end == end] for end in (0, 1)]
     waiting = []
     for event in record.events:
-        if event.kind in (EventKind.MARKED, EventKind.CNP):
+        if event.kind in (FlowEventKind.ECN_CE, FlowEventKind.CNP):
             record.marks.append(event)
             continue
         found = None
@@ -436,7 +453,7 @@ def _assign(record: Record) -> None:
         case.events.sort(key=lambda event: (event.time_ns, event.number))
 
 
-_FORETELL = EventKind.LOSS, EventKind.DAMAGED
+_FORETELL = FlowEventKind.LOST, FlowEventKind.ICRC_BAD
 """What may come before the first sign of the trouble that it makes."""
 
 
@@ -445,14 +462,18 @@ def _before(line: Sequence[Stretch | Case], number: int) -> int:
     return max(bisect_right(line, number, key=lambda each: each.first.number) - 1, 0)
 
 
-def _case_of(cases: Sequence[Case], event: Event) -> Case | None:
+def _case_of(cases: Sequence[Case], event: FlowEvent) -> Case | None:
     """The case of one half that an event belongs to."""
     if not cases:
         return None
     case = cases[_before(cases, event.number)]
     if case.first.number <= event.number <= case.last.number:
         return case
-    if event.kind is EventKind.LATE and case.first.number < event.number and _lacked(case, event):
+    if (
+        event.kind is FlowEventKind.REORDERED
+        and case.first.number < event.number
+        and _lacked(case, event)
+    ):
         return case  # what was sent again was faster than what had been overtaken
     return None
 
@@ -463,25 +484,29 @@ def _next(cases: Sequence[Case], number: int) -> Case | None:
     return cases[at] if at < len(cases) else None
 
 
-def _repairs(case: Case, event: Event) -> bool:
+def _repairs(case: Case, event: FlowEvent) -> bool:
     """Whether something is sent again in a case that was lost or damaged before."""
     return any(
         event.psn - each.psn & MASK <= (each.last_psn - each.psn & MASK)
         for each in case.events
-        if each.kind is EventKind.RESEND
+        if each.kind is FlowEventKind.RETRANSMISSION
     )
 
 
-def _ends_of(event: Event) -> tuple[int, ...]:
+def _ends_of(event: FlowEvent) -> tuple[int, ...]:
     """Whose requests an event may be about."""
-    if event.kind is EventKind.LOSS:
+    if event.kind is FlowEventKind.LOST:
         return 0, 1
-    if event.kind in (EventKind.LATE, EventKind.COPY, EventKind.DAMAGED, EventKind.REPLAY):
+    if event.kind in (
+        FlowEventKind.REORDERED,
+        FlowEventKind.DUPLICATE,
+        FlowEventKind.ICRC_BAD,
+    ):
         return (1 - event.direction if event.opcode in RESPONSES else event.direction,)
     return (event.direction,)
 
 
-def _lacked(case: Case, event: Event) -> bool:
+def _lacked(case: Case, event: FlowEvent) -> bool:
     """Whether a late request had been passed over when a case began."""
     if event.direction != case.end:
         return False

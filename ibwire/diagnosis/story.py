@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ibwire.connections.events import Event, EventKind, Message
-from ibwire.connections.kinds import RESPONSES
+from ibwire.connections.events import FlowEvent, FlowEventKind, Message
+from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.diagnosis.incident_text import Told, phrase
 from ibwire.diagnosis.incidents import Scene, tell
@@ -271,7 +271,7 @@ class Story:
             text += f"; recovered after {span(stalls)}"
         return f"{text} (--all tells each)"
 
-    def _small(self, events: Sequence[Event]) -> Iterator[Entry]:
+    def _small(self, events: Sequence[FlowEvent]) -> Iterator[Entry]:
         """Small events, by kind."""
         for kind, one, text in _SMALL:
             for direction in (0, 1):
@@ -279,7 +279,7 @@ class Story:
                 if found:
                     number = sum(e.count for e in found)
                     answers = all(e.opcode in RESPONSES for e in found) and kind is not (
-                        EventKind.LOSS
+                        FlowEventKind.LOST
                     )
                     sender, reader = self._names(direction)
                     what = count(number, f"{one} {'answer' if answers else 'packet'}")
@@ -298,12 +298,12 @@ class Story:
             marks = [
                 event
                 for event in self._record.marks
-                if event.kind is EventKind.MARKED and event.direction == direction
+                if event.kind is FlowEventKind.ECN_CE and event.direction == direction
             ]
             cnps = [
                 event
                 for event in self._record.marks
-                if event.kind is EventKind.CNP and event.direction == 1 - direction
+                if event.kind is FlowEventKind.CNP and event.direction == 1 - direction
             ]
             if marks or cnps:
                 both = sorted([*marks, *cnps], key=lambda event: event.number)
@@ -315,7 +315,9 @@ class Story:
                     self._congestion(direction, marks, cnps),
                 )
 
-    def _congestion(self, direction: int, marks: Sequence[Event], cnps: Sequence[Event]) -> str:
+    def _congestion(
+        self, direction: int, marks: Sequence[FlowEvent], cnps: Sequence[FlowEvent]
+    ) -> str:
         sender, reader = self._names(direction)
         total = self.connection.directions[direction].packets
         if not marks:
@@ -375,7 +377,7 @@ class Story:
 
     def _congested(self) -> Iterator[str]:
         kinds = [each.kind for each in self._record.marks]
-        marks, cnps = kinds.count(EventKind.MARKED), kinds.count(EventKind.CNP)
+        marks, cnps = kinds.count(FlowEventKind.ECN_CE), kinds.count(FlowEventKind.CNP)
         if marks:
             answer = f"answered with {count(cnps, 'CNP')}" if cnps else "and no CNP"
             yield (
@@ -451,13 +453,13 @@ class Story:
                 "nothing went wrong as far as can be seen: this service acknowledges nothing, so "
                 "that what was lost behind this point leaves no trace."
             )
-        if EventKind.COPY in small:
+        if FlowEventKind.DUPLICATE in small:
             number = sum(each.duplicates for each in connection.directions)
             return (
                 f"nothing was lost. {count(number, 'packet')} came twice: the network doubles "
                 "packets, or the capture does; the receivers throw the copies away."
             )
-        if small & {EventKind.LATE, EventKind.DAMAGED, EventKind.LOSS}:
+        if small & {FlowEventKind.REORDERED, FlowEventKind.ICRC_BAD, FlowEventKind.LOST}:
             return "small disturbances, see above, that nobody had to repair."
         completed = sum(each.completed for each in connection.directions)
         if self._record.unanswered_count:
@@ -532,28 +534,28 @@ _COUNTS = {
 
 _SMALL = (
     (
-        EventKind.RESTART,
+        FlowEventKind.RESTART,
         "",
         "{r} begins anew at PSN {psn}: the queue pair was reset, or its number used again.",
     ),
     (
-        EventKind.LOSS,
+        FlowEventKind.LOST,
         "lost",
         "{what} from {r} to {s} never came by here{where}, PSN {psn} first.",
     ),
     (
-        EventKind.LATE,
+        FlowEventKind.REORDERED,
         "late",
         "{what} of {r}{where}, overtaken on the way here; {s} took no notice.",
     ),
     (
-        EventKind.COPY,
+        FlowEventKind.DUPLICATE,
         "copied",
         "{what} of {r}{where}: copies that the network made, or the capture; {s} throws the "
         "second one away.",
     ),
     (
-        EventKind.DAMAGED,
+        FlowEventKind.ICRC_BAD,
         "damaged",
         "{what} of {r}{where}: the ICRC is wrong, {s} drops it without a word, and nobody asked "
         "for it again.",

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.errors import MissingExtra
-from ibwire.connections.events import EventKind
+from ibwire.connections.events import FlowEventKind
 from ibwire.connections.pause import Interval
 from ibwire.report.series import Bins, Panel, Point, Role, Series, Spot, Told, cause_of
 from ibwire_layers.psn import MASK
@@ -37,20 +37,20 @@ class Mark(NamedTuple):
     size: int
 
 
-MARKS: dict[Role | EventKind, Mark] = {
+MARKS: dict[Role | FlowEventKind, Mark] = {
     Role.ACK: Mark("ACK or NAK packet", "triangle-down", 6),
     Role.REQUEST: Mark("request", "circle", 5),
     Role.RESPONSE: Mark("READ or atomic response", "square", 5),
-    Role.RESENT: Mark("request sent again", "diamond", 8),
-    Role.REPLAYED: Mark("response sent again", "diamond-tall", 9),
-    EventKind.LOSS: Mark("lost (never seen here)", "x-thin-open", 11),
-    EventKind.NAK: Mark("NAK", "x", 11),
-    EventKind.RNR_NAK: Mark("RNR NAK", "hourglass", 11),
-    EventKind.DAMAGED: Mark("wrong ICRC", "star", 11),
-    EventKind.LATE: Mark("late (reordered)", "triangle-left", 10),
-    EventKind.COPY: Mark("copy of a packet", "circle-open", 11),
-    EventKind.GIVEN_UP: Mark("given up", "octagon", 14),
-    EventKind.RESTART: Mark("PSNs begin anew", "star-triangle-up", 12),
+    Role.RETRANSMISSION: Mark("request, retransmitted", "diamond", 8),
+    Role.RETRANSMITTED_RESPONSE: Mark("response, retransmitted", "diamond-tall", 9),
+    FlowEventKind.LOST: Mark("lost (never seen here)", "x-thin-open", 11),
+    FlowEventKind.NAK: Mark("NAK", "x", 11),
+    FlowEventKind.RNR_NAK: Mark("RNR NAK", "hourglass", 11),
+    FlowEventKind.ICRC_BAD: Mark("wrong ICRC", "star", 11),
+    FlowEventKind.REORDERED: Mark("reordered", "triangle-left", 10),
+    FlowEventKind.DUPLICATE: Mark("duplicate", "circle-open", 11),
+    FlowEventKind.RETRY_EXCEEDED: Mark("retries exceeded", "octagon", 14),
+    FlowEventKind.RESTART: Mark("PSNs restart", "star-triangle-up", 12),
 }
 """In the order in which they are drawn: what is rare stands on top."""
 
@@ -159,13 +159,13 @@ class Figure:
         self._axis_of_end[end] = axis
         events = [told for told in self._series.events if told.spot.end == end]
         resends = sorted(
-            (told for told in events if told.event.kind is EventKind.RESEND),
+            (told for told in events if told.event.kind is FlowEventKind.RETRANSMISSION),
             key=lambda told: told.event.number,
         )
         for role, mark in MARKS.items():
             if isinstance(role, Role):
                 points = panel.points[role].points()
-                if role is Role.RESENT:
+                if role is Role.RETRANSMISSION:
                     points = [_with_cause(point, resends) for point in points]
                 self._scatter(axis, role, mark, points, psn=True)
             else:
@@ -175,21 +175,23 @@ class Figure:
                 if found:
                     self._events(axis, role, mark, found)
 
-    def _events(self, axis: str, role: EventKind, mark: Mark, events: Sequence[Told]) -> None:
+    def _events(self, axis: str, role: FlowEventKind, mark: Mark, events: Sequence[Told]) -> None:
         x: list[float] = []
         y: list[int | None] = []
         data: list[tuple[int, int]] = []
         texts: list[int] = []
         for told in events:
             heights = [told.spot.value]
-            if role is EventKind.LOSS and told.last_value > told.spot.value:
+            if role is FlowEventKind.LOST and told.last_value > told.spot.value:
                 heights.append(told.last_value)
             for height in heights:
                 x.append(self._axis.at(told.event.time_ns))
                 y.append(height)
                 data.append((told.event.number, height & MASK))
                 texts.append(self._words.index(mark.label + _details(told)))
-            if role is EventKind.LOSS:  # a line from the first to the last, and none to the next
+            if (
+                role is FlowEventKind.LOST
+            ):  # a line from the first to the last, and none to the next
                 x.append(x[-1])
                 y.append(None)
                 data.append((0, 0))
@@ -202,7 +204,7 @@ class Figure:
             y=y,
             text=texts,
             customdata=data,
-            mode="lines+markers" if role is EventKind.LOSS else "markers",
+            mode="lines+markers" if role is FlowEventKind.LOST else "markers",
             hovertemplate=self._hover(psn=True),
         )
 
@@ -240,7 +242,7 @@ class Figure:
             way = f"{ENDS[end]} → {ENDS[1 - end]}"
             mark = Mark(f"message {way}", "circle", 5)
             self._scatter(axis, _WAYS[end], mark, _at_least(floor, plain))
-            mark = Mark(f"message {way}, partly sent again", "diamond-open", 8)
+            mark = Mark(f"message {way}, partly retransmitted", "diamond-open", 8)
             self._scatter(axis, _WAYS[end], mark, _at_least(floor, slow))
 
     def _goodput(self) -> None:
@@ -448,7 +450,7 @@ def _with_cause(point: Point, resends: Sequence[Told]) -> Point:
 
 def _details(told: Told) -> str:
     event = told.event
-    if event.kind is EventKind.LOSS and event.count > 1:
+    if event.kind is FlowEventKind.LOST and event.count > 1:
         return f": {event.count:,} packets, PSN {event.psn} to {event.last_psn}"
     return ""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ibwire.connections.connection import Connection, Direction
+from ibwire.connections.connection import Connection
+from ibwire.connections.counts import DirectionCounts
 from ibwire.connections.flow import FlowKey
 from ibwire.connections.pause import Pauses
 from ibwire.connections.summary import Summary
@@ -31,7 +32,7 @@ class Row(NamedTuple):
     way: int
 
     @property
-    def counts(self) -> Direction:
+    def counts(self) -> DirectionCounts:
         """What was counted."""
         return self.connection.directions[self.way]
 

@@ -24,13 +24,15 @@ from importlib.resources import files
 from typing import Any
 
 from ibwire.base.histogram import Histogram
+from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Event, EventKind, Message
-from ibwire.connections.half import Half, Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.events import FlowEvent, FlowEventKind, Message
+from ibwire.connections.packets import TransportPacket
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.connections.pause import WHOLE_PORT, Lane, Pauses
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.summary import Summary
+from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire.diagnosis.wording import duration, sentence
@@ -153,22 +155,24 @@ class Closer:
 
     # What an observer is told.
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
         """A request, before the half moves on."""
         self._collector.request(half, packet, verdict)
         self._recorder.request(half, packet, verdict)
 
-    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def response(
+        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+    ) -> None:
         """A response, before the half moves on."""
         self._collector.response(half, packet, verdict)
         self._recorder.response(half, packet, verdict)
 
-    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """A CNP, a datagram, or a packet with a wrong ICRC."""
         self._collector.other(connection, direction, packet)
         self._recorder.other(connection, direction, packet)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         """Something happened."""
         self._collector.event(event)
         self._recorder.event(event)
@@ -366,16 +370,16 @@ COLUMN_KINDS = (
     ("service", "type", "text", "transport service"),
     ("packets", "packets", "count", "of both directions"),
     ("goodput", "goodput", "rate", "payload of complete messages, over the time of the connection"),
-    ("resent", "sent again", "trouble", "packets sent again"),
-    ("share", "share", "share", "of all packets, those sent again"),
+    ("retransmitted", "retransmitted", "trouble", "packets that were retransmitted"),
+    ("share", "share", "share", "retransmitted packets, of all packets"),
     ("lost", "lost", "trouble", "packets that were never seen here"),
-    ("late", "late", "trouble", "packets that were overtaken"),
-    ("copies", "copies", "trouble", "copies made by the network or the capture"),
+    ("reordered", "reordered", "trouble", "packets that arrived after later ones"),
+    ("duplicates", "duplicates", "trouble", "copies that the network or the capture made"),
     ("naks", "NAK", "trouble", "NAKs of all kinds"),
     ("rnr", "RNR", "trouble", "receiver-not-ready NAKs"),
     ("timeouts", "timeouts", "trouble", "times that a requester's timer expired"),
     ("damaged", "bad ICRC", "trouble", "packets with a wrong ICRC"),
-    ("restarts", "restarts", "trouble", "times that PSNs began anew"),
+    ("restarts", "restarts", "trouble", "times that PSNs restarted"),
     ("ce", "CE", "trouble", "packets with a CE mark"),
     ("cnps", "CNP", "trouble", "congestion notification packets"),
     ("p50", "latency p50", "time", "median of message latency"),
@@ -393,7 +397,7 @@ def _row(connection: Connection) -> dict[str, Any]:
         latency.merge(each.latency)
     first, last = span_of(connection)
     packets = sum(each.packets for each in both)
-    resent = sum(each.retransmitted for each in both)
+    retransmitted = sum(each.retransmitted for each in both)
     carried = sum(each.message_bytes for each in both)
     return {
         "number": connection.number,
@@ -402,11 +406,11 @@ def _row(connection: Connection) -> dict[str, Any]:
         "service": connection.service.name,
         "packets": packets,
         "goodput": 8e9 * carried / (last - first) if last > first else None,
-        "resent": resent,
-        "share": resent / packets if packets else 0,
+        "retransmitted": retransmitted,
+        "share": retransmitted / packets if packets else 0,
         "lost": sum(each.lost for each in both),
-        "late": sum(each.reordered for each in both),
-        "copies": sum(each.duplicates for each in both),
+        "reordered": sum(each.reordered for each in both),
+        "duplicates": sum(each.duplicates for each in both),
         "naks": sum(sum(each.naks.values()) for each in both),
         "rnr": sum(each.rnr_naks for each in both),
         "timeouts": sum(each.timeouts for each in both),
@@ -430,14 +434,14 @@ def _totals(surveyed: Surveyed) -> list[tuple[str, int, str]]:
         lane.pauses for sender in surveyed.pauses.senders.values() for lane in sender.lanes.values()
     )
     return [
-        ("lost", total("lost"), "loss"),
-        ("sent again", total("resent"), "resent"),
+        ("lost", total("lost"), "lost"),
+        ("retransmitted", total("retransmitted"), "retransmission"),
         ("NAKs", total("naks"), "nak"),
         ("RNR NAKs", total("rnr"), "rnr_nak"),
-        ("timeouts", total("timeouts"), "given_up"),
-        ("wrong ICRC", total("damaged") + surveyed.summary.stray_damaged, "damaged"),
-        ("late", total("late"), "late"),
-        ("copies", total("copies"), "copy"),
+        ("timeouts", total("timeouts"), "retry_exceeded"),
+        ("wrong ICRC", total("damaged") + surveyed.summary.stray_damaged, "icrc_bad"),
+        ("reordered", total("reordered"), "reordered"),
+        ("duplicates", total("duplicates"), "duplicate"),
         ("CE marks", total("ce"), "ce"),
         ("CNPs", total("cnps"), "cnp"),
         ("link pauses", paused, "pause"),
@@ -505,19 +509,18 @@ def _told(story: Story) -> list[tuple[str, str]]:
     return [(line.style, line.text) for line in lines if line.text and line.style != "verdict"]
 
 
-def _label(kind: EventKind) -> str:
+def _label(kind: FlowEventKind) -> str:
     return MARKS[kind].label if kind in MARKS else _LABELS[kind]
 
 
 _LABELS = {
-    EventKind.RESEND: "sent again",
-    EventKind.REPLAY: "answered again",
-    EventKind.MARKED: "CE mark",
-    EventKind.CNP: "CNP",
+    FlowEventKind.RETRANSMISSION: "retransmission",
+    FlowEventKind.ECN_CE: "CE mark",
+    FlowEventKind.CNP: "CNP",
 }
 
 
-def _sentence(event: Event) -> str:
+def _sentence(event: FlowEvent) -> str:
     _, text = next(iter(remarks.of_event(event)))
     return text.removeprefix(f"connection {event.connection}: ")
 

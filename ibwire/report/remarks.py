@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ibwire.connections.events import Cause, Event, EventKind
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.rules.findings import Finding, Severity
 from ibwire_layers import syndrome
 from ibwire_layers.syndrome import NakCode
@@ -13,7 +13,7 @@ Remark = tuple[int, str]
 """Number of a packet, and a sentence about it."""
 
 
-def of_event(event: Event) -> Iterator[Remark]:
+def of_event(event: FlowEvent) -> Iterator[Remark]:
     """A sentence for the packet that shows an event, and one for the packet that caused it."""
     head = f"connection {event.connection}: "
     yield event.number, head + _SHOWN[event.kind](event)
@@ -35,12 +35,12 @@ def of_finding(finding: Finding) -> Iterator[Remark]:
             yield number, f"{text}{finding.rule.sentence} See packet {first}. {about}"
 
 
-def _lost(event: Event) -> str:
+def _lost(event: FlowEvent) -> str:
     packets = _count(event.count, "packet was", "packets were")
     return f"{packets} not seen here when this one came: {_psns(event)}"
 
 
-def _resent(event: Event) -> str:
+def _resent(event: FlowEvent) -> str:
     why = _WHY[event.cause or Cause.UNKNOWN](event)
     what = "sent again"
     if event.last_number > event.number:
@@ -48,86 +48,85 @@ def _resent(event: Event) -> str:
     return f"{what} ({_psns(event)}): {why}"
 
 
-def _resent_for(event: Event) -> str:
+def _resent_for(event: FlowEvent) -> str:
     again = f"packet {event.number}"
     if event.last_number > event.number:
         again = f"packets {event.number} to {event.last_number}"
-    if event.cause in (Cause.TIMEOUT, Cause.ANSWER_LOST):
+    if event.cause in (Cause.TIMEOUT, Cause.ACK_LOST):
         return f"PSN {event.psn} comes again in {again}{_later(event)}"
     return f"this made PSN {event.psn} and what follows be sent again in {again}{_later(event)}"
 
 
-def _refused(event: Event) -> str:
+def _refused(event: FlowEvent) -> str:
     words = syndrome.describe(event.code)
     if syndrome.code(event.code) == NakCode.PSN_SEQUENCE_ERROR:
         return f"{words}: the responder misses PSN {event.psn} and what follows"
     return f"{words}: the responder refuses the request with PSN {event.psn}"
 
 
-def _not_ready(event: Event) -> str:
+def _not_ready(event: FlowEvent) -> str:
     wait = "" if event.delay_ns is None else f", asks to wait {_time(event.delay_ns)}"
     return f"RNR NAK: no receive buffer for PSN {event.psn}{wait}"
 
 
-def _copy(event: Event) -> str:
+def _copy(event: FlowEvent) -> str:
     of = f" of packet {event.cause_number}" if event.cause_number else ""
     return f"a copy{of}: made by the network or the capture, not sent again"
 
 
-def _given_up(event: Event) -> str:
+def _given_up(event: FlowEvent) -> str:
     why = {Cause.RETRIES: "no answer came", Cause.RNR_RETRIES: "the receiver stayed not ready"}
     reason = f": {why[event.cause]}" if event.cause in why else ""
     return f"the requester gave up PSN {event.psn} after this{reason}"
 
 
-_SHOWN: dict[EventKind, Callable[[Event], str]] = {
-    EventKind.LOSS: _lost,
-    EventKind.LATE: lambda event: "late: packets that were sent after this one came before it",
-    EventKind.COPY: _copy,
-    EventKind.RESEND: _resent,
-    EventKind.REPLAY: lambda event: (
-        f"{_count(event.count, 'response', 'responses')} sent again from here, {_psns(event)}"
+_SHOWN: dict[FlowEventKind, Callable[[FlowEvent], str]] = {
+    FlowEventKind.LOST: _lost,
+    FlowEventKind.REORDERED: lambda event: (
+        "late: packets that were sent after this one came before it"
     ),
-    EventKind.NAK: _refused,
-    EventKind.RNR_NAK: _not_ready,
-    EventKind.DAMAGED: lambda event: "wrong ICRC: the receiver drops this packet",
-    EventKind.MARKED: lambda event: "CE mark: there was congestion on the way to here",
-    EventKind.CNP: lambda event: "CNP: tells its receiver to send more slowly",
-    EventKind.GIVEN_UP: _given_up,
-    EventKind.RESTART: lambda event: (
+    FlowEventKind.DUPLICATE: _copy,
+    FlowEventKind.RETRANSMISSION: _resent,
+    FlowEventKind.NAK: _refused,
+    FlowEventKind.RNR_NAK: _not_ready,
+    FlowEventKind.ICRC_BAD: lambda event: "wrong ICRC: the receiver drops this packet",
+    FlowEventKind.ECN_CE: lambda event: "CE mark: there was congestion on the way to here",
+    FlowEventKind.CNP: lambda event: "CNP: tells its receiver to send more slowly",
+    FlowEventKind.RETRY_EXCEEDED: _given_up,
+    FlowEventKind.RESTART: lambda event: (
         f"PSNs begin anew at {event.psn}: the queue pair was reset, or its number used again"
     ),
 }
 
-_CAUSED: dict[EventKind, Callable[[Event], str]] = {
-    EventKind.RESEND: _resent_for,
-    EventKind.COPY: lambda event: f"packet {event.number} is a copy of this one",
+_CAUSED: dict[FlowEventKind, Callable[[FlowEvent], str]] = {
+    FlowEventKind.RETRANSMISSION: _resent_for,
+    FlowEventKind.DUPLICATE: lambda event: f"packet {event.number} is a copy of this one",
 }
 
 
-def _because(of: str) -> Callable[[Event], str]:
+def _because(of: str) -> Callable[[FlowEvent], str]:
     """Why, with the packet that says so, if there is one."""
 
-    def words(event: Event) -> str:
+    def words(event: FlowEvent) -> str:
         where = f" in packet {event.cause_number}" if event.cause_number else ""
         return f"because of {of}{where}{_after(event)}"
 
     return words
 
 
-def _before(event: Event) -> str:
+def _before(event: FlowEvent) -> str:
     if not event.cause_number:
         return ""
     return f"; PSN {event.psn} was seen in packet {event.cause_number}{_after(event)}"
 
 
-_WHY: dict[Cause, Callable[[Event], str]] = {
+_WHY: dict[Cause, Callable[[FlowEvent], str]] = {
     Cause.NAK: _because("the NAK"),
     Cause.RNR: _because("the RNR NAK"),
     Cause.IMPLIED_NAK: _because("a response that passed over an unanswered READ or atomic,"),
     Cause.READ_GAP: _because("a gap in the responses of a READ, seen"),
     Cause.TIMEOUT: lambda event: f"a timeout{_before(event)}",
-    Cause.ANSWER_LOST: lambda event: (
+    Cause.ACK_LOST: lambda event: (
         "it was answered here, so the answer was lost behind this point or a timer was stale"
         + _before(event)
     ),
@@ -141,16 +140,16 @@ def _count(count: int, one: str, several: str) -> str:
     return f"1 {one}" if count == 1 else f"{count} {several}"
 
 
-def _psns(event: Event) -> str:
+def _psns(event: FlowEvent) -> str:
     one = event.last_psn == event.psn
     return f"PSN {event.psn}" if one else f"PSN {event.psn} to {event.last_psn}"
 
 
-def _after(event: Event) -> str:
+def _after(event: FlowEvent) -> str:
     return "" if event.delay_ns is None else f", {_time(event.delay_ns)} before"
 
 
-def _later(event: Event) -> str:
+def _later(event: FlowEvent) -> str:
     return "" if event.delay_ns is None else f", {_time(event.delay_ns)} later"
 
 

@@ -14,10 +14,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Event, EventKind, Message
-from ibwire.connections.half import Half, Verdict
-from ibwire.connections.kinds import ACKNOWLEDGE, RESPONSES
-from ibwire.connections.packets import Seen
+from ibwire.connections.events import FlowEvent, FlowEventKind, Message
+from ibwire.connections.opcode_sets import ACKNOWLEDGE, RESPONSES
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.wording import VERBS, duration, opcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.psn import HALF, MASK, MODULUS
@@ -37,9 +38,9 @@ class Role(StrEnum):
     """What a point in the plot of PSNs stands for; events have their own kinds."""
 
     REQUEST = "request"
-    RESENT = "resent"
+    RETRANSMISSION = "retransmission"
     RESPONSE = "response"
-    REPLAYED = "replayed"
+    RETRANSMITTED_RESPONSE = "retransmitted_response"
     ACK = "ack"
 
 
@@ -66,7 +67,7 @@ class Spot(NamedTuple):
 class Told(NamedTuple):
     """An event, and where it stands."""
 
-    event: Event
+    event: FlowEvent
     spot: Spot
     last_value: int
     """The height of its last PSN."""
@@ -161,7 +162,7 @@ class Panel:
         self._near: int | None = None
         self._base = MODULUS
 
-    def add(self, role: Role, half: Half, packet: Seen, words: str) -> int:
+    def add(self, role: Role, half: RequestTracker, packet: TransportPacket, words: str) -> int:
         """Take a packet; returns its height."""
         if half.next is not None:
             self._near = half.next
@@ -178,7 +179,7 @@ class Panel:
         near = psn + MODULUS if self._near is None else self._near
         return near + (psn - near + HALF & MASK) - HALF - self._base
 
-    def place(self, role: Role, packet: Seen, words: str) -> None:
+    def place(self, role: Role, packet: TransportPacket, words: str) -> None:
         """Take a datagram, whose PSNs say nothing about order."""
         self.points[role].add(Point(packet.time_ns, packet.psn, packet.number, words))
 
@@ -212,7 +213,7 @@ class Series:
         self.cnps = Thinned(*span, columns), Thinned(*span, columns)
         """By the direction in which they travel."""
         self.events: list[Told] = []
-        self.counts: Counter[EventKind] = Counter()
+        self.counts: Counter[FlowEventKind] = Counter()
         self._gap_of: dict[int, int] = {}
         """Newest packets before which something was missing; whose requests that is about."""
 
@@ -223,23 +224,25 @@ class Series:
         parts += [part for panel in self.panels for part in panel.points.values()]
         return any(part.is_thinned for part in parts)
 
-    def left_out(self) -> Counter[EventKind]:
+    def left_out(self) -> Counter[FlowEventKind]:
         """How many events of each kind were not kept."""
         return Counter(
             {kind: count - EVENTS for kind, count in self.counts.items() if count > EVENTS}
         )
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> Spot:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> Spot:
         """A request, before the half moves on."""
-        again = verdict in (Verdict.RESENT, Verdict.COPY)
-        role = Role.RESENT if verdict is Verdict.RESENT else Role.REQUEST
+        again = verdict in (PacketStatus.RETRANSMITTED, PacketStatus.DUPLICATE)
+        role = Role.RETRANSMISSION if verdict is PacketStatus.RETRANSMITTED else Role.REQUEST
         value = self.panels[half.end].add(role, half, packet, opcode(packet.opcode))
         if not again and not self.by_messages:
             self.payload[half.end].add(packet.time_ns, packet.size)
         self._note_gap(packet.number, half.end, verdict)
         return Spot(packet.time_ns, half.end, value)
 
-    def response(self, half: Half, packet: Seen, verdict: Verdict) -> Spot:
+    def response(
+        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+    ) -> Spot:
         """A response, before the half moves on."""
         panel = self.panels[half.end]
         words = opcode(packet.opcode)
@@ -248,14 +251,18 @@ class Series:
             if kind(packet.syndrome) is not AckKind.ACK:
                 words = describe(packet.syndrome)
         else:
-            role = Role.REPLAYED if verdict is Verdict.RESENT else Role.RESPONSE
-            again = verdict in (Verdict.RESENT, Verdict.COPY)
+            role = (
+                Role.RETRANSMITTED_RESPONSE
+                if verdict is PacketStatus.RETRANSMITTED
+                else Role.RESPONSE
+            )
+            again = verdict in (PacketStatus.RETRANSMITTED, PacketStatus.DUPLICATE)
             if not again and not self.by_messages:
                 self.payload[1 - half.end].add(packet.time_ns, packet.size)
         self._note_gap(packet.number, half.end, verdict)
         return Spot(packet.time_ns, half.end, panel.add(role, half, packet, words))
 
-    def other(self, direction: int, packet: Seen) -> Spot:
+    def other(self, direction: int, packet: TransportPacket) -> Spot:
         """A datagram; or a CNP or a damaged packet, of which events tell."""
         if packet.opcode == OpCode.CNP:
             return Spot(packet.time_ns, None, 0)
@@ -266,10 +273,10 @@ class Series:
         self.payload[direction].add(packet.time_ns, packet.size)
         return Spot(packet.time_ns, direction, packet.psn)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         """Something happened."""
-        if event.kind in (EventKind.MARKED, EventKind.CNP):
-            lanes = self.marked if event.kind is EventKind.MARKED else self.cnps
+        if event.kind in (FlowEventKind.ECN_CE, FlowEventKind.CNP):
+            lanes = self.marked if event.kind is FlowEventKind.ECN_CE else self.cnps
             point = Point(event.time_ns, 0, event.number, opcode(event.opcode))
             lanes[event.direction].add(point)
             return
@@ -277,7 +284,7 @@ class Series:
         if self.counts[event.kind] > EVENTS:
             return
         end = self._end_of(event)
-        if event.kind is EventKind.RESTART:
+        if event.kind is FlowEventKind.RESTART:
             value = 0 if self.panels[end].counts_from_first else event.psn
             last_value = value
         else:
@@ -298,10 +305,10 @@ class Series:
         verb = VERBS.get(message.verb, message.verb)
         words = f"{verb} of {message.size:,} bytes, begun in packet {message.first_number}"
         waited = max(0, message.acked_ns - message.first_ns)
-        if message.resent:
-            words += f", {message.resent} of its packets sent again"
+        if message.retransmitted_packets:
+            words += f", {message.retransmitted_packets} of its packets sent again"
         words += f": {duration(waited)}"
-        target = self.slow if message.resent else self.latency
+        target = self.slow if message.retransmitted_packets else self.latency
         point = Point(message.acked_ns, waited, message.acked_number, words)
         target[message.direction].add(point)
 
@@ -309,15 +316,15 @@ class Series:
         """Nothing more follows."""
         self.events.sort(key=lambda told: (told.event.time_ns, told.event.number))
 
-    def _note_gap(self, number: int, end: int, verdict: Verdict) -> None:
-        if verdict in (Verdict.GAP, Verdict.RESENT):
+    def _note_gap(self, number: int, end: int, verdict: PacketStatus) -> None:
+        if verdict in (PacketStatus.AFTER_GAP, PacketStatus.RETRANSMITTED):
             self._gap_of[number] = end
             if len(self._gap_of) > _GAPS:
                 del self._gap_of[next(iter(self._gap_of))]
 
-    def _end_of(self, event: Event) -> int:
+    def _end_of(self, event: FlowEvent) -> int:
         """Whose requests an event is about, or the answers to whose."""
-        if event.kind is EventKind.LOSS:
+        if event.kind is FlowEventKind.LOST:
             return self._gap_of.get(event.number, event.direction)
         if event.kind in _OF_A_PACKET and event.opcode in RESPONSES:
             return 1 - event.direction
@@ -340,7 +347,7 @@ class Collector:
         """Connection and place by packet, of those that were wanted."""
         self._wanted = frozenset(wanted)
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
         """A request, before the half moves on."""
         number = half.connection.number
         series = self.series.get(number)
@@ -349,7 +356,9 @@ class Collector:
             if packet.number in self._wanted:
                 self.spots[packet.number] = number, spot
 
-    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def response(
+        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+    ) -> None:
         """A response, before the half moves on."""
         number = half.connection.number
         series = self.series.get(number)
@@ -358,7 +367,7 @@ class Collector:
             if packet.number in self._wanted:
                 self.spots[packet.number] = number, spot
 
-    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """A CNP, a datagram, or a packet with a wrong ICRC."""
         series = self.series.get(connection.number)
         if series is not None:
@@ -366,7 +375,7 @@ class Collector:
             if packet.number in self._wanted:
                 self.spots[packet.number] = connection.number, spot
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         """Something happened."""
         series = self.series.get(event.connection)
         if series is not None:
@@ -405,7 +414,7 @@ def round_step(size: int) -> int:
         power *= 10
 
 
-def cause_of(events: Sequence[Told], number: int) -> Event | None:
+def cause_of(events: Sequence[Told], number: int) -> FlowEvent | None:
     """The resending, among events of that kind in the order of their packets, of a packet."""
     at = bisect_right(events, number, key=lambda told: told.event.number) - 1
     if at >= 0 and number <= max(events[at].event.last_number, events[at].event.number):
@@ -417,6 +426,10 @@ def _value(point: Point) -> int:
     return point.value
 
 
-_OF_A_PACKET = (EventKind.LATE, EventKind.COPY, EventKind.DAMAGED, EventKind.REPLAY)
+_OF_A_PACKET = (
+    FlowEventKind.REORDERED,
+    FlowEventKind.DUPLICATE,
+    FlowEventKind.ICRC_BAD,
+)
 
 _GAPS = 4096

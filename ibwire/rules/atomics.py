@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from ibwire.connections.half import Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import FRESH, Breach, Law, Life, Operands
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -77,10 +77,10 @@ class Atomics(Law):
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
-        self._asked: dict[int, tuple[Seen, Operands]] = {}
+        self._asked: dict[int, tuple[TransportPacket, Operands]] = {}
         self._results: dict[int, tuple[int, Operands]] = {}
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare what is sent again with the first time."""
         if packet.opcode not in REQUESTS or packet.number not in self.life.operands:
             return
@@ -91,7 +91,7 @@ class Atomics(Law):
             self._results.pop(packet.psn, None)
             _keep(self._asked, packet.psn, (packet, operands))
             return
-        if verdict is not Verdict.RESENT or packet.psn not in self._asked:
+        if verdict is not PacketStatus.RETRANSMITTED or packet.psn not in self._asked:
             return
         first, before = self._asked[packet.psn]
         if (packet.opcode, packet.va, packet.rkey) != (first.opcode, first.va, first.rkey):
@@ -102,7 +102,7 @@ class Atomics(Law):
             found = f"{name_of(packet.opcode)} retransmitted with {_words(operands)}"
             yield SAME, f"{found}, expected {_words(before)}", packet
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare an answer with the one before to the same request."""
         if packet.opcode not in ANSWERS or packet.number not in self.life.operands:
             return

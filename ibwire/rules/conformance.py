@@ -7,12 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Event, EventKind, Message
+from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.flow import FlowKey, Flows
-from ibwire.connections.half import Half, Verdict
-from ibwire.connections.packets import Seen
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.summary import Summary
+from ibwire.connections.tracker import RequestTracker
 from ibwire.dissect import Columns
 from ibwire.rules import atomics, catalogue, congestion, integrity, sequences
 from ibwire.rules.congestion import Notifications
@@ -165,7 +167,7 @@ class Conformance:
 
     # Connections.
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
         """Judge a request."""
         judged = self._judged(half)
         for law in judged.of_requests:
@@ -175,7 +177,9 @@ class Conformance:
         judged.life.note_request(packet, verdict)
         self._heard(half.connection, half.end, packet)
 
-    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def response(
+        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+    ) -> None:
         """Judge a response."""
         judged = self._judged(half)
         judged.life.learn(packet)
@@ -185,7 +189,7 @@ class Conformance:
         judged.life.note_response(packet)
         self._heard(half.connection, 1 - half.end, packet)
 
-    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """Judge a CNP; datagrams and damaged packets are not looked at."""
         if packet.opcode == OpCode.CNP and not packet.damaged:
             notified = self._notified.setdefault(connection.number, Notifications())
@@ -193,29 +197,29 @@ class Conformance:
             for rule, words, _ in notified.cnp(direction, packet):
                 self._ledger.add(rule, key, packet.number, words, verified=packet.icrc != 0)
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         """Forget a half whose queue pair was reset."""
-        if event.kind is EventKind.RESTART:
+        if event.kind is FlowEventKind.RESTART:
             self._lives.pop((event.connection, event.direction), None)
 
     def message(self, message: Message) -> None:
         """Nothing is judged of messages as such."""
 
-    def _note(self, half: Half, breach: Breach) -> None:
+    def _note(self, half: RequestTracker, breach: Breach) -> None:
         rule, words, packet = breach
         sender = 1 - half.end if INFO[packet.opcode].is_response else half.end
         key = ("connection", half.connection.number, sender)
         # The ICRC of a packet that was cut is not there; its neighbours were cut as well.
         self._ledger.add(rule, key, packet.number, words, verified=packet.icrc != 0)
 
-    def _judged(self, half: Half) -> _Judged:
+    def _judged(self, half: RequestTracker) -> _Judged:
         key = half.connection.number, half.end
         judged = self._lives.get(key)
         if judged is None:
             judged = self._lives[key] = _Judged(Life(half, self._operands))
         return judged
 
-    def _heard(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def _heard(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         if packet.marked:
             self._notified.setdefault(connection.number, Notifications()).mark(direction, packet)
         if self._operands:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ibwire.connections.connection import Connection
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import Breach
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -90,13 +90,13 @@ class Notifications:
         """By direction of the CNPs."""
         self.last_ns: list[int | None] = [None, None]
 
-    def mark(self, direction: int, packet: Seen) -> None:
+    def mark(self, direction: int, packet: TransportPacket) -> None:
         """A packet with the CE mark."""
         self.marks[direction] += 1
         if len(self.first[direction]) < MARKS:
             self.first[direction].append(packet.number)
 
-    def cnp(self, direction: int, packet: Seen) -> Iterable[Breach]:
+    def cnp(self, direction: int, packet: TransportPacket) -> Iterable[Breach]:
         """A CNP."""
         before = self.last_ns[direction]
         self.last_ns[direction] = packet.time_ns

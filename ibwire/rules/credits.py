@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ibwire.connections.half import Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import ENDS, FRESH, STARTS, Breach, Law, Life
 from ibwire.rules.psn_acks import Messages
@@ -72,15 +72,15 @@ class Credits(Law):
         self.is_live = False
         """The responder has given credits at least once."""
         self.is_off = False
-        self.asking: Seen | None = None
+        self.asking: TransportPacket | None = None
         """FIRST of the message beyond the limit, until a response comes."""
         self._begun = 0
         """Messages that were judged."""
         self._breaches = dict.fromkeys((LIMIT.id, ASK.id, FIRST_ALONE.id), 0)
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Whether a message may be begun."""
-        if verdict is Verdict.GAP:
+        if verdict is PacketStatus.AFTER_GAP:
             self.limit = self.asking = None
         if self.is_off or verdict not in FRESH:
             return
@@ -92,7 +92,7 @@ class Credits(Law):
                 found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
                 yield FIRST_ALONE, f"{found} without waiting for the response to FIRST", packet
 
-    def _begin(self, packet: Seen) -> Iterable[Breach]:
+    def _begin(self, packet: TransportPacket) -> Iterable[Breach]:
         before = self.messages.before
         if before is None or self.limit is None:
             return
@@ -122,7 +122,7 @@ class Credits(Law):
         count = self._breaches[rule.id]
         return count >= NO_ACCIDENT and 4 * count > self._begun
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Take the credits."""
         self.asking = None
         if packet.syndrome < 0 or kind(packet.syndrome) is not AckKind.ACK:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ibwire.connections.half import MTUS, Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.connection import MTUS
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import ENDS, FULL, READ_REQUESTS, Breach, Law, Life
 from ibwire.rules.packet import Chunk, Mask, PacketRule, intact, opcodes_where
@@ -195,7 +196,7 @@ class PathMtu(Law):
 
     __slots__ = ()
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare its size with the path MTU."""
         mtu = self.life.mtu
         if mtu is None or packet.size == mtu:
@@ -224,9 +225,9 @@ class Write(Law):
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
-        self.first: Seen | None = None
+        self.first: TransportPacket | None = None
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare with the RETH that it belongs to."""
         info = INFO[packet.opcode]
         if info.position is Position.FIRST and info.operation is Operation.WRITE:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ibwire.connections.half import MTUS, Half, Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.connection import MTUS
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.tracker import RequestTracker
 from ibwire.rules.findings import Rule
 from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK, distance
@@ -30,9 +32,9 @@ FULL = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Po
 STARTS = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.ONLY))
 ENDS = frozenset(c for c, i in INFO.items() if i.position in (Position.LAST, Position.ONLY))
 
-FRESH = (Verdict.NEW, Verdict.GAP)
+FRESH = (PacketStatus.NEW, PacketStatus.AFTER_GAP)
 
-Breach = tuple[Rule, str, Seen]
+Breach = tuple[Rule, str, TransportPacket]
 """A rule, what was found and expected, and the packet that breaks it; not always the last one."""
 
 Operands = tuple[int, ...]
@@ -48,7 +50,7 @@ class Identifications:
         self._high = -1
         self.counts = False
 
-    def note(self, packet: Seen) -> None:
+    def note(self, packet: TransportPacket) -> None:
         """Take the next packet of the sender."""
         if packet.ip_id < 0:
             return
@@ -58,11 +60,13 @@ class Identifications:
         elif 0 < step < MOST_STEPS:
             self._high, self.counts = packet.ip_id, True
 
-    def is_next(self, before: Seen, packet: Seen) -> bool:
+    def is_next(self, before: TransportPacket, packet: TransportPacket) -> bool:
         """Whether it is certain that the sender sent nothing between two packets."""
         return self.counts and (packet.ip_id - before.ip_id) & 0xFFFF == 1
 
-    def left_later(self, before: Seen, packet: Seen, *, otherwise: bool) -> bool:
+    def left_later(
+        self, before: TransportPacket, packet: TransportPacket, *, otherwise: bool
+    ) -> bool:
         """Whether a packet left after another one; `otherwise` if nothing shows it."""
         step = (packet.ip_id - before.ip_id) & 0xFFFF
         return step < 0x8000 if self.counts and step else otherwise
@@ -76,37 +80,37 @@ class Life:
         *("reads", "request_ids", "requests", "unsure"),
     )
 
-    def __init__(self, half: Half, operands: Mapping[int, Operands]) -> None:
+    def __init__(self, half: RequestTracker, operands: Mapping[int, Operands]) -> None:
         self.half = half
         self.operands = operands
         """By packet number, of those atomics of the capture that are being looked at."""
         self.mtu: int | None = None
         """The path MTU: size of the first packet that has to fill it."""
-        self.requests: dict[int, Seen] = {}
+        self.requests: dict[int, TransportPacket] = {}
         """By PSN, as they were sent first."""
-        self.reads: list[Seen] = []
+        self.reads: list[TransportPacket] = []
         """READ requests in the order in which they were sent, also those that ask for a rest."""
         self.unsure: set[int] = set()
         """Packet numbers of READs that may ask for the rest of one that was not seen."""
-        self.newest: Seen | None = None
+        self.newest: TransportPacket | None = None
         """The request with the highest PSN."""
-        self.front: Seen | None = None
+        self.front: TransportPacket | None = None
         """The positive response with the highest PSN."""
         self.request_ids = Identifications()
         self.answer_ids = Identifications()
 
     def unwrapped(self, psn: int) -> int | None:
-        """A PSN counted on beyond 24 bits, as in `Half`; `None` before the first request."""
+        """A PSN, unwrapped as in `RequestTracker`; `None` before the first request."""
         following = self.half.next
         return None if following is None else following + distance(following & MASK, psn)
 
-    def span(self, request: Seen) -> int | None:
+    def span(self, request: TransportPacket) -> int | None:
         """PSNs that a request takes; `None` for a READ while the path MTU is not known."""
         if request.opcode not in READ_REQUESTS or request.dma_len <= MTUS[0]:
             return 1
         return -(-request.dma_len // self.mtu) if self.mtu else None
 
-    def covering(self, psn: int) -> list[Seen] | None:
+    def covering(self, psn: int) -> list[TransportPacket] | None:
         """READ requests, newest first, that one of these PSNs answers; `None`: not known."""
         found = []
         for read in reversed(self.reads):
@@ -122,24 +126,24 @@ class Life:
         """The highest PSN, unwrapped, that a response seen here acknowledges."""
         return None if self.front is None else self.unwrapped(self.front.psn)
 
-    def was_answered_later(self, before: Seen, packet: Seen) -> bool:
+    def was_answered_later(self, before: TransportPacket, packet: TransportPacket) -> bool:
         """Whether a response left after another one, as far as IP identification or MSN show."""
         in_order = before.syndrome >= 0 and distance(before.msn, packet.msn) >= 0
         return self.answer_ids.left_later(before, packet, otherwise=in_order)
 
-    def learn(self, packet: Seen) -> None:
+    def learn(self, packet: TransportPacket) -> None:
         """Take the path MTU from a packet that has to fill it."""
         if self.mtu is None and packet.opcode in FULL and packet.size in MTUS:
             self.mtu = packet.size
 
-    def note_request(self, packet: Seen, verdict: Verdict) -> None:
+    def note_request(self, packet: TransportPacket, verdict: PacketStatus) -> None:
         """Remember a request."""
         self.request_ids.note(packet)
-        if verdict is Verdict.COPY:
+        if verdict is PacketStatus.DUPLICATE:
             return
         if packet.opcode in READ_REQUESTS:
             self._note_read(packet)
-            if verdict is not Verdict.NEW or self.newest is None:
+            if verdict is not PacketStatus.NEW or self.newest is None:
                 self.unsure.add(packet.number)
         if verdict in FRESH:
             self.newest = packet
@@ -149,7 +153,7 @@ class Life:
             if len(self.requests) > KEEP:
                 del self.requests[next(iter(self.requests))]
 
-    def _note_read(self, packet: Seen) -> None:
+    def _note_read(self, packet: TransportPacket) -> None:
         reads = self.reads
         if len(reads) >= 2 * KEEP_READS and self.front is not None:
             done = self.front.psn
@@ -161,7 +165,7 @@ class Life:
         if (self.span(packet) or LARGE_SPAN) >= LARGE_SPAN:
             self.requests.clear()
 
-    def note_response(self, packet: Seen) -> None:
+    def note_response(self, packet: TransportPacket) -> None:
         """Remember a response, if it is positive and newer than all before."""
         self.answer_ids.note(packet)
         following = self.half.next
@@ -181,10 +185,10 @@ class Law:
     def __init__(self, life: Life) -> None:
         self.life = life
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """A request; copies of a packet come too."""
         return ()
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """A response."""
         return ()

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ibwire.connections.half import Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import Breach, Law, Life
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
@@ -140,17 +140,17 @@ class Refusals(Law):
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
-        self.missing: Seen | None = None
+        self.missing: TransportPacket | None = None
         """The sequence NAK whose PSN has not come since."""
-        self.latest: Seen | None = None
+        self.latest: TransportPacket | None = None
         """The newest sequence NAK."""
         self.repeats = 0
         """How often the same was NAKed again."""
         self.duplicates = False
         """An older request has come since."""
-        self.refused: Seen | None = None
+        self.refused: TransportPacket | None = None
         """The RNR NAK whose PSN has not come since."""
-        self.eager: tuple[str, Seen] | None = None
+        self.eager: tuple[str, TransportPacket] | None = None
         """Words and packet: the first new request since the RNR NAK."""
         self.excused = False
         """A sequence NAK for the same packet came, too."""
@@ -158,9 +158,9 @@ class Refusals(Law):
         """Packets that came again after an RNR NAK."""
         self.hasty = 0
         """Those of them that came too soon."""
-        self.fatal: Seen | None = None
+        self.fatal: TransportPacket | None = None
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """The missing one comes, or comes again, or another one in its place."""
         missing, refused = self.missing, self.refused
         if missing is not None:
@@ -168,20 +168,20 @@ class Refusals(Law):
             self.duplicates = self.duplicates or step < 0
             if step == 0:
                 self.missing = None
-        if refused is None or verdict is Verdict.COPY:
+        if refused is None or verdict is PacketStatus.DUPLICATE:
             return
         waited = packet.time_ns - refused.time_ns
         asked = RNR_TIMER_US[code(refused.syndrome)] * 1000
         if packet.psn == refused.psn:
             self.refused = None
-            if verdict is Verdict.RESENT and waited >= 0:
+            if verdict is PacketStatus.RETRANSMITTED and waited >= 0:
                 yield from self._has_waited(packet, waited, asked)
-        elif verdict is Verdict.NEW and IN_FLIGHT_NS < waited < asked and self.eager is None:
+        elif verdict is PacketStatus.NEW and IN_FLIGHT_NS < waited < asked and self.eager is None:
             found = f"{name_of(packet.opcode)} of PSN {packet.psn}, which is new"
             words = f"{found}, {waited / 1e6:.3f} ms after an RNR NAK for {asked / 1e6:g} ms"
             self.eager = words, packet
 
-    def _has_waited(self, packet: Seen, waited: int, asked: int) -> Iterable[Breach]:
+    def _has_waited(self, packet: TransportPacket, waited: int, asked: int) -> Iterable[Breach]:
         """Whether a refused packet comes again too soon, or others came in the meantime.
 
         An RNR NAK that is lost behind this point is obeyed by nobody: only when most
@@ -201,10 +201,10 @@ class Refusals(Law):
             found = f"PSN {packet.psn} again {waited / 1e6:.3f} ms after the RNR NAK"
             yield RNR_WAIT, f"{found}, expected at least {asked / 1e6:g} ms", packet
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """A NAK, or a response that must not come."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
-        if verdict is Verdict.COPY:
+        if verdict is PacketStatus.DUPLICATE:
             return
         yield from self._after_the_end(packet)
         if what is AckKind.ACK:
@@ -227,7 +227,7 @@ class Refusals(Law):
             if value == NakCode.REMOTE_OPERATIONAL_ERROR and is_send:
                 yield TOO_LONG, f"SEND of PSN {packet.psn} answered with NAK 0x63", packet
 
-    def _sequence(self, packet: Seen) -> Iterable[Breach]:
+    def _sequence(self, packet: TransportPacket) -> Iterable[Breach]:
         missing, refused = self.missing, self.refused
         again = missing is not None and missing.psn == packet.psn
         self.repeats = self.repeats + 1 if again else 0
@@ -248,13 +248,13 @@ class Refusals(Law):
             found = f"NAK of PSN {packet.psn}"
             yield ACKNOWLEDGED, f"{found}, although {front.psn} had been acknowledged", packet
 
-    def _twice(self, missing: Seen, packet: Seen) -> Breach:
+    def _twice(self, missing: TransportPacket, packet: TransportPacket) -> Breach:
         found = f"PSN {packet.psn} NAKed again (first NAK: packet {missing.number})"
         if self.duplicates:
             return AFTER_DUPLICATE, f"{found} after a duplicate of an older packet", packet
         return ONCE, f"{found}, although it was not sent in between", packet
 
-    def _is_no_accident(self, packet: Seen) -> bool:
+    def _is_no_accident(self, packet: TransportPacket) -> bool:
         """Whether a NAK was sent again for nothing.
 
         It was, if the responder sent nothing in between. Else the packet may have come
@@ -266,14 +266,14 @@ class Refusals(Law):
             return True
         return self.repeats >= NO_ACCIDENT - 1
 
-    def _settle(self, packet: Seen) -> None:
+    def _settle(self, packet: TransportPacket) -> None:
         """What is acknowledged has come, whether it was seen here or not."""
         if self.missing is not None and distance(self.missing.psn, packet.psn) >= 0:
             self.missing = None
         if self.refused is not None and distance(self.refused.psn, packet.psn) >= 0:
             self.refused = None
 
-    def _after_the_end(self, packet: Seen) -> Iterable[Breach]:
+    def _after_the_end(self, packet: TransportPacket) -> Iterable[Breach]:
         fatal = self.fatal
         if fatal is None or distance(fatal.psn, packet.psn) < 0:
             return

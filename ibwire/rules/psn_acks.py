@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from ibwire.connections.half import Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import ENDS, FRESH, Breach, Law, Life
 from ibwire.rules.packet import PacketRule, opcodes_where
@@ -150,7 +150,7 @@ class Messages(Law):
         """PSN, unwrapped, and MSN of the newest response that fitted; `None`: no bounds known."""
         self._confirmed = False
         """The MSN has gone on as it should since the bounds were taken."""
-        self._suspect: tuple[str, Seen, Seen] | None = None
+        self._suspect: tuple[str, TransportPacket, TransportPacket] | None = None
         """Words and response with an MSN that counts too much, and the request before it."""
 
     def _forget(self, psn: int | None) -> None:
@@ -166,7 +166,7 @@ class Messages(Law):
         certain = self._confirmed and self._low == self._high
         return self._low & MASK if certain else None
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Count a message when its last packet is sent."""
         if verdict not in FRESH:
             return
@@ -176,7 +176,7 @@ class Messages(Law):
             words, response, newest = suspect
             if self.life.request_ids.is_next(newest, packet):
                 yield MSN, words, response
-        if verdict is Verdict.GAP or self._since is None or suspect is not None:
+        if verdict is PacketStatus.AFTER_GAP or self._since is None or suspect is not None:
             self._forget(psn)
         if packet.opcode in ENDS and psn is not None:
             self.sent += 1
@@ -184,13 +184,13 @@ class Messages(Law):
             if len(self._ends) > 2 * KEEP_MESSAGES:
                 del self._ends[:KEEP_MESSAGES]
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare the MSN with what may have been completed."""
         psn = self.life.unwrapped(packet.psn)
         following = self.life.half.next
         if psn is None or self._since is None or packet.opcode not in _AETH:
             return
-        if verdict is Verdict.UNKNOWN or (following is not None and psn >= following):
+        if verdict is PacketStatus.UNKNOWN or (following is not None and psn >= following):
             return
         upto = psn if kind(packet.syndrome) is AckKind.ACK else psn - 1
         forgotten = self.sent - len(self._ends)
@@ -215,7 +215,7 @@ class Messages(Law):
             self._confirmed = self._confirmed or distance(last[1], packet.msn) > 0
             self._last = upto, packet.msn
 
-    def _wrong(self, packet: Seen, done: int, too_much: bool) -> Iterable[Breach]:
+    def _wrong(self, packet: TransportPacket, done: int, too_much: bool) -> Iterable[Breach]:
         """An MSN that is out of bounds: too small for certain, or perhaps too large."""
         fewest, most = (self._low + done) & MASK, (self._high + self.sent) & MASK
         expected = f"{fewest}" if fewest == most else f"{fewest} to {most}"
@@ -237,20 +237,20 @@ class Acknowledged(Law):
         self.ahead: int | None = None
         """An unwrapped PSN that was acknowledged and has not been seen as a request."""
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Whether it had been acknowledged before it was sent."""
         ahead, self.ahead = self.ahead, None
-        if ahead is None or verdict is Verdict.COPY:
+        if ahead is None or verdict is PacketStatus.DUPLICATE:
             return
         psn = self.life.unwrapped(packet.psn)
         newest = self.life.newest
-        if verdict is not Verdict.NEW or psn is None or psn > ahead or newest is None:
+        if verdict is not PacketStatus.NEW or psn is None or psn > ahead or newest is None:
             return
         # Otherwise the capture may lack the first time that it was sent.
         if self.life.request_ids.is_next(newest, packet):
             yield EARLY, f"PSN {packet.psn} is sent after it was acknowledged", packet
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Whether its PSN was sent, and does not go back."""
         half = self.life.half
         psn = self.life.unwrapped(packet.psn)
@@ -268,14 +268,14 @@ class Acknowledged(Law):
             yield from self._unsent(packet, psn)
             return
         front = self.life.front
-        if not is_ack or front is None or verdict is Verdict.COPY:
+        if not is_ack or front is None or verdict is PacketStatus.DUPLICATE:
             return
         if distance(front.psn, packet.psn) >= 0:
             return
         if self.life.answer_ids.left_later(front, packet, otherwise=False):
             yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
 
-    def _unsent(self, packet: Seen, psn: int) -> Iterable[Breach]:
+    def _unsent(self, packet: TransportPacket, psn: int) -> Iterable[Breach]:
         half, newest = self.life.half, self.life.newest
         if newest is None or self.life.span(newest) is None:
             return
@@ -302,7 +302,7 @@ class Kind(Law):
 
     __slots__ = ()
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare it with the request that has its PSN, if that was seen."""
         info = INFO[packet.opcode]
         request = self.life.requests.get(packet.psn)

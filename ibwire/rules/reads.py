@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ibwire.connections.half import Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import FRESH, READ_REQUESTS, Breach, Law, Life
 from ibwire_layers.opcodes import INFO, Operation, Position, name_of
@@ -73,10 +73,10 @@ class Requests(Law):
 
     __slots__ = ()
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare it with the READ whose PSNs it uses."""
         covering = self.life.covering(packet.psn)
-        if not covering or verdict is Verdict.COPY:
+        if not covering or verdict is PacketStatus.DUPLICATE:
             return
         read = covering[-1]
         place = (packet.psn - read.psn) & MASK
@@ -108,20 +108,20 @@ class Responses(Law):
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
-        self._before: Seen | None = None
+        self._before: TransportPacket | None = None
         """The response before."""
         self._starts = 0
         """How often a READ seemed to be answered from the start in the middle."""
         self._replays = 0
         """How often one that was asked for again seemed to be answered from the middle."""
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare it with every request that asked for it."""
         yield from self._too_many(packet, verdict)
         yield from self._compare(packet, verdict)
         self._before = packet
 
-    def _compare(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def _compare(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         info = INFO[packet.opcode]
         if info.operation is not Operation.READ_RESPONSE:
             return
@@ -160,18 +160,24 @@ class Responses(Law):
                 packet,
             )
 
-    def _is_replay(self, packet: Seen, verdict: Verdict, covering: list[Seen]) -> bool:
+    def _is_replay(
+        self, packet: TransportPacket, verdict: PacketStatus, covering: list[TransportPacket]
+    ) -> bool:
         """Whether it begins the answer to a READ that was asked for again.
 
         A first answer that was held up on the way looks the same, unless the responder
         counts its IP identification.
         """
-        if verdict is not Verdict.RESENT or len(covering) < 2 or covering[0].psn != packet.psn:
+        if (
+            verdict is not PacketStatus.RETRANSMITTED
+            or len(covering) < 2
+            or covering[0].psn != packet.psn
+        ):
             return False
         self._replays += 1
         return self.life.answer_ids.counts or self._replays >= NO_ACCIDENT
 
-    def _may_be_restarted(self, position: Position, packet: Seen) -> bool:
+    def _may_be_restarted(self, position: Position, packet: TransportPacket) -> bool:
         """Whether it may answer a READ that was asked for again, which the capture lacks."""
         if position not in (Position.FIRST, Position.ONLY):
             return False
@@ -180,16 +186,16 @@ class Responses(Law):
         self._starts += 1
         return self._starts < NO_ACCIDENT
 
-    def _begins_unsure(self, packet: Seen, covering: list[Seen]) -> bool:
+    def _begins_unsure(self, packet: TransportPacket, covering: list[TransportPacket]) -> bool:
         """Whether the READ that it answers first may ask for the rest of one not seen here."""
         same = all(read.psn == packet.psn for read in covering)
         return same and covering[-1].number in self.life.unsure
 
-    def _too_many(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def _too_many(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """When the oldest READ is answered, all newer ones were outstanding with it."""
         half = self.life.half
         most = half.connection.max_reads[half.end]
-        if most is None or verdict is not Verdict.NEW or not half.messages:
+        if most is None or verdict is not PacketStatus.NEW or not half.messages:
             return
         open_reads = [each for each in half.reads if each.verb in _COUNTED]
         if len(open_reads) <= most or packet.psn != open_reads[0].first & MASK:

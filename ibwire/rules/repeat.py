@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ibwire.connections.half import Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.atomics import REQUESTS as ATOMICS
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import FRESH, READ_REQUESTS, Breach, Law, Life
@@ -71,7 +71,7 @@ class Repeated(Law):
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
-        self._before: Seen | None = None
+        self._before: TransportPacket | None = None
         """The request before."""
         self._run = False
         """That was one that was sent again."""
@@ -82,14 +82,14 @@ class Repeated(Law):
         self._refused = False
         """There was a NAK since the last new request."""
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare it with the first sending, and with what was answered since."""
         psn = self.life.unwrapped(packet.psn)
-        if verdict is Verdict.COPY or psn is None:
+        if verdict is PacketStatus.DUPLICATE or psn is None:
             return
         before, self._before = self._before, packet
-        runs, self._run = self._run, verdict is Verdict.RESENT
-        if verdict is not Verdict.RESENT:
+        runs, self._run = self._run, verdict is PacketStatus.RETRANSMITTED
+        if verdict is not PacketStatus.RETRANSMITTED:
             self._refused = self._refused and verdict not in FRESH
             if packet.ack_req or packet.opcode in READ_REQUESTS:
                 self._asks = max(self._asks, psn)
@@ -114,19 +114,19 @@ class Repeated(Law):
             return False
         return all(read.first > psn for read in self.life.half.reads)
 
-    def _waits_for_nothing(self, before: Seen, packet: Seen) -> bool:
+    def _waits_for_nothing(self, before: TransportPacket, packet: TransportPacket) -> bool:
         """Whether a requester goes back although no timer of its own should run."""
         acked = self.life.acked
         if self._refused or acked is None or self._asks > acked or self.life.half.reads:
             return False
         return self.life.request_ids.is_next(before, packet)
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Whether a packet that was sent again is now acknowledged a second time."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
         if what is not AckKind.ACK:
             self._pending, self._refused = None, True
-        elif verdict is Verdict.STALE and self._pending == self.life.unwrapped(packet.psn):
+        elif verdict is PacketStatus.STALE and self._pending == self.life.unwrapped(packet.psn):
             self._pending = None
             yield NEEDLESS, f"PSN {packet.psn} retransmitted, and acknowledged both times", packet
 
@@ -138,7 +138,7 @@ class Retries(Law):
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
-        self._before: Seen | None = None
+        self._before: TransportPacket | None = None
         """The request before."""
         self._last: int | None = None
         """Its last PSN, unwrapped, if it was one that was sent again."""
@@ -151,21 +151,21 @@ class Retries(Law):
         self._skips = 0
         """How often it seemed that something was not sent again."""
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Follow the runs of what is sent again."""
         psn = self.life.unwrapped(packet.psn)
-        if verdict is Verdict.COPY or psn is None:
+        if verdict is PacketStatus.DUPLICATE or psn is None:
             return
         before, self._before = self._before, packet
         last, self._last = self._last, None
-        if verdict is Verdict.RESENT:
+        if verdict is PacketStatus.RETRANSMITTED:
             self._last = psn + (self.life.span(packet) or 1) - 1
             if last is None or psn <= last:
                 yield from self._goes_back(psn, packet)
-        elif verdict is Verdict.NEW and last is not None and before is not None:
+        elif verdict is PacketStatus.NEW and last is not None and before is not None:
             yield from self._goes_on(last, before, packet)
 
-    def _goes_back(self, psn: int, packet: Seen) -> Iterable[Breach]:
+    def _goes_back(self, psn: int, packet: TransportPacket) -> Iterable[Breach]:
         acked = self.life.acked
         again = psn == self._start and acked == self._acked
         self._times = self._times + 1 if again else 1
@@ -177,7 +177,9 @@ class Retries(Law):
             )
             yield RETRIES, f"{found}, expected at most {MOST_RETRIES}", packet
 
-    def _goes_on(self, last: int, before: Seen, packet: Seen) -> Iterable[Breach]:
+    def _goes_on(
+        self, last: int, before: TransportPacket, packet: TransportPacket
+    ) -> Iterable[Breach]:
         """A new request: had all been sent again that was open?"""
         following, acked = self.life.half.next, self.life.acked
         if following is None or acked is None or acked >= min(last, following - 1):
@@ -187,7 +189,7 @@ class Retries(Law):
             missing = following - last - 1
             yield SELECTIVE, f"{found}, expected the {missing} in between as well", packet
 
-    def _has_skipped(self, before: Seen, packet: Seen) -> bool:
+    def _has_skipped(self, before: TransportPacket, packet: TransportPacket) -> bool:
         """Whether nothing was sent between the request before and this one.
 
         What was lost on the way to this point looks the same; only a sender that
@@ -198,14 +200,14 @@ class Retries(Law):
         self._skips += 1
         return self._skips >= SKIPS
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """An RNR NAK begins the count anew."""
         if packet.syndrome >= 0 and kind(packet.syndrome) is AckKind.RNR_NAK:
             self._times = 0
         return ()
 
 
-def _compare(first: Seen, packet: Seen) -> Iterable[Breach]:
+def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Breach]:
     if packet.opcode in ATOMICS and first.opcode in ATOMICS:
         return  # the laws of atomics look at them
     if packet.opcode != first.opcode:
@@ -232,7 +234,7 @@ class Duplicates(Law):
     def _forget(self) -> None:
         self._duplicates = self._asked = self._given = 0
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Count a duplicate."""
         if verdict in FRESH:
             self._forget()
@@ -241,9 +243,9 @@ class Duplicates(Law):
             self._asked += packet.ack_req
         return ()
 
-    def response(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Count an answer to a duplicate."""
-        if verdict is not Verdict.STALE or packet.opcode not in _ACKNOWLEDGE:
+        if verdict is not PacketStatus.STALE or packet.opcode not in _ACKNOWLEDGE:
             return
         if kind(packet.syndrome) is not AckKind.ACK:
             return

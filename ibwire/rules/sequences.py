@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ibwire.connections.half import Verdict
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
 from ibwire.rules.life import ENDS, STARTS, Breach, Law, Life
 from ibwire.rules.packet import PacketRule, intact, opcodes_where
@@ -60,9 +60,9 @@ class Order(Law):
 
     def __init__(self, life: Life) -> None:
         super().__init__(life)
-        self.before: Seen | None = None
+        self.before: TransportPacket | None = None
 
-    def request(self, packet: Seen, verdict: Verdict) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
         """Compare with the request before, if that is its neighbour."""
         before = self.before
         self.before = packet

@@ -13,7 +13,7 @@ from ibwire.base.errors import CaptureError, DecodeError, EncodeError
 from ibwire.base.node import Frame, Pipe
 from ibwire.capture import open_capture
 from ibwire.capture.stream import Target
-from ibwire.connections.summary import Analysis
+from ibwire.connections.analysis import Analysis
 from ibwire.dissect import Columns
 from ibwire.dissect.where import Expression
 from ibwire.rc.device import gid_of

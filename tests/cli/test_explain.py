@@ -94,7 +94,7 @@ def test_json_has_one_event_a_line(captures):
     lines = explain("--json", captures / "drop-one-middle.b.pcap").stdout.splitlines()
 
     events = [json.loads(line) for line in lines]
-    assert [event["kind"] for event in events] == ["loss", "nak", "resend"]
+    assert [event["kind"] for event in events] == ["lost", "nak", "retransmission"]
     assert [event["number"] for event in events] == [13, 19, 20]
     assert [event["psn"] for event in events] == [103, 103, 103]
     assert {event["incident"] for event in events} == {1}

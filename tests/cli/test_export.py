@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from ibwire.capture import open_capture
 from ibwire.cli.export import command
-from ibwire.connections.events import Cause, Event, EventKind
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.report import remarks
 from ibwire.rules.findings import Finding, Place, Rule, Severity
 
@@ -246,10 +246,12 @@ def test_a_file_that_cannot_be_written_is_told(captures, tmp_path):
 # Words.
 
 
-@pytest.mark.parametrize("kind", EventKind)
+@pytest.mark.parametrize("kind", FlowEventKind)
 @pytest.mark.parametrize("cause", [None, *Cause])
 def test_every_event_has_words(kind, cause):
-    event = Event(kind, 3, 0, 7, 0, 10, 12, 3, cause=cause, cause_number=5, delay_ns=1500, code=96)
+    event = FlowEvent(
+        kind, 3, 0, 7, 0, 10, 12, 3, cause=cause, cause_number=5, delay_ns=1500, code=96
+    )
 
     told = list(remarks.of_event(event))
 
@@ -259,7 +261,7 @@ def test_every_event_has_words(kind, cause):
 
 
 def test_what_was_not_seen_is_counted_in_words():
-    event = Event(EventKind.LOSS, 1, 0, 7, 0, psn=10, last_psn=12, count=3)
+    event = FlowEvent(FlowEventKind.LOST, 1, 0, 7, 0, psn=10, last_psn=12, count=3)
 
     assert list(remarks.of_event(event)) == [
         (7, "connection 1: 3 packets were not seen here when this one came: PSN 10 to 12")

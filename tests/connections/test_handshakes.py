@@ -18,7 +18,7 @@ from ibwire.capture.pcapng import PcapngWriter
 from ibwire.connections import handshakes
 from ibwire.connections.flow import addresses
 from ibwire.connections.handshakes import Agreement, Agreements, Closing, Side
-from ibwire.connections.kinds import RESPONSES
+from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.dissect import Columns
 from ibwire_layers import cm, opcodes, outer
 from ibwire_layers import headers as h

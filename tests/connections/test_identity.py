@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.connections.identity import COPY_NS, KEEP, Identity, Recent
-from ibwire.connections.packets import ROW, Rows, Seen
+from ibwire.connections.identity import DUPLICATE_NS, KEEP, Identity, Recent
+from ibwire.connections.packets import ROW, Rows, TransportPacket
 
 
-def packet(ip_id: int = 0, time_ns: int = 0, *, icrc: int | None = None, psn: int = 0) -> Seen:
-    zeros = Seen._make(0 for _ in Seen._fields)
+def packet(
+    ip_id: int = 0, time_ns: int = 0, *, icrc: int | None = None, psn: int = 0
+) -> TransportPacket:
+    zeros = TransportPacket._make(0 for _ in TransportPacket._fields)
     icrc = ip_id if icrc is None else icrc
     return zeros._replace(ip_id=ip_id, time_ns=time_ns, psn=psn, opcode=4, icrc=icrc)
 
@@ -51,19 +53,19 @@ def test_without_counting_the_caller_decides_what_was_overtaken() -> None:
 def test_the_same_identification_and_icrc_again_is_a_copy_at_any_time() -> None:
     identity = noted(7, 8)
 
-    assert identity.is_copy(packet(8, 10**9), None, has_cause=True)
-    assert not identity.is_copy(packet(9), packet(8), has_cause=False)
-    assert not identity.is_copy(packet(8, icrc=99), packet(8), has_cause=False)
+    assert identity.is_duplicate(packet(8, 10**9), None, has_cause=True)
+    assert not identity.is_duplicate(packet(9), packet(8), has_cause=False)
+    assert not identity.is_duplicate(packet(8, icrc=99), packet(8), has_cause=False)
 
 
 def test_without_counting_a_copy_comes_soon_and_for_no_reason() -> None:
     identity, before = noted(0, 0), packet(0, 1000)
 
-    assert identity.is_copy(packet(0, 1000 + COPY_NS - 1), before, has_cause=False)
-    assert not identity.is_copy(packet(0, 1000 + COPY_NS), before, has_cause=False)
-    assert not identity.is_copy(packet(0, 1001), before, has_cause=True)
-    assert not identity.is_copy(packet(0, 1001, icrc=5), before, has_cause=False)
-    assert not identity.is_copy(packet(0, 1001), None, has_cause=False)
+    assert identity.is_duplicate(packet(0, 1000 + DUPLICATE_NS - 1), before, has_cause=False)
+    assert not identity.is_duplicate(packet(0, 1000 + DUPLICATE_NS), before, has_cause=False)
+    assert not identity.is_duplicate(packet(0, 1001), before, has_cause=True)
+    assert not identity.is_duplicate(packet(0, 1001, icrc=5), before, has_cause=False)
+    assert not identity.is_duplicate(packet(0, 1001), None, has_cause=False)
 
 
 def test_what_was_left_out_is_counted_until_it_comes() -> None:
@@ -107,7 +109,7 @@ def test_many_at_once_are_as_one_by_one(start: int, steps: list[int], cut: int) 
 def test_the_newest_packets_are_kept_by_psn_however_they_come(puts: list[tuple[int, bool]]) -> None:
     """Some one by one, some as arrays."""
     recent = Recent()
-    expected: dict[int, Seen] = {}
+    expected: dict[int, TransportPacket] = {}
     for number, (psn, is_many) in enumerate(puts):
         packets = [packet(psn=(psn + k) % 101, time_ns=number) for k in range(80 if is_many else 1)]
         for each in packets:

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulated_traffic import COUNTS, Acts, Stamped, Traffic, Work, analysed, feed, run
-from ibwire.connections import steady, summary
+from ibwire.connections import analysis, steady
+from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Event, Message
-from ibwire.connections.half import Half, Verdict
-from ibwire.connections.packets import Rows, Seen
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.events import FlowEvent, Message
+from ibwire.connections.packets import Rows, TransportPacket
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.summary import Summary
+from ibwire.connections.tracker import RequestTracker
 from ibwire.rc.work import WROpcode
 
 OPCODES = (
@@ -41,22 +44,24 @@ class Watcher:
     """Hears of everything, which makes the analysis follow packets one by one."""
 
     def __init__(self) -> None:
-        self.verdicts: dict[int, Verdict] = {}
+        self.verdicts: dict[int, PacketStatus] = {}
         self.others = 0
-        self.events: list[Event] = []
+        self.events: list[FlowEvent] = []
         self.messages: list[Message] = []
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
         assert packet.number not in self.verdicts
         self.verdicts[packet.number] = verdict
 
-    def response(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def response(
+        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+    ) -> None:
         self.request(half, packet, verdict)
 
-    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         self.others += 1
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         self.events.append(event)
 
     def message(self, message: Message) -> None:
@@ -86,8 +91,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     took: list[int] = []
     advance = steady.advance
 
-    def counting(connection: Connection, rows: Rows, direction: Any) -> int:
-        took.append(advance(connection, rows, direction))
+    def counting(tracker: ConnectionTracker, rows: Rows, direction: Any) -> int:
+        took.append(advance(tracker, rows, direction))
         return took[-1]
 
     monkeypatch.setattr(steady, "advance", counting)
@@ -124,7 +129,7 @@ def test_a_capture_in_many_chunks_is_the_same_as_in_one(monkeypatch: pytest.Monk
     frames = run(OPEN_WORK[:200], {("a", 300): ("loss", 0)}).frames("b")
     whole = told(analysed(frames))
 
-    monkeypatch.setattr(summary, "BLOCK", 100)
+    monkeypatch.setattr(analysis, "BLOCK", 100)
     found = feed(Analysis(), frames, chunk=70).finish()
 
     assert told(found) == whole
@@ -270,7 +275,7 @@ def test_long_parts_joined_are_the_whole_but_for_seams(places: list[float]) -> N
     """Behind the horizon nothing of a part is taken once more; a seam says what is doubtful."""
     cuts = [round(place * len(LONG)) for place in places]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary, "HORIZON", 200)
+        patch.setattr(analysis, "HORIZON", 200)
 
         found = merged(as_parts(LONG, cuts))
 
@@ -281,7 +286,7 @@ def test_long_parts_joined_are_the_whole_but_for_seams(places: list[float]) -> N
 
 @pytest.mark.parametrize("horizon", [200, 1024])
 def test_joining_is_associative(horizon: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary, "HORIZON", horizon)
+    monkeypatch.setattr(analysis, "HORIZON", horizon)
     cuts = [len(LONG) // 3, 2 * len(LONG) // 3]
 
     left = as_parts(LONG, cuts)

@@ -9,8 +9,9 @@ import pytest
 
 from connections.talk import QPNS, Talk
 from emulated_traffic import Stamped, analysed, feed
-from ibwire.connections import summary
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections import analysis
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.summary import Summary
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
 
@@ -40,7 +41,7 @@ def talked() -> list[Stamped]:
 @pytest.mark.parametrize("horizon", [20, 1024])
 def test_a_cut_anywhere_makes_no_difference(horizon: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between a loss and its NAK, a NAK and its resend, a request and its answer."""
-    monkeypatch.setattr(summary, "HORIZON", horizon)
+    monkeypatch.setattr(analysis, "HORIZON", horizon)
     frames = talked()
     whole = told(analysed(frames))
 
@@ -54,7 +55,7 @@ def test_a_cut_anywhere_makes_no_difference(horizon: int, monkeypatch: pytest.Mo
 def test_a_short_horizon_leaves_seams_only_where_something_is_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(summary, "HORIZON", 20)
+    monkeypatch.setattr(analysis, "HORIZON", 20)
     frames = talked()
 
     seams = [
@@ -80,7 +81,7 @@ def test_directions_that_stand_in_different_captures_are_one_connection() -> Non
 def test_the_direction_that_speaks_first_may_change_between_captures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(summary, "HORIZON", 20)
+    monkeypatch.setattr(analysis, "HORIZON", 20)
     talk = Talk()
     talk.sends(0, 60)
 

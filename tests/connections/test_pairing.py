@@ -7,15 +7,15 @@ import pytest
 from connections.talk import QPNS, Talk
 from emulated_traffic import Stamped, analysed
 from ibwire.connections.flow import FlowKey
-from ibwire.connections.packets import Seen
+from ibwire.connections.packets import TransportPacket
 from ibwire.connections.pairing import PAIRINGS, Candidate, Pair, pair
 from ibwire_layers.opcodes import OpCode, Service
 
 A, B = "10.0.0.1", "10.0.0.2"
 
 
-def packet(psn: int, port: int, number: int, opcode: OpCode) -> Seen:
-    blank = Seen._make(0 for _ in Seen._fields)
+def packet(psn: int, port: int, number: int, opcode: OpCode) -> TransportPacket:
+    blank = TransportPacket._make(0 for _ in TransportPacket._fields)
     return blank._replace(psn=psn, port=port, number=number, opcode=opcode)
 
 

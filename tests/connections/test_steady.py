@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from connections.talk import Talk
-from emulated_traffic import Stamped, analysed
+from emulated_traffic import Stamped, analysed, feed
 from ibwire.connections import steady
-from ibwire.connections.connection import Connection
-from ibwire.connections.events import Event, Message
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.connection_tracker import ConnectionTracker
+from ibwire.connections.events import FlowEvent, Message
 from ibwire.connections.packets import Rows
 from ibwire.connections.steady import LEAST
 from ibwire_layers.opcodes import OpCode
@@ -23,10 +24,10 @@ class Listener:
     """Hears of events and messages, not of packets."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[FlowEvent] = []
         self.messages: list[Message] = []
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         self.events.append(event)
 
     def message(self, message: Message) -> None:
@@ -51,21 +52,22 @@ def both_ways(frames: list[Stamped], monkeypatch: pytest.MonkeyPatch) -> tuple[A
     took: list[int] = []
     advance = steady.advance
 
-    def counting(connection: Connection, rows: Rows, direction: Any) -> int:
-        took.append(advance(connection, rows, direction))
+    def counting(tracker: ConnectionTracker, rows: Rows, direction: Any) -> int:
+        took.append(advance(tracker, rows, direction))
         return took[-1]
 
     monkeypatch.setattr(steady, "advance", counting)
     listener, watcher = Listener(), Watcher()
-    found = analysed(frames)
+    one, other = feed(Analysis(), frames), feed(Analysis(watcher), frames)
+    found, alone = one.finish(), other.finish()
     arrays = [each for each in took if each]
-    heard, alone = analysed(frames, listener), analysed(frames, watcher)
+    heard = analysed(frames, listener)
 
     assert told(found) == told(heard) == told(alone)
     assert listener.messages == watcher.messages
     assert sorted(map(repr, listener.events)) == sorted(map(repr, watcher.events))
-    for one, other in zip(found.connections, alone.connections, strict=True):
-        assert one.state() == other.state()
+    for mine, its in zip(one.trackers, other.trackers, strict=True):
+        assert mine.fingerprint() == its.fingerprint()
     return found, arrays
 
 
@@ -126,7 +128,7 @@ def test_an_ack_of_several_messages_completes_them_all(monkeypatch: pytest.Monke
 
     assert took
     direction = found.connections[0].directions[0]
-    assert (direction.completed, direction.acks, direction.passed) == (300, 75, 225)
+    assert (direction.completed, direction.acks, direction.coalesced) == (300, 75, 225)
     assert direction.max_outstanding == 4
 
 

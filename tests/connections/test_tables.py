@@ -300,7 +300,7 @@ def test_a_nak_and_what_was_sent_again_because_of_it(ask):
 
     assert found == [
         ("nak", 20, 20, 103, 103, 1, None, None, 0x60),
-        ("resend", 21, 27, 103, 109, 7, "nak", 20, None),
+        ("retransmission", 21, 27, 103, 109, 7, "nak", 20, None),
     ]
 
 
@@ -371,7 +371,7 @@ def test_columns_that_an_older_export_lacks_are_null(ask, tmp_path):
 
     assert ask("SELECT kind FROM events ORDER BY kind", tmp_path) == [
         ("nak",),
-        ("resend",),
+        ("retransmission",),
         (None,),
     ]
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibwire.connections.summary import Analysis
+from ibwire.connections.analysis import Analysis
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire.diagnosis.wording import duration, packets

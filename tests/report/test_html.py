@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ibwire.capture import PcapngWriter, open_capture
 from ibwire.connections.connection import Connection, End
-from ibwire.connections.events import Event, EventKind
+from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.dissect import Columns
 from ibwire_layers.opcodes import OpCode, Service
 
@@ -69,14 +69,14 @@ def test_events_stand_at_their_packets_with_time_and_psn(lost):
 
     assert (nak["kind"], nak["number"], nak["time"]) == ("nak", 20, 0.318254)
     assert nak["place"] == [pytest.approx(318.254), "y", 103]
-    assert (resend["kind"], resend["number"]) == ("resend", 21)
+    assert (resend["kind"], resend["number"]) == ("retransmission", 21)
     assert "7 requests sent again from here to packet 27" in resend["text"]
     assert "NAK in packet 20" in resend["text"]
 
 
 def test_each_packet_sent_again_is_a_point_with_its_cause(lost):
     figure = lost["connections"]["1"]["figure"]
-    (trace,) = (trace for trace in figure["data"] if trace["meta"]["role"] == "resent")
+    (trace,) = (trace for trace in figure["data"] if trace["meta"]["role"] == "retransmission")
     words = [lost["words"][int(index)] for index in trace["text"]]
 
     assert words == ["WRITE MIDDLE, sent again: NAK"] * 6 + ["WRITE LAST, sent again: NAK"]
@@ -84,7 +84,7 @@ def test_each_packet_sent_again_is_a_point_with_its_cause(lost):
 
 def test_psns_that_wrap_around_are_counted_on(chaos):
     """wire.json: PSN 16777154 was lost before the wrap, 30 behind it."""
-    lost = [each for each in chaos["connections"]["1"]["events"] if each["kind"] == "loss"]
+    lost = [each for each in chaos["connections"]["1"]["events"] if each["kind"] == "lost"]
 
     assert [each["place"][2] for each in lost][:3] == [16777154, 16777196, (1 << 24) + 30]
 
@@ -95,7 +95,7 @@ def test_totals_are_those_of_the_wire(chaos, captures):
     totals = {name: count for name, count, _ in chaos["totals"]}
 
     assert totals["lost"] == actions.count("loss")
-    assert totals["copies"] == actions.count("dup")
+    assert totals["duplicates"] == actions.count("dup")
     assert totals["wrong ICRC"] == actions.count("corrupt")
 
 
@@ -239,11 +239,13 @@ def test_events_are_kept_up_to_a_limit_for_each_kind():
     connection = Connection(1, (End("a", 1), End("b", 2)), Service.RC)
     series = Series(connection, 100)
     for number in range(1, EVENTS + 101):
-        series.event(Event(EventKind.LATE, 1, 0, number, number, opcode=OpCode.RC_SEND_ONLY))
-    series.event(Event(EventKind.NAK, 1, 0, 9999, 9999))
+        series.event(
+            FlowEvent(FlowEventKind.REORDERED, 1, 0, number, number, opcode=OpCode.RC_SEND_ONLY)
+        )
+    series.event(FlowEvent(FlowEventKind.NAK, 1, 0, 9999, 9999))
 
     assert len(series.events) == EVENTS + 1
-    assert series.left_out() == {EventKind.LATE: 100}
+    assert series.left_out() == {FlowEventKind.REORDERED: 100}
 
 
 def test_loss_of_responses_is_shown_with_the_requests_that_they_answer(captures):
@@ -251,7 +253,7 @@ def test_loss_of_responses_is_shown_with_the_requests_that_they_answer(captures)
     wire = json.loads((captures / "drop-read-response.wire.json").read_text())
     (action,) = wire["actions"]
     found = content(captures / "drop-read-response.a.pcap")["connections"]["1"]
-    (lost,) = (each for each in found["events"] if each["kind"] == "loss")
+    (lost,) = (each for each in found["events"] if each["kind"] == "lost")
 
     assert action["dir"] == "ba"
     assert lost["way"] == "B → A"

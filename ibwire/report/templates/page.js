@@ -303,7 +303,7 @@
       const row = make("tr", { class: "link", "data-number": event.number, onclick: () => reveal(event.number, connection) },
         make("td", { class: "number" }, event.time.toFixed(6)),
         make("td", { class: "number" }, packet(event.number, connection)),
-        make("td", { class: "kind", role: event.kind === "resend" ? "resent" : event.kind }, event.label),
+        make("td", { class: "kind", role: event.kind }, event.label),
         make("td", { class: "name" }, event.way),
         make("td", { class: "wide" }, event.text));
       row.dataset.kind = event.kind;
@@ -316,7 +316,7 @@
       kinds.set(kind, [label, count + 1]);
     }
     byId("kinds").replaceChildren(...[...kinds].map(([kind, [label, count]]) => make("button", {
-      type: "button", "aria-pressed": "true", role: kind === "resend" ? "resent" : kind,
+      type: "button", "aria-pressed": "true", role: kind,
       onclick: ({ currentTarget }) => {
         if (!hidden.delete(kind)) hidden.add(kind);
         currentTarget.setAttribute("aria-pressed", String(!hidden.has(kind)));

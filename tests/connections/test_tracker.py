@@ -6,11 +6,13 @@ import pytest
 
 from connections.talk import Talk
 from emulated_traffic import Stamped, analysed, feed
+from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
-from ibwire.connections.events import Cause, Event, EventKind, Message
-from ibwire.connections.half import JUMP, LIMIT, Half, Verdict
-from ibwire.connections.packets import Seen
-from ibwire.connections.summary import Analysis, Summary
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message
+from ibwire.connections.packets import TransportPacket
+from ibwire.connections.states import PacketStatus
+from ibwire.connections.summary import Summary
+from ibwire.connections.tracker import JUMP, LIMIT, RequestTracker
 from ibwire_layers.opcodes import OpCode
 
 NAK_SEQUENCE, NAK_ACCESS = 0x60, 0x62
@@ -31,25 +33,25 @@ class Watcher:
 
     def __init__(self) -> None:
         self.verdicts: list[str] = []
-        self.events: list[Event] = []
+        self.events: list[FlowEvent] = []
         self.messages: list[Message] = []
         self.others = 0
 
-    def request(self, half: Half, packet: Seen, verdict: Verdict) -> None:
+    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
         self.verdicts.append(verdict.value)
 
     response = request
 
-    def other(self, connection: Connection, direction: int, packet: Seen) -> None:
+    def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         self.others += 1
 
-    def event(self, event: Event) -> None:
+    def event(self, event: FlowEvent) -> None:
         self.events.append(event)
 
     def message(self, message: Message) -> None:
         self.messages.append(message)
 
-    def of(self, kind: EventKind) -> list[Event]:
+    def of(self, kind: FlowEventKind) -> list[FlowEvent]:
         return [event for event in self.events if event.kind is kind]
 
 
@@ -61,7 +63,7 @@ def heard(talk: Talk | list[Stamped]) -> tuple[Connection, Watcher]:
     return connection, watcher
 
 
-def only(events: list[Event]) -> Event:
+def only(events: list[FlowEvent]) -> FlowEvent:
     (event,) = events
     return event
 
@@ -110,11 +112,11 @@ def test_a_gap_that_a_nak_and_a_resend_fill_is_a_loss(talk: Talk) -> None:
 
     connection, watcher = heard(talk)
 
-    assert watcher.verdicts[4:] == ["gap", "new", "new"] + ["resent"] * 3 + ["new"] * 3
+    assert watcher.verdicts[4:] == ["after_gap", "new", "new"] + ["retransmitted"] * 3 + ["new"] * 3
     assert counts(connection) == (1, 0, 0, 3)
-    loss = only(watcher.of(EventKind.LOSS))
+    loss = only(watcher.of(FlowEventKind.LOST))
     assert (loss.psn, loss.last_psn, loss.count, loss.number) == (12, 12, 1, 5)
-    resend = only(watcher.of(EventKind.RESEND))
+    resend = only(watcher.of(FlowEventKind.RETRANSMISSION))
     assert (resend.cause, resend.cause_number, resend.delay_ns) == (Cause.NAK, nak, 10_000)
     assert (resend.psn, resend.last_psn, resend.count) == (12, 14, 3)
     assert connection.directions[0].naks == {"psn_sequence_error": 1}
@@ -152,7 +154,7 @@ def test_a_gap_that_the_missing_packet_fills_is_a_swap(talk: Talk) -> None:
 
     connection, watcher = heard(held_back(talk, 2, 1))
 
-    assert watcher.verdicts[:4] == ["new", "gap", "late", "new"]
+    assert watcher.verdicts[:4] == ["new", "after_gap", "reordered", "new"]
     assert counts(connection) == (0, 0, 1, 0)
     assert connection.directions[0].completed == 4
 
@@ -166,7 +168,7 @@ def test_a_copy_of_a_mirror_is_a_copy(number: int) -> None:
     connection, watcher = heard(twice(talk, number))
 
     assert counts(connection, int(number > 4)) == (0, 1, 0, 0)
-    copy = only(watcher.of(EventKind.COPY))
+    copy = only(watcher.of(FlowEventKind.DUPLICATE))
     assert (copy.number, copy.cause_number) == (number + 1, number)
 
 
@@ -190,7 +192,7 @@ def test_without_identifications_what_comes_again_after_a_silence_was_sent_again
     connection, watcher = heard(talk)
 
     assert counts(connection) == (0, 0, 0, 1)
-    resend = only(watcher.of(EventKind.RESEND))
+    resend = only(watcher.of(FlowEventKind.RETRANSMISSION))
     assert (resend.cause, resend.cause_number) == (Cause.TIMEOUT, 5)
     assert resend.delay_ns == 67_010_000
 
@@ -199,11 +201,14 @@ def test_psns_go_on_from_zero(talk: Talk) -> None:
     talk.sends(0xFFFFFE, 4)
 
     connection, watcher = heard(talk)
+    analysis = feed(Analysis(), talk.frames)
+    analysis.finish()
+    tracker = analysis.trackers[0].requests[0]
 
     assert watcher.verdicts == ["new"] * 8
     assert connection.directions[0].completed == 4
-    assert connection.halves[0].next_psn == 2
-    assert connection.halves[0].acked_psn == 1
+    assert tracker.next_psn == 2
+    assert tracker.acked_psn == 1
 
 
 def test_a_loss_at_the_wrap_is_one_packet() -> None:
@@ -213,7 +218,7 @@ def test_a_loss_at_the_wrap_is_one_packet() -> None:
     connection, watcher = heard(without(talk, 2))
 
     assert counts(connection) == (1, 0, 0, 0)
-    assert only(watcher.of(EventKind.LOSS)).psn == 0xFFFFFF
+    assert only(watcher.of(FlowEventKind.LOST)).psn == 0xFFFFFF
 
 
 # Why something is sent again.
@@ -229,7 +234,7 @@ def test_a_timeout_shows_nothing_of_what_was_lost(talk: Talk) -> None:
 
     connection, watcher = heard(talk)
 
-    resend = only(watcher.of(EventKind.RESEND))
+    resend = only(watcher.of(FlowEventKind.RETRANSMISSION))
     assert (resend.cause, resend.cause_number) == (Cause.TIMEOUT, sent)
     direction = connection.directions[0]
     assert (direction.timeouts, direction.unexplained) == (1, 1)
@@ -246,8 +251,8 @@ def test_what_was_acknowledged_here_and_is_sent_again_lost_its_answer(talk: Talk
 
     connection, watcher = heard(talk)
 
-    resend = only(watcher.of(EventKind.RESEND))
-    assert (resend.cause, resend.cause_number) == (Cause.ANSWER_LOST, 5)
+    resend = only(watcher.of(FlowEventKind.RETRANSMISSION))
+    assert (resend.cause, resend.cause_number) == (Cause.ACK_LOST, 5)
     assert connection.directions[0].timeouts == 1
     assert counts(connection) == (0, 0, 0, 1)
     assert watcher.verdicts[-1] == "stale"
@@ -264,9 +269,9 @@ def test_an_rnr_nak_is_the_cause_before_the_sequence_nak_of_the_same_psn(talk: T
 
     connection, watcher = heard(talk)
 
-    resend = only(watcher.of(EventKind.RESEND))
+    resend = only(watcher.of(FlowEventKind.RETRANSMISSION))
     assert (resend.cause, resend.cause_number, resend.count) == (Cause.RNR, 2, 2)
-    assert only(watcher.of(EventKind.RNR_NAK)).delay_ns == 1_280_000
+    assert only(watcher.of(FlowEventKind.RNR_NAK)).delay_ns == 1_280_000
     direction = connection.directions[0]
     assert (direction.rnr_naks, direction.naks) == (1, {"psn_sequence_error": 1})
     assert direction.timeouts == 0
@@ -308,7 +313,7 @@ def test_an_answer_beyond_an_atomic_is_an_implied_nak() -> None:
 
     connection, watcher = heard(without(talk, 3))
 
-    resend = only(watcher.of(EventKind.RESEND))
+    resend = only(watcher.of(FlowEventKind.RETRANSMISSION))
     assert (resend.cause, resend.cause_number) == (Cause.IMPLIED_NAK, 3)
     assert connection.directions[0].implied_naks == 1
     assert connection.directions[0].completed == 2
@@ -326,10 +331,10 @@ def test_a_gap_in_the_responses_of_a_read_is_why_it_is_asked_again() -> None:
 
     assert watcher.verdicts == [
         *("new",) * 5,
-        *("gap", "new"),
-        *("resent",) * 4,
+        *("after_gap", "new"),
+        *("retransmitted",) * 4,
     ]
-    resend = only(watcher.of(EventKind.RESEND))
+    resend = only(watcher.of(FlowEventKind.RETRANSMISSION))
     assert (resend.cause, resend.cause_number, resend.psn) == (Cause.READ_GAP, 6, 11)
     assert counts(connection, 1) == (1, 0, 0, 3)
     assert counts(connection, 0) == (0, 0, 0, 1)
@@ -403,7 +408,7 @@ def test_packets_that_were_acknowledged_without_being_captured_are_lost_here(tal
 
     connection, watcher = heard(without(talk, 3, 4))
 
-    losses = watcher.of(EventKind.LOSS)
+    losses = watcher.of(FlowEventKind.LOST)
     assert [(loss.psn, loss.last_psn, loss.count) for loss in losses] == [(12, 12, 1), (13, 13, 1)]
     assert counts(connection) == (2, 0, 0, 0)
 
@@ -434,9 +439,8 @@ def test_requests_that_nobody_answers_take_bounded_memory() -> None:
 
     analysis = feed(Analysis(), frames)
     analysis.flush()
-    place = analysis.connection_of(0)
-    assert place is not None
-    open_messages = len(place[0].halves[0].messages)
+    (tracker,) = analysis.trackers
+    open_messages = len(tracker.requests[0].messages)
     (connection,) = analysis.finish().connections
 
     assert open_messages == LIMIT
@@ -485,7 +489,7 @@ def test_a_jump_in_psns_is_a_new_life_and_no_loss(talk: Talk) -> None:
 
     connection, watcher = heard(talk)
 
-    restart = only(watcher.of(EventKind.RESTART))
+    restart = only(watcher.of(FlowEventKind.RESTART))
     assert (restart.psn, restart.number) == (0x700000, 7)
     assert connection.directions[0].restarts == 1
     assert counts(connection) == (0, 0, 0, 0)
@@ -505,7 +509,7 @@ def test_who_stops_to_send_again_has_given_up(talk: Talk, syndrome: int | None) 
 
     _, watcher = heard(talk)
 
-    given_up = only(watcher.of(EventKind.GIVEN_UP))
+    given_up = only(watcher.of(FlowEventKind.RETRY_EXCEEDED))
     assert given_up.cause is (Cause.RETRIES if syndrome is None else Cause.RNR_RETRIES)
     assert given_up.psn == 11
 
@@ -518,7 +522,7 @@ def test_a_capture_that_ends_soon_after_a_resend_is_no_giving_up(talk: Talk) -> 
 
     _, watcher = heard(talk)
 
-    assert watcher.of(EventKind.GIVEN_UP) == []
+    assert watcher.of(FlowEventKind.RETRY_EXCEEDED) == []
 
 
 # Without acknowledgements.
@@ -550,7 +554,7 @@ def test_a_damaged_packet_is_not_lost_and_does_nothing() -> None:
     connection, watcher = heard(talk)
 
     assert watcher.others == 1
-    assert only(watcher.of(EventKind.DAMAGED)).number == 2
+    assert only(watcher.of(FlowEventKind.ICRC_BAD)).number == 2
     assert connection.directions[0].damaged == 1
     assert counts(connection) == (0, 0, 0, 0)
 
@@ -577,8 +581,8 @@ def test_a_fatal_nak_names_its_kind(talk: Talk) -> None:
     connection, watcher = heard(talk)
 
     assert connection.directions[0].naks == {"remote_access_error": 1}
-    assert only(watcher.of(EventKind.NAK)).code == NAK_ACCESS
-    assert watcher.of(EventKind.GIVEN_UP) == []
+    assert only(watcher.of(FlowEventKind.NAK)).code == NAK_ACCESS
+    assert watcher.of(FlowEventKind.RETRY_EXCEEDED) == []
 
 
 # At the edges of the rules.
@@ -607,7 +611,7 @@ def test_what_was_sent_again_and_overtaken_is_both() -> None:
 
     connection, watcher = heard(held_back(talk, 4, 1))
 
-    assert watcher.verdicts[2:] == ["new", "resent", "late", "new"]
+    assert watcher.verdicts[2:] == ["new", "retransmitted", "reordered", "new"]
     assert counts(connection) == (0, 0, 1, 2)
 
 
@@ -626,8 +630,8 @@ def test_an_identification_that_comes_late_leaves_no_doubt() -> None:
     unseen, _ = heard(without(talk, 3, 5))
 
     assert counts(connection) == (1, 0, 1, 3)
-    assert connection.directions[0].left_out == 0
-    assert unseen.directions[0].left_out == 1
+    assert connection.directions[0].unseen_ids == 0
+    assert unseen.directions[0].unseen_ids == 1
 
 
 def test_the_newest_nak_of_a_psn_counts() -> None:
@@ -642,7 +646,7 @@ def test_the_newest_nak_of_a_psn_counts() -> None:
 
     _, watcher = heard(talk)
 
-    assert watcher.of(EventKind.RESEND)[-1].cause_number == 6
+    assert watcher.of(FlowEventKind.RETRANSMISSION)[-1].cause_number == 6
 
 
 def test_a_message_in_pieces_is_one_when_its_middle_was_sent_again() -> None:
@@ -658,7 +662,7 @@ def test_a_message_in_pieces_is_one_when_its_middle_was_sent_again() -> None:
 
     (message,) = watcher.messages
     assert (message.first_psn, message.last_psn, message.size) == (10, 12, 2 * MTU + 4)
-    assert (message.resent, message.first_number) == (1, 1)
+    assert (message.retransmitted_packets, message.first_number) == (1, 1)
     assert connection.directions[0].message_bytes == 2 * MTU + 4
 
 
@@ -675,4 +679,4 @@ def test_answers_after_an_answered_question_begin_a_new_count_of_attempts() -> N
 
     _, watcher = heard(talk)
 
-    assert watcher.of(EventKind.GIVEN_UP) == []
+    assert watcher.of(FlowEventKind.RETRY_EXCEEDED) == []

@@ -1,0 +1,397 @@
+"""Finds the connections of a capture, and gives each of them its packets."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.connections import packets, pairing, steady
+from ibwire.connections.connection import Connection, End, Negotiated
+from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
+from ibwire.connections.events import Observer
+from ibwire.connections.flow import FlowKey, Flows
+from ibwire.connections.handshakes import Agreement, Agreements
+from ibwire.connections.packets import Rows
+from ibwire.connections.pause import Pauses
+from ibwire.connections.summary import Summary
+from ibwire.connections.tracker import PacketObserver
+from ibwire.dissect import Columns
+from ibwire_layers.opcodes import OpCode, Service
+
+BLOCK = 1 << 18
+"""Packets that are collected before they are given to their connections."""
+SMALL_BLOCK = 1 << 14
+"""The same where packets are followed one by one, because each becomes an object."""
+SETTLE_EVERY = 1 << 14
+"""Packets after which the flows that wait are paired. So connections and their numbers are the
+same, whether packets are followed one by one or many at once."""
+PARKED = 4096
+"""Packets of a flow that wait for its other direction."""
+FEW = 8
+"""Of so many packets, a majority of wrong ICRCs shows a fault of the capture, not of packets."""
+ICRC_PROBLEM = (
+    "{} of the first {} ICRCs are wrong: the capture was taken before they were filled in, or "
+    "after headers were rewritten; the ICRCs are ignored"
+)
+ALL_PARKED = 1 << 20
+"""Packets that wait in all flows together."""
+
+
+class Analysis:
+    """Follows the connections of one capture, or of consecutive ones.
+
+    observer: receives events and messages, and every packet if it is a
+    `PacketObserver`. is_part: other captures come before or after, and are joined with
+    `merge`: the first packets of every connection are kept. rate_bps: of the link, for
+    the times of pause frames. source: the name of the capture, for messages about it.
+    """
+
+    def __init__(
+        self,
+        observer: Observer | None = None,
+        *,
+        is_part: bool = False,
+        rate_bps: int | None = None,
+        source: str = "",
+    ) -> None:
+        self._observer = observer
+        self._packet_observer = observer if isinstance(observer, PacketObserver) else None
+        self._is_part = is_part
+        self._flows = Flows()
+        self._trackers: list[ConnectionTracker] = []
+        """One for each connection of the summary, in the same order."""
+        self._places: list[tuple[ConnectionTracker, int] | None] = []
+        """Connection and direction by flow; the arrays hold the same as numbers."""
+        self._number = np.zeros(1024, np.uint32)
+        self._way = np.zeros(1024, np.uint8)
+        self._parked: dict[int, list[Rows]] = {}
+        self._parked_rows = 0
+        self._agreements = Agreements()
+        self._agreed: dict[FlowKey, int] = {}
+        """The sender's QPN by flow, where a handshake names it."""
+        self._negotiated: dict[FlowKey, Negotiated] = {}
+        self._block: list[Rows] = []
+        self._block_rows = 0
+        self._unsettled = 0
+        self._ignores_icrc: bool | None = None
+        self._summary = Summary(source, Pauses(rate_bps))
+
+    def take(self, columns: Columns) -> None:
+        """Take the next chunk of the capture."""
+        rows = packets.known(columns)
+        summary = self._summary
+        summary.note_times(columns)
+        summary.cut += packets.cut(columns)
+        summary.frames += columns.rows
+        summary.packets += len(rows)
+        summary.pauses.take(columns)
+        for agreement in self._agreements.take(columns):
+            self._agree(agreement)
+        flow = self._flows.numbers(columns, rows)
+        self._grow()
+        if not len(rows):
+            return
+        seen = packets.read(columns, rows, flow)
+        self._judge_icrcs(seen)
+        self._sort_out(seen)
+        self._unsettled += len(seen)
+        if self._unsettled >= SETTLE_EVERY:
+            self._unsettled = 0
+            self._settle(force=False)
+        if self._block_rows >= (BLOCK if self._packet_observer is None else SMALL_BLOCK):
+            self.flush()
+
+    def flush(self) -> None:
+        """Give all kept packets to their connections; more may be taken."""
+        if self._block:
+            rows = Rows.concatenate(self._block)
+            self._block, self._block_rows = [], 0
+            self._deliver(rows)
+
+    def finish(self) -> Summary:
+        """The capture is over, and no other follows."""
+        self.flush()
+        self._settle(force=True)
+        summary = self._summary
+        for tracker in self._trackers:
+            tracker.finish(summary.last_ns)
+        if self._is_part:
+            summary.connections.sort(key=lambda each: each.first)
+            for number, connection in enumerate(summary.connections, 1):
+                connection.number = number
+        return summary
+
+    def merge(self, later: Analysis) -> None:
+        """Continue with a later capture, as if both were one.
+
+        Both must have been begun with `is_part`; the later one cannot be used afterwards.
+        """
+        self.flush()
+        later.flush()
+        files = len(self._summary.sources)
+        flows = [self._flows.number(key) for key in later._flows.keys]
+        self._grow()
+        for agreement in self._agreements.merge(later._agreements):
+            self._agree(agreement)
+        self._agreed.update(later._agreed)
+        self._negotiated.update(later._negotiated)
+        self._summary.merge(later._summary)
+        for tracker in later._trackers:
+            self._join(tracker, flows, files)
+        parked = [rows for parts in later._parked.values() for rows in parts]
+        if parked:
+            rows = Rows.concatenate(parked).moved(flows, files)
+            self._sort_out(rows.take(rows.order()))
+            self.flush()
+            self._settle(force=False)
+
+    def _join(self, later: ConnectionTracker, flows: list[int], files: int) -> None:
+        """Continue with a connection of a later capture.
+
+        flows: number here by number there. files: how many captures came before.
+        """
+        first, connection = later.first_packets, later.connection
+        assert first is not None
+        rows = Rows.concatenate(first.rows).moved(flows, files)
+        connection.flows = [flows[flow] for flow in connection.flows]
+        places = [place for flow in connection.flows if (place := self._places[flow]) is not None]
+        is_known = any(
+            flow in self._parked or self._flows.keys[flow] in self._negotiated
+            for flow in connection.flows
+        )
+        if not places and not is_known:
+            first.rows = [rows]
+            connection.first = connection.first[0] + files, connection.first[1]
+            connection.number = len(self._trackers) + 1
+            self._add(later)
+            for direction, flow in enumerate(connection.flows):
+                self._put(flow, later, direction)
+            return
+        if not places:
+            parts = [part for flow in connection.flows for part in self._parked.pop(flow, [])]
+            self._parked_rows -= sum(map(len, parts))
+            rows = Rows.concatenate([*parts, rows])
+            rows = rows.take(rows.order())
+            mine = self._connect(connection.flows, connection.pairing, rows)
+            self._deliver(rows)
+        else:
+            mine = places[0][0]
+            for flow in connection.flows:
+                if self._places[flow] is None and len(mine.connection.flows) == 1:
+                    self._add_flow(mine, flow, connection.pairing)
+            self._deliver(rows.take(self._number[rows.flow] > 0))
+        if first.fingerprint is not None:
+            place = self._places[connection.flows[0]]
+            mine.join(later, is_turned=place is not None and place[1] == 1)
+            mine.connection.seams += len({place[0].connection.number for place in places}) > 1
+
+    def _add(self, tracker: ConnectionTracker) -> None:
+        self._trackers.append(tracker)
+        self._summary.connections.append(tracker.connection)
+
+    def _add_flow(self, tracker: ConnectionTracker, flow: int, how: str) -> None:
+        """The other direction of a connection has been found."""
+        connection = tracker.connection
+        connection.flows.append(flow)
+        connection.pairing = how
+        near, far = connection.ends
+        connection.ends = End(near.address, self._flows.keys[flow].dst_qpn), far
+        self._put(flow, tracker, 1)
+        for part in self._parked.pop(flow, ()):
+            self._parked_rows -= len(part)
+            self._deliver(part)
+
+    def _agree(self, agreement: Agreement) -> None:
+        """A handshake has named the queue pairs of both ends."""
+        services = (Service.RC, Service.UC) if agreement.service is None else (agreement.service,)
+        for near, far in permutations((agreement.one, agreement.other)):
+            for service in services:
+                key = FlowKey(near.address, far.address, far.qpn, service)
+                self._agreed[key] = near.qpn
+                negotiated = Negotiated(near.psn, agreement.mtu, near.max_reads)
+                self._negotiated[key] = negotiated
+                place = self._place(key)
+                if place is not None:
+                    place[0].note_negotiated(place[1], negotiated)
+
+    def _place(self, key: FlowKey) -> tuple[ConnectionTracker, int] | None:
+        flow = self._flows.find(key)
+        return None if flow is None or flow >= len(self._places) else self._places[flow]
+
+    def _grow(self) -> None:
+        """Make room for the places of new flows."""
+        self._places.extend([None] * (len(self._flows.keys) - len(self._places)))
+        short = len(self._places) - len(self._number)
+        if short > 0:
+            more = max(short, len(self._number))
+            self._number = np.pad(self._number, (0, more))
+            self._way = np.pad(self._way, (0, more))
+
+    def _put(self, flow: int, tracker: ConnectionTracker, direction: int) -> None:
+        """Record which direction of which connection a flow is."""
+        self._places[flow] = tracker, direction
+        self._number[flow], self._way[flow] = tracker.connection.number, direction
+
+    def _tracker(self, flow: int) -> ConnectionTracker:
+        place = self._places[flow]
+        assert place is not None
+        return place[0]
+
+    def connection_of(self, flow: int) -> tuple[Connection, int] | None:
+        """Connection and direction of a flow, once they are known."""
+        place = self._places[flow]
+        return None if place is None else (place[0].connection, place[1])
+
+    @property
+    def trackers(self) -> list[ConnectionTracker]:
+        """What follows the connections of the summary."""
+        return self._trackers
+
+    def _judge_icrcs(self, rows: Rows) -> None:
+        """Ignore the ICRCs of a capture that shows most of them wrong."""
+        if self._ignores_icrc is None:
+            wrong = int(rows.damaged.sum())
+            self._ignores_icrc = 2 * wrong > len(rows) >= FEW
+            if self._ignores_icrc:
+                self._summary.problems.append(ICRC_PROBLEM.format(wrong, len(rows)))
+        if self._ignores_icrc:
+            rows.damaged[:] = False
+
+    def _sort_out(self, rows: Rows) -> None:
+        """Keep packets until there are many, or until their connection is known."""
+        placed = self._number[rows.flow] > 0
+        if not placed.all():
+            for flow, part in _by_flow(rows.take(~placed)):
+                self._parked.setdefault(flow, []).append(part)
+                self._parked_rows += len(part)
+            rows = rows.take(placed)
+        if len(rows):
+            self._block.append(rows)
+            self._block_rows += len(rows)
+
+    def _settle(self, force: bool) -> None:
+        """Make connections of the flows that wait, as far as their pairing is certain."""
+        if not self._parked:
+            return
+        self._parked = {flow: [Rows.concatenate(parts)] for flow, parts in self._parked.items()}
+        if force:
+            self._drop_stray()
+        waiting = []
+        for flow, (rows,) in self._parked.items():
+            key = self._flows.keys[flow]
+            if key.service is not Service.UC:
+                waiting.append(pairing.candidate(flow, key, rows))
+        groups = [([p.one, p.other], p.how) for p in pairing.pair(waiting, self._agreed)]
+        together = {flow for flows, _ in groups for flow in flows}
+        full = force or self._parked_rows > ALL_PARKED
+        for flow, (rows,) in self._parked.items():
+            if flow not in together and (full or len(rows) >= PARKED):
+                groups.append(([flow], "none"))
+        groups.sort(key=lambda group: min(self._parked[flow][0].first for flow in group[0]))
+        begun = []
+        for flows, how in groups:
+            rows = Rows.concatenate([part for flow in flows for part in self._parked.pop(flow)])
+            self._parked_rows -= len(rows)
+            rows = rows.take(rows.order()) if len(flows) > 1 else rows
+            self._connect(flows, how, rows)
+            begun.append(rows)
+        if begun:
+            self._deliver(Rows.concatenate(begun))
+
+    def _drop_stray(self) -> None:
+        """Drop flows that have only damaged packets: the damage may be in their addresses."""
+        for flow, (rows,) in list(self._parked.items()):
+            if rows.damaged.all():
+                self._summary.stray_damaged += len(rows)
+                self._parked_rows -= len(rows)
+                del self._parked[flow]
+
+    def _connect(self, flows: list[int], how: str, rows: Rows) -> ConnectionTracker:
+        """Begin a connection with these flows; `rows` are their packets in order."""
+        flows = sorted(flows, key=lambda flow: flow != rows.flow[0])
+        key = self._flows.keys[flows[0]]
+        back = self._flows.keys[flows[1]].dst_qpn if len(flows) > 1 else key.src_qpn
+        if back is None:
+            back = self._agreed.get(key)
+        ends = End(key.src, back), End(key.dst, key.dst_qpn)
+        connection = Connection(len(self._trackers) + 1, ends, key.service)
+        connection.pairing = how
+        connection.flows = flows
+        connection.first = rows.first
+        tracker = ConnectionTracker(connection, self._observer, self._packet_observer)
+        if self._is_part:
+            tracker.first_packets = FirstPackets()
+        self._add(tracker)
+        for direction, flow in enumerate(flows):
+            self._put(flow, tracker, direction)
+            negotiated = self._negotiated.get(self._flows.keys[flow])
+            if negotiated is not None:
+                tracker.note_negotiated(direction, negotiated)
+        return tracker
+
+    def _deliver(self, rows: Rows) -> None:
+        """Give packets to their connections."""
+        number = self._number[rows.flow]
+        if len(self._summary.connections) < 1 << 16:
+            number = number.astype(np.uint16)  # which is sorted in linear time
+        order = np.argsort(number, kind="stable")
+        rows = rows.take(order)
+        direction = self._way[rows.flow]
+        starts = np.flatnonzero(np.diff(number[order], prepend=number.dtype.type(0)))
+        ends = np.append(starts[1:], len(rows))
+        one_by_one = ends - starts < steady.LEAST
+        if self._packet_observer is not None:
+            one_by_one[:] = True
+        has_pauses = self._summary.pauses.frames > 0
+        congested = np.add.reduceat(rows.marked | (rows.opcode == OpCode.CNP), starts) > 0
+        for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            tracker = self._tracker(rows.flow[start])
+            connection, first = tracker.connection, tracker.first_packets
+            if has_pauses:
+                connection.note_silences(rows.time_ns[start:end], tracker.last_ns)
+            if first is None and one_by_one[index] and not congested[index]:
+                continue
+            part, ways = rows.take(slice(start, end)), direction[start:end]
+            if congested[index] or connection.is_congested:
+                connection.take_congestion(part, ways, self._summary.sources)
+            room = HORIZON - first.count if first is not None else 0
+            if first is not None and room > 0:
+                kept = part.take(np.arange(min(room, len(part))))  # a copy, that outlives the block
+                first.rows.append(kept)
+                first.count += len(kept)
+                if first.count == HORIZON:
+                    _take(tracker, kept, ways[:room])
+                    tracker.end_first_packets()
+                    part, ways = part.take(slice(room, None)), ways[room:]
+                    one_by_one[index] = False
+            if not one_by_one[index]:
+                _take(tracker, part, ways)
+        lone = np.flatnonzero(np.repeat(one_by_one, ends - starts))
+        for packet, way in zip(rows.take(lone).packets(), direction[lone].tolist(), strict=True):
+            self._tracker(packet.flow).take(way, packet)
+
+
+def _take(tracker: ConnectionTracker, rows: Rows, direction: npt.NDArray[np.uint8]) -> None:
+    """Give a connection packets: regular ones together, the others one by one."""
+    at = 0
+    while at < len(rows):
+        took = steady.advance(tracker, rows.take(slice(at, None)), direction[at:])
+        at += took
+        if not took or at < len(rows):
+            part = rows.take(slice(at, at + steady.LEAST))
+            for each, packet in zip(direction[at:].tolist(), part.packets(), strict=False):
+                tracker.take(each, packet)
+            at += len(part)
+
+
+def _by_flow(rows: Rows) -> list[tuple[int, Rows]]:
+    order = np.argsort(rows.flow, kind="stable")
+    rows = rows.take(order)
+    starts = np.flatnonzero(np.diff(rows.flow, prepend=-1))
+    ends = [*starts[1:].tolist(), len(rows)]
+    return [
+        (int(rows.flow[start]), rows.take(slice(start, end)))
+        for start, end in zip(starts.tolist(), ends, strict=True)
+    ]

@@ -1,0 +1,201 @@
+"""Follows a connection packet by packet, and joins its parts from consecutive captures.
+
+A connection is two trackers of requests, one for each end. End 0 sent the first packet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ibwire.connections.connection import Connection, Negotiated
+from ibwire.connections.counts import DirectionCounts
+from ibwire.connections.events import FlowEvent, FlowEventKind, Observer
+from ibwire.connections.identity import KEEP
+from ibwire.connections.opcode_sets import FULL, RESPONSES, VERB
+from ibwire.connections.packets import Rows, TransportPacket
+from ibwire.connections.tracker import PacketObserver, RequestTracker
+from ibwire_layers.opcodes import OpCode, Service
+
+HORIZON = 1024
+"""Packets of a connection after which those before them make no difference: more than are
+outstanding at a time. When files are joined this is verified, see `Connection.seams`."""
+
+
+@dataclass(slots=True)
+class FirstPackets:
+    """The first packets of a connection in a file, which its end in the file before may change."""
+
+    rows: list[Rows] = field(default_factory=list)
+    count: int = 0
+    fingerprint: tuple[object, ...] | None = None
+    """After `HORIZON` packets; `None` before."""
+    turned_fingerprint: tuple[object, ...] | None = None
+    """The same with the ends swapped."""
+    next: tuple[int | None, int | None] = (None, None)
+    """`RequestTracker.next` at that point."""
+    directions: tuple[DirectionCounts, DirectionCounts] | None = None
+    """What was counted up to that point."""
+
+
+class ConnectionTracker:
+    """Takes the packets of a connection in the order of the capture."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        observer: Observer | None = None,
+        packet_observer: PacketObserver | None = None,
+    ) -> None:
+        self.connection = connection
+        self._observer = observer
+        self._packet_observer = packet_observer
+        self.requests = self._request_tracker(0), self._request_tracker(1)
+        """By the end that sends them."""
+        self.first_packets: FirstPackets | None = None
+        """Where another capture may come before this one."""
+
+    def _request_tracker(self, end: int) -> RequestTracker:
+        return RequestTracker(
+            self.connection,
+            end,
+            observer=self._observer,
+            packet_observer=self._packet_observer,
+            learn_mtu=self.learn_mtu,
+        )
+
+    @property
+    def has_observer(self) -> bool:
+        """Whether events and messages are reported."""
+        return self._observer is not None
+
+    @property
+    def last_ns(self) -> int:
+        """When the last request or response was seen; 0 before the first."""
+        return max(self.requests[0].last_ns, self.requests[1].last_ns)
+
+    def take(self, direction: int, packet: TransportPacket) -> None:
+        """Take the next packet, which end `direction` sent."""
+        connection = self.connection
+        counts = connection.directions[direction]
+        counts.packets += 1
+        counts.bytes += packet.length
+        if counts.first_ns is None:
+            counts.first_ns = packet.time_ns
+        counts.last_ns = packet.time_ns
+        if packet.damaged:
+            self._take_damaged(direction, packet)
+            return
+        counts.payload_bytes += packet.size
+        if packet.marked:
+            counts.marked += 1
+            self.report_packet(FlowEventKind.ECN_CE, direction, packet)
+        opcode = packet.opcode
+        if opcode in FULL and packet.size != connection.mtu:
+            self.learn_mtu(packet.size)
+        if opcode == OpCode.CNP:
+            connection.directions[1 - direction].cnps += 1
+            self.report_packet(FlowEventKind.CNP, direction, packet)
+            self._report_other(direction, packet)
+        elif connection.service is Service.UD:
+            counts.count_message(VERB[opcode])
+            counts.message_bytes += packet.size
+            self._report_other(direction, packet)
+        elif opcode in RESPONSES:
+            self.requests[1 - direction].handle_response(packet)
+        else:
+            self.requests[direction].handle_request(packet)
+        counts.skipped_ids += connection.identities[direction].note(packet)
+
+    def _take_damaged(self, direction: int, packet: TransportPacket) -> None:
+        """A packet with a wrong ICRC, which its receiver drops."""
+        self.connection.directions[direction].damaged += 1
+        psns = self.connection.damaged_psns[direction]
+        psns[packet.psn] = None
+        if len(psns) > KEEP:
+            del psns[next(iter(psns))]
+        self.report_packet(FlowEventKind.ICRC_BAD, direction, packet)
+        self._report_other(direction, packet)
+
+    def learn_mtu(self, size: int) -> None:
+        """A packet that must be full has so many bytes."""
+        if self.connection.learn_mtu(size):
+            for each in self.requests:
+                each.apply_mtu()
+
+    def note_negotiated(self, end: int, negotiated: Negotiated) -> None:
+        """A handshake has negotiated the next requests of an end."""
+        self.requests[end].expect_start(negotiated.psn)
+        self.connection.note_negotiated(end, negotiated)
+
+    def report_packet(self, kind: FlowEventKind, direction: int, packet: TransportPacket) -> None:
+        """Report an event that one packet shows by itself."""
+        if self._observer is not None:
+            number = self.connection.number
+            self._observer.event(
+                FlowEvent.of_packet(packet, kind=kind, connection=number, direction=direction)
+            )
+
+    def _report_other(self, direction: int, packet: TransportPacket) -> None:
+        if self._packet_observer is not None:
+            self._packet_observer.other(self.connection, direction, packet)
+
+    def finish(self, now: int) -> None:
+        """Nothing more follows; the capture goes on until `now` (ns)."""
+        for each in self.requests:
+            each.finish(now)
+        if self.first_packets is not None and self.first_packets.directions is not None:
+            connection, totals = self.connection, self.first_packets.directions
+            for total, rest in zip(totals, connection.directions, strict=True):
+                total.merge(rest)
+            connection.directions = totals
+            self.first_packets = None
+
+    # Joining the parts of a connection from different files.
+
+    def fingerprint(self, *, is_turned: bool = False) -> tuple[object, ...]:
+        """Everything that decides how the next packets are taken.
+
+        is_turned: with the ends swapped.
+        """
+        connection = self.connection
+        order = (1, 0) if is_turned else (0, 1)
+        return (
+            connection.mtu if connection.mtu_is_seen else None,
+            [
+                (connection.identities[end].high, connection.identities[end].counts_up)
+                for end in order
+            ],
+            [self.requests[end].fingerprint() for end in order],
+        )
+
+    def end_first_packets(self) -> None:
+        """From here on packets before the first one make no difference."""
+        first = self.first_packets
+        assert first is not None
+        first.fingerprint = self.fingerprint()
+        first.turned_fingerprint = self.fingerprint(is_turned=True)
+        first.next = self.requests[0].next, self.requests[1].next
+        first.directions = self.connection.directions
+        self.connection.directions = DirectionCounts(), DirectionCounts()
+
+    def join(self, later: ConnectionTracker, *, is_turned: bool) -> None:
+        """Continue with the same connection of a later file, after its first packets were taken.
+
+        is_turned: its ends are swapped.
+        """
+        first = later.first_packets
+        assert first is not None
+        connection, other = self.connection, later.connection
+        expected = first.turned_fingerprint if is_turned else first.fingerprint
+        connection.seams += self.fingerprint() != expected
+        order = (1, 0) if is_turned else (0, 1)
+        before = self.requests
+        self.requests = later.requests[order[0]], later.requests[order[1]]
+        for end, tracker in enumerate(self.requests):
+            tracker.join(before[end], next_there=first.next[order[end]])
+        connection.identities = other.identities[order[0]], other.identities[order[1]]
+        connection.damaged_psns = other.damaged_psns[order[0]], other.damaged_psns[order[1]]
+        for end in (0, 1):
+            connection.directions[end].merge(other.directions[order[end]])
+        if other.mtu_is_seen:
+            connection.mtu, connection.mtu_is_seen = other.mtu, True

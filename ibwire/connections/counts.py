@@ -1,0 +1,124 @@
+"""What is counted of each direction of a connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ibwire.base.histogram import Histogram
+from ibwire.connections.congestion import Congestion
+
+
+@dataclass(slots=True)
+class DirectionCounts:
+    """Counts of the packets that one end sends, and of the responses to its requests."""
+
+    packets: int = 0
+    bytes: int = 0
+    """Of whole frames on the wire."""
+    payload_bytes: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    messages: dict[str, int] = field(default_factory=dict)
+    """By verb: messages whose last request was seen, each once."""
+    message_bytes: int = 0
+    """Payload of the messages that were completed, each once."""
+    completed: int = 0
+    retransmitted: int = 0
+    lost: int = 0
+    duplicates: int = 0
+    reordered: int = 0
+    naks: dict[str, int] = field(default_factory=dict)
+    """By kind: NAKs of this direction's requests."""
+    rnr_naks: int = 0
+    timeouts: int = 0
+    unexplained: int = 0
+    """Of the timeouts, those for which nothing here shows what was lost."""
+    coalesced: int = 0
+    """Messages that were answered by a response to a later one."""
+    doubtful: int = 0
+    """Responses seen here for the first time after their request had been retransmitted: they
+    may have been sent before."""
+    unseen_ids: int = 0
+    """IP identifications that no packet had where requests were retransmitted."""
+    skipped_ids: int = 0
+    """IP identifications that were passed over, and belong to no packet seen."""
+    implied_naks: int = 0
+    marked: int = 0
+    """With the CE mark."""
+    cnps: int = 0
+    """That asked this direction's sender to slow down."""
+    damaged: int = 0
+    """With a wrong ICRC."""
+    restarts: int = 0
+    acks: int = 0
+    """Responses that completed messages of this direction."""
+    acked_messages: int = 0
+    max_outstanding: int = 0
+    """PSNs sent and not acknowledged."""
+    latency: Histogram = field(default_factory=Histogram)
+    """ns from the first packet of a message to the response that completed it."""
+    credit_codes: tuple[int, int] | None = None
+    """Lowest and highest credit code that its receiver gave; `None` when it gave no credits."""
+    congestion: Congestion | None = None
+    """From the first CE mark or CNP on."""
+
+    def count_message(self, verb: str, count: int = 1) -> None:
+        """The last requests of so many messages were seen for the first time."""
+        self.messages[verb] = self.messages.get(verb, 0) + count
+
+    def note_credits(self, *, lowest: int, highest: int) -> None:
+        """The receiver has given credits, by their codes."""
+        known = self.credit_codes or (lowest, highest)
+        self.credit_codes = min(known[0], lowest), max(known[1], highest)
+
+    def count_nak(self, name: str) -> None:
+        """A NAK, by its name."""
+        self.naks[name] = self.naks.get(name, 0) + 1
+
+    def merge(self, later: DirectionCounts) -> None:
+        """Add the counts of later packets."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        for mine, its in ((self.messages, later.messages), (self.naks, later.naks)):
+            for key, count in its.items():
+                mine[key] = mine.get(key, 0) + count
+        self.latency.merge(later.latency)
+        self.max_outstanding = max(self.max_outstanding, later.max_outstanding)
+        if later.credit_codes is not None:
+            lowest, highest = later.credit_codes
+            self.note_credits(lowest=lowest, highest=highest)
+        if self.congestion is None or later.congestion is None:
+            self.congestion = self.congestion or later.congestion
+        else:
+            self.congestion.merge(later.congestion)
+        if self.first_ns is None:
+            self.first_ns = later.first_ns
+        if later.last_ns is not None:
+            self.last_ns = later.last_ns
+
+
+_SUMS = (
+    "packets",
+    "bytes",
+    "payload_bytes",
+    "message_bytes",
+    "completed",
+    "retransmitted",
+    "lost",
+    "duplicates",
+    "reordered",
+    "rnr_naks",
+    "timeouts",
+    "unexplained",
+    "coalesced",
+    "doubtful",
+    "unseen_ids",
+    "skipped_ids",
+    "implied_naks",
+    "marked",
+    "cnps",
+    "damaged",
+    "restarts",
+    "acks",
+    "acked_messages",
+)
