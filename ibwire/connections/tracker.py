@@ -62,7 +62,7 @@ JUMP = 1 << 16
 as many at an MTU of 1024."""
 GIVE_UP_NS = 100_000_000
 """A requester that has not retransmitted so long after it was due has given up. Timers of Linux
-are late by tens of milliseconds at most (w: rnr-late-recv, rnr-multi-packet)."""
+are late by tens of milliseconds at most (rnr-late-recv, rnr-multi-packet)."""
 SILENCE_NS = 1_000_000
 """A retransmission after a longer silence was started by a timer. NICs answer a NAK within
 hundreds of microseconds at most (Lumina)."""
@@ -530,7 +530,7 @@ class RequestTracker:
         self.attempts += 1
         self._move_requester(RequesterInput.GO_BACK)
         # What else was refused is ignored during the retransmission, and sometimes obeyed
-        # later (w: reorder-ab-3pc.b packet 190).
+        # later (reorder-ab-3pc.b packet 190).
         self._keep_refusals(after=psn)
         return run
 
