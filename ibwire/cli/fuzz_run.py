@@ -28,15 +28,14 @@ from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import ENDLESS, Maker
-from ibwire.fuzz.case import step_text, to_json
+from ibwire.fuzz.case import Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.prefetch import Ahead
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import counted, finding_lines
-from ibwire.fuzz.run_file import WHOM, Session, Settings, load
-from ibwire.fuzz.targets.emulator import CM, Target
-from ibwire.fuzz.vocabulary.cm.operators import GROUPS as MANAGER_GROUPS
-from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS
+from ibwire.fuzz.run_file import Session, Settings, load
+from ibwire.fuzz.targets.emulator import Target
+from ibwire.fuzz.vocabulary.operators import groups
 from ibwire.fuzz.watchdog import watchdog
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES
@@ -72,7 +71,9 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 )
 @click.option("--profile", type=click.Choice(list(PROFILES)), help="Of the reference. [spec]")
 @click.option(
-    "--role", type=click.Choice(WHOM), help="What is attacked. [both; on a link: responder]"
+    "--role",
+    type=click.Choice([str(each) for each in Role]),
+    help="What is attacked. [both; on a link: responder]",
 )
 @click.option("--ops", metavar="A,B", callback=_names, help="Only these groups of operators.")
 @click.option(
@@ -147,7 +148,7 @@ def command(
     given: dict[str, object] = {
         "target": name,
         "profile": profile,
-        "role": role,
+        "role": None if role is None else Role(role),
         "ops": ops,
         "seed": seed,
         "capture": capture,
@@ -195,12 +196,12 @@ def _session(given: dict[str, object], directory: Path | None, resume: Path | No
         raise click.UsageError("--qpn is of a recorded exchange: give --seed-capture")
     if bool(settings.capture) != bool(settings.device):
         raise click.UsageError("--seed-capture and --device: which address is the device in it?")
-    if settings.capture and settings.role == CM:
+    if settings.capture and settings.role is Role.CM:
         raise click.UsageError("--seed-capture is for role responder, requester or both")
-    groups = MANAGER_GROUPS if settings.role == CM else GROUPS[settings.role]
+    known = groups(settings.role)
     for name in settings.ops:
-        if name not in groups:
-            raise click.UsageError(f"--ops: {name!r} is not one of {', '.join(groups)}")
+        if name not in known:
+            raise click.UsageError(f"--ops: {name!r} is not one of {', '.join(known)}")
     return Session.new(settings)
 
 

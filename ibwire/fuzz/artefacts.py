@@ -17,11 +17,11 @@ from ibwire.base.errors import ScriptError
 from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
 from ibwire.drill.files import named, write_text, write_xml
-from ibwire.fuzz.case import Case, Connect, Packet, step_text, to_json
+from ibwire.fuzz.case import Case, Connect, Packet, Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import finding_lines, some
-from ibwire.fuzz.targets.emulator import CM, Target, role_of, target
+from ibwire.fuzz.targets.emulator import Target, role_of, target
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
 
@@ -60,7 +60,7 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
     rule = [f"Found by ibwire fuzz: {finding.bucket}."]
     rule += [f"From {case.origin}."] * bool(case.origin)
     try:
-        write = manager_script if role_of(case) == CM else script
+        write = manager_script if role_of(case) is Role.CM else script
         text = write(case, finding.difference, "\n".join(rule), finding.rule)
         if not target(f"emu:{case.profile}").fulfils(text):
             reason = "without the choices of the target the answers before it are others"

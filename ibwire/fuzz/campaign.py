@@ -15,7 +15,7 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Protocol
 
-from ibwire.fuzz.case import Case, Connect, Connection, Packet, RunsAway, Step
+from ibwire.fuzz.case import Case, Connect, Connection, Packet, Role, RunsAway, Step
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import FATAL, Difference, Duel, Subject
 from ibwire.fuzz.judge.findings import (
@@ -32,7 +32,7 @@ from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.coverage import Coverage
-from ibwire.fuzz.vocabulary.queue_pair.generator import ROLES, Generator, Menu
+from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, Profile
 
@@ -518,10 +518,10 @@ def joined(history: list[Case], case: Case) -> Case:
     return replace(case, connection=first.connection, steps=tuple(steps))
 
 
-def generators(seed: int, role: str, ops: Collection[str] = ()) -> Maker:
+def generators(seed: int, role: Role, ops: Collection[str] = ()) -> Maker:
     """The stateful generator, for each number of a case its own; `both` takes roles in turn."""
     menu = Menu(ops)
-    roles = ROLES if role == "both" else (role,)
+    roles = (Role.RESPONDER, Role.REQUESTER) if role is Role.BOTH else (role,)
 
     def make(number: int) -> Generator:
         role = roles[number % len(roles)]

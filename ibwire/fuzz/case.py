@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from enum import StrEnum
 from typing import Any
 
 from ibwire.base.errors import IbwireError
@@ -37,6 +38,17 @@ Value = int | tuple[str, int]
 
 GOOD, BAD, NONE = -1, -2, -3
 """What the ICRC of a packet may be, besides a number."""
+
+
+class Role(StrEnum):
+    """What of a device is attacked."""
+
+    RESPONDER = "responder"
+    REQUESTER = "requester"
+    BOTH = "both"
+    """Responder and requester in turn."""
+    CM = "cm"
+    """The connection manager."""
 
 
 class CaseError(IbwireError):

@@ -10,7 +10,7 @@ from ibwire.base.node import Frame
 from ibwire.base.units import US, Time
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
-from ibwire.fuzz.case import Case, Connect, Pause, step_text
+from ibwire.fuzz.case import Case, Connect, Pause, Role, step_text
 from ibwire.fuzz.judge.comparison import Difference, Duel
 from ibwire.fuzz.judge.findings import one_line, part_of, verdict, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
@@ -23,7 +23,7 @@ from ibwire.fuzz.targets.emulated_device import (
     SMALL,
     Completion,
 )
-from ibwire.fuzz.targets.emulator import CM, Target, role_of
+from ibwire.fuzz.targets.emulator import Target, role_of
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1
@@ -89,7 +89,7 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
         difference = duel.end()
     if difference is None:
         return Recording(entries, None, (), ())
-    return Recording(entries, difference, *_outcome(difference, wire, role_of(case) == CM))
+    return Recording(entries, difference, *_outcome(difference, wire, role_of(case) is Role.CM))
 
 
 def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list[str], list[str]]:

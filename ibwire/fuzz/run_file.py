@@ -17,26 +17,20 @@ from typing import Any
 from ibwire.base.errors import CaptureError
 from ibwire.drill.files import write_text
 from ibwire.fuzz.campaign import Campaign, Maker, Report
-from ibwire.fuzz.case import CaseError
+from ibwire.fuzz.case import CaseError, Role
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.targets.emulator import CM, DEFAULT, makers
+from ibwire.fuzz.targets.emulator import DEFAULT, makers
 from ibwire.fuzz.vocabulary.cm.coverage import STATES as MANAGER_STATES
 from ibwire.fuzz.vocabulary.cm.coverage import ManagerCoverage
-from ibwire.fuzz.vocabulary.cm.operators import GROUPS as MANAGER_GROUPS
+from ibwire.fuzz.vocabulary.operators import Group
 from ibwire.fuzz.vocabulary.queue_pair.coverage import STATES, Coverage
-from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS, ROLES
 from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
 
 FORMAT = 2
 """Of `run.json`."""
 
 NAME = "run.json"
-
-BOTH = "both"
-
-WHOM = (*ROLES, BOTH, CM)
-"""What may be attacked; both are not the connection manager."""
 
 MAXIMUM_NAME = 100
 """Characters of the name of a recording that are told."""
@@ -52,7 +46,7 @@ class Settings:
     target: str = DEFAULT
     profile: str = "spec"
     """Of the reference."""
-    role: str = BOTH
+    role: Role = Role.BOTH
     ops: tuple[str, ...] = ()
     seed: int = 0
     capture: str = ""
@@ -115,7 +109,7 @@ class Session:
     @classmethod
     def new(cls, settings: Settings) -> Session:
         """A run that has not begun."""
-        coverage = ManagerCoverage() if settings.role == CM else Coverage()
+        coverage = ManagerCoverage() if settings.role is Role.CM else Coverage()
         return cls(settings, Report(coverage=coverage))
 
     def add(self, finding: Finding, *, has_script: bool) -> None:
@@ -182,8 +176,8 @@ def _session(document: _Object) -> Session:
     settings = Settings(
         document.text("target"),
         document.text("profile"),
-        document.one_of("role", WHOM),
-        tuple(document.texts("ops", (*GROUPS["both"], *MANAGER_GROUPS))),
+        Role(document.one_of("role", tuple(Role))),
+        tuple(document.texts("ops", tuple(Group))),
         document.number("seed"),
         document.text("capture"),
         document.text("device"),
@@ -211,9 +205,9 @@ def _session(document: _Object) -> Session:
     return Session(settings, report, document.number("next_case"), known)
 
 
-def _coverage(rows: list[Any], role: str) -> Coverage:
-    coverage = ManagerCoverage() if role == CM else Coverage()
-    states = MANAGER_STATES if role == CM else STATES
+def _coverage(rows: list[Any], role: Role) -> Coverage:
+    coverage = ManagerCoverage() if role is Role.CM else Coverage()
+    states = MANAGER_STATES if role is Role.CM else STATES
     for index, row in enumerate(rows):
         where = f"coverage[{index}]"
         if not isinstance(row, list) or len(row) != 4:

@@ -29,6 +29,7 @@ from scapy.packet import Raw
 from scapy.packet import fuzz as scapy_fuzz
 
 from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.case import Role
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
 from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
@@ -44,7 +45,7 @@ def ours(role: str, seed: int, packets: int) -> float:
     if role == "cm":
         campaign = ManagerCampaign(ManagedEmulation, manager_generators(seed))
     else:
-        campaign = Campaign(Emulation, generators(seed, role))
+        campaign = Campaign(Emulation, generators(seed, Role(role)))
     gc.collect()  # what was made before is not to be paid for here
     begin = time.process_time()
     findings = list(campaign.run(packets))

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from ibwire.cli.fuzz import command
 from ibwire.fuzz.campaign import HISTORY, Campaign, Report
+from ibwire.fuzz.case import Role
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.prefetch import Ahead
@@ -80,7 +81,7 @@ def run(
     return Done(report.findings, report, coverage, campaign.next_case, strides)
 
 
-CLEAN = Settings(role="responder", seed=3)
+CLEAN = Settings(role=Role.RESPONDER, seed=3)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ CLEAN = Settings(role="responder", seed=3)
     ],
 )
 def test_where_nothing_is_seen_whole_histories_are_taken_over(role: str, packets: int) -> None:
-    settings = Settings(role=role)
+    settings = Settings(role=Role(role))
     alone, shared = run(settings, 1, packets), run(settings, 2, packets)
 
     assert shared.result == alone.result
@@ -103,7 +104,7 @@ def test_where_nothing_is_seen_whole_histories_are_taken_over(role: str, packets
 
 @pytest.mark.slow
 def test_the_deviations_of_rxe_are_found_by_the_same_packets() -> None:
-    settings = Settings(target="emu:rxe", role="both")
+    settings = Settings(target="emu:rxe", role=Role.BOTH)
     alone, shared = run(settings, 1, 1000), run(settings, 2, 1000)
 
     assert len(alone.findings) > 5
@@ -119,7 +120,7 @@ def test_the_deviations_of_rxe_are_found_by_the_same_packets() -> None:
     ],
 )
 def test_a_mutant_is_found_by_the_same_packets(fault: str, role: str, packets: int) -> None:
-    settings = Settings(target=f"py:mutants.target:{fault}", role=role)
+    settings = Settings(target=f"py:mutants.target:{fault}", role=Role(role))
     alone, shared = run(settings, 1, packets), run(settings, 2, packets)
 
     assert alone.findings
@@ -128,7 +129,7 @@ def test_a_mutant_is_found_by_the_same_packets(fault: str, role: str, packets: i
 
 def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
     """hns: allowed choices only, so histories are whole again when they are taken."""
-    settings = Settings(target="emu:hns", role="responder")
+    settings = Settings(target="emu:hns", role=Role.RESPONDER)
     alone, shared = run(settings, 1, 7000), run(settings, 2, 7000)
 
     assert alone.report.taken
@@ -139,11 +140,11 @@ def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
 def test_a_history_with_another_reference_is_thrown_away() -> None:
     """The case that comes next is the one that was expected, but the reference is hns by now."""
     tested, make = target("emu"), CLEAN.maker()
-    campaign = tested.campaign("responder", make)
+    campaign = tested.campaign(Role.RESPONDER, make)
     taken = Report(taken=choices_of(PROFILES["hns"], "spec"))
     with Ahead(CLEAN, 2) as ahead:
         ahead.advance(campaign, 100_000, bool)
-        other = tested.campaign("responder", make, first=campaign.next_case, report=taken)
+        other = tested.campaign(Role.RESPONDER, make, first=campaign.next_case, report=taken)
         ahead.advance(other, 100_000, bool)
 
     assert campaign.report.cases == HISTORY
@@ -151,7 +152,9 @@ def test_a_history_with_another_reference_is_thrown_away() -> None:
 
 
 def test_recorded_traffic_is_the_same_in_every_process(captures: Path) -> None:
-    settings = Settings(role="responder", capture=str(captures / "rc-pingpong.pcap"), device=ASKED)
+    settings = Settings(
+        role=Role.RESPONDER, capture=str(captures / "rc-pingpong.pcap"), device=ASKED
+    )
     alone, shared = run(settings, 1, 4500), run(settings, 2, 4500)
 
     assert shared.result == alone.result
@@ -173,7 +176,7 @@ def test_a_run_that_goes_on_is_as_the_one_that_did_with_one_process() -> None:
 @pytest.mark.slow
 def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
     """What follows the last packet of a case is not carried out then."""
-    campaign = target("emu").campaign("responder", CLEAN.maker())
+    campaign = target("emu").campaign(Role.RESPONDER, CLEAN.maker())
     history = campaign.look_ahead(bool)
     assert history is not None
 
@@ -230,7 +233,7 @@ def test_ctrl_c_is_not_for_the_processes() -> None:
 
 
 def test_nobody_is_waited_for_when_time_is_up() -> None:
-    campaign = target("emu").campaign("responder", CLEAN.maker())
+    campaign = target("emu").campaign(Role.RESPONDER, CLEAN.maker())
     with Ahead(CLEAN, 2) as ahead:
         assert ahead.advance(campaign, 10_000, lambda: True) is None
 
@@ -240,8 +243,8 @@ def test_nobody_is_waited_for_when_time_is_up() -> None:
 
 def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> None:
     """The capture is gone: the other processes end without a word, the campaign has read it."""
-    gone = Settings(role="responder", capture=str(tmp_path / "gone.pcap"), device=ASKED)
-    campaign = target("emu").campaign("responder", CLEAN.maker())
+    gone = Settings(role=Role.RESPONDER, capture=str(tmp_path / "gone.pcap"), device=ASKED)
+    campaign = target("emu").campaign(Role.RESPONDER, CLEAN.maker())
     with Ahead(gone, 2) as ahead:
         while campaign.report.packets < 500:
             ahead.advance(campaign, 500, bool)

@@ -26,6 +26,7 @@ from ibwire.fuzz.case import (
     Connection,
     Packet,
     Post,
+    Role,
     Step,
     Wait,
     from_json,
@@ -46,7 +47,7 @@ RXE = target("emu:rxe")
 
 
 def campaign(packets: int) -> Campaign:
-    found = Campaign(RXE.open, generators(1, "both"), origin="seed 1, ")
+    found = Campaign(RXE.open, generators(1, Role.BOTH), origin="seed 1, ")
     assert list(found.run(packets))
     return found
 
@@ -171,7 +172,7 @@ def test_what_depends_on_time_or_on_a_choice_is_in_a_script(
 def test_a_fault_that_no_packet_shows_is_in_the_script(tmp_path: Path) -> None:
     """Memory that is not as it should be is read after the last packet."""
     tested = target("py:mutants.target:odd-write-across-a-page")
-    run_ = Campaign(tested.open, generators(0, "responder"))
+    run_ = Campaign(tested.open, generators(0, Role.RESPONDER))
     finding = next(iter(run_.run(20_000)))
     _, reason = save(finding, tmp_path / "F0001", tested)
 
@@ -295,7 +296,7 @@ def test_a_damaged_run_is_refused_with_the_place(
 def test_a_run_keeps_the_choices_that_were_given_back(done: Campaign, tmp_path: Path) -> None:
     session = session_of(done)
     report = replace(done.report, given_back=["naks_after_rnr"])
-    session.save(tmp_path, Campaign(RXE.open, generators(1, "both"), report=report))
+    session.save(tmp_path, Campaign(RXE.open, generators(1, Role.BOTH), report=report))
 
     assert load_session(tmp_path).report.given_back == ["naks_after_rnr"]
 
@@ -334,7 +335,7 @@ class Talkative(Emulation):
 
 def test_a_crash_with_a_lot_to_say_can_be_kept(tmp_path: Path) -> None:
     tested = replace(target("emu"), open=Talkative)
-    finding = next(iter(Campaign(tested.open, generators(1, "responder")).run(100)))
+    finding = next(iter(Campaign(tested.open, generators(1, Role.RESPONDER)).run(100)))
     save(finding, tmp_path / "F0001", tested)
 
     with open_capture(str(tmp_path / "F0001" / "case.pcapng")) as capture:

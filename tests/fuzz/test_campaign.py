@@ -23,6 +23,7 @@ from ibwire.fuzz.case import (
     Connection,
     Packet,
     Post,
+    Role,
     RunsAway,
     Step,
     Wait,
@@ -34,9 +35,9 @@ from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import role_of
 from ibwire.fuzz.targets.emulator import target as emulator
+from ibwire.fuzz.vocabulary.operators import RESPONSE_MUTATORS
 from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
-from ibwire.fuzz.vocabulary.queue_pair.response_mutators import LIES
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
@@ -92,7 +93,7 @@ def names_of(finding: Finding) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2])
 def test_the_deviations_of_rxe_are_found_by_name_and_nothing_else(seed: int) -> None:
-    campaign = Campaign(target("rxe"), generators(seed, "both"), minimises=False)
+    campaign = Campaign(target("rxe"), generators(seed, Role.BOTH), minimises=False)
     names: set[str] = set()
     for finding in campaign.run(60_000):
         names |= names_of(finding)
@@ -103,7 +104,7 @@ def test_the_deviations_of_rxe_are_found_by_name_and_nothing_else(seed: int) -> 
 
 
 def test_first_findings_in_rxe_are_deviations_by_name() -> None:
-    campaign = Campaign(target("rxe"), generators(2, "both"), minimises=False)
+    campaign = Campaign(target("rxe"), generators(2, Role.BOTH), minimises=False)
 
     names = set().union(*map(names_of, campaign.run(300)))
 
@@ -113,7 +114,7 @@ def test_first_findings_in_rxe_are_deviations_by_name() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_nothing_is_found_in_what_is_like_the_reference(profile: str) -> None:
-    campaign = Campaign(target(profile), generators(1, "both"), profile=profile)
+    campaign = Campaign(target(profile), generators(1, Role.BOTH), profile=profile)
 
     assert list(campaign.run(3000)) == []
     assert not campaign.report.unstable
@@ -126,7 +127,7 @@ def test_what_the_specification_leaves_open_is_a_choice_and_no_finding(profile: 
     changes: dict[str, Any] = {
         choice.name: getattr(PROFILES[profile], choice.name) for choice in CHOICES if choice.allowed
     }
-    campaign = Campaign(target(replace(SPEC, **changes)), generators(1, "both"))
+    campaign = Campaign(target(replace(SPEC, **changes)), generators(1, Role.BOTH))
 
     assert list(campaign.run(4000)) == []
     assert campaign.report.choices
@@ -184,7 +185,7 @@ def test_two_choices_about_the_same_are_one_name() -> None:
         def _nearer(self, case: Case, best: object) -> Any:
             return two, PROFILES["hns"]
 
-    campaign = Both(target("hns"), generators(1, "both"))
+    campaign = Both(target("hns"), generators(1, Role.BOTH))
 
     assert len(two) == 2
     assert campaign._explain(case) == [about]
@@ -201,7 +202,7 @@ def test_a_judge_begins_anew_with_the_choices_of_a_case() -> None:
             return []
 
     case = Case(Connection(), (Packet(0x1F),))
-    Watched(target("rxe"), generators(1, "both"), report=Report(given_back=["x"])).judge(case)
+    Watched(target("rxe"), generators(1, Role.BOTH), report=Report(given_back=["x"])).judge(case)
 
     assert seen == [["x"], ["x"]]
 
@@ -211,7 +212,7 @@ def test_a_signal_on_a_link_ends_making_a_case_shorter_as_an_interrupt_does() ->
         assert shows(case.with_steps([READ]))
         raise Interrupted(signal.SIGTERM)
 
-    campaign = Campaign(Emulation, generators(1, "both"))
+    campaign = Campaign(Emulation, generators(1, Role.BOTH))
     short = campaign._shorter(shorten, Case(Connection(), (WRITE, READ)), lambda case: True)
 
     assert short.steps == (READ,)
@@ -329,7 +330,7 @@ def test_a_crash_is_a_finding_and_made_short() -> None:
 def test_a_choice_with_which_a_case_does_not_come_to_rest_explains_nothing() -> None:
     """7 retries for ever, of 4 us each."""
     steps = (Post(int(WROpcode.SEND)), Wait(100 * MS))
-    campaign = Campaign(target("rxe"), generators(1, "both"))
+    campaign = Campaign(target("rxe"), generators(1, Role.BOTH))
 
     assert campaign.judge(Case(Connection(timeout=1), steps))[1] is not None
 
@@ -343,12 +344,12 @@ def test_a_bucket_is_told_once_and_counted() -> None:
 
 def test_a_run_goes_on_where_another_has_stopped() -> None:
     """With the next case, with the choices that it knows, and without what it has told."""
-    first = Campaign(target("rxe"), generators(1, "both"), minimises=False)
+    first = Campaign(target("rxe"), generators(1, Role.BOTH), minimises=False)
     before = [finding.bucket for finding in first.run(100)]
     report = Report(packets=first.report.packets, seen=first.report.seen, taken=first.report.taken)
     second = Campaign(
         target("rxe"),
-        generators(1, "both"),
+        generators(1, Role.BOTH),
         minimises=False,
         first=first.next_case,
         report=report,
@@ -363,11 +364,11 @@ def test_a_run_goes_on_where_another_has_stopped() -> None:
 
 def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
     """Whatever else the target does otherwise, which the run has told before."""
-    findings = list(Campaign(target("rxe"), generators(1, "both")).run(120))
+    findings = list(Campaign(target("rxe"), generators(1, Role.BOTH)).run(120))
 
     assert len(findings) > 5
     for finding in findings:
-        _, difference = Campaign(target("rxe"), generators(1, "both")).judge(finding.original)
+        _, difference = Campaign(target("rxe"), generators(1, Role.BOTH)).judge(finding.original)
         assert difference is not None
         assert signature(difference) == signature(finding.difference)
 
@@ -446,7 +447,7 @@ def test_a_finding_is_made_shorter_as_long_as_there_is_time() -> None:
 
 
 def test_a_finding_replays_against_the_reference_that_it_names() -> None:
-    campaign = Campaign(target("rxe"), generators(1, "responder"))
+    campaign = Campaign(target("rxe"), generators(1, Role.RESPONDER))
     findings = [finding for finding, _ in zip(campaign.run(3000), range(3), strict=False)]
 
     assert findings
@@ -460,9 +461,11 @@ def test_a_finding_replays_against_the_reference_that_it_names() -> None:
 def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
     case = Case(Connection(), (WRITE, Packet(0x1F)))  # rxe: no credits; a reserved opcode
 
-    assert Campaign(target("rxe"), generators(1, "both")).judge(case)[1] is not None
+    assert Campaign(target("rxe"), generators(1, Role.BOTH)).judge(case)[1] is not None
     # hns has another UDP source port, which is a choice.
-    assert Campaign(target("hns"), generators(1, "both")).judge(case.with_steps([WRITE]))[1] is None
+    assert (
+        Campaign(target("hns"), generators(1, Role.BOTH)).judge(case.with_steps([WRITE]))[1] is None
+    )
 
 
 @settings(max_examples=60)
@@ -470,7 +473,7 @@ def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
 def test_every_case_that_can_be_read_can_be_carried_out(case: Case) -> None:
     """Whatever it holds: the emulator does with it as the emulator does, or never rests."""
     tested = emulator("emu")
-    campaign = tested.campaign(role_of(case), generators(0, "both"), profile=case.profile)
+    campaign = tested.campaign(role_of(case), generators(0, Role.BOTH), profile=case.profile)
 
     try:
         difference = campaign.replay(case, PROFILES["spec"])
@@ -502,7 +505,7 @@ def test_silence_gives_up_a_request_exactly_when_its_retries_are_over(seed: int)
     device = Emulation(Connection(timeout=8, retry_cnt=1))
     device.post_send(Post(int(WROpcode.SEND), 8))
     device.answers()
-    silence = next(each for each in LIES if each.name == "never_answered")
+    silence = next(each for each in RESPONSE_MUTATORS if each.name == "timeout_until_error")
     steps = silence.make(Random(seed), device, list(answers(device)))
 
     for step in steps:

@@ -9,7 +9,7 @@ import pytest
 
 from ibwire.base.units import MS
 from ibwire.fuzz.campaign import Campaign, generators
-from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Step, Wait
+from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Role, Step, Wait
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import value_text
@@ -85,7 +85,7 @@ def target(profile: str | Profile) -> type[Emulation]:
 @pytest.mark.parametrize("profile", ["rdmavt", "connectx", "hns"])
 def test_the_deviations_of_a_profile_are_found_by_name_and_nothing_else(profile: str) -> None:
     """The fuzzer is not told what the target is, and takes over nothing that it does not do."""
-    campaign = Campaign(target(profile), generators(3, "both"), minimises=False)
+    campaign = Campaign(target(profile), generators(3, Role.BOTH), minimises=False)
     names: set[str] = set()
     for finding in campaign.run(40_000 if known(profile) else 3000):
         names |= names_of(finding)

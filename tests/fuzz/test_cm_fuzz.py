@@ -41,7 +41,7 @@ from ibwire.fuzz.targets.emulated_manager import (
 from ibwire.fuzz.vocabulary.cm.binding import FORMS, ManagerBinding, encode
 from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
 from ibwire.fuzz.vocabulary.cm.exact import ManagerDuel
-from ibwire.fuzz.vocabulary.cm.operators import ATTACKS, GROUPS
+from ibwire.fuzz.vocabulary.operators import OPERATORS, Group
 from ibwire.rc.attributes import QPState
 from ibwire.rc.unreliable import QP1
 from ibwire_layers.headers import BTH, DETH
@@ -124,7 +124,7 @@ def test_connection_is_asked_for_made_used_and_ended() -> None:
     assert transaction(rep) == OWN_TRANSACTION
     assert ids(rep)[1] == 0x0B0B0000
     assert alone.mads(say("RTU")) == []
-    assert alone.device.stage(0) is State.ESTABLISHED
+    assert alone.device.exchange_state(0) is State.ESTABLISHED
     write = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
     (ack,) = alone(write)
     assert ack[42] == OpCode.RC_ACKNOWLEDGE
@@ -134,7 +134,7 @@ def test_connection_is_asked_for_made_used_and_ended() -> None:
     assert ids(drep) == ids(rep)
     assert alone(write) == []
     alone(Wait(300 * S))
-    assert alone.device.stage(0) is State.IDLE
+    assert alone.device.exchange_state(0) is State.IDLE
 
 
 def test_device_asks_for_a_connection_and_ends_it() -> None:
@@ -148,7 +148,7 @@ def test_device_asks_for_a_connection_and_ends_it() -> None:
     (dreq,) = alone.mads(do("disconnect"))
     assert attribute(dreq) == DREQ
     assert alone.mads(say("DREP")) == []
-    assert alone.device.stage(0) is State.TIMEWAIT
+    assert alone.device.exchange_state(0) is State.TIMEWAIT
 
 
 def test_data_stands_for_a_lost_rtu() -> None:
@@ -157,7 +157,7 @@ def test_data_stands_for_a_lost_rtu() -> None:
 
     alone(Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8))
 
-    assert alone.device.stage(0) is State.ESTABLISHED
+    assert alone.device.exchange_state(0) is State.ESTABLISHED
 
 
 def test_service_is_resolved_in_both_directions() -> None:
@@ -169,7 +169,7 @@ def test_service_is_resolved_in_both_directions() -> None:
     (asked,) = alone.mads(do("resolve", 1))
     assert attribute(asked) == SIDR_REQ
     alone(say("SIDR_REP", 1))
-    assert alone.device.stage(1) is State.IDLE
+    assert alone.device.exchange_state(1) is State.IDLE
 
 
 def test_exchanges_have_their_own_numbers() -> None:
@@ -181,7 +181,7 @@ def test_exchanges_have_their_own_numbers() -> None:
     assert (ids(one)[1], ids(two)[1]) == (0x0B0B0001, 0x0B0B0002)
     (drep,) = alone.mads(say("DREQ", 2))
     assert ids(drep) == ids(two)
-    assert alone.device.stage(1) is State.REP_SENT
+    assert alone.device.exchange_state(1) is State.REP_SENT
 
 
 def test_attacks_reach_every_state_and_come_from_every_group() -> None:
@@ -192,7 +192,7 @@ def test_attacks_reach_every_state_and_come_from_every_group() -> None:
     states = {state for row in table.values() for state, cell in row.items() if cell}
     assert states >= {state.name for state in State}
     assert all(any(row.values()) for row in table.values())
-    assert {each.group for each in ATTACKS} == set(GROUPS)
+    assert {each.group for each in OPERATORS} == set(Group)
 
 
 @pytest.mark.parametrize("packets", [4000, pytest.param(20_000, marks=pytest.mark.slow)])
@@ -327,7 +327,7 @@ def test_mad_of_every_length_but_the_right_one_is_dropped(message: str) -> None:
         assert alone.mads(replace(say(message), cut=length)) == []
     for length in (1, 4, 256):
         assert alone.mads(replace(say(message), more=length)) == []
-    assert alone.device.stage(0) is State.REP_SENT
+    assert alone.device.exchange_state(0) is State.REP_SENT
 
 
 def test_requests_beyond_the_backlog_and_beyond_all_room_are_dropped() -> None:

@@ -14,17 +14,16 @@ from ibwire.cli.fuzz import COMMANDS, command
 from ibwire.cli.fuzz_live import live_options
 from ibwire.cli.fuzz_run import command as run
 from ibwire.fuzz.campaign import Campaign, generators
-from ibwire.fuzz.case import Connection, Packet, Wait, from_json
+from ibwire.fuzz.case import Connection, Packet, Role, Wait, from_json
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.vocabulary.cm.operators import GROUPS as MANAGER_GROUPS
-from ibwire.fuzz.vocabulary.queue_pair.generator import GROUPS
+from ibwire.fuzz.vocabulary.operators import Group
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "fuzz.md").read_text()
 HAND = TEXT.split("```json\n")[1].split("```")[0]
 
 
-@pytest.mark.parametrize("name", [*GROUPS["both"], *MANAGER_GROUPS, *COMMANDS])
+@pytest.mark.parametrize("name", [*map(str, Group), *COMMANDS])
 def test_every_group_and_command_is_documented(name: str) -> None:
     assert f"`{name}`" in TEXT or f"ibwire fuzz {name}" in TEXT or f"[{name}]" in TEXT
 
@@ -65,7 +64,7 @@ def test_everything_about_a_packet_is_documented(word: str) -> None:
 def test_the_case_by_hand_is_one_and_the_reference_refuses_it() -> None:
     """7 bytes before the end there is no room for 8: NAK remote access error."""
     case = from_json(HAND)
-    deaf = Campaign(lambda connection: Emulation(connection), generators(0, "both"))
+    deaf = Campaign(lambda connection: Emulation(connection), generators(0, Role.BOTH))
 
     assert [type(step) for step in case.steps] == [Packet, Wait]
     assert deaf.replay(case) is None

@@ -18,7 +18,7 @@ from ibwire.cm.messages import Received, request
 from ibwire.cm.states import State
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Report
-from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, RunsAway, Step
+from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Role, RunsAway, Step
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.judge.findings import Finding
@@ -151,7 +151,7 @@ def test_a_case_that_was_recorded_leaves_no_connection_behind() -> None:
     case = Case(Connection(), (Mad(), Mad(message="RTU")))
     with bench(across) as target:
         tested = manager_target(target)
-        tested.campaign("cm", manager_generators(1)).judge(case)
+        tested.campaign(Role.CM, manager_generators(1)).judge(case)
         record(case, tested)
         assert across.established == 1
 
@@ -259,7 +259,7 @@ def test_what_comes_while_somebody_else_asks_is_still_heard() -> None:
 
     assert [live.step(step) for step in (wishing(Mad(), listener.WAIT), odd)] == [None] * 2
     assert live.end() is None
-    assert live.follower.stage(0) is State.MRA_REQ_SENT
+    assert live.follower.exchange_state(0) is State.MRA_REQ_SENT
 
 
 def test_an_answer_that_is_said_again_is_none_to_a_later_request() -> None:
@@ -384,9 +384,9 @@ def test_a_device_that_is_told_to_asks_and_does_what_the_exchange_wishes_for(
     rep, dreq = (Mad(message=message, exchange=exchange) for message in ("REP", "DREQ"))
 
     assert [live.step(Command("connect", exchange)), live.step(rep)] == [None, None]
-    assert live.follower.stage(exchange) is state
+    assert live.follower.exchange_state(exchange) is state
     assert live.step(dreq) is None
-    assert live.follower.stage(exchange) is after_dreq
+    assert live.follower.exchange_state(exchange) is after_dreq
 
 
 @pytest.mark.parametrize(
@@ -653,7 +653,7 @@ def test_a_script_is_not_written_because_nobody_tries_it() -> None:
     """It would ask for a REJ, where a device may also be silent."""
     tested = manager_target(bench(Across(FAULTS["cm.rej.reason"])))
     case = Case(Connection(), (Mad(message="REP"),))
-    _, difference = tested.campaign("cm", manager_generators(1)).judge(case)
+    _, difference = tested.campaign(Role.CM, manager_generators(1)).judge(case)
     assert difference is not None
     finding = Finding(1, "Any.", case, case, difference, 1, "Any.")
 

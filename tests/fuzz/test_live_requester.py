@@ -10,7 +10,7 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, US
-from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Step, Value, Wait
+from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Role, Step, Value, Wait
 from ibwire.fuzz.judge import response_names as names
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference
@@ -261,11 +261,11 @@ def test_some_cases_keep_the_device_waiting() -> None:
 
 
 def test_cases_on_a_link_have_no_ack_timeout_or_a_long_one() -> None:
-    connections = [Generator(Random(n), "requester", Menu()).connection for n in range(40)]
+    connections = [Generator(Random(n), Role.REQUESTER, Menu()).connection for n in range(40)]
     assert any(each.timeout for each in connections)
 
     for number in range(40):
-        stepper = Timely(Generator(Random(number), "requester", Menu()), number)
+        stepper = Timely(Generator(Random(number), Role.REQUESTER, Menu()), number)
         timeout = 17 if number == 25 else 0
         assert stepper.connection == replace(connections[number], timeout=timeout)
 

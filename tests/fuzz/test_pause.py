@@ -18,6 +18,7 @@ from ibwire.fuzz.case import (
     Mad,
     Packet,
     Pause,
+    Role,
     from_json,
     step_text,
     to_json,
@@ -75,7 +76,7 @@ def run(role: str, ops: Collection[str], packets: int = 3000) -> tuple[Campaign,
         device.received = received
         return device
 
-    campaign = Campaign(opened, generators(3, role, ops))
+    campaign = Campaign(opened, generators(3, Role(role), ops))
     assert list(campaign.run(packets)) == []
     return campaign, [frame for frame in received if frame[12:14] == b"\x88\x08"]
 
@@ -97,7 +98,7 @@ def test_pauses_come_only_when_they_are_asked_for(role: str) -> None:
 
 
 def test_a_device_that_a_pause_harms_is_found() -> None:
-    campaign = Campaign(Fragile, generators(1, "both", ("pfc",)))
+    campaign = Campaign(Fragile, generators(1, Role.BOTH, ("pfc",)))
 
     finding = next(campaign.run(3000))
 

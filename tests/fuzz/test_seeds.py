@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from ibwire.base.errors import CaptureError
 from ibwire.cli.fuzz import command
 from ibwire.fuzz.campaign import Campaign
-from ibwire.fuzz.case import Packet, Post, step_text
+from ibwire.fuzz.case import Packet, Post, Role, step_text
 from ibwire.fuzz.targets.emulated_device import SIZE, Emulation
 from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
 from ibwire.rc.work import WROpcode
@@ -84,9 +84,11 @@ def test_recorded_traffic_is_right_and_the_operators_are_between(captures: Path)
     """Nothing is found in the reference itself; a known deviation of rxe is."""
     seeds = read_seeds(str(captures / "rc-pingpong.pcap"), B)
 
-    assert list(Campaign(Emulation, seeded(seeds, 1, "both")).run(700)) == []
+    assert list(Campaign(Emulation, seeded(seeds, 1, Role.BOTH)).run(700)) == []
     rxe = Campaign(
-        lambda connection: Emulation(connection, "rxe"), seeded(seeds, 1, "both"), minimises=False
+        lambda connection: Emulation(connection, "rxe"),
+        seeded(seeds, 1, Role.BOTH),
+        minimises=False,
     )
     about = "the payload of SENDs is not checked against position and path MTU"
     assert any(finding.about == about for finding in rxe.run(2000))
@@ -96,8 +98,8 @@ def test_cases_hold_what_was_recorded(captures: Path) -> None:
     """0xC0DE0001 is the immediate data of the recorded SEND."""
     seeds = read_seeds(str(captures / "rcx-all-ops.pcap"), B)
     make, reference = (
-        seeded(seeds, 1, "responder"),
-        Emulation(seeded(seeds, 1, "both")(0).connection),
+        seeded(seeds, 1, Role.RESPONDER),
+        Emulation(seeded(seeds, 1, Role.BOTH)(0).connection),
     )
     steps = [make(number).next(reference) for number in range(300)]
 
@@ -108,7 +110,7 @@ def test_cases_hold_what_was_recorded(captures: Path) -> None:
 
 
 def test_who_asks_for_nothing_gives_no_seeds(captures: Path) -> None:
-    assert read_seeds(str(captures / "drop-read-response.a.pcap"), A).roles("responder") == ()
+    assert read_seeds(str(captures / "drop-read-response.a.pcap"), A).roles(Role.RESPONDER) == ()
 
 
 def test_a_capture_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.fuzz.campaign import Campaign, generators
-from ibwire.fuzz.case import Case, CaseError, Connection, Packet, RunsAway, Step
+from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Role, RunsAway, Step
 from ibwire.fuzz.judge.comparison import Difference, Duel
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import makers, target
@@ -144,7 +144,7 @@ def test_no_choice_explains_a_device_that_does_not_go_on() -> None:
             super().__init__(connection, "rxe")
 
     with watchdog(PATIENCE):
-        campaign = Campaign(Counted, generators(1, "responder"))
+        campaign = Campaign(Counted, generators(1, Role.RESPONDER))
         assert campaign.judge(Case(steps=(READ,)))[1] is not None
 
     assert opened <= 6
@@ -202,7 +202,7 @@ def test_a_device_that_makes_no_connection_is_told(tmp_path: Path, does: str, re
 
     with watchdog(PATIENCE):
         with pytest.raises(CaseError) as caught:
-            tested.campaign("responder", makers("responder", 0, ())).one_case(10)
+            tested.campaign(Role.RESPONDER, makers(Role.RESPONDER, 0, ())).one_case(10)
         passed = tested.fulfils("  qp size=4096\n")
 
     assert str(caught.value) == f"the target makes no connection: {reason}"

@@ -18,7 +18,7 @@ from statistics import median_high
 from typing import TypeVar
 
 from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
-from ibwire.fuzz.case import from_json, to_json
+from ibwire.fuzz.case import Role, from_json, to_json
 from ibwire.fuzz.judge.comparison import FATAL
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import Emulation
@@ -38,7 +38,7 @@ SHORT = 5
 
 
 def _stateful(seed: int, role: str) -> Maker:
-    return manager_generators(seed) if role == "cm" else generators(seed, role)
+    return manager_generators(seed) if role == "cm" else generators(seed, Role(role))
 
 
 def _baseline(seed: int, role: str) -> Maker:

@@ -165,7 +165,7 @@ class ManagedEmulation(Emulation):
         """What PSNs of a case count from: those of the chosen exchange's queue pair."""
         return psn_of(self._chosen, base)
 
-    def stage(self, exchange: int) -> State | None:
+    def exchange_state(self, exchange: int) -> State | None:
         """The state of an exchange; `None` if it has not begun."""
         connection = self.exchanges.get(exchange)
         return connection.state if connection else None

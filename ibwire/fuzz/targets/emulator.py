@@ -13,7 +13,7 @@ from typing import Any
 import ibwire.drill  # noqa: F401 - found by name below
 from ibwire.base.errors import ScriptError
 from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
-from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad
+from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Role
 from ibwire.fuzz.judge.comparison import Duel
 from ibwire.fuzz.judge.findings import one_line
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
@@ -25,10 +25,6 @@ from ibwire.fuzz.watchdog import supervised
 from ibwire.rc.profile import PROFILES, Profile
 
 DEFAULT = "emu"
-
-
-CM = "cm"
-"""The role of a connection manager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +48,30 @@ class Target:
         """How a command is told of it."""
         return f"--target {self.name}"
 
-    def campaign(self, role: str, make: Maker, **options: Any) -> Campaign:
+    def campaign(self, role: Role, make: Maker, **options: Any) -> Campaign:
         """A run against it; arguments are those of `Campaign`, which see."""
-        if role == CM:
+        if role is Role.CM:
             return ManagerCampaign(self.open_managed, make, **options)
         return Campaign(self.open, make, **options)
 
     def duel(self, case: Case, profile: Profile) -> Duel:
         """The reference and it, with the connection of a case."""
         connection = case.connection
-        if role_of(case) == CM:
+        if role_of(case) is Role.CM:
             reference = ManagedEmulation(connection, profile)
             return ManagerDuel(reference, self.open_managed(connection))
         binding = Binding(PEER_ADDRESS, ADDRESS)
         return Duel(binding, Emulation(connection, profile), self.open(connection))
 
 
-def role_of(case: Case) -> str:
+def role_of(case: Case) -> Role:
     """Who is attacked by a case: the connection manager, or the device itself."""
-    return CM if any(isinstance(step, Mad | Command) for step in case.steps) else ""
+    return Role.CM if any(isinstance(step, Mad | Command) for step in case.steps) else Role.BOTH
 
 
-def makers(role: str, seed: int, ops: Collection[str]) -> Maker:
+def makers(role: Role, seed: int, ops: Collection[str]) -> Maker:
     """The generators of a run."""
-    return manager_generators(seed, ops) if role == CM else generators(seed, role, ops)
+    return manager_generators(seed, ops) if role is Role.CM else generators(seed, role, ops)
 
 
 def target(name: str) -> Target:

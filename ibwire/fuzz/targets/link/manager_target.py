@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ibwire.fuzz.campaign import Maker
-from ibwire.fuzz.case import Case, CaseError
+from ibwire.fuzz.case import Case, CaseError, Role
 from ibwire.fuzz.judge.comparison import Duel
-from ibwire.fuzz.targets.emulator import CM, Target
+from ibwire.fuzz.targets.emulator import Target
 from ibwire.fuzz.targets.link.manager import ManagerBench
 from ibwire.fuzz.targets.link.manager_campaign import LiveManagerCampaign, duel
 from ibwire.fuzz.targets.link.run import not_made
@@ -24,9 +24,9 @@ class ManagerLinkTarget(Target):
     bench: ManagerBench
 
     @property
-    def role(self) -> str:
+    def role(self) -> Role:
         """What of a device is attacked."""
-        return CM
+        return Role.CM
 
     @property
     def options(self) -> str:
@@ -35,11 +35,12 @@ class ManagerLinkTarget(Target):
         place = f"--dev {bench.endpoint.port.name} --peer {bench.peer}"
         return f"{place} --service {bench.service}"
 
-    def campaign(self, role: str, make: Maker, **options: Any) -> LiveManagerCampaign:
+    def campaign(self, role: Role, make: Maker, **options: Any) -> LiveManagerCampaign:
         """A run against it; raises `CaseError` for another role than `cm`."""
-        if role != CM:
-            what = f"role {role!r}" if role else "a case of another role"
-            raise CaseError(f"{what}: with --service the connection manager is attacked")
+        if role is not Role.CM:
+            raise CaseError(
+                f"role {str(role)!r}: with --service the connection manager is attacked"
+            )
         return LiveManagerCampaign(self.bench, make, **options)
 
     def duel(self, case: Case, profile: Profile) -> Duel:

@@ -12,10 +12,10 @@ from ibwire.drill.targets.live import Bench as DrillBench
 from ibwire.drill.targets.live import Diverted
 from ibwire.drill.targets.target import Unable
 from ibwire.fuzz.campaign import Maker
-from ibwire.fuzz.case import Case, CaseError, Connect, Step
+from ibwire.fuzz.case import Case, CaseError, Connect, Role, Step
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulator import CM, Target
+from ibwire.fuzz.targets.emulator import Target
 from ibwire.fuzz.targets.link.campaign import LiveCampaign
 from ibwire.fuzz.targets.link.liveness import Dead, Death
 from ibwire.fuzz.targets.link.queue_pair import Bench
@@ -24,7 +24,7 @@ from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel, Playback
 from ibwire.fuzz.vocabulary.queue_pair.link_steps import timely
 from ibwire.rc.profile import Profile
 
-ROLE = "responder"
+ROLE = Role.RESPONDER
 """What of a device on a link is attacked unless somebody says otherwise."""
 
 
@@ -35,7 +35,7 @@ class LinkTarget(Target):
     bench: Bench
 
     @property
-    def role(self) -> str:
+    def role(self) -> Role:
         """What of it is attacked unless somebody says otherwise."""
         return ROLE
 
@@ -49,11 +49,11 @@ class LinkTarget(Target):
         """How a command is told of it."""
         return self.place
 
-    def campaign(self, role: str, make: Maker, **options: Any) -> LiveCampaign:
+    def campaign(self, role: Role, make: Maker, **options: Any) -> LiveCampaign:
         """A run against it; raises `CaseError` for a role that it cannot have."""
-        if role == CM:
+        if role is Role.CM:
             raise CaseError("role 'cm': on a link it needs --service, the port of a listener there")
-        return LiveCampaign(self.bench, make if role == ROLE else timely(make), **options)
+        return LiveCampaign(self.bench, make if role is ROLE else timely(make), **options)
 
     def duel(self, case: Case, profile: Profile) -> LiveDuel:
         """The reference and it, with a new connection."""

@@ -12,7 +12,7 @@ from ibwire.fuzz.judge.comparison import Duel
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
 from ibwire.fuzz.vocabulary.cm.coverage import ManagerCoverage
 from ibwire.fuzz.vocabulary.cm.exact import ManagedSubject, ManagerDuel
-from ibwire.fuzz.vocabulary.cm.operators import ManagerGenerator
+from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
 from ibwire.rc.profile import Profile
 
 

@@ -8,36 +8,26 @@ another connection: other limits, other rights, PSNs about to wrap.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from random import Random
 
-from ibwire.fuzz.case import Connection, Packet, Receive, Step
+from ibwire.fuzz.case import Connection, Packet, Receive, Role, Step
 from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.vocabulary.operators import (
+    REQUEST_OPERATORS,
+    RESPONSE_MUTATORS,
+    Function,
+    Operator,
+    selected,
+)
 from ibwire.fuzz.vocabulary.queue_pair import response_mutators
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
-from ibwire.fuzz.vocabulary.queue_pair.request_operators import OPERATORS
-from ibwire.fuzz.vocabulary.queue_pair.response_mutators import LIES
 from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic, following
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
 
-_ATTACKS = tuple(dict.fromkeys(each.group for each in OPERATORS))
-_LIES = tuple(dict.fromkeys(each.group for each in LIES))
-GROUPS: Mapping[str, Sequence[str]] = {
-    "responder": _ATTACKS,
-    "requester": _LIES,
-    "both": tuple(dict.fromkeys([*_ATTACKS, *_LIES])),
-}
-"""What `--ops` may name, by what is attacked."""
-
-ASKED_FOR = ("pfc",)
-"""Groups that only come when `--ops` names them: they are not about a queue pair, but a port."""
-
-ROLES = ("responder", "requester")
-"""What is attacked."""
-
-LONGEST = {"responder": 80, "requester": 140}
+LONGEST = {Role.RESPONDER: 80, Role.REQUESTER: 140}
 """Steps of a case by what is attacked; a requester has to be asked for what it is answered."""
 
 
@@ -45,22 +35,20 @@ class Menu:
     """The operators of some groups, as often as they weigh; the usual ones if none are named."""
 
     def __init__(self, ops: Collection[str] = ()) -> None:
-        wanted = [each for each in OPERATORS for _ in range(each.weight)]
-        wanted = [each for each in wanted if _is_wanted(each.group, ops)]
-        self.gentle = [each for each in wanted if not each.fatal]
-        self.fatal = [each for each in wanted if each.fatal]
-        lies = [each for each in LIES for _ in range(each.weight)]
-        self.lies = [each for each in lies if _is_wanted(each.group, ops)]
+        requests = _weighted(selected(REQUEST_OPERATORS, ops))
+        self.gentle = [each for each in requests if not each.fatal]
+        self.fatal = [each for each in requests if each.fatal]
+        self.responses = _weighted(selected(RESPONSE_MUTATORS, ops))
 
 
-def _is_wanted(group: str, ops: Collection[str]) -> bool:
-    return group in ops if ops else group not in ASKED_FOR
+def _weighted(operators: Sequence[Operator[Function]]) -> list[Operator[Function]]:
+    return [each for each in operators for _ in range(int(each.weight))]
 
 
 class Generator:
     """One case. rng: of this case alone."""
 
-    def __init__(self, rng: Random, role: str, menu: Menu) -> None:
+    def __init__(self, rng: Random, role: Role, menu: Menu) -> None:
         self.rng = rng
         self.role = role
         self.connection = _connection(rng)
@@ -81,14 +69,16 @@ class Generator:
             if self._after < 0:
                 return None
         while not self._queue:
-            steps = self._attack(reference) if self.role == "responder" else self._lie(reference)
+            steps = (
+                self._operate(reference) if self.role is Role.RESPONDER else self._mutate(reference)
+            )
             self._queue.extend(steps)
         step = self._queue.popleft()
-        if self.role == "responder" and isinstance(step, Packet) and step.psn == ("expected", 0):
+        if self.role is Role.RESPONDER and isinstance(step, Packet) and step.psn == ("expected", 0):
             self._traffic.sent.append((step, reference.qp.responder.epsn))
         return step
 
-    def _attack(self, reference: Emulation) -> Sequence[Step]:
+    def _operate(self, reference: Emulation) -> Sequence[Step]:
         traffic, menu = self._traffic, self._menu
         draw = self.rng.random()
         receives = reference.qp.receives
@@ -104,7 +94,7 @@ class Generator:
             return traffic.messages(reference)
         return chosen.make(traffic, reference)
 
-    def _lie(self, reference: Emulation) -> Sequence[Step]:
+    def _mutate(self, reference: Emulation) -> Sequence[Step]:
         rng = self.rng
         draw = rng.random()
         right = answers(reference)
@@ -117,8 +107,8 @@ class Generator:
             return response_mutators.posts(rng, reference)
         if draw < 0.085:
             return response_mutators.waits(rng, reference)
-        if draw < 0.45 and self._menu.lies:
-            return rng.choice(self._menu.lies).make(rng, reference, [first, *right])
+        if draw < 0.45 and self._menu.responses:
+            return rng.choice(self._menu.responses).make(rng, reference, [first, *right])
         if draw < 0.50:
             return self._traffic.messages(reference)
         return response_mutators.in_turn([first, *islice(right, rng.choice((0, 1, 3, None, None)))])

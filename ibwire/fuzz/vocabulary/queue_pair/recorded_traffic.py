@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from ibwire.base.errors import CaptureError
 from ibwire.drill.targets.recorded import Exchange, Recorded, read_exchange
 from ibwire.fuzz.campaign import Maker
-from ibwire.fuzz.case import Connection, Packet, Post, Step, Value
+from ibwire.fuzz.case import Connection, Packet, Post, Role, Step, Value
 from ibwire.fuzz.targets.emulated_device import INBOX, OUTBOX, SIZE, Emulation
-from ibwire.fuzz.vocabulary.queue_pair.generator import ROLES, Generator, Menu
+from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
 from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.work import WROpcode
@@ -46,10 +46,10 @@ class Seeds:
     posts: list[Post] = field(default_factory=list)
     """Its own requests."""
 
-    def roles(self, role: str) -> tuple[str, ...]:
+    def roles(self, role: Role) -> tuple[Role, ...]:
         """Whom it has something for, of those that are wanted: one role or `both`."""
-        there = {"responder": self.messages, "requester": self.posts}
-        return tuple(name for name in ROLES if there[name] and role in (name, "both"))
+        found = {Role.RESPONDER: self.messages, Role.REQUESTER: self.posts}
+        return tuple(name for name in found if found[name] and role in (name, Role.BOTH))
 
 
 def read_seeds(path: str, device: str, qpn: int | None = None) -> Seeds:
@@ -65,7 +65,7 @@ def read_seeds(path: str, device: str, qpn: int | None = None) -> Seeds:
     return seeds
 
 
-def seeded(seeds: Seeds, seed: int, role: str, ops: Sequence[str] = ()) -> Maker:
+def seeded(seeds: Seeds, seed: int, role: Role, ops: Sequence[str] = ()) -> Maker:
     """The generator of each case, by its number; role: one that `Seeds.roles` has, or `both`."""
     menu, roles = Menu(ops), seeds.roles(role)
 
@@ -79,16 +79,16 @@ def seeded(seeds: Seeds, seed: int, role: str, ops: Sequence[str] = ()) -> Maker
 class Seeded(Generator):
     """One case whose right traffic is mostly recorded, from some place on."""
 
-    def __init__(self, rng: Random, role: str, menu: Menu, seeds: Seeds) -> None:
+    def __init__(self, rng: Random, role: Role, menu: Menu, seeds: Seeds) -> None:
         super().__init__(rng, role, menu)
         self.connection = replace(self.connection, mtu=seeds.mtu, room=INBOX)
         self._traffic = _RecordedTraffic(rng, self.connection, seeds)
         self._posts = _Reel(rng, seeds.posts)
 
-    def _lie(self, reference: Emulation) -> Sequence[Step]:
-        if self.role == "requester" and not reference.qp.sends.wqes:
+    def _mutate(self, reference: Emulation) -> Sequence[Step]:
+        if self.role is Role.REQUESTER and not reference.qp.sends.wqes:
             return [self._posts.next() for _ in range(self.rng.randint(1, MAXIMUM_POSTS))]
-        return super()._lie(reference)
+        return super()._mutate(reference)
 
 
 class _RecordedTraffic(Traffic):

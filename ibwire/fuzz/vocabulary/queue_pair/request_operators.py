@@ -1,14 +1,13 @@
-"""What a hostile or broken requester does: operators against a responder.
+"""Operators against a responder: what a hostile or broken requester sends.
 
-Each takes right packets and makes something else of them, relative to the state that the
-connection is in. `fatal` operators are those that a right responder ends the connection
-for, so that they are used less than those after which the case goes on.
+Each takes right packets and changes them, relative to the state of the connection. The
+table of all operators is `ibwire.fuzz.vocabulary.operators`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from ibwire.fuzz.case import BAD, NONE, Packet, Pause, Receive, Step, Value
@@ -28,38 +27,6 @@ from ibwire_layers.schema import Header
 _O = OpCode
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A way to leave what is right."""
-
-    name: str
-    group: str
-    """What `--ops` calls it with others of its kind."""
-    make: Callable[[Traffic, Emulation], Sequence[Step]]
-    fatal: bool = False
-    weight: int = 2
-
-
-OPERATORS: list[Operator] = []
-
-
-def operator(
-    group: str, *, fatal: bool = False, weight: int = 2
-) -> Callable[
-    [Callable[[Traffic, Emulation], Sequence[Step]]],
-    Callable[[Traffic, Emulation], Sequence[Step]],
-]:
-    """Add a function to the operators."""
-
-    def add(
-        make: Callable[[Traffic, Emulation], Sequence[Step]],
-    ) -> Callable[[Traffic, Emulation], Sequence[Step]]:
-        OPERATORS.append(Operator(make.__name__, group, make, fatal, weight))
-        return make
-
-    return add
-
-
 def changed(packet: Packet, why: str, **fields: Value) -> Packet:
     """A packet with other fields; `__` stands for the dot."""
     given = {name.replace("__", "."): value for name, value in fields.items()}
@@ -69,7 +36,6 @@ def changed(packet: Packet, why: str, **fields: Value) -> Packet:
 # Parser: what no device may take for a packet of its own.
 
 
-@operator("parser")
 def wrong_icrc(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The ICRC is wrong, or missing."""
     packet = following(traffic, reference)
@@ -77,8 +43,7 @@ def wrong_icrc(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [packet.altered(icrc=icrc, why="ICRC")]
 
 
-@operator("parser")
-def cut(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def truncated(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The packet ends early, with an ICRC that fits what is left."""
     packet = following(traffic, reference)
     whole = _size(packet)
@@ -87,8 +52,7 @@ def cut(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [packet.altered(cut=at, why="cut")]
 
 
-@operator("parser", weight=4)
-def forged_pad(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def wrong_padding(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The pad count says something else than what stands there."""
     rng = traffic.rng
     packet = following(traffic, reference)
@@ -99,8 +63,7 @@ def forged_pad(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [packet.altered(pad=rng.randrange(4), more=rng.choice((0, 0, 1, 4)), why="padding")]
 
 
-@operator("parser")
-def wrong_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def wrong_outer_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """UDP or IP say another length."""
     rng = traffic.rng
     packet = following(traffic, reference)
@@ -110,8 +73,7 @@ def wrong_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [changed(packet, "length of a lower layer", **{field: max(number, 0)})]
 
 
-@operator("parser", weight=4)
-def for_nobody(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def other_destination(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The packet is for another queue pair, of a stranger, of another partition or version."""
     packet = following(traffic, reference)
     name, values = traffic.rng.choice(_FOREIGN)
@@ -119,8 +81,7 @@ def for_nobody(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [changed(packet, name.replace("__", "."), **{name: value})]
 
 
-@operator("parser")
-def of_another_service(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def other_service(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The opcode belongs to UC, RD, UD, XRC, CNP or a manufacturer."""
     rng = traffic.rng
     packet = following(traffic, reference)
@@ -130,14 +91,12 @@ def of_another_service(traffic: Traffic, reference: Emulation) -> Sequence[Step]
     return [packet.altered(opcode=opcode, why="service")]
 
 
-@operator("parser", fatal=True)
 def reserved_opcode(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """An opcode that the service does not have."""
     packet = following(traffic, reference)
     return [changed(packet, "opcode", bth__opcode=traffic.rng.choice(_HOLES))]
 
 
-@operator("parser")
 def reserved_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Bits that no receiver looks at."""
     packet = following(traffic, reference)
@@ -148,8 +107,7 @@ def reserved_bits(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Lengths.
 
 
-@operator("length", fatal=True, weight=8)
-def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def wrong_packet_size(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A packet of a message has another size than its position and the path MTU ask for."""
     rng = traffic.rng
     if rng.random() < 0.2:
@@ -166,8 +124,7 @@ def not_the_mtu(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return parts
 
 
-@operator("length", fatal=True, weight=5)
-def not_the_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def wrong_dma_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A WRITE has more or fewer bytes than its RETH says, by a little or by a lot."""
     rng = traffic.rng
     kind = rng.choice(("WRITE", "WRITE", "WRITE_IMM"))
@@ -178,8 +135,7 @@ def not_the_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return parts
 
 
-@operator("length", fatal=True)
-def early_last(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def missing_or_extra_part(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A message ends before all of it has come, or goes on after all has."""
     rng = traffic.rng
     parts = long_message(traffic)
@@ -191,8 +147,7 @@ def early_last(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [part.altered(why="parts of a message") for part in parts]
 
 
-@operator("length", fatal=True)
-def too_long(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def longer_than_receive(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A SEND is longer than the receive buffer."""
     room = reference.connection.room
     length = room + traffic.rng.choice((1, 1, 4, traffic.mtu))
@@ -201,7 +156,6 @@ def too_long(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [part.altered(why="longer than the receive") for part in parts]
 
 
-@operator("length", fatal=True)
 def atomic_write_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """An ATOMIC WRITE that is not of eight bytes."""
     rng = traffic.rng
@@ -214,8 +168,7 @@ def atomic_write_length(traffic: Traffic, reference: Emulation) -> Sequence[Step
 # Order of opcodes.
 
 
-@operator("order", fatal=True)
-def without_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def missing_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A MIDDLE or LAST of a message that has not begun, or that is another."""
     rng = traffic.rng
     kind = rng.choice(KINDS)
@@ -228,8 +181,7 @@ def without_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ]
 
 
-@operator("order", fatal=True, weight=8)
-def inside_a_message(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def interleaved(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Something else begins before a message has ended, and then it goes on."""
     parts = long_message(traffic)
     other = traffic.messages(reference)
@@ -241,8 +193,7 @@ def inside_a_message(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Sequence numbers.
 
 
-@operator("psn", weight=4)
-def gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def psn_gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Packets are missing; what comes then may be several."""
     rng = traffic.rng
     ahead = rng.choice((1, 1, 2, 3, 16, 255, 256, 1 << 16, (1 << 22), (1 << 23) - 1))
@@ -253,8 +204,7 @@ def gap(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [step for step in steps if step.psn[1] > 0]
 
 
-@operator("psn")
-def long_ago(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def old_psn(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A PSN of the duplicate region that was never used, or not by this packet."""
     back = traffic.rng.choice((-1, -2, -3, -16, -256, -(1 << 16), -(1 << 22), -(1 << 23)))
     return [following(traffic, reference).altered(psn=("expected", back), why="old PSN")]
@@ -263,8 +213,7 @@ def long_ago(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Duplicates.
 
 
-@operator("dup", weight=6)
-def again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """What was executed comes once more, one or several."""
     if not traffic.sent:
         return []
@@ -277,8 +226,7 @@ def again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     ]
 
 
-@operator("dup", weight=6)
-def again_otherwise(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def altered_duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """What was executed comes once more, but not the same."""
     if not traffic.sent:
         return []
@@ -319,7 +267,6 @@ def _other_read(packet: Packet, traffic: Traffic) -> Packet:
 # Memory.
 
 
-@operator("memory", fatal=True, weight=8)
 def out_of_bounds(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """An access that is not, or not wholly, inside what the key opens."""
     rng = traffic.rng
@@ -331,7 +278,6 @@ def out_of_bounds(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return _access(traffic, length, place, "out of bounds")
 
 
-@operator("memory", fatal=True, weight=8)
 def wrong_key(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A key of nothing, of another domain, or one that does not allow it."""
     rng = traffic.rng
@@ -343,8 +289,7 @@ def wrong_key(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return _access(traffic, length, {"reth.rkey": key, "reth.va": (va, 0)}, "key")
 
 
-@operator("memory")
-def nothing_anywhere(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def zero_length_access(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Zero bytes, at any address under any key: that is allowed."""
     rng = traffic.rng
     place: dict[str, Value] = {
@@ -354,8 +299,7 @@ def nothing_anywhere(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return _access(traffic, 0, place, "no bytes")
 
 
-@operator("memory", fatal=True)
-def huge(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def huge_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """A length around the largest message, or beyond what there is."""
     rng = traffic.rng
     length = rng.choice((8193, 1 << 16, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, 0xFFFFFFFF))
@@ -368,8 +312,7 @@ def huge(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Atomics.
 
 
-@operator("atomic", fatal=True, weight=6)
-def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def malformed_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Not aligned, with a payload, at the edge or under a wrong key."""
     rng = traffic.rng
     packet = traffic.atomic(reference)
@@ -386,8 +329,7 @@ def odd_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [changed(packet, "key", atomiceth__rkey=key, atomiceth__va=(va, 0))]
 
 
-@operator("atomic", weight=4)
-def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def duplicate_atomic(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Atomics to few words, and duplicates of them, also of those that are forgotten."""
     rng = traffic.rng
     count = rng.choice((1, 2, reference.connection.max_dest_rd_atomic + 1))
@@ -402,8 +344,7 @@ def atomics_again(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Resources.
 
 
-@operator("resource", weight=4)
-def many(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def repeated_request(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The same request many times in a row, whatever the answer is."""
     rng = traffic.rng
     parts = traffic.messages(reference)
@@ -412,8 +353,7 @@ def many(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [packet.altered(why="many")] * count
 
 
-@operator("resource")
-def without_pause(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def burst(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """Several requests arrive before the device has answered the first."""
     rng = traffic.rng
     steps: list[Step] = []
@@ -428,8 +368,7 @@ def without_pause(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [*steps[:-1], last.altered(held=False)]
 
 
-@operator("resource")
-def receives(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def posted_receives(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The application posts receives."""
     return [Receive(traffic.rng.choice((1, 1, 2, 8)))]
 
@@ -437,8 +376,7 @@ def receives(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 # Congestion.
 
 
-@operator("congestion")
-def marked(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def congestion_marks(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """CE, FECN, BECN: the packet counts as it is."""
     name, value = traffic.rng.choice((("ip__ecn", 3), ("ip__ecn", 1), ("bth__fecn", 1)))
     packet = following(traffic, reference)
@@ -447,8 +385,7 @@ def marked(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [changed(packet, name.replace("__", "."), **{name: value})]
 
 
-@operator("congestion")
-def notified(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def congestion_notifications(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """CNPs, right ones and others."""
     rng = traffic.rng
     packet = Packet(int(_O.CNP), more=rng.choice((0, 0, 0, 4)))
@@ -458,8 +395,7 @@ def notified(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     return [packet.altered(fields=fields, why="CNP")] * rng.choice((1, 1, 5))
 
 
-@operator("pfc", weight=4)
-def stopped(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
+def paused_requests(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """The port must stop, while something is lost or all is right, and go on or not."""
     return around(traffic.rng, [following(traffic, reference)])
 
@@ -474,7 +410,6 @@ def around(rng: Random, steps: Sequence[Step]) -> list[Step]:
 # Fields.
 
 
-@operator("field", weight=3)
 def any_field(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
     """One field, or two, at an edge of what it can be."""
     packet = following(traffic, reference)

@@ -1,12 +1,12 @@
-"""What a hostile or broken responder does: operators against a requester.
+"""Mutators of responses: what a hostile or broken responder sends to a requester.
 
-Each makes something of the right answers to what the device has asked for.
+Each takes the right responses to what the device has asked for and changes them. The table
+of all operators is `ibwire.fuzz.vocabulary.operators`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from random import Random
 
 from ibwire.base.units import ACK_TIMEOUT_UNIT, MS, NS, US, Time
@@ -29,31 +29,6 @@ READ_FIRST, READ_MIDDLE, READ_LAST = (
     int(_O.RC_RDMA_READ_RESPONSE_MIDDLE),
     int(_O.RC_RDMA_READ_RESPONSE_LAST),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Lie:
-    """A way to leave what is right."""
-
-    name: str
-    group: str
-    make: Callable[[Random, Emulation, list[Packet]], Sequence[Step]]
-    weight: int = 1
-
-
-LIES: list[Lie] = []
-
-Make = Callable[[Random, Emulation, list[Packet]], Sequence[Step]]
-
-
-def lie(group: str = "reply", weight: int = 1) -> Callable[[Make], Make]:
-    """Add a function to the lies; it gets the right answers, at least one."""
-
-    def add(make: Make) -> Make:
-        LIES.append(Lie(make.__name__, group, make, weight))
-        return make
-
-    return add
 
 
 def posts(rng: Random, reference: Emulation) -> Sequence[Step]:
@@ -96,7 +71,6 @@ def waits(rng: Random, reference: Emulation) -> Sequence[Step]:
     return [Wait(max(rng.choice(times), 1))]
 
 
-@lie(weight=2)
 def other_psn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An answer to what was answered, to something later, or to what was never sent."""
     packet = _one_of(rng, right)
@@ -106,7 +80,6 @@ def other_psn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequenc
     return [packet.altered(psn=("una", rng.choice(offsets)), why="PSN")]
 
 
-@lie(weight=2)
 def sequence_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """A sequence NAK: of something on its way, acknowledged, or never sent; one or several."""
     sends = reference.qp.sends
@@ -116,7 +89,6 @@ def sequence_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequ
     return [nak] * rng.choice((1, 1, 1, 2, 3, 9))
 
 
-@lie(weight=2)
 def rnr_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An RNR NAK, with any timer; then the time until it comes again, or not quite."""
     code = rng.choice((1, 1, 2, 5, 10, 12, 14, rng.randrange(32)))
@@ -131,8 +103,7 @@ def rnr_nak(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
     return steps
 
 
-@lie()
-def never_ready(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def rnr_until_error(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """RNR NAKs of the oldest request until it is given up, or one less."""
     retries = reference.connection.rnr_retry
     count = min(retries, 4) + rng.choice((0, 1, 1, 2))
@@ -140,8 +111,7 @@ def never_ready(rng: Random, reference: Emulation, right: list[Packet]) -> Seque
     return [nak, Wait(int(RNR_TIMER_US[1] * US) + 1)] * count
 
 
-@lie()
-def never_answered(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def timeout_until_error(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """Silence for as many timeouts as it takes to be given up, or one less.
 
     Who has more than four retries is asked for less than that.
@@ -151,7 +121,6 @@ def never_answered(rng: Random, reference: Emulation, right: list[Packet]) -> Se
     return [Wait(_timeout(connection) + 1)] * count
 
 
-@lie(weight=2)
 def any_syndrome(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """NAKs that end the connection, reserved codes, other credits."""
     packet = _one_of(rng, right)
@@ -171,8 +140,7 @@ def any_syndrome(rng: Random, reference: Emulation, right: list[Packet]) -> Sequ
     return [changed(packet, "syndrome", aeth__syndrome=syndrome)]
 
 
-@lie(weight=2)
-def other_kind(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def other_response(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An answer of a kind that the request does not have."""
     packet = _one_of(rng, right)
     opcode = rng.choice((ACK, READ_ONLY, READ_FIRST, READ_MIDDLE, READ_LAST, ATOMIC_ACK))
@@ -185,8 +153,7 @@ def other_kind(rng: Random, reference: Emulation, right: list[Packet]) -> Sequen
     return [Packet(opcode, packet.psn, length, fields=fields, why="kind of answer")]
 
 
-@lie(weight=3)
-def other_size(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def wrong_length(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """A response of more or less than was asked for; what is behind it comes, too."""
     mtu = reference.qp.mtu
     which = rng.randrange(len(right))
@@ -196,8 +163,7 @@ def other_size(rng: Random, reference: Emulation, right: list[Packet]) -> Sequen
     return [*right[:which], packet, *_at_una(right[which + 1 :])]
 
 
-@lie(weight=2)
-def longer_read(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def excess_read_responses(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """A READ is answered by more packets than it has asked for."""
     mtu = reference.qp.mtu
     reads = [packet for packet in right if READ_FIRST <= packet.opcode <= READ_ONLY]
@@ -217,8 +183,7 @@ def longer_read(rng: Random, reference: Emulation, right: list[Packet]) -> Seque
     ]
 
 
-@lie(weight=2)
-def parts_missing(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def lost_or_reordered(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """Answers are lost, come twice, or in another order."""
     fixed = list(right)
     draw = rng.random()
@@ -233,15 +198,13 @@ def parts_missing(rng: Random, reference: Emulation, right: list[Packet]) -> Seq
     return [packet.altered(why="order") for packet in reversed(fixed[:3])]
 
 
-@lie()
-def ghost(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def duplicate_ack(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An ACK of what was acknowledged, with other credits and another MSN."""
     msn: Value = ("ssn", rng.choice((-1, 0, 1, 100)))
     packet = _ack(("una", -1), rng.choice((0, 1, 5, 0x1F)), "ghost ACK")
     return [changed(packet, "ghost ACK", aeth__msn=msn)]
 
 
-@lie()
 def other_msn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """The MSN says something else."""
     packet = _one_of(rng, right)
@@ -251,8 +214,7 @@ def other_msn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequenc
     return [changed(packet, "MSN", aeth__msn=msn, aeth__syndrome=rng.choice((0x1F, 0, 3)))]
 
 
-@lie("parser")
-def damaged(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def malformed_response(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """An answer that no requester may take: cut, padded, foreign, with a wrong ICRC."""
     packet = _one_of(rng, right)
     draw = rng.random()
@@ -268,8 +230,7 @@ def damaged(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[
     return [changed(packet, "stranger", ip__src=0x0A000009)]
 
 
-@lie("pfc", weight=4)
-def stopped(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
+def paused_responses(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
     """The port must stop, while the requester is told to begin again or all is right."""
     steps = sequence_nak(rng, reference, right) if rng.random() < 0.5 else in_turn(right[:1])
     return around(rng, steps)
