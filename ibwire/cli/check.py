@@ -47,25 +47,25 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
     type=click.Choice(PROFILES),
     default=ANY,
     show_default=True,
-    help="Whose habits are expected.",
+    help="Implementation whose habits are expected.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per finding.")
 @click.option(
     "--fail-on",
     type=click.Choice([*(each.word for each in Severity), NEVER]),
     default=Severity.ERROR.word,
     show_default=True,
-    help="Exit with status 1 when something as grave was found.",
+    help="Exit with status 1 if a finding has this severity or a higher one.",
 )
-@click.option("--only", multiple=True, metavar="ID", help="Judge by this rule or family alone.")
-@click.option("--ignore", multiple=True, metavar="ID", help="Leave out this rule or family.")
+@click.option("--only", multiple=True, metavar="ID", help="Apply only this rule or family.")
+@click.option("--ignore", multiple=True, metavar="ID", help="Do not apply this rule or family.")
 @click.option(
     "--rules",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_list_rules,
-    help="List the rules, and stop.",
+    help="List the rules and exit.",
 )
 def command(
     captures: tuple[str, ...],
@@ -75,11 +75,12 @@ def command(
     only: tuple[str, ...],
     ignore: tuple[str, ...],
 ) -> None:
-    """Judge captures by the rules of the protocol.
+    """Check captures against the rules of the protocol.
 
-    What the network did to packets (loss, damage, reordering) is no finding; what
-    the ends did is. Known habits of an implementation are notes that name it:
-    --profile leaves out those of one, and judges those of all others.
+    Only what the two ends did is reported, not what the network did to packets (loss,
+    damage, reordering). A known habit of an implementation is reported as a note that
+    names it. With --profile the habits of that implementation are not reported, and
+    those of others have their full severity. --rules lists the rules.
 
     \b
     ibwire check capture.pcap

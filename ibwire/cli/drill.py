@@ -33,19 +33,21 @@ SIGNAL = 128
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="spec", show_default=True)
 @click.option("--junit", metavar="FILE", help="Write the results as JUnit XML.")
-@click.option("--json", "as_json", is_flag=True, help="One object a case, one for the whole.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one object per case, and one for the run."
+)
 @click.option(
     *("-o", "--output", "directory"),
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the packets of every case that fails to DIR, as pcapng with comments.",
+    help="Write the packets of each failing case to DIR, as pcapng with comments.",
 )
-@click.option("--case", "wanted", metavar="TEXT", help="Only cases whose name has this in it.")
-@click.option("--capture", metavar="FILE", help="Hold the scripts against a recorded exchange.")
-@click.option("--device", metavar="IP", help="With --capture: the device under test in it.")
-@click.option("--qpn", type=QueuePairNumber(), help="With --capture: which of its queue pairs.")
+@click.option("--case", "wanted", metavar="TEXT", help="Run only cases whose name contains TEXT.")
+@click.option("--capture", metavar="FILE", help="Compare the scripts with this recording.")
+@click.option("--device", metavar="IP", help="With --capture: address of the device under test.")
+@click.option("--qpn", type=QueuePairNumber(), help="With --capture: its queue pair.")
 @live_options
-@click.option("-v", "--verbose", is_flag=True, help="The time line of cases that pass, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the packet list of passing cases too.")
 def command(
     paths: tuple[Path, ...],
     profile: str,
@@ -59,15 +61,15 @@ def command(
     live: LiveWish,
     verbose: bool,
 ) -> None:
-    """Carry out drill scripts (*.drill) on the emulator, in virtual time.
+    """Run drill scripts (*.drill) on the emulator, in virtual time.
 
-    With --dev and --peer the device under test is on that link, and ibwire plays its peer.
-    With --capture scripts are held against what was recorded: a script passes that fits from
-    some packet on.
+    With --dev and --peer the device under test is on that link, and ibwire is its peer.
+    With --capture the scripts are compared with a recording: a script passes if it matches
+    from some packet on.
 
-    PATHS are scripts, or directories that are searched for them. Exit status 1 when a
-    case fails or the device is lost, 2 when a script cannot be read or a case has a
-    number that does not fit.
+    PATHS are scripts, or directories that are searched for them. Exit status 1: a case
+    failed, or the device no longer answers; 2: a script cannot be read, or a case has a
+    number out of range.
 
     \b
     ibwire drill tests/conformance --junit out.xml

@@ -35,15 +35,15 @@ PREFIX = "ibwire: "
     "-o", "--output", required=True, metavar="DIR|FILE", help="A directory, or FILE.pcapng."
 )
 def command(captures: tuple[str, ...], output: str) -> None:
-    """Write captures as Parquet tables, or one capture again with comments.
+    """Write captures as Parquet tables, or a copy of one capture with comments.
 
     With a directory, each capture becomes one Parquet file in each of its folders
     `packets`, `messages`, `events` and `connections`; `ibwire query` and other
     programs read them. Several machines may write to the same directory.
 
-    With FILE.pcapng, every packet at which something happened gets a comment that
-    says what: what was lost, sent again and why, refused, marked, and which rule of
-    the protocol was broken. Wireshark lists them under `frame.comment`.
+    With FILE.pcapng, every packet at which something happened gets a comment: losses,
+    retransmissions and their causes, NAKs, congestion marks, and broken rules of the
+    protocol. Wireshark shows them in `frame.comment`.
 
     \b
     ibwire export -o tables/ *.pcap

@@ -24,17 +24,19 @@ WRONG_SQL = 2
 
 @click.command("query")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE... SQL")
-@click.option("--json", "style", flag_value="json", help="One JSON object a row.")
-@click.option("--csv", "style", flag_value="csv", help="Comma-separated values with a header.")
-@click.option("-o", "--output", metavar="FILE", help="Write here; the suffix picks the format.")
-@click.option("--tables", "listed", is_flag=True, help="List the tables and columns instead.")
+@click.option("--json", "style", flag_value="json", help="Print one JSON object per row.")
 @click.option(
-    "--memory", default="1GiB", show_default=True, help="What the database may take of it."
+    "--csv", "style", flag_value="csv", help="Print comma-separated values with a header."
 )
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write to FILE; the suffix selects the format."
+)
+@click.option("--tables", "listed", is_flag=True, help="List the tables and columns.")
+@click.option("--memory", default="1GiB", show_default=True, help="Largest memory of the database.")
 @click.option(
     "--temp",
     type=click.Path(exists=True, file_okay=False),
-    help="Where to put what does not fit; else where the system puts temporary files.",
+    help="Directory for data beyond --memory; by default that of the system.",
 )
 def command(
     sources: tuple[str, ...],
@@ -44,12 +46,12 @@ def command(
     memory: str,
     temp: str | None,
 ) -> None:
-    """Ask captures in SQL.
+    """Run SQL over captures.
 
     SOURCE is a capture, a directory written by `ibwire export`, or a Parquet file.
-    The tables are `packets`, `messages`, `events` and `connections`; what a query
-    does not need is not worked out. The SQL is that of DuckDB; it can read the
-    sources and nothing else.
+    The tables are `packets`, `messages`, `events` and `connections`; only the columns
+    that the query uses are computed. The dialect is that of DuckDB. The SQL can read
+    only these sources.
 
     \b
     ibwire query --tables capture.pcap

@@ -32,7 +32,7 @@ SHOWN = 20
     type=click.Choice(list(PROFILES)),
     default="rxe",
     show_default=True,
-    help="Whose behaviour is emulated.",
+    help="Implementation that is emulated.",
 )
 @click.option(
     "--as",
@@ -40,12 +40,12 @@ SHOWN = 20
     type=click.Choice(list(ROLES)),
     default="responder",
     show_default=True,
-    help="The half that is emulated.",
+    help="The end that is emulated.",
 )
 @click.option(
     "--requests",
     metavar="FILE",
-    help="The requests as they arrived, where these were captured apart from CAPTURE.",
+    help="Capture of the requests as they arrived, if it is not CAPTURE.",
 )
 @click.option(
     "--interface",
@@ -53,8 +53,10 @@ SHOWN = 20
     metavar="N",
     help="Only packets of this interface of a pcapng file; the first one is 0.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a connection.")
-@click.option("-o", "--output", metavar="FILE", help="Write the emulated conversation as pcapng.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per connection.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write the packets of the emulated connection as pcapng."
+)
 def command(
     capture: str,
     qpn: int | None,
@@ -67,14 +69,14 @@ def command(
 ) -> None:
     """Replay the connections of CAPTURE against an emulated peer.
 
-    The recorded requests of each reliable connection go into an emulated
+    The recorded requests of each reliable connection are given to an emulated
     responder, and each of its responses is compared with the recorded one:
     opcode, PSN, syndrome, MSN and the data of READs. With `--as requester`
-    the recorded responses go into an emulated requester. What only the
-    recorded answer can tell is listed as inferred.
+    the recorded responses are given to an emulated requester. State that only
+    the recorded response shows is listed as inferred.
 
-    The capture must have been taken at the end of the wire whose device is
-    emulated, or nothing may have been lost in between.
+    The capture must have been taken at the emulated end of the wire, or no
+    packet may have been lost between that end and the capture point.
 
     \b
     ibwire respond captures/rnr-late-recv.pcap

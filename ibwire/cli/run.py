@@ -33,17 +33,21 @@ MOST_COLUMNS = 4
 
 @click.command("run")
 @click.argument("scenario", required=False)
-@click.option("--list", "listed", is_flag=True, help="The scenarios that ibwire brings along.")
-@click.option("--seed", type=click.IntRange(min=0), help="Draw otherwise than the scenario says.")
+@click.option("--list", "listed", is_flag=True, help="List the shipped scenarios.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Seed of random numbers, in place of the scenario's."
+)
 @click.option("-o", "--output", metavar="FILE", help="Write the frames to .pcap or .pcapng.")
 @click.option(
     *("--tap", "taps"),
     metavar="NODE",
     multiple=True,
-    help="Where the frames of -o are taken; the first host by default, `all` for every one.",
+    help="Host at which -o captures; default: the first, `all`: every host.",
 )
-@click.option("--trace", metavar="FILE", help="Write a JSON object a frame sent or received.")
-@click.option("--json", "as_json", is_flag=True, help="One object a queue pair, one for the run.")
+@click.option("--trace", metavar="FILE", help="Write one JSON object per frame sent or received.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one object per queue pair, and one for the run."
+)
 def command(
     scenario: str | None,
     listed: bool,
@@ -53,9 +57,9 @@ def command(
     trace: str | None,
     as_json: bool,
 ) -> None:
-    """Carry out SCENARIO, a TOML file or the name of one that is shipped.
+    """Run SCENARIO, a TOML file or the name of a shipped scenario.
 
-    Exit status 1 when an expectation was not met, 2 for a scenario that is wrong.
+    Exit status 1: an expectation was not met; 2: an error in the scenario.
 
     \b
     ibwire run one-lost-packet
