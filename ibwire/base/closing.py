@@ -1,4 +1,4 @@
-"""What every open thing has in common: it is a context manager that closes itself."""
+"""Base class of resources: a context manager that closes itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Closed at the end of a `with` block, however that ends."""
+    """Closed at the end of a `with` block, also after an exception."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release the resource."""
 
     def __enter__(self) -> Self:
         return self

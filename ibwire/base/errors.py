@@ -95,4 +95,4 @@ class LinkError(IbwireError):
 
 
 class PeerError(IbwireError):
-    """A peer that does not do its part: it is silent, gone, refuses, or cannot be understood."""
+    """A peer that is silent, gone, refuses, or sends something unreadable."""

@@ -1,7 +1,7 @@
-"""How often which values occurred, in buckets of about one percent: percentiles that merge.
+"""Mergeable histograms with buckets about one percent wide, for percentiles.
 
-A value below 256 has a bucket of its own. Above, every doubling is cut into 128
-equal buckets, so that a bucket is never wider than 1/128 of what it holds.
+Each value below 256 has its own bucket. Above, every power of two is cut into 128
+equal buckets, so that a bucket is never wider than 1/128 of its values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PERCENTILES = (50, 99)
 class Histogram:
     """Counts of whole numbers, such as nanoseconds; a negative one counts as 0.
 
-    Negative times come from clocks that step back, and say no more than "at once".
+    Negative times come from clocks that step back.
     """
 
     __slots__ = ("_buckets", "count", "high", "low")
@@ -51,7 +51,7 @@ class Histogram:
         self._widen(times, value, value)
 
     def merge(self, other: Histogram) -> None:
-        """Count everything that the other has counted."""
+        """Add the counts of another histogram."""
         if other.low is None or other.high is None:
             return
         for index, count in other._buckets.items():

@@ -1,4 +1,4 @@
-"""What everything on a network shares: frames, nodes that exchange them, stages between.
+"""Frames, the nodes that exchange them, and the stages on the way.
 
 A wire asks a node for its next frame when the line is free, so back-pressure needs
 no special case: a paused priority or missing credits are "not yet". A node never
@@ -28,7 +28,7 @@ class Open:
     """The grant of a line without flow control."""
 
     def allows(self, lane: int, size: int) -> bool:
-        """Always."""
+        """True."""
         return True
 
 
@@ -38,8 +38,8 @@ OPEN: Grant = Open()
 class Node(Protocol):
     """A device, a switch, an injector or a replayed capture.
 
-    After `receive`, `handle_timeout` or a command of its application, whoever
-    drives the node drains `poll_transmit` of each port as its line allows, then
+    After `receive`, `handle_timeout` or a command of its application, the
+    driver of the node drains `poll_transmit` of each port as its line allows, then
     reads `poll_timeout`.
     """
 
@@ -48,7 +48,7 @@ class Node(Protocol):
         ...
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame to send; `None` when there is none that may leave."""
+        """The next frame to send; `None` when no frame may leave now."""
         ...
 
     def poll_timeout(self) -> Time | None:

@@ -1,7 +1,7 @@
-"""A scenario file as tables that are read key by key, and errors that say where.
+"""A TOML file as tables that are read key by key, with errors that name line and column.
 
-Whatever is wrong is a `ScriptError` with line, column and key. A table knows which
-keys it was asked for: what is left at the end is unknown.
+Every error is a `ScriptError` with line, column and key. A table records which keys
+were read: `end` reports the others as unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def read_content(file: Traversable) -> bytes:
-    """What a file holds, and one byte more than it may hold at most; raises `ScriptError`."""
+    """The content of a file, at most one byte more than allowed; raises `ScriptError`."""
     try:
         with file.open("rb") as opened:
             return opened.read(MAXIMUM_SIZE + 1)
@@ -184,7 +184,7 @@ class Table:
         ]
 
     def absent(self, key: str) -> Table:
-        """The empty table that stands for one that is not there."""
+        """An empty table in the place of a missing one."""
         return Table(self._document, (*self.path, key), {})
 
     def leaves(self) -> Iterable[tuple[KeyPath, str, Any]]:
@@ -192,7 +192,7 @@ class Table:
         yield from _leaves(self._data, self.path, "")
 
     def end(self) -> None:
-        """What nobody has asked for is unknown."""
+        """Raise an error for a key that was not read."""
         for key in self._data:
             if key not in self._known:
                 raise self._document.error(
@@ -220,7 +220,7 @@ def parse_size(value: object) -> int:
 
 
 def dotted(path: KeyPath, *more: str) -> str:
-    """A path as one would write it."""
+    """A path as it is written in TOML."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in (*path, *more))
     return text.removeprefix(".")
 
@@ -238,14 +238,14 @@ def shown(value: object) -> str:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """What may have been meant, or else what is known."""
+    """A suggestion for a misspelled name, or else the known names."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, 1)
     return f"; did you mean {close[0]}?" if close else f"; expected {listed(known)}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message; of many only the first."""
+    """Names for a message; only the first of many."""
     if len(names) <= _MOST_LISTED:
         return ", ".join(names)
     return f"{', '.join(names[:_FEW])} or {len(names) - _FEW} others"

@@ -1,7 +1,7 @@
-"""Where the keys and values of a TOML document stand, which `tomllib` does not tell.
+"""Line and column of the keys and values of a TOML document, which `tomllib` does not give.
 
-The scanner trusts that `tomllib` has read the document: it only finds where keys
-begin and values end, and needs no meaning but that of quotes and brackets.
+The document must be one that `tomllib` has read: the scanner only finds where keys
+begin and values end, and interprets nothing but quotes and brackets.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class _Scanner:
                 return
 
     def _skip(self, pattern: re.Pattern[str]) -> bool:
-        """Go behind what fits; whether anything is left."""
+        """Skip what matches; returns whether any text is left."""
         found = pattern.match(self._text, self._at)
         if found:
             self._at = found.end()

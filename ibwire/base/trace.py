@@ -1,4 +1,4 @@
-"""Who has seen which frame when: watchers at a node's port, and a trace as JSON lines."""
+"""Observers of the frames at a node's port, and a trace as JSON lines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Observer = Callable[[str, str, Frame, Time], None]
 
 
 class ObservedNode:
-    """A node whose frames are shown to observers: sent ones as they start to leave, received
-    ones when they have arrived whole."""
+    """A node with observers of its frames: a sent frame is reported when it starts to leave,
+    a received one when it has arrived whole."""
 
     def __init__(self, name: str, node: Node, observers: Sequence[Observer]) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class ObservedNode:
         self.node.receive(frame, now, port)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame to send; `None` when there is none that may leave."""
+        """The next frame to send; `None` when no frame may leave now."""
         frame = self.node.poll_transmit(now, port, grant)
         if frame is not None:
             for observe in self._observers:
@@ -48,7 +48,7 @@ class ObservedNode:
 
 
 class Trace:
-    """An observer that writes a JSON object a frame to a text file."""
+    """An observer that writes one JSON object per frame to a text file."""
 
     def __init__(self, file: IO[str], link_type: int = LinkType.ETHERNET) -> None:
         self._file = file

@@ -2,7 +2,7 @@
 
 A `Time` is an integer number of picoseconds from the start of a run: a byte lasts
 a whole number of them at every Ethernet rate from 1 to 800 Gb/s, and the
-InfiniBand timeout unit is exact. There is no float and no wall clock in it.
+InfiniBand timeout unit is exact. It is never a float and never wall-clock time.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ ACK_TIMEOUT_UNIT: Time = 4_096 * NS
 
 
 def ack_timeout(code: int) -> Time | None:
-    """The local ACK timeout of a code 0 to 31, `None` for code 0: wait for ever (IBA 9.7.6.1.3)."""
+    """The local ACK timeout of a code 0 to 31, `None` for code 0: no timeout (IBA 9.7.6.1.3)."""
     return ACK_TIMEOUT_UNIT << code if code else None

@@ -1,4 +1,4 @@
-"""A capture written again, with comments at its packets."""
+"""Copies a capture with comments added to its packets."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ibwire.capture.reader import CaptureReader, open_capture
 from ibwire.capture.stream import Target
 
 MOST = 16
-"""Comments that are added to one packet; how many more there are is said in the last."""
+"""Most comments added to one packet; the last one gives the number left out."""
 
 LONGEST = 0xFFFF
 """Bytes of a comment: a pcapng option has 16 bits for its length."""
 
 
 class Comments:
-    """Comments by packet number: added in any order, read in that of the packets.
+    """Comments by packet number: added in any order, read in packet order.
 
-    They are on disk when they are many. A context manager.
+    Many comments are kept on disk. A context manager.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Comments:
         self._waiting: list[tuple[int, str]] = []
 
     def add(self, number: int, text: str) -> None:
-        """One more for a packet.
+        """Add a comment to a packet.
 
         Raises `CaptureError` when there is no room for it on disk.
         """
@@ -48,7 +48,7 @@ class Comments:
             self._store()
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
-        """Packet numbers in ascending order, each with its comments in the order they were told."""
+        """Packet numbers in ascending order, each with its comments in order of addition."""
         self._store()
         try:
             rows = self._database.execute("SELECT number, text FROM comments ORDER BY 1, rowid")
@@ -83,12 +83,11 @@ class Comments:
 
 
 def annotate(source: Target, target: Target, comments: Iterable[tuple[int, list[str]]]) -> int:
-    """Write a capture again as pcapng with more comments; returns the number of packets.
+    """Copy a capture as pcapng with more comments; returns the number of packets.
 
     comments: by packet number, ascending. Packets, times, interfaces with their names
-    and link types, and the comments that were there are kept; what else a pcapng file
-    says (name resolution, statistics, secrets) is not. A comment that a packet has
-    already is not added again.
+    and link types, and existing comments are kept; other pcapng blocks (name resolution,
+    statistics, secrets) are not. A comment that a packet already has is not added again.
 
     Raises `CaptureError` where the source is damaged, after everything before the
     damage was written, and for files that cannot be opened; `EncodeError` for a time
@@ -114,7 +113,7 @@ def annotate(source: Target, target: Target, comments: Iterable[tuple[int, list[
 
 
 class _Writer:
-    """Writes records with the interfaces that they had."""
+    """Writes records with their original interfaces."""
 
     def __init__(self, target: Target, reader: CaptureReader, batch: RecordBatch) -> None:
         self._reader = reader
@@ -123,7 +122,7 @@ class _Writer:
         self._described = 1
 
     def write(self, record: Record, texts: Sequence[str]) -> None:
-        """Append a record with its own comments and these."""
+        """Append a record with its own comments and additional ones."""
         while self._described <= record.interface:
             self._writer.add_interface(*self._interface(self._described, record.link_type))
             self._described += 1
@@ -156,7 +155,7 @@ class _Writer:
 
 
 def _cut(text: str) -> str:
-    """As much of a text as an option can hold: unreadable bytes have become longer ones."""
+    """The text cut to what an option can hold: replaced bytes make it longer."""
     encoded = text.encode()
     return text if len(encoded) <= LONGEST else encoded[:LONGEST].decode("utf-8", "ignore")
 

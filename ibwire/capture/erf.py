@@ -21,7 +21,7 @@ def erf_record(frame: bytes, time_ns: int) -> bytes:
     Raises `EncodeError` for what does not fit.
 
     Source: Endace ERF; flags and lengths as in infiniband.pcap of
-    srinivaskoritala/rdma-softroce-demo, a sample that others recorded.
+    srinivaskoritala/rdma-softroce-demo, a sample recorded elsewhere.
     """
     if len(frame) > MAXIMUM_FRAME:
         raise EncodeError("frame", len(frame), f"at most {MAXIMUM_FRAME} bytes")

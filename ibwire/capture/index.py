@@ -1,4 +1,4 @@
-"""Where the records of a chunk are: one buffer of bytes and arrays that point into it."""
+"""The records of a chunk: one buffer of bytes and arrays of positions in it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Record:
 
 @dataclass(slots=True)
 class RecordBatch:
-    """Consecutive records of a file; all arrays have one row a record.
+    """Consecutive records of a file; all arrays have one row per record.
 
     A batch owns its buffer, unless the capture was opened with `reuse`: it may be
     kept, and its bytes may be overwritten.
@@ -48,7 +48,7 @@ class RecordBatch:
     """Where each record's bytes start in `data`."""
     cap_len: npt.NDArray[np.int64]
     wire_len: npt.NDArray[np.int64]
-    """As the file says; a damaged file may say less than `cap_len`."""
+    """The length in the file; in a damaged file it may be less than `cap_len`."""
     time_ns: npt.NDArray[np.int64]
     """Since the epoch; 0 where the file has no time (pcapng simple packet blocks)."""
     link_type: npt.NDArray[np.uint16]

@@ -19,10 +19,10 @@ from ibwire.capture.index import Chunks, RecordBatch, gather
 from ibwire.capture.stream import Target, open_output
 
 MAXIMUM_SNAPLEN = 262144
-"""Longest record that libpcap takes for sane; a file with a larger snap length may go beyond."""
+"""Longest record that libpcap accepts; a file with a larger snap length may go beyond."""
 
 MAXIMUM_RECORD = 16 * 2**20
-"""Longest record that is read whatever the file's snap length says: it bounds the memory."""
+"""Longest record that is read for any snap length: it bounds the memory."""
 
 
 class PcapParser:
@@ -55,7 +55,7 @@ class PcapParser:
         return self._unit_ns == 1
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Everything up to the end or the damage, then `CaptureError` if there is damage."""
+        """All records up to the end or the damage, then `CaptureError` if there is damage."""
         chunks, header_size = self._chunks, self._header_size
         number = 1
         first = FILE_HEADER_SIZE
@@ -147,7 +147,7 @@ class PcapParser:
 
 
 class PcapWriter(Closing):
-    """Writes little-endian pcap; nanoseconds unless told otherwise, microseconds round down.
+    """Writes little-endian pcap; nanoseconds by default, microseconds round down.
 
     A path is compressed as its suffix says. Raises `EncodeError` for values the
     format cannot hold, `CaptureError` when the file cannot be opened.

@@ -31,7 +31,7 @@ MAXIMUM_INTERFACES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What an interface description block says about the packets of the interface (4.2)."""
+    """An interface description block (4.2)."""
 
     link_type: int
     snaplen: int
@@ -39,7 +39,7 @@ class Interface:
     ticks_per_second: int
     offset_ns: int
     name: str = ""
-    """As the operating system calls it; empty where the file does not say."""
+    """Name in the operating system; empty where the file does not give it."""
 
     def time_ns(self, ticks: int) -> int:
         """Nanoseconds since the epoch, held within 64 bits."""
@@ -48,7 +48,7 @@ class Interface:
 
     @property
     def scale(self) -> int:
-        """Nanoseconds a tick, where that is a whole number; else 0."""
+        """Nanoseconds per tick, where that is a whole number; else 0."""
         scale, rest = divmod(1_000_000_000, self.ticks_per_second)
         return 0 if rest else scale
 
@@ -64,7 +64,7 @@ class Interface:
 
 
 class _Epoch(NamedTuple):
-    """What holds from one packet of a chunk on."""
+    """Parser state that is valid from one packet of a chunk on."""
 
     packet: int
     """Index of the first packet it holds for."""
@@ -79,13 +79,13 @@ class _Epoch(NamedTuple):
 
 @dataclass(slots=True)
 class _Walk:
-    """What one pass over the blocks of a chunk found."""
+    """Result of one pass over the blocks of a chunk."""
 
     packets: npt.NDArray[np.int64]
     """Where each packet block begins; the last may be unfinished."""
     epochs: list[_Epoch]
     position: int
-    """Where the walk stopped: the end of the last finished block, if `packets` are sound."""
+    """Where the walk stopped: the end of the last finished block, if `packets` are valid."""
     need: int
     """Bytes that the block there needs."""
     problem: str | None
@@ -117,7 +117,7 @@ class PcapngParser:
         """Whether an interface seen so far has times finer than microseconds."""
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Everything up to the end or the damage, then `CaptureError` if there is damage."""
+        """All records up to the end or the damage, then `CaptureError` if there is damage."""
         chunks = self._chunks
         number = 1
         while True:
@@ -136,11 +136,11 @@ class PcapngParser:
         self._check_end(number, need)
 
     def _walk(self) -> _Walk:
-        """Find the packet blocks and take in the other ones.
+        """Find the packet blocks and read the others.
 
         Packet blocks are stepped over by the length they claim; `_read_packets`
         proves them all at once. Where one lies, what the walk did afterwards is
-        void, and so is the parser's state: reading ends there.
+        invalid, and so is the parser's state: reading ends there.
         """
         view = self._chunks.view
         end = len(view)
@@ -192,7 +192,7 @@ class PcapngParser:
         return unpack_from(f"{order}I", view, position + 4)[0], None
 
     def _take_in(self, kind: int, block: memoryview) -> str | None:
-        """Remember what a block other than a packet says; returns what is wrong with it."""
+        """Read a block that is not a packet; returns the reason when it is damaged."""
         if kind == _SECTION_HEADER:
             big_endian = _BYTE_ORDERS[bytes(block[8:12])]
         else:
@@ -332,7 +332,7 @@ class PcapngParser:
 
 @dataclass(slots=True)
 class _Packets:
-    """The packet blocks of a chunk, one row each; nothing is proved yet."""
+    """The packet blocks of a chunk, one row each, not yet checked."""
 
     start: npt.NDArray[np.int64]
     size: npt.NDArray[np.int64]

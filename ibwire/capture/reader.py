@@ -1,4 +1,4 @@
-"""Which format a file has, and one way to read all of them."""
+"""Opens a capture of any format by its first bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ibwire.capture.pcapng import SECTION_MAGIC, Interface, PcapngParser
 from ibwire.capture.stream import ByteSource, Target, open_source
 
 CHUNK_SIZE = 6 * 2**20
-"""Bytes a batch by default: small enough for the caches, large enough for the arrays."""
+"""Bytes per batch by default: small enough for the caches, large enough for the arrays."""
 
 
 MAXIMUM_ROWS = 16384
@@ -24,9 +24,9 @@ def open_capture(
 ) -> CaptureReader:
     """Open a capture; `-` is standard input, and a file object that is passed in stays open.
 
-    reuse: each batch takes the memory of the one before, which must be done with.
-    Format and compression are told by the first bytes. Raises `CaptureError` for
-    what cannot be opened or is no capture.
+    reuse: each batch overwrites the memory of the one before. Format and compression
+    are recognised by the first bytes. Raises `CaptureError` for a file that cannot be
+    opened or is not a capture.
     """
     stream = open_source(source)
     try:
@@ -40,7 +40,7 @@ class CaptureReader(Closing):
     """One pass over the records of a capture file; a context manager.
 
     `batches()` and `records()` share the pass: each goes on where reading stopped.
-    Both raise `CaptureError` at damage, after everything before it was given out.
+    Both raise `CaptureError` at damage, after all records before it.
     """
 
     def __init__(self, stream: ByteSource, chunk_size: int, reuse: bool) -> None:
@@ -54,7 +54,7 @@ class CaptureReader(Closing):
 
     @property
     def path(self) -> str:
-        """The path as given, or what stands for it in messages."""
+        """The path as given, or the name of a stream in messages."""
         return self._stream.path
 
     @property

@@ -1,8 +1,8 @@
-"""What the bytes of a file are: opening, and decompression while reading.
+"""Opens files and decompresses them while reading.
 
 Compression is recognised by the first bytes, never by the name, so it works
-from a pipe too. What goes wrong while reading is kept as `damage`, not raised:
-the reader first hands out every record before it.
+from a pipe too. Errors while reading are kept as `damage`, not raised: the reader
+first returns every record before the damage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ByteSource(Protocol):
 
 
 def open_source(source: Target) -> ByteSource:
-    """Open a file and see through its compression.
+    """Open a file for reading, decompressed.
 
     Raises `CaptureError` for a file that cannot be opened.
     """

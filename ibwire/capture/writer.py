@@ -1,4 +1,4 @@
-"""A capture file written frame by frame, in the format that its name asks for."""
+"""Writes a capture file frame by frame, in the format of its suffix."""
 
 from __future__ import annotations
 

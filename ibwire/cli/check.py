@@ -1,4 +1,4 @@
-"""`ibwire check`: what in a capture breaks the rules of the protocol."""
+"""`ibwire check`: violations of the protocol in a capture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOUND = 1
 NEVER = "never"
 
 FOLDED = {Severity.ERROR: 10, Severity.WARNING: 10, Severity.NOTE: 3}
-"""A rule that is broken at more places than these is one line."""
+"""Most places of one rule that are listed; more become one line."""
 
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -105,7 +105,7 @@ def command(
 def _judge(
     sources: Sources, profile: str, rules: Sequence[Rule]
 ) -> Iterable[tuple[str, Conformance]]:
-    """Every capture that could be opened, read to its end; each is judged by itself."""
+    """The findings of each capture that could be opened."""
     current: CaptureReader | None = None
     judged = Conformance(profile, rules)
     for capture, batch in sources.batches():
@@ -147,7 +147,7 @@ def _json(findings: Iterable[Finding]) -> Iterable[str]:
 def _text(
     name: str, judged: Conformance, findings: Sequence[Finding], several: bool
 ) -> Iterable[str]:
-    """One line a finding, then one that counts them."""
+    """One line per finding, then one that counts them."""
     places: dict[str, list[Finding]] = {}
     for finding in findings:
         places.setdefault(finding.rule.id, []).append(finding)

@@ -22,10 +22,10 @@ Rows = npt.NDArray[np.int64]
 
 
 class Sink(Protocol):
-    """Where dissected packets go."""
+    """Destination of dissected packets."""
 
     def write(self, columns: Columns, rows: Rows) -> None:
-        """Take some packets of a chunk."""
+        """Write some packets of a chunk."""
 
 
 @click.command("dissect")
@@ -44,11 +44,11 @@ def command(
     output: str | None,
     count: int | None,
 ) -> None:
-    """Take captures apart, every header and every ICRC.
+    """Dissect captures: every header, every ICRC.
 
     CAPTURE is a pcap or pcapng file, compressed or not, a pattern, or `-` for
-    standard input. Without options there is one line a packet; with --fields
-    the values of these fields, separated by tabs.
+    standard input. The default is one line per packet; --fields prints the
+    values of these fields, separated by tabs.
 
     \b
     ibwire dissect capture.pcap
@@ -138,7 +138,7 @@ def _open(
     output: str | None,
     several: bool,
 ) -> Sink:
-    """The sink for a format; no fields means the listing, one line a packet."""
+    """The sink for a format; without fields it is the listing, one line per packet."""
     if style == "parquet":
         from ibwire.dissect.arrow import ParquetFile
 
@@ -157,7 +157,7 @@ def _open(
 
 
 class _Listed:
-    """One line a packet, for people; several captures are told apart by headings."""
+    """One line per packet, for people; several captures have headings."""
 
     def __init__(self, stream: IO[str], several: bool) -> None:
         from ibwire.report.listing import Listing

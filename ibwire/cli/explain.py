@@ -1,4 +1,4 @@
-"""`ibwire explain`: the story of one connection, in words."""
+"""`ibwire explain`: the events of one connection, in words."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ STYLES: dict[str, Callable[[str], str]] = {
     "text": str,
     "verdict": partial(click.style, bold=True),
 }
-"""Of the lines of a story, on a terminal."""
+"""Width of the lines, on a terminal."""
 
 OTHERS = 20
-"""Other connections that are listed."""
+"""Most other connections listed."""
 
 
 @click.command("explain")
@@ -53,9 +53,9 @@ OTHERS = 20
 @click.option("--all", "every", is_flag=True, help="Tell every incident, also the similar ones.")
 @click.option("--json", "as_json", is_flag=True, help="The events, one JSON object a line.")
 def command(capture: str, qpn: int | None, number: int | None, every: bool, as_json: bool) -> None:
-    """Tell what happened to a connection, in words.
+    """Describe in words what happened to a connection.
 
-    Without --qpn or --connection it is the one with the most trouble, and the
+    Without --qpn or --connection it is the connection with the most errors; the
     others are listed.
 
     \b
@@ -95,7 +95,7 @@ def command(capture: str, qpn: int | None, number: int | None, every: bool, as_j
 def _analyse(
     path: str, name: str, observer: Observer | None
 ) -> tuple[Summary, Frames, CaptureError | None]:
-    """Read the capture once; the error is what stopped that before its end."""
+    """Read the capture once; returns the error that ended it early."""
     analysis = Analysis(observer)
     fault = None
     start = end = None

@@ -1,4 +1,4 @@
-"""`ibwire export`: captures as tables in Parquet files, or once more with comments."""
+"""`ibwire export`: captures as Parquet tables, or a copy with comments."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ibwire.report import remarks
 from ibwire.rules.conformance import Conformance
 
 ANNOTATED = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")
-"""Ends of names that stand for a capture with comments, and not for a directory."""
+"""Suffixes of a capture with comments; other names are directories."""
 
 REFUSED = (".pcap", ".cap", ".pcap.gz", ".pcap.xz", ".pcap.zst", ".parquet", ".csv", ".json")
-"""Endings of names that are hardly meant to be those of a directory."""
+"""Suffixes that are refused as names of a directory."""
 
 PREFIX = "ibwire: "
-"""Before each comment, so that they can be told from those of others."""
+"""Prefix of each comment, to distinguish them from others."""
 
 
 @click.command("export")
@@ -70,7 +70,7 @@ def command(captures: tuple[str, ...], output: str) -> None:
 def _tables(
     names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
 ) -> list[CaptureError]:
-    """Write all captures into a directory; returns what could not be read."""
+    """Write all captures into a directory; returns the errors."""
     from ibwire.connections.export import CaptureTables, export, readable
 
     if os.path.exists(output) and not os.path.isdir(output):
@@ -96,7 +96,7 @@ def _tables(
 
 
 def _targets(names: Sequence[str]) -> dict[str, str]:
-    """What the files of each capture are called: as the capture, whatever its folder is."""
+    """File names of each capture: those of the captures without their folders."""
     targets: dict[str, str] = {}
     for name in names:
         target = "stdin" if name == "-" else os.path.basename(name)
@@ -110,7 +110,7 @@ def _targets(names: Sequence[str]) -> dict[str, str]:
 def _annotated(
     names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
 ) -> list[CaptureError]:
-    """Write one capture with comments; returns what of it could not be read."""
+    """Copy one capture with comments; returns the error, if any."""
     if len(names) > 1:
         reason = f"comments are written to one capture at a time, and {len(names)} are named"
         raise click.BadParameter(reason, param_hint="CAPTURE")
@@ -134,7 +134,7 @@ def _annotated(
 def _judge(
     path: str, shown: str, comments: Comments, tell: Callable[[CaptureReader], None]
 ) -> None:
-    """Collect what is to be said of the packets of a capture, also of one that is damaged."""
+    """Collect the comments of a capture, also of a damaged one."""
     judge = _Judge(comments)
     try:
         with open_capture(path, reuse=True) as reader:
@@ -150,7 +150,7 @@ def _judge(
 
 
 class _Judge(Conformance):
-    """Also listens to what happened that broke no rule."""
+    """Collects the events too, which violate no rule."""
 
     def __init__(self, comments: Comments) -> None:
         super().__init__()

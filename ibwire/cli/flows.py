@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ibwire.compare.between import Between
 
 SHOWN = 40
-"""Lines of the table on a terminal; --all and pipes have more."""
+"""Most lines of the table on a terminal without --all."""
 
 
 @click.command("flows")
@@ -44,12 +44,12 @@ def command(
     jobs: int | None,
     ray: str | None,
 ) -> None:
-    """Who talked to whom, how much, and what went wrong, worst first.
+    """List the connections of captures: ends, traffic, errors; worst first.
 
-    Several captures are taken as parts of one, in the order of their first packets.
-    Loss is what was never seen at the point of the capture; what the capture cannot
-    tell is marked with `?` or `>=`, and said below the table. NAKs, RNR NAKs,
-    timeouts and CNPs stand with the requests that they were about.
+    Several captures are read as parts of one, in the order of their first packets.
+    Lost packets are those never seen at the capture point; uncertain counts are
+    marked with `?` or `>=` and explained below the table. NAKs, RNR NAKs, timeouts
+    and CNPs are counted with the requests that they concern.
 
     \b
     ibwire flows capture.pcap

@@ -155,7 +155,7 @@ def _run(database: Database, sql: str, style: str, output: str | None) -> None:
 
 
 def _show(result: Result) -> None:
-    """On a terminal, all at once: how wide a table is, its last row may tell."""
+    """Print all rows at once on a terminal: the last row may be the widest."""
     from itertools import chain, islice
 
     from rich.console import Console

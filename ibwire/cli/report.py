@@ -1,4 +1,4 @@
-"""`ibwire report`: a capture as one page to look at."""
+"""`ibwire report`: a capture as one HTML page."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ibwire.report.html import Closer, Survey
 
 MOST = 100
-"""Connections that a page can plot: it holds all their points."""
+"""Most connections a page can plot: it holds all their points."""
 
 SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".erf")
-"""Ends of a capture's name that do not become part of the page's."""
+"""Suffixes of a capture that are not part of the page's name."""
 
 
 @click.command("report")
@@ -56,11 +56,11 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
 def command(
     capture: str, output: str | None, most: int, profile: str, link_rate: int | None
 ) -> None:
-    """Write a page that shows what went wrong in a capture.
+    """Write an HTML page that shows the errors in a capture.
 
-    The page is one file that needs no network: a summary, the connections, and of
-    the worst of them plots of PSNs, latency, goodput and congestion over time, what
-    happened in words, and the findings of `ibwire check`.
+    The page is one file that needs no network: a summary, the connections, and and
+    for the worst of them plots of PSNs, latency, goodput and congestion over time, a
+    description in words, and the findings of `ibwire check`.
 
     \b
     ibwire report capture.pcap
@@ -96,7 +96,7 @@ def _default_name(capture: str) -> str:
 def _read(
     path: str, capture: str, most: int, profile: str, link_rate: int | None
 ) -> tuple[dict[str, Any] | None, bool]:
-    """What the page shows, `None` when nothing can be read; and whether some could not be read."""
+    """The data of the page, `None` when nothing can be read; and whether an error occurred."""
     from ibwire.report.html import Closer, Survey
 
     name = STANDARD_INPUT if capture == "-" else capture
@@ -114,7 +114,7 @@ def _read(
 
 
 def _take(path: str, reading: Survey | Closer) -> CaptureError | None:
-    """Read a capture; returns what stopped it before its end."""
+    """Read a capture; returns the error that ended it early."""
     try:
         with progress() as tell, open_capture(path, reuse=True) as reader:
             for batch in reader.batches():

@@ -1,4 +1,4 @@
-"""Captures that are read more than once: from where, and how far it has come."""
+"""Captures that are read more than once: their path and progress."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spooled(name: str, directory: str) -> str:
 
 @contextmanager
 def progress(wanted: bool = True) -> Iterator[Callable[[CaptureReader], None]]:
-    """What is to be told after each batch of a capture: a bar on a terminal, for long captures."""
+    """The callback after each batch: a progress bar on a terminal, for long captures."""
     if not (wanted and sys.stderr.isatty()):
         yield lambda reader: None
         return

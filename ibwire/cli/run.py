@@ -1,4 +1,4 @@
-"""`ibwire run`: a scenario in virtual time, what came of it, and whether that was expected."""
+"""`ibwire run`: runs a scenario in virtual time and checks its expectations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WRONG_USAGE = 2
 
 MOST_COLUMNS = 4
-"""Queue pairs that get a column each; more are summed up."""
+"""Most queue pairs with their own column; more are summed."""
 
 
 @click.command("run")
@@ -120,8 +120,8 @@ def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:
 class _Capture:
     """Writes the frames that pass the ports of some nodes, each node an interface of the file.
 
-    A frame is written when a node sends it, whatever happens to it on the
-    wire, and when a node receives it, as it arrived. Native InfiniBand frames are written
+    A frame is written when a node sends it, also if the wire then loses it, and when
+    a node receives it, as it arrived. Native InfiniBand frames are written
     as ERF records.
     """
 
@@ -185,7 +185,7 @@ def _print_json(outcome: Outcome) -> None:
 
 
 def _units(metrics: dict[str, int]) -> dict[str, int]:
-    """Metrics by names that say their unit."""
+    """Metrics by names with units."""
     return {_JSON_NAMES.get(name, name): value for name, value in metrics.items()}
 
 
@@ -232,7 +232,7 @@ def _print_line(title: str, outcome: Outcome) -> None:
 
 
 def _print_table(console: Console, columns: Sequence[tuple[str, dict[str, int]]]) -> None:
-    """Metrics as rows; those that are nothing everywhere are left out unless they are usual."""
+    """Metrics as rows; those that are zero everywhere are left out, except the usual ones."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

@@ -27,7 +27,7 @@ def command(capture: str, number: int, view: str | None) -> None:
     """Packet NUMBER of CAPTURE as a tree, then its bytes.
 
     Every field has its place (byte:bit), width in bits, raw bits, value and
-    meaning; each header names where it is defined.
+    meaning; each header names the section that defines it.
     """
     try:
         record = _record(capture, number)
@@ -72,7 +72,7 @@ def _construct(record: Record) -> str:
 
 
 def _innermost(record: Record) -> tuple[int, int]:
-    """Where the innermost frame starts, and its link type: the grammar knows no tunnels."""
+    """Start and link type of the innermost frame: the grammar has no tunnels."""
     found = walk(record.data, record.link_type)
     for layer in reversed(found.layers):
         if layer.header in _FRAMES:
@@ -90,7 +90,7 @@ _FRAMES: dict[type[Header], LinkType] = {
 
 
 def _scapy(record: Record) -> str:
-    import scapy.layers.all  # noqa: F401 - what stands around the InfiniBand headers
+    import scapy.layers.all  # noqa: F401 - the layers around the InfiniBand headers
     from scapy.config import conf
     from scapy.error import Scapy_Exception
 

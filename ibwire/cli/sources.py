@@ -1,4 +1,4 @@
-"""Captures named on a command line: opened one after the other, faults reported, not raised."""
+"""Captures named on a command line: opened in turn, errors reported, not raised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNREADABLE = 3
 """Exit status when some input could not be read to its end."""
 
 LONG = 64 << 20
-"""Bytes of input from which on a progress bar is worth its line."""
+"""Least input bytes for a progress bar."""
 
 
 class Unreadable(click.ClickException):
@@ -31,7 +31,7 @@ class Unreadable(click.ClickException):
 
 
 class Sources:
-    """The batches of several captures; `failed` tells whether one was damaged."""
+    """The batches of several captures; `failed` is set when one was damaged."""
 
     def __init__(self, names: Sequence[str], progress: bool) -> None:
         self.names = expand(names)
@@ -43,7 +43,7 @@ class Sources:
     def batches(self) -> Iterator[tuple[CaptureReader, RecordBatch]]:
         """Every batch with the reader it comes from; damage ends a capture, not the loop.
 
-        A batch is valid until the next is asked for.
+        A batch is valid until the next one.
         """
         with self._bar or nullcontext():
             for name in self.names:
@@ -69,7 +69,7 @@ class Sources:
 
 
 def expand(names: Sequence[str]) -> list[str]:
-    """All files that are named; a pattern that the shell left alone stands for what it matches."""
+    """All named files; a pattern that the shell did not expand is expanded here."""
     return [name for given in names for name in _expand(given)]
 
 

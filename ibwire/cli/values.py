@@ -1,4 +1,4 @@
-"""Values that options of several commands take, and options that belong together."""
+"""Types of option values, and groups of options."""
 
 from __future__ import annotations
 

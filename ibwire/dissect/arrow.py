@@ -25,7 +25,7 @@ except ImportError:
 Rows = npt.NDArray[np.int64]
 
 ROW_GROUP = 1 << 16
-"""Packets that are gathered before they are written, and the bytes that they may take."""
+"""Most packets, and most bytes, that are collected before a row group is written."""
 ROW_GROUP_BYTES = 8 << 20
 
 _TEXTS = (Kind.TEXT, Kind.MAC, Kind.IPV4, Kind.IPV6, Kind.STRING)
@@ -77,7 +77,7 @@ class ParquetFile(Closing):
             self._flush()
 
     def close(self) -> None:
-        """Write what waits, and the footer."""
+        """Write the collected packets and the footer."""
         self._flush()
         self._writer.close()
 
@@ -130,7 +130,7 @@ def _array(spec: FieldSpec, values: npt.NDArray[Any], valid: npt.NDArray[np.bool
 def _dictionary(
     spec: FieldSpec, values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None
 ) -> Any:
-    """Strings by the distinct values among them, which are few."""
+    """Dictionary-encoded strings."""
     kind = spec.type.kind
     if kind is Kind.STRING:
         return pa.array(values, pa.string(), mask=absent).dictionary_encode()

@@ -1,4 +1,4 @@
-"""What a column of a dissected capture is: its values, and what kind of thing they are."""
+"""Columns of a dissected capture: their values and their kinds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Column(NamedTuple):
 
 
 class Kind(Enum):
-    """What the values of a column are. The text is how messages call one value."""
+    """Kind of the values of a column; the text is its name in messages."""
 
     FLAG = "no value: it stands alone"
-    """(n,) bool: whether the packet has a header, or something else is so."""
+    """(n,) bool, for example whether the packet has a header."""
     UINT = "a number"
     """(n,) of any unsigned type."""
     HEX = "a number such as 0x1c2d3e4f"
@@ -40,9 +40,9 @@ class Kind(Enum):
     STRING = "no value: it is asked for by its name alone"
     """(n,) object: any text."""
     OCTETS = "no value: its name alone asks for it"
-    """(n, k) uint8: bytes that are no number."""
+    """(n, k) uint8: bytes that are not a number."""
     LIST = "a number, which any element may match"
-    """(n, k) of any unsigned type: several numbers a packet."""
+    """(n, k) of any unsigned type: several numbers per packet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Fields of many packets as columns, computed when they are asked for."""
+"""Fields of many packets as columns, computed on first use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ibwire.dissect.frames import Frames
 class Columns(Mapping[str, npt.NDArray[Any]]):
     """The packets of one chunk of a capture: field name -> array, all of length n.
 
-    A packet that does not have the field holds zero there; `valid` tells. What
+    A packet without the field has zero there; `valid` tells the two apart. What
     the values of a field are, `ibwire.dissect.fields.FIELDS[name].type` says:
     numbers are unsigned, words are indices into `type.words`, IPv6 addresses are
     rows of 16 bytes. Names may carry Wireshark's `infiniband.` prefix; an unknown

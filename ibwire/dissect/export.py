@@ -1,4 +1,4 @@
-"""Columns as lines for programs: one JSON object a packet, CSV, tab-separated text."""
+"""Columns as lines for programs: one JSON object per packet, CSV, tab-separated text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUOTED = (Kind.TEXT, Kind.MAC, Kind.IPV4, Kind.IPV6, Kind.OCTETS)
 
 
 def json_lines(columns: Columns, fields: Sequence[FieldSpec], rows: Rows) -> list[str]:
-    """One flat object a row, without the fields that its packet does not have."""
+    """One flat object per row, without the fields that its packet does not have."""
     pieces = [Piece("{")]
     for spec in fields:
         values, valid = columns.column(spec.name)
@@ -37,7 +37,7 @@ def csv_lines(columns: Columns, fields: Sequence[FieldSpec], rows: Rows) -> list
 
 
 def text_lines(columns: Columns, fields: Sequence[FieldSpec], rows: Rows) -> list[str]:
-    """Tab-separated values for people: hexadecimal where that is how a field is read."""
+    """Tab-separated values for people: hexadecimal for fields that people read so."""
     return _separated(columns, fields, rows, "\t", _text_cells)
 
 

@@ -5,7 +5,7 @@ two to the same answers; read that module for the reasons. Here a step takes all
 frames that reached it (`rows`) with their positions (`at`) and hands each on.
 
 Columns describe the innermost frame: entering an Ethernet or IP header forgets
-what an outer one said.
+what an outer one held.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Frames:
 
     def _by_ether_type(self, rows: Rows, at: Rows, types: Keys, pending: _Pending) -> None:
         rows, types = self._dispatch(pending, rows, at, types, _ETHER_TYPES)
-        self.protocol[rows] = Protocol.OTHER  # an outer UDP may have said something else
+        self.protocol[rows] = Protocol.OTHER  # an outer UDP header may have set another value
         self._label(rows, types, _PLAIN_ETHER_TYPES)
 
     def _label(self, rows: Rows, keys: Keys, table: Mapping[int, Protocol]) -> None:

@@ -50,7 +50,7 @@ def icrc_status(frames: Frames) -> npt.NDArray[np.uint8]:
     starts = frames.start[rows]
     local = starts == frames.position(h.LRH)[rows]
     seeds = np.where(local, 0, crc.ICRC_SEED).tolist() if local.any() else repeat(crc.ICRC_SEED)
-    # One CRC call a packet, with nothing of Python between them.
+    # One CRC call per packet, with no Python code between them.
     spans = map(frames.data.data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
     found = np.fromiter(map(crc32, spans, seeds), np.uint32, len(rows))
     for at, before in reversed(undo):

@@ -1,4 +1,4 @@
-"""Which packets does a filter expression select?
+"""Filter expressions: which packets they select.
 
     bth.opcode == RC_ACKNOWLEDGE and (ip.src in 10.0.0.0/8 or not vlan)
 
@@ -48,7 +48,7 @@ MAX_DEPTH = 50
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A filter that has been read; it keeps nothing from one batch to the next."""
+    """A parsed filter; it keeps no state between batches."""
 
     fields: frozenset[str]
     """Names of the columns it asks for, without prefix."""
@@ -65,10 +65,10 @@ class Expression:
 def parse(
     text: str, field_type: Callable[[str], FieldType | None], names: Iterable[str] = ()
 ) -> Expression:
-    """Read a filter expression; `ExpressionError` points at what is wrong with it.
+    """Parse a filter expression; `ExpressionError` points at the error in it.
 
     field_type: the type of a field, `None` for an unknown name.
-    names: the fields there are, to suggest one for a misspelled name.
+    names: the known fields, to suggest one for a misspelled name.
     """
     parser = _Parser(text, field_type, names)
     root = parser.parse()
@@ -148,7 +148,7 @@ def _as_values(numbers: list[int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.array(numbers, dtype=dtype)
 
 
-# What an expression is made of.
+# The parts of an expression.
 
 
 class _Node(Protocol):
@@ -480,7 +480,7 @@ def _read(text: str, field: FieldType) -> list[tuple[int, int]]:
 
 
 def _kind_of_value(field: FieldType, text: str) -> str:
-    """How to tell someone what a value of the field looks like, who wrote `text`."""
+    """How a value of the field is written, for the error about `text`."""
     if field.kind is Kind.TEXT:
         few = len(field.words) <= 8
         shown = field.words if few else _close(text, field.words) or field.words
@@ -492,5 +492,5 @@ def _kind_of_value(field: FieldType, text: str) -> str:
 
 
 def _close(text: str, names: Iterable[str]) -> list[str]:
-    """Names like `text`; none for a very long one, which takes quadratic time to compare."""
+    """Names similar to `text`; none for a very long one, since comparing takes quadratic time."""
     return difflib.get_close_matches(text, names) if len(text) <= 64 else []

@@ -1,1 +1,1 @@
-"""What people read: listings, trees, tables."""
+"""Text and pages for people: listings, trees, tables, reports."""

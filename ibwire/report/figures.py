@@ -1,7 +1,6 @@
-"""The plots of a connection: one figure with a time axis that all of its panels share.
+"""The plots of a connection: panels above a shared time axis.
 
-Colours are not decided here: each trace names its role, and the page gives it the
-colour of that role in the theme that is shown.
+Each trace names its role; the page gives it the colour of that role in its theme.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ except ImportError:
     raise MissingExtra("A report", "report") from None
 
 ENDS = ("A", "B")
-"""What the ends of a connection are called: A is the one that was seen first."""
+"""Names of the ends of a connection: A is the end seen first."""
 
 
 class Mark(NamedTuple):
@@ -52,7 +51,7 @@ MARKS: dict[Role | FlowEventKind, Mark] = {
     FlowEventKind.RETRY_EXCEEDED: Mark("retries exceeded", "octagon", 14),
     FlowEventKind.RESTART: Mark("PSNs restart", "star-triangle-up", 12),
 }
-"""In the order in which they are drawn: what is rare stands on top."""
+"""Roles in drawing order: rare ones on top."""
 
 UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
@@ -79,13 +78,13 @@ class Pause(NamedTuple):
 
 
 class Words:
-    """Texts that points share, each once; a point holds its index."""
+    """Hover texts, each stored once; a point holds its index."""
 
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
 
     def index(self, text: str) -> int:
-        """Of a text, which is a new one the first time."""
+        """Index of a text, added when it is new."""
         return self._index.setdefault(text, len(self._index))
 
     def all(self) -> list[str]:
@@ -94,7 +93,7 @@ class Words:
 
 
 def plotly_script() -> str:
-    """The library that draws the figures in a browser, in a form that a page may hold."""
+    """The JavaScript library that draws the figures, as text that is safe inside a page."""
     return str(get_plotlyjs()).replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
@@ -139,12 +138,12 @@ class Figure:
         self._arrange()
 
     def to_json(self) -> dict[str, Any]:
-        """As plotly's own library in a browser takes it, arrays packed."""
+        """The figure as JSON for plotly.js, arrays packed."""
         figure: dict[str, Any] = self._figure.to_plotly_json()
         return figure
 
     def place(self, spot: Spot) -> tuple[float, str | None, int]:
-        """Where a packet is: time, name of the vertical axis or `None`, and height."""
+        """Position of a packet: time, name of the vertical axis or `None`, and height."""
         axis = None if spot.end is None else self._axis_of_end.get(spot.end)
         return self._axis.at(spot.time_ns), axis, spot.value
 
@@ -343,7 +342,7 @@ class Figure:
         return f"<b>%{{text}}</b>{which}{packet}<br>%{{x}} {self._axis.unit}<extra></extra>"
 
     def _trace(self, axis: str, role: str, mark: Mark, **options: Any) -> None:
-        """Add points or a line; what has a label already is in the legend only once."""
+        """Add points or a line; each label is in the legend once."""
         self._figure.add_trace(
             go.Scatter(
                 name=mark.label,
@@ -419,7 +418,7 @@ def _is_drawn(series: Series, end: int) -> bool:
 
 
 def _packed(heights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64 | np.float64]:
-    """In a type that plotly can pack, which those of 64 bits are not but for floating point."""
+    """In a type that plotly can pack: of those of 64 bits, only floating point."""
     return heights if np.abs(heights).max() < 1 << 31 else heights.astype(np.float64)
 
 
@@ -467,4 +466,4 @@ _CAUSES: Mapping[str, str] = {
 _WAYS = ("ab", "ba")
 
 _MANY = 60
-"""Events of a kind from which on their marks are smaller."""
+"""Number of events of a kind from which their marks are smaller."""

@@ -1,4 +1,4 @@
-"""Connections as a table, worst first: who talked to whom, how much, and what went wrong."""
+"""Connections as a table, worst first: ends, amount of traffic, and errors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Row(NamedTuple):
 
     @property
     def counts(self) -> DirectionCounts:
-        """What was counted."""
+        """Its counts."""
         return self.connection.directions[self.way]
 
 
 STILL = 20
-"""Connections that are named because they sat still."""
+"""Most connections named as paused."""
 
 
 def worst_first(summary: Summary) -> list[Connection]:
@@ -47,7 +47,7 @@ def worst_first(summary: Summary) -> list[Connection]:
 
 
 def _trouble(connection: Connection) -> tuple[int, ...]:
-    """How bad it is: fatal NAKs, waits, packets sent again, lost or damaged, disorder, marks."""
+    """Sort key: fatal NAKs, waits, packets retransmitted, lost or damaged, reordering, marks."""
     one, other = connection.directions
     both = one, other
     return (
@@ -65,7 +65,7 @@ _SEQUENCE = NakCode.PSN_SEQUENCE_ERROR.name.lower()
 
 
 def rows(connections: Sequence[Connection]) -> list[Row]:
-    """The directions that are worth a line: with messages of their own, or something amiss."""
+    """The directions with a line: those with messages or errors."""
     shown = []
     for connection in connections:
         each = [Row(connection, 0), Row(connection, 1)]
@@ -93,7 +93,7 @@ _AMISS: tuple[Callable[[Row], int], ...] = (
 def lines(shown: Sequence[Row], width: int | None) -> list[str]:
     """A table, one line a direction; where that is wider than `width`, some lines for each.
 
-    Columns in which nobody has anything are left out.
+    Empty columns are left out.
     """
     columns = []
     for column in _COLUMNS:
@@ -113,7 +113,7 @@ def lines(shown: Sequence[Row], width: int | None) -> list[str]:
 
 
 def _block(row: Row) -> list[str]:
-    """One direction in a few short lines: the ends, what was done, and what went wrong."""
+    """One direction in a few short lines: ends, operations, errors."""
     told: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for column in _COLUMNS:
         cell = column.show(row)
@@ -124,7 +124,7 @@ def _block(row: Row) -> list[str]:
 
 
 def notes(shown: Sequence[Row]) -> list[str]:
-    """What the marks in the table mean, as far as there are any."""
+    """The legend of the marks that the table has."""
     reasons: dict[str, None] = {}
     for row in shown:
         unsure = row.connection.not_observable(row.way)
@@ -140,7 +140,7 @@ def notes(shown: Sequence[Row]) -> list[str]:
 
 
 def summary_lines(summary: Summary, shown: Sequence[Row], rest: int) -> list[str]:
-    """What stands below the table."""
+    """Lines below the table."""
     below = [f"... and {rest:,} more lines, see --all"] if rest > 0 else []
     below += notes(shown)
     if summary.stray_damaged:
@@ -154,7 +154,7 @@ def summary_lines(summary: Summary, shown: Sequence[Row], rest: int) -> list[str
 
 
 def between_to_json(between: Between, connection: Connection, index: int) -> dict[str, Any]:
-    """What two captures say together of a direction."""
+    """Results of comparing two captures, for one direction."""
     found = between.directions.get(_key(connection, index))
     if found is None or not found.matched:
         return {"lost_between": None}  # the captures have nothing of it in common
@@ -196,7 +196,7 @@ def between_in_words(between: Between) -> list[str]:
 
 
 def pauses_in_words(pauses: Pauses, connections: Sequence[Connection]) -> list[str]:
-    """Who asked for pauses, of which priority, for how long, and who sat still meanwhile."""
+    """Senders of pauses, priority, duration, and the connections paused."""
     about = pauses.to_json()
     at_most = "" if pauses.is_exact else "at most "
     told = []

@@ -1,14 +1,13 @@
-"""A capture as one page: what went wrong, in which connections, and when.
+"""A capture as one HTML page: errors, connections, and plots over time.
 
-    survey = Survey()                   # first reading: everything, counted
+    survey = Survey()                   # first pass: counts everything
     for columns in capture: survey.take(columns)
-    closer = Closer(survey.finish(), 12)  # second reading: the worst, point by point
+    closer = Closer(survey.finish(), 12)  # second pass: points of the worst
     for columns in capture: closer.take(columns)
     for text in page(closer.finish()): file.write(text)
 
-The page is fixed text of ours, plotly's script, and one JSON object with all that
-comes from the capture. Nothing of a capture becomes markup: our script puts it
-into the page as text.
+The page is a fixed template, plotly's script, and one JSON object with all data of the
+capture. No data of a capture becomes markup: the script inserts it as text.
 """
 
 from __future__ import annotations
@@ -52,21 +51,21 @@ MOST_FINDINGS = 300
 MOST_COMMENTS = 200
 
 MOST_LANES = 8
-"""Pausing senders and priorities that figures show, those that paused for longest."""
+"""Most pausing senders and priorities in figures, longest pauses first."""
 
 STORY_EVENTS = 20_000
-"""Events from which on a connection is not told as a story, which would be kept whole."""
+"""Most events of a connection that gets a description, which is kept in memory."""
 
 COLUMNS = 8400
-"""Columns of all figures together: what bounds the size of the page."""
+"""Columns of all figures together; bounds the size of the page."""
 
 WIDEST = 700
-"""Columns of one figure; hardly a screen has more to give to it."""
+"""Columns of one figure, about the width of a screen."""
 
 
 @dataclass(slots=True)
 class Surveyed:
-    """What the first reading found."""
+    """Results of the first pass."""
 
     name: str
     """Of the capture."""
@@ -83,9 +82,9 @@ class Surveyed:
 
 
 class Survey:
-    """The first reading of a capture.
+    """First pass over a capture.
 
-    profile: whose habits are no finding, see `findings.PROFILES`.
+    profile: implementation whose habits are not findings, see `findings.PROFILES`.
     rate_bps: of the link, for the times of pauses.
     """
 
@@ -113,7 +112,7 @@ class Survey:
         self._pauses.take(columns)
 
     def finish(self, is_whole: bool = True) -> Surveyed:
-        """The capture is over."""
+        """End of the capture."""
         findings = self._judged.finish(self._name)
         return Surveyed(
             *(self._name, self._start_ns or 0, self._judged.summary, findings, self._pauses),
@@ -122,9 +121,9 @@ class Survey:
 
 
 class Closer:
-    """The second reading: the worst connections, packet by packet.
+    """Second pass: the worst connections, packet by packet.
 
-    most: connections to look at.
+    most: number of connections.
     """
 
     def __init__(self, surveyed: Surveyed, most: int) -> None:
@@ -146,24 +145,24 @@ class Closer:
         self._analysis.take(columns)
 
     def finish(self) -> dict[str, Any]:
-        """The capture is over; returns what the page shows."""
+        """End of the capture; returns the data of the page."""
         self._analysis.finish()
         self._collector.finish()
         return _Page(
             *(self._surveyed, self._ranked, self._collector, self._recorder, self._told)
         ).build()
 
-    # What an observer is told.
+    # Callbacks of an observer.
 
     def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
-        """A request, before the half moves on."""
+        """A request, before the tracker takes it."""
         self._collector.request(half, packet, verdict)
         self._recorder.request(half, packet, verdict)
 
     def response(
         self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
     ) -> None:
-        """A response, before the half moves on."""
+        """A response, before the tracker takes it."""
         self._collector.response(half, packet, verdict)
         self._recorder.response(half, packet, verdict)
 
@@ -173,7 +172,7 @@ class Closer:
         self._recorder.other(connection, direction, packet)
 
     def event(self, event: FlowEvent) -> None:
-        """Something happened."""
+        """An event."""
         self._collector.event(event)
         self._recorder.event(event)
         self._heard[event.connection] += 1
@@ -181,7 +180,7 @@ class Closer:
             self._told.discard(event.connection)
 
     def message(self, message: Message) -> None:
-        """A message is over."""
+        """The end of a message."""
         self._collector.message(message)
         self._recorder.message(message)
 
@@ -204,14 +203,14 @@ def page(content: dict[str, Any]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Page:
-    """What the page shows, as one object for JSON."""
+    """The data of the page, as one object for JSON."""
 
     surveyed: Surveyed
     ranked: Sequence[Connection]
     collector: Collector
     recorder: Recorder
     told: set[int]
-    """Connections that are told as a story."""
+    """Connections with a description."""
     words: Words = field(default_factory=Words)
     figures: dict[int, Figure] = field(default_factory=dict)
 
@@ -354,7 +353,7 @@ def _template(name: str) -> str:
 
 
 def _embedded(content: dict[str, Any]) -> str:
-    """JSON that may stand in a script element, whatever texts are in it.
+    """JSON that is safe in a script element with any text in it.
 
     Escaped so, no `</script>` and no `<!--` can occur; everything beyond ASCII, also
     what is no valid Unicode in file names, is escaped anyway.
@@ -385,7 +384,7 @@ COLUMN_KINDS = (
     ("p50", "latency p50", "time", "median of message latency"),
     ("p99", "p99", "time", "99 % of message latencies are at most this"),
 )
-"""Columns of the table: key, heading, how values are shown, and what they are."""
+"""Columns of the table: key, heading, format, meaning."""
 
 _UNWRAPPED = 1 << 20
 
@@ -424,7 +423,7 @@ def _row(connection: Connection) -> dict[str, Any]:
 
 
 def _totals(surveyed: Surveyed) -> list[tuple[str, int, str]]:
-    """What went wrong in all connections together: name, how many, and the role of its colour."""
+    """Errors of all connections together: name, count, and role of the colour."""
     rows = [_row(each) for each in surveyed.summary.connections]
 
     def total(key: str) -> int:
@@ -481,7 +480,7 @@ def _connection_facts(connection: Connection) -> list[tuple[str, str]]:
 
 
 def _not_observable(connection: Connection) -> Iterator[tuple[str, str]]:
-    """Counts that are not to be relied on, and why not."""
+    """Unreliable counts, with reasons."""
     for direction in (0, 1):
         if not connection.directions[direction].packets:
             continue
@@ -493,7 +492,7 @@ def _not_observable(connection: Connection) -> Iterator[tuple[str, str]]:
 
 
 def _filter(connection: Connection) -> str:
-    """What shows the connection's packets in Wireshark."""
+    """Display filter of Wireshark for the connection's packets."""
     queue_pairs = [end.qpn for end in connection.ends if end.qpn is not None]
     wanted = " or ".join(f"infiniband.bth.destqp == 0x{qpn:06x}" for qpn in queue_pairs)
     addresses = [end.address for end in connection.ends]
@@ -504,7 +503,7 @@ def _filter(connection: Connection) -> str:
 
 
 def _told(story: Story) -> list[tuple[str, str]]:
-    """Lines of a story and how each looks; the verdict stands elsewhere."""
+    """Lines of a description with their styles; the verdict is separate."""
     lines = story.lines(_UNWRAPPED)
     return [(line.style, line.text) for line in lines if line.text and line.style != "verdict"]
 
@@ -547,11 +546,11 @@ _PORT = "whole port"
 _SHORT = {f"priority {number}": f"PFC {number}" for number in range(WHOLE_PORT)} | {
     _PORT: "PAUSE",
 }
-"""What a lane is called beside a plot."""
+"""Name of a lane beside a plot."""
 
 
 def _lanes(pauses: Pauses) -> Iterator[tuple[str, str, Lane]]:
-    """Sender, priority in words, and what it said, the longest paused first."""
+    """Sender, priority in words, and pauses, longest first."""
     lanes = [
         (mac.to_bytes(8).hex(":")[6:], priority, lane)
         for mac, sender in pauses.senders.items()

@@ -1,4 +1,4 @@
-"""One line a packet: when, between whom, which operation, and what matters of its headers."""
+"""One line per packet: time, addresses, operation, main header fields."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Listing:
         since = (time - (self._start if self._start is not None else time[:1])).astype(np.int64)
         earlier, span = since < 0, np.abs(since)
         yield Piece("%6d  ", (_cells(columns, "frame.number"),))
-        yield Piece("-", (), earlier)  # captures are not always in the order of time
+        yield Piece("-", (), earlier)  # captures are not always in time order
         yield Piece(
             "%d.%09d  ",
             ((span // 1_000_000_000, np.ndarray.tolist), (span % 1_000_000_000, np.ndarray.tolist)),
@@ -61,7 +61,7 @@ class Listing:
 
 
 def _addresses(columns: Columns) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:
-    """Source and target fields with the rows that show them: the highest layer there is."""
+    """Source and destination fields with the rows that show them: the highest layer present."""
     free = np.ones(columns.rows, np.bool_)
     for source, target in (
         ("ip.src", "ip.dst"),
@@ -86,7 +86,7 @@ def _cells(columns: Columns, name: str) -> tuple[npt.NDArray[Any], Cells]:
 
 _NAMES = tuple(opcodes.name_of(code).ljust(27) for code in range(256))
 
-# How the fields of a header are printed; the first field tells whether it is there.
+# How the fields of a header are printed; the first field shows whether it is present.
 _DETAILS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (" ee=%d", ("rdeth.eecnxt",)),
     (" src_qp=0x%06x qkey=0x%08x", ("deth.srcqp", "deth.q_key")),
@@ -112,7 +112,7 @@ _SYNDROMES = words(tuple(syndrome.describe(value) for value in range(256)))
 
 
 def _transport(columns: Columns) -> Iterator[Piece]:
-    """The BTH and what follows it."""
+    """The BTH and the following headers."""
     bth = columns.valid("bth.opcode")
     if not bth.any():
         return
@@ -145,7 +145,7 @@ def _transport(columns: Columns) -> Iterator[Piece]:
 
 
 def _management(columns: Columns) -> Iterator[Piece]:
-    """What a MAD is, in words."""
+    """Description of a MAD."""
     present = columns.valid("mad.mgmtclass")
     if present.any():
         rows = np.flatnonzero(present)
@@ -171,7 +171,7 @@ def _mad_name(mgmt_class: int, method: int, attribute: int) -> str:
 
 
 def _others(columns: Columns) -> Iterator[Piece]:
-    """Frames without a BTH: what they are, and for pauses how long."""
+    """Frames without a BTH: kind, and duration of pauses."""
     protocol = columns["frame.protocol"]
     plain = ~columns.valid("bth.opcode")
     if not plain.any():
@@ -205,7 +205,7 @@ def _others(columns: Columns) -> Iterator[Piece]:
 
 
 def _verdicts(columns: Columns) -> Iterator[Piece]:
-    """CRC verdicts, and why a packet could not be read to its end."""
+    """CRC verdicts, and the fault of a packet that could not be read to its end."""
     for name, label in (
         ("icrc.status", "icrc"),
         ("vcrc.status", "vcrc"),

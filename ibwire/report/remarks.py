@@ -1,4 +1,4 @@
-"""What is worth saying at a packet: events and findings as sentences, one or two a packet."""
+"""Comments on packets: events and findings as sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_event(event: FlowEvent) -> Iterator[Remark]:
 
 
 def of_finding(finding: Finding) -> Iterator[Remark]:
-    """A sentence for each packet that the finding names; a note is told once."""
+    """A sentence for each packet that the finding names; one for a note."""
     where = f"connection {finding.place.connection}: " if finding.place.connection else ""
     habits = f"; a habit of {', '.join(finding.rule.habits)}" if finding.rule.habits else ""
     text = f"{where}{finding.severity.word}: {finding.rule.id}: "
@@ -105,7 +105,7 @@ _CAUSED: dict[FlowEventKind, Callable[[FlowEvent], str]] = {
 
 
 def _because(of: str) -> Callable[[FlowEvent], str]:
-    """Why, with the packet that says so, if there is one."""
+    """The cause, with the packet that shows it, if there is one."""
 
     def words(event: FlowEvent) -> str:
         where = f" in packet {event.cause_number}" if event.cause_number else ""
@@ -154,7 +154,7 @@ def _later(event: FlowEvent) -> str:
 
 
 def _time(ns: int) -> str:
-    """Nanoseconds in the unit that suits them."""
+    """Nanoseconds in a suitable unit."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if abs(ns) >= size:
             return f"{ns / size:.4g} {unit}"

@@ -25,7 +25,7 @@ def rows_of(batch: Any) -> Iterator[Row]:
 
 
 def json_lines(names: Sequence[str], batches: Iterable[Any]) -> Iterator[str]:
-    """One object a row; of columns with the same name the first keeps it."""
+    """One object per row; the first of several columns with the same name keeps it."""
     keys = _distinct(names)
     for batch in batches:
         for row in rows_of(batch):
@@ -50,7 +50,7 @@ def text_lines(names: Sequence[str], batches: Iterable[Any]) -> Iterator[str]:
 
 
 def table(names: Sequence[str], rows: Sequence[Row], width: int) -> Iterator[Table | Text]:
-    """What a terminal of so many columns shows: a table, or each row by itself if that is wider."""
+    """Text for a terminal of that width: a table, or one block per row if that is too wide."""
     cells = [[_cell(value) for value in row] for row in rows]
     heads = [_cell(name) for name in names]
     sizes = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A text on one line: what a capture says must not move a terminal's cursor."""
+    """A text on one line, without control characters for the terminal."""
     return _text(value).translate(_ESCAPES)
 
 
@@ -134,7 +134,7 @@ def _plain_column(array: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of Arrow as one of Python's."""
+    """A value of Arrow as a Python value."""
     kind = value.type
     if not value.is_valid:
         return None

@@ -1,8 +1,8 @@
-"""What a page draws of a connection: its packets as points, so few that a screen can show them.
+"""Plot data of a connection: its packets as points, thinned to the width of a screen.
 
-Traffic in which nothing happens is thinned: of many points, each column of the
-picture keeps its lowest and its highest. What is trouble is kept packet by packet,
-up to a limit for each kind. So the memory that a connection takes is bounded.
+Traffic without events is thinned: of many points, each column of the picture keeps the
+lowest and the highest. Events are kept packet by packet, up to a limit for each kind,
+so that the memory of a connection is bounded.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ibwire_layers.psn import HALF, MASK, MODULUS
 from ibwire_layers.syndrome import AckKind, describe, kind
 
 EVENTS = 500
-"""Events of each kind that are kept of a connection."""
+"""Most events of each kind kept for a connection."""
 
 COMPLETE = 400
-"""Points of a series that are all kept, however few columns there are."""
+"""Points of a series that are kept for any number of columns."""
 
 STEPS = 240
-"""Bins of time that a connection is cut into for its goodput, at most twice as many."""
+"""Time bins for the goodput of a connection; at most twice as many are used."""
 
 
 class Role(StrEnum):
-    """What a point in the plot of PSNs stands for; events have their own kinds."""
+    """Kind of a point in the PSN plot; events have their own kinds."""
 
     REQUEST = "request"
     RETRANSMISSION = "retransmission"
@@ -56,16 +56,16 @@ class Point(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where a packet stands in the plots."""
+    """Position of a packet in the plots."""
 
     time_ns: int
     end: int | None
-    """Whose requests the plot shows; `None`: it has a time and no PSN."""
+    """End whose requests the plot shows; `None` for a point with a time and no PSN."""
     value: int
 
 
 class Told(NamedTuple):
-    """An event, and where it stands."""
+    """An event and its position."""
 
     event: FlowEvent
     spot: Spot
@@ -74,11 +74,11 @@ class Told(NamedTuple):
 
 
 class Thinned:
-    """Points of one series, in any order; of many, two for each column of the picture."""
+    """Points of one series, in any order; thinned to two for each column."""
 
     def __init__(self, first_ns: int, last_ns: int, columns: int) -> None:
         self.count = 0
-        """Of all points, also those that were not kept."""
+        """Number of all points, including those not kept."""
         self._first_ns = first_ns
         self._span_ns = max(1, last_ns - first_ns)
         self._columns = columns
@@ -91,7 +91,7 @@ class Thinned:
         return self._cells is not None
 
     def add(self, point: Point) -> None:
-        """Take one more."""
+        """Add a point."""
         self.count += 1
         if self._cells is None:
             self._points.append(point)
@@ -104,7 +104,7 @@ class Thinned:
             self._put(self._cells, point)
 
     def points(self) -> list[Point]:
-        """Those that are kept, in the order of their packets."""
+        """The kept points in packet order."""
         if self._cells is None:
             kept = self._points
         else:
@@ -113,7 +113,7 @@ class Thinned:
 
     def _put(self, cells: dict[int, tuple[Point, Point]], point: Point) -> None:
         column = (point.time_ns - self._first_ns) * self._columns // self._span_ns
-        # Clocks step back: what lies outside of the picture is drawn at its edge's expense.
+        # Clocks may step back: points outside of the picture are drawn at its edge.
         column = min(max(column, 0), self._columns)
         low, high = cells.get(column, (point, point))
         cells[column] = min(low, point, key=_value), max(high, point, key=_value)
@@ -133,7 +133,7 @@ class Bins:
         self.bytes[self._bin(time_ns)] += size
 
     def spread(self, from_ns: int, to_ns: int, size: int) -> None:
-        """Take a message that was carried in this time, evenly."""
+        """Spread a message evenly over the time it took."""
         first, last = self._bin(from_ns), self._bin(to_ns)
         if first >= last:
             self.bytes[last] += size
@@ -148,17 +148,17 @@ class Bins:
 
 
 class Panel:
-    """The requests of one end and what answers them, by PSN.
+    """The requests of one end and their responses, by PSN.
 
-    PSNs count on where they wrap around; after a restart they count from the first
-    one of the new life, so that lives with PSNs far apart fit into one picture.
+    PSNs continue to count across a wrap; after a restart they count from the new first
+    PSN, so that PSNs far apart fit into one picture.
     """
 
     def __init__(self, counts_from_first: bool, first_ns: int, last_ns: int, columns: int) -> None:
         self.counts_from_first = counts_from_first
         self.points = {role: Thinned(first_ns, last_ns, columns) for role in Role}
         self.is_wrapped = False
-        """PSNs went round, and are counted on."""
+        """Whether PSNs wrapped."""
         self._near: int | None = None
         self._base = MODULUS
 
@@ -175,19 +175,19 @@ class Panel:
         return value
 
     def height(self, psn: int) -> int:
-        """Where a PSN stands that is near the latest."""
+        """Height of a PSN near the latest."""
         near = psn + MODULUS if self._near is None else self._near
         return near + (psn - near + HALF & MASK) - HALF - self._base
 
     def place(self, role: Role, packet: TransportPacket, words: str) -> None:
-        """Take a datagram, whose PSNs say nothing about order."""
+        """Take a datagram, whose PSNs have no order."""
         self.points[role].add(Point(packet.time_ns, packet.psn, packet.number, words))
 
 
 class Series:
-    """Everything that is drawn of one connection.
+    """All plot data of one connection.
 
-    known: the connection as another pass over the capture has found it.
+    known: the connection as found by an earlier pass over the capture.
     """
 
     def __init__(self, known: Connection, columns: int) -> None:
@@ -198,24 +198,24 @@ class Series:
             Panel(known.directions[0].restarts > 0, *span, columns),
             Panel(known.directions[1].restarts > 0, *span, columns),
         )
-        """By the end that sends the requests."""
+        """By requesting end."""
         self.latency = Thinned(*span, columns), Thinned(*span, columns)
         """Of messages, by direction."""
         self.slow = Thinned(*span, columns), Thinned(*span, columns)
-        """Latency of messages of which packets were sent again."""
+        """Latency of messages with retransmitted packets."""
         self.payload = Bins(*span), Bins(*span)
-        """By direction; of completed messages where completion can be seen, otherwise of
-        packets, without those that were sent again."""
+        """By direction; of completed messages where completion is visible, otherwise of
+        packets, without retransmitted ones."""
         self.by_messages = known.is_reliable and known.is_paired
         self._done_ns = [self.first_ns, self.first_ns]
         """When the newest message of each end was complete."""
         self.marked = Thinned(*span, columns), Thinned(*span, columns)
         self.cnps = Thinned(*span, columns), Thinned(*span, columns)
-        """By the direction in which they travel."""
+        """By direction of travel."""
         self.events: list[Told] = []
         self.counts: Counter[FlowEventKind] = Counter()
         self._gap_of: dict[int, int] = {}
-        """Newest packets before which something was missing; whose requests that is about."""
+        """Latest packets before which PSNs were missing, with the requesting end."""
 
     @property
     def is_thinned(self) -> bool:
@@ -225,13 +225,13 @@ class Series:
         return any(part.is_thinned for part in parts)
 
     def left_out(self) -> Counter[FlowEventKind]:
-        """How many events of each kind were not kept."""
+        """Number of events of each kind that were not kept."""
         return Counter(
             {kind: count - EVENTS for kind, count in self.counts.items() if count > EVENTS}
         )
 
     def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> Spot:
-        """A request, before the half moves on."""
+        """A request, before the tracker takes it."""
         again = verdict in (PacketStatus.RETRANSMITTED, PacketStatus.DUPLICATE)
         role = Role.RETRANSMISSION if verdict is PacketStatus.RETRANSMITTED else Role.REQUEST
         value = self.panels[half.end].add(role, half, packet, opcode(packet.opcode))
@@ -243,7 +243,7 @@ class Series:
     def response(
         self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
     ) -> Spot:
-        """A response, before the half moves on."""
+        """A response, before the tracker takes it."""
         panel = self.panels[half.end]
         words = opcode(packet.opcode)
         if packet.opcode in ACKNOWLEDGE:
@@ -263,7 +263,7 @@ class Series:
         return Spot(packet.time_ns, half.end, panel.add(role, half, packet, words))
 
     def other(self, direction: int, packet: TransportPacket) -> Spot:
-        """A datagram; or a CNP or a damaged packet, of which events tell."""
+        """A datagram; or a CNP or a damaged packet, which have events."""
         if packet.opcode == OpCode.CNP:
             return Spot(packet.time_ns, None, 0)
         if packet.damaged:
@@ -274,7 +274,7 @@ class Series:
         return Spot(packet.time_ns, direction, packet.psn)
 
     def event(self, event: FlowEvent) -> None:
-        """Something happened."""
+        """An event."""
         if event.kind in (FlowEventKind.ECN_CE, FlowEventKind.CNP):
             lanes = self.marked if event.kind is FlowEventKind.ECN_CE else self.cnps
             point = Point(event.time_ns, 0, event.number, opcode(event.opcode))
@@ -293,7 +293,7 @@ class Series:
         self.events.append(Told(event, Spot(event.time_ns, end, value), last_value))
 
     def message(self, message: Message) -> None:
-        """A message is over."""
+        """The end of a message."""
         if not message.acked_number or not self.connection.is_reliable:
             return
         # Messages are carried one after the other, so this one begins where the last has ended.
@@ -313,7 +313,7 @@ class Series:
         target[message.direction].add(point)
 
     def finish(self) -> None:
-        """Nothing more follows."""
+        """End of the capture."""
         self.events.sort(key=lambda told: (told.event.time_ns, told.event.number))
 
     def _note_gap(self, number: int, end: int, verdict: PacketStatus) -> None:
@@ -323,7 +323,7 @@ class Series:
                 del self._gap_of[next(iter(self._gap_of))]
 
     def _end_of(self, event: FlowEvent) -> int:
-        """Whose requests an event is about, or the answers to whose."""
+        """The end whose requests, or the responses to them, an event concerns."""
         if event.kind is FlowEventKind.LOST:
             return self._gap_of.get(event.number, event.direction)
         if event.kind in _OF_A_PACKET and event.opcode in RESPONSES:
@@ -332,11 +332,11 @@ class Series:
 
 
 class Collector:
-    """Draws up the series of some connections; an observer of a capture's analysis.
+    """Collects the series of some connections; an observer of the analysis.
 
-    chosen: the connections as another pass has found them.
+    chosen: the connections as found by an earlier pass.
     columns: of the picture.
-    wanted: packets of which it is to be remembered where they stand.
+    wanted: packets whose positions are kept.
     """
 
     def __init__(
@@ -344,11 +344,11 @@ class Collector:
     ) -> None:
         self.series = {each.number: Series(each, columns) for each in chosen}
         self.spots: dict[int, tuple[int, Spot]] = {}
-        """Connection and place by packet, of those that were wanted."""
+        """Connection and position of the wanted packets."""
         self._wanted = frozenset(wanted)
 
     def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
-        """A request, before the half moves on."""
+        """A request, before the tracker takes it."""
         number = half.connection.number
         series = self.series.get(number)
         if series is not None:
@@ -359,7 +359,7 @@ class Collector:
     def response(
         self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
     ) -> None:
-        """A response, before the half moves on."""
+        """A response, before the tracker takes it."""
         number = half.connection.number
         series = self.series.get(number)
         if series is not None:
@@ -376,25 +376,25 @@ class Collector:
                 self.spots[packet.number] = connection.number, spot
 
     def event(self, event: FlowEvent) -> None:
-        """Something happened."""
+        """An event."""
         series = self.series.get(event.connection)
         if series is not None:
             series.event(event)
 
     def message(self, message: Message) -> None:
-        """A message is over."""
+        """The end of a message."""
         series = self.series.get(message.connection)
         if series is not None:
             series.message(message)
 
     def finish(self) -> None:
-        """Nothing more follows."""
+        """End of the capture."""
         for series in self.series.values():
             series.finish()
 
 
 def span_of(connection: Connection) -> tuple[int, int]:
-    """When its first and its last packet came, ns."""
+    """Times of the first and the last packet, ns."""
     times = [
         time
         for counts in connection.directions
@@ -415,7 +415,7 @@ def round_step(size: int) -> int:
 
 
 def cause_of(events: Sequence[Told], number: int) -> FlowEvent | None:
-    """The resending, among events of that kind in the order of their packets, of a packet."""
+    """The retransmission event of a packet, among events of that kind in packet order."""
     at = bisect_right(events, number, key=lambda told: told.event.number) - 1
     if at >= 0 and number <= max(events[at].event.last_number, events[at].event.number):
         return events[at].event

@@ -20,7 +20,7 @@ from ibwire_layers.walk import Protocol, Walk, walk
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive bytes of a frame that belong together."""
+    """Consecutive bytes of a frame: a header, the payload, or a CRC."""
 
     title: str
     offset: int
@@ -51,7 +51,7 @@ def fault_meaning(fault: Fault) -> str:
 
 
 def meaning(field: Field, value: Any) -> str:
-    """What a value of a field stands for, or what the field is for."""
+    """Meaning of the value of a field, or of the field."""
     known = _MEANINGS.get(field.key)
     if known is not None:
         return str(known(value))
@@ -137,7 +137,7 @@ def _vcrc(vcrc: bytes, position: int) -> Iterator[Part]:
 
 
 def _management(payload: bytes, start: int) -> Iterator[Part]:
-    """The parts of a MAD; what no header describes is data."""
+    """The parts of a MAD; bytes outside of headers are data."""
     position = 0
     try:
         found = read_mad(payload)
@@ -231,4 +231,4 @@ _FAULTS = {
     Fault.NESTING: "too many headers inside one another",
     Fault.LINK_TYPE: "the link type is none that is read",
 }
-"""For every fault."""
+"""Texts of the faults."""

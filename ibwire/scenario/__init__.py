@@ -1,4 +1,4 @@
-"""Scenarios: a network, its faults, its traffic and what is expected, in one TOML file."""
+"""Scenarios: a network, its faults, traffic and expectations, in one TOML file."""
 
 from ibwire.scenario.expect import METRICS, NETWORK, Expectation
 from ibwire.scenario.model import Scenario, read_scenario

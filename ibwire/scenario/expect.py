@@ -1,4 +1,4 @@
-"""What a run is expected to come to: `retransmitted = "<= 3"`, `naks.sequence = 1`.
+"""Expected results of a run: `retransmitted = "<= 3"`, `naks.sequence = 1`.
 
 A key names a metric, the value is what it must be: a number, or a string with a
 comparison, or several joined by "and". A value without a comparison must be met
@@ -67,10 +67,10 @@ METRICS: dict[str, tuple[Kind, str]] = {
 """Everything that a run measures, in the order of reports."""
 
 NETWORK = frozenset({"faults", "too_long", "queue_drops", "bad_icrc"})
-"""Metrics of the whole run only: no queue pair is known to whom they belong."""
+"""Metrics of the whole run only, which cannot be assigned to a queue pair."""
 
 SCOPED = frozenset(METRICS) - NETWORK
-"""Metrics of a connection too."""
+"""Metrics of a connection and of the whole run."""
 
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
@@ -84,7 +84,7 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One metric and what it must be."""
+    """One metric and its required values."""
 
     metric: str
     conditions: tuple[tuple[str, int | None], ...]
@@ -106,10 +106,10 @@ DEFAULTS = (
     Expectation("wrong", (("==", 0),), "wrong == 0"),
     Expectation("unfinished", (("==", 0),), "unfinished == 0"),
 )
-"""What holds for every run that does not say otherwise."""
+"""Expectations of every run without others."""
 
 NONE_FAILED = Expectation("failed", (("==", 0),), "failed == 0")
-"""What holds where nothing is said about how sends complete."""
+"""Expectations where none concerns completions of sends."""
 
 
 def says_how_sends_complete(expectations: Iterable[Expectation]) -> bool:

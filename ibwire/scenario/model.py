@@ -1,4 +1,4 @@
-"""What a scenario says, read from its file and checked: nodes, wires, connections, traffic.
+"""A scenario as read from its file and checked: nodes, wires, connections, traffic.
 
 The reference of the language is docs/scenarios.md.
 """
@@ -38,7 +38,7 @@ MAXIMUM_LIMIT = 100_000 * S
 MAXIMUM_CONNECTIONS = 1 << 16
 
 MAXIMUM_POSTED = 1 << 20
-"""Messages under way at once, and receives posted, in a run."""
+"""Most outstanding messages, and posted receives, in a run."""
 
 LINKS = {
     "rocev2": LinkType.ETHERNET,
@@ -96,12 +96,12 @@ class WorkloadSpec:
     sender: str
     traffic: Traffic
     stagger: Time
-    """How much later than the queue pair before it each one starts."""
+    """Start delay of each queue pair after the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything about a run but its seed, which `seed` is the default for."""
+    """A whole run; `seed` is the default seed."""
 
     name: str
     description: str
@@ -118,7 +118,7 @@ class Scenario:
 
 
 def read_scenario(content: bytes, name: str) -> Scenario:
-    """The scenario in a file; raises `ScriptError`, which says where it is wrong.
+    """The scenario in a file; raises `ScriptError` with the place of the error.
 
     name: of the file, for messages and reports.
     """
@@ -556,7 +556,7 @@ _MISTAKES = {
     "bounds": (_REMOTE, "remote address"),
     "lkey": (frozenset(WROpcode) - {WROpcode.FLUSH, WROpcode.ATOMIC_WRITE}, "L_Key"),
 }
-"""Kind -> what it can happen to, and what the others do not have."""
+"""Kind of mistake -> operations it applies to, and what the others lack."""
 
 _TIMES = ("timer_granularity", "rnr_granularity")
 _LARGEST = 1 << 28

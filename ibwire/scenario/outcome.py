@@ -1,4 +1,4 @@
-"""What has come of a run: metrics of each queue pair, of connections and of the whole."""
+"""Results of a run: metrics of each queue pair, of connections and of the whole run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Metrics = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class QPOutcome:
-    """One queue pair: what became of its messages, and what its packets met."""
+    """Results of one queue pair: its messages and its packets."""
 
     connection: str
     index: int
@@ -29,7 +29,7 @@ class QPOutcome:
     tally: Tally | None
     """`None` if nothing was to be sent from here."""
     counters: Mapping[str, int]
-    """Its own: `QPCounters`."""
+    """Counters of the queue pair itself: `QPCounters`."""
     peer_counters: Mapping[str, int]
 
     @property
@@ -73,13 +73,13 @@ class Outcome:
     ended: str
     """`idle`: nothing was left to do; `until`, `frames`: the limit of time or frames came."""
     virtual_time: Time
-    """When the last thing happened."""
+    """Time of the last event."""
     qps: list[QPOutcome]
     metrics: Metrics = field(default_factory=dict)
     by_connection: dict[str, Metrics] = field(default_factory=dict)
     checks: list[Checked] = field(default_factory=list)
     hits: list[tuple[str, str, int]] = field(default_factory=list)
-    """Wire and sender, rule, and how many frames it was for."""
+    """Wire and sender, rule, and number of frames it applied to."""
 
     @property
     def passed(self) -> bool:

@@ -1,4 +1,4 @@
-"""A scenario, carried out: the network is built, driven until all is quiet, and measured."""
+"""Runs a scenario: builds the network, drives it until it is idle, and measures it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ibwire_layers.outer import Ethernet, LinkType
 
 
 def run(scenario: Scenario, seed: int | None = None, observers: Sequence[Observer] = ()) -> Outcome:
-    """Carry a scenario out.
+    """Run a scenario.
 
-    seed: `None` for the scenario's own. observers: are shown every frame that a host
-    sends or receives; what a fault on a wire removes was sent and is never received.
+    seed: `None` for the scenario's own. observers: called for every frame that a host sends
+    or receives; a frame lost on a wire was sent and is never received.
     """
     return Network(scenario, scenario.seed if seed is None else seed, observers).run()
 
@@ -58,7 +58,7 @@ class Network:
         self._add_flows(by_name)
 
     def run(self) -> Outcome:
-        """Drive it until nothing is left to do or a limit is reached, and measure."""
+        """Run until the network is idle or a limit is reached, and measure."""
         scenario, simulator = self.scenario, self.simulator
         ended = simulator.run(until=scenario.limit, max_frames=scenario.max_frames)
         for host in self.hosts.values():

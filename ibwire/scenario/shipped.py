@@ -1,4 +1,4 @@
-"""Where scenarios come from: a file, or those that ibwire brings along."""
+"""Loads scenarios: from a file, or one of those shipped with ibwire."""
 
 from __future__ import annotations
 

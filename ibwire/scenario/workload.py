@@ -1,4 +1,4 @@
-"""What an application does with a device: messages sent, received and compared byte by byte.
+"""Applications on devices: messages sent, received and compared byte by byte.
 
 A `Host` is a node: a device with applications that wake when something has
 completed or when their time has come. A `Flow` is one application at both ends of a
@@ -7,7 +7,7 @@ and compares every byte of every message with what it must be. The data of a mes
 is a piece of pseudo-random bytes that differs from message to message, so a wrong
 place shows as well as a wrong byte.
 
-There is no protocol here: whatever happens between a post and its completion is the
+There is no protocol here: everything between a post and its completion is the
 device's work.
 """
 
@@ -30,7 +30,7 @@ from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCFlags, WCStatus, WROpcode
 
 CONSUMING = frozenset({WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM})
-"""What takes a receive of the peer."""
+"""Operations that consume a receive request of the peer."""
 
 ATOMICS = frozenset({WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD})
 
@@ -44,7 +44,7 @@ FIXED_SIZES = {
 _IMMEDIATE = frozenset({WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM})
 
 RECENT = 512
-"""Messages of an unreliable service that are remembered: by so many one may come late."""
+"""Messages of an unreliable service that are remembered: the most by which one may be late."""
 
 GRH_ROOM = 40
 """Bytes before the payload in the receive buffer of a datagram (IBA 11.4.1.2)."""
@@ -77,12 +77,12 @@ class Host:
         self._poll_timeout = device.poll_timeout
 
     def add_handler(self, handle: Callable[[WC, Time], None]) -> int:
-        """Have completions handed over: those whose `wr_id` is what it returns, plus a number."""
+        """Register a handler of completions; returns the first `wr_id` of its range."""
         self._handlers.append(handle)
         return len(self._handlers) - 1 << _SHIFT
 
     def at(self, time: Time, act: Callable[[Time], None]) -> None:
-        """Do something at a time, in the order of asking when the times are equal."""
+        """Call a function at a time; calls at equal times keep the order of registration."""
         self._planned += 1
         heappush(self._agenda, (time, self._planned, act))
 
@@ -93,7 +93,7 @@ class Host:
             self.collect(now)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame to send; `None` when there is none that may leave."""
+        """The next frame to send; `None` when no frame may leave now."""
         frame = self._poll_transmit(now, 0, grant)
         # Unreliable sends complete by being sent, and local errors by the attempt.
         while self._events:
@@ -103,7 +103,7 @@ class Host:
         return frame
 
     def poll_timeout(self) -> Time | None:
-        """When the device or an application wants to be woken."""
+        """When the device or an application has work to do."""
         due = self._poll_timeout()
         agenda = self._agenda
         if agenda and (due is None or agenda[0][0] < due):
@@ -120,7 +120,7 @@ class Host:
             self.collect(now)
 
     def collect(self, now: Time) -> None:
-        """Hand completions to their applications until there are no more."""
+        """Pass all completions to their applications."""
         cq, handlers = self.cq, self._handlers
         while len(cq):
             for wc in cq.poll(256):
@@ -130,7 +130,7 @@ class Host:
 
 
 class Choice(Generic[Value]):
-    """What each message of a flow gets: values in turn, or drawn with weights."""
+    """Values for the messages of a flow: in turn, or drawn with weights."""
 
     def __init__(self, values: Sequence[Value], weights: Sequence[int] | None = None) -> None:
         self.values = values
@@ -178,13 +178,13 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A message that the application gets wrong on purpose."""
+    """A message that the application posts wrongly on purpose."""
 
     kind: str
     """`rkey`: a key that opens nothing; `bounds`: an address behind the memory;
     `lkey`: the sender's own key opens nothing."""
     message: int
-    """Its number, from 0."""
+    """Number of the message, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +192,9 @@ class Receives:
     """How the far end keeps receives posted."""
 
     posted: int
-    """How many from the start."""
+    """Receive requests posted at the start."""
     start: Time = 0
-    """When the first are posted."""
+    """When they are posted."""
     service: Time = 0
     """How long the application is busy with each message, one after the other, before it
     posts the receive again."""
@@ -215,11 +215,11 @@ class Traffic:
     start: Time
     receives: Receives
     every: Time = 0
-    """Time from one message to the next at least."""
+    """Least time between messages."""
     inline: bool = False
     mistake: Mistake | None = None
     traffic_class: int = 0
-    """Of datagrams; a connection has its own."""
+    """Traffic class of datagrams; a connection has one."""
 
     def later(self, delay: Time) -> Traffic:
         """The same, started later."""
@@ -257,20 +257,20 @@ class Contents:
 
 @dataclass(slots=True)
 class Tally:
-    """How the messages of a flow have fared."""
+    """Counts of the messages of a flow."""
 
     messages: int
-    """How many there are to be."""
+    """Messages to be posted."""
     posted: int = 0
     statuses: Counter[WCStatus] = field(default_factory=Counter)
     """Completions of sends."""
     verified: int = 0
-    """Messages of which every byte was right."""
+    """Messages in which every byte was correct."""
     verified_bytes: int = 0
     wrong: int = 0
-    """Messages with a byte, length or immediate that was not right."""
+    """Messages with a wrong byte, length or immediate."""
     receive_errors: Counter[WCStatus] = field(default_factory=Counter)
-    """Completions of receives in error, but for those flushed."""
+    """Receives completed in error, except those flushed."""
     started: Time | None = None
     """When the first message was posted."""
     ended: Time = 0
@@ -278,7 +278,7 @@ class Tally:
 
     @property
     def success(self) -> int:
-        """Sends that completed well."""
+        """Sends completed with success."""
         return self.statuses[WCStatus.SUCCESS]
 
     @property
@@ -288,13 +288,13 @@ class Tally:
 
     @property
     def unfinished(self) -> int:
-        """Messages of which nobody knows how they ended; those that a failed connection
-        never posted are not among them."""
+        """Messages without a known result; those that a failed connection never posted do
+        not count."""
         done = self.statuses.total()
         return (self.posted if self.failed else self.messages) - done
 
     def take_in(self, size: int, is_right: bool, now: Time) -> None:
-        """A message has been compared."""
+        """Count a message that was compared."""
         self.ended = now
         if is_right:
             self.verified += 1
@@ -304,13 +304,13 @@ class Tally:
 
 
 class Message(NamedTuple):
-    """A message under way."""
+    """An outstanding message."""
 
     number: int
     opcode: WROpcode
     size: int
     place: int
-    """Where its data begins in the contents; of an atomic, the number it must find."""
+    """Where its data begins in the contents; for an atomic, the expected original value."""
 
 
 class Flow:
@@ -327,7 +327,7 @@ class Flow:
         peer: QueuePair,
         seed: int,
     ) -> None:
-        """number: tells the flows of a run apart; their data and draws differ."""
+        """number: of the flow in the run; data and random draws depend on it."""
         self.number = number
         self.traffic = traffic
         self.qp = qp
@@ -345,7 +345,7 @@ class Flow:
         self._remote = _register(peer.pd, size)
         self._counter = _register(peer.pd, 8)
         self._expected_count = 0
-        """What the counter of atomics is once all that is posted has been executed."""
+        """Value of the atomics counter after all posted operations."""
         self._under_way: deque[Message] = deque()
         self._receiving: Receiving | None = None
         if any(opcode in CONSUMING for opcode in traffic.opcodes.values):
@@ -353,21 +353,21 @@ class Flow:
         sender.at(traffic.start, self._post)
 
     def expects(self, message: Message) -> bool:
-        """Whether what a WRITE with immediate has left in the peer's memory is right."""
+        """Whether the peer's memory holds the data of a WRITE with immediate."""
         return self._holds(self._remote, message)
 
     def data(self, message: Message) -> bytes:
-        """What a message carries."""
+        """The data of a message."""
         return self._contents.data[message.place : message.place + message.size]
 
     def finish(self) -> None:
-        """At the end of a run: look at what only then is certain."""
+        """Check what is certain only at the end of a run."""
         tally = self.tally
         if tally.success == tally.posted and self._counter.load64(0) != self._expected_count:
             tally.wrong += 1
 
     def _post(self, now: Time) -> None:
-        """Post messages as far as count, window, pace and send queue let it."""
+        """Post messages up to the limits of count, window, pace and send queue."""
         tally, traffic = self.tally, self.traffic
         if tally.started is None:
             tally.started = now
@@ -455,7 +455,7 @@ class Flow:
             wr.sg_list = [SGE(sge.addr, sge.length, sge.lkey ^ 0xFF) for sge in wr.sg_list]
 
     def _sent(self, wc: WC, now: Time) -> None:
-        """A send has completed: they do in order."""
+        """Handle the completion of a send; sends complete in order."""
         tally = self.tally
         message = self._under_way.popleft()
         tally.statuses[wc.status] += 1
@@ -536,9 +536,9 @@ class Receiving:
             self._host.at(self._busy_until, self._post)
 
     def _find(self, wc: WC) -> Message | None:
-        """The message that has come: the next one, or on an unreliable service any.
+        """The received message: the next one, or on an unreliable service any.
 
-        There messages may be lost, and come twice or out of order if the network has it so.
+        An unreliable service may lose, duplicate and reorder messages.
         """
         expected = self.expected
         if self._is_reliable:
@@ -573,7 +573,7 @@ def _register(pd: ProtectionDomain, size: int) -> MemoryRegion:
 
 
 def _slot(size: int) -> int:
-    """Room for a message: multiples of eight, so that atomics are aligned."""
+    """Bytes of a message slot: a multiple of eight, so that atomics are aligned."""
     return max(-(-size // 8) * 8, 8)
 
 
@@ -586,4 +586,4 @@ _COPIED = frozenset(
         *(WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM),
     }
 )
-"""What can be inline."""
+"""Operations whose data can be inline."""
