@@ -1,7 +1,7 @@
-"""The emulator under pyverbs' names: modules, classes, arguments and errors.
+"""The emulator with pyverbs' modules, classes, arguments and errors.
 
-`ibwire.verbs.qp.QP` is `pyverbs.qp.QP` and so on, on virtual devices whose time passes
-while a script polls. `install_as_pyverbs` makes scripts that import pyverbs run here.
+`ibwire.verbs.qp.QP` corresponds to `pyverbs.qp.QP`, and so on, on emulated devices whose virtual
+time advances while a script polls. `install_as_pyverbs` runs scripts that import pyverbs.
 """
 
 from __future__ import annotations

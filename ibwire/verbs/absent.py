@@ -1,8 +1,8 @@
-"""Modules of pyverbs for what this network has not, so that scripts that import them run.
+"""Placeholders for the modules of pyverbs that have no emulated counterpart.
 
-Connection manager, work queues, flow steering, vendors' extensions: every name can be
-imported, subclassed and asked for with `isinstance`. What is called raises EOPNOTSUPP,
-which is how scripts learn from a real device that it lacks something.
+Scripts can import every name of the connection manager, work queues, flow steering and the
+vendors' extensions, subclass it and use it with `isinstance`. Calling one raises EOPNOTSUPP, as
+a real device without the feature does.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from ibwire.verbs.pyverbs_error import PyverbsRDMAError
 
 class _Kind(type):
     def __getattr__(cls, name: str) -> int:
-        # Scripts name constants of vendors' enumerations in default arguments and tables.
+        # Scripts use constants of vendors' enumerations in default arguments and tables.
         if name.isupper():
             return 0
         raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
 
 
 class Absent(PyverbsCM, metaclass=_Kind):
-    """Something that does not exist here; as an enumeration its constants are 0."""
+    """A class without an emulated counterpart; its upper-case attributes are 0."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise PyverbsRDMAError(
-            f"{type(self).__name__} does not exist in a virtual network", errno.EOPNOTSUPP
+            f"{type(self).__name__} is not supported by emulated devices", errno.EOPNOTSUPP
         )
 
 
 class AbsentModule(ModuleType):
-    """A module any name of which is a subclass of `Absent`."""
+    """A module whose every name is a subclass of `Absent`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -63,4 +63,4 @@ ABSENT = (
     "providers.efa.efa_enums", "providers.efa.efadv", "providers.efa.libefa",
     *(f"providers.mlx5.{name}" for name in _MLX5),
 )  # fmt: skip
-"""Their names below `pyverbs`. Source: rdma-core, the directory `pyverbs`."""
+"""Module names below `pyverbs` (source: rdma-core, directory `pyverbs`)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ibwire.rc.attributes import AddressVector
-from ibwire.verbs.base import PyverbsCM, PyverbsObject, refused, table
+from ibwire.verbs.base import PyverbsCM, PyverbsObject, pyverbs_errors, table
 from ibwire.verbs.fields import Structure, Unsigned
 from ibwire.verbs.libibverbs_enums import ibv_wc_flags
 from ibwire.verbs.pyverbs_error import PyverbsUserError
@@ -36,7 +36,7 @@ class GID(PyverbsObject):
 
 
 class _GIDText:
-    """An attribute that holds a GID and shows and takes it as text."""
+    """An attribute that stores a GID and is read and set as text."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.slot = f"{name}_number"
@@ -49,7 +49,7 @@ class _GIDText:
 
 
 class GRH(Structure):
-    """A global route header as it stands before a datagram."""
+    """A global route header as received before a datagram."""
 
     dgid = _GIDText()
     sgid = _GIDText()
@@ -86,7 +86,7 @@ class GRH(Structure):
 
 
 class GlobalRoute(Structure):
-    """What goes into the network header: `ibv_global_route`."""
+    """Fields of the network header: `ibv_global_route`."""
 
     dgid = _GIDText()
     flow_label = Unsigned(32)
@@ -149,7 +149,7 @@ class AHAttr(Structure):
         self._route = GlobalRoute() if gr is None or not is_global else gr.copy()
 
     def copy(self) -> AHAttr:
-        """One with the same fields and a route of its own."""
+        """A copy with its own route."""
         twin = super().copy()
         twin._route = self._route.copy()
         return twin
@@ -175,7 +175,7 @@ class AHAttr(Structure):
 
     @property
     def sgid_index(self) -> int | None:
-        """Which of the port's GIDs is the source."""
+        """Index of the source GID in the port's table."""
         return self._route.sgid_index if self.is_global else None
 
     @sgid_index.setter
@@ -184,7 +184,7 @@ class AHAttr(Structure):
 
     @property
     def hop_limit(self) -> int | None:
-        """Routers that a packet may pass."""
+        """Maximum number of routers on the way."""
         return self._route.hop_limit if self.is_global else None
 
     @hop_limit.setter
@@ -201,7 +201,7 @@ class AHAttr(Structure):
         self._route.traffic_class = val
 
     def vector(self) -> AddressVector:
-        """The path as the device takes it."""
+        """The path as a device attribute."""
         return AddressVector(
             dgid=self._route.dgid_number,
             sgid_index=self._route.sgid_index,
@@ -217,7 +217,7 @@ class AHAttr(Structure):
 
     @classmethod
     def from_vector(cls, vector: AddressVector) -> AHAttr:
-        """A path that a device told of."""
+        """A path reported by a device."""
         attr = cls(
             dlid=vector.dlid,
             sl=vector.sl,
@@ -254,8 +254,8 @@ class AHAttr(Structure):
 class AH(PyverbsCM):
     """An address handle, for datagrams.
 
-    Either `attr`, an `AHAttr`; or `wc`, `grh` and `port_num`: the way back from a
-    received datagram, whose first forty bytes stand at the address `grh`.
+    Made from `attr`, an `AHAttr`, or from `wc`, `grh` and `port_num`: the return path of a
+    received datagram, whose first 40 bytes are at the address `grh`.
     """
 
     closing_rank = 1
@@ -267,7 +267,7 @@ class AH(PyverbsCM):
             if not isinstance(attr, AHAttr):
                 raise PyverbsUserError("AH needs attr=AHAttr(...), or wc=, grh= and port_num=")
         else:
-            attr = _way_back(pd, kwargs)
+            attr = _return_path(pd, kwargs)
         with pd.context.verb("Failed to create AH"):
             pd.context.check_path(attr.vector())
             pd.pd.attach()
@@ -277,14 +277,14 @@ class AH(PyverbsCM):
         pd.add_ref(self)
 
     def close(self) -> None:
-        """Destroy the handle; work requests that were posted with it go on."""
+        """Destroy the handle; posted work requests that use it continue."""
         if self.vector is not None:
             self.vector = None
             self._domain.detach()
             self.pd = None
 
 
-def _way_back(pd: PD, given: dict[str, object]) -> AHAttr:
+def _return_path(pd: PD, given: dict[str, object]) -> AHAttr:
     """The path to the sender of a datagram (`ibv_init_ah_from_wc`)."""
     from ibwire.verbs.cq import WC
 
@@ -293,7 +293,7 @@ def _way_back(pd: PD, given: dict[str, object]) -> AHAttr:
         raise PyverbsUserError("AH needs wc=WC, grh=address and port_num=number")
     attr = AHAttr(dlid=wc.slid, sl=wc.sl, src_path_bits=wc.dlid_path_bits, port_num=port_num)
     if wc.wc_flags & ibv_wc_flags.IBV_WC_GRH:
-        with refused("Failed to create AH"):
+        with pyverbs_errors("Failed to create AH"):
             header = bytes(pd.context.network.memory.at(grh, 40))
-            attr = AHAttr.from_vector(pd.context.path_back(header, attr.vector()))
+            attr = AHAttr.from_vector(pd.context.return_path(header, attr.vector()))
     return attr

@@ -1,7 +1,7 @@
-"""What every object of the verbs face has: a logger, closing, and children that close with it.
+"""Base classes of the verbs interface: a logger, `close`, and children that close with a parent.
 
-A parent knows its children weakly. Closing it closes them first, users before what
-they use; dropping the last reference to an object closes it, too.
+A parent holds weak references to its children. Closing it closes them first, and users before
+the objects that they use; dropping the last reference to an object closes it too.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ibwire.verbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
 
 def inc_rkey(rkey: int) -> int:
-    """The key that a type 2 window is bound with next: its low byte one up (`ibv_inc_rkey`)."""
+    """The next key of a type 2 window: the low byte incremented (`ibv_inc_rkey`)."""
     return rkey & 0xFFFFFF00 | (rkey + 1) & 0xFF
 
 
 def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
-    """A `PyverbsRDMAError` without an errno: this network has no global one."""
+    """A `PyverbsRDMAError` without an errno: the emulation has no global errno."""
     return PyverbsRDMAError(msg)
 
 
 @contextmanager
-def refused(msg: str) -> Iterator[None]:
-    """Turn the errors of a device into pyverbs', with what was tried."""
+def pyverbs_errors(msg: str) -> Iterator[None]:
+    """Raise pyverbs errors in place of a device's, with the failed operation as the message."""
     try:
         yield
     except PyverbsError:
@@ -40,7 +40,7 @@ def refused(msg: str) -> Iterator[None]:
 
 
 class PyverbsObject:
-    """Anything of the verbs face."""
+    """Base of every object of the verbs interface."""
 
     @property
     def logger(self) -> logging.Logger:
@@ -72,17 +72,17 @@ class PyverbsCM(PyverbsObject):
         self.close()
 
     def __del__(self) -> None:
-        # Objects that refer to each other in a circle come here in any order, parents
-        # before children too; then the parent is busy, and goes with its last child.
+        # The garbage collector finalises a reference cycle in any order, parents before
+        # children too; then the parent is busy and is closed with its last child.
         with suppress(PyverbsError):
             self.close()
 
     def close(self) -> None:
-        """Nothing: not every object holds something of a device."""
+        """Do nothing: not every object holds a resource of a device."""
 
 
 class Children:
-    """The open objects that hang on a parent, in the order they came."""
+    """The open children of a parent, in creation order."""
 
     __slots__ = ("_members", "_serials")
 
@@ -91,17 +91,17 @@ class Children:
         self._members: weakref.WeakValueDictionary[int, PyverbsCM] = weakref.WeakValueDictionary()
 
     def add(self, child: PyverbsCM) -> None:
-        """Have a child closed with the parent."""
+        """Register a child to be closed with the parent."""
         self._members[next(self._serials)] = child
 
     def remove(self, child: PyverbsCM) -> None:
-        """Let a child go."""
+        """Unregister a child."""
         for serial, member in list(self._members.items()):
             if member is child:
                 del self._members[serial]
 
     def close(self) -> None:
-        """Close all of them, by rank and newest first."""
+        """Close all children, by rank and newest first."""
         members = sorted(self._members.items(), key=lambda m: (m[1].closing_rank, -m[0]))
         self._members.clear()
         for _, member in members:

@@ -1,6 +1,6 @@
 """Completion queues, completions and completion channels, with pyverbs' names.
 
-Polling an empty queue lets virtual time pass: see `ibwire.verbs.network`.
+Polling an empty queue advances virtual time: see `ibwire.verbs.network`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CompChannel(PyverbsCM):
-    """Where CQs report that have been asked to by `req_notify`."""
+    """A completion channel, which receives the events that CQs request with `req_notify`."""
 
     closing_rank = 5
     cc: CompletionChannel | None = None
@@ -44,26 +44,26 @@ class CompChannel(PyverbsCM):
 
     @property
     def fd(self) -> int:
-        """There is no file behind a channel here: EOPNOTSUPP."""
+        """Not supported, an emulated channel has no file: EOPNOTSUPP."""
         raise PyverbsRDMAError(
-            "A virtual completion channel has no file descriptor", errno.EOPNOTSUPP
+            "An emulated completion channel has no file descriptor", errno.EOPNOTSUPP
         )
 
     def add_ref(self, obj: PyverbsCM) -> None:
-        """Have a CQ closed with the channel."""
+        """Register a CQ to be closed with the channel."""
         self._children.add(obj)
 
     def get_cq_event(self, expected_cq: CQ | CQEX) -> None:
-        """Let time pass until a CQ reports, which is to be the expected one.
+        """Advance time until the expected CQ has an event.
 
-        Raises EAGAIN when nothing can happen any more that would cause a report.
+        Raises EAGAIN if no scheduled event can cause one.
         """
         channel = self.cc
         if channel is None:
             raise PyverbsUserError("The completion channel is closed")
         if not self.context.network.wait(lambda: bool(channel.events)):
             raise PyverbsRDMAError(
-                "Failed to get CQ event: nothing is left that could complete", errno.EAGAIN
+                "Failed to get CQ event: no scheduled event can cause a completion", errno.EAGAIN
             )
         cq = channel.poll_event()
         if cq is not expected_cq.cq:
@@ -71,7 +71,7 @@ class CompChannel(PyverbsCM):
         expected_cq.num_events += 1
 
     def close(self) -> None:
-        """Close the CQs that report here, then the channel."""
+        """Close the CQs of the channel, then the channel."""
         if self.cc is not None:
             self._children.close()
             with self.context.closing("Failed to destroy a completion channel"):
@@ -80,7 +80,7 @@ class CompChannel(PyverbsCM):
 
 
 class _Queue(PyverbsCM):
-    """What both kinds of completion queues have."""
+    """Base of both kinds of completion queues."""
 
     closing_rank: ClassVar[int] = 4
     cq: CompletionQueue | None = None
@@ -99,26 +99,26 @@ class _Queue(PyverbsCM):
         self.context = context
         self.channel = channel
         self.num_events = 0
-        """Events that are not acknowledged yet."""
+        """Number of unacknowledged events."""
         self.handle = context.new_handle()
         self._children = Children()
-        context.network.own(self.cq, context)
+        context.network.subscribe(self.cq, context)
         context.add_ref(self)
         if channel is not None:
             channel.add_ref(self)
 
     def queue(self) -> CompletionQueue:
-        """The queue of the device; raises `PyverbsUserError` after closing."""
+        """The device's queue; raises `PyverbsUserError` after closing."""
         if self.cq is None:
             raise PyverbsUserError("The CQ is closed")
         return self.cq
 
     def add_ref(self, obj: PyverbsCM) -> None:
-        """Have something closed with the queue."""
+        """Register an object to be closed with the queue."""
         self._children.add(obj)
 
     def take(self, count: int) -> list[WC]:
-        """Up to so many completions, letting time pass if there are none."""
+        """Up to `count` completions, advancing time if there are none."""
         cq = self.queue()
         network = self.context.network
         if not len(cq):
@@ -127,12 +127,12 @@ class _Queue(PyverbsCM):
             return [WC.from_device(wc) for wc in cq.poll(count)]
 
     def forget(self, qp_num: int) -> None:
-        """Drop the completions of a queue pair that is reset or destroyed, if the profile does."""
+        """Drop the completions of a reset or destroyed queue pair, if the profile does so."""
         if self.context.device.profile.reset_discards_completions:
             self.queue().discard(qp_num)
 
     def req_notify(self, solicited_only: bool = False) -> None:
-        """Ask for an event at the next completion, or the next solicited one."""
+        """Request an event for the next completion, or the next solicited one."""
         with self.context.verb("Request notify CQ failed"):
             self.queue().arm(bool(solicited_only))
 
@@ -142,20 +142,20 @@ class _Queue(PyverbsCM):
 
     @property
     def comp_channel(self) -> CompChannel | None:
-        """Where the queue reports."""
+        """The completion channel of the queue."""
         return self.channel
 
     @property
     def cqe(self) -> int:
-        """How many completions fit."""
+        """Capacity in completions."""
         return self.queue().cqe
 
     def close(self) -> None:
-        """Close what completes here, then the queue."""
+        """Close the queue pairs and SRQs of the queue, then the queue."""
         if self.cq is not None:
             self._children.close()
             with self.context.closing("Failed to close CQ"):
-                self.context.network.disown(self.cq)
+                self.context.network.unsubscribe(self.cq)
                 self.cq.close()
             self.cq = None
             self.channel = None
@@ -179,14 +179,14 @@ class CQ(_Queue):
         self.cq_context = cq_context
 
     def resize(self, cqe: int) -> None:
-        """Change how many completions fit."""
+        """Change the capacity."""
         with self.context.verb("Failed to resize CQ"):
             if cqe > self.context.device.limits.max_cqe:
                 raise VerbsError(errno.EINVAL, f"{cqe} completions")
             self.queue().resize(cqe)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
-        """How many completions there are, up to `num_entries`, and these."""
+        """The number of polled completions, at most `num_entries`, and the completions."""
         wcs = self.take(num_entries) if num_entries > 0 else []
         return len(wcs), wcs
 
@@ -229,23 +229,23 @@ class CqInitAttrEx(Structure):
 
 
 class PollCqAttr(Structure):
-    """Attributes of a poll, of which there are none."""
+    """Attributes of a poll; it has none."""
 
     comp_mask = Unsigned(32)
 
 
 class WcTmInfo(Structure):
-    """What tag matching tells of a message."""
+    """Tag matching information of a message."""
 
     tag = Unsigned(64)
     priv = Unsigned(32)
 
 
 class CQEX(_Queue):
-    """An extended completion queue: completions are looked at one after the other in place.
+    """An extended completion queue, whose completions are read one after the other in place.
 
-    `status` and `wr_id` and what `read_*` returns are those of the newest completion
-    that `start_poll` or `poll_next` has found.
+    `status`, `wr_id` and the `read_*` functions are about the completion that `start_poll` or
+    `poll_next` found last.
     """
 
     def __init__(self, context: Context, init_attr: CqInitAttrEx | None = None) -> None:
@@ -260,11 +260,11 @@ class CQEX(_Queue):
         self._wc: WC | None = None
 
     def start_poll(self, attr: PollCqAttr | None) -> int:
-        """0 if there is a completion, else ENOENT."""
+        """Begin a poll: Begin a poll: 0 if there is a completion, else ENOENT."""
         return self.poll_next()
 
     def poll_next(self) -> int:
-        """0 if there is another completion, else ENOENT."""
+        """Read the next completion: 0 if there is one, else ENOENT."""
         found = self.take(1)
         if not found:
             return errno.ENOENT
@@ -281,7 +281,7 @@ class CQEX(_Queue):
 
     @property
     def status(self) -> int:
-        """How the work request ended."""
+        """Completion status."""
         return self._newest().status
 
     @status.setter
@@ -290,7 +290,7 @@ class CQEX(_Queue):
 
     @property
     def wr_id(self) -> int:
-        """Which work request ended."""
+        """ID of the completed work request."""
         return self._newest().wr_id
 
     @wr_id.setter
@@ -298,31 +298,31 @@ class CQEX(_Queue):
         self._newest().wr_id = val
 
     def read_opcode(self) -> int:
-        """What has completed."""
+        """Completion opcode."""
         return self._newest().opcode
 
     def read_vendor_err(self) -> int:
-        """The device's own error code."""
+        """Vendor error code."""
         return self._newest().vendor_err
 
     def read_byte_len(self) -> int:
-        """Bytes that came."""
+        """Number of received bytes."""
         return self._newest().byte_len
 
     def read_imm_data(self) -> int:
-        """Immediate data as it stands in memory, in network order."""
+        """Immediate data as stored in memory, in network order."""
         return self._newest().imm_data
 
     def read_qp_num(self) -> int:
-        """The queue pair."""
+        """Queue pair number."""
         return self._newest().qp_num
 
     def read_src_qp(self) -> int:
-        """The peer's queue pair."""
+        """Queue pair number of the peer."""
         return self._newest().src_qp
 
     def read_wc_flags(self) -> int:
-        """Which of the other fields count."""
+        """Flags that say which other fields are valid."""
         return self._newest().wc_flags
 
     def read_slid(self) -> int:
@@ -334,32 +334,32 @@ class CQEX(_Queue):
         return self._newest().sl
 
     def read_dlid_path_bits(self) -> int:
-        """Low bits of the LID that the message came to."""
+        """Low bits of the destination LID."""
         return self._newest().dlid_path_bits
 
     def read_timestamp(self) -> int:
-        """No CQ here has timestamps: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise _unsupported("a timestamp")
 
     def read_completion_wallclock_ns(self) -> int:
-        """No CQ here has timestamps: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise _unsupported("a timestamp")
 
     def read_cvlan(self) -> int:
-        """No CQ here has VLAN tags: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise _unsupported("a VLAN tag")
 
     def read_flow_tag(self) -> int:
-        """No CQ here has flow tags: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise _unsupported("a flow tag")
 
     def read_tm_info(self) -> WcTmInfo:
-        """No CQ here matches tags: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise _unsupported("a matched tag")
 
 
 class WC(Structure):
-    """A work completion. `imm_data` is the word as it stands in memory, or the invalidated key."""
+    """A work completion. `imm_data` is the word as stored in memory, or the invalidated key."""
 
     wr_id = Unsigned(64)
     status = Unsigned(32)
@@ -407,8 +407,8 @@ class WC(Structure):
 
     @classmethod
     def from_device(cls, wc: work.WC) -> WC:
-        """A completion that a device gave."""
-        # An invalidated key is no word of the wire, whichever flag tells of it.
+        """A completion of a device."""
+        # An invalidated key is a number in host order, whichever flag marks it.
         with_word = wc.wc_flags & ibv_wc_flags.IBV_WC_WITH_IMM
         return cls(
             wr_id=wc.wr_id,
@@ -449,12 +449,12 @@ def cqe_status_to_str(status: int) -> str:
 
 
 def cqe_opcode_to_str(opcode: int) -> str:
-    """Name of what has completed."""
+    """Name of a completion opcode."""
     return name_of({o.value: _words(o.name) for o in work.WCOpcode}, opcode)
 
 
 def flags_to_str(flags: int, dictionary: Mapping[int, str]) -> str:
-    """The names of the flags that are set."""
+    """Names of the set flags."""
     return names_of(dictionary, flags)
 
 
@@ -464,7 +464,7 @@ def cqe_flags_to_str(flags: int) -> str:
 
 
 def create_wc_flags_to_str(flags: int) -> str:
-    """Names of what an extended CQ reports."""
+    """Names of the fields that an extended CQ reports."""
     return names_of({f.value: str(f.name) for f in ibv_create_cq_wc_flags}, flags)
 
 

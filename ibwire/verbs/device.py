@@ -19,7 +19,7 @@ from ibwire.rc.path import V4_MAPPED
 from ibwire.rc.sizes import MAX_MESSAGE
 from ibwire.rc.xrc import XRCDomain
 from ibwire.verbs.addr import GID
-from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, refused
+from ibwire.verbs.base import Children, PyverbsCM, PyverbsObject, pyverbs_errors
 from ibwire.verbs.device_attributes import (
     AsyncEvent,
     CQModerationCaps,
@@ -110,14 +110,14 @@ __all__ = [
 ]
 
 COMP_VECTORS = 4
-"""Completion vectors of a context; they make no difference."""
+"""Completion vectors of a context; they have no effect."""
 
 GID_TABLE = 16
-"""Rows of a GID table, of which the first hold the device's GIDs."""
+"""Entries of a GID table; the first ones are the device's GIDs."""
 
 
 class Device(PyverbsObject):
-    """A row of the list of devices."""
+    """An entry of the device list."""
 
     def __init__(
         self, name: bytes, guid: int, node_type: int, transport_type: int, index: int
@@ -156,10 +156,10 @@ def rdma_get_devices() -> list[Device]:
 
 
 class Context(PyverbsCM):
-    """An opened device of the network that is current at that moment.
+    """An opened device of the network that is current when it is opened.
 
-    name: the device's. Opening by a connection manager's id, a command descriptor or
-    a vendor's attributes is EOPNOTSUPP.
+    name: of the device. Opening by a connection manager's ID, a command descriptor or
+    vendor attributes raises EOPNOTSUPP.
     """
 
     _open = False
@@ -182,11 +182,11 @@ class Context(PyverbsCM):
         self._events: deque[rc.AsyncEvent] = deque()
         self._children = Children()
         self._handles = count(1)
-        self.network.join(name, self)
+        self.network.subscribe_to_device(name, self)
 
     @property
     def context(self) -> Adapter:
-        """The device, where pyverbs has an address."""
+        """The device; in pyverbs this is an address."""
         return self.device
 
     @property
@@ -196,12 +196,12 @@ class Context(PyverbsCM):
 
     @property
     def cmd_fd(self) -> int:
-        """There is no file behind a virtual device: EOPNOTSUPP."""
-        raise PyverbsRDMAError("A virtual device has no file descriptor", errno.EOPNOTSUPP)
+        """Not supported, an emulated device has no file: EOPNOTSUPP."""
+        raise PyverbsRDMAError("An emulated device has no file descriptor", errno.EOPNOTSUPP)
 
     @contextmanager
     def verb(self, failure: str) -> Iterator[None]:
-        """What every verb of the context does: wait for its turn, report errors as pyverbs'."""
+        """Context manager of every verb: takes the lock and converts errors to pyverbs'."""
         if not self._open:
             raise PyverbsUserError(f"{failure}: the Context is closed")
         with self.closing(failure):
@@ -209,26 +209,26 @@ class Context(PyverbsCM):
 
     @contextmanager
     def closing(self, failure: str) -> Iterator[None]:
-        """As `verb`, for what may come after the end of the context: giving things back."""
-        with self.network.lock, refused(failure):
+        """As `verb`, for the release of resources, which may follow the end of the context."""
+        with self.network.lock, pyverbs_errors(failure):
             yield
 
     def new_handle(self) -> int:
-        """The next number of an object of the context."""
+        """The handle number of a new object of the context."""
         return next(self._handles)
 
     def add_ref(self, obj: PyverbsCM) -> None:
-        """Have something closed with the context."""
+        """Register an object to be closed with the context."""
         self._children.add(obj)
 
     def close(self) -> None:
-        """Close everything that was made with the context."""
+        """Close every object of the context."""
         if self._open:
             self._children.close()
             self._open = False
 
     def query_device(self) -> DeviceAttr:
-        """What the device has room for."""
+        """Limits of the device."""
         limits = self.device.limits
         guid = be64toh(_guid(self.device))
         return DeviceAttr(
@@ -261,18 +261,18 @@ class Context(PyverbsCM):
         )
 
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
-        """What the device has room for, and what else it can do: nothing."""
+        """Limits of the device and its optional features; it has none."""
         attr = self.query_device()
         return DeviceAttrEx(
             orig_attr=attr, device_cap_flags_ex=attr.device_cap_flags, phys_port_cnt_ex=1
         )
 
     def query_comp_cntr_caps(self) -> NoReturn:
-        """There are no completion counters: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("Failed to query comp_cntr caps", errno.EOPNOTSUPP)
 
     def query_port(self, port_num: int) -> PortAttr:
-        """What a port is like."""
+        """Attributes of a port."""
         failure = f"Failed to query port {port_num}"
         with self.verb(failure):
             self._check_port(port_num)
@@ -294,13 +294,13 @@ class Context(PyverbsCM):
         )
 
     def query_port_speed(self, port_num: int) -> int:
-        """The rate of the port's line in units of 100 Mb/s."""
+        """Link rate of the port in units of 100 Mb/s."""
         with self.verb(f"Failed to query port speed for port {port_num}"):
             self._check_port(port_num)
         return self.network.rate_bps // 100_000_000
 
     def query_pkey(self, port_num: int, index: int) -> int:
-        """A partition key as it stands in memory, in network order."""
+        """A partition key as stored in memory, in network order."""
         with self.verb(f"Failed to query pkey {index} of port {port_num}"):
             self._check_port(port_num)
             if not 0 <= index < len(self.device.pkeys):
@@ -308,7 +308,7 @@ class Context(PyverbsCM):
         return _swapped16(self.device.pkeys[index])
 
     def get_pkey_index(self, port_num: int, pkey: int) -> int:
-        """Where a partition key, given in network order, stands in the table."""
+        """Table index of a partition key given in network order."""
         with self.verb(f"Failed to get pkey index of pkey = {pkey} of port {port_num}"):
             self._check_port(port_num)
             if not 0 <= pkey < 1 << 16 or _swapped16(pkey) not in self.device.pkeys:
@@ -316,14 +316,14 @@ class Context(PyverbsCM):
         return self.device.pkeys.index(_swapped16(pkey))
 
     def query_gid(self, port_num: int, index: int) -> GID:
-        """A row of the GID table; an empty one is zero."""
+        """An entry of the GID table; an empty one is zero."""
         with self.verb(f"Failed to query gid {index} of port {port_num}"):
             gid = GID()
             gid.number = self._gid(port_num, index)
         return gid
 
     def query_gid_type(self, port_num: int, index: int) -> ibv_gid_type_sysfs:
-        """Whether a GID is for RoCEv2."""
+        """The GID type as sysfs has it: whether the GID is for RoCEv2."""
         with self.verb(f"Failed to query gid type of port {port_num} and gid index {index}"):
             self._gid(port_num, index)
         if self.device.link == "rocev2":
@@ -331,13 +331,13 @@ class Context(PyverbsCM):
         return ibv_gid_type_sysfs.IBV_GID_TYPE_SYSFS_IB_ROCE_V1
 
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
-        """A row of the GID table; an empty one is ENODATA."""
+        """An entry of the GID table; ENODATA for an empty one."""
         with self.verb(f"Failed to query gid table of port {port_num} in index {gid_index}"):
             if flags:
                 raise VerbsError(errno.EOPNOTSUPP, f"flags {flags:#x}")
             number = self._gid(port_num, gid_index)
             if not number:
-                raise VerbsError(errno.ENODATA, "the row is empty")
+                raise VerbsError(errno.ENODATA, "the entry is empty")
         return GIDEntry(
             be64toh(number >> 64),
             be64toh(number & (1 << 64) - 1),
@@ -347,7 +347,7 @@ class Context(PyverbsCM):
         )
 
     def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
-        """All rows that are not empty; the errno of a failure is negative, as in pyverbs."""
+        """All used entries; the errno of a failure is negative, as in pyverbs."""
         rows = [index for index, gid in enumerate(self.device.gids) if gid]
         if flags or max_entries < len(rows):
             raise PyverbsRDMAError("Failed to query gid tables of the device", -errno.EINVAL)
@@ -361,9 +361,9 @@ class Context(PyverbsCM):
         return now // S, now % S // NS
 
     def get_async_event(self) -> AsyncEvent:
-        """Let time pass until something happens to an object of the context.
+        """Advance time until an asynchronous event of the context.
 
-        Raises EAGAIN when nothing can happen any more.
+        Raises EAGAIN if no scheduled event can cause one.
         """
 
         def arrived() -> bool:
@@ -372,28 +372,27 @@ class Context(PyverbsCM):
 
         if not self._open or not self.network.wait(arrived):
             raise PyverbsRDMAError(
-                "Failed to get async event: nothing is left that could happen", errno.EAGAIN
+                "Failed to get async event: no scheduled event can cause one", errno.EAGAIN
             )
         return AsyncEvent(int(self._events.popleft().event_type))
 
     def deliver(self, event: rc.AsyncEvent) -> None:
-        """Take an event of the device."""
+        """Queue an event of the device."""
         self._events.append(event)
 
     def check_path(self, path: rc.AddressVector) -> None:
-        """Raise `VerbsError` EINVAL for a path that does not leave from this device."""
+        """Raise `VerbsError` EINVAL for a path that does not start at this device."""
         self._check_port(path.port_num)
         if self.device.link != "ib" and not path.is_global:
             raise VerbsError(errno.EINVAL, "RoCE needs a global route")
         if path.is_global and not self._gid(1, path.sgid_index):
             raise VerbsError(errno.EINVAL, f"no GID {path.sgid_index}")
 
-    def path_back(self, header: bytes, path: rc.AddressVector) -> rc.AddressVector:
-        """The way to the sender of a datagram, from the 40 bytes before it.
+    def return_path(self, header: bytes, path: rc.AddressVector) -> rc.AddressVector:
+        """The path to the sender of a datagram, read from the 40 bytes before it.
 
-        They are a GRH or an IPv6 header, or twenty bytes and an IPv4 header (IBA annex
-        A17.4.5.2). Raises `VerbsError` EINVAL for anything else. Source: rdma-core
-        `ibv_init_ah_from_wc`.
+        They are a GRH, an IPv6 header, or 20 bytes and an IPv4 header (IBA annex A17.4.5.2).
+        Raises `VerbsError` EINVAL for anything else. Source: rdma-core `ibv_init_ah_from_wc`.
         """
         if header[0] >> 4 == 6:
             word = int.from_bytes(header[:4])
@@ -418,7 +417,7 @@ class Context(PyverbsCM):
         )
 
     def open_xrc_domain(self, file: tuple[int, int] | None, oflags: int) -> XRCDomain:
-        """The XRC domain of a file, or one alone; raises `VerbsError` as Linux does.
+        """The XRC domain of a file, or a private one; raises `VerbsError` as Linux does.
 
         Source: `ib_uverbs_open_xrcd`.
         """
@@ -436,7 +435,7 @@ class Context(PyverbsCM):
         return domain
 
     def close_xrc_domain(self, file: tuple[int, int] | None, domain: XRCDomain) -> None:
-        """Give a domain back; the last user of a file's domain ends it."""
+        """Release a domain; the last user of a file's domain destroys it."""
         if file is not None:
             domains = self.network.xrc_domains
             users = domains[self.name, file][1] - 1
@@ -481,7 +480,7 @@ class AllocDmAttr(Structure):
 
 
 class DM(PyverbsCM):
-    """Device memory, of which no device here has any."""
+    """Device memory; not supported: EOPNOTSUPP."""
 
     def __init__(
         self, context: Context, dm_attr: AllocDmAttr | None = None, **kwargs: object
@@ -497,7 +496,7 @@ class FdArr(PyverbsObject):
         self.count = count
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 def _guid(device: Adapter) -> int:
@@ -511,7 +510,7 @@ def _swapped16(value: int) -> int:
 
 
 _VENDOR_ID = 0xFFFFFF
-"""As rxe, which has no vendor either (Linux `rxe_param.h`)."""
+"""As in rxe (Linux `rxe_param.h`)."""
 
 _UNLIMITED = (1 << 31) - 1
 

@@ -1,4 +1,4 @@
-"""What devices and ports tell of themselves: the attribute classes of `pyverbs.device`."""
+"""Attributes of devices and ports: the attribute classes of `pyverbs.device`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ibwire.verbs.utils import gid_str
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Told(PyverbsObject):
-    """Attributes that are only read."""
+class _ReadOnly(PyverbsObject):
+    """Base of read-only attributes."""
 
     def __str__(self) -> str:
         return _text(self, "")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DeviceAttr(_Told):
-    """What a device has room for: `ibv_device_attr`. GUIDs are as they stand in memory."""
+class DeviceAttr(_ReadOnly):
+    """Limits of a device: `ibv_device_attr`. GUIDs are in memory order."""
 
     fw_version: str = ""
     node_guid: int = 0
@@ -63,8 +63,8 @@ class DeviceAttr(_Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ODPCaps(_Told):
-    """On-demand paging: none."""
+class ODPCaps(_ReadOnly):
+    """On-demand paging capabilities: none."""
 
     general_caps: int = 0
     rc_odp_caps: int = 0
@@ -74,8 +74,8 @@ class ODPCaps(_Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PCIAtomicCaps(_Told):
-    """Atomics towards the host: none."""
+class PCIAtomicCaps(_ReadOnly):
+    """PCI atomics capabilities: none."""
 
     fetch_add: int = 0
     swap: int = 0
@@ -83,16 +83,16 @@ class PCIAtomicCaps(_Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TSOCaps(_Told):
-    """Segmentation offload: none."""
+class TSOCaps(_ReadOnly):
+    """Segmentation offload capabilities: none."""
 
     max_tso: int = 0
     supported_qpts: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RSSCaps(_Told):
-    """Receive side scaling: none."""
+class RSSCaps(_ReadOnly):
+    """Receive side scaling capabilities: none."""
 
     supported_qpts: int = 0
     max_rwq_indirection_tables: int = 0
@@ -102,8 +102,8 @@ class RSSCaps(_Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PacketPacingCaps(_Told):
-    """Pacing: none."""
+class PacketPacingCaps(_ReadOnly):
+    """Packet pacing capabilities: none."""
 
     qp_rate_limit_min: int = 0
     qp_rate_limit_max: int = 0
@@ -111,8 +111,8 @@ class PacketPacingCaps(_Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TMCaps(_Told):
-    """Tag matching: none."""
+class TMCaps(_ReadOnly):
+    """Tag matching capabilities: none."""
 
     max_rndv_hdr_size: int = 0
     max_num_tags: int = 0
@@ -122,16 +122,16 @@ class TMCaps(_Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CQModerationCaps(_Told):
-    """Moderation of completion events: none."""
+class CQModerationCaps(_ReadOnly):
+    """CQ moderation capabilities: none."""
 
     max_cq_count: int = 0
     max_cq_period: int = 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DeviceAttrEx(_Told):
-    """What a device has room for and what else it can do: `ibv_device_attr_ex`."""
+class DeviceAttrEx(_ReadOnly):
+    """Limits and optional features of a device: `ibv_device_attr_ex`."""
 
     orig_attr: DeviceAttr = field(default_factory=DeviceAttr)
     comp_mask: int = 0
@@ -152,8 +152,8 @@ class DeviceAttrEx(_Told):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PortAttr(_Told):
-    """What a port is like: `ibv_port_attr`."""
+class PortAttr(_ReadOnly):
+    """Attributes of a port: `ibv_port_attr`."""
 
     state: int = 0
     max_mtu: int = 0
@@ -180,11 +180,11 @@ class PortAttr(_Told):
     active_speed_ex: int = 0
 
 
-def _text(told: _Told, indent: str) -> str:
+def _text(told: _ReadOnly, indent: str) -> str:
     lines: list[str] = []
     for each in fields(told):
         name, value = each.name.replace("_", " "), getattr(told, each.name)
-        if isinstance(value, _Told):
+        if isinstance(value, _ReadOnly):
             lines += [f"{indent}{name}\n", _text(value, indent + "  ")]
         else:
             lines.append(table((name, value), indent=indent))
@@ -192,7 +192,7 @@ def _text(told: _Told, indent: str) -> str:
 
 
 class GIDEntry(PyverbsObject):
-    """A row of a GID table; the halves of the GID are as they stand in memory."""
+    """An entry of a GID table; the halves of the GID are in memory order."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class GIDEntry(PyverbsObject):
 
 
 class AsyncEvent(PyverbsObject):
-    """Something that has happened to an object of a context, or to the device."""
+    """An asynchronous event of a device or of an object of a context."""
 
     def __init__(self, event_type: int = 0) -> None:
         self.event_type = event_type

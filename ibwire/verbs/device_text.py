@@ -14,12 +14,12 @@ from ibwire.verbs.utils import be64toh, name_of
 
 
 def translate_gid_type(gid_type: int) -> str:
-    """Name of a kind of GIDs."""
+    """Name of a GID type."""
     return name_of({0: "IB", 1: "RoCEv1", 2: "RoCEv2"}, gid_type)
 
 
 def guid_format(num: int) -> str:
-    """A GUID, given as it stands in memory, in four groups."""
+    """A GUID, given in memory order, as four groups of digits."""
     digits = f"{be64toh(num):016x}"
     return ":".join(digits[i : i + 4] for i in range(0, 16, 4))
 
@@ -30,12 +30,12 @@ def guid_to_hex(node_guid: int) -> str:
 
 
 def translate_transport_type(transport_type: int) -> str:
-    """Name of a family of transports."""
+    """Name of a transport type."""
     return name_of({0: "IB", 1: "IWARP", 2: "USNIC", 3: "USNIC UDP"}, transport_type)
 
 
 def translate_node_type(node_type: int) -> str:
-    """Name of a kind of devices."""
+    """Name of a node type."""
     return name_of(
         {1: "CA", 2: "Switch", 3: "Router", 4: "RNIC", 5: "USNIC", 6: "USNIC UDP"}, node_type
     )
@@ -60,22 +60,22 @@ def translate_link_layer(ll: int) -> str:
 
 
 def translate_port_cap_flags(flags: int) -> str:
-    """Names of what a port can do."""
+    """Names of port capabilities."""
     return str_from_flags(flags, {f.value: str(f.name) for f in ibv_port_cap_flags})
 
 
 def translate_port_cap_flags2(flags: int) -> str:
-    """Names of what a port can do, second word."""
+    """Names of port capabilities, second word."""
     return str_from_flags(flags, {f.value: str(f.name) for f in ibv_port_cap_flags2})
 
 
 def translate_device_caps(flags: int) -> str:
-    """Names of what a device can do."""
+    """Names of device capabilities."""
     return str_from_flags(flags, {f.value: str(f.name) for f in ibv_device_cap_flags})
 
 
 def str_from_flags(flags: int, dictionary: Mapping[int, str]) -> str:
-    """The names of the flags that are set, a line each."""
+    """Names of the set flags, one a line."""
     return "\n  " + "".join(f"{name}\n  " for bit, name in dictionary.items() if flags & bit)
 
 
@@ -94,12 +94,12 @@ def phys_state_to_str(phys: int) -> str:
 
 
 def width_to_str(width: int) -> str:
-    """Lanes of a link."""
+    """Number of lanes of a link."""
     return _named({1: "1X", 2: "4X", 4: "8X", 8: "12X", 16: "2X"}, width, "width")
 
 
 def speed_to_str(active_speed: int, active_speed_ex: int) -> str:
-    """Speed of a lane; the second argument counts unless it is 0."""
+    """Speed of a lane; the second argument takes precedence unless it is 0."""
     return _named(_SPEEDS, active_speed_ex or active_speed, "speed")
 
 

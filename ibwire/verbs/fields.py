@@ -1,7 +1,7 @@
 """Fields of the structures of libibverbs: integers of a fixed width.
 
-A structure of the verbs face is a class with `Unsigned` attributes. A number that the
-C field could not hold is refused when it is set, not when a device reads it.
+A structure of the verbs interface is a class with `Unsigned` attributes. Setting one to a
+number that the C field cannot hold raises an error.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ibwire.verbs.pyverbs_error import PyverbsRangeError, PyverbsUserError
 
 
 def unsigned(value: SupportsInt, bits: int, name: str) -> int:
-    """The number as an integer of that many bits; raises `PyverbsRangeError` if it does not fit."""
+    """The number as an integer of `bits` bits; raises `PyverbsRangeError` if it does not fit."""
     if type(value) is int:
         number = value
     else:
-        # Fractions are cut off, as Cython does; text is no number, although int() reads it.
+        # Fractions are truncated, as in Cython; text is rejected, although int() reads it.
         try:
             number = int(value.__int__())
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -28,7 +28,7 @@ def unsigned(value: SupportsInt, bits: int, name: str) -> int:
 
 
 class Unsigned:
-    """An attribute of that many bits, 0 at first."""
+    """An attribute of `bits` bits, 0 by default."""
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
@@ -54,10 +54,10 @@ class Unsigned:
 
 
 class Structure(PyverbsObject):
-    """A C structure: copied when it is assigned, never shared."""
+    """A C structure: copied on assignment, never shared."""
 
     def copy(self) -> Self:
-        """One with the same fields."""
+        """A copy."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin

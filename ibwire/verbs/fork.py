@@ -1,4 +1,4 @@
-"""Whether scripts may fork, with pyverbs' names: the memory of a script here is its own."""
+"""Fork support with pyverbs' names: emulated memory needs no preparation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from ibwire.verbs.libibverbs_enums import ibv_fork_status
 
 
 def fork_init() -> None:
-    """Prepare for forking, for which nothing is needed."""
+    """Prepare for forking: nothing to do."""
 
 
 def is_fork_initialized() -> ibv_fork_status:
-    """That nothing is needed."""
+    """Always IBV_FORK_UNNEEDED."""
     return ibv_fork_status.IBV_FORK_UNNEEDED

@@ -1,4 +1,4 @@
-"""Takes the place of pyverbs: scripts that import it get the verbs face."""
+"""Installs the verbs interface as pyverbs, for scripts that import pyverbs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ PRESENT = (
     "addr", "base", "cq", "device", "enums", "fork", "libibverbs_enums", "librdmacm_enums",
     "mem_alloc", "mr", "pd", "pyverbs_error", "qp", "srq", "utils", "wr", "xrcd",
 )  # fmt: skip
-"""Modules of pyverbs that exist here under the same name."""
+"""Modules that exist under the same name in `ibwire.verbs`."""
 
 
 class Replacement(ModuleType):
-    """The package that stands in for pyverbs."""
+    """The package installed as pyverbs."""
 
     def __init__(self) -> None:
         super().__init__("pyverbs", __doc__)
-        # A package whose modules are all in `sys.modules` already.
+        # An empty path makes it a package; its modules are all in `sys.modules`.
         self.__path__: list[str] = []
 
 
 def install_as_pyverbs() -> None:
-    """Have `import pyverbs` and its modules give the verbs face. Twice is once.
+    """Make `import pyverbs` and its modules return the verbs interface; idempotent.
 
-    Raises `PyverbsUserError` when the real pyverbs is imported already: scripts could
-    have objects of both.
+    Raises `PyverbsUserError` if the real pyverbs is already imported: scripts could mix objects
+    of both.
     """
     installed = sys.modules.get("pyverbs")
     if isinstance(installed, Replacement):
         return
     if installed is not None:
-        raise PyverbsUserError("pyverbs is imported already; install before it is")
+        raise PyverbsUserError("pyverbs is already imported; call install_as_pyverbs() before that")
     modules: dict[str, ModuleType] = {"pyverbs": Replacement()}
     for name in PRESENT:
         modules[f"pyverbs.{name}"] = importlib.import_module(f"ibwire.verbs.{name}")
@@ -49,7 +49,7 @@ def install_as_pyverbs() -> None:
 
 
 def uninstall() -> None:
-    """Give the names back; what scripts have imported stays with them. Twice is once."""
+    """Remove the modules that were installed as pyverbs; imported names stay valid. Idempotent."""
     if isinstance(sys.modules.get("pyverbs"), Replacement):
         for name in list(sys.modules):
             if name == "pyverbs" or name.startswith("pyverbs."):

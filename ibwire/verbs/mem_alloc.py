@@ -1,7 +1,7 @@
 """The C library's allocation functions, on the memory of the current network.
 
-`MR(address=...)` takes what they return, so regions that overlap share their bytes.
-As in pyverbs an allocation that fails is a `MemoryError`.
+`MR(address=...)` takes the addresses that they return; overlapping regions share their bytes.
+As in pyverbs, a failed allocation raises `MemoryError`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import struct
 
 from ibwire.base.errors import VerbsError
-from ibwire.verbs.base import refused
+from ibwire.verbs.base import pyverbs_errors
 from ibwire.verbs.memory import PAGE
 from ibwire.verbs.network import current
 from ibwire.verbs.pyverbs_error import PyverbsRDMAError
@@ -29,7 +29,7 @@ MAP_NORESERVE_ = 0x4000
 MAP_POPULATE_ = 0x8000
 MAP_STACK_ = 0x20000
 MAP_HUGETLB_ = 0x40000
-"""Values of Linux on x86 (`asm-generic/mman.h`); here they change nothing."""
+"""Values of Linux on x86 (`asm-generic/mman.h`); they have no effect."""
 
 MADV_DONTNEED = 4
 
@@ -48,9 +48,9 @@ def posix_memalign(size: int, alignment: int = 8) -> int:
 
 
 def free(ptr: int) -> None:
-    """Give a block back; 0 is ignored, and an address that is no block's is an error."""
+    """Free a block; 0 is ignored, and an address where no block begins is an error."""
     if ptr:
-        with refused("Failed to free memory"):
+        with pyverbs_errors("Failed to free memory"):
             current().memory.release(ptr)
 
 
@@ -62,16 +62,18 @@ def mmap(
     fd: int = 0,
     offset: int = 0,
 ) -> int:
-    """The address of fresh zero pages; `addr` is a hint that is not taken, files are refused."""
+    """The address of new zero pages; the hint `addr` is ignored, and files are not supported."""
     if not flags & MAP_ANONYMOUS_ or (flags & MAP_FIXED_ and addr):
-        raise MemoryError("Failed to mmap memory: only anonymous pages at an address of our choice")
+        raise MemoryError(
+            "Failed to mmap memory: only anonymous pages without MAP_FIXED are supported"
+        )
     if length <= 0:
         raise MemoryError(f"Failed to mmap memory: {length} bytes")
     return posix_memalign(-(-length // PAGE) * PAGE, PAGE)
 
 
 def munmap(addr: int, length: int) -> None:
-    """Give pages back, as a whole."""
+    """Unmap pages, only a whole mapping at once."""
     memory = current().memory
     try:
         memory.at(addr, length)
@@ -81,10 +83,10 @@ def munmap(addr: int, length: int) -> None:
 
 
 def madvise(addr: int, length: int, flags: int = MADV_DONTNEED) -> None:
-    """MADV_DONTNEED zeroes, as it does with private anonymous pages; other advice is ignored."""
+    """MADV_DONTNEED clears pages, as for private anonymous ones; other advice is ignored."""
     if addr % PAGE:
         raise PyverbsRDMAError(f"Failed to madvise memory at {addr:#x}: no page", errno.EINVAL)
-    with refused("Failed to madvise memory"):
+    with pyverbs_errors("Failed to madvise memory"):
         view = current().memory.at(addr, length)
     if flags == MADV_DONTNEED:
         view[:] = bytes(length)
@@ -95,31 +97,31 @@ def write(addr: int, data: str | bytes, length: int, offset: int = 0) -> None:
     raw = data.encode() if isinstance(data, str) else data
     if length > len(raw):
         raise PyverbsRDMAError(f"Failed to write: {length} bytes of {len(raw)}", errno.EFAULT)
-    with refused("Failed to write"):
+    with pyverbs_errors("Failed to write"):
         current().memory.at(addr + offset, length)[:] = raw[:length]
 
 
 def read(addr: int, length: int, offset: int = 0) -> bytes:
-    """The bytes there."""
-    with refused("Failed to read"):
+    """Read bytes at an address."""
+    with pyverbs_errors("Failed to read"):
         return bytes(current().memory.at(addr + offset, length))
 
 
 def writebe32(addr: int, val: int, offset: int = 0) -> None:
-    """Write a number big-endian; `offset` counts in its size."""
+    """Write a big-endian number; `offset` is in units of its size."""
     write(addr, struct.pack(">I", val & 0xFFFF_FFFF), 4, 4 * offset)
 
 
 def writebe64(addr: int, val: int, offset: int = 0) -> None:
-    """Write a number big-endian; `offset` counts in its size."""
+    """Write a big-endian number; `offset` is in units of its size."""
     write(addr, struct.pack(">Q", val & 0xFFFF_FFFF_FFFF_FFFF), 8, 8 * offset)
 
 
 def read32(addr: int, offset: int = 0) -> int:
-    """Read a little-endian number, as x86 hosts do; `offset` counts in its size."""
+    """Read a little-endian number, as on x86; `offset` is in units of its size."""
     return int.from_bytes(read(addr, 4, 4 * offset), "little")
 
 
 def read64(addr: int, offset: int = 0) -> int:
-    """Read a little-endian number, as x86 hosts do; `offset` counts in its size."""
+    """Read a little-endian number, as on x86; `offset` is in units of its size."""
     return int.from_bytes(read(addr, 8, 8 * offset), "little")

@@ -1,8 +1,7 @@
-"""The virtual memory of a script: blocks of bytes at made-up addresses.
+"""The virtual memory of a script: blocks of bytes at emulated addresses.
 
-pyverbs hands out addresses of the process. Here an address is a number that only the
-memory of a network knows, so a wrong one is an error and never a crash, and the
-addresses of a run do not depend on the machine.
+pyverbs uses addresses of the process. The emulation has its own address space, so a wrong
+address is an error and never a crash, and the addresses of a run do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ PAGE = 4096
 
 
 class Memory:
-    """Blocks that never move and whose addresses are never used again."""
+    """Blocks that never move and whose addresses are never reused."""
 
     __slots__ = ("_blocks", "_next", "_starts")
 
@@ -26,7 +25,7 @@ class Memory:
         self._next = _FIRST
 
     def allocate(self, size: int, alignment: int = 16) -> int:
-        """The address of that many zero bytes; raises `VerbsError` ENOMEM or EINVAL."""
+        """Allocate zero bytes and return their address; raises `VerbsError` ENOMEM or EINVAL."""
         if size < 0 or alignment <= 0 or alignment & (alignment - 1):
             raise VerbsError(errno.EINVAL, f"{size} bytes aligned to {alignment}")
         try:
@@ -36,16 +35,16 @@ class Memory:
         start = (self._next + alignment - 1) & -alignment
         if start + size > _LAST:
             raise VerbsError(errno.ENOMEM, "no addresses left")
-        # Always a gap, so that running over the end of a block is noticed.
+        # A gap after each block makes an access beyond its end an error.
         self._next = start + size + PAGE
         self._starts.append(start)
         self._blocks[start] = block
         return start
 
     def release(self, address: int) -> None:
-        """Forget the block that begins there; raises `VerbsError` EINVAL if none does.
+        """Free the block that begins at an address; raises `VerbsError` EINVAL if none does.
 
-        A region registered on it keeps its bytes, as pinned pages would be kept.
+        A registered region keeps the bytes, as it keeps pinned pages.
         """
         if address not in self._blocks:
             raise VerbsError(errno.EINVAL, f"no block begins at {address:#x}")
@@ -53,7 +52,7 @@ class Memory:
         self._starts.pop(bisect_right(self._starts, address) - 1)
 
     def at(self, address: int, size: int) -> memoryview:
-        """The bytes there, to read and to write; raises `VerbsError` EFAULT outside a block."""
+        """A writable view of the bytes at an address; `VerbsError` EFAULT outside a block."""
         index = bisect_right(self._starts, address) - 1
         if index >= 0 and size >= 0:
             start = self._starts[index]
@@ -64,6 +63,6 @@ class Memory:
 
 
 _FIRST = 0x7F00_0000_0000
-"""Where Linux maps what a process asks for, so that addresses look familiar."""
+"""Start of the address space, in the area where Linux places mappings."""
 
 _LAST = 1 << 63

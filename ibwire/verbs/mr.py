@@ -8,7 +8,7 @@ from typing import NoReturn
 from ibwire.base.errors import VerbsError
 from ibwire.rc import work
 from ibwire.rc.memory import MemoryRegion, MemoryWindow
-from ibwire.verbs.base import PyverbsCM, refused, table
+from ibwire.verbs.base import PyverbsCM, pyverbs_errors, table
 from ibwire.verbs.fields import Structure, Unsigned, unsigned
 from ibwire.verbs.libibverbs_enums import ibv_access_flags, ibv_rereg_mr_flags
 from ibwire.verbs.memory import PAGE
@@ -18,10 +18,10 @@ from ibwire.verbs.utils import name_of
 
 
 class MR(PyverbsCM):
-    """A memory region, on memory of its own or at an address from `mem_alloc`.
+    """A memory region in its own buffer or at an address from `mem_alloc`.
 
-    `buf` is the address of its first byte. Reading and writing reach any memory
-    behind it, as in pyverbs; reading lets packets on their way arrive first.
+    `buf` is the address of its first byte. Reads and writes may go beyond its end, as in
+    pyverbs; a read first delivers the packets in flight.
     """
 
     closing_rank = 3
@@ -81,19 +81,19 @@ class MR(PyverbsCM):
         return self._owner if self.mr is not None else None
 
     def region(self) -> MemoryRegion:
-        """The region of the device; raises `PyverbsUserError` after closing."""
+        """The device's region; raises `PyverbsUserError` after closing."""
         if self.mr is None:
             raise PyverbsUserError("The MR is closed")
         return self.mr
 
     @property
     def lkey(self) -> int:
-        """Key for local use."""
+        """L_Key."""
         return self.region().lkey
 
     @property
     def rkey(self) -> int:
-        """Key for peers."""
+        """R_Key."""
         return self.region().rkey
 
     @property
@@ -108,28 +108,28 @@ class MR(PyverbsCM):
         if length > len(raw):
             raise PyverbsUserError(f"{length} bytes to write, {len(raw)} given")
         if length:
-            with refused("Failed to write to the MR"):
+            with pyverbs_errors("Failed to write to the MR"):
                 self._memory.at(self.buf + offset, length)[:] = raw[:length]
 
     def read(self, length: int, offset: int) -> bytes:
         """Bytes of the buffer."""
         self._check(length, offset)
-        self._owner.context.network.glance()
+        self._owner.context.network.deliver_in_flight()
         if not length:
             return b""
-        with refused("Failed to read from the MR"):
+        with pyverbs_errors("Failed to read from the MR"):
             return bytes(self._memory.at(self.buf + offset, length))
 
     def _check(self, length: int, offset: int) -> None:
         if self.mr is None or not self.buf or length < 0 or offset < 0:
             raise PyverbsUserError(
-                f"The MR has no buffer, or {length} bytes at offset {offset} cannot be"
+                f"The MR has no buffer, or {length} bytes at offset {offset} is outside the buffer"
             )
 
     def rereg(
         self, flags: int, pd: PD | None = None, addr: int = 0, length: int = 0, access: int = 0
     ) -> None:
-        """Change the domain, memory or access that `flags` names; the keys stay."""
+        """Change the domain, memory or access rights that `flags` selects; the keys stay."""
         region = self.region()
         moved = flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_TRANSLATION
         new_pd = pd if flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_PD else None
@@ -137,7 +137,7 @@ class MR(PyverbsCM):
             if not flags or flags & ~_REREG_FLAGS:
                 raise VerbsError(errno.EINVAL, f"re-registration flags {flags:#x}")
             if flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_PD and pd is None:
-                raise VerbsError(errno.EINVAL, "a change of the domain without one")
+                raise VerbsError(errno.EINVAL, "IBV_REREG_MR_CHANGE_PD without a PD")
             changes_access = flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_ACCESS
             zero_based = (access if changes_access else region.access) & _ZERO_BASED
             region.reregister(
@@ -155,11 +155,11 @@ class MR(PyverbsCM):
             new_pd.add_ref(self)
 
     def unimport(self) -> NoReturn:
-        """No region here is imported: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("Failed to unimport MR", errno.EOPNOTSUPP)
 
     def close(self) -> None:
-        """Deregister the region and free its buffer, if it is its own."""
+        """Deregister the region and free its buffer if it owns one."""
         if self.mr is not None:
             with self._owner.context.closing("Failed to dereg MR"):
                 self.mr.deregister()
@@ -182,7 +182,7 @@ class MR(PyverbsCM):
 
 
 class MREx(MR):
-    """A memory region whose address for peers, `iova`, may differ from that of its memory."""
+    """A memory region whose remote address, `iova`, may differ from its memory address."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class MREx(MR):
 
 
 class MWBindInfo(PyverbsCM):
-    """What a window is bound to."""
+    """The binding of a memory window."""
 
     addr = Unsigned(64)
     length = Unsigned(64)
@@ -220,7 +220,7 @@ class MWBindInfo(PyverbsCM):
         self.mw_access_flags = mw_access_flags
 
     def info(self) -> work.MWBindInfo:
-        """The binding as the device takes it."""
+        """The binding as a device attribute."""
         return work.MWBindInfo(self.mr.region(), self.addr, self.length, self.mw_access_flags)
 
     def __str__(self) -> str:
@@ -259,7 +259,7 @@ class MW(PyverbsCM):
         self.type = mw_type
         self.handle = pd.context.new_handle()
         self.rkey = self.mw.rkey
-        """Its key; that of a type 1 window changes when a binding is posted."""
+        """R_Key; that of a type 1 window changes when a binding is posted."""
         pd.add_ref(self)
 
     def close(self) -> None:
@@ -293,35 +293,35 @@ class DmaHandleInitAttr(Structure):
 
 
 class DMAHandle(PyverbsCM):
-    """A DMA handle, which this network has not: EOPNOTSUPP."""
+    """A DMA handle; not supported: EOPNOTSUPP."""
 
     def __init__(self, ctx: object, init_attr: DmaHandleInitAttr) -> None:
         raise PyverbsRDMAError("Failed to create DMA Handle", errno.EOPNOTSUPP)
 
 
 class Buf(PyverbsCM):
-    """A buffer from a device's allocator, which this network has not: EOPNOTSUPP."""
+    """A buffer from a device's allocator; not supported: EOPNOTSUPP."""
 
     def __init__(self, pd: PD, size: int) -> None:
         raise PyverbsRDMAError(f"Failed to allocate ibv_buf of size {size}", errno.EOPNOTSUPP)
 
 
 class BufMR(MR):
-    """A region on a `Buf`: EOPNOTSUPP."""
+    """A region on a `Buf`; not supported: EOPNOTSUPP."""
 
     def __init__(self, pd: PD, buf: Buf, length: int = 0, access: int = 0, offset: int = 0) -> None:
         raise PyverbsRDMAError("Failed to register a buf MR", errno.EOPNOTSUPP)
 
 
 class DMMR(MR):
-    """A region on device memory, which this network has not: EOPNOTSUPP."""
+    """A region on device memory; not supported: EOPNOTSUPP."""
 
     def __init__(self, pd: PD, length: int, access: int, dm: object, offset: int) -> None:
         raise PyverbsRDMAError("Failed to register a device MR", errno.EOPNOTSUPP)
 
 
 class DmaBufMR(MR):
-    """A region on a dma-buf, which this network has not: EOPNOTSUPP."""
+    """A region on a dma-buf; not supported: EOPNOTSUPP."""
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ class DmaBufMR(MR):
 
 
 def mwtype2str(mw_type: int) -> str:
-    """Name of a type of windows."""
+    """Name of a memory window type."""
     return name_of({1: "IBV_MW_TYPE_1", 2: "IBV_MW_TYPE_2"}, mw_type)
 
 

@@ -1,16 +1,15 @@
-"""Which network do the devices of the verbs face live on, and how does its time pass?
+"""The emulated network behind the verbs interface, and how its time advances.
 
-There is always a current network; its devices are what `get_device_list` lists. The
-first use makes one with two devices. `use` puts another in its place: with faults, a
-profile, a tap, another rate.
+`get_device_list` lists the devices of the current network. The first use creates one with two
+devices; `use` replaces it by another, for example with faults, a profile, a tap or another rate.
 
     with use(Network(profile="rxe", outgoing={"ibwire0": stage})) as network:
         ...
 
-Nothing happens between two calls of a script. Time passes where a script looks for
-something: polling an empty CQ, waiting for an event, reading memory. A poll lets at
-most `POLL_STEP` pass and returns at the first completion, so loops with or without a
-deadline do what they would do with a real device. `time.sleep` is no such look.
+Time stands still between two calls of a script. It advances when the script polls an empty CQ,
+waits for an event or reads memory. A poll advances at most `POLL_STEP` and returns at the first
+completion, so polling loops with or without a deadline behave as with a real device.
+`time.sleep` does not advance it.
 """
 
 from __future__ import annotations
@@ -35,40 +34,40 @@ from ibwire.rc.xrc import XRCDomain
 from ibwire.verbs.memory import Memory
 
 POLL_STEP: Time = 10 * MS
-"""Virtual time that one poll of an empty CQ may take."""
+"""Virtual time of one poll of an empty CQ."""
 
 POLL_FRAMES = 10_000
-"""Frames that may arrive during one poll, so that traffic of others does not stop a script."""
+"""Maximum number of frames during one poll, so that other traffic does not block a script."""
 
-GLANCE: Time = 20 * US
-"""Virtual time that reading memory takes: what a sent packet needs to arrive and then some."""
+READ_STEP: Time = 20 * US
+"""Virtual time of a memory read: longer than a packet in flight needs to arrive."""
 
-PATIENCE_FRAMES = 5_000_000
-"""Frames that may arrive while a script waits for an event that does not come: for
-a receiver that is never ready a sender may try for ever."""
+WAIT_FRAMES = 5_000_000
+"""Maximum number of frames while a script waits for an event: with infinite RNR retries a sender
+would never stop."""
 
 MAXIMUM_DEVICES = 250
 
 
-class Listener(Protocol):
-    """Who is told of asynchronous events: an open context."""
+class EventReceiver(Protocol):
+    """A receiver of asynchronous events: an open context."""
 
     def deliver(self, event: AsyncEvent) -> None:
-        """Take an event."""
+        """Receive an event."""
         ...
 
 
 class Network:
     """Devices `ibwire0`, `ibwire1`, ... with addresses 10.0.0.1, ... on one bridge.
 
-    devices: how many, or the devices themselves; two native InfiniBand ones have a
-    wire between them and no bridge.
-    profile: of all of them, or one each; an object or its name.
-    outgoing, incoming: by device name what its frames pass on the way to the bridge,
-    and what those of others pass on the way to it: a `Stage`, a `Pipe` of them.
+    devices: their number, or the devices; two native InfiniBand devices are connected by a wire
+    instead of the bridge.
+    profile: of all devices, or one for each; an object or its name.
+    outgoing, incoming: by device name, a `Stage` or `Pipe` for the frames from the device to the
+    bridge, and from the bridge to the device.
     tap: a stage that sees every frame once, between outgoing and incoming stages.
-    memory: what addresses of scripts mean.
-    Raises `EncodeError` for what cannot be.
+    memory: the address space of the script.
+    Raises `EncodeError` for invalid arguments.
     """
 
     def __init__(
@@ -86,23 +85,23 @@ class Network:
         made = _make(devices, profile) if isinstance(devices, int) else list(devices)
         self.devices = {device.name: device for device in made}
         if len(self.devices) != len(made):
-            raise EncodeError("devices", [device.name for device in made], "of different names")
+            raise EncodeError("devices", [device.name for device in made], "unique names")
         outgoing, incoming = outgoing or {}, incoming or {}
         for name in (*outgoing, *incoming):
             if name not in self.devices:
                 raise EncodeError("device", name, "one of " + ", ".join(self.devices))
         native = [device for device in made if device.link == "ib"]
         if native and not len(native) == len(made) == 2:
-            raise EncodeError("devices", len(native), "no native InfiniBand ones, or just two")
+            raise EncodeError("devices", len(native), "0 or 2 native InfiniBand devices")
         self.rate_bps = rate_bps
         self.simulator = Simulator(seed)
         self.memory = Memory()
         self.lock = threading.RLock()
-        """Held while devices are at work: scripts may poll from several threads."""
+        """Held while the network runs: scripts may poll from several threads."""
         self.xrc_domains: dict[tuple[str, tuple[int, int]], tuple[XRCDomain, int]] = {}
-        """XRC domains that stand for a file and how often they are open, by device and file."""
-        self._owners: dict[int, weakref.ref[Listener]] = {}
-        self._contexts: dict[str, weakref.WeakSet[Listener]] = {
+        """XRC domains of files and their number of users, by device and file."""
+        self._owners: dict[int, weakref.ref[EventReceiver]] = {}
+        self._contexts: dict[str, weakref.WeakSet[EventReceiver]] = {
             name: weakref.WeakSet() for name in self.devices
         }
         out = [_pipe(outgoing.get(device.name), tap) for device in made]
@@ -123,23 +122,23 @@ class Network:
         return self.simulator.now
 
     def advance(self, duration: Time) -> None:
-        """Let time pass; what is due by then happens."""
+        """Advance time and run the events that are due."""
         with self.lock:
             self.simulator.run(until=self.now + duration)
 
     def poll(self, done: Callable[[], bool]) -> None:
-        """Let time pass until `done`, but no more than a poll may take."""
+        """Advance time until `done`, but no longer than one poll."""
         with self.lock:
             self.simulator.run(until=self.now + POLL_STEP, stop=done, max_frames=POLL_FRAMES)
         if threading.active_count() > 1:
-            # A thread that does nothing but poll would take the lock again at once.
+            # A thread that only polls would take the lock again at once.
             time.sleep(0)
 
     def wait(self, done: Callable[[], bool]) -> bool:
-        """Let time pass until `done`; `False` when it cannot come any more."""
-        last = self.simulator.frames + PATIENCE_FRAMES
+        """Advance time until `done`; `False` if no event is left."""
+        last = self.simulator.frames + WAIT_FRAMES
         while True:
-            # Step by step, so that other threads get a turn.
+            # In steps, so that other threads get the lock.
             with self.lock:
                 outcome = self.simulator.run(stop=done, max_frames=POLL_FRAMES)
                 if done():
@@ -147,24 +146,24 @@ class Network:
             if outcome is Outcome.IDLE or self.simulator.frames >= last:
                 return False
 
-    def glance(self) -> None:
-        """Let packets on their way arrive, before somebody reads memory."""
-        self.advance(GLANCE)
+    def deliver_in_flight(self) -> None:
+        """Deliver the packets in flight, before a script reads memory."""
+        self.advance(READ_STEP)
 
-    def join(self, name: str, context: Listener) -> None:
-        """Have a context told of events that concern its whole device."""
+    def subscribe_to_device(self, name: str, context: EventReceiver) -> None:
+        """Subscribe a context to the events of its device."""
         self._contexts[name].add(context)
 
-    def own(self, element: object, context: Listener) -> None:
-        """Have a context told of the events of an object that it has made."""
+    def subscribe(self, element: object, context: EventReceiver) -> None:
+        """Subscribe a context to the events of an object that it created."""
         self._owners[id(element)] = weakref.ref(context)
 
-    def disown(self, element: object) -> None:
-        """Forget an object before it is destroyed."""
+    def unsubscribe(self, element: object) -> None:
+        """Unsubscribe from the events of an object that is being destroyed."""
         self._owners.pop(id(element), None)
 
     def deliver_events(self) -> None:
-        """Hand the events of all devices to the contexts they concern."""
+        """Deliver the events of all devices to the subscribed contexts."""
         for name, device in self.devices.items():
             while (event := device.poll_event()) is not None:
                 if event.element is None:
@@ -178,7 +177,7 @@ class Network:
 
 
 def _pipe(*stages: Stage | None) -> Stage | None:
-    """The stages that there are, one after the other."""
+    """The given stages in series."""
     present = [stage for stage in stages if stage is not None]
     return Pipe(*present) if present else None
 
@@ -194,7 +193,7 @@ def _make(count: int, profile: Profile | str | Sequence[Profile | str]) -> list[
             f"ibwire{i}",
             f"10.0.0.{i + 1}",
             profile=_profile(each),
-            # Numbers and keys of two devices differ, so that a mistaken one is noticed.
+            # QPNs and keys differ between devices, so that using the wrong one fails.
             first_qpn=0x11 + 0x100 * i,
             key_start=0x100 * i,
         )
@@ -214,7 +213,7 @@ _current: Network | None = None
 
 
 def current() -> Network:
-    """The network whose devices scripts see."""
+    """The current network, whose devices scripts use."""
     global _current
     if _current is None:
         _current = Network()
@@ -222,14 +221,14 @@ def current() -> Network:
 
 
 def set_current(network: Network | None) -> None:
-    """Replace the current network; `None` for a new one like the first at the next use."""
+    """Replace the current network; with `None` the next use creates the default one."""
     global _current
     _current = network
 
 
 @contextmanager
 def use(network: Network) -> Iterator[Network]:
-    """Make a network the current one for a while, in every thread."""
+    """Make a network the current one inside a `with` block, in every thread."""
     before = _current
     set_current(network)
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PD(PyverbsCM):
-    """A protection domain; closing it closes what was made in it."""
+    """A protection domain; closing it closes its objects."""
 
     closing_rank = 6
     _open = False
@@ -27,7 +27,7 @@ class PD(PyverbsCM):
         if kwargs.get("handle") is not None:
             raise PyverbsRDMAError("Failed to import PD", errno.EOPNOTSUPP)
         self.context = creator
-        """The context that it was made in, which it keeps open."""
+        """The context of the domain, kept open by it."""
         with creator.verb("Failed to allocate PD"):
             self.pd: ProtectionDomain = creator.device.alloc_pd()
         self._open = True
@@ -41,23 +41,23 @@ class PD(PyverbsCM):
         return self.context if self._open else None
 
     def add_ref(self, obj: PyverbsCM) -> None:
-        """Have something closed with the domain."""
+        """Register an object to be closed with the domain."""
         self._children.add(obj)
 
     def remove_ref(self, obj: PyverbsCM) -> None:
-        """Let something go that has moved to another domain."""
+        """Unregister an object that moved to another domain."""
         self._children.remove(obj)
 
     def advise_mr(self, advise: int, flags: int, sg_list: Sequence[SGE]) -> int:
-        """Advice about paging on demand, which this network has not: EOPNOTSUPP."""
+        """Give advice on paging on demand; not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("Failed to advise MR", errno.EOPNOTSUPP)
 
     def unimport(self) -> NoReturn:
-        """No domain here is imported: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("Failed to unimport PD", errno.EOPNOTSUPP)
 
     def close(self) -> None:
-        """Close what was made in the domain, then the domain."""
+        """Close the objects of the domain, then the domain."""
         if self._open:
             self._children.close()
             with self.context.closing("Failed to dealloc PD"):
@@ -89,7 +89,7 @@ class ParentDomainInitAttr(PyverbsObject):
 
 
 class ParentDomain(PD):
-    """A domain with allocators of its own, which this network has not: EOPNOTSUPP."""
+    """A domain with its own allocators; not supported: EOPNOTSUPP."""
 
     def __init__(self, context: Context, attr: ParentDomainInitAttr) -> None:
         raise PyverbsRDMAError("Failed to allocate Parent Domain", errno.EOPNOTSUPP)

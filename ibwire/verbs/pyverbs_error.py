@@ -1,7 +1,7 @@
-"""The exceptions of the verbs face, with pyverbs' names and attributes.
+"""The exceptions of the verbs interface, with pyverbs' names and attributes.
 
-Each is an `IbwireError`, and `PyverbsRDMAError` is a `VerbsError` too, so code that
-knows only one of the two worlds catches what comes out of the other.
+Each is an `IbwireError`, and `PyverbsRDMAError` is a `VerbsError` too, so code written for either
+interface catches them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ibwire.base.errors import IbwireError, VerbsError
 class PyverbsError(IbwireError):
     """Any failure of a verb.
 
-    error_code: an errno that the message is to name; -1 for none.
+    error_code: an errno for the message; -1 for none.
     """
 
     def __init__(self, msg: str, error_code: int = -1) -> None:
@@ -25,7 +25,7 @@ class PyverbsError(IbwireError):
 
 
 class PyverbsRDMAError(PyverbsError, VerbsError):
-    """A verb that the device refused; `error_code` is its errno, -1 if there is none."""
+    """A verb that failed on the device; `error_code` is its errno, -1 if there is none."""
 
     def __init__(self, msg: str, error_code: int = -1) -> None:
         PyverbsError.__init__(self, msg, error_code)
@@ -39,7 +39,7 @@ class PyverbsRDMAError(PyverbsError, VerbsError):
 
 
 class PyverbsUserError(PyverbsError):
-    """Arguments that no device was asked about."""
+    """Invalid arguments, detected before the device is involved."""
 
     def __init__(self, msg: str) -> None:
         super().__init__(msg)

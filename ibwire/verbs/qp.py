@@ -1,4 +1,4 @@
-"""Everything about queue pairs under pyverbs' name."""
+"""Queue pairs and their attributes under pyverbs' module name."""
 
 from __future__ import annotations
 

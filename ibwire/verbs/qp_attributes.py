@@ -1,4 +1,4 @@
-"""The attributes of queue pairs: what `pyverbs.qp` has besides the queue pairs themselves."""
+"""The attribute classes of `pyverbs.qp`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class QPCap(Structure):
         self.max_inline_data = max_inline_data
 
     def sizes(self) -> rc.QPCap:
-        """The sizes as the device takes them."""
+        """The sizes as a device attribute."""
         return rc.QPCap(
             self.max_send_wr,
             self.max_recv_wr,
@@ -60,7 +60,7 @@ class QPCap(Structure):
 
     @classmethod
     def from_sizes(cls, cap: rc.QPCap) -> QPCap:
-        """Sizes that a device told of."""
+        """Sizes reported by a device."""
         return cls(
             cap.max_send_wr,
             cap.max_recv_wr,
@@ -83,8 +83,8 @@ class QPCap(Structure):
         return table(*self.rows())
 
 
-class _Capable(Structure):
-    """What holds a `QPCap` and shows its fields as its own.
+class _HasCap(Structure):
+    """Base of classes that have a `QPCap` and expose its fields.
 
     `cap` is a copy both when it is read and when it is set, as in pyverbs.
     """
@@ -103,7 +103,7 @@ class _Capable(Structure):
 
     @property
     def max_send_wr(self) -> int:
-        """Send requests that fit."""
+        """Capacity in send requests."""
         return self._cap.max_send_wr
 
     @max_send_wr.setter
@@ -112,7 +112,7 @@ class _Capable(Structure):
 
     @property
     def max_recv_wr(self) -> int:
-        """Receive requests that fit."""
+        """Capacity in receive requests."""
         return self._cap.max_recv_wr
 
     @max_recv_wr.setter
@@ -121,7 +121,7 @@ class _Capable(Structure):
 
     @property
     def max_send_sge(self) -> int:
-        """Elements of a send request."""
+        """Maximum number of elements of a send request."""
         return self._cap.max_send_sge
 
     @max_send_sge.setter
@@ -130,7 +130,7 @@ class _Capable(Structure):
 
     @property
     def max_recv_sge(self) -> int:
-        """Elements of a receive request."""
+        """Maximum number of elements of a receive request."""
         return self._cap.max_recv_sge
 
     @max_recv_sge.setter
@@ -139,7 +139,7 @@ class _Capable(Structure):
 
     @property
     def max_inline_data(self) -> int:
-        """Bytes that a send request may carry itself."""
+        """Maximum number of inline bytes of a send request."""
         return self._cap.max_inline_data
 
     @max_inline_data.setter
@@ -147,8 +147,8 @@ class _Capable(Structure):
         self._cap.max_inline_data = val
 
 
-class _InitAttr(_Capable):
-    """What both kinds of attributes of new queue pairs have."""
+class _InitAttr(_HasCap):
+    """Base of both kinds of creation attributes."""
 
     qp_type = Unsigned(32)
     sq_sig_all = Unsigned(31)
@@ -174,7 +174,7 @@ class _InitAttr(_Capable):
 
     @property
     def send_cq(self) -> CQ | CQEX | None:
-        """Where send requests complete."""
+        """CQ of send requests."""
         return self._send_cq
 
     @send_cq.setter
@@ -183,7 +183,7 @@ class _InitAttr(_Capable):
 
     @property
     def recv_cq(self) -> CQ | CQEX | None:
-        """Where receive requests complete."""
+        """CQ of receive requests."""
         return self._recv_cq
 
     @recv_cq.setter
@@ -257,7 +257,7 @@ class QPInitAttrEx(_InitAttr):
         self.send_ops_flags = send_ops_flags
 
     def mask_to_str(self, mask: int) -> str:
-        """Names of the fields that count."""
+        """Names of the valid fields."""
         return names_of(_INIT_FIELDS, mask)
 
     def flags_to_str(self, flags: int) -> str:
@@ -273,7 +273,7 @@ class QPInitAttrEx(_InitAttr):
         )
 
 
-class QPAttr(_Capable):
+class QPAttr(_HasCap):
     """Attributes that a modify sets and a query returns: `ibv_qp_attr`.
 
     `ah_attr` and `alt_ah_attr` are copies both when they are read and when they are set.
@@ -339,7 +339,7 @@ class QPAttr(_Capable):
             self._alt_ah_attr = val.copy()
 
     def attributes(self) -> rc.QPAttr:
-        """The attributes as the device takes them; raises `VerbsError` EINVAL for no state."""
+        """The attributes as the device has them; `VerbsError` EINVAL for an unknown state."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return rc.QPAttr(
             qp_state=_state(self.qp_state),
@@ -353,7 +353,7 @@ class QPAttr(_Capable):
 
     @classmethod
     def from_attributes(cls, attr: rc.QPAttr) -> QPAttr:
-        """Attributes that a device told of."""
+        """Attributes reported by a device."""
         told = cls(int(attr.qp_state), int(attr.cur_qp_state))
         told.path_mig_state = int(attr.path_mig_state)
         for name in _PLAIN:
@@ -434,7 +434,7 @@ class QPRateLimitAttr(Structure):
 
 
 class QPAttachCompCntrAttr(Structure):
-    """Which completions a counter counts."""
+    """Operations that a completion counter counts."""
 
     op_mask = Unsigned(32)
 
@@ -449,7 +449,7 @@ def _queue(val: CQ | CQEX | None) -> CQ | CQEX | None:
 
 
 def _path(vector: rc.AddressVector) -> AHAttr:
-    """The path that a device told of, or none if it was never set."""
+    """The path reported by a device, empty if it was never set."""
     return AHAttr(port_num=0) if vector == rc.AddressVector() else AHAttr.from_vector(vector)
 
 
@@ -488,7 +488,7 @@ _NUMBERS = (
     "rate_limit",
 )
 _PLAIN = (*_NUMBERS, "path_mtu", "qp_access_flags")
-"""Numbers that are the same on both sides."""
+"""Attributes with the same name in `ibwire.rc`."""
 
 _INIT_FIELDS = {
     1: "PD",

@@ -1,4 +1,4 @@
-"""Extended queue pairs: work requests that are built call by call."""
+"""Extended queue pairs, whose work requests are built by a sequence of calls."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class DataBuffer(PyverbsCM):
 class QPEx(QP):
     """A queue pair whose work requests are built between `wr_start` and `wr_complete`.
 
-    Each `wr_` call for an operation begins a request with the present `wr_id` and
-    `wr_flags`; the `wr_set_` calls after it complete that request. Only operations
-    that the `send_ops_flags` of its attributes name may be used.
+    Each `wr_` call of an operation begins a request with the current `wr_id` and `wr_flags`; the
+    following `wr_set_` calls complete it. Only operations in the `send_ops_flags` of the creation
+    attributes are allowed.
     """
 
     comp_mask = Unsigned(64)
@@ -62,7 +62,7 @@ class QPEx(QP):
 
     @property
     def ind_table(self) -> None:
-        """There are no receive indirection tables."""
+        """`None`: indirection tables are not supported."""
         return
 
     def wr_start(self) -> None:
@@ -73,7 +73,7 @@ class QPEx(QP):
         self._windows = []
 
     def wr_complete(self) -> None:
-        """Post the list; what comes before a refused request is posted nevertheless."""
+        """Post the list; requests before an invalid one are posted."""
         requests, self._building = self._list(), None
         pair = self.pair()
         with self.context.verb("ibv_wr_complete failed"):
@@ -83,7 +83,7 @@ class QPEx(QP):
             self.add_ref(window)
 
     def wr_abort(self) -> None:
-        """Throw the list away."""
+        """Discard the list."""
         self._building = None
 
     def wr_send(self) -> None:
@@ -100,7 +100,7 @@ class QPEx(QP):
         self._begin(work.WROpcode.SEND_WITH_INV, invalidate_rkey=key)
 
     def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
-        """Segmentation offload, which this network has not: EOPNOTSUPP."""
+        """Segmentation offload; not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("ibv_wr_send_tso failed", errno.EOPNOTSUPP)
 
     def wr_rdma_write(self, rkey: int, remote_addr: int) -> None:
@@ -157,7 +157,7 @@ class QPEx(QP):
         )
 
     def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
-        """Begin the binding of a type 2 window under a key; the window closes with the QP."""
+        """Begin the binding of a type 2 window to a key; the window closes with the QP."""
         self._begin(
             work.WROpcode.BIND_MW,
             mw=mw.mw,
@@ -167,37 +167,37 @@ class QPEx(QP):
         self._windows.append(mw)
 
     def wr_local_inv(self, invalidate_rkey: int) -> None:
-        """Begin the invalidation of a key of our own."""
+        """Begin the invalidation of a local key."""
         key = _word(invalidate_rkey, "invalidate_rkey")
         self._begin(work.WROpcode.LOCAL_INV, invalidate_rkey=key)
 
     def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_rkey: int) -> None:
-        """Where the datagram goes; `remote_rkey` is pyverbs' name for the Q_Key."""
+        """Set the destination of a datagram; `remote_rkey` is pyverbs' name for the Q_Key."""
         request = self._newest()
         request.ah = ah.vector
         request.remote_qpn = _word(remote_qpn, "remote_qpn")
         request.remote_qkey = _word(remote_rkey, "remote_rkey")
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
-        """Which of the peer's shared receive queues takes the message."""
+        """Set the peer's shared receive queue for the message."""
         self._newest().remote_srqn = _word(remote_srqn, "remote_srqn")
 
     def wr_set_sge(self, sge: SGE) -> None:
-        """What is sent, or where what is read goes."""
+        """Set the buffer of the data."""
         self._newest().sg_list = [sge.element()]
 
     def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
-        """What is sent, or where what is read goes, in pieces."""
+        """Set the buffers of the data."""
         if not 0 <= num_sge <= len(sg_list):
             raise PyverbsUserError(f"num_sge is {num_sge} with {len(sg_list)} SGEs")
         self._newest().sg_list = [sge.element() for sge in sg_list[:num_sge]]
 
     def wr_set_inline_data(self, addr: int, length: int) -> None:
-        """What is sent, read at once from an address of `mem_alloc`."""
+        """Set the data to send, copied at once from an address of `mem_alloc`."""
         self.wr_set_inline_data_list(1, [DataBuffer(addr, length)])
 
     def wr_set_inline_data_list(self, num_buf: int, buf_list: Sequence[DataBuffer]) -> None:
-        """What is sent, read at once and in pieces."""
+        """Set the data to send, copied at once from several buffers."""
         if not 0 <= num_buf <= len(buf_list):
             raise PyverbsUserError(f"num_buf is {num_buf} with {len(buf_list)} buffers")
         request = self._newest()
@@ -210,13 +210,13 @@ class QPEx(QP):
 
     def _list(self) -> list[work.SendWR]:
         if self._building is None:
-            raise PyverbsUserError("wr_start comes first")
+            raise PyverbsUserError("wr_start must be called first")
         return self._building
 
     def _newest(self) -> work.SendWR:
         requests = self._list()
         if not requests:
-            raise PyverbsUserError("an operation such as wr_send comes first")
+            raise PyverbsUserError("an operation such as wr_send must be called first")
         return requests[-1]
 
     def _begin(self, opcode: work.WROpcode, **fields: object) -> None:
@@ -234,7 +234,7 @@ def _word(value: int, name: str) -> int:
 
 
 def _remote(rkey: int, remote_addr: int) -> dict[str, int]:
-    """Fields for where in the peer's memory an operation works."""
+    """Remote address and key of an operation, as fields."""
     return {
         "rkey": _word(rkey, "rkey"),
         "remote_addr": unsigned(remote_addr, 64, "remote_addr"),

@@ -37,8 +37,8 @@ from ibwire.verbs.xrcd import XRCD
 class QP(PyverbsCM):
     """A queue pair, of a PD with `QPInitAttr` or of a Context with `QPInitAttrEx`.
 
-    With a `qp_attr` it goes as far towards RTS as it can without a peer: RTS for UD,
-    INIT for the connected types.
+    With a `qp_attr` it goes to the last state that needs no peer: RTS for UD, INIT for the
+    connected types.
     """
 
     closing_rank: ClassVar[int] = 0
@@ -56,7 +56,7 @@ class QP(PyverbsCM):
         with context.verb("Failed to create QP"):
             init = _init(init_attr, pd, None if xrcd is None else xrcd.xrcd)
             self.qp = context.device.create_qp(init)
-            context.network.own(self.qp, context)
+            context.network.subscribe(self.qp, context)
         self._init_attr = init_attr.copy()
         self._children = Children()
         self.handle = context.new_handle()
@@ -75,13 +75,13 @@ class QP(PyverbsCM):
                 self.to_init(qp_attr)
 
     def pair(self) -> QueuePair:
-        """The queue pair of the device; raises `PyverbsUserError` after closing."""
+        """The device's queue pair; raises `PyverbsUserError` after closing."""
         if self.qp is None:
             raise PyverbsUserError("The QP is closed")
         return self.qp
 
     def add_ref(self, obj: PyverbsCM) -> None:
-        """Have a window closed with the queue pair."""
+        """Register a window to be closed with the queue pair."""
         self._children.add(obj)
 
     @property
@@ -91,12 +91,12 @@ class QP(PyverbsCM):
 
     @property
     def qp_state(self) -> int:
-        """The state it is in."""
+        """Current state."""
         return int(self.pair().state)
 
     @property
     def qp_num(self) -> int:
-        """Its number, which peers address it by."""
+        """Queue pair number."""
         return self.pair().number
 
     def to_init(self, qp_attr: QPAttr) -> None:
@@ -104,13 +104,13 @@ class QP(PyverbsCM):
         self._advance(qp_attr, ibv_qp_state.IBV_QPS_INIT)
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
-        """Go to RTR, by way of INIT if it is not there."""
+        """Go to RTR, through INIT if needed."""
         if self.qp_state != ibv_qp_state.IBV_QPS_INIT:
             self.to_init(qp_attr)
         self._advance(qp_attr, ibv_qp_state.IBV_QPS_RTR)
 
     def to_rts(self, qp_attr: QPAttr) -> None:
-        """Go to RTS, by way of the states before it."""
+        """Go to RTS, through the earlier states if needed."""
         if self.qp_state != ibv_qp_state.IBV_QPS_RTR:
             self.to_rtr(qp_attr)
         self._advance(qp_attr, ibv_qp_state.IBV_QPS_RTS)
@@ -121,7 +121,7 @@ class QP(PyverbsCM):
         self._modify(qp_attr, mask, f"Failed to modify QP state to {qp_state_to_str(state)}")
 
     def modify(self, qp_attr: QPAttr, comp_mask: int) -> None:
-        """Set the attributes that the mask names."""
+        """Set the attributes that the mask selects."""
         self._modify(qp_attr, comp_mask, "Failed to modify QP")
 
     def _modify(self, qp_attr: QPAttr, mask: int, failure: str) -> None:
@@ -137,7 +137,7 @@ class QP(PyverbsCM):
                 cq.forget(self.qp_num)
 
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
-        """All attributes, whatever the mask says, and those it was created with."""
+        """All attributes, whatever the mask, and the creation attributes."""
         with self.context.verb("Failed to query QP"):
             attr = QPAttr.from_attributes(self.pair().query())
         init = QPInitAttr(
@@ -152,7 +152,7 @@ class QP(PyverbsCM):
         return attr, init
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
-        """Post receive requests; of those that follow a bad one, none."""
+        """Post receive requests up to the first invalid one."""
         pair = self.pair()
         next_wr: RecvWR | None = wr
         while next_wr is not None:
@@ -161,12 +161,12 @@ class QP(PyverbsCM):
                     pair.post_recv(next_wr.request())
             except PyverbsRDMAError:
                 if bad_wr is not None:
-                    bad_wr.become(next_wr)
+                    bad_wr.copy_from(next_wr)
                 raise
             next_wr = next_wr.next_wr
 
     def post_send(self, wr: SendWR, bad_wr: SendWR | None = None) -> None:
-        """Post send requests; of those that follow a bad one, none."""
+        """Post send requests up to the first invalid one."""
         pair = self.pair()
         memory = self.context.network.memory
         next_wr: SendWR | None = wr
@@ -176,12 +176,12 @@ class QP(PyverbsCM):
                     pair.post_send(next_wr.request(memory))
             except PyverbsRDMAError:
                 if bad_wr is not None:
-                    bad_wr.become(next_wr)
+                    bad_wr.copy_from(next_wr)
                 raise
             next_wr = next_wr.next_wr
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
-        """Bind a type 1 window; its key is the new one at once."""
+        """Bind a type 1 window; its key changes at once."""
         with self.context.verb("Failed to Bind MW"):
             if mw.mw is None or mw.type != 1:
                 raise VerbsError(errno.EINVAL, "not an open window of type 1")
@@ -200,24 +200,24 @@ class QP(PyverbsCM):
         self.add_ref(mw)
 
     def query_data_in_order(self, op: int, flags: int = 0) -> int:
-        """0: nothing is promised about the order in which data is written."""
+        """Always 0: the order in which data is written is not guaranteed."""
         return 0
 
     def set_ece(self, ece: ECE) -> None:
-        """Vendor 0 is no option; there are no others: EOPNOTSUPP."""
+        """Only vendor 0, no options, is supported; others raise EOPNOTSUPP."""
         if ece.vendor_id:
             raise PyverbsRDMAError("Failed to set ECE", errno.EOPNOTSUPP)
 
     def query_ece(self) -> ECE:
-        """There are no such options: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("Failed to query ECE", errno.EOPNOTSUPP)
 
     def modify_rate_limit(self, attr: QPRateLimitAttr) -> None:
-        """Queue pairs have no pacing: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("Failed to modify QP rate limit", errno.EOPNOTSUPP)
 
     def attach_comp_cntr(self, comp_cntr: object, attr: QPAttachCompCntrAttr) -> None:
-        """There are no completion counters: EOPNOTSUPP."""
+        """Not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("Failed to attach comp cntr to QP", errno.EOPNOTSUPP)
 
     def close(self) -> None:
@@ -225,7 +225,7 @@ class QP(PyverbsCM):
         if self.qp is not None:
             self._children.close()
             with self.context.closing("Failed to destroy QP"):
-                self.context.network.disown(self.qp)
+                self.context.network.unsubscribe(self.qp)
                 self._forget_completions()
                 self.qp.close()
             self.qp = None
@@ -242,7 +242,7 @@ class QP(PyverbsCM):
 def _parents(
     creator: PD | Context, init_attr: QPInitAttr | QPInitAttrEx
 ) -> tuple[PD | None, XRCD | None]:
-    """The domains of a new queue pair."""
+    """The PD and XRC domain of a new queue pair."""
     if isinstance(creator, PD) and isinstance(init_attr, QPInitAttr):
         return creator, None
     if isinstance(creator, Context) and isinstance(init_attr, QPInitAttrEx):
@@ -257,7 +257,7 @@ def _parents(
 
 
 def _init(attr: QPInitAttr | QPInitAttrEx, pd: PD | None, xrc_domain: XRCDomain | None) -> QPInit:
-    """The attributes as the device takes them; raises `VerbsError` for what cannot be."""
+    """The creation attributes as the device has them; raises `VerbsError` for unsupported ones."""
     try:
         qp_type = rc.QPType(attr.qp_type)
     except ValueError:
@@ -323,5 +323,5 @@ _MASKS: dict[int, dict[ibv_qp_state, int]] = {
         ibv_qp_type.IBV_QPT_XRC_SEND: (_INIT, _PATH, _REQUESTER),
     }.items()
 }
-"""What `to_init`, `to_rtr` and `to_rts` set: what each move requires
+"""Attributes that `to_init`, `to_rtr` and `to_rts` set: those that each transition requires
 (reference/transport#qp-transitions)."""

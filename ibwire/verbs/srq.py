@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SrqAttr(Structure):
-    """Sizes and the limit of a shared receive queue."""
+    """Size and limit of a shared receive queue."""
 
     max_wr = Unsigned(32)
     max_sge = Unsigned(32)
@@ -38,23 +38,23 @@ class SrqAttr(Structure):
 
 
 class _Sized(Structure):
-    """Shows the sizes of the `SrqAttr` that it holds; they are set when it is made."""
+    """Base of classes that expose the fields of a `SrqAttr`, set at creation."""
 
     _attr: SrqAttr
 
     @property
     def max_wr(self) -> int:
-        """Receive requests that fit."""
+        """Capacity in receive requests."""
         return self._attr.max_wr
 
     @property
     def max_sge(self) -> int:
-        """Elements that each may have."""
+        """Maximum number of elements of a request."""
         return self._attr.max_sge
 
     @property
     def srq_limit(self) -> int:
-        """The limit."""
+        """Limit for the SRQ_LIMIT_REACHED event."""
         return self._attr.srq_limit
 
 
@@ -81,7 +81,7 @@ class SrqInitAttrEx(_Sized):
 
 
 class OpsWr(PyverbsCM):
-    """An operation of tag matching, which this network has not: EOPNOTSUPP."""
+    """A tag matching operation; not supported: EOPNOTSUPP."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         raise PyverbsRDMAError("Tag matching is not supported", errno.EOPNOTSUPP)
@@ -117,34 +117,34 @@ class SRQ(PyverbsCM):
                 cq=None if cq is None else cq.queue(),
             )
         self._used = (pd, xrcd, cq)
-        """Kept open as long as the queue is."""
+        """Kept open by the queue."""
         self._children = Children()
-        self.context.network.own(self.srq, self.context)
+        self.context.network.subscribe(self.srq, self.context)
         for parent in self._used:
             if parent is not None:
                 parent.add_ref(self)
 
     @property
     def cq(self) -> CQ | CQEX | None:
-        """Where the receives of an XRC SRQ complete."""
+        """CQ of an XRC SRQ."""
         return self._used[2] if self.srq is not None else None
 
     def queue(self) -> SharedReceiveQueue:
-        """The queue of the device; raises `PyverbsUserError` after closing."""
+        """The device's queue; raises `PyverbsUserError` after closing."""
         if self.srq is None:
             raise PyverbsUserError("The SRQ is closed")
         return self.srq
 
     def add_ref(self, obj: PyverbsCM) -> None:
-        """Have a queue pair closed with the queue."""
+        """Register a queue pair to be closed with the queue."""
         self._children.add(obj)
 
     def get_srq_num(self) -> int:
-        """What XRC work requests name it by."""
+        """SRQ number, used by XRC work requests."""
         return self.queue().number
 
     def modify(self, attr: SrqAttr, comp_mask: int) -> None:
-        """Change the size, or arm the limit."""
+        """Change the size or arm the limit."""
         with self.context.verb("Failed to modify SRQ"):
             if comp_mask & ~3:
                 raise VerbsError(errno.EINVAL, f"mask {comp_mask:#x}")
@@ -157,16 +157,16 @@ class SRQ(PyverbsCM):
             )
 
     def query(self) -> SrqAttr:
-        """Sizes, and the limit that is armed."""
+        """The size and the armed limit."""
         attr = self.queue().query()
         return SrqAttr(attr.max_wr, attr.max_sge, attr.srq_limit)
 
     def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> None:
-        """Tag matching, which this network has not: EOPNOTSUPP."""
+        """Post tag matching operations; not supported: EOPNOTSUPP."""
         raise PyverbsRDMAError("post SRQ ops failed", errno.EOPNOTSUPP)
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
-        """Post receive requests; of those that follow a bad one, none."""
+        """Post receive requests up to the first invalid one."""
         next_wr: RecvWR | None = wr
         while next_wr is not None:
             try:
@@ -174,7 +174,7 @@ class SRQ(PyverbsCM):
                     self.queue().post_recv(next_wr.request())
             except PyverbsRDMAError:
                 if bad_wr is not None:
-                    bad_wr.become(next_wr)
+                    bad_wr.copy_from(next_wr)
                 raise
             next_wr = next_wr.next_wr
 
@@ -183,13 +183,13 @@ class SRQ(PyverbsCM):
         if self.srq is not None:
             self._children.close()
             with self.context.closing("Failed to destroy SRQ"):
-                self.context.network.disown(self.srq)
+                self.context.network.unsubscribe(self.srq)
                 self.srq.close()
             self.srq = None
 
 
 def _of(attr: SrqInitAttrEx) -> tuple[PD | None, XRCD | None, CQ | CQEX | None]:
-    """The fields that `comp_mask` says count; a tag matching SRQ is EOPNOTSUPP."""
+    """The fields that `comp_mask` selects; EOPNOTSUPP for a tag matching SRQ."""
     mask = attr.comp_mask
     kind = attr.srq_type if mask & ibv_srq_init_attr_mask.IBV_SRQ_INIT_ATTR_TYPE else 0
     if kind not in (ibv_srq_type.IBV_SRQT_BASIC, ibv_srq_type.IBV_SRQT_XRC):

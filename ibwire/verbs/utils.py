@@ -1,4 +1,4 @@
-"""GIDs and numbers as text. The name of the module is pyverbs'."""
+"""GIDs and numbers as text (pyverbs' module name)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ibwire.verbs.pyverbs_error import PyverbsUserError
 
 
 def be64toh(num: int) -> int:
-    """A number read from memory in network order, as read on a little-endian host."""
+    """Convert a 64-bit number from network order on a little-endian host."""
     (value,) = struct.unpack("<Q", struct.pack(">Q", num))
     return int(value)
 
@@ -23,7 +23,7 @@ def gid_text(gid: int) -> str:
 
 
 def gid_number(text: str) -> int:
-    """The 128 bits of a GID in the form of `gid_text`; raises `PyverbsUserError` for others."""
+    """The number of a GID in the form of `gid_text`; `PyverbsUserError` for any other text."""
     groups = text.split(":")
     digits = "".join(groups)
     if [len(group) for group in groups] != [4] * 8 or not set(digits) <= set(hexdigits):
@@ -32,7 +32,7 @@ def gid_number(text: str) -> int:
 
 
 def gid_str(subnet_prefix: int, interface_id: int) -> str:
-    """A GID from its halves as they stand in memory, each in network order."""
+    """A GID as text from its halves, each in network order."""
     return gid_text(be64toh(subnet_prefix) << 64 | be64toh(interface_id))
 
 
@@ -43,12 +43,12 @@ def gid_str_to_array(val: str) -> list[str]:
 
 
 def name_of(names: Mapping[int, str], value: int) -> str:
-    """The name of a value, or that it has none."""
+    """The name of a value, or `Unknown`."""
     return names.get(value, f"Unknown ({value})")
 
 
 def names_of(names: Mapping[int, str], flags: int) -> str:
-    """The names of the flags that are set."""
+    """Names of the set flags."""
     return " ".join(name for flag, name in names.items() if flags & flag)
 
 
@@ -78,7 +78,7 @@ def mig_state_to_str(mig: int) -> str:
 
 
 def rereg_error_to_str(error: int) -> str:
-    """Name of the step at which a re-registration failed."""
+    """Name of a re-registration error."""
     try:
         return ibv_rereg_mr_err_code(error).name
     except ValueError:

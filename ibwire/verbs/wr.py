@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ibwire.base.errors import VerbsError
 from ibwire.rc import work
-from ibwire.verbs.base import PyverbsCM, inc_rkey, refused, table
+from ibwire.verbs.base import PyverbsCM, inc_rkey, pyverbs_errors, table
 from ibwire.verbs.fields import Unsigned, unsigned
 from ibwire.verbs.libibverbs_enums import ibv_send_flags, ibv_wr_opcode
 from ibwire.verbs.network import current
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def swapped(word: int) -> int:
-    """A 32-bit word with its bytes the other way round.
+    """A 32-bit word with its bytes reversed.
 
-    Immediate data is a word in network order that verbs never converts, so on the
-    little-endian hosts that pyverbs runs on, its number is that of the swapped bytes.
+    Verbs passes immediate data in network order without conversion, so on the little-endian hosts
+    of pyverbs its number has the bytes reversed.
     """
     return int.from_bytes(word.to_bytes(4, "little"), "big")
 
@@ -44,12 +44,12 @@ class SGE(PyverbsCM):
         self._memory = current().memory
 
     def read(self, length: int, offset: int) -> bytes:
-        """Bytes at the element's address, whatever its length says."""
-        with refused("Failed to read at an SGE"):
+        """Read bytes at the element's address, whatever its length."""
+        with pyverbs_errors("Failed to read at an SGE"):
             return bytes(self._memory.at(self.addr + offset, length))
 
     def element(self) -> work.SGE:
-        """The element as the device takes it."""
+        """The element as the device has it."""
         return work.SGE(self.addr, self.length, self.lkey)
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class SGE(PyverbsCM):
 
 
 class _WR(PyverbsCM):
-    """What both kinds of work requests have."""
+    """Base of both kinds of work requests."""
 
     wr_id = Unsigned(64)
     num_sge = Unsigned(31)
@@ -67,11 +67,11 @@ class _WR(PyverbsCM):
         elements = [] if sg is None else list(sg)
         if self.num_sge > len(elements):
             raise PyverbsUserError(f"num_sge is {num_sge} with {len(elements)} SGEs")
-        # Copied, as pyverbs does: later changes of an SGE do not matter.
+        # Copied, as in pyverbs: later changes of an SGE have no effect.
         self._sges = [sge.element() for sge in elements[: self.num_sge]]
 
     def elements(self) -> list[work.SGE]:
-        """The elements as the device takes them; raises `VerbsError` if some are missing."""
+        """The elements as the device has them; raises `VerbsError` if some are missing."""
         if self.num_sge > len(self._sges):
             raise VerbsError(errno.EINVAL, f"num_sge is {self.num_sge}, SGEs {len(self._sges)}")
         return self._sges[: self.num_sge]
@@ -97,11 +97,11 @@ class RecvWR(_WR):
         return self._sges
 
     def request(self) -> work.RecvWR:
-        """The request as the device takes it, alone."""
+        """The request as the device has it, without `next`."""
         return work.RecvWR(sg_list=self.elements(), wr_id=self.wr_id)
 
-    def become(self, other: RecvWR) -> None:
-        """Take over all of another request: how a bad one is told."""
+    def copy_from(self, other: RecvWR) -> None:
+        """Copy every field of another request, to report an invalid one."""
         self.__dict__.update(other.__dict__)
 
     def __str__(self) -> str:
@@ -111,8 +111,8 @@ class RecvWR(_WR):
 class SendWR(_WR):
     """A send work request: `ibv_send_wr`.
 
-    imm_data: the word as it stands in memory, which is `socket.htonl` of a number;
-    for LOCAL_INV and SEND_WITH_INV the key, which shares its place and is no such word.
+    imm_data: the word as stored in memory, which is `socket.htonl` of a number; for LOCAL_INV and
+    SEND_WITH_INV the key to invalidate, in host order.
     """
 
     imm_data = Unsigned(32)
@@ -159,31 +159,31 @@ class SendWR(_WR):
         self._sges = [val.element()]
 
     def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int) -> None:
-        """Where a datagram goes."""
+        """Set the destination of a datagram."""
         self._ah = ah
         self._remote_qpn = unsigned(rqpn, 32, "rqpn")
         self._remote_qkey = unsigned(rqkey, 32, "rqkey")
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
-        """Where in the peer's memory a READ or WRITE works."""
+        """Set the remote address and key of a READ or WRITE."""
         self._remote_key = unsigned(rkey, 32, "rkey")
         self._remote_addr = unsigned(addr, 64, "addr")
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
-        """What an atomic does, and where in the peer's memory."""
+        """Set the operands, remote address and key of an atomic."""
         self._remote_key = unsigned(rkey, 32, "rkey")
         self._remote_addr = unsigned(addr, 64, "addr")
         self._compare_add = unsigned(compare_add, 64, "compare_add")
         self._swap = unsigned(swap, 64, "swap")
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo) -> None:
-        """Which window is bound to what; `rkey` is its key from then on."""
+        """Set the window, its new key and the binding."""
         self._mw = mw
         self._bind_info = bind_info
         self._bind_key = inc_rkey(mw.rkey)
 
     def set_qp_type_xrc(self, remote_srqn: int) -> None:
-        """Which of the peer's shared receive queues takes the message."""
+        """Set the peer's shared receive queue for the message."""
         self._remote_srqn = unsigned(remote_srqn, 32, "remote_srqn")
 
     @property
@@ -202,7 +202,7 @@ class SendWR(_WR):
         return self._remote_key
 
     def request(self, memory: Memory) -> work.SendWR:
-        """The request as the device takes it, alone; raises `VerbsError` if it is none.
+        """The request as the device has it, without `next`; raises `VerbsError` if it is invalid.
 
         memory: where inline data is.
         """
@@ -230,8 +230,8 @@ class SendWR(_WR):
             inline_data=inline,
         )
 
-    def become(self, other: SendWR) -> None:
-        """Take over all of another request: how a bad one is told."""
+    def copy_from(self, other: SendWR) -> None:
+        """Copy every field of another request, to report an invalid one."""
         self.__dict__.update(other.__dict__)
 
     def __str__(self) -> str:
@@ -248,7 +248,7 @@ def _opcode(value: int) -> work.WROpcode:
     try:
         return work.WROpcode(value)
     except ValueError:
-        raise VerbsError(errno.EINVAL, f"opcode {value} is unknown here") from None
+        raise VerbsError(errno.EINVAL, f"opcode {value} is not supported") from None
 
 
 def send_flags_to_str(flags: int) -> str:

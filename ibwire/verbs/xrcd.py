@@ -16,7 +16,7 @@ from ibwire.verbs.pyverbs_error import PyverbsUserError
 
 
 class XRCDInitAttr(Structure):
-    """Attributes of an XRC domain. Domains of one file are one; `fd` -1 is a domain alone."""
+    """Attributes of an XRC domain, shared by all users of a file; `fd` -1 is a private domain."""
 
     comp_mask = Unsigned(32)
     oflags = Unsigned(31)
@@ -28,7 +28,7 @@ class XRCDInitAttr(Structure):
 
 
 class XRCD(PyverbsCM):
-    """An XRC domain: which XRC queue pairs and shared receive queues belong together."""
+    """An XRC domain: connects XRC queue pairs with shared receive queues."""
 
     closing_rank = 5
     xrcd: XRCDomain | None = None
@@ -38,7 +38,10 @@ class XRCD(PyverbsCM):
             raise PyverbsUserError("an XRCD is made from a Context and an XRCDInitAttr")
         with context.verb("Failed to allocate XRCD"):
             if init_attr.comp_mask & _NEEDED != _NEEDED:
-                raise VerbsError(errno.EINVAL, "comp_mask without FD and OFLAGS")
+                raise VerbsError(
+                    errno.EINVAL,
+                    "comp_mask without IBV_XRCD_INIT_ATTR_FD and IBV_XRCD_INIT_ATTR_OFLAGS",
+                )
             self._file = _identity(init_attr.fd)
             self.xrcd = context.open_xrc_domain(self._file, init_attr.oflags)
         self.context = context
@@ -51,11 +54,11 @@ class XRCD(PyverbsCM):
         return self.context if self.xrcd is not None else None
 
     def add_ref(self, obj: PyverbsCM) -> None:
-        """Have something closed with the domain."""
+        """Register an object to be closed with the domain."""
         self._children.add(obj)
 
     def close(self) -> None:
-        """Close what belongs to the domain, then the domain."""
+        """Close the objects of the domain, then the domain."""
         if self.xrcd is not None:
             self._children.close()
             with self.context.closing("Failed to dealloc XRCD"):
@@ -64,7 +67,7 @@ class XRCD(PyverbsCM):
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Which file a descriptor stands for; raises `VerbsError` for a bad one."""
+    """Device and inode of a file descriptor; raises `VerbsError` for an invalid one."""
     if fd == -1:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What is refused, with which exception and errno; what fails later, with which status."""
+"""What is pyverbs_errors, with which exception and errno; what fails later, with which status."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_error_tells_its_code() -> None:
 
 
 def refused_with(code: int, act: Callable[[], object]) -> str:
-    with pytest.raises(PyverbsRDMAError) as refused:
+    with pytest.raises(PyverbsRDMAError) as pyverbs_errors:
         act()
-    assert refused.value.error_code == code
-    return str(refused.value)
+    assert pyverbs_errors.value.error_code == code
+    return str(pyverbs_errors.value)
 
 
 def test_unknown_device_is_not_found() -> None:
@@ -196,7 +196,7 @@ def test_extended_queue_pair_has_only_the_operations_it_was_made_for() -> None:
     with pytest.raises(PyverbsUserError, match="wr_start"):
         a.qp.wr_send()
     a.qp.wr_start()
-    with pytest.raises(PyverbsUserError, match="wr_send comes first"):
+    with pytest.raises(PyverbsUserError, match="wr_send must be called first"):
         a.qp.wr_set_sge(a.sge(1))
     with pytest.raises(PyverbsUserError, match="RDMA_READ"):
         a.qp.wr_rdma_read(1, 2)

@@ -9,7 +9,7 @@ import pytest
 from ibwire.base.units import MS, US
 from ibwire.verbs import libibverbs_enums as e
 from ibwire.verbs.cq import CQ, CompChannel
-from ibwire.verbs.network import GLANCE, POLL_STEP, Network
+from ibwire.verbs.network import POLL_STEP, READ_STEP, Network
 from ibwire.verbs.pyverbs_error import PyverbsRDMAError
 from ibwire.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from verbs.ends import End, ends
@@ -134,18 +134,18 @@ def test_poll_for_nothing_takes_no_time(network: Network) -> None:
     assert network.now == 0
 
 
-def test_reading_memory_takes_a_glance_and_writing_nothing(network: Network) -> None:
+def test_reading_memory_advances_time_and_writing_does_not(network: Network) -> None:
     a, _ = ends()
     a.mr.write(b"x", 1)
     assert network.now == 0
 
     a.mr.read(1, 0)
 
-    assert network.now == GLANCE == 20 * US
+    assert network.now == READ_STEP == 20 * US
 
 
 def test_waiting_for_a_receiver_that_is_never_ready_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibwire.verbs.network.PATIENCE_FRAMES", 1000)
+    monkeypatch.setattr("ibwire.verbs.network.WAIT_FRAMES", 1000)
     a, _ = ends(channel=CompChannel)
     a.cq.req_notify()
     a.qp.post_send(a.send(SEND))

@@ -60,9 +60,9 @@ def test_what_is_absent_can_be_imported_and_subclassed_but_not_made(name: str) -
     class Own(kind):  # type: ignore[misc]
         pass
 
-    with pytest.raises(PyverbsRDMAError) as refused:
+    with pytest.raises(PyverbsRDMAError) as pyverbs_errors:
         Own(1, two=3)
-    assert refused.value.error_code == errno.EOPNOTSUPP
+    assert pyverbs_errors.value.error_code == errno.EOPNOTSUPP
 
 
 @pytest.mark.usefixtures("installed")

@@ -109,12 +109,12 @@ def test_freeing_nothing_is_allowed() -> None:
 
 
 def test_writing_more_than_is_given_is_refused() -> None:
-    with pytest.raises(PyverbsRDMAError) as refused:
+    with pytest.raises(PyverbsRDMAError) as pyverbs_errors:
         mem_alloc.write(mem_alloc.malloc(8), b"abc", 4)
-    assert refused.value.error_code == errno.EFAULT
+    assert pyverbs_errors.value.error_code == errno.EFAULT
 
 
 def test_advice_inside_a_page_is_refused() -> None:
-    with pytest.raises(PyverbsRDMAError) as refused:
+    with pytest.raises(PyverbsRDMAError) as pyverbs_errors:
         mem_alloc.madvise(mem_alloc.mmap() + 1, 1)
-    assert refused.value.error_code == errno.EINVAL
+    assert pyverbs_errors.value.error_code == errno.EINVAL

@@ -101,10 +101,10 @@ def test_bind_mw_refuses_a_type_2_window() -> None:
     window = MW(a.pd, e.ibv_mw_type.IBV_MW_TYPE_2)
     bind = MWBind(MWBindInfo(a.mr, a.mr.buf, 8, 0), 0)
 
-    with pytest.raises(PyverbsRDMAError) as refused:
+    with pytest.raises(PyverbsRDMAError) as pyverbs_errors:
         a.qp.bind_mw(window, bind)
 
-    assert refused.value.error_code == errno.EINVAL
+    assert pyverbs_errors.value.error_code == errno.EINVAL
 
 
 def test_window_cannot_be_bound_to_a_closed_region() -> None:
@@ -120,9 +120,9 @@ def test_window_cannot_be_bound_to_a_closed_region() -> None:
 def test_region_with_a_bound_window_is_not_deregistered_alone_but_with_its_domain() -> None:
     _, b = ends()
     bound = bound_type_2(b)
-    with pytest.raises(PyverbsRDMAError) as refused:
+    with pytest.raises(PyverbsRDMAError) as pyverbs_errors:
         b.mr.close()
-    assert refused.value.error_code == errno.EINVAL
+    assert pyverbs_errors.value.error_code == errno.EINVAL
 
     b.ctx.close()
 
@@ -183,10 +183,10 @@ def test_wrong_reregistration_changes_nothing(flags: int, given: Any, code: int)
     _, b = ends()
     before = b.mr.buf, b.mr.length, b.mr.pd
 
-    with pytest.raises(PyverbsRDMAError) as refused:
+    with pytest.raises(PyverbsRDMAError) as pyverbs_errors:
         b.mr.rereg(flags, **given)
 
-    assert refused.value.error_code == code
+    assert pyverbs_errors.value.error_code == code
     assert (b.mr.buf, b.mr.length, b.mr.pd) == before
 
 
