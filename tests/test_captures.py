@@ -3,6 +3,7 @@
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +16,18 @@ INDEX = tomllib.loads((CAPTURES / "index.toml").read_text(encoding="utf-8"))["ca
 capture = pytest.mark.parametrize("entry", INDEX, ids=lambda entry: entry["file"])
 
 
-def values(entry, name):
+def values(entry: dict[str, Any], name: str) -> Any:
     """The values of a field in all packets that have it."""
     chunks = [c[name][c.valid(name)] for c in read(CAPTURES / entry["file"])]
     return np.concatenate(chunks).tolist()
 
 
-def numbers(table):
+def numbers(table: Any) -> Any:
     """The index writes numbers as hexadecimal keys."""
     return {int(key, 16): count for key, count in table.items()}
 
 
-def test_every_capture_is_in_the_index_once():
+def test_every_capture_is_in_the_index_once() -> None:
     there = {p.name for p in CAPTURES.iterdir()} - {"index.toml", "README.md"}
     logs = {name for name in there if name.endswith(".wire.json")}
 
@@ -36,36 +37,36 @@ def test_every_capture_is_in_the_index_once():
 
 
 @capture
-def test_every_entry_says_what_it_shows_and_where_it_comes_from(entry):
+def test_every_entry_says_what_it_shows_and_where_it_comes_from(entry: dict[str, Any]) -> None:
     assert entry["shows"]
     assert entry["origin"]
     assert entry["licence"] == "BSD-2-Clause"
 
 
 @capture
-def test_packets_are_numbered_from_one_without_gaps(entry):
+def test_packets_are_numbered_from_one_without_gaps(entry: dict[str, Any]) -> None:
     assert values(entry, "frame.number") == list(range(1, entry["packets"] + 1))
 
 
 @capture
-def test_roce_packets(entry):
+def test_roce_packets(entry: dict[str, Any]) -> None:
     assert len(values(entry, "bth.opcode")) == entry["roce_packets"]
     assert Counter(values(entry, "frame.protocol"))[1] == entry["roce_packets"]
     assert FIELDS["frame.protocol"].type.words[1] == "ROCEV2"
 
 
 @capture
-def test_opcodes(entry):
+def test_opcodes(entry: dict[str, Any]) -> None:
     assert Counter(values(entry, "bth.opcode")) == numbers(entry["opcodes"])
 
 
 @capture
-def test_destination_queue_pairs(entry):
+def test_destination_queue_pairs(entry: dict[str, Any]) -> None:
     assert Counter(values(entry, "bth.destqp")) == numbers(entry["dest_qpns"])
 
 
 @capture
-def test_icrc_verdicts(entry):
+def test_icrc_verdicts(entry: dict[str, Any]) -> None:
     words = FIELDS["icrc.status"].type.words
     verdicts = Counter(words[code] for code in values(entry, "icrc.status"))
 
@@ -74,7 +75,7 @@ def test_icrc_verdicts(entry):
 
 
 @capture
-def test_naks(entry):
+def test_naks(entry: dict[str, Any]) -> None:
     found = Counter(values(entry, "aeth.syndrome"))
 
     # The index counts what is not a plain ACK.

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import islice
+from typing import Any
 
 from scapy.contrib.roce import BTH
 from scapy.layers.inet import IP, UDP
@@ -82,7 +83,7 @@ def _for_ever(mutations: Callable[[], Iterator[object]]) -> Iterator[object]:
         yield from mutations()
 
 
-def write_request():  # type: ignore[no-untyped-def]
+def write_request() -> Any:  # type: ignore[no-untyped-def]
     """An RDMA WRITE ONLY in boofuzz's blocks."""
     import boofuzz as b
 

@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ RECORDS = [
 FRAMES = [record.data for record in RECORDS]
 
 
-def by_tshark(path):
+def by_tshark(path: Path) -> Any:
     fields = ("frame.time_epoch", "frame.len", "frame.cap_len")
     command = [str(TSHARK), "-n", "-r", str(path), "-T", "fields"]
     for name in fields:
@@ -49,20 +50,20 @@ def by_tshark(path):
     return rows
 
 
-def nanoseconds(time):
+def nanoseconds(time: Any) -> int:
     if not time:
         return 0  # a simple packet block: no time
     seconds, _, fraction = time.partition(".")
     return int(seconds) * 10**9 + int(fraction.ljust(9, "0")[:9])
 
 
-def by_ibwire(path):
+def by_ibwire(path: Path) -> Any:
     with open_capture(path) as reader:
         return [(r.time_ns, r.wire_len, len(r.data)) for r in reader.records()]
 
 
 @pytest.mark.parametrize("name", ["a.pcap", "a.pcapng", "a.pcap.gz", "a.pcapng.gz", "a.pcap.zst"])
-def test_written_files(tmp_path, name):
+def test_written_files(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     write_capture(path, RECORDS)
 
@@ -72,7 +73,7 @@ def test_written_files(tmp_path, name):
 
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize("magic", [MICROSECONDS, NANOSECONDS])
-def test_pcap_variants(tmp_path, order, magic):
+def test_pcap_variants(tmp_path: Path, order: str, magic: Any) -> None:
     path = tmp_path / "a.pcap"
     path.write_bytes(
         pcap_header(order, magic)
@@ -85,7 +86,7 @@ def test_pcap_variants(tmp_path, order, magic):
     assert by_tshark(path) == by_ibwire(path)
 
 
-def test_modified_pcap(tmp_path):
+def test_modified_pcap(tmp_path: Path) -> None:
     path = tmp_path / "a.pcap"
     records = (
         pcap_record(data, 1_700_000_000, n)[:16] + bytes(8) + data for n, data in enumerate(FRAMES)
@@ -97,7 +98,7 @@ def test_modified_pcap(tmp_path):
 
 @pytest.mark.parametrize("order", "<>")
 @pytest.mark.parametrize("resolution", [3, 6, 7, 9, 0x8A, 0xA0])
-def test_pcapng_resolutions(tmp_path, order, resolution):
+def test_pcapng_resolutions(tmp_path: Path, order: str, resolution: int) -> None:
     path = tmp_path / "a.pcapng"
     base = 2 if resolution & 0x80 else 10
     now = 1_700_000_000 * base ** (resolution & 0x7F)
@@ -111,7 +112,7 @@ def test_pcapng_resolutions(tmp_path, order, resolution):
     assert by_tshark(path) == by_ibwire(path)
 
 
-def test_pcapng_with_simple_and_obsolete_packet_blocks_in_two_sections(tmp_path):
+def test_pcapng_with_simple_and_obsolete_packet_blocks_in_two_sections(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     content = b""
     for order in "<>":
@@ -134,7 +135,7 @@ def test_pcapng_with_simple_and_obsolete_packet_blocks_in_two_sections(tmp_path)
     or [pytest.param(None, marks=pytest.mark.skip(reason="no captures in captures/"))],
     ids=lambda path: path.name if path else "none",
 )
-def test_shipped_captures(path):
+def test_shipped_captures(path: Path) -> None:
     with open_capture(path) as reader:
         if any((batch.link_type == 197).any() for batch in reader.batches()):
             pytest.skip("tshark shows time and length of the ERF record, not of the pcap record")
@@ -142,7 +143,7 @@ def test_shipped_captures(path):
     assert by_ibwire(path) == by_tshark(path)
 
 
-def test_editcap_conversions_read_the_same(tmp_path):
+def test_editcap_conversions_read_the_same(tmp_path: Path) -> None:
     editcap = shutil.which("editcap")
     if editcap is None:
         pytest.skip("editcap not installed")

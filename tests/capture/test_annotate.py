@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +24,7 @@ PACKETS = [
 
 
 @pytest.fixture
-def several(tmp_path):
+def several(tmp_path: Path) -> Path:
     """Three interfaces, of which the last is used second."""
     path = tmp_path / "several.pcapng"
     with PcapngWriter(path, 1, name="eth0") as writer:
@@ -39,12 +41,14 @@ def several(tmp_path):
     return path
 
 
-def records(path):
+def records(path: Path) -> Any:
     with open_capture(path) as reader:
         return list(reader.records())
 
 
-def test_comments_stand_at_their_packets_and_all_else_is_kept(several, tmp_path):
+def test_comments_stand_at_their_packets_and_all_else_is_kept(
+    several: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "out.pcapng"
 
     assert annotate(several, target, [(1, ["one"]), (3, ["two", "three"])]) == 3
@@ -57,7 +61,7 @@ def test_comments_stand_at_their_packets_and_all_else_is_kept(several, tmp_path)
     ]
 
 
-def test_interfaces_keep_their_names(several, tmp_path):
+def test_interfaces_keep_their_names(several: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.pcapng"
     annotate(several, target, [])
 
@@ -68,7 +72,7 @@ def test_interfaces_keep_their_names(several, tmp_path):
     assert names == {0: "eth0", 1: "rdma0", 2: "any"}
 
 
-def test_a_comment_that_is_there_is_not_added_again(several, tmp_path):
+def test_a_comment_that_is_there_is_not_added_again(several: Path, tmp_path: Path) -> None:
     annotate(several, tmp_path / "once.pcapng", [(1, ["one"])])
     annotate(tmp_path / "once.pcapng", tmp_path / "twice.pcapng", [(1, ["one"])])
 
@@ -76,7 +80,9 @@ def test_a_comment_that_is_there_is_not_added_again(several, tmp_path):
     assert once == twice
 
 
-def test_comments_on_packets_that_are_not_there_are_passed_over(several, tmp_path):
+def test_comments_on_packets_that_are_not_there_are_passed_over(
+    several: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "out.pcapng"
 
     annotate(several, target, [(0, ["zero"]), (2, ["two"]), (9, ["nine"])])
@@ -85,7 +91,9 @@ def test_comments_on_packets_that_are_not_there_are_passed_over(several, tmp_pat
 
 
 @pytest.mark.parametrize("suffix", ["pcapng", "pcapng.gz", "pcapng.zst"])
-def test_a_pcap_becomes_pcapng_with_its_nanoseconds(captures, tmp_path, suffix):
+def test_a_pcap_becomes_pcapng_with_its_nanoseconds(
+    captures: Path, tmp_path: Path, suffix: str
+) -> None:
     source, target = captures / "fmt-pcap-nano.pcap", tmp_path / f"out.{suffix}"
 
     annotate(source, target, [(5, ["here"])])
@@ -96,7 +104,7 @@ def test_a_pcap_becomes_pcapng_with_its_nanoseconds(captures, tmp_path, suffix):
     assert after[4].comments == ("here",)
 
 
-def test_a_capture_without_packets_stays_one(tmp_path):
+def test_a_capture_without_packets_stays_one(tmp_path: Path) -> None:
     source, target = tmp_path / "in.pcap", tmp_path / "out.pcapng"
     source.write_bytes(pcap_header())
 
@@ -105,7 +113,7 @@ def test_a_capture_without_packets_stays_one(tmp_path):
     assert records(target) == []
 
 
-def test_everything_before_damage_is_written(tmp_path):
+def test_everything_before_damage_is_written(tmp_path: Path) -> None:
     source, target = tmp_path / "in.pcap", tmp_path / "out.pcapng"
     source.write_bytes(pcap_header() + pcap_record(b"whole") + pcap_record(b"cut short")[:-1])
 
@@ -116,7 +124,9 @@ def test_everything_before_damage_is_written(tmp_path):
     assert (record.data, record.comments) == (b"whole", ("one",))
 
 
-def test_a_comment_longer_than_an_option_is_cut_between_characters(several, tmp_path):
+def test_a_comment_longer_than_an_option_is_cut_between_characters(
+    several: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "out.pcapng"
 
     annotate(several, target, [(2, ["é" * 40_000])])
@@ -124,7 +134,7 @@ def test_a_comment_longer_than_an_option_is_cut_between_characters(several, tmp_
     assert records(target)[1].comments == ("é" * 32_767,)
 
 
-def test_unreadable_bytes_of_a_long_comment_do_not_burst_the_option(tmp_path):
+def test_unreadable_bytes_of_a_long_comment_do_not_burst_the_option(tmp_path: Path) -> None:
     """Each becomes a replacement character of three bytes when it is read."""
     source, target = tmp_path / "in.pcapng", tmp_path / "out.pcapng"
     write_capture(source, [Record(1, 0, b"x", 1, 1, comments=("?" * 60_000,))])
@@ -136,7 +146,7 @@ def test_unreadable_bytes_of_a_long_comment_do_not_burst_the_option(tmp_path):
 
 
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
-def test_tshark_shows_the_comments(captures, tmp_path):
+def test_tshark_shows_the_comments(captures: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.pcapng"
     annotate(captures / "rcx-all-ops.pcap", target, [(16, ["a WRITE"]), (20, ["one", "two"])])
 
@@ -148,7 +158,7 @@ def test_tshark_shows_the_comments(captures, tmp_path):
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.sampled_from("abc")), max_size=MOST))
-def test_comments_come_by_packet_in_the_order_they_were_told(told):
+def test_comments_come_by_packet_in_the_order_they_were_told(told: Any) -> None:
     with Comments() as comments:
         for number, text in told:
             comments.add(number, text)
@@ -157,7 +167,7 @@ def test_comments_come_by_packet_in_the_order_they_were_told(told):
     assert found == sorted(told, key=lambda pair: pair[0])
 
 
-def test_a_packet_gets_no_more_comments_than_fit():
+def test_a_packet_gets_no_more_comments_than_fit() -> None:
     with Comments() as comments:
         for index in range(10_000):
             comments.add(7, f"comment {index}")

@@ -8,7 +8,7 @@ from ibwire.base.errors import EncodeError
 from ibwire.capture.erf import MAXIMUM_FRAME, erf_record
 
 
-def test_record_has_little_endian_time_and_big_endian_lengths():
+def test_record_has_little_endian_time_and_big_endian_lengths() -> None:
     """1.5 s is 0x1_8000_0000 in units of 2^-32 s; type 21, flags 4 as tools write them."""
     record = erf_record(bytes(0x122), 1_500_000_000)
 
@@ -16,7 +16,7 @@ def test_record_has_little_endian_time_and_big_endian_lengths():
     assert record[16:] == bytes(0x122)
 
 
-def test_header_is_that_of_a_capture_made_by_others():
+def test_header_is_that_of_a_capture_made_by_others() -> None:
     """First record of infiniband.pcap of srinivaskoritala/rdma-softroce-demo: 290 bytes, at
     0x482b41ef.7febea60; its interface, 1, is in the flags."""
     theirs = bytes.fromhex("60eaeb7fef412b48150501320000 0122")
@@ -29,7 +29,7 @@ def test_header_is_that_of_a_capture_made_by_others():
 
 
 @given(st.integers(0, (1 << 32) * 10**9 - 1))
-def test_time_comes_back_to_the_nanosecond_cut_or_rounded(time_ns):
+def test_time_comes_back_to_the_nanosecond_cut_or_rounded(time_ns: int) -> None:
     ticks = int.from_bytes(erf_record(b"", time_ns)[:8], "little")
 
     assert ticks * 10**9 >> 32 == time_ns
@@ -40,12 +40,12 @@ def test_time_comes_back_to_the_nanosecond_cut_or_rounded(time_ns):
     ("size", "time_ns", "field"),
     [(MAXIMUM_FRAME + 1, 0, "frame"), (1, -1, "time_ns"), (1, (1 << 32) * 10**9, "time_ns")],
 )
-def test_what_does_not_fit_is_refused(size, time_ns, field):
+def test_what_does_not_fit_is_refused(size: int, time_ns: int, field: str) -> None:
     with pytest.raises(EncodeError) as caught:
         erf_record(bytes(size), time_ns)
 
     assert caught.value.field == field
 
 
-def test_largest_frame_fits():
+def test_largest_frame_fits() -> None:
     assert erf_record(bytes(MAXIMUM_FRAME), 0)[10:12] == b"\xff\xff"

@@ -3,6 +3,7 @@
 import gzip
 import io
 import lzma
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from capture.handmade import (
 from ibwire.capture import PcapngWriter, PcapWriter, open_capture
 
 
-def law(*strategies):
+def law(*strategies: Any) -> Any:
     """Without a deadline: the machine may be busy."""
     return lambda test: settings(deadline=None)(given(*strategies)(test))
 
@@ -32,7 +33,7 @@ packets = st.lists(st.binary(max_size=300), max_size=12)
 
 
 @st.composite
-def pcaps(draw):
+def pcaps(draw: Any) -> Any:
     """A capture, where each of its records ends, and where it may end without damage."""
     order = draw(orders)
     parts = [pcap_header(order, draw(st.sampled_from([0xA1B2C3D4, 0xA1B23C4D])))]
@@ -45,7 +46,7 @@ def pcaps(draw):
 
 
 @st.composite
-def pcapngs(draw):
+def pcapngs(draw: Any) -> Any:
     """The same of several sections, interfaces and kinds of blocks."""
     content, ends, boundaries = b"", [], []
     for _ in range(draw(st.integers(1, 3))):
@@ -78,7 +79,7 @@ captures = st.one_of(pcaps(), pcapngs())
 
 
 @law(captures, chunk_sizes)
-def test_any_chunk_size_gives_the_same_records(capture, chunk_size):
+def test_any_chunk_size_gives_the_same_records(capture: Any, chunk_size: int) -> None:
     content, ends, _ = capture
 
     records = read(content, 2**20)
@@ -89,7 +90,9 @@ def test_any_chunk_size_gives_the_same_records(capture, chunk_size):
 
 
 @law(captures, chunk_sizes, st.data())
-def test_cut_capture_yields_exactly_the_records_before_the_cut(capture, chunk_size, data):
+def test_cut_capture_yields_exactly_the_records_before_the_cut(
+    capture: Any, chunk_size: int, data: Any
+) -> None:
     content, ends, boundaries = capture
     cut = data.draw(st.integers(1, len(content) - 1))
 
@@ -102,7 +105,7 @@ def test_cut_capture_yields_exactly_the_records_before_the_cut(capture, chunk_si
 
 
 @law(captures, chunk_sizes, st.data())
-def test_flipped_bit_leaves_the_records_before_it(capture, chunk_size, data):
+def test_flipped_bit_leaves_the_records_before_it(capture: Any, chunk_size: int, data: Any) -> None:
     content, ends, _ = capture
     at = data.draw(st.integers(28, max(28, len(content) - 1)))
     damaged = bytearray(content)
@@ -119,7 +122,9 @@ def test_flipped_bit_leaves_the_records_before_it(capture, chunk_size, data):
 
 
 @law(captures, st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=9))
-def test_overwritten_bytes_raise_only_capture_errors_and_agree_over_chunk_sizes(capture, spots):
+def test_overwritten_bytes_raise_only_capture_errors_and_agree_over_chunk_sizes(
+    capture: Any, spots: Any
+) -> None:
     damaged = bytearray(capture[0])
     for at, value in spots:
         damaged[at % len(damaged)] = value
@@ -132,13 +137,15 @@ def test_overwritten_bytes_raise_only_capture_errors_and_agree_over_chunk_sizes(
 
 
 @law(st.binary(max_size=2000), st.sampled_from([b"", pcap_header(), pcap_header(">"), section()]))
-def test_random_bytes_raise_only_capture_errors(noise, head):
+def test_random_bytes_raise_only_capture_errors(noise: Any, head: Any) -> None:
     read_until_damage(head + noise)
     read_until_damage(head + interface() * (head[:1] == b"\x0a") + noise, 64)
 
 
 @law(st.sampled_from([gzip.compress, lzma.compress]), pcaps(), st.data())
-def test_damaged_compressed_files_raise_only_capture_errors(compress, capture, data):
+def test_damaged_compressed_files_raise_only_capture_errors(
+    compress: Any, capture: Any, data: Any
+) -> None:
     content = bytearray(compress(capture[0]))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -152,7 +159,7 @@ writable = st.lists(
 
 
 @law(writable, st.integers(0, 65535), chunk_sizes)
-def test_pcap_reads_back_what_was_written(packets, link_type, chunk_size):
+def test_pcap_reads_back_what_was_written(packets: Any, link_type: int, chunk_size: int) -> None:
     output = io.BytesIO()
     with PcapWriter(output, link_type) as writer:
         for packet in packets:
@@ -165,7 +172,7 @@ def test_pcap_reads_back_what_was_written(packets, link_type, chunk_size):
 
 
 @law(writable, st.lists(st.text(max_size=20).filter(lambda t: "\0" not in t)), chunk_sizes)
-def test_pcapng_reads_back_what_was_written(packets, comments, chunk_size):
+def test_pcapng_reads_back_what_was_written(packets: Any, comments: Any, chunk_size: int) -> None:
     output = io.BytesIO()
     with PcapngWriter(output) as writer:
         for data, time_ns, wire_len in packets:
@@ -178,7 +185,7 @@ def test_pcapng_reads_back_what_was_written(packets, comments, chunk_size):
 
 
 @law(captures, chunk_sizes)
-def test_batches_and_records_say_the_same(capture, chunk_size):
+def test_batches_and_records_say_the_same(capture: Any, chunk_size: int) -> None:
     with open_capture(io.BytesIO(capture[0]), chunk_size) as reader:
         rows = [batch.record(row) for batch in reader.batches() for row in range(len(batch))]
 

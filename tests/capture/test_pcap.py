@@ -1,5 +1,7 @@
 import io
+from pathlib import Path
 from struct import pack
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ BIG_ENDIAN = bytes.fromhex(
 
 
 @pytest.mark.parametrize("content", [LITTLE_ENDIAN, BIG_ENDIAN], ids=["little", "big"])
-def test_both_byte_orders_give_the_same_records(content):
+def test_both_byte_orders_give_the_same_records(content: Any) -> None:
     assert read(content) == [
         Record(1, 1_700_000_000_123_456_000, b"\xaa\xbb\xcc", 5, 1),
         Record(2, 1_700_000_001_000_000_000, b"\xdd\xee", 2, 1),
@@ -40,7 +42,7 @@ def test_both_byte_orders_give_the_same_records(content):
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_nanosecond_magic_keeps_every_nanosecond(order):
+def test_nanosecond_magic_keeps_every_nanosecond(order: str) -> None:
     content = pcap_header(order, NANOSECONDS) + pcap_record(b"x", 7, 123456789, order=order)
 
     with open_capture(io.BytesIO(content)) as reader:
@@ -49,7 +51,7 @@ def test_nanosecond_magic_keeps_every_nanosecond(order):
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_modified_format_has_eight_more_bytes_in_each_record_header(order):
+def test_modified_format_has_eight_more_bytes_in_each_record_header(order: str) -> None:
     record = pack(f"{order}IIIIIHBB", 9, 250000, 4, 60, 3, 0x0800, 4, 0) + b"data"
     content = pcap_header(order, KUZNETSOV) + record * 2
 
@@ -59,14 +61,14 @@ def test_modified_format_has_eight_more_bytes_in_each_record_header(order):
     ]
 
 
-def test_fcs_bits_above_the_link_type_are_masked_off():
+def test_fcs_bits_above_the_link_type_are_masked_off() -> None:
     # FCS length 2 words, P bit set, link type 247 (InfiniBand).
     content = pcap_header(link_type=0x24000000 | 247) + pcap_record(b"x")
 
     assert read(content)[0].link_type == 247
 
 
-def test_fractions_beyond_a_second_are_kept_arithmetically():
+def test_fractions_beyond_a_second_are_kept_arithmetically() -> None:
     content = pcap_header() + pcap_record(b"x", 1, 3_000_000)
     assert read(content)[0].time_ns == 4_000_000_000
 
@@ -74,7 +76,7 @@ def test_fractions_beyond_a_second_are_kept_arithmetically():
     assert read(content)[0].time_ns == (2**32 - 1) * 10**9 + (2**32 - 1) * 1000
 
 
-def test_before_version_2_4_the_smaller_length_is_the_captured_one():
+def test_before_version_2_4_the_smaller_length_is_the_captured_one() -> None:
     # libpcap: caplen and len changed places in version 2.3, but not in every writer.
     swapped = pack("<IIII", 0, 0, 100, 4) + b"data"
     usual = pack("<IIII", 0, 0, 4, 90) + b"data"
@@ -83,7 +85,7 @@ def test_before_version_2_4_the_smaller_length_is_the_captured_one():
     assert [(r.data, r.wire_len) for r in read(content)] == [(b"data", 100), (b"data", 90)]
 
 
-def test_unknown_version_is_refused():
+def test_unknown_version_is_refused() -> None:
     records, damage = read_until_damage(pcap_header(version=(3, 0)) + pcap_record(b"x"))
 
     assert records == []
@@ -91,17 +93,17 @@ def test_unknown_version_is_refused():
     assert (damage.offset, damage.reason) == (4, "pcap version 3.0, expected 2.4")
 
 
-def test_empty_records_are_legal():
+def test_empty_records_are_legal() -> None:
     content = pcap_header() + pcap_record(b"") + pcap_record(b"x") + pcap_record(b"", wire_len=9)
 
     assert [(r.data, r.wire_len) for r in read(content)] == [(b"", 0), (b"x", 1), (b"", 9)]
 
 
-def test_header_alone_is_a_capture_without_records():
+def test_header_alone_is_a_capture_without_records() -> None:
     assert read(pcap_header()) == []
 
 
-def test_cut_header_is_reported():
+def test_cut_header_is_reported() -> None:
     _, damage = read_until_damage(pcap_header()[:17])
 
     assert damage is not None
@@ -109,7 +111,7 @@ def test_cut_header_is_reported():
 
 
 @pytest.mark.parametrize("chunk_size", [1, 64, 4096, 2**22])
-def test_file_cut_inside_the_data_yields_everything_before(chunk_size):
+def test_file_cut_inside_the_data_yields_everything_before(chunk_size: int) -> None:
     whole = pcap_header() + pcap_record(b"a" * 50) * 3
     content = whole + pcap_record(b"b" * 1098)[: 16 + 40]
 
@@ -124,7 +126,7 @@ def test_file_cut_inside_the_data_yields_everything_before(chunk_size):
     )
 
 
-def test_file_cut_inside_a_record_header_says_so():
+def test_file_cut_inside_a_record_header_says_so() -> None:
     records, damage = read_until_damage(pcap_header() + pcap_record(b"abc") + bytes(7))
 
     assert data_of(records) == [b"abc"]
@@ -136,7 +138,7 @@ def test_file_cut_inside_a_record_header_says_so():
 
 @pytest.mark.parametrize("chunk_size", [1, 100, 2**22])
 @pytest.mark.parametrize("absurd", [262145, 2**31, 2**32 - 1])
-def test_absurd_length_ends_the_reading_where_it_stands(absurd, chunk_size):
+def test_absurd_length_ends_the_reading_where_it_stands(absurd: int, chunk_size: int) -> None:
     content = (
         pcap_header(snaplen=96)
         + pcap_record(b"abc")
@@ -155,19 +157,19 @@ def test_absurd_length_ends_the_reading_where_it_stands(absurd, chunk_size):
     )
 
 
-def test_longest_record_that_libpcap_allows_is_read_whatever_the_snap_length():
+def test_longest_record_that_libpcap_allows_is_read_whatever_the_snap_length() -> None:
     longest = bytes(range(256)) * 1024
 
     assert data_of(read(pcap_header(snaplen=96) + pcap_record(longest), 1000)) == [longest]
 
 
-def test_larger_snap_length_raises_the_limit():
+def test_larger_snap_length_raises_the_limit() -> None:
     long = b"\x5a" * 1_000_000
 
     assert data_of(read(pcap_header(snaplen=2_000_000) + pcap_record(long), 1000)) == [long]
 
 
-def test_snap_length_without_bounds_does_not_make_every_length_possible():
+def test_snap_length_without_bounds_does_not_make_every_length_possible() -> None:
     content = pcap_header(snaplen=2**32 - 1) + pcap_record(b"", cap_len=2**30)
 
     _, damage = read_until_damage(content)
@@ -176,7 +178,7 @@ def test_snap_length_without_bounds_does_not_make_every_length_possible():
     assert "at most 16777216" in damage.reason
 
 
-def test_batch_is_private_writable_and_padded_with_zeros():
+def test_batch_is_private_writable_and_padded_with_zeros() -> None:
     content = pcap_header() + pcap_record(b"\xff" * 300) * 10
 
     with open_capture(io.BytesIO(content), 1000) as reader:
@@ -190,7 +192,7 @@ def test_batch_is_private_writable_and_padded_with_zeros():
             batch.data[:] = 0x77  # must not reach the next batch
 
 
-def test_batch_arrays_have_the_promised_types():
+def test_batch_arrays_have_the_promised_types() -> None:
     with open_capture(io.BytesIO(LITTLE_ENDIAN)) as reader:
         (batch,) = reader.batches()
 
@@ -202,7 +204,7 @@ def test_batch_arrays_have_the_promised_types():
     assert (len(batch), batch.first_number, batch.comments) == (2, 1, {})
 
 
-def test_numbers_go_on_over_batches():
+def test_numbers_go_on_over_batches() -> None:
     content = pcap_header() + pcap_record(b"x" * 84) * 100
 
     with open_capture(io.BytesIO(content), 1000) as reader:
@@ -213,7 +215,7 @@ def test_numbers_go_on_over_batches():
     assert batches[-1].first_number + len(batches[-1]) == 101
 
 
-def test_writer_makes_the_bytes_of_the_format():
+def test_writer_makes_the_bytes_of_the_format() -> None:
     output = io.BytesIO()
 
     with PcapWriter(output, nanosecond=False, snaplen=65535) as writer:
@@ -223,7 +225,7 @@ def test_writer_makes_the_bytes_of_the_format():
     assert output.getvalue() == LITTLE_ENDIAN
 
 
-def test_writer_keeps_nanoseconds_unless_told_otherwise():
+def test_writer_keeps_nanoseconds_unless_told_otherwise() -> None:
     output = io.BytesIO()
 
     with PcapWriter(output, link_type=247) as writer:
@@ -242,20 +244,22 @@ def test_writer_keeps_nanoseconds_unless_told_otherwise():
         (bytes(262145), 0, None, "data"),
     ],
 )
-def test_writer_refuses_what_the_format_cannot_hold(data, time_ns, wire_len, field):
+def test_writer_refuses_what_the_format_cannot_hold(
+    data: bytes, time_ns: int, wire_len: int | None, field: str
+) -> None:
     with PcapWriter(io.BytesIO()) as writer, pytest.raises(EncodeError) as caught:
         writer.write(data, time_ns, wire_len)
 
     assert caught.value.field == field
 
 
-def test_microsecond_files_say_so():
+def test_microsecond_files_say_so() -> None:
     with open_capture(io.BytesIO(pcap_header(magic=MICROSECONDS))) as reader:
         assert not reader.nanosecond
         assert reader.format == "pcap"
 
 
-def test_error_names_path_and_offset(tmp_path):
+def test_error_names_path_and_offset(tmp_path: Path) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(pcap_header() + bytes(5))
 

@@ -1,5 +1,6 @@
 import io
 from struct import pack
+from typing import Any
 
 import pytest
 
@@ -32,19 +33,19 @@ BY_HAND = bytes.fromhex(
 )
 
 
-def test_hand_written_file():
+def test_hand_written_file() -> None:
     assert read(BY_HAND) == [Record(1, 1_700_000_000_123_456_000, b"\x01\x02\x03\x04\x05", 9, 1)]
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_both_byte_orders(order):
+def test_both_byte_orders(order: str) -> None:
     content = section(order) + interface(247, order=order) + enhanced(b"abc", 5, order=order)
 
     assert read(content) == [Record(1, 5000, b"abc", 3, 247)]
 
 
 @pytest.mark.parametrize("chunk_size", [1, 50, 4096])
-def test_sections_of_different_byte_order_in_one_file(chunk_size):
+def test_sections_of_different_byte_order_in_one_file(chunk_size: int) -> None:
     content = b"".join(
         section(order)
         + interface(link_type, options=option(TSRESOL, b"\x09", order) + END, order=order)
@@ -64,7 +65,7 @@ def test_sections_of_different_byte_order_in_one_file(chunk_size):
 
 
 @pytest.mark.parametrize("chunk_size", [1, 4096])
-def test_each_interface_has_its_own_link_type_and_clock(chunk_size):
+def test_each_interface_has_its_own_link_type_and_clock(chunk_size: int) -> None:
     content = (
         section()
         + interface(1)
@@ -98,21 +99,21 @@ def test_each_interface_has_its_own_link_type_and_clock(chunk_size):
         (0x7F, 2**64 - 1, 0),  # 10**-127
     ],
 )
-def test_time_resolution(resolution, ticks, time_ns):
+def test_time_resolution(resolution: int, ticks: int, time_ns: int) -> None:
     options = option(TSRESOL, bytes([resolution])) + END
     content = section() + interface(options=options) + enhanced(b"x", ticks)
 
     assert read(content)[0].time_ns == time_ns
 
 
-def test_time_offset_is_in_seconds_and_signed():
+def test_time_offset_is_in_seconds_and_signed() -> None:
     for offset, time_ns in ((100, 100_000_007_000), (-3, -2_999_993_000)):
         options = option(TSOFFSET, pack("<q", offset)) + END
         content = section() + interface(options=options) + enhanced(b"x", 7)
         assert read(content)[0].time_ns == time_ns
 
 
-def test_times_out_of_range_are_held_within_64_bits():
+def test_times_out_of_range_are_held_within_64_bits() -> None:
     seconds = option(TSRESOL, b"\x00")
     for options, ticks, time_ns in (
         (seconds, 2**64 - 1, 2**63 - 1),
@@ -124,14 +125,14 @@ def test_times_out_of_range_are_held_within_64_bits():
         assert read(content)[0].time_ns == time_ns
 
 
-def test_big_endian_options_are_read_in_their_order():
+def test_big_endian_options_are_read_in_their_order() -> None:
     options = option(TSOFFSET, pack(">q", 2), ">") + option(TSRESOL, b"\x09", ">")
     content = section(">") + interface(options=options, order=">") + enhanced(b"", 1, order=">")
 
     assert read(content)[0].time_ns == 2_000_000_001
 
 
-def test_simple_packet_block_is_cut_by_the_snap_length_of_the_first_interface():
+def test_simple_packet_block_is_cut_by_the_snap_length_of_the_first_interface() -> None:
     content = (
         section()
         + interface(247, snaplen=6)
@@ -146,11 +147,11 @@ def test_simple_packet_block_is_cut_by_the_snap_length_of_the_first_interface():
     ]
 
 
-def test_simple_packet_block_without_snap_length_is_whole():
+def test_simple_packet_block_without_snap_length_is_whole() -> None:
     assert data_of(read(section() + interface() + simple(b"abcdefg"))) == [b"abcdefg"]
 
 
-def test_simple_packet_block_needs_an_interface():
+def test_simple_packet_block_needs_an_interface() -> None:
     _, damage = read_until_damage(section() + simple(b"abc"))
 
     assert damage is not None
@@ -159,7 +160,7 @@ def test_simple_packet_block_needs_an_interface():
 
 
 @pytest.mark.parametrize("order", "<>")
-def test_obsolete_packet_block_has_a_16_bit_interface_and_a_drop_count(order):
+def test_obsolete_packet_block_has_a_16_bit_interface_and_a_drop_count(order: str) -> None:
     content = (
         section(order)
         + interface(1, order=order)
@@ -170,7 +171,7 @@ def test_obsolete_packet_block_has_a_16_bit_interface_and_a_drop_count(order):
     assert read(content) == [Record(1, 12_000, b"old", 3, 247, interface=1)]
 
 
-def test_comments_stay_with_their_packets():
+def test_comments_stay_with_their_packets() -> None:
     options = (
         option(2, b"\0\0\0\1")  # epb_flags
         + option(1, "drop → here".encode())
@@ -195,14 +196,14 @@ def test_comments_stay_with_their_packets():
     ]
 
 
-def test_option_that_reaches_beyond_its_block_is_ignored():
+def test_option_that_reaches_beyond_its_block_is_ignored() -> None:
     options = option(1, b"good") + pack("<HH", 1, 60000)
     content = section() + interface() + enhanced(b"a", options=options)
 
     assert read(content)[0].comments == ("good",)
 
 
-def test_other_blocks_are_skipped():
+def test_other_blocks_are_skipped() -> None:
     content = section()
     for kind in (4, 5, 10, 0xBAD, 0x80000001):  # names, statistics, secrets, custom, local use
         content += block(kind, bytes(40))
@@ -211,7 +212,7 @@ def test_other_blocks_are_skipped():
     assert data_of(read(content)) == [b"a"]
 
 
-def test_minor_version_2_is_read_as_0():
+def test_minor_version_2_is_read_as_0() -> None:
     assert data_of(read(section(version=(1, 2)) + interface() + enhanced(b"a"))) == [b"a"]
 
 
@@ -240,7 +241,7 @@ def test_minor_version_2_is_read_as_0():
         (pack("<II", 0x0A0D0D0A, 24) + b"\x4d\x3c\x2b\x1a" + bytes(12), "a section header claims"),
     ],
 )
-def test_damage_is_told_after_everything_before_it(bad, reason, chunk_size):
+def test_damage_is_told_after_everything_before_it(bad: Any, reason: str, chunk_size: int) -> None:
     good = section() + interface() + enhanced(b"one") + enhanced(b"two")
 
     records, damage = read_until_damage(good + bad + enhanced(b"lost") * 50, chunk_size)
@@ -251,7 +252,7 @@ def test_damage_is_told_after_everything_before_it(bad, reason, chunk_size):
     assert reason in damage.reason
 
 
-def test_interfaces_of_an_earlier_section_are_unknown_in_the_next():
+def test_interfaces_of_an_earlier_section_are_unknown_in_the_next() -> None:
     good = section() + interface() + enhanced(b"a") + section()
 
     records, damage = read_until_damage(good + enhanced(b"b"))
@@ -262,7 +263,7 @@ def test_interfaces_of_an_earlier_section_are_unknown_in_the_next():
 
 
 @pytest.mark.parametrize("chunk_size", [1, 4096])
-def test_file_cut_inside_a_packet_block(chunk_size):
+def test_file_cut_inside_a_packet_block(chunk_size: int) -> None:
     good = section() + interface() + enhanced(b"one")
 
     records, damage = read_until_damage(good + enhanced(b"x" * 100)[:50], chunk_size)
@@ -275,7 +276,7 @@ def test_file_cut_inside_a_packet_block(chunk_size):
     )
 
 
-def test_file_cut_inside_another_block():
+def test_file_cut_inside_another_block() -> None:
     good = section() + interface() + enhanced(b"one")
     for tail in (interface()[:-2], block(5, bytes(100))[:20], b"\x06\0\0"):
         records, damage = read_until_damage(good + tail)
@@ -285,7 +286,7 @@ def test_file_cut_inside_another_block():
         assert "the file ends inside a" in damage.reason
 
 
-def test_packet_longer_than_a_chunk():
+def test_packet_longer_than_a_chunk() -> None:
     long = bytes(range(250)) * 4000
 
     content = section() + interface() + enhanced(b"a") + enhanced(long) + enhanced(b"b")
@@ -293,7 +294,7 @@ def test_packet_longer_than_a_chunk():
     assert data_of(read(content, 1000)) == [b"a", long, b"b"]
 
 
-def test_packet_block_beyond_the_limit_is_refused_even_where_the_chunk_holds_it():
+def test_packet_block_beyond_the_limit_is_refused_even_where_the_chunk_holds_it() -> None:
     content = section() + interface() + enhanced(bytes(2**24 - 28))
 
     _, damage = read_until_damage(content, 2**25)
@@ -303,7 +304,7 @@ def test_packet_block_beyond_the_limit_is_refused_even_where_the_chunk_holds_it(
     assert "claims 16777220 bytes" in damage.reason
 
 
-def test_nanosecond_is_known_once_the_interface_is():
+def test_nanosecond_is_known_once_the_interface_is() -> None:
     content = section() + interface(options=option(TSRESOL, b"\x09")) + enhanced(b"")
     with open_capture(io.BytesIO(content)) as reader:
         list(reader.batches())
@@ -314,13 +315,13 @@ def test_nanosecond_is_known_once_the_interface_is():
         assert not reader.nanosecond
 
 
-def test_pcap_inside_a_pcapng_is_not_followed():
+def test_pcap_inside_a_pcapng_is_not_followed() -> None:
     _, damage = read_until_damage(section() + pcap_header())
 
     assert damage is not None
 
 
-def test_flood_of_interfaces_is_stopped():
+def test_flood_of_interfaces_is_stopped() -> None:
     _, damage = read_until_damage(section() + interface() * 70_000, 2**20)
 
     assert damage is not None
@@ -328,7 +329,7 @@ def test_flood_of_interfaces_is_stopped():
     assert "more than 65536 interfaces" in damage.reason
 
 
-def test_flood_of_sections_is_read_in_one_batch():
+def test_flood_of_sections_is_read_in_one_batch() -> None:
     content = (section() + interface() + enhanced(b"")) * 5000
 
     with open_capture(io.BytesIO(content)) as reader:
@@ -337,7 +338,7 @@ def test_flood_of_sections_is_read_in_one_batch():
     assert batch.interface.tolist() == list(range(5000))
 
 
-def test_writer_makes_the_bytes_of_the_format():
+def test_writer_makes_the_bytes_of_the_format() -> None:
     output = io.BytesIO()
 
     with PcapngWriter(output, link_type=247) as writer:
@@ -352,7 +353,7 @@ def test_writer_makes_the_bytes_of_the_format():
     )
 
 
-def test_writer_with_several_interfaces_and_comments_reads_back():
+def test_writer_with_several_interfaces_and_comments_reads_back() -> None:
     output = io.BytesIO()
 
     with PcapngWriter(output) as writer:
@@ -379,7 +380,7 @@ def test_writer_with_several_interfaces_and_comments_reads_back():
         ({"data": bytes(2**24)}, "block"),
     ],
 )
-def test_writer_refuses_what_the_format_cannot_hold(arguments, field):
+def test_writer_refuses_what_the_format_cannot_hold(arguments: Any, field: str) -> None:
     arguments = {"data": b"x", "time_ns": 0} | arguments
 
     with PcapngWriter(io.BytesIO()) as writer, pytest.raises(EncodeError) as caught:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,10 +44,10 @@ class Pipe(io.RawIOBase):
         self._rest = content
         self._step = step
 
-    def readable(self):
+    def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> Any:
         got = min(self._step, len(buffer), len(self._rest))
         buffer[:got] = self._rest[:got]
         self._rest = self._rest[got:]
@@ -55,7 +56,7 @@ class Pipe(io.RawIOBase):
 
 @compressions
 @pytest.mark.parametrize("chunk_size", [1000, 2**22])
-def test_compressed_capture_reads_like_the_plain_one(compression, chunk_size):
+def test_compressed_capture_reads_like_the_plain_one(compression: str, chunk_size: int) -> None:
     content = COMPRESS[compression](CAPTURE)
 
     with open_capture(io.BytesIO(content), chunk_size) as reader:
@@ -65,7 +66,7 @@ def test_compressed_capture_reads_like_the_plain_one(compression, chunk_size):
         assert reader.position == reader.size == len(content)
 
 
-def test_plain_capture_has_no_compression():
+def test_plain_capture_has_no_compression() -> None:
     with open_capture(io.BytesIO(CAPTURE)) as reader:
         assert reader.compression is None
         list(reader.batches())
@@ -73,7 +74,7 @@ def test_plain_capture_has_no_compression():
 
 
 @compressions
-def test_members_one_after_the_other_are_one_file(compression):
+def test_members_one_after_the_other_are_one_file(compression: str) -> None:
     compress = COMPRESS[compression]
     content = compress(CAPTURE[:1000]) + compress(b"") + compress(CAPTURE[1000:]) + bytes(512)
 
@@ -81,7 +82,7 @@ def test_members_one_after_the_other_are_one_file(compression):
 
 
 @compressions
-def test_suffix_does_not_matter(compression, tmp_path):
+def test_suffix_does_not_matter(compression: str, tmp_path: Path) -> None:
     path = tmp_path / "capture.txt"
     path.write_bytes(COMPRESS[compression](CAPTURE))
 
@@ -90,7 +91,7 @@ def test_suffix_does_not_matter(compression, tmp_path):
 
 
 @compressions
-def test_cut_compressed_file_yields_what_it_holds(compression):
+def test_cut_compressed_file_yields_what_it_holds(compression: str) -> None:
     content = COMPRESS[compression](CAPTURE)[:200_000]
 
     records, damage = read_until_damage(content)
@@ -104,7 +105,7 @@ def test_cut_compressed_file_yields_what_it_holds(compression):
 
 
 @compressions
-def test_damaged_member_is_told_after_the_members_before_it(compression):
+def test_damaged_member_is_told_after_the_members_before_it(compression: str) -> None:
     compress = COMPRESS[compression]
     second = bytearray(compress(CAPTURE[200_000:]))
     second[40:60] = bytes(20)
@@ -119,7 +120,7 @@ def test_damaged_member_is_told_after_the_members_before_it(compression):
 
 
 @compressions
-def test_rubbish_after_the_last_member_is_told_after_all_records(compression):
+def test_rubbish_after_the_last_member_is_told_after_all_records(compression: str) -> None:
     records, damage = read_until_damage(COMPRESS[compression](CAPTURE) + b"rubbish rubbish")
 
     assert data_of(records) == DATA
@@ -129,7 +130,7 @@ def test_rubbish_after_the_last_member_is_told_after_all_records(compression):
 
 
 @compressions
-def test_wrong_checksum_of_a_small_file_is_told(compression):
+def test_wrong_checksum_of_a_small_file_is_told(compression: str) -> None:
     if compression == "zstd":
         compressed = zstd.compress(CAPTURE, options={zstd.CompressionParameter.checksum_flag: 1})
     else:
@@ -144,7 +145,7 @@ def test_wrong_checksum_of_a_small_file_is_told(compression):
 
 
 @compressions
-def test_magic_number_alone_is_an_error(compression):
+def test_magic_number_alone_is_an_error(compression: str) -> None:
     magic = COMPRESS[compression](b"")[:6]
 
     for length in range(6, 3, -1):
@@ -154,7 +155,7 @@ def test_magic_number_alone_is_an_error(compression):
 
 
 @compressions
-def test_bomb_is_streamed(compression):
+def test_bomb_is_streamed(compression: str) -> None:
     # 400,000 empty records and a header: 6.4 MB of zero bytes in a few kilobytes.
     content = COMPRESS[compression](pcap_header() + bytes(16 * 400_000))
 
@@ -165,7 +166,7 @@ def test_bomb_is_streamed(compression):
     assert max(size for _, size in sizes) <= 65536 + 16 + 512
 
 
-def test_python_gzip_is_used_where_isal_is_missing(monkeypatch):
+def test_python_gzip_is_used_where_isal_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "isal", None)
     decoder, error = stream._gzip_decoder()
     assert error is zlib.error
@@ -188,7 +189,7 @@ def test_python_gzip_is_used_where_isal_is_missing(monkeypatch):
     assert "the gzip data is damaged" in damage.reason
 
 
-def test_missing_zstd_module_is_named(monkeypatch):
+def test_missing_zstd_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "backports", None)
     monkeypatch.setitem(sys.modules, "compression", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
@@ -198,7 +199,7 @@ def test_missing_zstd_module_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("step", [1, 7, 4096])
-def test_pipe_that_gives_little_at_a_time(step):
+def test_pipe_that_gives_little_at_a_time(step: int) -> None:
     content = pcap_header() + b"".join(pcap_record(data) for data in DATA[:30])
     ng = section() + interface() + b"".join(enhanced(data) for data in DATA[:30])
 
@@ -209,7 +210,7 @@ def test_pipe_that_gives_little_at_a_time(step):
             assert reader.position == len(each)
 
 
-def test_pipe_gives_records_as_they_arrive():
+def test_pipe_gives_records_as_they_arrive() -> None:
     read_end, write_end = os.pipe()
     with open(read_end, "rb", buffering=0) as source, open(write_end, "wb", buffering=0) as sink:
         sink.write(pcap_header() + pcap_record(b"first") + pcap_record(b"second")[:9])
@@ -220,9 +221,9 @@ def test_pipe_gives_records_as_they_arrive():
             assert next(records).data == b"second"
 
 
-def test_file_object_stays_open_and_needs_only_read():
+def test_file_object_stays_open_and_needs_only_read() -> None:
     class OnlyRead:
-        def __init__(self):
+        def __init__(self) -> None:
             self.file = io.BytesIO(CAPTURE)
             self.read = self.file.read
 
@@ -233,7 +234,7 @@ def test_file_object_stays_open_and_needs_only_read():
 
 
 @pytest.mark.parametrize("compression", ["gzip", None])
-def test_standard_input(compression):
+def test_standard_input(compression: str | None) -> None:
     content = CAPTURE if compression is None else COMPRESS[compression](CAPTURE)
     script = (
         "from ibwire.capture import open_capture\n"
@@ -252,19 +253,19 @@ def test_standard_input(compression):
     assert run.stdout.decode().strip() == f"standard input {compression} 400"
 
 
-def test_missing_file(tmp_path):
+def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"cannot be opened: no such file") as caught:
         open_capture(tmp_path / "none.pcap")
     assert caught.value.path == str(tmp_path / "none.pcap")
     assert caught.value.offset is None
 
 
-def test_directory(tmp_path):
+def test_directory(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="cannot be opened: is a directory"):
         open_capture(tmp_path)
 
 
-def test_name_that_cannot_be_a_path():
+def test_name_that_cannot_be_a_path() -> None:
     with pytest.raises(CaptureError, match="cannot be opened: embedded null byte"):
         open_capture("a\0b.pcap")
 
@@ -272,7 +273,7 @@ def test_name_that_cannot_be_a_path():
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything"
 )
-def test_file_without_permission(tmp_path):
+def test_file_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "secret.pcap"
     path.write_bytes(CAPTURE)
     path.chmod(0)
@@ -281,7 +282,7 @@ def test_file_without_permission(tmp_path):
         open_capture(path)
 
 
-def test_empty_file(tmp_path):
+def test_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "empty.pcap"
     path.touch()
 
@@ -290,21 +291,21 @@ def test_empty_file(tmp_path):
 
 
 @compressions
-def test_nothing_inside_a_compressed_file(compression):
+def test_nothing_inside_a_compressed_file(compression: str) -> None:
     with pytest.raises(CaptureError, match="the file is empty"):
         open_capture(io.BytesIO(COMPRESS[compression](b"")))
 
 
 @pytest.mark.parametrize("content", [b"MZ\x90\x00" + bytes(100), b"\x7f", b"# text\n" * 9])
-def test_what_is_no_capture_is_named_by_its_first_bytes(content):
+def test_what_is_no_capture_is_named_by_its_first_bytes(content: bytes) -> None:
     with pytest.raises(CaptureError, match="not a capture: it begins with") as caught:
         open_capture(io.BytesIO(content))
     assert content[:4].hex(" ") in caught.value.reason
 
 
-def test_read_error_of_the_system_is_told_after_the_records_before_it():
+def test_read_error_of_the_system_is_told_after_the_records_before_it() -> None:
     class Failing(Pipe):
-        def readinto(self, buffer):
+        def readinto(self, buffer: Any) -> Any:
             if not self._rest:
                 raise OSError(5, "Input/output error")
             return super().readinto(buffer)

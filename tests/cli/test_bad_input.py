@@ -5,9 +5,10 @@ import os
 import struct
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +20,11 @@ CONTENT = CAPTURE.read_bytes()
 PACKETS = 64
 
 
-def run(*arguments):
+def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["dissect", *map(str, arguments)])
 
 
-def starts():
+def starts() -> Any:
     """Where each record of the capture starts, by its own lengths."""
     position, found = 24, []
     while position < len(CONTENT):
@@ -35,7 +36,7 @@ def starts():
 STARTS = starts()
 
 
-def unreadable(result, path):
+def unreadable(result: Any, path: Path) -> Any:
     assert result.exit_code == 3
     assert str(path) in result.stderr
     assert "Traceback" not in result.stderr
@@ -44,7 +45,9 @@ def unreadable(result, path):
 
 @pytest.mark.parametrize("option", [["--json"], ["--csv"], ["--fields", "bth.psn"], []])
 @pytest.mark.parametrize("cut", [1, 15, 16, 30])
-def test_truncated_file_yields_everything_before_the_damage(tmp_path, option, cut):
+def test_truncated_file_yields_everything_before_the_damage(
+    tmp_path: Path, option: str, cut: int
+) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(CONTENT[: STARTS[20] + cut])
     result = run(*option, path)
@@ -56,7 +59,7 @@ def test_truncated_file_yields_everything_before_the_damage(tmp_path, option, cu
     assert result.stdout.splitlines() == whole[: 20 + header]
 
 
-def test_absurd_record_length_ends_the_capture_there(tmp_path):
+def test_absurd_record_length_ends_the_capture_there(tmp_path: Path) -> None:
     path = tmp_path / "absurd.pcap"
     damaged = bytearray(CONTENT)
     damaged[STARTS[30] + 8 : STARTS[30] + 12] = b"\xff\xff\xff\x7f"
@@ -71,7 +74,7 @@ def test_absurd_record_length_ends_the_capture_there(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"\0", b"no capture at all, only text\n" * 9, b"\x1f\x8b\x08\0rubbish" * 5]
 )
-def test_what_is_no_capture(tmp_path, content):
+def test_what_is_no_capture(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.pcap"
     path.write_bytes(content)
     result = run("--json", path)
@@ -81,7 +84,7 @@ def test_what_is_no_capture(tmp_path, content):
 
 
 @pytest.mark.parametrize("name", [".", "missing.pcap", "no*thing.pcap"])
-def test_directory_and_missing_file(tmp_path, name):
+def test_directory_and_missing_file(tmp_path: Path, name: str) -> None:
     result = run(tmp_path / name)
 
     unreadable(result, tmp_path / name)
@@ -91,7 +94,7 @@ def test_directory_and_missing_file(tmp_path, name):
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything"
 )
-def test_file_without_permission(tmp_path):
+def test_file_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "x.pcap"
     path.write_bytes(CONTENT)
     path.chmod(0)
@@ -99,7 +102,7 @@ def test_file_without_permission(tmp_path):
     unreadable(run(path), path)
 
 
-def test_a_damaged_capture_does_not_keep_the_next_from_being_read(tmp_path):
+def test_a_damaged_capture_does_not_keep_the_next_from_being_read(tmp_path: Path) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(CONTENT[: STARTS[3] + 5])
     result = run("--json", path, CAPTURE)
@@ -109,7 +112,7 @@ def test_a_damaged_capture_does_not_keep_the_next_from_being_read(tmp_path):
     assert files == [str(path)] * 3 + [str(CAPTURE)] * PACKETS
 
 
-def test_packets_of_an_unknown_link_type_are_listed_with_a_fault(tmp_path):
+def test_packets_of_an_unknown_link_type_are_listed_with_a_fault(tmp_path: Path) -> None:
     path = tmp_path / "strange.pcap"
     path.write_bytes(pcap_header(link_type=147) + pcap_record(bytes(60)) * 2)
     result = run("--json", path)
@@ -120,7 +123,7 @@ def test_packets_of_an_unknown_link_type_are_listed_with_a_fault(tmp_path):
 
 
 @pytest.mark.parametrize("view", [[], ["--construct"], ["--scapy"]])
-def test_show_tells_what_it_cannot_read(tmp_path, view):
+def test_show_tells_what_it_cannot_read(tmp_path: Path, view: str) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(CONTENT[: STARTS[3] + 5])
     result = CliRunner().invoke(main, ["show", str(path), "9", *view])
@@ -133,7 +136,9 @@ def test_show_tells_what_it_cannot_read(tmp_path, view):
     flips=st.lists(st.integers(0, 8 * len(CONTENT) - 1), min_size=1, max_size=200),
     spare_file_structure=st.booleans(),
 )
-def test_flipped_bits_never_do_worse_than_exit_three(flips, spare_file_structure):
+def test_flipped_bits_never_do_worse_than_exit_three(
+    flips: list[int], spare_file_structure: bool
+) -> None:
     damaged = bytearray(CONTENT)
     for flip in flips:
         damaged[flip // 8] ^= 1 << flip % 8

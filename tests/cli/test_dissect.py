@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from capture.handmade import pcap_header, pcap_record
 from ibwire.cli import main
@@ -22,32 +23,32 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT /
 PFC = bytes.fromhex("0180c2000001 020000000001 8808 0101 0009 0000 0000 0000 ffff") + bytes(34)
 
 
-def run(*arguments):
+def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["dissect", *map(str, arguments)])
 
 
-def lines(*arguments):
+def lines(*arguments: object) -> Any:
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines()
 
 
-def records(*arguments):
+def records(*arguments: object) -> Any:
     return [json.loads(line) for line in lines("--json", *arguments)]
 
 
-def process(*arguments, **options):
+def process(*arguments: object, **options: Any) -> Any:
     command = [sys.executable, "-m", "ibwire", "dissect", *map(str, arguments)]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False, **options)
 
 
 @pytest.fixture
-def rcx(captures):
+def rcx(captures: Path) -> Path:
     return captures / "rcx-all-ops.pcap"
 
 
 @pytest.fixture
-def pfc(tmp_path):
+def pfc(tmp_path: Path) -> Path:
     path = tmp_path / "pfc.pcap"
     path.write_bytes(pcap_header() + pcap_record(PFC))
     return path
@@ -56,7 +57,7 @@ def pfc(tmp_path):
 # The values of these packets are tshark's.
 
 
-def test_a_line_tells_what_matters_of_a_write(rcx):
+def test_a_line_tells_what_matters_of_a_write(rcx: Path) -> None:
     line = lines(rcx)[15]
 
     for part in (
@@ -66,28 +67,28 @@ def test_a_line_tells_what_matters_of_a_write(rcx):
         assert part in line
 
 
-def test_a_line_tells_a_nak_in_words(captures):
+def test_a_line_tells_a_nak_in_words(captures: Path) -> None:
     line = lines(captures / "nak-bad-rkey-write-multi.pcap")[16]
 
     for part in ("10.77.0.2 > 10.77.0.1", "psn=2766361", "NAK REMOTE_ACCESS_ERROR", "msn=1"):
         assert part in line
 
 
-def test_a_line_tells_how_long_an_rnr_nak_asks_to_wait(captures):
+def test_a_line_tells_how_long_an_rnr_nak_asks_to_wait(captures: Path) -> None:
     naks = [line for line in lines(captures / "rnr-late-recv.pcap") if "RNR" in line]
 
     assert len(naks) == 9
     assert all("wait=5.12ms" in line for line in naks)
 
 
-def test_json_is_one_flat_object_a_packet(rcx):
+def test_json_is_one_flat_object_a_packet(rcx: Path) -> None:
     found = records(rcx)
 
     assert [record["frame.number"] for record in found] == list(range(1, 65))
     assert not any(isinstance(v, dict) for record in found for v in record.values())
 
 
-def test_json_values_and_their_types(rcx):
+def test_json_values_and_their_types(rcx: Path) -> None:
     record = records(rcx)[15]
 
     expected = {
@@ -110,7 +111,7 @@ def test_json_values_and_their_types(rcx):
     assert all(type(record[name]) is type(value) for name, value in expected.items())
 
 
-def test_json_leaves_out_what_a_packet_does_not_have(rcx):
+def test_json_leaves_out_what_a_packet_does_not_have(rcx: Path) -> None:
     found = records(rcx)
 
     assert not any(name.startswith(("bth", "icrc")) for name in found[0])  # TCP
@@ -118,7 +119,7 @@ def test_json_leaves_out_what_a_packet_does_not_have(rcx):
     assert found[10]["aeth.msn"] == 1
 
 
-def test_json_of_a_pfc_frame_lists_eight_classes(pfc):
+def test_json_of_a_pfc_frame_lists_eight_classes(pfc: Path) -> None:
     (record,) = records(pfc)
 
     assert record["frame.protocol"] == "PFC"
@@ -127,13 +128,13 @@ def test_json_of_a_pfc_frame_lists_eight_classes(pfc):
     assert record["macc.pfc.time"] == [0, 0, 0, 0xFFFF, 0, 0, 0, 0]
 
 
-def test_a_line_of_a_pfc_frame_names_the_classes(pfc):
+def test_a_line_of_a_pfc_frame_names_the_classes(pfc: Path) -> None:
     (line,) = lines(pfc)
 
     assert "PFC class0=resume class3=65535" in line
 
 
-def test_fields_that_few_name_can_be_printed_too(rcx):
+def test_fields_that_few_name_can_be_printed_too(rcx: Path) -> None:
     """Presence of a header is true or false; sixteen reserved bytes are digits."""
     found = records("--fields", "aeth,reth,bth.psn", "-c", 16, rcx)
 
@@ -142,14 +143,14 @@ def test_fields_that_few_name_can_be_printed_too(rcx):
 
 
 @pytest.mark.parametrize("option", ["--json", "--csv", "--where=bth"])
-def test_reserved_bytes_of_a_cnp_are_digits(captures, option):
+def test_reserved_bytes_of_a_cnp_are_digits(captures: Path, option: str) -> None:
     path = captures / "probe-odd-frames.pcap"
     found = lines(option, "--fields", "cnp.reserved", "--where", "bth.opcode == 0x81", path)
 
     assert "0" * 32 in found[-1]
 
 
-def test_csv_has_a_header_and_empty_cells(rcx):
+def test_csv_has_a_header_and_empty_cells(rcx: Path) -> None:
     rows = list(csv.DictReader(lines("--csv", rcx)))
 
     assert len(rows) == 64
@@ -158,7 +159,7 @@ def test_csv_has_a_header_and_empty_cells(rcx):
 
 
 @pytest.mark.parametrize("prefix", ["", "infiniband."])
-def test_fields_with_and_without_wireshark_prefix(rcx, prefix):
+def test_fields_with_and_without_wireshark_prefix(rcx: Path, prefix: str) -> None:
     found = lines("--fields", f"frame.number,{prefix}bth.destqp,{prefix}bth.psn", rcx)
 
     assert found[0] == "frame.number\tbth.destqp\tbth.psn"
@@ -167,7 +168,7 @@ def test_fields_with_and_without_wireshark_prefix(rcx, prefix):
 
 
 @pytest.mark.parametrize("names", ["bth.psnn", ",", "frame.number,nothing"])
-def test_wrong_fields_are_wrong_usage(rcx, names):
+def test_wrong_fields_are_wrong_usage(rcx: Path, names: str) -> None:
     result = run("--fields", names, rcx)
 
     assert result.exit_code == 2
@@ -175,7 +176,7 @@ def test_wrong_fields_are_wrong_usage(rcx, names):
     assert "--fields" in result.stderr
 
 
-def test_where_selects_what_the_index_counts(captures):
+def test_where_selects_what_the_index_counts(captures: Path) -> None:
     index = tomllib.loads((captures / "index.toml").read_text(encoding="utf-8"))
 
     for entry in index["capture"]:
@@ -186,7 +187,7 @@ def test_where_selects_what_the_index_counts(captures):
         assert len(bad) == entry["icrc"]["bad"]
 
 
-def test_a_wrong_expression_points_at_the_place(rcx):
+def test_a_wrong_expression_points_at_the_place(rcx: Path) -> None:
     result = run("--where", "bth.psn == 1 and nothing", rcx)
 
     assert result.exit_code == 2
@@ -194,7 +195,7 @@ def test_a_wrong_expression_points_at_the_place(rcx):
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl", "ndjson"])
-def test_output_as_json_by_suffix(rcx, tmp_path, suffix):
+def test_output_as_json_by_suffix(rcx: Path, tmp_path: Path, suffix: str) -> None:
     assert lines("-o", tmp_path / f"out.{suffix}", rcx) == []
 
     text = (tmp_path / f"out.{suffix}").read_text(encoding="utf-8")
@@ -202,14 +203,14 @@ def test_output_as_json_by_suffix(rcx, tmp_path, suffix):
 
 
 @pytest.mark.parametrize(("suffix", "option"), [("csv", ["--csv"]), ("txt", []), ("TXT", [])])
-def test_output_by_suffix(rcx, tmp_path, suffix, option):
+def test_output_by_suffix(rcx: Path, tmp_path: Path, suffix: str, option: str) -> None:
     assert lines("-o", tmp_path / f"out.{suffix}", rcx) == []
 
     text = (tmp_path / f"out.{suffix}").read_text(encoding="utf-8")
     assert text.splitlines() == lines(*option, rcx)
 
 
-def test_output_as_parquet(rcx, tmp_path):
+def test_output_as_parquet(rcx: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow not installed")
 
     assert lines("-o", tmp_path / "out.parquet", rcx) == []
@@ -220,7 +221,7 @@ def test_output_as_parquet(rcx, tmp_path):
     assert table["bth.psn"][0].as_py() is None
 
 
-def test_output_with_an_unknown_suffix_is_wrong_usage(rcx, tmp_path):
+def test_output_with_an_unknown_suffix_is_wrong_usage(rcx: Path, tmp_path: Path) -> None:
     result = run("-o", tmp_path / "out.xml", rcx)
 
     assert result.exit_code == 2
@@ -229,7 +230,7 @@ def test_output_with_an_unknown_suffix_is_wrong_usage(rcx, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["missing/out.json", "missing/out.parquet", "."])
-def test_output_that_cannot_be_written_is_told(rcx, tmp_path, name):
+def test_output_that_cannot_be_written_is_told(rcx: Path, tmp_path: Path, name: str) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow not installed")
     options = ["--json"] if name == "." else []
     result = process(*options, "-o", tmp_path / name, rcx)
@@ -240,21 +241,21 @@ def test_output_that_cannot_be_written_is_told(rcx, tmp_path, name):
     assert b"Traceback" not in result.stderr
 
 
-def test_a_suffix_that_contradicts_the_format_is_wrong_usage(rcx, tmp_path):
+def test_a_suffix_that_contradicts_the_format_is_wrong_usage(rcx: Path, tmp_path: Path) -> None:
     result = run("--json", "-o", tmp_path / "out.csv", rcx)
 
     assert result.exit_code == 2
     assert "--json contradicts the suffix" in result.stderr
 
 
-def test_a_field_named_twice_is_printed_once(rcx):
+def test_a_field_named_twice_is_printed_once(rcx: Path) -> None:
     assert lines("-c", 1, "--json", "--fields", "frame.number,frame.number", rcx) == [
         '{"frame.number":1}'
     ]
 
 
 @pytest.mark.parametrize("command", [["dissect", "-"], ["dissect", "x.pcap"], ["fields"]])
-def test_closed_standard_streams_are_told(command):
+def test_closed_standard_streams_are_told(command: list[str]) -> None:
     """`<&-` and `>&-` of a shell leave Python without `sys.stdin` and `sys.stdout`."""
     shell = f"{sys.executable} -m ibwire {' '.join(command)} <&- >&-"
     told = subprocess.run(["sh", "-c", shell], env=ENVIRONMENT, stderr=subprocess.PIPE, check=False)
@@ -264,17 +265,17 @@ def test_closed_standard_streams_are_told(command):
     assert b"Traceback" not in told.stderr
 
 
-def test_count_stops(rcx):
+def test_count_stops(rcx: Path) -> None:
     assert lines("-c", 5, rcx) == lines(rcx)[:5]
     assert lines("-c", 0, rcx) == []
     assert len(lines("-c", 3, "--where", "aeth", rcx)) == 3
 
 
-def test_count_goes_on_over_several_captures(rcx):
+def test_count_goes_on_over_several_captures(rcx: Path) -> None:
     assert len(lines("--json", "-c", 70, rcx, rcx)) == 70
 
 
-def test_several_captures_tell_which_file_a_packet_is_in(rcx, captures):
+def test_several_captures_tell_which_file_a_packet_is_in(rcx: Path, captures: Path) -> None:
     other = captures / "fmt-pcapng.pcapng"
     found = records(rcx, other)
 
@@ -282,7 +283,9 @@ def test_several_captures_tell_which_file_a_packet_is_in(rcx, captures):
     assert "frame.file" not in records(rcx)[0]
 
 
-def test_the_listing_of_several_captures_names_each_before_its_packets(rcx, captures):
+def test_the_listing_of_several_captures_names_each_before_its_packets(
+    rcx: Path, captures: Path
+) -> None:
     other = captures / "fmt-pcapng.pcapng"
     found = lines(rcx, other)
 
@@ -290,7 +293,7 @@ def test_the_listing_of_several_captures_names_each_before_its_packets(rcx, capt
     assert len(found) == 1 + 64 + 1 + 30
 
 
-def test_a_pattern_stands_for_the_files_it_matches(captures):
+def test_a_pattern_stands_for_the_files_it_matches(captures: Path) -> None:
     found = records(captures / "fmt-*")
 
     names = {Path(record["frame.file"]).name for record in found}
@@ -298,7 +301,7 @@ def test_a_pattern_stands_for_the_files_it_matches(captures):
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_standard_input(rcx, packed):
+def test_standard_input(rcx: Path, packed: bool) -> None:
     content = rcx.read_bytes()
     result = process("-", input=gzip.compress(content) if packed else content)
 
@@ -308,7 +311,7 @@ def test_standard_input(rcx, packed):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes close otherwise on Windows")
 @pytest.mark.parametrize("options", [[], ["--json"], ["--csv"], ["--fields", "bth.psn"]])
-def test_a_reader_that_has_seen_enough_leaves_no_traceback(captures, options):
+def test_a_reader_that_has_seen_enough_leaves_no_traceback(captures: Path, options: Any) -> None:
     paths = [str(captures / "uc-write-bw.pcap")] * 40
     command = [sys.executable, "-m", "ibwire", "dissect", *options, *paths]
     with subprocess.Popen(
@@ -322,7 +325,7 @@ def test_a_reader_that_has_seen_enough_leaves_no_traceback(captures, options):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_a_full_disk_is_told(rcx):
+def test_a_full_disk_is_told(rcx: Path) -> None:
     result = process("--json", "-o", "/dev/full", rcx)
     assert result.returncode == 1
     assert b"/dev/full: No space left" in result.stderr

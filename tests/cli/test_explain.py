@@ -2,36 +2,38 @@
 
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ibwire.cli.explain import command
 
 
-def explain(*arguments, status=0, **options):
+def explain(*arguments: object, status: int = 0, **options: Any) -> Result:
     result = CliRunner(env={"COLUMNS": "100"}).invoke(command, list(map(str, arguments)), **options)
     assert result.exit_code == status, result.output
     return result
 
 
-def heads(text):
+def heads(text: str) -> list[int]:
     """The connections that are told, by number."""
     return [int(number) for number in re.findall(r", connection (\d+): ", text)]
 
 
-def test_story_ends_with_a_verdict(captures):
+def test_story_ends_with_a_verdict(captures: Path) -> None:
     text = explain(captures / "drop-one-middle.b.pcap").stdout
 
     assert heads(text) == [1]
     assert text.split("\nVerdict: ")[1].startswith("The network lost 1 packet from A to B")
 
 
-def test_pipes_get_no_colours(captures):
+def test_pipes_get_no_colours(captures: Path) -> None:
     assert "\x1b" not in explain(captures / "drop-one-middle.b.pcap").stdout
 
 
-def test_colours_change_no_word(captures):
+def test_colours_change_no_word(captures: Path) -> None:
     plain = explain(captures / "drop-one-middle.b.pcap").stdout
 
     coloured = explain(captures / "drop-one-middle.b.pcap", color=True).stdout
@@ -40,7 +42,7 @@ def test_colours_change_no_word(captures):
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_worst_connection_is_told_and_the_others_are_listed(captures):
+def test_worst_connection_is_told_and_the_others_are_listed(captures: Path) -> None:
     text = explain(captures / "probe-odd-frames.pcap").stdout
 
     (told,) = heads(text)
@@ -54,7 +56,7 @@ def test_worst_connection_is_told_and_the_others_are_listed(captures):
 
 
 @pytest.mark.parametrize("qpn", ["106", "0x6a", "54", "0x000036"])
-def test_queue_pair_of_either_end_finds_the_connection(captures, qpn):
+def test_queue_pair_of_either_end_finds_the_connection(captures: Path, qpn: str) -> None:
     text = explain("--qpn", qpn, captures / "rc-pingpong.pcap").stdout
 
     assert heads(text) == [1]
@@ -62,7 +64,7 @@ def test_queue_pair_of_either_end_finds_the_connection(captures, qpn):
     assert "QP 54 (0x000036)" in text
 
 
-def test_all_connections_of_a_queue_pair_are_told(captures):
+def test_all_connections_of_a_queue_pair_are_told(captures: Path) -> None:
     text = explain("--qpn", 1, captures / "cm-rping.pcap").stdout
 
     every = explain("--connection", heads(text)[0], captures / "cm-rping.pcap").stdout
@@ -70,7 +72,7 @@ def test_all_connections_of_a_queue_pair_are_told(captures):
     assert every.split("\nVerdict")[0] in text
 
 
-def test_connection_is_chosen_by_its_number(captures):
+def test_connection_is_chosen_by_its_number(captures: Path) -> None:
     assert heads(explain("--connection", 3, captures / "probe-odd-frames.pcap").stdout) == [3]
 
 
@@ -84,13 +86,13 @@ def test_connection_is_chosen_by_its_number(captures):
         (["--connection", "0"], "0 is not in the range"),
     ],
 )
-def test_wrong_choice_is_wrong_usage(captures, arguments, said):
+def test_wrong_choice_is_wrong_usage(captures: Path, arguments: list[str], said: str) -> None:
     result = explain(*arguments, captures / "rc-pingpong.pcap", status=2)
 
     assert said in " ".join(result.stderr.split())
 
 
-def test_json_has_one_event_a_line(captures):
+def test_json_has_one_event_a_line(captures: Path) -> None:
     lines = explain("--json", captures / "drop-one-middle.b.pcap").stdout.splitlines()
 
     events = [json.loads(line) for line in lines]
@@ -100,11 +102,11 @@ def test_json_has_one_event_a_line(captures):
     assert {event["incident"] for event in events} == {1}
 
 
-def test_connection_management_alone_is_told_as_well(captures):
+def test_connection_management_alone_is_told_as_well(captures: Path) -> None:
     assert heads(explain(captures / "cm-reject.pcap").stdout)
 
 
-def test_capture_without_rdma_says_so(captures, tmp_path):
+def test_capture_without_rdma_says_so(captures: Path, tmp_path: Path) -> None:
     data = (captures / "rc-pingpong.pcap").read_bytes()
     size = 24 + 16 + int.from_bytes(data[32:36], "little")
     path = tmp_path / "arp.pcap"
@@ -115,7 +117,7 @@ def test_capture_without_rdma_says_so(captures, tmp_path):
     )
 
 
-def test_damaged_capture_is_told_up_to_the_damage(captures, tmp_path):
+def test_damaged_capture_is_told_up_to_the_damage(captures: Path, tmp_path: Path) -> None:
     data = (captures / "rc-pingpong.pcap").read_bytes()
     path = tmp_path / "cut.pcap"
     path.write_bytes(data[: len(data) // 2])
@@ -126,7 +128,7 @@ def test_damaged_capture_is_told_up_to_the_damage(captures, tmp_path):
     assert result.stderr.count("cut.pcap") == 1
 
 
-def test_file_that_is_no_capture_is_unreadable(tmp_path):
+def test_file_that_is_no_capture_is_unreadable(tmp_path: Path) -> None:
     path = tmp_path / "text.pcap"
     path.write_text("this is no capture")
 
@@ -136,11 +138,11 @@ def test_file_that_is_no_capture_is_unreadable(tmp_path):
     assert "text.pcap" in result.stderr
 
 
-def test_missing_file_is_unreadable(tmp_path):
+def test_missing_file_is_unreadable(tmp_path: Path) -> None:
     assert "none.pcap" in explain(tmp_path / "none.pcap", status=3).stderr
 
 
-def test_standard_input_is_told_like_a_file(captures):
+def test_standard_input_is_told_like_a_file(captures: Path) -> None:
     path = captures / "drop-one-middle.b.pcap"
 
     text = explain("-", input=path.read_bytes()).stdout

@@ -6,9 +6,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
 from ibwire.cli.export import command
@@ -22,23 +23,23 @@ TSHARK = shutil.which("tshark")
 TABLES = {"packets", "messages", "events", "connections"}
 
 
-def run(*arguments):
+def run(*arguments: object) -> Result:
     return CliRunner().invoke(command, [*map(str, arguments)])
 
 
-def records(path):
+def records(path: Path) -> Any:
     with open_capture(path) as reader:
         return list(reader.records())
 
 
-def annotated(source, target):
+def annotated(source: Any, target: Any) -> Any:
     """The comments of a capture by packet number, after it was exported."""
     result = run("-o", target, source)
     assert (result.exit_code, result.output) == (0, "")
     return {record.number: record.comments for record in records(target) if record.comments}
 
 
-def has(comments, *parts):
+def has(comments: Any, *parts: Any) -> Any:
     """Whether one of the comments has all these parts."""
     return any(all(part in comment for part in parts) for comment in comments)
 
@@ -47,11 +48,13 @@ def has(comments, *parts):
 
 
 @pytest.fixture
-def parquet():
+def parquet() -> Any:
     return pytest.importorskip("pyarrow.parquet", reason="pyarrow not installed")
 
 
-def test_each_capture_is_a_file_in_each_folder(parquet, captures, tmp_path):
+def test_each_capture_is_a_file_in_each_folder(
+    parquet: Any, captures: Path, tmp_path: Path
+) -> None:
     names = ("rcx-all-ops.pcap", "fmt-pcapng.pcapng")
 
     result = run("-o", tmp_path / "out", *(captures / name for name in names))
@@ -64,14 +67,14 @@ def test_each_capture_is_a_file_in_each_folder(parquet, captures, tmp_path):
     assert table["psn"][15].as_py() == 4099
 
 
-def test_another_run_adds_to_the_directory(parquet, captures, tmp_path):
+def test_another_run_adds_to_the_directory(parquet: Any, captures: Path, tmp_path: Path) -> None:
     run("-o", tmp_path, captures / "rcx-all-ops.pcap")
     run("-o", tmp_path, captures / "rcx-ipv6.pcap")
 
     assert len(list((tmp_path / "packets").iterdir())) == 2
 
 
-def test_standard_input_is_a_capture_too(parquet, captures, tmp_path):
+def test_standard_input_is_a_capture_too(parquet: Any, captures: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from ibwire.cli.export import command; command()"]
     content = gzip.compress((captures / "rcx-all-ops.pcap").read_bytes())
     child = subprocess.run(
@@ -84,7 +87,9 @@ def test_standard_input_is_a_capture_too(parquet, captures, tmp_path):
     assert set(table["file"].to_pylist()) == {"standard input"}
 
 
-def test_captures_of_the_same_name_are_refused(parquet, captures, tmp_path):
+def test_captures_of_the_same_name_are_refused(
+    parquet: Any, captures: Path, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / "rcx-ipv6.pcap"
     other.write_bytes(b"")
@@ -97,7 +102,9 @@ def test_captures_of_the_same_name_are_refused(parquet, captures, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text here")
-def test_the_name_of_a_capture_may_be_any_bytes(parquet, captures, tmp_path):
+def test_the_name_of_a_capture_may_be_any_bytes(
+    parquet: Any, captures: Path, tmp_path: Path
+) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.pcap")
     Path(path).write_bytes((captures / "rcx-all-ops.pcap").read_bytes())
 
@@ -108,7 +115,9 @@ def test_the_name_of_a_capture_may_be_any_bytes(parquet, captures, tmp_path):
     assert parquet.read_table(file)["file"][0].as_py() == f"{tmp_path}/\ufffd.pcap"
 
 
-def test_a_damaged_capture_is_written_up_to_the_damage(parquet, captures, tmp_path):
+def test_a_damaged_capture_is_written_up_to_the_damage(
+    parquet: Any, captures: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes((captures / "rcx-all-ops.pcap").read_bytes()[:-1])
 
@@ -124,7 +133,7 @@ def test_a_damaged_capture_is_written_up_to_the_damage(parquet, captures, tmp_pa
     assert rows == {"cut.pcap.parquet": 63, "rcx-ipv6.pcap.parquet": 54}
 
 
-def test_a_file_is_no_directory(parquet, captures, tmp_path):
+def test_a_file_is_no_directory(parquet: Any, captures: Path, tmp_path: Path) -> None:
     (tmp_path / "out.pcap").write_bytes(b"kept")
 
     result = run("-o", tmp_path / "out.pcap", captures / "rcx-ipv6.pcap")
@@ -137,7 +146,7 @@ def test_a_file_is_no_directory(parquet, captures, tmp_path):
 # A capture with comments. What is said of which packet was read from tshark's listing.
 
 
-def test_a_nak_and_what_it_led_to_are_told_at_both_packets(captures, tmp_path):
+def test_a_nak_and_what_it_led_to_are_told_at_both_packets(captures: Path, tmp_path: Path) -> None:
     comments = annotated(captures / "drop-one-middle.a.pcap", tmp_path / "out.pcapng")
 
     assert has(comments[20], "NAK PSN_SEQUENCE_ERROR", "misses PSN 103")
@@ -146,21 +155,21 @@ def test_a_nak_and_what_it_led_to_are_told_at_both_packets(captures, tmp_path):
     assert not comments.keys() & {1, 22, 23, 29}
 
 
-def test_an_rnr_nak_says_how_long_to_wait(captures, tmp_path):
+def test_an_rnr_nak_says_how_long_to_wait(captures: Path, tmp_path: Path) -> None:
     comments = annotated(captures / "rnr-late-recv.pcap", tmp_path / "out.pcapng")
 
     assert has(comments[11], "RNR NAK: no receive buffer for PSN 9120103", "wait 5.12 ms")
     assert has(comments[12], "sent again", "RNR NAK in packet 11, 9.225 ms before")
 
 
-def test_findings_are_told_at_their_packets(captures, tmp_path):
+def test_findings_are_told_at_their_packets(captures: Path, tmp_path: Path) -> None:
     comments = annotated(captures / "nak-send-too-big.pcap", tmp_path / "out.pcapng")
 
     assert has(comments[13], "NAK REMOTE_OPERATIONAL_ERROR", "refuses the request with PSN 2144034")
     assert has(comments[13], "note: naks.too-long")
 
 
-def test_packets_are_the_same_but_for_the_comments(captures, tmp_path):
+def test_packets_are_the_same_but_for_the_comments(captures: Path, tmp_path: Path) -> None:
     for path in sorted(captures.glob("*.pcap*")):
         annotated(path, tmp_path / "out.pcapng")
         before, after = records(path), records(tmp_path / "out.pcapng")
@@ -173,7 +182,7 @@ def test_packets_are_the_same_but_for_the_comments(captures, tmp_path):
             assert all(text.startswith("ibwire: ") for text in new.comments[len(old.comments) :])
 
 
-def test_annotating_once_more_changes_nothing(captures, tmp_path):
+def test_annotating_once_more_changes_nothing(captures: Path, tmp_path: Path) -> None:
     annotated(captures / "drop-one-middle.a.pcap", tmp_path / "once.pcapng")
     annotated(tmp_path / "once.pcapng", tmp_path / "twice.pcapng")
 
@@ -181,7 +190,7 @@ def test_annotating_once_more_changes_nothing(captures, tmp_path):
 
 
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
-def test_tshark_finds_the_comments(captures, tmp_path):
+def test_tshark_finds_the_comments(captures: Path, tmp_path: Path) -> None:
     annotated(captures / "drop-one-middle.a.pcap", tmp_path / "out.pcapng.gz")
 
     shown = 'frame.comment contains "NAK PSN_SEQUENCE_ERROR"'
@@ -193,7 +202,7 @@ def test_tshark_finds_the_comments(captures, tmp_path):
     assert told.stdout.split() == ["20"]
 
 
-def test_the_packets_before_damage_are_annotated(captures, tmp_path):
+def test_the_packets_before_damage_are_annotated(captures: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "cut.pcap", tmp_path / "out.pcapng"
     source.write_bytes((captures / "drop-one-middle.a.pcap").read_bytes()[:-1])
 
@@ -207,7 +216,7 @@ def test_the_packets_before_damage_are_annotated(captures, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no capture at all"])
-def test_what_is_no_capture_makes_no_file(tmp_path, content):
+def test_what_is_no_capture_makes_no_file(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:
         (tmp_path / "x.pcap").write_bytes(content)
 
@@ -218,7 +227,7 @@ def test_what_is_no_capture_makes_no_file(tmp_path, content):
     assert not (tmp_path / "out.pcapng").exists()
 
 
-def test_the_capture_that_is_read_is_not_overwritten(captures, tmp_path):
+def test_the_capture_that_is_read_is_not_overwritten(captures: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     path.write_bytes((captures / "fmt-pcapng.pcapng").read_bytes())
 
@@ -229,14 +238,14 @@ def test_the_capture_that_is_read_is_not_overwritten(captures, tmp_path):
     assert path.read_bytes() == (captures / "fmt-pcapng.pcapng").read_bytes()
 
 
-def test_several_captures_are_not_annotated_at_once(captures, tmp_path):
+def test_several_captures_are_not_annotated_at_once(captures: Path, tmp_path: Path) -> None:
     result = run("-o", tmp_path / "out.pcapng", captures / "a.pcap", captures / "b.pcap")
 
     assert result.exit_code == 2
     assert "one capture at a time" in result.stderr
 
 
-def test_a_file_that_cannot_be_written_is_told(captures, tmp_path):
+def test_a_file_that_cannot_be_written_is_told(captures: Path, tmp_path: Path) -> None:
     result = run("-o", tmp_path / "missing" / "out.pcapng", captures / "fmt-pcapng.pcapng")
 
     assert result.exit_code == 1
@@ -248,7 +257,7 @@ def test_a_file_that_cannot_be_written_is_told(captures, tmp_path):
 
 @pytest.mark.parametrize("kind", FlowEventKind)
 @pytest.mark.parametrize("cause", [None, *Cause])
-def test_every_event_has_words(kind, cause):
+def test_every_event_has_words(kind: Any, cause: Any) -> None:
     event = FlowEvent(
         kind, 3, 0, 7, 0, 10, 12, 3, cause=cause, cause_number=5, delay_ns=1500, code=96
     )
@@ -260,7 +269,7 @@ def test_every_event_has_words(kind, cause):
     assert all(text.startswith("connection 3: ") for _, text in told)
 
 
-def test_what_was_not_seen_is_counted_in_words():
+def test_what_was_not_seen_is_counted_in_words() -> None:
     event = FlowEvent(FlowEventKind.LOST, 1, 0, 7, 0, psn=10, last_psn=12, count=3)
 
     assert list(remarks.of_event(event)) == [
@@ -269,7 +278,9 @@ def test_what_was_not_seen_is_counted_in_words():
 
 
 @pytest.mark.parametrize(("severity", "told"), [(Severity.NOTE, [4]), (Severity.ERROR, [4, 6, 9])])
-def test_a_finding_is_told_at_its_packets_and_a_note_once(severity, told):
+def test_a_finding_is_told_at_its_packets_and_a_note_once(
+    severity: Severity, told: list[int]
+) -> None:
     rule = Rule("acks.law", "A law.", severity, "IBA 1.2", "", ("someone",))
     place = Place("a", "b", 1, 2, 0)
     finding = Finding(rule, severity, place, "found x, expected y", 20, [4, 6, 9])

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow not installed")
 pytest.importorskip("duckdb", reason="duckdb not installed")
@@ -32,35 +33,35 @@ PROGRAM = [sys.executable, "-c", "from ibwire.cli.query import command; command(
 WRITES = "SELECT number, psn FROM packets WHERE operation = 'RC_RDMA_WRITE_FIRST'"
 
 
-def run(*arguments):
+def run(*arguments: object) -> Result:
     return CliRunner().invoke(command, [*map(str, arguments)])
 
 
-def lines(*arguments):
+def lines(*arguments: object) -> Any:
     result = run(*arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout.splitlines()
 
 
 @pytest.fixture
-def rcx(captures):
+def rcx(captures: Path) -> Path:
     return captures / "rcx-all-ops.pcap"
 
 
 # The values of these packets are tshark's.
 
 
-def test_a_pipe_gets_tab_separated_values(rcx):
+def test_a_pipe_gets_tab_separated_values(rcx: Path) -> None:
     assert lines(rcx, WRITES) == ["number\tpsn", "16\t4099", "42\t4118"]
 
 
-def test_json_is_one_object_a_row(rcx):
+def test_json_is_one_object_a_row(rcx: Path) -> None:
     found = [json.loads(line) for line in lines("--json", rcx, WRITES)]
 
     assert found == [{"number": 16, "psn": 4099}, {"number": 42, "psn": 4118}]
 
 
-def test_csv_has_a_header(rcx):
+def test_csv_has_a_header(rcx: Path) -> None:
     assert list(csv.reader(lines("--csv", rcx, WRITES)))[1] == ["16", "4099"]
 
 
@@ -68,7 +69,9 @@ def test_csv_has_a_header(rcx):
     ("suffix", "options"),
     [("json", ["--json"]), ("csv", ["--csv"]), ("tsv", []), ("CSV", ["--csv"])],
 )
-def test_the_suffix_of_the_output_picks_the_format(rcx, tmp_path, suffix, options):
+def test_the_suffix_of_the_output_picks_the_format(
+    rcx: Path, tmp_path: Path, suffix: str, options: Any
+) -> None:
     path = tmp_path / f"out.{suffix}"
 
     assert lines("-o", path, rcx, WRITES) == []
@@ -76,7 +79,7 @@ def test_the_suffix_of_the_output_picks_the_format(rcx, tmp_path, suffix, option
     assert path.read_text(encoding="utf-8").splitlines() == lines(*options, rcx, WRITES)
 
 
-def test_parquet_output_is_a_source_again(rcx, tmp_path):
+def test_parquet_output_is_a_source_again(rcx: Path, tmp_path: Path) -> None:
     path = tmp_path / "writes.parquet"
 
     assert lines("-o", path, rcx, WRITES) == []
@@ -85,7 +88,9 @@ def test_parquet_output_is_a_source_again(rcx, tmp_path):
     assert lines(path, "SELECT max(psn) AS psn FROM writes") == ["psn", "4118"]
 
 
-def test_exported_directories_and_captures_go_together(captures, rcx, tmp_path):
+def test_exported_directories_and_captures_go_together(
+    captures: Path, rcx: Path, tmp_path: Path
+) -> None:
     other = captures / "rcx-ipv6.pcap"
     CliRunner().invoke(export, [str(rcx), "-o", str(tmp_path)])
     sql = "SELECT file, count(*) AS n FROM packets GROUP BY file ORDER BY n"
@@ -93,7 +98,7 @@ def test_exported_directories_and_captures_go_together(captures, rcx, tmp_path):
     assert lines(tmp_path, other, sql) == ["file\tn", f"{other}\t54", f"{rcx}\t64"]
 
 
-def test_standard_input_may_be_read_twice(rcx):
+def test_standard_input_may_be_read_twice(rcx: Path) -> None:
     child = subprocess.run(
         [*PROGRAM, "-", "SELECT count(*) AS n FROM packets a JOIN packets b USING (number)"],
         input=rcx.read_bytes(),
@@ -105,7 +110,9 @@ def test_standard_input_may_be_read_twice(rcx):
     assert (child.returncode, child.stdout, child.stderr) == (0, b"n\n64\n", b"")
 
 
-def test_a_reader_that_has_seen_enough_and_wrong_sql_leave_no_traces_of_the_library(rcx):
+def test_a_reader_that_has_seen_enough_and_wrong_sql_leave_no_traces_of_the_library(
+    rcx: Path,
+) -> None:
     """DuckDB's binding would report what is left behind at exit."""
     for sql in ("SELECT range FROM range(10000000)", "SELECT 1 / 'x'", "SELEC"):
         with subprocess.Popen(
@@ -121,7 +128,7 @@ def test_a_reader_that_has_seen_enough_and_wrong_sql_leave_no_traces_of_the_libr
         assert b"Traceback" not in told
 
 
-def test_tables_are_listed_with_columns_types_and_meanings(rcx):
+def test_tables_are_listed_with_columns_types_and_meanings(rcx: Path) -> None:
     """The types are what DuckDB makes of them, and those of the document."""
     expected = []
     for spec in TABLES.values():
@@ -132,7 +139,7 @@ def test_tables_are_listed_with_columns_types_and_meanings(rcx):
     assert lines("--tables", rcx) == expected
 
 
-def test_of_a_directory_the_tables_that_are_there_are_listed(rcx, tmp_path):
+def test_of_a_directory_the_tables_that_are_there_are_listed(rcx: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "mine.parquet")
 
     assert lines("--tables", tmp_path) == ["mine", f"  {'x':22}  BIGINT"]
@@ -149,7 +156,9 @@ def test_of_a_directory_the_tables_that_are_there_are_listed(rcx, tmp_path):
         ),
     ],
 )
-def test_wrong_sql_is_explained_in_the_words_of_duckdb(rcx, sql, words):
+def test_wrong_sql_is_explained_in_the_words_of_duckdb(
+    rcx: Path, sql: str, words: list[str]
+) -> None:
     result = run(rcx, sql)
 
     assert result.exit_code == 2
@@ -168,14 +177,14 @@ def test_wrong_sql_is_explained_in_the_words_of_duckdb(rcx, sql, words):
         (["capture.pcap", "{rcx}"], "the SQL comes last"),
     ],
 )
-def test_wrong_usage(rcx, arguments, words):
+def test_wrong_usage(rcx: Path, arguments: list[str], words: str) -> None:
     result = run(*(argument.format(rcx=rcx) for argument in arguments))
 
     assert result.exit_code == 2
     assert words in result.stderr
 
 
-def test_a_source_is_not_overwritten(tmp_path):
+def test_a_source_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"x": [1]}), path)
     before = path.read_bytes()
@@ -188,7 +197,7 @@ def test_a_source_is_not_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["missing/out.json", "missing/out.parquet"])
-def test_output_that_cannot_be_written_is_told(rcx, tmp_path, name):
+def test_output_that_cannot_be_written_is_told(rcx: Path, tmp_path: Path, name: str) -> None:
     result = run("-o", tmp_path / name, rcx, WRITES)
 
     assert result.exit_code == 1
@@ -196,7 +205,7 @@ def test_output_that_cannot_be_written_is_told(rcx, tmp_path, name):
     assert "Traceback" not in result.stderr
 
 
-def test_a_damaged_capture_is_asked_up_to_the_damage(rcx, tmp_path):
+def test_a_damaged_capture_is_asked_up_to_the_damage(rcx: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(rcx.read_bytes()[:-1])
 
@@ -208,7 +217,7 @@ def test_a_damaged_capture_is_asked_up_to_the_damage(rcx, tmp_path):
 
 @pytest.mark.parametrize("content", [None, b"", b"no capture at all", b"\x1f\x8b\x08\0rubbish"])
 @pytest.mark.parametrize("name", ["x.pcap", "x.parquet"])
-def test_what_cannot_be_read_is_told(tmp_path, content, name):
+def test_what_cannot_be_read_is_told(tmp_path: Path, content: bytes | None, name: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
 
@@ -220,7 +229,7 @@ def test_what_cannot_be_read_is_told(tmp_path, content, name):
 
 
 @pytest.mark.parametrize("module", ["duckdb", "pyarrow"])
-def test_a_missing_extra_is_named(rcx, module):
+def test_a_missing_extra_is_named(rcx: Path, module: str) -> None:
     script = f"import sys; sys.modules['{module}'] = None; {PROGRAM[-1]}"
     child = subprocess.run(
         [sys.executable, "-c", script, rcx, "SELECT 1"],
@@ -237,7 +246,7 @@ def test_a_missing_extra_is_named(rcx, module):
 # How rows are shown.
 
 
-def batch(**columns):
+def batch(**columns: Any) -> Any:
     return pa.record_batch(columns)
 
 
@@ -259,7 +268,7 @@ VALUES = batch(
 TIME = "2023-11-14 22:13:20.123456789"
 
 
-def test_json_keeps_numbers_and_nanoseconds():
+def test_json_keeps_numbers_and_nanoseconds() -> None:
     (line,) = json_lines(VALUES.schema.names, [VALUES])
 
     assert json.loads(line) == {
@@ -278,7 +287,7 @@ def test_json_keeps_numbers_and_nanoseconds():
     }
 
 
-def test_text_stays_on_its_line():
+def test_text_stays_on_its_line() -> None:
     _, line = text_lines(VALUES.schema.names, [VALUES])
 
     assert line.split("\t") == [
@@ -287,19 +296,19 @@ def test_text_stays_on_its_line():
     ]
 
 
-def test_csv_can_be_read_back():
+def test_csv_can_be_read_back() -> None:
     rows = list(csv.reader(csv_lines(["a", "b"], [batch(a=['x,"y"\nz'], b=[None])])))
 
     assert rows == [["a", "b"], ['x,"y"\nz', ""]]
 
 
-def test_columns_of_the_same_name_are_told_apart_in_json():
+def test_columns_of_the_same_name_are_told_apart_in_json() -> None:
     (line,) = json_lines(["a", "a"], [pa.RecordBatch.from_arrays([[1], [2]], ["a", "a"])])
 
     assert json.loads(line) == {"a": 1, "a_2": 2}
 
 
-def shown(names, rows, width):
+def shown(names: Any, rows: Any, width: Any) -> Any:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
         for part in table(names, rows, width):
@@ -307,7 +316,7 @@ def shown(names, rows, width):
     return captured.get().splitlines()
 
 
-def test_a_terminal_shows_a_table():
+def test_a_terminal_shows_a_table() -> None:
     found = shown(["name", "count"], [("[bold]x", 5), ("y", 1234)], 20)
 
     assert [line.rstrip() for line in found] == [
@@ -317,7 +326,7 @@ def test_a_terminal_shows_a_table():
     ]
 
 
-def test_what_is_wider_than_the_terminal_is_shown_row_by_row_and_whole():
+def test_what_is_wider_than_the_terminal_is_shown_row_by_row_and_whole() -> None:
     rows = [("x" * 50, 5, None), ("y", 1234, "z")]
 
     assert shown(["name", "count", "why"], rows, 20) == [
@@ -326,7 +335,7 @@ def test_what_is_wider_than_the_terminal_is_shown_row_by_row_and_whole():
     ]
 
 
-def test_nothing_in_a_capture_moves_the_cursor_of_a_terminal():
+def test_nothing_in_a_capture_moves_the_cursor_of_a_terminal() -> None:
     (_, line) = shown(["comment"], [("\x1b[2J\x9b31m",)], 80)
 
     assert line.rstrip() == "\\x1b[2J\\x9b31m"
@@ -336,7 +345,7 @@ def test_nothing_in_a_capture_moves_the_cursor_of_a_terminal():
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory):
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All shipped captures, exported once."""
     directory = tmp_path_factory.mktemp("tables")
     assert CliRunner().invoke(export, [*CAPTURES, "-o", str(directory)]).exit_code == 0
@@ -344,11 +353,13 @@ def tables(tmp_path_factory):
 
 
 @pytest.mark.parametrize("sql", QUERIES, ids=lambda sql: sql.split("\n")[0][:50])
-def test_queries_of_the_document_find_something_in_the_shipped_captures(tables, sql):
+def test_queries_of_the_document_find_something_in_the_shipped_captures(
+    tables: Path, sql: str
+) -> None:
     assert len(lines(tables, sql)) > 1
 
 
-def test_the_document_lists_the_tables_as_they_are():
+def test_the_document_lists_the_tables_as_they_are() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \| (.+) \|$", DOCUMENT, re.MULTILINE)
 
     assert rows == [
@@ -359,7 +370,7 @@ def test_the_document_lists_the_tables_as_they_are():
     assert re.findall(r"^### `(\w+)`$", DOCUMENT, re.MULTILINE) == list(TABLES)
 
 
-def test_the_first_command_of_the_document_prints_what_it_says():
+def test_the_first_command_of_the_document_prints_what_it_says() -> None:
     (entry,) = re.findall(
         r"^```console\n\$ ibwire query (\S+) \"(.*?)\"\n(.*?)^```",
         DOCUMENT,

@@ -2,26 +2,28 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
 
 from ibwire.cli.report import command
 
 
-def run(*arguments, **options):
+def run(*arguments: object, **options: Any) -> Result:
     return CliRunner().invoke(command, [*map(str, arguments)], **options)
 
 
 @pytest.fixture
-def capture(captures):
+def capture(captures: Path) -> Path:
     return captures / "drop-one-middle.a.pcap"
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -36,7 +38,9 @@ def here(tmp_path, monkeypatch):
         (".pcap", ".pcap.html"),
     ],
 )
-def test_the_page_is_called_after_the_capture(capture, here, name, page):
+def test_the_page_is_called_after_the_capture(
+    capture: Path, here: Path, name: str, page: str
+) -> None:
     (here / "elsewhere").mkdir()
     (here / "elsewhere" / name).write_bytes(capture.read_bytes())
 
@@ -46,14 +50,14 @@ def test_the_page_is_called_after_the_capture(capture, here, name, page):
     assert "<!doctype html>" in (here / page).read_text()
 
 
-def test_standard_input_and_output_will_do(capture):
+def test_standard_input_and_output_will_do(capture: Path) -> None:
     result = run("-", "-o", "-", input=capture.read_bytes())
 
     assert result.exit_code == 0
     assert result.stdout.startswith("<!doctype html>")
 
 
-def test_the_capture_itself_is_never_written_over(capture, here):
+def test_the_capture_itself_is_never_written_over(capture: Path, here: Path) -> None:
     copy = here / "trace.pcap"
     copy.write_bytes(capture.read_bytes())
     (here / "link.html").symlink_to(copy)
@@ -65,7 +69,7 @@ def test_the_capture_itself_is_never_written_over(capture, here):
     assert copy.read_bytes() == capture.read_bytes()
 
 
-def test_a_damaged_capture_gives_a_page_and_status_3(capture, here):
+def test_a_damaged_capture_gives_a_page_and_status_3(capture: Path, here: Path) -> None:
     broken = here / "broken.pcap"
     broken.write_bytes(capture.read_bytes()[:-7])
 
@@ -76,7 +80,7 @@ def test_a_damaged_capture_gives_a_page_and_status_3(capture, here):
 
 
 @pytest.mark.parametrize("data", [None, b"# no capture\n"])
-def test_what_cannot_be_read_at_all_gives_no_page(here, data):
+def test_what_cannot_be_read_at_all_gives_no_page(here: Path, data: bytes | None) -> None:
     if data is not None:
         (here / "notes.pcap").write_bytes(data)
 
@@ -86,14 +90,14 @@ def test_what_cannot_be_read_at_all_gives_no_page(here, data):
     assert not (here / "notes.html").exists()
 
 
-def test_a_directory_that_does_not_exist_is_named(capture, here):
+def test_a_directory_that_does_not_exist_is_named(capture: Path, here: Path) -> None:
     result = run(capture, "-o", here / "nowhere" / "page.html")
 
     assert result.exit_code == 1
     assert "No such file or directory" in result.output
 
 
-def test_a_pause_is_as_long_as_the_link_speed_says(here):
+def test_a_pause_is_as_long_as_the_link_speed_says(here: Path) -> None:
     """One PFC frame, 65,535 quanta of 512 bits: 335.5 us at 100 Gb/s (IEEE 802.3 31B.2)."""
     from capture.handmade import pcap_header, pcap_record
 
@@ -105,7 +109,7 @@ def test_a_pause_is_as_long_as_the_link_speed_says(here):
     assert '"paused":335539' in (here / "pfc.html").read_text()
 
 
-def test_without_plotly_the_extra_is_named(capture):
+def test_without_plotly_the_extra_is_named(capture: Path) -> None:
     script = (
         "import sys; sys.modules['plotly'] = None; "
         f"from ibwire.cli.report import command; command([{str(capture)!r}, '-o', '-'])"

@@ -1,18 +1,21 @@
 """`ibwire show`: one packet as a tree, as Construct and as Scapy read it."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 
 from ibwire.cli import main
 
 
-def show(*arguments):
+def show(*arguments: object) -> Any:
     result = CliRunner().invoke(main, ["show", *map(str, arguments)])
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def row(text, label):
+def row(text: str, label: Any) -> Any:
     """The columns of a field: place, width, then the rest."""
     (line,) = (line for line in text.splitlines() if f" {label} " in line and ":" in line[:9])
     return line.split()
@@ -32,13 +35,15 @@ def row(text, label):
         ("ECN", ["15:1", "2", "......00", "ECN", "0", "not", "ECN-capable"]),
     ],
 )
-def test_every_field_has_place_width_bits_value_and_meaning(captures, label, columns):
+def test_every_field_has_place_width_bits_value_and_meaning(
+    captures: Path, label: str, columns: list[str]
+) -> None:
     text = show(captures / "rcx-all-ops.pcap", 16)
 
     assert row(text, label)[: len(columns)] == columns
 
 
-def test_headers_name_their_bytes_and_their_section(captures):
+def test_headers_name_their_bytes_and_their_section(captures: Path) -> None:
     text = show(captures / "rcx-all-ops.pcap", 16)
 
     assert "packet 16: 1795220249.187545000 s, 1098 bytes" in text
@@ -48,7 +53,7 @@ def test_headers_name_their_bytes_and_their_section(captures):
     assert "ICRC, bytes 1094-1097  [IBA 7.8.1]\n  3a517a5d good" in text
 
 
-def test_a_bad_icrc_is_shown_with_the_right_one(captures):
+def test_a_bad_icrc_is_shown_with_the_right_one(captures: Path) -> None:
     """The capture's description: one frame was sent with a wrong ICRC."""
     found = CliRunner().invoke(
         main,
@@ -64,7 +69,7 @@ def test_a_bad_icrc_is_shown_with_the_right_one(captures):
     assert " bad\n  should be " in text
 
 
-def test_a_connection_request_is_taken_apart_to_its_addresses(captures):
+def test_a_connection_request_is_taken_apart_to_its_addresses(captures: Path) -> None:
     text = show(captures / "cm-rping.pcap", 1)
 
     assert row(text, "MgmtClass")[-2:] == ["0x07", "COMM_MGT"]
@@ -84,14 +89,14 @@ def test_a_connection_request_is_taken_apart_to_its_addresses(captures):
         ("--scapy", ["###[ BTH ]###", "psn       = 4099", "dma_len   = 5000"]),
     ],
 )
-def test_other_views(captures, view, parts):
+def test_other_views(captures: Path, view: str, parts: list[str]) -> None:
     text = show(captures / "rcx-all-ops.pcap", 16, view)
 
     assert all(part in text for part in parts)
 
 
 @pytest.mark.parametrize("number", ["0", "65", "-1", "x"])
-def test_a_number_out_of_range_is_wrong_usage(captures, number):
+def test_a_number_out_of_range_is_wrong_usage(captures: Path, number: str) -> None:
     path = str(captures / "rcx-all-ops.pcap")
     result = CliRunner().invoke(main, ["show", "--", path, number])
 
@@ -99,7 +104,7 @@ def test_a_number_out_of_range_is_wrong_usage(captures, number):
     assert result.stdout == ""
 
 
-def test_every_packet_of_a_capture_in_every_view(captures):
+def test_every_packet_of_a_capture_in_every_view(captures: Path) -> None:
     """No packet of the oddest capture is too odd to be shown."""
     path = captures / "probe-odd-frames.pcap"
     for number in range(1, 205, 17):

@@ -7,6 +7,7 @@ import tempfile
 import tomllib
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -34,17 +35,17 @@ SOME = ("rcx-all-ops.pcap", "rcx-ipv6.pcap", "ud-pingpong.pcap", "drop-one-middl
 TSHARK = shutil.which("tshark")
 
 
-def packets(name, *columns):
+def packets(name: str, *columns: Any) -> Any:
     """The table `packets` of a capture as dictionaries."""
     batches = CaptureTables(str(CAPTURES / name)).packets(columns or None)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
 @pytest.fixture
-def ask(tmp_path):
+def ask(tmp_path: Path) -> Any:
     """Asks captures and Parquet files; every path is a string or a `Path`."""
 
-    def run(sql, *paths, captures=()):
+    def run(sql: str, *paths: Any, captures: Path = ()) -> Any:
         directory = tempfile.mkdtemp(dir=tmp_path)
         opened = [CaptureTables(str(path)) for path in captures]
         with Database(opened, list(map(str, paths)), directory) as database:
@@ -58,7 +59,7 @@ def ask(tmp_path):
 
 
 @pytest.mark.parametrize("entry", INDEX, ids=lambda entry: entry["file"])
-def test_packets_are_those_that_the_index_counts(entry):
+def test_packets_are_those_that_the_index_counts(entry: dict[str, Any]) -> None:
     rows = packets(entry["file"], "opcode", "dst_qpn", "icrc_status")
 
     assert len(rows) == entry["packets"]
@@ -69,7 +70,7 @@ def test_packets_are_those_that_the_index_counts(entry):
     assert sum(row["icrc_status"] == "bad" for row in rows) == entry["icrc"]["bad"]
 
 
-def test_values_of_a_write():
+def test_values_of_a_write() -> None:
     """Values are tshark's."""
     row = packets("rcx-all-ops.pcap")[15]
 
@@ -101,7 +102,7 @@ def test_values_of_a_write():
 
 @pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
 @pytest.mark.parametrize("name", ["rcx-all-ops.pcap", "rcx-ipv6.pcap", "vlan-rc-pingpong.pcap"])
-def test_values_are_tsharks(name):
+def test_values_are_tsharks(name: str) -> None:
     fields = {
         "number": "frame.number",
         "wire_len": "frame.len",
@@ -130,26 +131,26 @@ def test_values_are_tsharks(name):
     assert found == expected
 
 
-def test_addresses_are_text_whatever_their_kind():
+def test_addresses_are_text_whatever_their_kind() -> None:
     ends = {(row["src"], row["dst"]) for row in packets("rcx-ipv6.pcap") if row["opcode"]}
 
     assert ends == {("fd77::1", "fd77::2"), ("fd77::2", "fd77::1")}
 
 
-def test_a_nak_is_told_in_words():
+def test_a_nak_is_told_in_words() -> None:
     """Packet 17 is `NAK REMOTE_ACCESS_ERROR` in tshark as well."""
     row = packets("nak-bad-rkey-write-multi.pcap")[16]
 
     assert (row["ack_kind"], row["nak_code"]) == ("NAK", "REMOTE_ACCESS_ERROR")
 
 
-def test_datagrams_name_their_sender():
+def test_datagrams_name_their_sender() -> None:
     qpns = {(row["src_qpn"], row["dst_qpn"]) for row in packets("ud-pingpong.pcap")}
 
     assert qpns == {(None, None), (0x4D, 0x81), (0x81, 0x4D)}
 
 
-def test_a_pause_frame_says_which_classes_stop(tmp_path):
+def test_a_pause_frame_says_which_classes_stop(tmp_path: Path) -> None:
     # Made by hand after IEEE 802.1Q 36: classes 3 and 0 enabled, 3 stops for 65,535 quanta.
     frame = "0180c2000001 020000000001 8808 0101 0009 0000 0000 0000 ffff"
     path = tmp_path / "pfc.pcap"
@@ -161,11 +162,11 @@ def test_a_pause_frame_says_which_classes_stop(tmp_path):
     assert row["src"] is None
 
 
-def test_columns_that_are_fields_exist():
+def test_columns_that_are_fields_exist() -> None:
     assert {column.field for column in PACKETS.columns if column.field} <= set(FIELDS)
 
 
-def test_quantities_can_be_subtracted_without_wrapping():
+def test_quantities_can_be_subtracted_without_wrapping() -> None:
     unsigned = {
         (table.name, column.name)
         for table in TABLES.values()
@@ -178,7 +179,7 @@ def test_quantities_can_be_subtracted_without_wrapping():
 
 @settings(max_examples=60)
 @given(st.data())
-def test_any_bytes_make_one_row_a_packet(data):
+def test_any_bytes_make_one_row_a_packet(data: st.DataObject) -> None:
     """Frames are real ones with some bytes changed and their end cut off."""
     content = (CAPTURES / "probe-odd-frames.pcap").read_bytes()
     frames = []
@@ -203,7 +204,7 @@ def test_any_bytes_make_one_row_a_packet(data):
 # Files.
 
 
-def test_export_writes_one_file_a_table(tmp_path):
+def test_export_writes_one_file_a_table(tmp_path: Path) -> None:
     export(CaptureTables(str(CAPTURES / SOME[0])), str(tmp_path), "name")
 
     found = {
@@ -214,7 +215,7 @@ def test_export_writes_one_file_a_table(tmp_path):
         assert pq.read_schema(tmp_path / name / "name.parquet").equals(schema_of(table))
 
 
-def test_a_file_appears_when_it_is_complete(tmp_path):
+def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "events.parquet"
     with TableFile(path, EVENTS) as file:
         file.add((None,) * len(EVENTS.columns))
@@ -224,7 +225,7 @@ def test_a_file_appears_when_it_is_complete(tmp_path):
     assert os.listdir(tmp_path) == ["events.parquet"]
 
 
-def test_a_file_that_was_not_finished_leaves_nothing(tmp_path):
+def test_a_file_that_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), TableFile(tmp_path / "x.parquet", EVENTS) as file:
         file.add((None,) * len(EVENTS.columns))
         raise KeyboardInterrupt
@@ -232,7 +233,7 @@ def test_a_file_that_was_not_finished_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_rows_are_written_in_groups(tmp_path):
+def test_rows_are_written_in_groups(tmp_path: Path) -> None:
     path = tmp_path / "events.parquet"
     with TableFile(path, EVENTS) as file:
         for number in range(2 * ROW_GROUP + 1):
@@ -244,7 +245,7 @@ def test_rows_are_written_in_groups(tmp_path):
     assert pq.read_table(path)["connection"].to_pylist() == list(range(2 * ROW_GROUP + 1))
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path):
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "packets").write_text("a file, where a folder should be")
 
     with pytest.raises(CaptureError, match=r"packets.*cannot be written"):
@@ -254,7 +255,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path):
 # Connections, events and messages, as far as the tables go: what is in them has its own tests.
 
 
-def test_every_packet_of_a_direction_has_its_numbers(ask):
+def test_every_packet_of_a_direction_has_its_numbers(ask: Any) -> None:
     paths = [CAPTURES / entry["file"] for entry in INDEX]
     counted = "SELECT file, connection, direction, packets AS n FROM connections"
     found = (
@@ -267,7 +268,7 @@ def test_every_packet_of_a_direction_has_its_numbers(ask):
     assert ask(f"({counted} EXCEPT {found}) UNION ({found} EXCEPT {counted})", captures=paths) == []
 
 
-def test_packets_belong_to_the_connection_that_has_seen_any():
+def test_packets_belong_to_the_connection_that_has_seen_any() -> None:
     """Two unreliable directions that were not paired, each of which knows the other's number."""
     near, far = End("a", 1), End("b", 2)
     there, back = Connection(1, (near, far), Service.UC), Connection(2, (far, near), Service.UC)
@@ -280,7 +281,7 @@ def test_packets_belong_to_the_connection_that_has_seen_any():
     }
 
 
-def test_events_are_about_the_connection_of_their_packet(ask):
+def test_events_are_about_the_connection_of_their_packet(ask: Any) -> None:
     sql = (
         "SELECT count(*) AS n, count(*) FILTER (e.connection = p.connection) AS same "
         "FROM events e JOIN packets p USING (file, number)"
@@ -290,7 +291,7 @@ def test_events_are_about_the_connection_of_their_packet(ask):
     assert count == same > 0
 
 
-def test_a_nak_and_what_was_sent_again_because_of_it(ask):
+def test_a_nak_and_what_was_sent_again_because_of_it(ask: Any) -> None:
     """tshark: packet 20 is a NAK of PSN 103, packets 21 to 27 repeat 13 to 19."""
     found = ask(
         "SELECT kind, number, last_number, psn, last_psn, count, cause, cause_number, code "
@@ -304,7 +305,7 @@ def test_a_nak_and_what_was_sent_again_because_of_it(ask):
     ]
 
 
-def test_messages_have_the_time_to_their_answer(ask):
+def test_messages_have_the_time_to_their_answer(ask: Any) -> None:
     """By hand from tshark's times: packet 10 to packet 28, packet 29 to packet 30."""
     found = ask(
         "SELECT verb, size, first_number, acked_number, latency_ns FROM messages ORDER BY 3",
@@ -318,7 +319,7 @@ def test_messages_have_the_time_to_their_answer(ask):
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_what_is_exported_is_what_captures_say(ask, tmp_path, table):
+def test_what_is_exported_is_what_captures_say(ask: Any, tmp_path: Path, table: Any) -> None:
     paths = [CAPTURES / name for name in SOME]
     for path in paths:
         export(CaptureTables(str(path)), str(tmp_path / "tables"), path.name)
@@ -328,7 +329,7 @@ def test_what_is_exported_is_what_captures_say(ask, tmp_path, table):
     assert ask(sql, tmp_path / "tables") == ask(sql, captures=paths) == mixed != []
 
 
-def test_no_connection_is_followed_for_what_headers_say(tmp_path):
+def test_no_connection_is_followed_for_what_headers_say(tmp_path: Path) -> None:
     capture = CaptureTables(str(CAPTURES / SOME[0]))
     with Database([capture], [], str(tmp_path)) as database:
         for sql in (
@@ -342,7 +343,7 @@ def test_no_connection_is_followed_for_what_headers_say(tmp_path):
     assert capture.is_analysed
 
 
-def test_conditions_on_columns_that_are_not_asked_for(ask):
+def test_conditions_on_columns_that_are_not_asked_for(ask: Any) -> None:
     """The pushed-down condition names columns that the result does not have."""
     sql = (
         "SELECT number FROM packets WHERE operation = 'RC_RDMA_WRITE_FIRST' AND src LIKE '10.%' "
@@ -352,19 +353,19 @@ def test_conditions_on_columns_that_are_not_asked_for(ask):
     assert ask(sql, captures=[CAPTURES / "rcx-all-ops.pcap"]) == [(16,), (42,)]
 
 
-def test_a_table_may_be_named_twice(ask):
+def test_a_table_may_be_named_twice(ask: Any) -> None:
     sql = "SELECT count(*) FROM packets a JOIN packets b USING (file, number)"
 
     assert ask(sql, captures=[CAPTURES / SOME[0]]) == [(64,)]
 
 
-def test_a_parquet_file_of_others_is_a_table_of_its_name(ask, tmp_path):
+def test_a_parquet_file_of_others_is_a_table_of_its_name(ask: Any, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2]}), tmp_path / "other one.parquet")
 
     assert ask('SELECT sum(x) FROM "other one"', tmp_path / "other one.parquet") == [(3,)]
 
 
-def test_columns_that_an_older_export_lacks_are_null(ask, tmp_path):
+def test_columns_that_an_older_export_lacks_are_null(ask: Any, tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     pq.write_table(pa.table({"file": ["a"], "connection": [1]}), tmp_path / "events" / "a.parquet")
     export(CaptureTables(str(CAPTURES / "drop-one-middle.a.pcap")), str(tmp_path), "b")
@@ -393,7 +394,7 @@ def test_columns_that_an_older_export_lacks_are_null(ask, tmp_path):
         "SELECT * FROM captures",
     ],
 )
-def test_sql_reaches_nothing_but_the_sources(ask, tmp_path, sql):
+def test_sql_reaches_nothing_but_the_sources(ask: Any, tmp_path: Path, sql: str) -> None:
     file = tmp_path / "secret.csv"
     file.write_text("a,b\n1,2\n")
 
@@ -403,7 +404,7 @@ def test_sql_reaches_nothing_but_the_sources(ask, tmp_path, sql):
 
 
 @pytest.mark.parametrize("folder", ["a[1]*", "it's", "-", "b ?"])
-def test_paths_are_taken_literally(ask, tmp_path, folder):
+def test_paths_are_taken_literally(ask: Any, tmp_path: Path, folder: str) -> None:
     """`a[1]*` is a pattern for `a1x`, which must not be read in its place."""
     export(CaptureTables(str(CAPTURES / SOME[0])), str(tmp_path / folder), folder)
     export(CaptureTables(str(CAPTURES / SOME[1])), str(tmp_path / "a1x"), "a1x")
@@ -413,7 +414,9 @@ def test_paths_are_taken_literally(ask, tmp_path, folder):
     assert ask("SELECT count(*) FROM packets", file) == [(64,)]
 
 
-def test_sql_can_read_an_exported_directory_and_not_the_file_beside_it(ask, tmp_path):
+def test_sql_can_read_an_exported_directory_and_not_the_file_beside_it(
+    ask: Any, tmp_path: Path
+) -> None:
     export(CaptureTables(str(CAPTURES / SOME[0])), str(tmp_path / "tables"), "a")
     export(CaptureTables(str(CAPTURES / SOME[1])), str(tmp_path / "other"), "b")
 
@@ -430,12 +433,12 @@ def test_sql_can_read_an_exported_directory_and_not_the_file_beside_it(ask, tmp_
         ("SELECT CAST(protocol AS INTEGER) FROM packets", "Could not convert string 'TCP'"),
     ],
 )
-def test_wrong_sql_is_explained_in_the_words_of_duckdb(ask, sql, words):
+def test_wrong_sql_is_explained_in_the_words_of_duckdb(ask: Any, sql: str, words: str) -> None:
     with pytest.raises(QueryError, match=words):
         ask(sql, captures=[CAPTURES / SOME[0]])
 
 
-def test_what_does_not_fit_in_memory_is_told(tmp_path):
+def test_what_does_not_fit_in_memory_is_told(tmp_path: Path) -> None:
     sql = "SELECT list(repeat(src, 1000000)) FROM packets, range(1000)"
     captures = [CaptureTables(str(CAPTURES / SOME[0]))]
     database = Database(captures, [], str(tmp_path), "1MB")
@@ -444,7 +447,7 @@ def test_what_does_not_fit_in_memory_is_told(tmp_path):
         list(database.run(sql))
 
 
-def test_tables_end_where_a_capture_is_damaged(tmp_path):
+def test_tables_end_where_a_capture_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes((CAPTURES / "drop-one-middle.a.pcap").read_bytes()[:-1])
     capture = CaptureTables(str(path))
@@ -458,7 +461,7 @@ def test_tables_end_where_a_capture_is_damaged(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of the kind PAR1"])
-def test_what_is_no_parquet_file_is_told(ask, tmp_path, content):
+def test_what_is_no_parquet_file_is_told(ask: Any, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(content)
 
@@ -466,6 +469,6 @@ def test_what_is_no_parquet_file_is_told(ask, tmp_path, content):
         ask("SELECT 1", path)
 
 
-def test_a_directory_without_tables_is_told(ask, tmp_path):
+def test_a_directory_without_tables_is_told(ask: Any, tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="holds no Parquet files"):
         ask("SELECT 1", tmp_path)

@@ -12,6 +12,7 @@ import re
 import struct
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,11 +29,11 @@ GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
 
 
 class Everything:
-    def __contains__(self, number):
+    def __contains__(self, number: int) -> bool:
         return True
 
 
-def stories(path, every=False):
+def stories(path: Path, every: bool = False) -> list[Story]:
     recorder = Recorder(Everything())
     analysis = Analysis(recorder)
     times = []
@@ -44,28 +45,28 @@ def stories(path, every=False):
     return [Story(record, frames, every) for record in recorder.records()]
 
 
-def story(name, every=False):
+def story(name: str, every: bool = False) -> Any:
     (found,) = stories(CAPTURES / f"{name}.pcap", every)
     return found
 
 
-def text_of(told, width=100):
+def text_of(told: Any, width: int = 100) -> str:
     return "\n".join(line.text for line in told.lines(width)) + "\n"
 
 
-def flat(told):
+def flat(told: Any) -> Any:
     """The text as one line, so that it can be searched."""
     return " ".join(text_of(told).split())
 
 
-def wire(name):
+def wire(name: str) -> Counter:
     """How often the wire did what between the points a and b: Counter of (direction, action)."""
     truth = json.loads((CAPTURES / f"{name}.wire.json").read_text())
     return Counter((action["dir"], action["act"]) for action in truth["actions"])
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
-def test_story_is_the_one_that_was_read_against_tshark(golden):
+def test_story_is_the_one_that_was_read_against_tshark(golden: Any) -> None:
     assert text_of(story(golden.stem)) + "\n" == golden.read_text()
 
 
@@ -73,7 +74,7 @@ def test_story_is_the_one_that_was_read_against_tshark(golden):
 
 
 @pytest.mark.parametrize("name", ["drop-one-middle", "drop-one-last"])
-def test_one_request_lost_is_lost_behind_a_and_before_b(name):
+def test_one_request_lost_is_lost_behind_a_and_before_b(name: str) -> None:
     assert wire(name) == {("ab", "loss"): 1}
 
     assert "1 packet from A to B lost behind this point" in flat(story(f"{name}.a"))
@@ -81,31 +82,31 @@ def test_one_request_lost_is_lost_behind_a_and_before_b(name):
 
 
 @pytest.mark.parametrize("name", ["drop-one-ack", "drop-atomic-ack", "drop-read-response"])
-def test_one_answer_lost_is_lost_behind_b_on_its_way_to_a(name):
+def test_one_answer_lost_is_lost_behind_b_on_its_way_to_a(name: str) -> None:
     assert wire(name) == {("ba", "loss"): 1}
 
     assert "1 answer of B lost behind this point" in flat(story(f"{name}.b"))
 
 
 @pytest.mark.parametrize("name", ["drop-one-ack", "drop-atomic-ack"])
-def test_from_a_it_cannot_be_told_whether_request_or_answer_was_lost(name):
+def test_from_a_it_cannot_be_told_whether_request_or_answer_was_lost(name: str) -> None:
     assert "a request of A or its answer" in story(f"{name}.a").verdict
 
 
-def test_lost_read_response_is_lost_before_a():
+def test_lost_read_response_is_lost_before_a() -> None:
     told = flat(story("drop-read-response.a"))
 
     assert "B's answer to READ or atomic with PSN 102 never came by here" in told
     assert "only its ACK timer made it do so" in told
 
 
-def test_every_loss_before_b_is_counted():
+def test_every_loss_before_b_is_counted() -> None:
     lost = wire("loss-both-2pc")["ab", "loss"]
 
     assert f"The network lost {lost} packets from A to B" in story("loss-both-2pc.b").verdict
 
 
-def test_overtaken_packets_are_not_called_lost():
+def test_overtaken_packets_are_not_called_lost() -> None:
     overtaken = wire("reorder-ab-3pc")["ab", "reorder"]
 
     verdict = story("reorder-ab-3pc.b").verdict
@@ -114,7 +115,7 @@ def test_overtaken_packets_are_not_called_lost():
     assert "lost" not in verdict
 
 
-def test_damaged_packets_are_counted_as_damaged():
+def test_damaged_packets_are_counted_as_damaged() -> None:
     damaged = wire("corrupt-both-3pc")["ab", "corrupt"]
 
     verdict = story("corrupt-both-3pc.b").verdict
@@ -122,7 +123,7 @@ def test_damaged_packets_are_counted_as_damaged():
     assert f"{damaged} packets from A to B came here damaged" in verdict
 
 
-def test_copies_are_counted_and_do_no_harm():
+def test_copies_are_counted_and_do_no_harm() -> None:
     copies = wire("dup-both-3pc")["ab", "dup"]
 
     told = story("dup-both-3pc.b")
@@ -131,7 +132,7 @@ def test_copies_are_counted_and_do_no_harm():
     assert f"nothing was lost. {copies} packets came twice" in told.verdict
 
 
-def test_marked_packets_are_counted_and_the_missing_cnp_is_told():
+def test_marked_packets_are_counted_and_the_missing_cnp_is_told() -> None:
     marked = wire("ecn-ce")["ab", "ce"]
 
     told = flat(story("ecn-ce.b"))
@@ -140,7 +141,7 @@ def test_marked_packets_are_counted_and_the_missing_cnp_is_told():
     assert "B sends no CNP" in told
 
 
-def test_all_kinds_of_damage_are_told_apart():
+def test_all_kinds_of_damage_are_told_apart() -> None:
     truth = wire("chaos")
 
     verdict = story("chaos.b").verdict
@@ -153,7 +154,7 @@ def test_all_kinds_of_damage_are_told_apart():
 # What these show stands in the manifest of the captures, with the completions of both programs.
 
 
-def test_rnr_naks_are_counted_and_the_wait_is_honoured():
+def test_rnr_naks_are_counted_and_the_wait_is_honoured() -> None:
     told = story("rnr-late-recv")
 
     assert told.cases[0].rnr_naks == 9
@@ -162,7 +163,7 @@ def test_rnr_naks_are_counted_and_the_wait_is_honoured():
     assert "although it was asked to wait" not in flat(told)
 
 
-def test_sequence_naks_behind_an_rnr_nak_are_no_losses():
+def test_sequence_naks_behind_an_rnr_nak_are_no_losses() -> None:
     told = story("rnr-multi-packet")
 
     assert told.cases[0].rnr_naks == 9
@@ -180,7 +181,7 @@ def test_sequence_naks_behind_an_rnr_nak_are_no_losses():
         ("rnr-exceeded", "after 3 RNR NAKs for PSN 129814", "IBV_WC_RNR_RETRY_EXC_ERR"),
     ],
 )
-def test_requester_gives_up_after_its_last_try(name, said, status):
+def test_requester_gives_up_after_its_last_try(name: str, said: str, status: str) -> None:
     told = story(name)
 
     assert f"A gave up {said}" in told.verdict
@@ -195,7 +196,9 @@ def test_requester_gives_up_after_its_last_try(name, said, status):
         ("nak-send-too-big", "remote operational error for SEND ONLY #12", "REM_OP_ERR"),
     ],
 )
-def test_fatal_nak_names_the_request_and_what_to_look_at(name, error, status):
+def test_fatal_nak_names_the_request_and_what_to_look_at(
+    name: str, error: str, status: str
+) -> None:
     told = story(name)
 
     assert error in told.verdict
@@ -203,21 +206,21 @@ def test_fatal_nak_names_the_request_and_what_to_look_at(name, error, status):
     assert f"IBV_WC_{status}" in flat(told)
 
 
-def test_stale_timer_is_called_harmless():
+def test_stale_timer_is_called_harmless() -> None:
     (case,) = story("rc-pingpong").cases
 
     assert case.is_harmless
     assert case.needless == case.resent == 2
 
 
-def test_timer_that_ends_before_the_answer_comes_is_called_harmless():
+def test_timer_that_ends_before_the_answer_comes_is_called_harmless() -> None:
     (case,) = story("send-lat").cases  # tshark: #136 repeats #135, and #137 and #138 answer both
 
     assert case.is_harmless
     assert "B answers everything twice: nothing was lost" in flat(story("send-lat"))
 
 
-def test_cnp_without_a_mark_tells_of_congestion_behind():
+def test_cnp_without_a_mark_tells_of_congestion_behind() -> None:
     (told,) = [
         told
         for told in stories(CAPTURES / "probe-odd-frames.pcap")
@@ -229,13 +232,13 @@ def test_cnp_without_a_mark_tells_of_congestion_behind():
 
 
 @pytest.mark.parametrize("name", ["rcx-all-ops", "rcx-ipv6", "vlan-rc-pingpong", "srq-pingpong"])
-def test_nothing_went_wrong_in_clean_captures(name):
+def test_nothing_went_wrong_in_clean_captures(name: str) -> None:
     for told in stories(CAPTURES / f"{name}.pcap"):
         assert not told.cases
         assert told.verdict.startswith("nothing went wrong")
 
 
-def test_similar_incidents_are_summed_up_unless_all_are_wanted():
+def test_similar_incidents_are_summed_up_unless_all_are_wanted() -> None:
     few, every = story("loss-ack-only.a"), story("loss-ack-only.a", every=True)
 
     titles = re.compile(r"^Incident \d+", re.MULTILINE)
@@ -245,13 +248,13 @@ def test_similar_incidents_are_summed_up_unless_all_are_wanted():
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-def test_no_line_is_wider_than_the_terminal(width):
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     for line in text_of(story("chaos.b"), width).splitlines():
         assert len(line) <= width
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)
-def test_every_completed_message_and_every_event_is_told_once(path):
+def test_every_completed_message_and_every_event_is_told_once(path: Path) -> None:
     recorder = Recorder(Everything())
     analysis = Analysis(recorder)
     for columns in read(path):
@@ -266,7 +269,7 @@ def test_every_completed_message_and_every_event_is_told_once(path):
             assert told == sum(each.completed for each in record.connection.directions)
 
 
-def frames_of(path):
+def frames_of(path: Path) -> Any:
     data = path.read_bytes()
     at, records = 24, []
     while at < len(data):
@@ -276,7 +279,7 @@ def frames_of(path):
     return data[:24], records
 
 
-def maltreated(records, rng):
+def maltreated(records: Any, rng: Any) -> Any:
     """A capture with losses, copies, reordering and damage."""
     share = rng.random() * 0.3
     result = []
@@ -302,7 +305,9 @@ def maltreated(records, rng):
     st.sampled_from(["rcx-all-ops", "drop-one-last.a", "rnr-multi-packet", "probe-odd-frames"]),
     st.integers(0, 1 << 32),
 )
-def test_any_damage_is_told_with_packets_that_exist(tmp_path_factory, name, seed):
+def test_any_damage_is_told_with_packets_that_exist(
+    tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
+) -> None:
     header, records = frames_of(CAPTURES / f"{name}.pcap")
     records = maltreated(records, random.Random(seed))
     path = tmp_path_factory.mktemp("story") / "maltreated.pcap"
@@ -317,11 +322,11 @@ def test_any_damage_is_told_with_packets_that_exist(tmp_path_factory, name, seed
     ("ns", "text"),
     [(0, "0 ns"), (999, "999 ns"), (1_500, "1.50 us"), (65_425_000, "65.4 ms"), (10**9, "1.00 s")],
 )
-def test_durations_have_three_digits(ns, text):
+def test_durations_have_three_digits(ns: int, text: str) -> None:
     assert duration(ns) == text
 
 
-def test_packets_are_named_as_runs_and_only_the_first_of_many():
+def test_packets_are_named_as_runs_and_only_the_first_of_many() -> None:
     assert packets([20]) == "#20"
     assert packets([3, 1, 2, 9]) == "#1-3, #9"
     assert packets(range(1, 20, 2)) == "#1, #3, #5, #7, #9 and 5 more"

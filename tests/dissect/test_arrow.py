@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ PATHS = sorted(CAPTURES.glob("*.pcap*"))
 ALL = list(FIELDS.values())
 
 
-def objects(path, fields=ALL):
+def objects(path: Path, fields: Any = ALL) -> Any:
     found = []
     for columns in read(path):
         rows = np.arange(columns.rows, dtype=np.int64)
@@ -27,12 +28,12 @@ def objects(path, fields=ALL):
     return found
 
 
-def present(table):
+def present(table: Any) -> Any:
     """The rows of a table without what they do not have."""
     return [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
 
 
-def write(path, captures, fields=ALL):
+def write(path: Path, captures: Path, fields: Any = ALL) -> None:
     with arrow.ParquetFile(str(path), fields) as file:
         for capture in captures:
             for columns in read(capture):
@@ -40,13 +41,13 @@ def write(path, captures, fields=ALL):
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-def test_parquet_read_back_equals_json(tmp_path, path):
+def test_parquet_read_back_equals_json(tmp_path: Path, path: Path) -> None:
     write(tmp_path / "out.parquet", [path])
 
     assert present(pq.read_table(tmp_path / "out.parquet")) == objects(path)
 
 
-def test_several_captures_in_one_file(tmp_path, monkeypatch):
+def test_several_captures_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dictionaries of different captures are brought together, over several row groups."""
     monkeypatch.setattr(arrow, "ROW_GROUP", 100)
     write(tmp_path / "out.parquet", PATHS)
@@ -56,7 +57,7 @@ def test_several_captures_in_one_file(tmp_path, monkeypatch):
     assert pq.ParquetFile(tmp_path / "out.parquet").num_row_groups > 1
 
 
-def test_chosen_rows_and_fields():
+def test_chosen_rows_and_fields() -> None:
     fields = [FIELDS["bth.psn"], FIELDS["ip.src"], FIELDS["macc.pfc.time"]]
     (columns,) = read(CAPTURES / "rcx-all-ops.pcap")
     table = arrow.to_table(columns, fields, np.array([15, 0]))
@@ -67,7 +68,7 @@ def test_chosen_rows_and_fields():
     ]
 
 
-def test_types_of_columns():
+def test_types_of_columns() -> None:
     schema = arrow.schema_of(ALL)
 
     assert schema.field("frame.time_ns").type == pa.int64()
@@ -79,7 +80,7 @@ def test_types_of_columns():
     assert schema.names == list(FIELDS)
 
 
-def test_a_capture_without_packets_is_a_table_without_rows(tmp_path):
+def test_a_capture_without_packets_is_a_table_without_rows(tmp_path: Path) -> None:
     path = tmp_path / "none.pcap"
     path.write_bytes(pcap_header())
     write(tmp_path / "out.parquet", [path])
@@ -88,6 +89,6 @@ def test_a_capture_without_packets_is_a_table_without_rows(tmp_path):
     assert (table.num_rows, table.column_names) == (0, list(FIELDS))
 
 
-def test_a_file_that_cannot_be_written_is_a_capture_error(tmp_path):
+def test_a_file_that_cannot_be_written_is_a_capture_error(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"cannot be written: no such file"):
         arrow.ParquetFile(str(tmp_path / "missing" / "out.parquet"), ALL)

@@ -4,6 +4,7 @@ import csv
 import json
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,11 @@ shipped = pytest.mark.parametrize(
 )
 
 
-def everything(columns):
+def everything(columns: Any) -> Any:
     return np.arange(columns.rows, dtype=np.int64)
 
 
-def plain(spec, value):
+def plain(spec: Any, value: Any) -> Any:
     """A value of a column as JSON should have it."""
     match spec.type.kind:
         case Kind.TEXT:
@@ -49,7 +50,7 @@ def plain(spec, value):
 
 
 @shipped
-def test_json_holds_exactly_what_the_columns_hold(path):
+def test_json_holds_exactly_what_the_columns_hold(path: Path) -> None:
     for columns in read(path):
         found = [json.loads(line) for line in export.json_lines(columns, ALL, everything(columns))]
 
@@ -61,14 +62,14 @@ def test_json_holds_exactly_what_the_columns_hold(path):
         assert found == expected
 
 
-def cell_text(value):
+def cell_text(value: Any) -> Any:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 @shipped
-def test_csv_says_the_same_as_json(path):
+def test_csv_says_the_same_as_json(path: Path) -> None:
     for columns in read(path):
         rows = everything(columns)
         objects = map(json.loads, export.json_lines(columns, ALL, rows))
@@ -83,14 +84,14 @@ def test_csv_says_the_same_as_json(path):
 
 
 @shipped
-def test_text_has_a_cell_for_every_field(path):
+def test_text_has_a_cell_for_every_field(path: Path) -> None:
     for columns in read(path):
         for line in export.text_lines(columns, ALL, everything(columns)):
             assert line.count("\t") == len(ALL) - 1
             assert "\n" not in line
 
 
-def test_chosen_rows_come_in_their_order():
+def test_chosen_rows_come_in_their_order() -> None:
     (columns,) = read(CAPTURES / "rcx-all-ops.pcap")
     rows = np.array([20, 3, 60])
 
@@ -104,7 +105,7 @@ COMMENT = 'a "quoted", comma, \t tab\nline % percent é \\'
 
 
 @pytest.fixture
-def commented(tmp_path):
+def commented(tmp_path: Path) -> Any:
     path = tmp_path / "commented.pcapng"
     options = option(1, COMMENT.encode()) + option(0, b"")
     content = section() + interface() + enhanced(bytes(60), options=options) + enhanced(bytes(60))
@@ -113,7 +114,7 @@ def commented(tmp_path):
     return columns
 
 
-def test_a_comment_of_any_text_survives(commented):
+def test_a_comment_of_any_text_survives(commented: Any) -> None:
     fields = [FIELDS["frame.comment"], FIELDS["frame.number"]]
     rows = everything(commented)
 

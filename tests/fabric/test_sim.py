@@ -2,14 +2,15 @@
 
 import random
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
-from ibwire.base.node import OPEN, Pipe
-from ibwire.base.units import GBPS, NS, US, S
+from ibwire.base.node import OPEN, Frame, Grant, Pipe
+from ibwire.base.units import GBPS, NS, US, S, Time
 from ibwire.fabric import Livelock, Outcome, Simulator
 from ibwire.impair import Chance, Delay, Duplicate, Loss
 
@@ -17,7 +18,7 @@ from ibwire.impair import Chance, Delay, Duplicate, Loss
 class Host:
     """Sends what is in `to_send`, notes what arrives and when; `echo` sends it back."""
 
-    def __init__(self, *to_send, echo=False, name="host"):
+    def __init__(self, *to_send: Any, echo: bool = False, name: str = "host") -> None:
         self.name = name
         self.to_send = deque(to_send)
         self.echo = echo
@@ -26,41 +27,41 @@ class Host:
         self.timeout = None
         self.handled = []
 
-    def receive(self, frame, now, port=0):
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.got.append((now, port, frame))
         if self.echo:
             self.to_send.append(frame)
 
-    def poll_transmit(self, now, port=0, grant=OPEN):
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         self.asked.append((now, port))
         return self.to_send.popleft() if self.to_send else None
 
-    def poll_timeout(self):
+    def poll_timeout(self) -> Time | None:
         return self.timeout
 
-    def handle_timeout(self, now):
+    def handle_timeout(self, now: Time) -> None:
         self.handled.append(now)
         self.timeout = None
 
     @property
-    def times(self):
+    def times(self) -> Any:
         return [now for now, _, _ in self.got]
 
 
 class Timed(Host):
     """Handles its timeouts as `on_timeout` says, which returns the next one."""
 
-    def __init__(self, timeout, on_timeout, *to_send):
+    def __init__(self, timeout: Any, on_timeout: Any, *to_send: Any) -> None:
         super().__init__(*to_send)
         self.timeout = timeout
         self.on_timeout = on_timeout
 
-    def handle_timeout(self, now):
+    def handle_timeout(self, now: Time) -> None:
         self.handled.append(now)
         self.timeout = self.on_timeout(now)
 
 
-def pair(a, b, **wire):
+def pair(a: Any, b: Any, **wire: Any) -> Simulator:
     sim = Simulator()
     sim.connect(a, b, **wire)
     return sim
@@ -69,7 +70,7 @@ def pair(a, b, **wire):
 # When frames arrive. At 100 Gb/s a byte lasts 80 ps.
 
 
-def test_frame_arrives_after_its_bytes_the_ethernet_overhead_and_the_delay():
+def test_frame_arrives_after_its_bytes_the_ethernet_overhead_and_the_delay() -> None:
     a, b = Host(bytes(1000)), Host()
 
     pair(a, b, rate_bps=100 * GBPS, delay=1 * US).run()
@@ -78,7 +79,7 @@ def test_frame_arrives_after_its_bytes_the_ethernet_overhead_and_the_delay():
     assert b.got == [(1_081_920, 0, bytes(1000))]
 
 
-def test_next_frame_follows_when_the_line_is_free():
+def test_next_frame_follows_when_the_line_is_free() -> None:
     a, b = Host(bytes(1000), bytes(76), bytes(1000)), Host()
 
     pair(a, b, rate_bps=100 * GBPS, delay=1 * US).run()
@@ -86,7 +87,7 @@ def test_next_frame_follows_when_the_line_is_free():
     assert b.times == [1_081_920, 1_089_920, 1_171_840]
 
 
-def test_picoseconds_of_an_odd_rate_are_rounded_up():
+def test_picoseconds_of_an_odd_rate_are_rounded_up() -> None:
     a, b = Host(bytes(76), bytes(76)), Host()
 
     pair(a, b, rate_bps=3 * GBPS, delay=0).run()
@@ -95,7 +96,7 @@ def test_picoseconds_of_an_odd_rate_are_rounded_up():
     assert b.times == [266_667, 533_334]
 
 
-def test_overhead_can_be_left_out():
+def test_overhead_can_be_left_out() -> None:
     a, b = Host(bytes(100)), Host()
 
     pair(a, b, rate_bps=100 * GBPS, delay=5, overhead=0).run()
@@ -103,7 +104,7 @@ def test_overhead_can_be_left_out():
     assert b.times == [8_005]
 
 
-def test_directions_have_rates_and_delays_of_their_own():
+def test_directions_have_rates_and_delays_of_their_own() -> None:
     a, b = Host(bytes(976)), Host(bytes(976))
 
     pair(a, b, rate_bps=(100 * GBPS, 25 * GBPS), delay=(7, 11)).run()
@@ -112,7 +113,7 @@ def test_directions_have_rates_and_delays_of_their_own():
     assert a.times == [320_011]
 
 
-def test_directions_do_not_share_the_line():
+def test_directions_do_not_share_the_line() -> None:
     a, b = Host(bytes(976), bytes(976)), Host(bytes(976), bytes(976))
 
     pair(a, b, delay=0).run()
@@ -120,7 +121,7 @@ def test_directions_do_not_share_the_line():
     assert a.times == b.times == [80_000, 160_000]
 
 
-def test_answer_to_an_idle_line_leaves_at_once():
+def test_answer_to_an_idle_line_leaves_at_once() -> None:
     a, b = Host(bytes(976)), Host(echo=True)
 
     pair(a, b, delay=0).run()
@@ -128,7 +129,7 @@ def test_answer_to_an_idle_line_leaves_at_once():
     assert a.times == [160_000]
 
 
-def test_port_is_not_asked_while_its_line_is_busy():
+def test_port_is_not_asked_while_its_line_is_busy() -> None:
     a, b = Host(bytes(976), bytes(976)), Host()
     b.timeout = 10 * NS
     sim = pair(a, b, delay=0)
@@ -140,7 +141,7 @@ def test_port_is_not_asked_while_its_line_is_busy():
     assert {now for now, _ in a.asked} == {0}
 
 
-def test_ports_are_told_apart():
+def test_ports_are_told_apart() -> None:
     hub, b, c = Host(), Host(bytes(76)), Host(bytes(176))
     sim = Simulator()
     sim.connect(hub, b, port_a=0, delay=0)
@@ -153,7 +154,7 @@ def test_ports_are_told_apart():
     assert {port for _, port in c.asked} == {5}
 
 
-def test_wire_may_lead_from_one_port_of_a_node_to_another():
+def test_wire_may_lead_from_one_port_of_a_node_to_another() -> None:
     a = Host(bytes(76))
 
     pair(a, a, port_a=0, port_b=1, delay=0).run()
@@ -161,11 +162,11 @@ def test_wire_may_lead_from_one_port_of_a_node_to_another():
     assert a.got == [(8_000, 1, bytes(76))]
 
 
-def test_what_happens_at_the_same_time_happens_in_the_order_of_scheduling():
+def test_what_happens_at_the_same_time_happens_in_the_order_of_scheduling() -> None:
     order = []
 
     class Noting(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             order.append((now, self.name))
 
     sim = Simulator()
@@ -177,7 +178,7 @@ def test_what_happens_at_the_same_time_happens_in_the_order_of_scheduling():
     assert order == [(8_000, "a"), (8_000, "b"), (8_000, "c")]
 
 
-def test_empty_frames_cannot_stop_the_clock():
+def test_empty_frames_cannot_stop_the_clock() -> None:
     a, b = Host(b""), Host(echo=True)
     a.echo = True
 
@@ -190,15 +191,15 @@ def test_empty_frames_cannot_stop_the_clock():
 # Runs.
 
 
-def test_run_of_silent_nodes_is_idle():
+def test_run_of_silent_nodes_is_idle() -> None:
     assert pair(Host(), Host()).run() is Outcome.IDLE
 
 
-def test_run_without_any_node_is_idle():
+def test_run_without_any_node_is_idle() -> None:
     assert Simulator().run() is Outcome.IDLE
 
 
-def test_until_includes_its_own_time():
+def test_until_includes_its_own_time() -> None:
     a, b = Host(bytes(76)), Host()
     sim = pair(a, b, delay=0)
 
@@ -208,7 +209,7 @@ def test_until_includes_its_own_time():
     assert (sim.now, b.times) == (8_000, [8_000])
 
 
-def test_time_goes_on_to_until_when_nothing_happens():
+def test_time_goes_on_to_until_when_nothing_happens() -> None:
     sim = pair(Host(), Host())
 
     sim.run(until=5 * US)
@@ -216,7 +217,7 @@ def test_time_goes_on_to_until_when_nothing_happens():
     assert sim.now == 5 * US
 
 
-def test_clock_never_goes_back():
+def test_clock_never_goes_back() -> None:
     sim = pair(Host(), Host())
     sim.run(until=5 * US)
 
@@ -225,7 +226,7 @@ def test_clock_never_goes_back():
     assert sim.now == 5 * US
 
 
-def test_stop_ends_the_run_after_the_event_that_made_it_true():
+def test_stop_ends_the_run_after_the_event_that_made_it_true() -> None:
     a, b = Host(*[bytes(76)] * 10), Host()
     sim = pair(a, b, delay=0)
 
@@ -235,7 +236,7 @@ def test_stop_ends_the_run_after_the_event_that_made_it_true():
     assert len(b.got) == 10
 
 
-def test_stop_that_is_true_already_lets_nothing_happen():
+def test_stop_that_is_true_already_lets_nothing_happen() -> None:
     a = Host(bytes(76))
     sim = pair(a, Host())
 
@@ -243,7 +244,7 @@ def test_stop_that_is_true_already_lets_nothing_happen():
     assert a.asked == []
 
 
-def test_run_ends_after_so_many_frames():
+def test_run_ends_after_so_many_frames() -> None:
     a, b = Host(*[bytes(76)] * 10), Host()
     sim = pair(a, b)
 
@@ -254,7 +255,7 @@ def test_run_ends_after_so_many_frames():
     assert sim.frames == 10
 
 
-def test_steps_make_a_run():
+def test_steps_make_a_run() -> None:
     frames = [bytes(76), bytes(176)]
     one, other = Host(), Host()
     whole, stepped = pair(Host(*frames), one), pair(Host(*frames), other)
@@ -267,7 +268,7 @@ def test_steps_make_a_run():
     assert not stepped.step()
 
 
-def test_frame_that_an_application_posts_between_runs_leaves():
+def test_frame_that_an_application_posts_between_runs_leaves() -> None:
     a, b = Host(), Host()
     sim = pair(a, b, delay=0)
     sim.run(until=1 * US)
@@ -278,13 +279,13 @@ def test_frame_that_an_application_posts_between_runs_leaves():
     assert b.times == [1 * US + 8_000]
 
 
-def test_kick_from_inside_a_node_sends_at_that_time():
+def test_kick_from_inside_a_node_sends_at_that_time() -> None:
     sim, idle, far = Simulator(), Host(), Host()
 
     class Waking(Host):
         """Gives another node what it gets, and kicks both."""
 
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             idle.to_send.append(frame)
             sim.kick(idle)
             sim.kick(self)
@@ -297,9 +298,9 @@ def test_kick_from_inside_a_node_sends_at_that_time():
     assert far.times == [16_000]
 
 
-def test_exception_of_a_node_reaches_the_caller():
+def test_exception_of_a_node_reaches_the_caller() -> None:
     class Broken(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             raise KeyError(now)
 
     sim = pair(Host(bytes(76)), Broken(), delay=0)
@@ -320,14 +321,14 @@ def test_exception_of_a_node_reaches_the_caller():
         ({"overhead": -1}, "overhead"),
     ],
 )
-def test_impossible_wire_is_refused(wrong, field):
+def test_impossible_wire_is_refused(wrong: Any, field: str) -> None:
     with pytest.raises(EncodeError) as caught:
         Simulator().connect(Host(), Host(), **wrong)
 
     assert caught.value.field == field
 
 
-def test_port_takes_one_wire():
+def test_port_takes_one_wire() -> None:
     a, b = Host(), Host()
     sim = pair(a, b)
 
@@ -342,7 +343,7 @@ def test_port_takes_one_wire():
 # Timeouts.
 
 
-def test_timeout_is_handled_at_its_time():
+def test_timeout_is_handled_at_its_time() -> None:
     a = Host()
     a.timeout = 3 * US
 
@@ -351,7 +352,7 @@ def test_timeout_is_handled_at_its_time():
     assert a.handled == [3 * US]
 
 
-def test_timeout_in_the_past_is_handled_at_once():
+def test_timeout_in_the_past_is_handled_at_once() -> None:
     a = Host()
     sim = pair(a, Host())
     sim.run(until=5 * US)
@@ -362,9 +363,9 @@ def test_timeout_in_the_past_is_handled_at_once():
     assert a.handled == [5 * US]
 
 
-def test_timeout_that_moved_to_later_is_not_handled_early():
+def test_timeout_that_moved_to_later_is_not_handled_early() -> None:
     class Restarting(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             super().receive(frame, now, port)
             self.timeout = now + 1 * US
 
@@ -377,9 +378,9 @@ def test_timeout_that_moved_to_later_is_not_handled_early():
     assert b.handled == [80 * NS + 1 * US]
 
 
-def test_timeout_that_moved_by_a_picosecond_is_not_handled_early():
+def test_timeout_that_moved_by_a_picosecond_is_not_handled_early() -> None:
     class Deferring(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             self.timeout = 20_001
 
     b = Deferring()
@@ -390,9 +391,9 @@ def test_timeout_that_moved_by_a_picosecond_is_not_handled_early():
     assert b.handled == [20_001]
 
 
-def test_timeout_that_was_cleared_is_not_handled():
+def test_timeout_that_was_cleared_is_not_handled() -> None:
     class Clearing(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             self.timeout = None
 
     b = Clearing()
@@ -402,12 +403,12 @@ def test_timeout_that_was_cleared_is_not_handled():
     assert b.handled == []
 
 
-def test_timeout_that_moved_to_earlier_is_handled_early_and_the_late_one_after_it():
+def test_timeout_that_moved_to_earlier_is_handled_early_and_the_late_one_after_it() -> None:
     class Hurrying(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             self.timeout = now + 1
 
-        def handle_timeout(self, now):
+        def handle_timeout(self, now: Time) -> None:
             self.handled.append(now)
             self.timeout = 1 * US if now < 1 * US else None
 
@@ -419,7 +420,7 @@ def test_timeout_that_moved_to_earlier_is_handled_early_and_the_late_one_after_i
     assert b.handled == [8_001, 1 * US]
 
 
-def test_what_a_timeout_makes_a_node_send_leaves_at_that_time():
+def test_what_a_timeout_makes_a_node_send_leaves_at_that_time() -> None:
     a, b = Timed(3 * US, lambda now: a.to_send.append(bytes(76))), Host()
 
     pair(a, b, delay=0).run()
@@ -427,9 +428,9 @@ def test_what_a_timeout_makes_a_node_send_leaves_at_that_time():
     assert b.times == [3 * US + 8_000]
 
 
-def test_transmission_may_start_a_timer():
+def test_transmission_may_start_a_timer() -> None:
     class Starting(Host):
-        def poll_transmit(self, now, port=0, grant=OPEN):
+        def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
             frame = super().poll_transmit(now, port, grant)
             if frame is not None:
                 self.timeout = now + 1 * US
@@ -442,7 +443,7 @@ def test_transmission_may_start_a_timer():
     assert a.handled == [8_000 + 1 * US]
 
 
-def test_timeout_that_stays_in_the_past_is_an_error_that_names_the_node():
+def test_timeout_that_stays_in_the_past_is_an_error_that_names_the_node() -> None:
     stuck = Timed(1 * US, lambda now: 0)
     stuck.name = "server"
     sim = pair(stuck, Host())
@@ -454,7 +455,7 @@ def test_timeout_that_stays_in_the_past_is_an_error_that_names_the_node():
     assert sim.now == caught.value.now == 1 * US
 
 
-def test_many_timeouts_at_one_time_are_no_livelock():
+def test_many_timeouts_at_one_time_are_no_livelock() -> None:
     left = iter(range(20_000))
     busy = Timed(1 * US, lambda now: next((now for _ in left), None))
 
@@ -465,9 +466,9 @@ def test_many_timeouts_at_one_time_are_no_livelock():
 # Memory: events in the heap, after long runs.
 
 
-def test_timer_that_each_frame_restarts_leaves_nothing_behind():
+def test_timer_that_each_frame_restarts_leaves_nothing_behind() -> None:
     class Restarting(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             self.timeout = now + 1 * S
 
     sim = pair(Host(*[bytes(76)] * 5_000), Restarting(), delay=0)
@@ -477,14 +478,14 @@ def test_timer_that_each_frame_restarts_leaves_nothing_behind():
     assert sim.pending < 10
 
 
-def test_short_timers_before_a_long_one_leave_nothing_behind():
+def test_short_timers_before_a_long_one_leave_nothing_behind() -> None:
     class Alternating(Host):
         """A frame sets a short timer, which when handled leaves the long one."""
 
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             self.timeout = now + 1
 
-        def handle_timeout(self, now):
+        def handle_timeout(self, now: Time) -> None:
             self.handled.append(now)
             self.timeout = 1 * S
 
@@ -498,9 +499,9 @@ def test_short_timers_before_a_long_one_leave_nothing_behind():
     assert sim.pending < 10
 
 
-def test_timer_that_always_moves_nearer_leaves_nothing_behind():
+def test_timer_that_always_moves_nearer_leaves_nothing_behind() -> None:
     class Nearing(Host):
-        def receive(self, frame, now, port=0):
+        def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             self.got.append((now, port, frame))
             self.timeout = 1 * S - 1_000 * len(self.got)
 
@@ -517,7 +518,7 @@ def test_timer_that_always_moves_nearer_leaves_nothing_behind():
 # Stages.
 
 
-def test_stage_drops_delays_and_duplicates():
+def test_stage_drops_delays_and_duplicates() -> None:
     a, b = Host(b"1" * 76, b"2" * 76, b"3" * 76), Host()
     fates = {b"1": [], b"2": [(5_000, b"2")], b"3": [(0, b"3"), (1_000, b"!")]}
 
@@ -527,7 +528,7 @@ def test_stage_drops_delays_and_duplicates():
     assert b.got == [(21_100, 0, b"2"), (24_100, 0, b"3"), (25_100, 0, b"!")]
 
 
-def test_lost_frame_occupies_the_line_all_the_same():
+def test_lost_frame_occupies_the_line_all_the_same() -> None:
     a, b = Host(bytes(76), bytes(176)), Host()
 
     pair(a, b, delay=0, a_to_b=Loss(lambda frame, now: len(frame) == 76)).run()
@@ -535,7 +536,7 @@ def test_lost_frame_occupies_the_line_all_the_same():
     assert b.times == [8_000 + 16_000]
 
 
-def test_stage_acts_on_its_direction_only():
+def test_stage_acts_on_its_direction_only() -> None:
     a, b = Host(bytes(76)), Host(echo=True)
 
     pair(a, b, delay=0, b_to_a=Delay(1_000)).run()
@@ -544,10 +545,10 @@ def test_stage_acts_on_its_direction_only():
     assert a.times == [17_000]
 
 
-def test_stage_sees_frames_when_they_start_to_leave_in_the_order_of_time():
+def test_stage_sees_frames_when_they_start_to_leave_in_the_order_of_time() -> None:
     seen = []
 
-    def note(frame, now):
+    def note(frame: Frame, now: Time) -> Any:
         seen.append((now, len(frame)))
         return [(0, frame)]
 
@@ -557,7 +558,7 @@ def test_stage_sees_frames_when_they_start_to_leave_in_the_order_of_time():
     assert seen == [(0, 976), (0, 176), (16_000, 76), (80_000, 76)]
 
 
-def test_stage_of_a_wire_can_be_changed_between_runs():
+def test_stage_of_a_wire_can_be_changed_between_runs() -> None:
     a, b = Host(bytes(76)), Host()
     sim = Simulator()
     wire = sim.connect(a, b)
@@ -568,7 +569,7 @@ def test_stage_of_a_wire_can_be_changed_between_runs():
     assert b.got == []
 
 
-def test_negative_delay_of_a_stage_is_an_error_that_names_the_direction():
+def test_negative_delay_of_a_stage_is_an_error_that_names_the_direction() -> None:
     sim = pair(Host(bytes(76)), Host(), a_to_b=lambda frame, now: [(-1, frame)], name="uplink")
 
     with pytest.raises(EncodeError, match="uplink/a_to_b"):
@@ -583,24 +584,24 @@ class GoBackN(Host):
 
     WINDOW, PATIENCE = 8, 20 * US
 
-    def __init__(self, total):
+    def __init__(self, total: Any) -> None:
         super().__init__()
         self.total = total
         self.first = self.next = 0
 
-    def receive(self, frame, now, port=0):
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.first = max(self.first, int.from_bytes(frame[:4]))
         self.next = max(self.first, self.next)
         self.timeout = now + self.PATIENCE if self.first < self.total else None
 
-    def poll_transmit(self, now, port=0, grant=OPEN):
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         if self.next == self.total or self.next - self.first == self.WINDOW:
             return None
         self.next += 1
         self.timeout = self.timeout or now + self.PATIENCE
         return (self.next - 1).to_bytes(4) + bytes(96)
 
-    def handle_timeout(self, now):
+    def handle_timeout(self, now: Time) -> None:
         self.next = self.first
         self.timeout = now + self.PATIENCE
 
@@ -608,17 +609,17 @@ class GoBackN(Host):
 class InOrder(Host):
     """Takes numbers in order and acknowledges with the one it waits for."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.expected = 0
 
-    def receive(self, frame, now, port=0):
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         super().receive(frame, now, port)
         self.expected += int.from_bytes(frame[:4]) == self.expected
         self.to_send.append(self.expected.to_bytes(4) + bytes(56))
 
 
-def lossy(seed, total=300):
+def lossy(seed: int, total: int = 300) -> Any:
     sim = Simulator(seed)
     sender, receiver = GoBackN(total), InOrder()
     pipes = [
@@ -634,7 +635,7 @@ def lossy(seed, total=300):
     return sim, receiver
 
 
-def test_go_back_n_delivers_everything_over_a_bad_wire():
+def test_go_back_n_delivers_everything_over_a_bad_wire() -> None:
     _, receiver = lossy(7)
 
     assert receiver.expected == 300
@@ -642,18 +643,18 @@ def test_go_back_n_delivers_everything_over_a_bad_wire():
     assert receiver.times == sorted(receiver.times)
 
 
-def test_same_seed_gives_the_same_run():
+def test_same_seed_gives_the_same_run() -> None:
     (one, first), (other, second) = lossy(3), lossy(3)
 
     assert first.got == second.got
     assert (one.frames, one.now) == (other.frames, other.now)
 
 
-def test_another_seed_gives_another_run():
+def test_another_seed_gives_another_run() -> None:
     assert lossy(3)[1].got != lossy(4)[1].got
 
 
-def test_random_generators_differ_by_name_and_repeat_by_seed():
+def test_random_generators_differ_by_name_and_repeat_by_seed() -> None:
     assert Simulator(5).random("a").random() == random.Random("5/a").random()
     assert Simulator(5).random("a").random() != Simulator(5).random("b").random()
 
@@ -666,7 +667,9 @@ def test_random_generators_differ_by_name_and_repeat_by_seed():
     st.integers(10**6, 800 * GBPS),
     st.integers(0, 10 * US),
 )
-def test_frames_arrive_whole_in_order_at_the_rate_of_the_line(sizes, rate_bps, delay):
+def test_frames_arrive_whole_in_order_at_the_rate_of_the_line(
+    sizes: list[int], rate_bps: int, delay: int
+) -> None:
     frames = [bytes([i]) * size for i, size in enumerate(sizes)]
     b = Host()
 
@@ -684,7 +687,9 @@ def test_frames_arrive_whole_in_order_at_the_rate_of_the_line(sizes, rate_bps, d
     st.lists(st.lists(st.integers(0, 1 * US), max_size=3), max_size=30),
     st.integers(0, 1 * US),
 )
-def test_as_many_frames_arrive_as_the_stage_lets_out_and_time_never_goes_back(fates, delay):
+def test_as_many_frames_arrive_as_the_stage_lets_out_and_time_never_goes_back(
+    fates: list[list[int]], delay: int
+) -> None:
     left = iter(fates)
     b = Host()
     sim = pair(

@@ -1,6 +1,7 @@
 """Rules from TOML: what they make, and where the errors point."""
 
 import tomllib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,11 +25,11 @@ FRAMES = [
 ]
 
 
-def pipe_of(text, **options):
+def pipe_of(text: str, **options: Any) -> Any:
     return build_pipe(tomllib.loads(text)["faults"], **options)
 
 
-def psns(pipe, frames=FRAMES):
+def psns(pipe: Any, frames: Any = FRAMES) -> Any:
     """Relative PSNs of what comes out, in the order in which it leaves the pipe."""
     out = [entry for now, frame in enumerate(frames) for entry in pipe(frame, now)]
     return [Packet.parse(frame).bth.psn - 100 for _, frame in out]
@@ -37,7 +38,7 @@ def psns(pipe, frames=FRAMES):
 # What rules do.
 
 
-def test_no_rules_are_the_identity():
+def test_no_rules_are_the_identity() -> None:
     assert psns(build_pipe([])) == list(range(8))
 
 
@@ -62,17 +63,17 @@ def test_no_rules_are_the_identity():
         ("{ drop = { opcode = 'request', max_size = 500 } }", []),
     ],
 )
-def test_rule_does_what_it_says(rule, expected):
+def test_rule_does_what_it_says(rule: str, expected: Any) -> None:
     assert psns(pipe_of(f"faults = [{rule}]")) == expected
 
 
-def test_delay_may_be_a_time_or_a_table():
+def test_delay_may_be_a_time_or_a_table() -> None:
     assert pipe_of("faults = [{ delay = '5us' }]")(FRAMES[0], 0) == [(5 * US, FRAMES[0])]
     slow = pipe_of("faults = [{ delay = { time = '1.5 ms', nth = 2 } }]")
     assert [slow(frame, 0)[0][0] for frame in FRAMES[:3]] == [0, 1_500 * US, 0]
 
 
-def test_jitter_may_stand_alone():
+def test_jitter_may_stand_alone() -> None:
     pipe = pipe_of("faults = [{ delay = { jitter = '1us' } }]")
 
     delays = [pipe(FRAMES[0], 0)[0][0] for _ in range(100)]
@@ -80,13 +81,13 @@ def test_jitter_may_stand_alone():
     assert 0 <= min(delays) < max(delays) <= 1 * US
 
 
-def test_duplicate_may_be_late():
+def test_duplicate_may_be_late() -> None:
     pipe = pipe_of("faults = [{ duplicate = { delay = '3us' } }]")
 
     assert pipe(FRAMES[0], 0) == [(0, FRAMES[0]), (3 * US, FRAMES[0])]
 
 
-def test_corrupt_packets_have_a_bad_icrc():
+def test_corrupt_packets_have_a_bad_icrc() -> None:
     pipe = pipe_of("faults = [{ corrupt = { nth = 2, bits = 3, where = 'payload' } }]")
 
     out = [Packet.parse(pipe(frame, 0)[0][1]).icrc_status() for frame in FRAMES[:3]]
@@ -94,7 +95,7 @@ def test_corrupt_packets_have_a_bad_icrc():
     assert out == [CrcStatus.GOOD, CrcStatus.BAD, CrcStatus.GOOD]
 
 
-def test_mark_ecn_takes_a_probability_or_a_table():
+def test_mark_ecn_takes_a_probability_or_a_table() -> None:
     for rule in ("{ mark_ecn = { force = true } }", "{ mark_ecn = { force = true, every = 1 } }"):
         ((_, frame),) = pipe_of(f"faults = [{rule}]")(FRAMES[0], 0)
         assert Packet.parse(frame).route.ip.ecn == 3
@@ -103,7 +104,7 @@ def test_mark_ecn_takes_a_probability_or_a_table():
 
 
 @pytest.mark.parametrize("key", ["bth.dest_qp", "'bth.dest_qp'"])
-def test_rewrite_takes_dotted_keys_with_and_without_quotes(key):
+def test_rewrite_takes_dotted_keys_with_and_without_quotes(key: str) -> None:
     pipe = pipe_of(f"faults = [{{ rewrite = {{ set = {{ {key} = 7 }}, repair = 'icrc' }} }}]")
 
     parsed = Packet.parse(pipe(FRAMES[0], 0)[0][1])
@@ -112,21 +113,21 @@ def test_rewrite_takes_dotted_keys_with_and_without_quotes(key):
     assert parsed.icrc_status() is CrcStatus.GOOD
 
 
-def test_rules_apply_in_their_order():
+def test_rules_apply_in_their_order() -> None:
     text = "faults = [{ drop = { nth = 1 } }, { drop = { nth = 1 } }, { duplicate = { nth = 1 } }]"
 
     assert psns(pipe_of(text)) == [2, 2, 3, 4, 5, 6, 7]
 
 
-def test_loss_comes_as_often_as_it_says():
+def test_loss_comes_as_often_as_it_says() -> None:
     """5 standard deviations of 10,000 draws at 0.01 are 50."""
     pipe = pipe_of("faults = [{ loss = 0.01 }]", seed=1)
 
     assert abs(sum(not pipe(b"", 0) for _ in range(10_000)) - 100) < 50
 
 
-def test_randomness_depends_on_seed_and_name_and_place_only():
-    def run(rules, seed=1, name="a"):
+def test_randomness_depends_on_seed_and_name_and_place_only() -> None:
+    def run(rules: Any, seed: int = 1, name: str = "a") -> list[int]:
         pipe = build_pipe(rules, seed=seed, name=name)
         return [len(pipe(b"", 0)) for _ in range(64)]
 
@@ -192,7 +193,7 @@ def test_randomness_depends_on_seed_and_name_and_place_only():
         ([{"rewrite": {"set": {"bth": {"psn": 1}}, "repair": 1}}], "faults[0].rewrite.repair"),
     ],
 )
-def test_error_names_the_path_of_the_key(rules, path):
+def test_error_names_the_path_of_the_key(rules: Any, path: str) -> None:
     with pytest.raises(PlanError) as caught:
         build_pipe(rules)
 
@@ -200,7 +201,7 @@ def test_error_names_the_path_of_the_key(rules, path):
     assert str(caught.value) == f"{path}: {caught.value.reason}"
 
 
-def test_path_of_an_error_can_be_walked_in_the_document():
+def test_path_of_an_error_can_be_walked_in_the_document() -> None:
     document = {"wire": [{"faults": [{"drop": {"nth": 1}}, {"drop": {"burst": {"count": "x"}}}]}]}
 
     with pytest.raises(PlanError) as caught:
@@ -225,14 +226,14 @@ def test_path_of_an_error_can_be_walked_in_the_document():
         ({"drop": {"nth": 0}}, False),
     ],
 )
-def test_error_says_whether_key_or_value_is_wrong(rule, at_key):
+def test_error_says_whether_key_or_value_is_wrong(rule: Any, at_key: bool) -> None:
     with pytest.raises(PlanError) as caught:
         build_pipe([rule])
 
     assert caught.value.at_key is at_key
 
 
-def test_unknown_key_is_answered_with_the_known_ones():
+def test_unknown_key_is_answered_with_the_known_ones() -> None:
     with pytest.raises(PlanError, match=r"expected by, max_delay, opcode, .*probability"):
         build_pipe([{"reorder": {"buy": 3}}])
     with pytest.raises(PlanError, match="drop, loss, corrupt"):
@@ -268,7 +269,7 @@ values = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.sampled_from([*_ACTIONS, "x"]), values, max_size=2), max_size=3))
-def test_any_rules_make_a_pipe_or_a_plan_error(rules):
+def test_any_rules_make_a_pipe_or_a_plan_error(rules: Any) -> None:
     try:
         pipe = build_pipe(rules)
     except PlanError:
@@ -293,7 +294,7 @@ def test_any_rules_make_a_pipe_or_a_plan_error(rules):
         ("2 s", 2 * S),
     ],
 )
-def test_durations(text, expected):
+def test_durations(text: str, expected: Any) -> None:
     assert parse_duration(text) == expected
 
 
@@ -308,7 +309,7 @@ def test_durations(text, expected):
         ("56k", 56_000),
     ],
 )
-def test_rates(text, expected):
+def test_rates(text: str, expected: Any) -> None:
     assert parse_rate(text) == expected
 
 
@@ -331,18 +332,18 @@ def test_rates(text, expected):
         True,
     ],
 )
-def test_what_is_no_duration_is_refused(wrong):
+def test_what_is_no_duration_is_refused(wrong: Any) -> None:
     with pytest.raises(EncodeError, match="duration"):
         parse_duration(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["", "100", "100GB/s", "0G", "-1G", "100 GHz", "9" * 99 + "G", 1])
-def test_what_is_no_rate_is_refused(wrong):
+def test_what_is_no_rate_is_refused(wrong: int | str) -> None:
     with pytest.raises(EncodeError, match="rate"):
         parse_rate(wrong)
 
 
 @given(st.integers(0, 10**12))
-def test_whole_picoseconds_are_read_back(time):
+def test_whole_picoseconds_are_read_back(time: int) -> None:
     assert parse_duration(f"{time}ps") == time
     assert parse_duration(f"{time // 1000}.{time % 1000:03} ns") == time

@@ -1,10 +1,14 @@
 """Frames that rules make: their fields by hand, their CRCs by `Packet`, their PSNs by captures."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 
 from ibwire.base.errors import EncodeError
+from ibwire.base.node import Frame
 from ibwire.capture import open_capture
 from ibwire.impair import PlanError, build_pipe
 from ibwire.impair.columns import WINDOW, read
@@ -18,15 +22,17 @@ from strategies import ROUTE1, ROUTE4, ROUTE6, ROUTE_LOCAL, damaged, ethernet, p
 SEND, ACK = OpCode.RC_SEND_ONLY, OpCode.RC_ACKNOWLEDGE
 
 
-def frame_of(opcode=SEND, qp=0x11, psn=0, extensions=(), route=ROUTE4):
+def frame_of(
+    opcode: int = SEND, qp: int = 0x11, psn: int = 0, extensions: Any = (), route: Any = ROUTE4
+) -> Any:
     return Packet(route, BTH(opcode=opcode, dest_qp=qp, psn=psn), extensions).repaired().build()
 
 
-def ack(qp, psn, msn=0):
+def ack(qp: Any, psn: Any, msn: int = 0) -> Any:
     return frame_of(ACK, qp, psn, (AETH(syndrome=0x1F, msn=msn),))
 
 
-def seen(*frames):
+def seen(*frames: Any) -> Partners:
     """Partners that have seen frames of the other direction."""
     partners = Partners()
     lengths = np.array([len(each) for each in frames], np.int64)
@@ -39,7 +45,7 @@ def seen(*frames):
 
 
 @pytest.mark.parametrize("route", [ROUTE4, ROUTE6], ids=["ipv4", "ipv6"])
-def test_cnp_goes_back_to_the_sender(route):
+def test_cnp_goes_back_to_the_sender(route: Any) -> None:
     answer = QueuePairAnswer(Partners(), to_qp=0x22, dscp=48)(frame_of(psn=7, route=route))
 
     found = Packet.parse(answer)
@@ -62,7 +68,7 @@ def test_cnp_goes_back_to_the_sender(route):
         ("RNR_NAK", 5, 0x25),
     ],
 )
-def test_nak_names_the_psn_of_the_frame(code, timer, syndrome):
+def test_nak_names_the_psn_of_the_frame(code: str, timer: int | None, syndrome: int) -> None:
     answer = QueuePairAnswer(Partners(), to_qp=0x22, code=code, timer=timer)(frame_of(psn=7))
 
     found = Packet.parse(answer)
@@ -71,7 +77,7 @@ def test_nak_names_the_psn_of_the_frame(code, timer, syndrome):
     assert found.icrc_status() is CrcStatus.GOOD
 
 
-def test_nak_repeats_the_newest_message_number():
+def test_nak_repeats_the_newest_message_number() -> None:
     partners = seen(ack(0x22, 0xFFFFFF, 8), ack(0x22, 1, 9), ack(0x33, 2, 77))
 
     answer = QueuePairAnswer(partners, to_qp=0x22, code="PSN_SEQUENCE_ERROR")(frame_of(psn=2))
@@ -79,14 +85,14 @@ def test_nak_repeats_the_newest_message_number():
     assert Packet.parse(answer).extension(AETH).msn == 9
 
 
-def test_answer_over_rocev1_goes_to_the_other_gid():
+def test_answer_over_rocev1_goes_to_the_other_gid() -> None:
     found = Packet.parse(QueuePairAnswer(Partners(), to_qp=1)(frame_of(route=ROUTE1)))
 
     assert (found.route.grh.sgid, found.route.grh.dgid) == (ROUTE1.grh.dgid, ROUTE1.grh.sgid)
     assert found.icrc_status() is CrcStatus.GOOD
 
 
-def test_sender_is_known_by_what_it_is_answered():
+def test_sender_is_known_by_what_it_is_answered() -> None:
     partners = seen(ack(0x22, 0x500000), ack(0x33, 100), frame_of(qp=0x44, psn=100))
 
     answer = QueuePairAnswer(partners)(frame_of(psn=103))
@@ -94,25 +100,25 @@ def test_sender_is_known_by_what_it_is_answered():
     assert Packet.parse(answer).bth.dest_qp == 0x33
 
 
-def test_responder_is_known_by_what_it_is_asked():
+def test_responder_is_known_by_what_it_is_asked() -> None:
     partners = seen(frame_of(OpCode.RC_RDMA_READ_REQUEST, 0x22, 100), ack(0x33, 102))
     response = frame_of(OpCode.RC_RDMA_READ_RESPONSE_MIDDLE, 0x11, 102)
 
     assert Packet.parse(QueuePairAnswer(partners)(response)).bth.dest_qp == 0x22
 
 
-def test_datagram_says_who_sent_it():
+def test_datagram_says_who_sent_it() -> None:
     datagram = frame_of(OpCode.UD_SEND_ONLY, extensions=(DETH(qkey=1, src_qp=0x55),))
 
     assert Packet.parse(QueuePairAnswer(Partners())(datagram)).bth.dest_qp == 0x55
 
 
 @pytest.mark.parametrize("others", [(), (ack(0x22, 100), ack(0x33, 101)), (ack(0x22, 0x500000),)])
-def test_nobody_is_answered_when_it_is_not_sure_who_asks(others):
+def test_nobody_is_answered_when_it_is_not_sure_who_asks(others: Any) -> None:
     assert QueuePairAnswer(seen(*others))(frame_of(psn=103)) is None
 
 
-def test_senders_of_a_capture_are_all_known(captures):
+def test_senders_of_a_capture_are_all_known(captures: Path) -> None:
     """0x36 and 0x6a play: tshark -r captures/rc-pingpong.pcap -T fields -e infiniband.bth.destqp"""
     with open_capture(captures / "rc-pingpong.pcap") as capture:
         packets = [record.data for record in capture.records()]
@@ -125,7 +131,7 @@ def test_senders_of_a_capture_are_all_known(captures):
         assert {Packet.parse(answers(each)).bth.dest_qp for each in to[qp]} == {other}
 
 
-def test_memory_of_partners_is_bounded(monkeypatch):
+def test_memory_of_partners_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partners, "LIMIT", 10)
     partners = seen(*(ack(qp, 0) for qp in range(2, 40)))
     partners.see(read(np.zeros(WINDOW, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int64)))
@@ -137,12 +143,12 @@ def test_memory_of_partners_is_bounded(monkeypatch):
 @pytest.mark.parametrize(
     "frame", [b"", bytes(60), ethernet(bytes(40), EtherType.ARP), packet(ROUTE_LOCAL)]
 )
-def test_what_is_no_rdma_packet_has_no_answer(frame):
+def test_what_is_no_rdma_packet_has_no_answer(frame: Frame) -> None:
     assert QueuePairAnswer(Partners(), to_qp=1)(frame) is None
 
 
 @given(damaged())
-def test_no_frame_makes_an_answer_fail(frame):
+def test_no_frame_makes_an_answer_fail(frame: Frame) -> None:
     """What it makes of a damaged packet is right in itself."""
     for make in (
         QueuePairAnswer(Partners(), to_qp=5),
@@ -157,7 +163,7 @@ def test_no_frame_makes_an_answer_fail(frame):
 # PFC.
 
 
-def test_pfc_stops_the_priorities_of_the_neighbour():
+def test_pfc_stops_the_priorities_of_the_neighbour() -> None:
     answer = PFCAnswer([3, 4], 0x1234)(frame_of())
 
     head = Ethernet.unpack(answer)
@@ -169,7 +175,7 @@ def test_pfc_stops_the_priorities_of_the_neighbour():
     assert len(answer) == 60
 
 
-def test_pfc_answers_any_frame_with_addresses():
+def test_pfc_answers_any_frame_with_addresses() -> None:
     assert PFCAnswer(0)(bytes(14)) is not None
     assert PFCAnswer(0)(bytes(13)) is None
 
@@ -177,7 +183,7 @@ def test_pfc_answers_any_frame_with_addresses():
 # As rules.
 
 
-def answered(rule, *frames, partners=None):
+def answered(rule: Any, *frames: Any, partners: Any = None) -> Any:
     """What a rule answers to frames, and what passes."""
     answers = []
     pipe = build_pipe([rule], answering=Answering(answers.append, partners or Partners()))
@@ -193,7 +199,7 @@ def answered(rule, *frames, partners=None):
         ({"nak": {"psn": 1, "to_qp": 5, "code": "RNR_NAK", "timer": 1}}, ACK),
     ],
 )
-def test_rule_answers_its_frame_and_lets_all_pass(rule, opcode):
+def test_rule_answers_its_frame_and_lets_all_pass(rule: Any, opcode: int) -> None:
     frames = [frame_of(psn=n) for n in range(4)]
 
     answers, passed, stage = answered(rule, *frames)
@@ -203,13 +209,13 @@ def test_rule_answers_its_frame_and_lets_all_pass(rule, opcode):
     assert (stage.hits, stage.unanswered) == (1, 0)
 
 
-def test_pfc_rule_is_for_any_frame():
+def test_pfc_rule_is_for_any_frame() -> None:
     answers, _, stage = answered({"pfc": {"priorities": 3, "nth": 2}}, bytes(60), bytes(60))
 
     assert len(answers) == stage.hits == 1
 
 
-def test_frame_without_an_answer_is_counted():
+def test_frame_without_an_answer_is_counted() -> None:
     answers, passed, stage = answered({"cnp": {"psn": 0}}, frame_of())
 
     assert answers == [None]
@@ -235,7 +241,7 @@ def test_frame_without_an_answer_is_counted():
         ({"pfc": {"priorities": 1, "quanta": 65536}}, "faults[0].pfc.quanta"),
     ],
 )
-def test_error_names_the_path_of_the_key(rule, where):
+def test_error_names_the_path_of_the_key(rule: Any, where: str) -> None:
     with pytest.raises(PlanError) as caught:
         answered(rule)
 
@@ -243,11 +249,11 @@ def test_error_names_the_path_of_the_key(rule, where):
 
 
 @pytest.mark.parametrize("action", ["cnp", "nak", "pfc"])
-def test_without_a_second_side_nothing_can_be_answered(action):
+def test_without_a_second_side_nothing_can_be_answered(action: str) -> None:
     with pytest.raises(PlanError, match=f"faults\\[0\\].{action}: only `ibwire tap` answers"):
         build_pipe([{action: {"nth": 1}}])
 
 
-def test_answers_are_checked_also_without_a_plan():
+def test_answers_are_checked_also_without_a_plan() -> None:
     with pytest.raises(EncodeError, match="priorities"):
         PFCAnswer(-1)

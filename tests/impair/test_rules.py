@@ -1,12 +1,14 @@
 """Rules that are looked up: the same comes out as if each had been asked."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.base.node import Pipe
-from ibwire.base.units import MS
+from ibwire.base.node import Frame, Pipe
+from ibwire.base.units import MS, Time
 from ibwire.impair import Match, build_pipe
 from ibwire.impair.columns import WINDOW
 from ibwire.impair.match import Sightings
@@ -20,16 +22,22 @@ ACK = OpCode.RC_ACKNOWLEDGE
 EXTENSIONS = {ACK: (AETH(syndrome=0x1F),), OpCode.CNP: (CNPReserved(),)}
 
 
-def frame_of(opcode=OpCode.RC_SEND_ONLY, qp=0x11, psn=0, size=8, route=ROUTE4):
+def frame_of(
+    opcode: int = OpCode.RC_SEND_ONLY,
+    qp: int = 0x11,
+    psn: int = 0,
+    size: int = 8,
+    route: Any = ROUTE4,
+) -> Any:
     bth = BTH(opcode=opcode, dest_qp=qp, psn=psn & 0xFFFFFF)
     payload = b"" if opcode in EXTENSIONS else bytes(size)
     return Packet(route, bth, EXTENSIONS.get(opcode, ()), payload).repaired().build()
 
 
-def asked_one_by_one(rules):
+def asked_one_by_one(rules: Any) -> Pipe:
     """The plain pipe of the same stages, whose sightings see every frame first."""
 
-    def note(frame, now):
+    def note(frame: Frame, now: Time) -> Any:
         packet = Packet.parse(frame) if frame[12:14] != b"\x08\x06" else None
         if packet is not None:
             rules.sightings.note(packet.bth.dest_qp, packet.bth.opcode, packet.bth.psn)
@@ -88,7 +96,7 @@ rules = st.lists(
 
 
 @given(rules, frames)
-def test_looking_rules_up_changes_nothing(written, traffic):
+def test_looking_rules_up_changes_nothing(written: Any, traffic: Any) -> None:
     looked_up = build_pipe(written, seed=5)
     asked = build_pipe(written, seed=5)
     one_by_one = asked_one_by_one(asked)
@@ -98,14 +106,16 @@ def test_looking_rules_up_changes_nothing(written, traffic):
     assert [each.hits for each in looked_up.stages] == [each.hits for each in asked.stages]
 
 
-def concerned(pipe, traffic):
+def concerned(pipe: Any, traffic: Any) -> Any:
     data = np.frombuffer(b"".join(traffic) + bytes(WINDOW), np.uint8)
     lengths = np.array([len(each) for each in traffic], np.int64)
     return pipe.concerned(data, np.cumsum(lengths) - lengths, lengths)
 
 
 @given(rules, frames, frames)
-def test_frames_that_concern_no_rule_pass_untouched(written, before, traffic):
+def test_frames_that_concern_no_rule_pass_untouched(
+    written: Any, before: Any, traffic: Any
+) -> None:
     """But for while a rule holds a frame."""
     pipe = build_pipe(written, seed=5)
     sifted = build_pipe(written, seed=5)
@@ -123,7 +133,7 @@ def test_frames_that_concern_no_rule_pass_untouched(written, before, traffic):
             assert not pipe.met
 
 
-def test_few_frames_concern_a_plan_of_a_hundred_rules():
+def test_few_frames_concern_a_plan_of_a_hundred_rules() -> None:
     written = [{"drop": {"connection": 1 + n % 4, "psn": 1000 + n}} for n in range(100)]
     pipe = build_pipe(written)
     traffic = [frame_of(qp=0x20 + n % 4, psn=n // 4) for n in range(4096)]
@@ -134,7 +144,7 @@ def test_few_frames_concern_a_plan_of_a_hundred_rules():
     assert list(rows) == [(1000 + n) * 4 + n % 4 for n in range(24)]
 
 
-def test_rules_count_from_the_same_first_packet():
+def test_rules_count_from_the_same_first_packet() -> None:
     """Also when a rule before has taken the first packet away."""
     pipe = build_pipe([{"drop": {"psn": 0}}, {"drop": {"psn": 3}}])
 
@@ -143,7 +153,7 @@ def test_rules_count_from_the_same_first_packet():
     assert passed == [1, 2, 4, 5]
 
 
-def test_cnp_begins_no_sequence():
+def test_cnp_begins_no_sequence() -> None:
     """Its PSN is 0 whatever the connection's is."""
     pipe = build_pipe([{"drop": {"psn": 1}}])
 
@@ -153,7 +163,7 @@ def test_cnp_begins_no_sequence():
     assert passed == [0, 2]
 
 
-def test_what_rules_did_is_told_for_the_last_frame():
+def test_what_rules_did_is_told_for_the_last_frame() -> None:
     pipe = build_pipe([{"mark_ecn": {"force": True, "psn": 1}}, {"drop": {"psn": [1, 2]}}])
 
     told = []
@@ -164,7 +174,7 @@ def test_what_rules_did_is_told_for_the_last_frame():
     assert told == [[], [0, 1], [1], []]
 
 
-def test_rule_that_holds_a_frame_sees_all_others():
+def test_rule_that_holds_a_frame_sees_all_others() -> None:
     """Also those that concern no rule: a held frame waits for any two to pass."""
     pipe = build_pipe([{"reorder": {"dest_qp": 0x11, "psn": 0, "by": 2}}])
     traffic = [frame_of(), frame_of(qp=0x12), ethernet(bytes(46), 0x0806), frame_of(psn=1)]
@@ -174,7 +184,7 @@ def test_rule_that_holds_a_frame_sees_all_others():
     assert passed == [traffic[n] for n in (1, 2, 0, 3)]
 
 
-def test_held_frame_is_released_when_its_time_is_over():
+def test_held_frame_is_released_when_its_time_is_over() -> None:
     pipe = build_pipe([{"reorder": {"psn": 0, "by": 5, "max_delay": "1ms"}}, {"duplicate": {}}])
     held = frame_of()
 
@@ -187,14 +197,14 @@ def test_held_frame_is_released_when_its_time_is_over():
     assert pipe.poll_timeout() is None
 
 
-def test_held_frame_is_released_at_the_end_whatever_the_time_is():
+def test_held_frame_is_released_at_the_end_whatever_the_time_is() -> None:
     pipe = build_pipe([{"reorder": {"psn": 0, "by": 5}}])
     pipe(frame_of(), 0)
 
     assert pipe.release(1, all_of_them=True) == [(0, frame_of())]
 
 
-def test_table_is_begun_anew_when_it_is_full(monkeypatch):
+def test_table_is_begun_anew_when_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rules, "LIMIT", 8)
     pipe = build_pipe([{"drop": {"psn": 1}}])
 
@@ -206,7 +216,7 @@ def test_table_is_begun_anew_when_it_is_full(monkeypatch):
 
 
 @pytest.mark.parametrize("qp", [0, 1])
-def test_management_queue_pairs_are_no_connections(qp):
+def test_management_queue_pairs_are_no_connections(qp: int) -> None:
     sightings = Sightings()
     rules = Rules(Loss(Match(connection=1, sightings=sightings)), sightings=sightings)
 

@@ -164,7 +164,7 @@ def by_ibwire(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def value_of(spec, text):
+def value_of(spec: Any, text: str) -> Any:
     """What tshark prints, as ibwire holds it."""
     if not text:
         return None
@@ -210,7 +210,7 @@ def erf(frame: bytes, kind: int) -> bytes:
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap*")), ids=lambda path: path.name)
-def test_shipped_captures(path):
+def test_shipped_captures(path: Path) -> None:
     assert unexplained(path) == []
 
 
@@ -225,7 +225,7 @@ def test_shipped_captures(path):
     ],
     ids=["ethernet", "raw-ip", "infiniband", "infiniband-link"],
 )
-def test_golden_frames(tmp_path, link_type, written_as, kind):
+def test_golden_frames(tmp_path: Path, link_type: int, written_as: Any, kind: Any) -> None:
     frames = [vector.frame for vector in load() if vector.link_type == link_type]
     if kind is not None:
         frames = [erf(frame, kind) for frame in frames]
@@ -236,7 +236,7 @@ def test_golden_frames(tmp_path, link_type, written_as, kind):
     assert unexplained(path) == []
 
 
-def test_nothing_is_excused_that_tshark_reads_right():
+def test_nothing_is_excused_that_tshark_reads_right() -> None:
     """What is known against tshark covers no ordinary packet."""
     row = dict.fromkeys(FIELDS) | {"bth.opcode": 0x0A, "frame.protocol": Protocol.ROCEV2}
     wrong = [Disagreement(spec.name, 1, 2, row) for spec in SHARED]

@@ -9,11 +9,14 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ibwire.base.errors import LinkError, VerbsError
-from ibwire.base.units import S
+from ibwire.base.node import Frame, Grant
+from ibwire.base.units import S, Time
 from ibwire.capture import PcapWriter
 from ibwire.link.arp_nd import Responder
 from ibwire.rc.device import gid_of
@@ -61,53 +64,53 @@ ROCE = MAC[2] + MAC[1] + bytes.fromhex("0800 4500") + bytes(7) + b"\x11" + bytes
 class Node:
     """Keeps what it receives, and sends what it is given."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.received = []
         self.frames = []
         self.due = None
         self.handled = []
 
-    def receive(self, frame, now, port=0):
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.received.append(frame)
 
-    def poll_transmit(self, now, port=0, grant=None):
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant | None = None) -> Frame | None:
         return self.frames.pop(0) if self.frames else None
 
-    def poll_timeout(self):
+    def poll_timeout(self) -> Time | None:
         return self.due
 
-    def handle_timeout(self, now):
+    def handle_timeout(self, now: Time) -> None:
         self.handled.append(now)
         self.due = None
 
 
-def responder(end=2, **more):
+def responder(end: int = 2, **more: Any) -> Responder:
     return Responder(Node(), MAC[end], [f"10.0.0.{end}", f"fd00::a00:{end}"], **more)
 
 
-def sent(node, now=0):
+def sent(node: Any, now: Time = 0) -> Any:
     frames = []
     while (frame := node.poll_transmit(now)) is not None:
         frames.append(frame)
     return frames
 
 
-def answers(frame, **more):
+def answers(frame: Frame, **more: Any) -> Any:
     node = responder(**more)
     node.receive(frame, 0)
     assert node.node.received == []
     return sent(node)
 
 
-def changed(frame, place, replacement):
+def changed(frame: Frame, place: Any, replacement: Any) -> Any:
     return frame[:place] + replacement + frame[place + len(replacement) :]
 
 
-def tagged(frame, tag=TAG_5):
+def tagged(frame: Frame, tag: Any = TAG_5) -> Any:
     return frame[:12] + tag + frame[12:]
 
 
-def icmpv6(frame, **fields):
+def icmpv6(frame: Frame, **fields: Any) -> Any:
     """A frame with other fields, and the ICMPv6 checksum that belongs to them."""
     places = {"destination_mac": 0, "hop_limit": 21, "source": 22, "destination": 38}
     places |= {"type": 54, "code": 55, "flags": 58, "target": 62, "option": 78}
@@ -126,12 +129,12 @@ def icmpv6(frame, **fields):
 # Answering.
 
 
-def test_who_asks_for_an_own_address_gets_the_kernels_answer():
+def test_who_asks_for_an_own_address_gets_the_kernels_answer() -> None:
     assert answers(ARP_REQUEST) == [ARP_REPLY]
     assert answers(SOLICITATION) == [ADVERTISEMENT]
 
 
-def test_echo_is_answered_as_by_the_kernel():
+def test_echo_is_answered_as_by_the_kernel() -> None:
     (reply,) = answers(ECHO_REQUEST)
     (reply_v6,) = answers(ECHO_REQUEST_V6)
 
@@ -140,7 +143,7 @@ def test_echo_is_answered_as_by_the_kernel():
     assert reply_v6 == ECHO_REPLY_V6
 
 
-def test_nobody_is_answered_for_an_address_of_others():
+def test_nobody_is_answered_for_an_address_of_others() -> None:
     other = Responder(Node(), MAC[2], ["10.0.0.3", "fd00::a00:3"])
     for frame in REQUESTS:
         other.receive(frame, 0)
@@ -149,7 +152,7 @@ def test_nobody_is_answered_for_an_address_of_others():
     assert other.neighbours == {}
 
 
-def test_frames_for_other_mac_addresses_are_dropped():
+def test_frames_for_other_mac_addresses_are_dropped() -> None:
     node = responder()
     for frame in (*REQUESTS, ROCE):
         node.receive(STRANGER + frame[6:], 0)
@@ -159,7 +162,7 @@ def test_frames_for_other_mac_addresses_are_dropped():
     assert node.counters == {"other_mac": 5}
 
 
-def test_everything_else_is_the_nodes():
+def test_everything_else_is_the_nodes() -> None:
     node = responder()
     udp_v6 = changed(ECHO_REQUEST_V6, 20, b"\x11")
     frames = [ROCE, udp_v6, MAC[2] + MAC[1] + b"\x89\x15" + bytes(60), tagged(ROCE)]
@@ -171,7 +174,7 @@ def test_everything_else_is_the_nodes():
     assert sent(node) == [b"out"]
 
 
-def test_tshark_finds_every_checksum_good(tmp_path):
+def test_tshark_finds_every_checksum_good(tmp_path: Path) -> None:
     tshark = shutil.which("tshark")
     if tshark is None:
         pytest.skip("tshark not installed")
@@ -197,7 +200,7 @@ def test_tshark_finds_every_checksum_good(tmp_path):
     assert sorted(done.stdout.splitlines()) == [",,,,"] * 2 + [",,1,,"] * 4 + ["1,1,,,"]
 
 
-def test_answers_that_wait_are_bounded():
+def test_answers_that_wait_are_bounded() -> None:
     node = responder()
     for _ in range(node.LIMIT_ANSWERS + 10):
         node.receive(ECHO_REQUEST, 0)
@@ -238,7 +241,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_malformed_requests_are_counted_and_not_answered(name):
+def test_malformed_requests_are_counted_and_not_answered(name: str) -> None:
     node = responder()
     node.receive(BROKEN[name], 0)
 
@@ -247,7 +250,7 @@ def test_malformed_requests_are_counted_and_not_answered(name):
     assert node.neighbours == {}
 
 
-def test_echo_from_a_group_is_not_answered():
+def test_echo_from_a_group_is_not_answered() -> None:
     # 224.0.0.1 in the place of 10.0.0.1: 0xd600 more, so the checksum is so much less.
     frame = changed(
         changed(ECHO_REQUEST, 26, b"\xe0"), 24, (0x38DB - 0xD600 - 1 & 0xFFFF).to_bytes(2)
@@ -259,7 +262,7 @@ def test_echo_from_a_group_is_not_answered():
     assert node.counters == {}
 
 
-def test_any_bytes_are_survived():
+def test_any_bytes_are_survived() -> None:
     source = random.Random("responder")
     node = responder()
     node.resolve(GIDS[1][0])
@@ -277,7 +280,7 @@ def test_any_bytes_are_survived():
 # Asking.
 
 
-def test_questions_are_the_kernels_and_its_answers_are_learnt():
+def test_questions_are_the_kernels_and_its_answers_are_learnt() -> None:
     node = responder(1)
     asked = [node.resolve(gid) for gid in GIDS[2]]
 
@@ -290,7 +293,7 @@ def test_questions_are_the_kernels_and_its_answers_are_learnt():
     assert node.poll_timeout() is None
 
 
-def test_silent_peer_is_asked_three_times_a_second_apart_and_given_up():
+def test_silent_peer_is_asked_three_times_a_second_apart_and_given_up() -> None:
     """RFC 4861 10: MAX_MULTICAST_SOLICIT, RETRANS_TIMER."""
     node = responder(1)
     asked = node.resolve(GIDS[2][0])
@@ -306,7 +309,7 @@ def test_silent_peer_is_asked_three_times_a_second_apart_and_given_up():
     assert node.poll_timeout() is None
 
 
-def test_peer_that_was_given_up_can_be_asked_for_again():
+def test_peer_that_was_given_up_can_be_asked_for_again() -> None:
     node = responder(1)
     node.resolve(GIDS[2][0])
     for now in range(4):
@@ -318,14 +321,14 @@ def test_peer_that_was_given_up_can_be_asked_for_again():
     assert not again.failed
 
 
-def test_two_questions_for_one_peer_are_one():
+def test_two_questions_for_one_peer_are_one() -> None:
     node = responder(1)
 
     assert node.resolve(GIDS[2][0]) is node.resolve(GIDS[2][0])
     assert sent(node) == [ARP_REQUEST]
 
 
-def test_known_peer_and_group_are_not_asked_for():
+def test_known_peer_and_group_are_not_asked_for() -> None:
     node = responder(1)
     node.resolve(GIDS[2][0])
     node.receive(ARP_REPLY, 0)
@@ -337,7 +340,7 @@ def test_known_peer_and_group_are_not_asked_for():
     assert sent(node) == []
 
 
-def test_link_local_peer_is_asked_from_a_link_local_address():
+def test_link_local_peer_is_asked_from_a_link_local_address() -> None:
     node = Responder(Node(), MAC[1], ["fd00::1", "fe80::1"])
     node.resolve(gid_of("fe80::2"))
     node.resolve(gid_of("fd00::2"))
@@ -346,14 +349,14 @@ def test_link_local_peer_is_asked_from_a_link_local_address():
     assert sources == ["fe80", "fd00"]
 
 
-def test_without_an_address_of_that_version_nobody_can_be_asked_for():
+def test_without_an_address_of_that_version_nobody_can_be_asked_for() -> None:
     node = Responder(Node(), MAC[1], "10.0.0.1")
 
     with pytest.raises(LinkError, match="no IPv6 address to ask from"):
         node.resolve(gid_of("fd00::2"))
 
 
-def test_address_that_is_none_is_refused():
+def test_address_that_is_none_is_refused() -> None:
     with pytest.raises(VerbsError):
         Responder(Node(), MAC[1], "nowhere")
 
@@ -361,7 +364,7 @@ def test_address_that_is_none_is_refused():
 # Learning.
 
 
-def test_answers_to_questions_that_were_not_asked_are_not_believed():
+def test_answers_to_questions_that_were_not_asked_are_not_believed() -> None:
     node = responder(1)
     node.receive(ARP_REPLY, 0)
     node.receive(ADVERTISEMENT, 0)
@@ -369,7 +372,7 @@ def test_answers_to_questions_that_were_not_asked_are_not_believed():
     assert node.neighbours == {}
 
 
-def test_who_asks_for_us_is_known_afterwards():
+def test_who_asks_for_us_is_known_afterwards() -> None:
     node = responder(2)
     node.receive(ARP_REQUEST, 0)
     node.receive(SOLICITATION, 0)
@@ -377,7 +380,7 @@ def test_who_asks_for_us_is_known_afterwards():
     assert node.neighbours == dict.fromkeys(GIDS[1], MAC[1])
 
 
-def test_request_of_the_peer_answers_an_open_question():
+def test_request_of_the_peer_answers_an_open_question() -> None:
     node = responder(2)
     asked = node.resolve(GIDS[1][0])
     node.receive(ARP_REQUEST, 0)
@@ -386,7 +389,7 @@ def test_request_of_the_peer_answers_an_open_question():
     assert sent(node) == [ARP_REPLY]
 
 
-def test_neighbours_are_bounded_and_the_newest_stay():
+def test_neighbours_are_bounded_and_the_newest_stay() -> None:
     node = responder(2)
     for number in range(node.LIMIT + 5):
         node.receive(changed(ARP_REQUEST, 28, (0x0B000000 + number).to_bytes(4)), 0)
@@ -397,7 +400,7 @@ def test_neighbours_are_bounded_and_the_newest_stay():
     assert {gid_of("11.0.0.5"), gid_of("11.0.4.4")} <= node.neighbours.keys()
 
 
-def test_others_with_our_address_are_counted_and_not_believed():
+def test_others_with_our_address_are_counted_and_not_believed() -> None:
     gratuitous = changed(ARP_REQUEST, 28, bytes((10, 0, 0, 2)))
     theirs = icmpv6(
         ADVERTISEMENT,
@@ -414,7 +417,7 @@ def test_others_with_our_address_are_counted_and_not_believed():
     assert sent(node) == []
 
 
-def test_advertisement_to_a_group_that_claims_to_be_solicited_is_malformed():
+def test_advertisement_to_a_group_that_claims_to_be_solicited_is_malformed() -> None:
     """RFC 4861 7.1.2."""
     theirs = icmpv6(
         ADVERTISEMENT,
@@ -429,7 +432,7 @@ def test_advertisement_to_a_group_that_claims_to_be_solicited_is_malformed():
     assert asked.mac is None
 
 
-def test_whether_an_own_address_is_free_is_answered_and_teaches_nothing():
+def test_whether_an_own_address_is_free_is_answered_and_teaches_nothing() -> None:
     """An ARP probe: RFC 5227 1.1; duplicate address detection: RFC 4862 5.4, RFC 4861 7.2.4."""
     probe = changed(ARP_REQUEST, 28, bytes(4))
     shorter = changed(SOLICITATION[:78], 18, b"\x00\x18")
@@ -452,7 +455,7 @@ def test_whether_an_own_address_is_free_is_answered_and_teaches_nothing():
 # VLANs.
 
 
-def test_in_a_vlan_questions_and_answers_carry_its_tag():
+def test_in_a_vlan_questions_and_answers_carry_its_tag() -> None:
     node = responder(2, vlan=5)
     node.receive(tagged(ARP_REQUEST), 0)
     node.receive(tagged(SOLICITATION), 0)
@@ -474,14 +477,16 @@ def test_in_a_vlan_questions_and_answers_carry_its_tag():
     ],
     ids=["untagged", "another", "with a priority", "none of ours", "priority only"],
 )
-def test_requests_of_other_vlans_are_not_ours(vlan, frame, answered):
+def test_requests_of_other_vlans_are_not_ours(
+    vlan: int | None, frame: Frame, answered: bool
+) -> None:
     assert bool(answers(frame, vlan=vlan)) is answered
 
 
 # As a node.
 
 
-def test_timeouts_of_the_node_and_of_questions_are_both_kept():
+def test_timeouts_of_the_node_and_of_questions_are_both_kept() -> None:
     node = responder(1)
     node.node.due = 7 * S // 10
     node.resolve(GIDS[2][0])
@@ -497,9 +502,9 @@ def test_timeouts_of_the_node_and_of_questions_are_both_kept():
     assert sent(node, second) == [ARP_REQUEST]
 
 
-def test_answers_wait_for_a_grant():
+def test_answers_wait_for_a_grant() -> None:
     class Nothing:
-        def allows(self, lane, size):
+        def allows(self, lane: int, size: int) -> bool:
             return False
 
     node = responder(2)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from typing import Any
 
 import pytest
 
 from ibwire.base.errors import LinkError
-from ibwire.base.units import MS, NS, US
+from ibwire.base.node import Frame, Grant
+from ibwire.base.units import MS, NS, US, Time
 from ibwire.link.live import Ended, Live, MonotonicClock
 from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import ALL_ACCESS, connect
@@ -21,7 +23,7 @@ from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
 class Clock:
     """Every look at it costs a nanosecond; waiting costs what it was asked for."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.ns = 1_000_000_000
         self.waits = []
         """Readable, writable and nanoseconds to go, of each wait."""
@@ -30,11 +32,11 @@ class Clock:
         self.events = []
         """What happens in the next waits, which then end early."""
 
-    def now_ns(self):
+    def now_ns(self) -> Any:
         self.ns += 1
         return self.ns
 
-    def wait(self, readable, writable, until_ns):
+    def wait(self, readable: Any, writable: Any, until_ns: Any) -> Any:
         self.waits.append((tuple(readable), tuple(writable), until_ns and until_ns - self.ns))
         assert len(self.waits) < 10_000, "the loop never ends"
         if any(port.arrived for port in self.ports):
@@ -53,7 +55,7 @@ class FakePort:
 
     name, mac, mtu, addresses = "fake0", bytes(6), 1500, ()
 
-    def __init__(self, number=7, room=1 << 30):
+    def __init__(self, number: int = 7, room: int = 1 << 30) -> None:
         self.number = number
         self.room = room
         """Frames that are taken."""
@@ -62,14 +64,14 @@ class FakePort:
         self.other = None
 
     @property
-    def sent(self):
+    def sent(self) -> Any:
         return [frame for batch in self.batches for frame in batch]
 
-    def receive(self):
+    def receive(self) -> Any:
         frames, self.arrived = self.arrived[:64], self.arrived[64:]
         return frames
 
-    def send(self, frames):
+    def send(self, frames: Any) -> int:
         taken = frames[: self.room]
         self.room -= len(taken)
         self.batches.append(list(taken))
@@ -77,45 +79,45 @@ class FakePort:
             self.other.arrived += taken
         return len(taken)
 
-    def fileno(self):
+    def fileno(self) -> Any:
         return self.number
 
-    def close(self):
+    def close(self) -> None:
         pass
 
 
 class Recorder:
     """A node that notes what happens to it, and sends what is put into `waiting`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.happened = []
         self.waiting = {0: [], 1: []}
         self.due = None
         self.every = None
 
-    def receive(self, frame, now, port=0):
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.happened.append(("frame", now, frame, port))
 
-    def poll_transmit(self, now, port=0, grant=None):
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant | None = None) -> Frame | None:
         return self.waiting[port].pop(0) if self.waiting[port] else None
 
-    def poll_timeout(self):
+    def poll_timeout(self) -> Time | None:
         return self.due
 
-    def handle_timeout(self, now):
+    def handle_timeout(self, now: Time) -> None:
         self.happened.append(("timeout", now))
         self.due = None if self.every is None else self.due + self.every
 
-    def times(self):
+    def times(self) -> Any:
         return [each[1] for each in self.happened]
 
 
 @pytest.fixture
-def clock():
+def clock() -> Clock:
     return Clock()
 
 
-def test_time_is_picoseconds_since_the_loop_was_made(clock):
+def test_time_is_picoseconds_since_the_loop_was_made(clock: Clock) -> None:
     live = Live(Recorder(), clock=clock)
     begin = live.now
 
@@ -125,7 +127,7 @@ def test_time_is_picoseconds_since_the_loop_was_made(clock):
     assert live.now == 1 * US + 2 * NS
 
 
-def test_sleep_ends_when_the_timeout_is_due_and_not_before(clock):
+def test_sleep_ends_when_the_timeout_is_due_and_not_before(clock: Clock) -> None:
     node = Recorder()
     node.due, node.every = 3 * MS, 5 * MS
 
@@ -136,7 +138,7 @@ def test_sleep_ends_when_the_timeout_is_due_and_not_before(clock):
         assert due <= found < due + 100 * NS
 
 
-def test_timeout_between_two_nanoseconds_is_not_handled_early(clock):
+def test_timeout_between_two_nanoseconds_is_not_handled_early(clock: Clock) -> None:
     node = Recorder()
     node.due = 5 * US + 1
 
@@ -146,14 +148,14 @@ def test_timeout_between_two_nanoseconds_is_not_handled_early(clock):
     assert now >= 5 * US + 1
 
 
-def test_idle_node_sleeps_once_until_the_end(clock):
+def test_idle_node_sleeps_once_until_the_end(clock: Clock) -> None:
     ended = Live(Recorder(), FakePort(), clock=clock).run(seconds=5)
 
     assert ended is Ended.TIME
     assert len(clock.waits) == 1
 
 
-def test_loop_without_a_limit_sleeps_without_a_limit(clock):
+def test_loop_without_a_limit_sleeps_without_a_limit(clock: Clock) -> None:
     node, port = Recorder(), FakePort(number=9)
     clock.events = [lambda: port.arrived.append(b"x")]
 
@@ -164,14 +166,14 @@ def test_loop_without_a_limit_sleeps_without_a_limit(clock):
     assert wait[1:] == ((), None)
 
 
-def test_spinning_never_sleeps(clock):
+def test_spinning_never_sleeps(clock: Clock) -> None:
     ended = Live(Recorder(), FakePort(), spin=True, clock=clock).run(seconds=1e-6)
 
     assert ended is Ended.TIME
     assert not clock.waits
 
 
-def test_frames_that_have_arrived_reach_the_node_in_order(clock):
+def test_frames_that_have_arrived_reach_the_node_in_order(clock: Clock) -> None:
     node, port = Recorder(), FakePort()
     frames = [bytes([number]) for number in range(200)]
     port.arrived = list(frames)
@@ -183,7 +185,7 @@ def test_frames_that_have_arrived_reach_the_node_in_order(clock):
     assert node.times() == sorted(node.times())
 
 
-def test_frames_are_counted_anew_in_each_run(clock):
+def test_frames_are_counted_anew_in_each_run(clock: Clock) -> None:
     port = FakePort()
     live = Live(Recorder(), port, clock=clock)
     port.arrived = [b"1"]
@@ -195,7 +197,7 @@ def test_frames_are_counted_anew_in_each_run(clock):
     assert live.received == 3
 
 
-def test_node_is_asked_until_it_has_nothing_left(clock):
+def test_node_is_asked_until_it_has_nothing_left(clock: Clock) -> None:
     node, port = Recorder(), FakePort()
     node.waiting[0] = [bytes([number]) for number in range(100)]
 
@@ -208,7 +210,7 @@ def test_node_is_asked_until_it_has_nothing_left(clock):
     assert len(clock.waits) == 1
 
 
-def test_frames_leave_in_batches(clock):
+def test_frames_leave_in_batches(clock: Clock) -> None:
     node, port = Recorder(), FakePort()
     node.waiting[0] = [b"x"] * 70
 
@@ -217,7 +219,7 @@ def test_frames_leave_in_batches(clock):
     assert [len(batch) for batch in port.batches if batch] == [32, 32, 6]
 
 
-def test_arrivals_are_taken_between_two_batches(clock):
+def test_arrivals_are_taken_between_two_batches(clock: Clock) -> None:
     node, port = Recorder(), FakePort()
     node.waiting[0] = [b"x"] * 64
     port.arrived = [b"y"] * 65
@@ -229,7 +231,7 @@ def test_arrivals_are_taken_between_two_batches(clock):
     assert len(node.happened) == 65
 
 
-def test_node_with_two_ports_has_frames_of_each(clock):
+def test_node_with_two_ports_has_frames_of_each(clock: Clock) -> None:
     node, left, right = Recorder(), FakePort(3), FakePort(4)
     left.arrived, right.arrived = [b"l"], [b"r"]
     node.waiting = {0: [b"to the left"], 1: [b"to the right"]}
@@ -240,11 +242,11 @@ def test_node_with_two_ports_has_frames_of_each(clock):
     assert (left.sent, right.sent) == ([b"to the left"], [b"to the right"])
 
 
-def test_full_link_is_waited_for_and_nothing_is_lost(clock):
+def test_full_link_is_waited_for_and_nothing_is_lost(clock: Clock) -> None:
     node, port = Recorder(), FakePort(number=5, room=3)
     node.waiting[0] = [bytes([number]) for number in range(10)]
 
-    def make_room():
+    def make_room() -> None:
         port.room = 100
 
     clock.events = [make_room]
@@ -254,7 +256,7 @@ def test_full_link_is_waited_for_and_nothing_is_lost(clock):
     assert port.sent == [bytes([number]) for number in range(10)]
 
 
-def test_node_is_not_asked_for_more_than_a_batch_while_the_link_is_full(clock):
+def test_node_is_not_asked_for_more_than_a_batch_while_the_link_is_full(clock: Clock) -> None:
     node, port = Recorder(), FakePort(room=0)
     node.waiting[0] = [b"x"] * 100
 
@@ -263,10 +265,10 @@ def test_node_is_not_asked_for_more_than_a_batch_while_the_link_is_full(clock):
     assert len(node.waiting[0]) == 100 - Live.BATCH
 
 
-def test_work_given_by_the_last_step_is_sent(clock):
+def test_work_given_by_the_last_step_is_sent(clock: Clock) -> None:
     node, port = Recorder(), FakePort()
 
-    def stop():
+    def stop() -> bool:
         node.waiting[0] += [b"last words"] * 50
         return True
 
@@ -276,7 +278,7 @@ def test_work_given_by_the_last_step_is_sent(clock):
     assert port.sent == [b"last words"] * 50
 
 
-def test_end_is_not_put_off_for_ever_by_a_link_that_stays_full(clock):
+def test_end_is_not_put_off_for_ever_by_a_link_that_stays_full(clock: Clock) -> None:
     node, port = Recorder(), FakePort(room=0)
     node.waiting[0] = [b"x"]
     live = Live(node, port, clock=clock)
@@ -287,10 +289,10 @@ def test_end_is_not_put_off_for_ever_by_a_link_that_stays_full(clock):
     assert live.now < 200 * MS
 
 
-def test_watched_descriptors_wake_the_loop(clock):
+def test_watched_descriptors_wake_the_loop(clock: Clock) -> None:
     asked = []
 
-    def stop():
+    def stop() -> bool:
         asked.append(1)
         return len(asked) == 2
 
@@ -301,7 +303,7 @@ def test_watched_descriptors_wake_the_loop(clock):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_the_run_and_the_handler_is_given_back(clock, number):
+def test_signal_ends_the_run_and_the_handler_is_given_back(clock: Clock, number: int) -> None:
     before = signal.getsignal(number)
     node, port = Recorder(), FakePort()
     clock.events = [lambda: os.kill(os.getpid(), number)]
@@ -316,12 +318,12 @@ def test_signal_ends_the_run_and_the_handler_is_given_back(clock, number):
 
 
 @pytest.mark.parametrize("when", ["with the end", "while the last frames leave"])
-def test_signal_after_the_last_look_at_it_is_not_lost(clock, when):
+def test_signal_after_the_last_look_at_it_is_not_lost(clock: Clock, when: str) -> None:
     """The next run would begin as if there had been none."""
     node, port = Recorder(), FakePort(room=0)
     node.waiting[0] = [b"x"]
 
-    def stop():
+    def stop() -> bool:
         if when == "with the end":
             os.kill(os.getpid(), signal.SIGTERM)
         else:
@@ -333,7 +335,7 @@ def test_signal_after_the_last_look_at_it_is_not_lost(clock, when):
     assert ended is Ended.SIGNAL
 
 
-def test_acknowledgement_that_waits_is_taken_before_the_timeout_that_is_due(clock):
+def test_acknowledgement_that_waits_is_taken_before_the_timeout_that_is_due(clock: Clock) -> None:
     """A program that was busy with something else is no reason to send again."""
     node, port = Recorder(), FakePort()
     live = Live(node, port, clock=clock)
@@ -346,11 +348,11 @@ def test_acknowledgement_that_waits_is_taken_before_the_timeout_that_is_due(cloc
     assert [each[0] for each in node.happened] == ["frame", "timeout"]
 
 
-def test_signal_ends_a_real_sleep_whenever_it_comes():
+def test_signal_ends_a_real_sleep_whenever_it_comes() -> None:
     inner, outer = os.pipe()
     thread = threading.Timer(0, os.kill, (os.getpid(), signal.SIGTERM))
 
-    def stop():
+    def stop() -> bool:
         """Has the signal sent once the run takes it, before or during the sleep that follows."""
         if thread.ident is None:
             thread.start()
@@ -364,13 +366,13 @@ def test_signal_ends_a_real_sleep_whenever_it_comes():
     assert ended is Ended.SIGNAL
 
 
-def test_signal_with_a_handler_of_its_own_does_not_keep_the_loop_awake():
+def test_signal_with_a_handler_of_its_own_does_not_keep_the_loop_awake() -> None:
     inner, outer = os.pipe()
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
     steps = []
 
-    def stop():
+    def stop() -> bool:
         steps.append(1)
         if len(steps) == 1:
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -387,7 +389,7 @@ def test_signal_with_a_handler_of_its_own_does_not_keep_the_loop_awake():
     assert len(steps) <= 4
 
 
-def test_signals_are_left_alone_outside_the_main_thread(clock):
+def test_signals_are_left_alone_outside_the_main_thread(clock: Clock) -> None:
     ended = []
     live = Live(Recorder(), FakePort(), clock=clock)
     thread = threading.Thread(target=lambda: ended.append(live.run(seconds=1)))
@@ -397,9 +399,9 @@ def test_signals_are_left_alone_outside_the_main_thread(clock):
     assert ended == [Ended.TIME]
 
 
-def test_error_of_a_port_comes_through_and_signals_are_given_back(clock):
+def test_error_of_a_port_comes_through_and_signals_are_given_back(clock: Clock) -> None:
     class Broken(FakePort):
-        def receive(self):
+        def receive(self) -> None:
             raise LinkError("fake0", "has gone down")
 
     before = signal.getsignal(signal.SIGINT)
@@ -410,7 +412,7 @@ def test_error_of_a_port_comes_through_and_signals_are_given_back(clock):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_monotonic_clock_waits_for_readability_and_for_time():
+def test_monotonic_clock_waits_for_readability_and_for_time() -> None:
     clock = MonotonicClock()
     inner, outer = os.pipe()
     before = clock.now_ns()
@@ -430,24 +432,24 @@ def test_monotonic_clock_waits_for_readability_and_for_time():
 class Both:
     """Two devices as one node: port 0 is the first one's."""
 
-    def __init__(self, *devices):
+    def __init__(self, *devices: Any) -> None:
         self.devices = devices
 
-    def receive(self, frame, now, port=0):
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.devices[port].receive(frame, now)
 
-    def poll_transmit(self, now, port=0, grant=None):
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant | None = None) -> Frame | None:
         return self.devices[port].poll_transmit(now)
 
-    def poll_timeout(self):
+    def poll_timeout(self) -> Time | None:
         return min((due for each in self.devices if (due := each.poll_timeout())), default=None)
 
-    def handle_timeout(self, now):
+    def handle_timeout(self, now: Time) -> None:
         for each in self.devices:
             each.handle_timeout(now)
 
 
-def test_lost_frames_are_sent_again_when_the_clock_says_so(clock):
+def test_lost_frames_are_sent_again_when_the_clock_says_so(clock: Clock) -> None:
     """What a device does in the simulator it does on links, here while one is cut."""
     ends = []
     for name, address in (("a", "10.0.0.1"), ("b", "10.0.0.2")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ OTHERS = [
 ]
 
 
-def passed(program, frames):
+def passed(program: Any, frames: Any) -> Any:
     """The frames that the kernel lets through, cut as it says."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with left, right:
@@ -71,26 +72,26 @@ def passed(program, frames):
         return found
 
 
-def test_roce_of_both_versions_passes_whole_and_nothing_else():
+def test_roce_of_both_versions_passes_whole_and_nothing_else() -> None:
     assert passed(interesting(), [*OTHERS, *NEIGHBOURS, *ROCE]) == ROCE
 
 
-def test_neighbour_discovery_and_echo_requests_pass_when_asked_for():
+def test_neighbour_discovery_and_echo_requests_pass_when_asked_for() -> None:
     program = interesting(neighbours=True)
 
     assert passed(program, [*OTHERS, *ROCE, *NEIGHBOURS]) == [*ROCE, *NEIGHBOURS]
 
 
-def test_promiscuous_program_takes_the_same_kinds():
+def test_promiscuous_program_takes_the_same_kinds() -> None:
     assert passed(interesting(foreign=True), [*OTHERS, *ROCE]) == ROCE
 
 
-def test_nothing_passes_the_program_of_a_held_port():
+def test_nothing_passes_the_program_of_a_held_port() -> None:
     assert passed(NOTHING, [*ROCE, *OTHERS]) == []
 
 
 @pytest.mark.parametrize("name", ["rc-pingpong.pcap", "ud-pingpong.pcap", "cm-rping.pcap"])
-def test_soft_roce_traffic_passes_and_what_is_around_it_does_not(name):
+def test_soft_roce_traffic_passes_and_what_is_around_it_does_not(name: str) -> None:
     """By the ports, read here at fixed places."""
     with open_capture(CAPTURES / name) as reader:
         frames = [bytes(record.data) for record in reader.records()]

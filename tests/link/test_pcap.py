@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
 from ibwire.base.errors import MissingExtra
+from ibwire.base.node import Frame
 from ibwire.link.pcap import NEIGHBOURS, ROCE, PcapPort, with_tag
 
 MACS = bytes.fromhex("02000a000002 02000a000001")
@@ -38,7 +40,7 @@ OTHERS = [
 ]
 
 
-def tagged(frame):
+def tagged(frame: Frame) -> bytes:
     return frame[:12] + bytes.fromhex("81006005") + frame[12:]
 
 
@@ -47,7 +49,9 @@ def tagged(frame):
     [(ROCE, ROCE_FRAMES), (NEIGHBOURS, ROCE_FRAMES + NEIGHBOUR_FRAMES)],
     ids=["roce", "neighbours"],
 )
-def test_default_filters_take_what_a_node_needs_with_and_without_a_tag(expression, wanted):
+def test_default_filters_take_what_a_node_needs_with_and_without_a_tag(
+    expression: Any, wanted: Any
+) -> None:
     """libpcap compiles and runs them."""
     pcapy = pytest.importorskip("pcapy", reason="pcapy-ng not installed")
     program = pcapy.BPFProgram(with_tag(expression))
@@ -59,7 +63,7 @@ def test_default_filters_take_what_a_node_needs_with_and_without_a_tag(expressio
     assert passed == [*wanted, *(tagged(frame) for frame in wanted)]
 
 
-def test_without_pcapy_the_extra_is_named(monkeypatch):
+def test_without_pcapy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pcapy", None)
 
     with pytest.raises(MissingExtra, match=r"ibwire\[live\]"):

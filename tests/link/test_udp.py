@@ -6,8 +6,10 @@ import random
 import select
 import socket
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ CAPTURES = Path(__file__).parents[2] / "captures"
 class Ends:
     """A port and a plain socket, each with a loopback address of this test alone."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         source = random.SystemRandom()
         self.own, self.other = (
             f"127.{source.randrange(1, 255)}.{source.randrange(255)}.{each}" for each in (1, 2)
@@ -42,7 +44,7 @@ class Ends:
         self.plain.setblocking(False)
         self.plain.bind((self.other, 4791))
 
-    def packet(self, *, inbound=False, payload=b"hello, peer!", **ip):
+    def packet(self, *, inbound: bool = False, payload: bytes = b"hello, peer!", **ip: Any) -> Any:
         """A SEND with a good ICRC, from the port or to it."""
         source, destination = (self.other, self.own) if inbound else (self.own, self.other)
         route = RoCEv2Route(
@@ -53,26 +55,26 @@ class Ends:
         bth = BTH(opcode=4, pkey=0xFFFF, dest_qp=0x11, psn=7)
         return Packet(route, bth, payload=payload).repaired()
 
-    def arrived(self):
+    def arrived(self) -> Any:
         """Payload, ToS and source port of the next datagram at the plain socket."""
         payload, said, _, peer = self.plain.recvmsg(65535, 64)
         return payload, said[0][2][0], peer[1]
 
-    def close(self):
+    def close(self) -> None:
         self.port.close()
         self.plain.close()
 
 
-def number(address):
+def number(address: Any) -> Any:
     return int.from_bytes(socket.inet_aton(address))
 
 
-def payload_of(packet):
+def payload_of(packet: Any) -> Any:
     return packet.build()[14 + 20 + 8 :]
 
 
 @pytest.fixture
-def ends():
+def ends() -> Iterator[Any]:
     made = Ends()
     yield made
     made.close()
@@ -84,7 +86,7 @@ def ends():
 @pytest.mark.parametrize(
     "name", ["rc-pingpong.pcap", "rcx-all-ops.pcap", "ud-pingpong.pcap", "srq-pingpong.pcap"]
 )
-def test_identifications_that_soft_roce_has_written_are_found_from_its_icrcs(name):
+def test_identifications_that_soft_roce_has_written_are_found_from_its_icrcs(name: str) -> None:
     numbers = []
     with open_capture(CAPTURES / name) as reader:
         for record in reader.records():
@@ -104,14 +106,14 @@ def test_identifications_that_soft_roce_has_written_are_found_from_its_icrcs(nam
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 30, 1084, 4156, 65507])
-def test_two_bytes_are_found_at_any_distance(after):
+def test_two_bytes_are_found_at_any_distance(after: int) -> None:
     source = random.Random(after)
     for _ in range(50):
         two = source.randbytes(2)
         assert two_bytes_behind(icrc_change(two, after), after) == two
 
 
-def test_one_change_in_65536_is_that_of_two_bytes():
+def test_one_change_in_65536_is_that_of_two_bytes() -> None:
     source = random.Random("changes")
     found = sum(two_bytes_behind(source.getrandbits(32), 100) is not None for _ in range(20_000))
 
@@ -121,7 +123,7 @@ def test_one_change_in_65536_is_that_of_two_bytes():
 # Receiving.
 
 
-def test_datagram_becomes_the_frame_that_it_was(ends):
+def test_datagram_becomes_the_frame_that_it_was(ends: Any) -> None:
     packet = ends.packet(inbound=True, dscp=26, ecn=1, ttl=64)
     ends.plain.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 26 << 2 | 1)
     ends.plain.sendto(payload_of(packet), (ends.own, 4791))
@@ -130,14 +132,14 @@ def test_datagram_becomes_the_frame_that_it_was(ends):
 
 
 @pytest.mark.parametrize("identification", [1, 0x1234, 0xFFFF])
-def test_identification_of_the_sender_is_found(ends, identification):
+def test_identification_of_the_sender_is_found(ends: Any, identification: int) -> None:
     packet = ends.packet(inbound=True, id=identification)
     ends.plain.sendto(payload_of(packet), (ends.own, 4791))
 
     assert ends.port.receive() == [packet.build()]
 
 
-def test_damaged_datagram_has_a_bad_icrc(ends):
+def test_damaged_datagram_has_a_bad_icrc(ends: Any) -> None:
     payload = bytearray(payload_of(ends.packet(inbound=True)))
     payload[15] ^= 4
     ends.plain.sendto(payload, (ends.own, 4791))
@@ -147,7 +149,7 @@ def test_damaged_datagram_has_a_bad_icrc(ends):
     assert frame[42:] == payload
 
 
-def test_datagrams_arrive_in_order_and_in_batches(ends):
+def test_datagrams_arrive_in_order_and_in_batches(ends: Any) -> None:
     packets = [ends.packet(inbound=True, payload=bytes(4 * n)) for n in range(100)]
     for packet in packets:
         ends.plain.sendto(payload_of(packet), (ends.own, 4791))
@@ -158,7 +160,7 @@ def test_datagrams_arrive_in_order_and_in_batches(ends):
     assert ends.port.receive() == []
 
 
-def test_datagram_without_room_for_a_packet_is_counted(ends):
+def test_datagram_without_room_for_a_packet_is_counted(ends: Any) -> None:
     for size in (0, 4, 15):
         ends.plain.sendto(bytes(size), (ends.own, 4791))
 
@@ -166,8 +168,8 @@ def test_datagram_without_room_for_a_packet_is_counted(ends):
     assert ends.port.counters["too_short"] == 3
 
 
-def test_descriptor_is_readable_only_while_something_waits(ends):
-    def readable():
+def test_descriptor_is_readable_only_while_something_waits(ends: Any) -> None:
+    def readable() -> bool:
         return bool(select.select([ends.port], [], [], 0)[0])
 
     before = readable()
@@ -178,7 +180,7 @@ def test_descriptor_is_readable_only_while_something_waits(ends):
     assert (before, waiting, readable()) == (False, True, False)
 
 
-def test_what_is_kept_of_senders_is_bounded(ends, monkeypatch):
+def test_what_is_kept_of_senders_is_bounded(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UDPPort, "LIMIT", 4)
     packets = []
     for tos in range(0, 80, 4):
@@ -193,7 +195,7 @@ def test_what_is_kept_of_senders_is_bounded(ends, monkeypatch):
 # Sending.
 
 
-def test_datagram_leaves_with_source_port_and_tos_of_the_frame(ends):
+def test_datagram_leaves_with_source_port_and_tos_of_the_frame(ends: Any) -> None:
     packet = ends.packet(dscp=26, ecn=3)
 
     assert ends.port.send([packet.build()]) == 1
@@ -202,13 +204,13 @@ def test_datagram_leaves_with_source_port_and_tos_of_the_frame(ends):
 
 
 @pytest.mark.parametrize("ip", [{"id": 1}, {"id": 0xABCD}, {"df": 0}, {"id": 7, "df": 0}])
-def test_icrc_follows_identification_and_flags_that_the_kernel_writes(ends, ip):
+def test_icrc_follows_identification_and_flags_that_the_kernel_writes(ends: Any, ip: Any) -> None:
     ends.port.send([ends.packet(**ip).build()])
 
     assert ends.arrived()[0] == payload_of(ends.packet(id=0, df=1))
 
 
-def test_source_port_of_somebody_else_is_replaced_and_the_icrc_follows(ends):
+def test_source_port_of_somebody_else_is_replaced_and_the_icrc_follows(ends: Any) -> None:
     packet = ends.packet()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind((ends.own, packet.route.udp.src_port))
@@ -220,7 +222,7 @@ def test_source_port_of_somebody_else_is_replaced_and_the_icrc_follows(ends):
     assert (source_port, payload) == (4791, payload_of(other))
 
 
-def test_sockets_for_source_ports_are_bounded(ends, monkeypatch):
+def test_sockets_for_source_ports_are_bounded(ends: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UDPPort, "LIMIT_SOURCE_PORTS", 3)
     packet = ends.packet()
     for source_port in range(0xD000, 0xD008):
@@ -232,7 +234,7 @@ def test_sockets_for_source_ports_are_bounded(ends, monkeypatch):
     assert ports == [0xD000, 0xD001, 0xD002] + [4791] * 5
 
 
-def test_wrong_icrc_stays_wrong_by_the_same_bits(ends):
+def test_wrong_icrc_stays_wrong_by_the_same_bits(ends: Any) -> None:
     frame = bytearray(ends.packet(id=5).build())
     frame[-1] ^= 0x80
     ends.port.send([bytes(frame)])
@@ -242,14 +244,14 @@ def test_wrong_icrc_stays_wrong_by_the_same_bits(ends):
     assert ends.arrived()[0] == good
 
 
-def short(ends):
+def short(ends: Any) -> bytes:
     """A sound frame with less than a BTH and an ICRC."""
     ip = IPv4(total_length=20 + 8 + 12, src=number(ends.own), dst=number(ends.other))
     ip = replace(ip, checksum=internet_checksum(ip.pack()))
     return Ethernet().pack() + ip.pack() + UDP(length=8 + 12).pack() + bytes(12)
 
 
-def unsendable(ends):
+def unsendable(ends: Any) -> Any:
     packet = ends.packet()
     route, frame = packet.route, packet.build()
     tagged = replace(route, eth=replace(route.eth, type=EtherType.VLAN), vlans=(VLAN(vid=5),))
@@ -270,7 +272,7 @@ def unsendable(ends):
     }
 
 
-def test_frames_that_no_socket_can_send_are_lost_and_counted(ends):
+def test_frames_that_no_socket_can_send_are_lost_and_counted(ends: Any) -> None:
     frames = unsendable(ends)
     last = ends.packet().build()
     taken = ends.port.send([*frames.values(), last])
@@ -283,7 +285,7 @@ def test_frames_that_no_socket_can_send_are_lost_and_counted(ends):
     assert any(f"{len(frames)} frames are lost" in each for each in ends.port.notes())
 
 
-def test_any_bytes_are_survived_in_both_directions(ends):
+def test_any_bytes_are_survived_in_both_directions(ends: Any) -> None:
     source = random.Random("udp port")
     good = ends.packet().build()
     for _ in range(3000):
@@ -297,7 +299,7 @@ def test_any_bytes_are_survived_in_both_directions(ends):
         ends.port.receive()
 
 
-def test_largest_packet_of_ip_fits(ends):
+def test_largest_packet_of_ip_fits(ends: Any) -> None:
     largest = ends.packet(payload=bytes(ends.port.mtu - 20 - 8 - 12 - 4 - 3))
 
     assert ends.port.send([largest.build()]) == 1
@@ -307,12 +309,12 @@ def test_largest_packet_of_ip_fits(ends):
 # Opening.
 
 
-def test_second_user_of_an_address_is_refused(ends):
+def test_second_user_of_an_address_is_refused(ends: Any) -> None:
     with pytest.raises(LinkError, match=rf"^lo: {ends.own}: UDP port 4791 is taken"):
         UDPPort("lo", addresses=[ends.own])
 
 
-def test_what_was_opened_is_closed_when_the_rest_fails(ends):
+def test_what_was_opened_is_closed_when_the_rest_fails(ends: Any) -> None:
     free = ends.own[:-1] + "3"
     with pytest.raises(LinkError, match="is taken"):
         UDPPort("lo", addresses=[free, ends.own])
@@ -320,11 +322,11 @@ def test_what_was_opened_is_closed_when_the_rest_fails(ends):
     UDPPort("lo", addresses=[free]).close()
 
 
-def test_address_that_this_machine_does_not_have_is_named():
+def test_address_that_this_machine_does_not_have_is_named() -> None:
     with pytest.raises(LinkError, match=r"192\.0\.2\.1: this machine does not have"):
         UDPPort("lo", addresses=["192.0.2.1"])
 
 
-def test_missing_interface_is_named():
+def test_missing_interface_is_named() -> None:
     with pytest.raises(LinkError, match="no such interface"):
         UDPPort("eth-none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_anything_else_is_refused(line: bytes) -> None:
         Destination.unpack(line)
 
 
-def play(plan: Plan, client_host: str = "127.0.0.1", faults: str | None = None):
+def play(plan: Plan, client_host: str = "127.0.0.1", faults: str | None = None) -> Any:
     """A client and a server; the rules in `faults` are for both directions of the client."""
     a, b = endpoints()
     if faults is not None:

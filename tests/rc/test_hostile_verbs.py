@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from ibwire.testing import Pair, create_queue_pair
 from ibwire_layers.opcodes import OpCode
 
 
-def einval(call) -> None:  # type: ignore[no-untyped-def]
+def einval(call: Any) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(VerbsError) as caught:
         call()
     assert caught.value.errno == errno.EINVAL

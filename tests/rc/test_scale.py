@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_only_queue_pairs_with_something_to_do_are_asked(monkeypatch: pytest.Mon
     for name in ("poll_transmit", "handle_timeout"):
         original = getattr(Requester, name)
 
-        def counted(self: Requester, now: int, original=original) -> object:  # type: ignore[no-untyped-def]
+        def counted(self: Requester, now: int, original: Any = original) -> object:  # type: ignore[no-untyped-def]
             calls.append(self.qp.number)
             return original(self, now)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +17,7 @@ addresses = st.integers((1 << 32) - 5000, (1 << 32) + 5000)
 
 
 @given(st.lists(st.tuples(addresses, st.binary(min_size=1, max_size=9000)), max_size=6))
-def test_memory_holds_what_was_written_last(writes):
+def test_memory_holds_what_was_written_last(writes: Any) -> None:
     memory, model = Memory(), {}
     for va, data in writes:
         memory.write(SPACE, va, data)
@@ -27,7 +30,9 @@ def test_memory_holds_what_was_written_last(writes):
 @given(
     addresses, st.binary(min_size=1, max_size=300), addresses, st.binary(min_size=1, max_size=300)
 )
-def test_bytes_are_known_otherwise_only_where_they_were_written(va, data, other, shown):
+def test_bytes_are_known_otherwise_only_where_they_were_written(
+    va: Any, data: bytes, other: Any, shown: bytes
+) -> None:
     memory = Memory()
     memory.write(SPACE, va, data)
     written = dict(enumerate(data, va))
@@ -36,7 +41,7 @@ def test_bytes_are_known_otherwise_only_where_they_were_written(va, data, other,
     assert memory.knows_otherwise(SPACE, other, shown) is expected
 
 
-def test_the_same_address_under_another_key_or_host_is_other_memory():
+def test_the_same_address_under_another_key_or_host_is_other_memory() -> None:
     memory = Memory()
     memory.write(SPACE, 0, b"here")
 
@@ -44,7 +49,9 @@ def test_the_same_address_under_another_key_or_host_is_other_memory():
     assert memory.read(((2, 0), 5), 0, 4) == bytes(4)
 
 
-def test_pages_that_were_not_written_for_long_are_forgotten(monkeypatch):
+def test_pages_that_were_not_written_for_long_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(inferred, "PAGES", 4)
     memory = Memory()
     for page in range(6):
@@ -56,7 +63,7 @@ def test_pages_that_were_not_written_for_long_are_forgotten(monkeypatch):
     ]
 
 
-def test_a_region_of_two_gigabytes_costs_one_packet():
+def test_a_region_of_two_gigabytes_costs_one_packet() -> None:
     keys = InferredKeys(Memory(), (1, 0))
     found = keys.find_remote(ProtectionDomain(keys), 1, 5, 0, 1 << 31, int(Access.REMOTE_WRITE))
 
@@ -64,14 +71,14 @@ def test_a_region_of_two_gigabytes_costs_one_packet():
     assert len(found[0].buffer) == 4096
 
 
-def test_a_range_beyond_the_end_of_addresses_is_refused():
+def test_a_range_beyond_the_end_of_addresses_is_refused() -> None:
     keys = InferredKeys(Memory(), (1, 0))
     domain = ProtectionDomain(keys)
 
     assert keys.find_remote(domain, 1, 5, (1 << 64) - 4, 8, int(Access.REMOTE_READ)) is None
 
 
-def test_only_what_was_executed_is_kept():
+def test_only_what_was_executed_is_kept() -> None:
     memory = Memory()
     keys = InferredKeys(memory, (1, 0))
     for size in (0, 2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -36,7 +37,7 @@ def tapped(tmp_path: Path, scenario: str, node: str) -> Path:
     return output
 
 
-def reports_at(path, role, address):
+def reports_at(path: Path, role: str, address: Any) -> Any:
     """Reports of the connections whose emulated end was captured."""
     end = "destination" if role == "responder" else "source"
     result = CliRunner().invoke(
@@ -51,7 +52,7 @@ def reports_at(path, role, address):
     [SPEC_READS, "corruption", "credit-starvation", "rnr-storm", "lost-read-response"],
     ids=["reads", "corruption", "credit-starvation", "rnr-storm", "lost-read-response"],
 )
-def test_the_responder_of_a_run_is_reproduced(tmp_path, scenario):
+def test_the_responder_of_a_run_is_reproduced(tmp_path: Path, scenario: Any) -> None:
     reports = reports_at(tapped(tmp_path, scenario, "b"), "responder", "10.0.0.2")
 
     assert reports
@@ -60,14 +61,14 @@ def test_the_responder_of_a_run_is_reproduced(tmp_path, scenario):
 
 
 @pytest.mark.parametrize("scenario", [SPEC_READS, "mtu-mismatch"], ids=["reads", "mtu-mismatch"])
-def test_the_requester_of_a_run_is_reproduced(tmp_path, scenario):
+def test_the_requester_of_a_run_is_reproduced(tmp_path: Path, scenario: Any) -> None:
     reports = reports_at(tapped(tmp_path, scenario, "a"), "requester", "10.0.0.1")
 
     assert reports
     assert [each["differences"] for each in reports] == [[] for _ in reports]
 
 
-def test_an_ack_that_only_gives_credits_is_inferred_as_posted_receives(tmp_path):
+def test_an_ack_that_only_gives_credits_is_inferred_as_posted_receives(tmp_path: Path) -> None:
     """Each of the eight connections is refused until its owner posts, and then told so."""
     reports = reports_at(tapped(tmp_path, "rnr-storm", "b"), "responder", "10.0.0.2")
 
@@ -75,7 +76,7 @@ def test_an_ack_that_only_gives_credits_is_inferred_as_posted_receives(tmp_path)
     assert [each["receive requests were posted"] for each in inferred] == [1] * 8
 
 
-def test_one_of_several_interfaces_with_the_same_packets(tmp_path):
+def test_one_of_several_interfaces_with_the_same_packets(tmp_path: Path) -> None:
     path = tapped(tmp_path, "psn-wrap", "all")
     both = CliRunner().invoke(main, ["respond", "--profile", "spec", str(path)])
     arguments = ["respond", "--profile", "spec", "--interface", "1", str(path)]
@@ -86,12 +87,12 @@ def test_one_of_several_interfaces_with_the_same_packets(tmp_path):
     assert one.stderr == ""
 
 
-def test_an_interface_that_is_not_there_has_no_connections(tmp_path):
+def test_an_interface_that_is_not_there_has_no_connections(tmp_path: Path) -> None:
     assert replayed(tapped(tmp_path, "psn-wrap", "all"), interface=7) == []
 
 
 @pytest.mark.parametrize("role", ["responder", "requester"])
-def test_times_of_the_output_never_go_back(tmp_path, role):
+def test_times_of_the_output_never_go_back(tmp_path: Path, role: str) -> None:
     path = tapped(tmp_path, "rnr-storm", "all")
     output = tmp_path / "emulated.pcapng"
     CliRunner().invoke(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from replay.recording import capture_of, edited, records_of, replayed
 CAPTURES = Path(__file__).parents[2] / "captures"
 
 
-def pairs(source, **options):
+def pairs(source: Any, **options: Any) -> Any:
     """Destination and source QPN of every exchange."""
     return {(r.dst_qpn, r.src_qpn) for r in replayed(source, **options)}
 
@@ -31,18 +32,18 @@ def pairs(source, **options):
         ("cm-rping.pcap", {(0x5E, 0x92), (0x92, 0x5E)}),
     ],
 )
-def test_queue_pairs_of_a_connection(name, expected):
+def test_queue_pairs_of_a_connection(name: str, expected: Any) -> None:
     assert pairs(CAPTURES / name) == expected
 
 
-def test_three_connections_at_once_are_told_apart_by_the_connection_manager():
+def test_three_connections_at_once_are_told_apart_by_the_connection_manager() -> None:
     expected = {(0x94, 0x60), (0x95, 0x61), (0x96, 0x62)}
 
     assert pairs(CAPTURES / "cm-ucmatose.pcap") == expected | {(b, a) for a, b in expected}
 
 
-def test_and_without_it_by_their_psns():
-    def edit(number, packet):
+def test_and_without_it_by_their_psns() -> None:
+    def edit(number: int, packet: Any) -> Any:
         return None if packet.bth.opcode == OpCode.UD_SEND_ONLY else packet
 
     expected = {(0x94, 0x60), (0x95, 0x61), (0x96, 0x62)}
@@ -52,7 +53,7 @@ def test_and_without_it_by_their_psns():
     }
 
 
-def test_fifty_connections_of_one_host_are_told_apart():
+def test_fifty_connections_of_one_host_are_told_apart() -> None:
     """The probe used queue pair 0x2000 + n for its experiment n, to 0x44 + n."""
     found = pairs(CAPTURES / "probe-odd-frames.pcap")
     expected = {(0x44 + n, 0x2000 + n) for n in range(50)}
@@ -63,15 +64,15 @@ def test_fifty_connections_of_one_host_are_told_apart():
     assert expected - found == {(0x60, 0x201C)}
 
 
-def test_a_capture_of_requests_alone_has_no_other_queue_pair():
-    def edit(number, packet):
+def test_a_capture_of_requests_alone_has_no_other_queue_pair() -> None:
+    def edit(number: int, packet: Any) -> Any:
         return None if packet.bth.dest_qp == 0x9B else packet
 
     assert pairs(edited(CAPTURES / "rcx-all-ops.pcap", edit)) == {(0x66, None)}
 
 
-def test_responses_alone_are_counted():
-    def edit(number, packet):
+def test_responses_alone_are_counted() -> None:
+    def edit(number: int, packet: Any) -> Any:
         return None if packet.bth.dest_qp == 0x66 else packet
 
     conversation = Conversation(edited(CAPTURES / "rcx-all-ops.pcap", edit))
@@ -80,15 +81,15 @@ def test_responses_alone_are_counted():
     assert conversation.unclaimed == 25
 
 
-def test_datagrams_and_unreliable_connections_are_no_exchanges():
+def test_datagrams_and_unreliable_connections_are_no_exchanges() -> None:
     for name in ("ud-pingpong.pcap", "uc-write-bw.pcap"):
         assert pairs(CAPTURES / name) == set()
 
 
-def test_a_queue_pair_that_is_connected_again_is_another_exchange():
+def test_a_queue_pair_that_is_connected_again_is_another_exchange() -> None:
     """The same capture twice, the second time with other PSNs agreed."""
 
-    def edit(number, packet):
+    def edit(number: int, packet: Any) -> Any:
         if packet.bth.opcode == OpCode.UD_SEND_ONLY:
             # StartingPSN in REQ and REP: bytes 24 + 44 and 24 + 20 of the datagram.
             start = 68 if packet.payload[17] == 0x10 else 44
@@ -107,7 +108,9 @@ def test_a_queue_pair_that_is_connected_again_is_another_exchange():
     assert [d for r in reports for d in r.differences] == []
 
 
-def test_the_quietest_exchange_is_given_up_when_there_are_too_many(monkeypatch):
+def test_the_quietest_exchange_is_given_up_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = replayed(CAPTURES / "probe-odd-frames.pcap")
     monkeypatch.setattr(Exchanges, "LIMIT", 5)
     reports = replayed(CAPTURES / "probe-odd-frames.pcap")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -38,12 +39,12 @@ NO_SENDERS_VIEW = {
 }
 
 
-def responses_in(entry):
+def responses_in(entry: dict[str, Any]) -> int:
     """RC responses by tshark's count of opcodes."""
     return sum(n for code, n in entry["opcodes"].items() if int(code, 16) in RESPONSES)
 
 
-def kinds(report):
+def kinds(report: Any) -> Any:
     return set(report.inferred)
 
 
@@ -52,7 +53,7 @@ def kinds(report):
     [entry for entry in INDEX if entry["file"] not in NO_RECEIVERS_VIEW],
     ids=lambda entry: entry["file"],
 )
-def test_rxe_reproduces_every_response_of_every_shipped_capture(entry):
+def test_rxe_reproduces_every_response_of_every_shipped_capture(entry: dict[str, Any]) -> None:
     reports = replayed(CAPTURES / entry["file"])
 
     # One experiment of the probe sends an ACK to a queue pair that has asked for nothing.
@@ -67,21 +68,21 @@ def test_rxe_reproduces_every_response_of_every_shipped_capture(entry):
     [entry for entry in INDEX if entry["file"] not in NO_SENDERS_VIEW],
     ids=lambda entry: entry["file"],
 )
-def test_rxe_reproduces_every_request_of_every_shipped_capture(entry):
+def test_rxe_reproduces_every_request_of_every_shipped_capture(entry: dict[str, Any]) -> None:
     reports = replayed(CAPTURES / entry["file"], role="requester")
 
     assert [d for r in reports for d in r.differences] == []
     assert all(r.equal == r.requests for r in reports)
 
 
-def test_an_empty_receive_queue_is_inferred_from_the_rnr_nak():
+def test_an_empty_receive_queue_is_inferred_from_the_rnr_nak() -> None:
     (report,) = replayed(CAPTURES / "rnr-late-recv.pcap")
 
     # The index: nine responses have the syndrome 0x32, RNR NAK with timer code 18.
     assert report.inferred["receive queue empty, RNR timer code 18"].count == 9
 
 
-def test_a_sequence_nak_after_each_rnr_nak_is_rxe_alone():
+def test_a_sequence_nak_after_each_rnr_nak_is_rxe_alone() -> None:
     """reference/habits#rxe-rnr-nak: nine of nine in this capture, none by the specification."""
     capture = CAPTURES / "rnr-multi-packet.pcap"
     (rxe,) = replayed(capture, profile=RXE)
@@ -92,32 +93,32 @@ def test_a_sequence_nak_after_each_rnr_nak_is_rxe_alone():
     assert all(d.field == "packet" and d.emulated is None for d in spec.differences)
 
 
-def test_a_refused_key_is_inferred_from_the_nak():
+def test_a_refused_key_is_inferred_from_the_nak() -> None:
     (report,) = replayed(CAPTURES / "nak-bad-rkey-write-multi.pcap")
 
     assert "key invalid, without permission, or out of bounds" in kinds(report)
 
 
-def test_a_small_receive_buffer_is_inferred_from_the_nak():
+def test_a_small_receive_buffer_is_inferred_from_the_nak() -> None:
     (report,) = replayed(CAPTURES / "nak-send-too-big.pcap")
 
     assert "receive buffer too small" in kinds(report)
 
 
-def test_a_request_lost_behind_the_capture_point_is_inferred_from_the_nak_for_it():
+def test_a_request_lost_behind_the_capture_point_is_inferred_from_the_nak_for_it() -> None:
     (report,) = replayed(CAPTURES / "drop-one-middle.a.pcap")
 
     assert "lost behind the capture point, as a NAK for it says" in kinds(report)
 
 
-def test_keys_and_ranges_are_listed():
+def test_keys_and_ranges_are_listed() -> None:
     """The manifest: the client wrote 10,000 bytes to 0x382a0000."""
     (report,) = replayed(CAPTURES / "drop-one-middle.a.pcap")
 
     assert "key 0x00008977 opens 0x382a0000 to 0x382a2710 for remote_write" in kinds(report)
 
 
-def test_memory_that_its_owner_changes_between_two_reads_is_no_difference():
+def test_memory_that_its_owner_changes_between_two_reads_is_no_difference() -> None:
     """rping's client fills its buffer anew before each of ten READs."""
     reports = replayed(CAPTURES / "cm-rping.pcap")
     (server_reads,) = [r for r in reports if "memory changed by its owner" in r.inferred]
@@ -126,7 +127,7 @@ def test_memory_that_its_owner_changes_between_two_reads_is_no_difference():
     assert server_reads.differences == []
 
 
-def with_aeth(packet, **fields):
+def with_aeth(packet: Any, **fields: Any) -> Any:
     extensions = tuple(
         replace(each, **fields) if isinstance(each, AETH) else each for each in packet.extensions
     )
@@ -136,8 +137,8 @@ def with_aeth(packet, **fields):
 @pytest.mark.parametrize(
     ("fields", "name"), [({"msn": 0x123456}, "msn"), ({"syndrome": 0x05}, "syndrome")]
 )
-def test_another_aeth_in_the_recording_is_a_difference(fields, name):
-    def edit(number, packet):
+def test_another_aeth_in_the_recording_is_a_difference(fields: Any, name: str) -> None:
+    def edit(number: int, packet: Any) -> Any:
         return with_aeth(packet, **fields) if number == 17 else packet
 
     reports = replayed(edited(CAPTURES / "drop-atomic-ack.b.pcap", edit))
@@ -146,8 +147,8 @@ def test_another_aeth_in_the_recording_is_a_difference(fields, name):
     assert found == [(17, name, fields[name])]
 
 
-def test_another_read_payload_shorter_by_a_word_is_a_difference():
-    def edit(number, packet):
+def test_another_read_payload_shorter_by_a_word_is_a_difference() -> None:
+    def edit(number: int, packet: Any) -> Any:
         if packet.bth.opcode == OpCode.RC_RDMA_READ_RESPONSE_LAST:
             return replace(packet, payload=packet.payload[:-4])
         return packet
@@ -157,8 +158,8 @@ def test_another_read_payload_shorter_by_a_word_is_a_difference():
     assert {d.field for r in reports for d in r.differences} == {"payload length"}
 
 
-def test_another_atomic_result_is_a_difference():
-    def edit(number, packet):
+def test_another_atomic_result_is_a_difference() -> None:
+    def edit(number: int, packet: Any) -> Any:
         if number != 17:
             return packet
         head, result = packet.extensions
@@ -169,8 +170,8 @@ def test_another_atomic_result_is_a_difference():
     assert [(d.packet, d.field) for d in report.differences] == [(17, "original")]
 
 
-def test_a_response_that_is_missing_from_the_recording_is_a_difference():
-    def edit(number, packet):
+def test_a_response_that_is_missing_from_the_recording_is_a_difference() -> None:
+    def edit(number: int, packet: Any) -> Any:
         nonlocal removed
         if packet.bth.opcode == OpCode.RC_ACKNOWLEDGE and removed is None:
             removed = packet.bth.psn
@@ -185,7 +186,7 @@ def test_a_response_that_is_missing_from_the_recording_is_a_difference():
     assert f"psn={removed:#08x}" in difference.emulated
 
 
-def test_a_response_that_nothing_asked_for_is_a_difference():
+def test_a_response_that_nothing_asked_for_is_a_difference() -> None:
     records = records_of(CAPTURES / "rnr-late-recv.pcap")
     doubled = [each for r in records for each in ([r, r] if r.number == 11 else [r])]
     (report,) = replayed(capture_of(doubled))
@@ -195,8 +196,8 @@ def test_a_response_that_nothing_asked_for_is_a_difference():
     assert report.has_differences
 
 
-def test_requests_without_any_answer_are_no_difference():
-    def edit(number, packet):
+def test_requests_without_any_answer_are_no_difference() -> None:
+    def edit(number: int, packet: Any) -> Any:
         return None if packet.bth.opcode in RESPONSES else packet
 
     reports = replayed(edited(CAPTURES / "rcx-all-ops.pcap", edit))
@@ -206,7 +207,9 @@ def test_requests_without_any_answer_are_no_difference():
     assert any("no answer recorded" in what for r in reports for what in r.inferred)
 
 
-def test_a_capture_that_begins_inside_a_connection_is_replayed_from_the_first_whole_message():
+def test_a_capture_that_begins_inside_a_connection_is_replayed_from_the_first_whole_message() -> (
+    None
+):
     """The ping-pong has five messages in each direction; two of each are left out."""
     records = records_of(CAPTURES / "vlan-rc-pingpong.pcap")
     reports = replayed(capture_of(records[25:]))
@@ -216,7 +219,7 @@ def test_a_capture_that_begins_inside_a_connection_is_replayed_from_the_first_wh
     assert sum(r.equal for r in reports) == 6
 
 
-def test_frames_with_a_bad_icrc_never_reach_the_queue_pair():
+def test_frames_with_a_bad_icrc_never_reach_the_queue_pair() -> None:
     """A copy of each request with one bit flipped stands before it."""
     doubled = []
     for record in records_of(CAPTURES / "drop-atomic-ack.b.pcap"):
@@ -229,14 +232,14 @@ def test_frames_with_a_bad_icrc_never_reach_the_queue_pair():
     assert report.equal == report.responses == 4
 
 
-def test_only_requests_to_the_queue_pair_that_is_asked_for():
+def test_only_requests_to_the_queue_pair_that_is_asked_for() -> None:
     (report,) = replayed(CAPTURES / "cm-ucmatose.pcap", qpn=0x95)
 
     assert report.dst_qpn == 0x95
     assert (report.requests, report.equal) == (5, 5)
 
 
-def test_requests_from_a_second_capture_replace_those_of_the_first():
+def test_requests_from_a_second_capture_replace_those_of_the_first() -> None:
     """As for a wire that was captured at both ends: here both are the same."""
     path = CAPTURES / "rcx-all-ops.pcap"
 
@@ -263,7 +266,9 @@ damage = st.lists(
     st.sampled_from(sorted(ROLES)),
     st.sampled_from(sorted(PROFILES)),
 )
-def test_no_damage_to_a_capture_stops_the_replay(name, damage, role, profile):
+def test_no_damage_to_a_capture_stops_the_replay(
+    name: str, damage: Any, role: str, profile: Any
+) -> None:
     records = records_of(CAPTURES / f"{name}.pcap")
     for place, kind, offset, mask in damage:
         index = place % len(records)
@@ -285,7 +290,7 @@ def test_no_damage_to_a_capture_stops_the_replay(name, damage, role, profile):
         assert report.has_differences or report.inferred or report.equal == emulated
 
 
-def with_good_icrc(data):
+def with_good_icrc(data: Any) -> Any:
     """The frame with its ICRC computed anew, if it is still a RoCE frame."""
     try:
         return replace(Packet.parse(data, strict=False), icrc=None).build()

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
 from ibwire.cli import main
 from ibwire_layers.packet import CrcStatus, Packet
 
 
-def run(*arguments):
+def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["respond", *map(str, arguments)])
 
 
-def objects(*arguments):
+def objects(*arguments: object) -> Any:
     return [json.loads(line) for line in run("--json", *arguments).stdout.splitlines()]
 
 
-def test_equal_is_exit_status_0(captures):
+def test_equal_is_exit_status_0(captures: Path) -> None:
     result = run(captures / "rnr-late-recv.pcap")
 
     assert result.exit_code == 0
@@ -31,7 +33,7 @@ def test_equal_is_exit_status_0(captures):
     assert inferred[0].startswith("  inferred: receive queue empty, RNR timer code 18 (9 times")
 
 
-def test_differences_are_exit_status_1(captures):
+def test_differences_are_exit_status_1(captures: Path) -> None:
     result = run("--profile", "spec", captures / "rnr-multi-packet.pcap")
 
     assert result.exit_code == 1
@@ -50,11 +52,13 @@ def test_differences_are_exit_status_1(captures):
         ("--as", "requester", "--requests", "other.pcap"),
     ],
 )
-def test_wrong_usage_is_exit_status_2(captures, arguments):
+def test_wrong_usage_is_exit_status_2(captures: Path, arguments: Any) -> None:
     assert run(captures / "rnr-late-recv.pcap", *arguments).exit_code == 2
 
 
-def test_unreadable_is_exit_status_3_after_what_was_readable(captures, tmp_path):
+def test_unreadable_is_exit_status_3_after_what_was_readable(
+    captures: Path, tmp_path: Path
+) -> None:
     whole = (captures / "rnr-late-recv.pcap").read_bytes()
     (tmp_path / "cut.pcap").write_bytes(whole[:-10])
 
@@ -66,7 +70,7 @@ def test_unreadable_is_exit_status_3_after_what_was_readable(captures, tmp_path)
     assert "none.pcap" in none.stderr
 
 
-def test_json_has_one_object_a_connection(captures):
+def test_json_has_one_object_a_connection(captures: Path) -> None:
     first, second = objects(captures / "cm-rping.pcap")
 
     assert (first["dst_qpn"], second["dst_qpn"]) == (0x5E, 0x92)
@@ -76,7 +80,7 @@ def test_json_has_one_object_a_connection(captures):
     assert {"what", "count", "packets"} == set(second["inferred"][0])
 
 
-def test_json_names_packet_field_and_both_values(captures):
+def test_json_names_packet_field_and_both_values(captures: Path) -> None:
     (connection,) = objects("--profile", "spec", captures / "rnr-multi-packet.pcap")
 
     assert connection["differences"][0]["packet"] == 14
@@ -85,20 +89,20 @@ def test_json_names_packet_field_and_both_values(captures):
     assert connection["differences"][0]["emulated"] is None
 
 
-def test_one_queue_pair(captures):
+def test_one_queue_pair(captures: Path) -> None:
     (connection,) = objects("--qpn", "0x92", captures / "cm-rping.pcap")
 
     assert connection["dst_qpn"] == 0x92
 
 
-def test_a_requester_can_be_emulated(captures):
+def test_a_requester_can_be_emulated(captures: Path) -> None:
     (connection,) = objects("--as", "requester", captures / "rcx-all-ops.pcap")
 
     assert connection["as"] == "requester"
     assert connection["equal"] == connection["requests"] == 25
 
 
-def test_a_capture_without_reliable_connections_is_equal_and_says_so(captures):
+def test_a_capture_without_reliable_connections_is_equal_and_says_so(captures: Path) -> None:
     result = run(captures / "ud-pingpong.pcap")
 
     assert (result.exit_code, result.stdout) == (0, "")
@@ -106,7 +110,9 @@ def test_a_capture_without_reliable_connections_is_equal_and_says_so(captures):
 
 
 @pytest.mark.parametrize("name", ["rcx-all-ops.pcap", "rcx-ipv6.pcap", "vlan-rc-pingpong.pcap"])
-def test_the_output_holds_both_sides_with_good_icrcs(captures, tmp_path, name):
+def test_the_output_holds_both_sides_with_good_icrcs(
+    captures: Path, tmp_path: Path, name: str
+) -> None:
     output = tmp_path / "out.pcapng"
     assert run(captures / name, "-o", output).exit_code == 0
     total = sum(c["requests"] + c["responses"] for c in objects(captures / name))
@@ -118,7 +124,7 @@ def test_the_output_holds_both_sides_with_good_icrcs(captures, tmp_path, name):
     assert {packet.icrc_status() for packet in packets} == {CrcStatus.GOOD}
 
 
-def test_what_was_emulated_replays_equal_again(captures, tmp_path):
+def test_what_was_emulated_replays_equal_again(captures: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.pcapng"
     run(captures / "drop-one-last.b.pcap", "-o", output)
     (connection,) = objects(output)
@@ -127,7 +133,7 @@ def test_what_was_emulated_replays_equal_again(captures, tmp_path):
     assert connection["differences"] == []
 
 
-def test_an_output_that_cannot_be_written_is_exit_status_1(captures, tmp_path):
+def test_an_output_that_cannot_be_written_is_exit_status_1(captures: Path, tmp_path: Path) -> None:
     result = run(captures / "rcx-all-ops.pcap", "-o", tmp_path / "no" / "out.pcapng")
 
     assert result.exit_code == 1

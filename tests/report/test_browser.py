@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 from html import unescape
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -46,7 +48,7 @@ USE = """<script>addEventListener("load", async () => {
 });</script>"""
 
 
-def browse(directory, capture, script, *options):
+def browse(directory: Any, capture: Any, script: Any, *options: Any) -> Any:
     """What a script found on the page about a capture."""
     page = directory / "page.html"
     result = CliRunner().invoke(command, [str(capture), "-o", str(page)])
@@ -72,7 +74,7 @@ def browse(directory, capture, script, *options):
 
 
 @pytest.fixture(scope="module")
-def used(captures, tmp_path_factory):
+def used(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A reader clicks a packet of the events, switches the theme, hides a kind of event, sorts."""
     return browse(
         tmp_path_factory.mktemp("used"),
@@ -107,13 +109,13 @@ def used(captures, tmp_path_factory):
     )
 
 
-def test_the_page_draws_itself_without_errors_or_network(used):
+def test_the_page_draws_itself_without_errors_or_network(used: Any) -> None:
     assert used["errors"] == []
     assert used["requests"] == []
     assert used["wide"]
 
 
-def test_every_panel_and_every_kind_of_mark_is_drawn(used):
+def test_every_panel_and_every_kind_of_mark_is_drawn(used: Any) -> None:
     assert [title.split(" ")[0].rstrip(":") for title in used["panels"]] == [
         *("PSN", "Message", "Goodput")
     ]
@@ -121,7 +123,7 @@ def test_every_panel_and_every_kind_of_mark_is_drawn(used):
     assert used["text"] == "NAK"
 
 
-def test_a_click_on_an_event_shows_its_place(used):
+def test_a_click_on_an_event_shows_its_place(used: Any) -> None:
     """tshark: packet 14 is a NAK of PSN 16777154 at 187.374 ms."""
     (first, last), (low, high) = used["range"], used["psns"]
 
@@ -133,17 +135,17 @@ def test_a_click_on_an_event_shows_its_place(used):
     assert "frame.number == 14" in used["picked"]
 
 
-def test_a_packet_without_an_event_is_found_in_the_plot(used):
+def test_a_packet_without_an_event_is_found_in_the_plot(used: Any) -> None:
     """tshark: packet 10 came at 183.592 ms."""
     assert used["steady"][0] < 183.592 < used["steady"][1]
     assert used["steady"] != used["range"]
 
 
-def test_a_kind_of_event_can_be_hidden(used):
+def test_a_kind_of_event_can_be_hidden(used: Any) -> None:
     assert used["events"] - used["left"] == 4  # lost packets, as wire.json has them
 
 
-def test_the_switch_changes_the_plot_with_the_page(used):
+def test_the_switch_changes_the_plot_with_the_page(used: Any) -> None:
     assert (used["light"], used["dark"]) == ("rgb(255, 255, 255)", "rgb(28, 32, 39)")
     assert used["button"] == "Light"
 
@@ -154,7 +156,7 @@ NAME = "<img src=x onerror=window.pwned=1>.pcapng"
 
 
 @pytest.fixture(scope="module")
-def hostile(captures, tmp_path_factory):
+def hostile(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Several connections and a hostile comment, seen where dark is preferred; rows are sorted."""
     directory = tmp_path_factory.mktemp("hostile")
     with (
@@ -189,17 +191,17 @@ def hostile(captures, tmp_path_factory):
     )
 
 
-def test_hostile_names_and_comments_are_shown_as_text(hostile):
+def test_hostile_names_and_comments_are_shown_as_text(hostile: Any) -> None:
     assert hostile["errors"] == []
     assert (hostile["pwned"], hostile["images"]) == ("no", 0)
     assert (hostile["title"], hostile["comment"]) == (NAME, COMMENT)
 
 
-def test_the_theme_of_the_system_is_followed(hostile):
+def test_the_theme_of_the_system_is_followed(hostile: Any) -> None:
     assert hostile["background"] == "rgb(28, 32, 39)"
 
 
-def test_rows_can_be_sorted_and_opened(hostile):
+def test_rows_can_be_sorted_and_opened(hostile: Any) -> None:
     assert hostile["down"] == sorted(hostile["down"], reverse=True) != hostile["up"]
     assert hostile["up"] == sorted(hostile["up"])
     assert hostile["name"].startswith(f"Connection {hostile['number']}:")

@@ -7,6 +7,8 @@ says that one packet was lost behind this point. Of chaos.b.pcap it says what wa
 import json
 import random
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +31,7 @@ HOSTILE = (
 )
 
 
-def content(path, most=12):
+def content(path: Path, most: int = 12) -> Any:
     survey = Survey(str(path))
     for reading in (survey, None):
         reading = reading or (closer := Closer(survey.finish(), most))
@@ -39,12 +41,12 @@ def content(path, most=12):
     return json.loads(embedded("".join(page(closer.finish()))))
 
 
-def embedded(text):
+def embedded(text: str) -> Any:
     """The object in the page, as a browser finds it: up to the first end of the element."""
     return re.search(r'<script type="application/json" id="data">(.*?)</script', text, re.S)[1]
 
 
-def write_commented(source, target, comment):
+def write_commented(source: Any, target: Any, comment: Any) -> None:
     with PcapngWriter(target) as writer, open_capture(source) as reader:
         for record in reader.records():
             comments = (comment,) if record.number == 3 else ()
@@ -52,19 +54,19 @@ def write_commented(source, target, comment):
 
 
 @pytest.fixture(scope="module")
-def lost(captures):
+def lost(captures: Path) -> Any:
     return content(captures / "drop-one-middle.a.pcap")
 
 
 @pytest.fixture(scope="module")
-def chaos(captures):
+def chaos(captures: Path) -> Any:
     return content(captures / "chaos.b.pcap")
 
 
 # What the page says.
 
 
-def test_events_stand_at_their_packets_with_time_and_psn(lost):
+def test_events_stand_at_their_packets_with_time_and_psn(lost: Any) -> None:
     (nak, resend) = lost["connections"]["1"]["events"]
 
     assert (nak["kind"], nak["number"], nak["time"]) == ("nak", 20, 0.318254)
@@ -74,7 +76,7 @@ def test_events_stand_at_their_packets_with_time_and_psn(lost):
     assert "NAK in packet 20" in resend["text"]
 
 
-def test_each_packet_sent_again_is_a_point_with_its_cause(lost):
+def test_each_packet_sent_again_is_a_point_with_its_cause(lost: Any) -> None:
     figure = lost["connections"]["1"]["figure"]
     (trace,) = (trace for trace in figure["data"] if trace["meta"]["role"] == "retransmission")
     words = [lost["words"][int(index)] for index in trace["text"]]
@@ -82,14 +84,14 @@ def test_each_packet_sent_again_is_a_point_with_its_cause(lost):
     assert words == ["WRITE MIDDLE, sent again: NAK"] * 6 + ["WRITE LAST, sent again: NAK"]
 
 
-def test_psns_that_wrap_around_are_counted_on(chaos):
+def test_psns_that_wrap_around_are_counted_on(chaos: Any) -> None:
     """wire.json: PSN 16777154 was lost before the wrap, 30 behind it."""
     lost = [each for each in chaos["connections"]["1"]["events"] if each["kind"] == "lost"]
 
     assert [each["place"][2] for each in lost][:3] == [16777154, 16777196, (1 << 24) + 30]
 
 
-def test_totals_are_those_of_the_wire(chaos, captures):
+def test_totals_are_those_of_the_wire(chaos: Any, captures: Path) -> None:
     wire = json.loads((captures / "chaos.wire.json").read_text())
     actions = [each["act"] for each in wire["actions"] if each["dir"] == "ab"]
     totals = {name: count for name, count, _ in chaos["totals"]}
@@ -99,7 +101,7 @@ def test_totals_are_those_of_the_wire(chaos, captures):
     assert totals["wrong ICRC"] == actions.count("corrupt")
 
 
-def test_findings_name_packets_whose_places_are_known(chaos):
+def test_findings_name_packets_whose_places_are_known(chaos: Any) -> None:
     numbers = {number for each in chaos["findings"] for number in each["numbers"]}
 
     assert numbers
@@ -108,7 +110,7 @@ def test_findings_name_packets_whose_places_are_known(chaos):
         assert (connection, axis) == (1, "y")
 
 
-def test_congestion_has_a_lane_of_its_own(captures):
+def test_congestion_has_a_lane_of_its_own(captures: Path) -> None:
     figure = content(captures / "ecn-ce.b.pcap")["connections"]["1"]["figure"]
     (lane,) = (trace for trace in figure["data"] if trace["meta"]["role"] == "ce")
 
@@ -116,19 +118,19 @@ def test_congestion_has_a_lane_of_its_own(captures):
     assert lane["y"] == ["CE A → B"] * 11
 
 
-def test_the_filter_is_that_of_the_connection(lost):
+def test_the_filter_is_that_of_the_connection(lost: Any) -> None:
     assert lost["connections"]["1"]["filter"].startswith("ip.addr == 10.77.0.1 and ip.addr == ")
     assert "infiniband.bth.destqp == 0x000083" in lost["connections"]["1"]["filter"]
 
 
-def test_datagrams_are_drawn_without_loss(captures):
+def test_datagrams_are_drawn_without_loss(captures: Path) -> None:
     found = content(captures / "ud-pingpong.pcap")
 
     assert all(not each["events"] for each in found["connections"].values())
     assert all(each["figure"]["data"] for each in found["connections"].values())
 
 
-def test_a_capture_without_rdma_says_so(tmp_path):
+def test_a_capture_without_rdma_says_so(tmp_path: Path) -> None:
     path = tmp_path / "empty.pcapng"
     PcapngWriter(path).close()
 
@@ -137,7 +139,7 @@ def test_a_capture_without_rdma_says_so(tmp_path):
     assert "no RDMA in this capture" in found["problems"][0]
 
 
-def test_connections_beyond_the_limit_have_a_row_and_no_plot(captures):
+def test_connections_beyond_the_limit_have_a_row_and_no_plot(captures: Path) -> None:
     found = content(captures / "cm-ucmatose.pcap", most=1)
 
     assert len(found["rows"]) > 1
@@ -148,7 +150,7 @@ def test_connections_beyond_the_limit_have_a_row_and_no_plot(captures):
 # Nothing from a capture is markup.
 
 
-def test_comments_and_names_stay_text(captures, tmp_path):
+def test_comments_and_names_stay_text(captures: Path, tmp_path: Path) -> None:
     path = tmp_path / "<img src=x onerror=alert(1)>.pcapng"
     write_commented(captures / "drop-one-middle.a.pcap", path, HOSTILE)
 
@@ -157,7 +159,7 @@ def test_comments_and_names_stay_text(captures, tmp_path):
     assert found["capture"] == path.name
 
 
-def test_the_page_ends_scripts_only_where_it_means_to(captures, tmp_path):
+def test_the_page_ends_scripts_only_where_it_means_to(captures: Path, tmp_path: Path) -> None:
     path = tmp_path / "hostile.pcapng"
     write_commented(captures / "drop-one-middle.a.pcap", path, HOSTILE)
     survey = Survey(str(path))
@@ -171,13 +173,13 @@ def test_the_page_ends_scripts_only_where_it_means_to(captures, tmp_path):
     assert "pwned" in embedded(text)
 
 
-def test_a_name_that_is_no_unicode_can_be_written():
+def test_a_name_that_is_no_unicode_can_be_written() -> None:
     survey = Survey("caf\udce9.pcap")
 
     assert "".join(page(Closer(survey.finish(), 1).finish())).encode()
 
 
-def test_plotly_can_stand_in_a_page():
+def test_plotly_can_stand_in_a_page() -> None:
     script = plotly_script()
 
     assert "</script" not in script
@@ -188,7 +190,9 @@ def test_plotly_can_stand_in_a_page():
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 1500), st.integers(1, 60))
-def test_thinning_keeps_few_real_points_and_every_extreme(seed, count, columns):
+def test_thinning_keeps_few_real_points_and_every_extreme(
+    seed: int, count: int, columns: int
+) -> None:
     # Drawn from a seed, because Hypothesis hardly ever makes lists so long by itself.
     draw = random.Random(seed)
     values = [(draw.randrange(-50, 1100), draw.randrange(1 << 24)) for _ in range(count)]
@@ -216,7 +220,9 @@ def test_thinning_keeps_few_real_points_and_every_extreme(seed, count, columns):
         max_size=20,
     ),
 )
-def test_bins_hold_what_was_put_in_and_are_few(span, messages):
+def test_bins_hold_what_was_put_in_and_are_few(
+    span: int, messages: list[tuple[int, int, int]]
+) -> None:
     bins = Bins(0, span)
     for begin, lasts, size in messages:
         begin = min(begin, span)
@@ -228,14 +234,14 @@ def test_bins_hold_what_was_put_in_and_are_few(span, messages):
 
 
 @given(st.integers(1, 1 << 70))
-def test_a_round_step_is_the_next_that_is_not_smaller(size):
+def test_a_round_step_is_the_next_that_is_not_smaller(size: int) -> None:
     step = round_step(size)
 
     assert size <= step < max(size * 2.5, 2)
     assert str(step).rstrip("0") in ("1", "2", "5")
 
 
-def test_events_are_kept_up_to_a_limit_for_each_kind():
+def test_events_are_kept_up_to_a_limit_for_each_kind() -> None:
     connection = Connection(1, (End("a", 1), End("b", 2)), Service.RC)
     series = Series(connection, 100)
     for number in range(1, EVENTS + 101):
@@ -248,7 +254,7 @@ def test_events_are_kept_up_to_a_limit_for_each_kind():
     assert series.left_out() == {FlowEventKind.REORDERED: 100}
 
 
-def test_loss_of_responses_is_shown_with_the_requests_that_they_answer(captures):
+def test_loss_of_responses_is_shown_with_the_requests_that_they_answer(captures: Path) -> None:
     """wire.json of drop-read-response: a response of B's was lost on its way to A."""
     wire = json.loads((captures / "drop-read-response.wire.json").read_text())
     (action,) = wire["actions"]

@@ -1,6 +1,7 @@
 """The listing: one line a packet, whatever is asked for."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
+from ibwire.base.node import Frame
 from ibwire.dissect import read
 from ibwire.report.listing import Listing
 from ibwire_layers.outer import LinkType
@@ -17,14 +19,14 @@ CAPTURES = Path(__file__).parents[2] / "captures"
 VECTORS = {vector.name: vector for vector in load()}
 
 
-def listed(path):
+def listed(path: Path) -> Any:
     listing = Listing()
     return [
         line for c in read(path) for line in listing.lines(c, np.arange(c.rows, dtype=np.int64))
     ]
 
 
-def line_of(tmp_path, frame, link_type=ETHERNET):
+def line_of(tmp_path: Path, frame: Frame, link_type: int = ETHERNET) -> Any:
     path = tmp_path / "one.pcap"
     path.write_bytes(pcap_header(link_type=link_type) + pcap_record(frame))
     (line,) = listed(path)
@@ -32,7 +34,7 @@ def line_of(tmp_path, frame, link_type=ETHERNET):
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap*")), ids=lambda path: path.name)
-def test_every_packet_has_one_line_with_its_number_and_length(path):
+def test_every_packet_has_one_line_with_its_number_and_length(path: Path) -> None:
     lines = listed(path)
 
     lengths = [n for c in read(path) for n in c["frame.len"].tolist()]
@@ -40,7 +42,7 @@ def test_every_packet_has_one_line_with_its_number_and_length(path):
     assert all(f"len={n}" in line.split() for line, n in zip(lines, lengths, strict=True))
 
 
-def test_time_counts_from_the_first_packet_of_the_capture():
+def test_time_counts_from_the_first_packet_of_the_capture() -> None:
     lines = listed(CAPTURES / "rcx-all-ops.pcap")
 
     # tshark: frame.time_relative
@@ -48,7 +50,7 @@ def test_time_counts_from_the_first_packet_of_the_capture():
     assert lines[15].split()[1] == "0.243003000"
 
 
-def test_chosen_rows_have_the_lines_they_have_among_all():
+def test_chosen_rows_have_the_lines_they_have_among_all() -> None:
     path = CAPTURES / "probe-odd-frames.pcap"
     (columns,) = read(path)
     rows = np.array([3, 17, 100, 203])
@@ -59,7 +61,7 @@ def test_chosen_rows_have_the_lines_they_have_among_all():
     assert [line.split() for line in chosen] == [every[row].split() for row in rows]
 
 
-def test_no_rows_no_lines():
+def test_no_rows_no_lines() -> None:
     (columns,) = read(CAPTURES / "rcx-all-ops.pcap")
 
     assert Listing().lines(columns, np.arange(0)) == []
@@ -83,7 +85,7 @@ def test_no_rows_no_lines():
         ("cm_drep", ["CM DREP"]),
     ],
 )
-def test_a_line_tells_what_the_golden_frame_is(tmp_path, name, parts):
+def test_a_line_tells_what_the_golden_frame_is(tmp_path: Path, name: str, parts: list[str]) -> None:
     vector = VECTORS[name]
 
     line = line_of(tmp_path, vector.frame, vector.link_type)
@@ -92,19 +94,19 @@ def test_a_line_tells_what_the_golden_frame_is(tmp_path, name, parts):
         assert part in line
 
 
-def test_a_vlan_is_named():
+def test_a_vlan_is_named() -> None:
     lines = listed(CAPTURES / "vlan-rc-pingpong.pcap")
 
     assert sum("vlan=100" in line for line in lines) == 30
 
 
-def test_marked_packets_are_named():
+def test_marked_packets_are_named() -> None:
     lines = listed(CAPTURES / "ecn-ce.b.pcap")
 
     assert sum(" CE " in line for line in lines) == 11
 
 
-def test_link_packets_are_listed(tmp_path):
+def test_link_packets_are_listed(tmp_path: Path) -> None:
     frames = [v.frame for v in VECTORS.values() if v.link_type == LINK_PACKET]
     record = bytes(8) + bytes([25, 4, 0, 22, 0, 0, 0, 6])
 
@@ -118,7 +120,9 @@ def test_link_packets_are_listed(tmp_path):
     st.lists(st.binary(max_size=120), max_size=8),
     st.sampled_from([*map(int, LinkType), 147]),
 )
-def test_any_bytes_have_a_line(tmp_path_factory, frames, link_type):
+def test_any_bytes_have_a_line(
+    tmp_path_factory: pytest.TempPathFactory, frames: list[bytes], link_type: int
+) -> None:
     path = tmp_path_factory.mktemp("any") / "any.pcap"
     path.write_bytes(pcap_header(link_type=link_type) + b"".join(map(pcap_record, frames)))
 
@@ -131,7 +135,12 @@ def test_any_bytes_have_a_line(tmp_path_factory, frames, link_type):
     st.lists(st.tuples(st.integers(0, 399), st.integers(0, 255)), max_size=6),
     st.integers(0, 400),
 )
-def test_damaged_frames_have_a_line(tmp_path_factory, vector, changes, length):
+def test_damaged_frames_have_a_line(
+    tmp_path_factory: pytest.TempPathFactory,
+    vector: Any,
+    changes: list[tuple[int, int]],
+    length: int,
+) -> None:
     data = bytearray(vector.frame)
     for position, value in changes:
         data[position % len(data)] = value

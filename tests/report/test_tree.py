@@ -4,6 +4,7 @@ import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
 from ibwire.base.errors import DecodeError
+from ibwire.base.node import Frame
 from ibwire.capture import open_capture
 from ibwire.cli import main
 from ibwire.report.tree import render
@@ -29,13 +31,13 @@ GOLDEN = [v for v in load() if v.link_type != LINK_PACKET]
 PART = re.compile(r"^(\S.*), bytes (\d+)-(\d+)(?:  \[.+\])?$")
 
 
-def tree_of(lines):
+def tree_of(lines: Any) -> Any:
     """(title, first byte, byte after the last) of each part."""
     found = map(PART.match, lines[: lines.index("")])
     return [(m[1], int(m[2]), int(m[3]) + 1) for m in found if m]
 
 
-def assert_covers_once(frame, link_type):
+def assert_covers_once(frame: Frame, link_type: int) -> Any:
     lines = list(render(frame, link_type))
     position = 0
     for title, start, stop in tree_of(lines):
@@ -48,7 +50,7 @@ def assert_covers_once(frame, link_type):
     return lines
 
 
-def assert_dump_repeats(lines, frame):
+def assert_dump_repeats(lines: Any, frame: Frame) -> None:
     """The bytes below the tree are the frame's, each at its offset."""
     seen = set()
     for line in lines[lines.index("") + 1 :]:
@@ -61,7 +63,7 @@ def assert_dump_repeats(lines, frame):
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap*")), ids=lambda path: path.name)
-def test_parts_cover_every_byte_of_every_shipped_packet_once(path):
+def test_parts_cover_every_byte_of_every_shipped_packet_once(path: Path) -> None:
     with open_capture(path) as reader:
         for record in reader.records():
             lines = assert_covers_once(record.data, record.link_type)
@@ -69,13 +71,13 @@ def test_parts_cover_every_byte_of_every_shipped_packet_once(path):
 
 
 @pytest.mark.parametrize("vector", GOLDEN, ids=str)
-def test_parts_cover_every_byte_of_every_golden_frame_once(vector):
+def test_parts_cover_every_byte_of_every_golden_frame_once(vector: Any) -> None:
     lines = assert_covers_once(vector.frame, vector.link_type)
 
     assert_dump_repeats(lines, vector.frame)
 
 
-def test_the_widths_of_the_fields_of_a_header_sum_up_to_its_size():
+def test_the_widths_of_the_fields_of_a_header_sum_up_to_its_size() -> None:
     vector = next(v for v in GOLDEN if v.name == "cm_req_rdmacm_v4")
     lines = list(render(vector.frame, vector.link_type))
     lines = lines[: lines.index("")]
@@ -103,7 +105,7 @@ mutated = st.builds(
 anything = st.tuples(st.binary(max_size=200), st.sampled_from([*LINK_TYPES, 147]))
 
 
-def _changed(frame, cut, changes):
+def _changed(frame: Frame, cut: Any, changes: Any) -> bytes:
     data = bytearray(frame)
     for position, value in changes:
         data[position % len(data)] = value
@@ -112,7 +114,7 @@ def _changed(frame, cut, changes):
 
 @settings(max_examples=300, deadline=None)
 @given(mutated | anything)
-def test_whatever_the_bytes_the_parts_cover_them_once(case):
+def test_whatever_the_bytes_the_parts_cover_them_once(case: Any) -> None:
     frame, link_type = case
 
     assert_covers_once(frame, link_type)
@@ -120,7 +122,7 @@ def test_whatever_the_bytes_the_parts_cover_them_once(case):
 
 @settings(max_examples=100, deadline=None)
 @given(mutated | anything, st.integers(0, 2000))
-def test_a_frame_that_was_cut_is_shown_as_far_as_it_goes(case, missing):
+def test_a_frame_that_was_cut_is_shown_as_far_as_it_goes(case: Any, missing: int) -> None:
     frame, link_type = case
 
     assert_covers_once(frame[: max(0, len(frame) - missing)], link_type)
@@ -128,7 +130,7 @@ def test_a_frame_that_was_cut_is_shown_as_far_as_it_goes(case, missing):
 
 @settings(max_examples=200, deadline=None)
 @given(mutated | anything)
-def test_the_construct_view_raises_nothing_but_decode_errors(case):
+def test_the_construct_view_raises_nothing_but_decode_errors(case: Any) -> None:
     frame, link_type = case
     with suppress(DecodeError):
         assert str(describe(frame, link_type))
@@ -136,7 +138,7 @@ def test_the_construct_view_raises_nothing_but_decode_errors(case):
 
 @settings(max_examples=100, deadline=None)
 @given(mutated | anything)
-def test_the_scapy_view_of_anything_is_shown_or_refused(case):
+def test_the_scapy_view_of_anything_is_shown_or_refused(case: Any) -> None:
     frame, link_type = case
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "one.pcap")

@@ -3,9 +3,11 @@
 import json
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
 from ibwire.cli import main
@@ -22,22 +24,22 @@ retransmitted = 6
 """
 
 
-def invoke(*arguments):
+def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["run", *map(str, arguments)])
 
 
-def written(tmp_path, text):
+def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "x.toml"
     path.write_text(text)
     return path
 
 
-def records(path):
+def records(path: Path) -> Any:
     with open_capture(path) as capture:
         return [record for batch in capture.batches() for record in batch.records()]
 
 
-def test_report_shows_metrics_expectations_and_seed(tmp_path):
+def test_report_shows_metrics_expectations_and_seed(tmp_path: Path) -> None:
     result = invoke(written(tmp_path, LOSSY), "--seed", 5)
     rows = {line[:15].strip(): line[15:].split() for line in result.stdout.splitlines()}
 
@@ -55,14 +57,14 @@ def test_report_shows_metrics_expectations_and_seed(tmp_path):
     assert result.stdout.endswith("seed 5\n")
 
 
-def test_unmet_expectation_is_shown_and_makes_the_exit_status_1(tmp_path):
+def test_unmet_expectation_is_shown_and_makes_the_exit_status_1(tmp_path: Path) -> None:
     result = invoke(written(tmp_path, LOSSY.replace("= 6", "= '< 6'")))
 
     assert result.exit_code == 1
     assert "FAIL  retransmitted < 6  (is 6)\n" in result.stdout
 
 
-def test_wrong_scenario_is_a_message_with_its_place_and_exit_status_2(tmp_path):
+def test_wrong_scenario_is_a_message_with_its_place_and_exit_status_2(tmp_path: Path) -> None:
     path = written(tmp_path, "sede = 1\n[[workload]]\n")
     result = invoke(path)
 
@@ -84,7 +86,9 @@ def test_wrong_scenario_is_a_message_with_its_place_and_exit_status_2(tmp_path):
         (["lost-ack", "-o", "x.pcap", "--tap", "all"], "has no interfaces"),
     ],
 )
-def test_wrong_usage_is_told_and_is_exit_status_2(arguments, message, tmp_path, monkeypatch):
+def test_wrong_usage_is_told_and_is_exit_status_2(
+    arguments: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke(*arguments)
 
@@ -94,7 +98,7 @@ def test_wrong_usage_is_told_and_is_exit_status_2(arguments, message, tmp_path, 
 
 
 @pytest.mark.parametrize("option", ["-o", "--trace"])
-def test_file_that_cannot_be_written_is_named(option, tmp_path):
+def test_file_that_cannot_be_written_is_named(option: str, tmp_path: Path) -> None:
     path = tmp_path / "absent" / "x.pcap"
     result = invoke("lost-ack", option, path)
 
@@ -103,7 +107,7 @@ def test_file_that_cannot_be_written_is_named(option, tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_json_has_an_object_for_each_queue_pair_and_one_for_the_run(tmp_path):
+def test_json_has_an_object_for_each_queue_pair_and_one_for_the_run(tmp_path: Path) -> None:
     result = invoke(written(tmp_path, LOSSY), "--json")
     a, b, whole = map(json.loads, result.stdout.splitlines())
 
@@ -126,7 +130,7 @@ def test_json_has_an_object_for_each_queue_pair_and_one_for_the_run(tmp_path):
     assert {units.get(name, name) for name in METRICS} <= set(whole)
 
 
-def test_many_queue_pairs_are_summed_up(tmp_path):
+def test_many_queue_pairs_are_summed_up(tmp_path: Path) -> None:
     path = written(tmp_path, "[[connection]]\ncount = 9\n[[workload]]\ncount = [1]\n")
     path.write_text(path.read_text().replace("[1]", "2"))
     lines = invoke(path).stdout.splitlines()
@@ -135,7 +139,7 @@ def test_many_queue_pairs_are_summed_up(tmp_path):
     assert lines[1].split() == ["messages", "18", "2", "2", "2"]
 
 
-def test_capture_shows_what_the_first_host_sends_and_what_reaches_it(tmp_path):
+def test_capture_shows_what_the_first_host_sends_and_what_reaches_it(tmp_path: Path) -> None:
     path = tmp_path / "x.pcap"
     invoke(written(tmp_path, LOSSY), "-o", path)
     found = records(path)
@@ -146,7 +150,7 @@ def test_capture_shows_what_the_first_host_sends_and_what_reaches_it(tmp_path):
     assert [record.time_ns for record in found[:2]] == [0, 89]
 
 
-def test_taps_are_interfaces_of_a_pcapng_and_show_what_is_lost_between(tmp_path):
+def test_taps_are_interfaces_of_a_pcapng_and_show_what_is_lost_between(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     invoke(written(tmp_path, LOSSY), "-o", path, "--tap", "b", "--tap", "a")
     found = records(path)
@@ -168,14 +172,14 @@ count = 4
 
 
 @pytest.fixture(params=["x.pcap", "x.pcapng"])
-def native(request, tmp_path):
+def native(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A capture of native InfiniBand frames."""
     path = tmp_path / request.param
     assert invoke(written(tmp_path, NATIVE), "-o", path).exit_code == 0
     return path
 
 
-def test_native_frames_are_erf_records_with_good_checks(native):
+def test_native_frames_are_erf_records_with_good_checks(native: Path) -> None:
     result = CliRunner().invoke(
         main, ["dissect", "--fields", "icrc.status,vcrc.status,lrh.dlid", str(native)]
     )
@@ -188,7 +192,7 @@ def test_native_frames_are_erf_records_with_good_checks(native):
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
-def test_tshark_reads_native_frames(native):
+def test_tshark_reads_native_frames(native: Path) -> None:
     names = ["frame.time_epoch", "infiniband.lrh.slid", "infiniband.lrh.dlid"]
     names += ["infiniband.bth.opcode", "infiniband.bth.psn"]
     tshark = subprocess.run(
@@ -205,7 +209,7 @@ def test_tshark_reads_native_frames(native):
     assert {tuple(row[1:3]) for row in rows} == {("1", "2"), ("2", "1")}
 
 
-def test_native_capture_can_be_answered(native):
+def test_native_capture_can_be_answered(native: Path) -> None:
     result = CliRunner().invoke(main, ["respond", "--json", str(native)])
     (report,) = map(json.loads, result.stdout.splitlines())
 
@@ -214,7 +218,7 @@ def test_native_capture_can_be_answered(native):
     assert report["responses"] >= 12
 
 
-def test_trace_has_a_line_a_frame_sent_or_received(tmp_path):
+def test_trace_has_a_line_a_frame_sent_or_received(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     invoke(written(tmp_path, LOSSY), "--trace", path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -236,7 +240,7 @@ def test_trace_has_a_line_a_frame_sent_or_received(tmp_path):
     assert (nak["node"], nak["event"], nak["psn"]) == ("b", "sent", 2)
 
 
-def test_trace_of_a_frame_that_is_no_packet_keeps_its_bytes(tmp_path):
+def test_trace_of_a_frame_that_is_no_packet_keeps_its_bytes(tmp_path: Path) -> None:
     from io import StringIO
 
     from ibwire.base.trace import Trace
@@ -252,7 +256,7 @@ def test_trace_of_a_frame_that_is_no_packet_keeps_its_bytes(tmp_path):
     }
 
 
-def test_different_seeds_are_different_runs(tmp_path):
+def test_different_seeds_are_different_runs(tmp_path: Path) -> None:
     text = "[[wire.faults.a]]\nloss = 0.2\n[[workload]]\ncount = 50\n"
     path = written(tmp_path, text)
     runs = []

@@ -2,7 +2,9 @@
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,17 +23,17 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "scenarios.md"
 WORKLOAD = "\n[[workload]]\n"
 
 
-def read(text):
+def read(text: str) -> Any:
     return read_scenario(text.encode(), "x.toml")
 
 
-def refused(text):
+def refused(text: str) -> Any:
     with pytest.raises(ScriptError) as caught:
         read(text)
     return caught.value
 
 
-def paths(value, path=()):
+def paths(value: Any, path: Path = ()) -> Iterator[Any]:
     """Every key path of a document as `tomllib` reads it, elements of arrays too."""
     inside = value.items() if isinstance(value, dict) else enumerate(value)
     for key, each in inside:
@@ -43,7 +45,7 @@ def paths(value, path=()):
 # Positions.
 
 
-def test_positions_of_keys_and_values_are_where_the_eye_finds_them():
+def test_positions_of_keys_and_values_are_where_the_eye_finds_them() -> None:
     text = (
         "seed = 3  # [not] a = header\n"
         "[[node]]\n"
@@ -84,12 +86,12 @@ SCALARS = st.sampled_from(
 
 
 @st.composite
-def keys(draw):
+def keys(draw: Any) -> Any:
     part = st.one_of(BARE, BARE.map(lambda k: f'"{k} =]"'), BARE.map(lambda k: f"'{k}.#'"))
     return draw(st.sampled_from([".", " . "])).join(draw(st.lists(part, min_size=1, max_size=3)))
 
 
-def nested(inner):
+def nested(inner: Any) -> Any:
     arrays = st.tuples(st.lists(inner, max_size=3), st.sampled_from([", ", ",\n # ]\n", " ,"]))
     tables = st.lists(st.tuples(keys(), inner), max_size=3)
     return st.one_of(
@@ -111,7 +113,7 @@ STATEMENTS = st.one_of(
 
 @settings(max_examples=200)
 @given(st.lists(STATEMENTS, max_size=8))
-def test_positions_are_found_for_exactly_the_keys_that_tomllib_reads(statements):
+def test_positions_are_found_for_exactly_the_keys_that_tomllib_reads(statements: Any) -> None:
     text = "\n".join(statements) + "\n"
     try:
         document = tomllib.loads(text)
@@ -130,7 +132,7 @@ def test_positions_are_found_for_exactly_the_keys_that_tomllib_reads(statements)
 # What a scenario says.
 
 
-def test_empty_workload_is_a_scenario_of_two_nodes_a_wire_and_a_send():
+def test_empty_workload_is_a_scenario_of_two_nodes_a_wire_and_a_send() -> None:
     scenario = read("# What it is.\n# More.\n\n# Not this.\n" + WORKLOAD)
 
     assert scenario.description == "What it is.\nMore."
@@ -144,7 +146,7 @@ def test_empty_workload_is_a_scenario_of_two_nodes_a_wire_and_a_send():
     ]
 
 
-def test_every_key_of_the_language_is_read():
+def test_every_key_of_the_language_is_read() -> None:
     scenario = read(
         """
 seed = 9
@@ -384,7 +386,9 @@ wrong = 5
         ),
     ],
 )
-def test_error_points_at_line_column_and_key(text, line, column, reason):
+def test_error_points_at_line_column_and_key(
+    text: str, line: str, column: int, reason: str
+) -> None:
     error = refused(text)
 
     assert (error.line, error.column) == (line, column), error
@@ -392,7 +396,7 @@ def test_error_points_at_line_column_and_key(text, line, column, reason):
     assert str(error).startswith(f"x.toml:{line}:{column}: ")
 
 
-def test_bytes_that_are_no_utf8_are_refused_where_they_stand():
+def test_bytes_that_are_no_utf8_are_refused_where_they_stand() -> None:
     with pytest.raises(ScriptError) as caught:
         read_scenario(b"seed = 1\n# \xc3\xa9 \xff\n", "x.toml")
 
@@ -412,12 +416,12 @@ def test_bytes_that_are_no_utf8_are_refused_where_they_stand():
         b"x = 2024-99-99",
     ],
 )
-def test_absurd_files_are_refused(content):
+def test_absurd_files_are_refused(content: Any) -> None:
     with pytest.raises(ScriptError):
         read_scenario(content, "x.toml")
 
 
-def test_wires_that_make_a_ring_of_bridges_are_refused():
+def test_wires_that_make_a_ring_of_bridges_are_refused() -> None:
     names = ["a", "b", "s", "t"]
     nodes = "".join(f"[[node]]\nname = '{n}'\nbridge = {str(n in 'st').lower()}\n" for n in names)
     wires = [("a", "s"), ("b", "t"), ("s", "t"), ("t", "s")]
@@ -436,7 +440,7 @@ PIECES = [b"\x00", b"[", b"]", b"{", b'"', b"=", b".", b"1e9", b"-1", b"true", b
 
 @settings(max_examples=300)
 @given(st.data())
-def test_damaged_scenario_is_read_or_refused_and_never_crashes(data):
+def test_damaged_scenario_is_read_or_refused_and_never_crashes(data: st.DataObject) -> None:
     source = data.draw(st.sampled_from(SOURCES))
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(source)))
@@ -475,14 +479,14 @@ def test_damaged_scenario_is_read_or_refused_and_never_crashes(data):
         ("naks.rnr = 0", True),
     ],
 )
-def test_expectation_holds_or_not(text, passes):
+def test_expectation_holds_or_not(text: str, passes: bool) -> None:
     outcome = run(read(f"[[workload]]\ncount = 5\n[expect]\n{text}\n"))
 
     assert outcome.checks[-1].passed is passes
     assert outcome.passed is passes
 
 
-def test_expectation_of_a_connection_is_about_its_queue_pairs_alone():
+def test_expectation_of_a_connection_is_about_its_queue_pairs_alone() -> None:
     outcome = run(
         read(
             "[[connection]]\nexpect.messages = 3\n[[connection]]\nexpect.messages = 4\n"
@@ -495,7 +499,7 @@ def test_expectation_of_a_connection_is_about_its_queue_pairs_alone():
     assert [c.connection for c in outcome.checks] == [None, None, None, None, "c1", "c2"]
 
 
-def test_run_that_does_not_finish_fails_by_itself():
+def test_run_that_does_not_finish_fails_by_itself() -> None:
     outcome = run(read("limit = '1us'" + WORKLOAD))
 
     assert outcome.ended == "until"
@@ -516,13 +520,13 @@ def test_run_that_does_not_finish_fails_by_itself():
         ("[[connection]]\nexpect.failed = 1\n[[connection]]\nexpect.success = 0", True),
     ],
 )
-def test_failed_messages_fail_a_run_that_has_no_word_on_them(text, passes):
+def test_failed_messages_fail_a_run_that_has_no_word_on_them(text: str, passes: bool) -> None:
     workload = "opcode = 'RDMA_WRITE'\nmistake.kind = 'rkey'\n"
 
     assert run(read(WORKLOAD + workload + text)).passed is passes
 
 
-def test_unknown_metric_or_field_is_answered_shortly_and_always_alike():
+def test_unknown_metric_or_field_is_answered_shortly_and_always_alike() -> None:
     override = "[[node]]\nname = 'a'\noverride.zzz = 1\n[[node]]\nname = 'b'"
 
     for text in ("[expect]\nzzz = 1", "[expect]\nstatus.zzz = 1", override):
@@ -540,19 +544,21 @@ def test_unknown_metric_or_field_is_answered_shortly_and_always_alike():
 # Where scenarios come from.
 
 
-def test_name_without_suffix_is_a_shipped_scenario(tmp_path, monkeypatch):
+def test_name_without_suffix_is_a_shipped_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     assert load("lost-ack").connections[1].name == "last"
 
 
 @pytest.mark.parametrize("name", ["lost-akc", "absent.toml", "/", "nul\0.toml"])
-def test_scenario_that_is_not_there_is_refused(name):
+def test_scenario_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(ScriptError, match=r"did you mean lost-ack|No such file|directory|null"):
         load(name)
 
 
-def test_scenarios_in_the_reference_are_scenarios():
+def test_scenarios_in_the_reference_are_scenarios() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
     assert len(blocks) >= 4
@@ -560,7 +566,7 @@ def test_scenarios_in_the_reference_are_scenarios():
         assert run(read(block)).passed or "wire.faults" in block
 
 
-def test_reference_names_every_metric_key_and_opcode():
+def test_reference_names_every_metric_key_and_opcode() -> None:
     text = DOCUMENT.read_text()
     keys_read = re.findall(
         r'(?:take\w*|tables?)\(\s*"(\w+)"',
@@ -574,7 +580,7 @@ def test_reference_names_every_metric_key_and_opcode():
         assert re.search(rf"`[^`\n]*\b{re.escape(word)}\b[^`\n]*`", text), word
 
 
-def test_shipped_scenarios_say_in_one_line_what_they_show():
+def test_shipped_scenarios_say_in_one_line_what_they_show() -> None:
     scenarios = shipped()
 
     assert len(scenarios) >= 11

@@ -6,10 +6,11 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
 from ibwire.cli import main
@@ -53,12 +54,12 @@ BY_HAND = {
 }
 
 
-def invoke(*arguments):
+def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["run", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_shipped_scenario_keeps_its_promise(name):
+def test_shipped_scenario_keeps_its_promise(name: str) -> None:
     outcome = run(SCENARIOS[name])
     failed = [check for check in outcome.checks if not check.passed]
 
@@ -70,13 +71,13 @@ def test_shipped_scenario_keeps_its_promise(name):
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LARGE])
 @pytest.mark.parametrize("seed", [2, 3])
-def test_promise_does_not_depend_on_the_seed(name, seed):
+def test_promise_does_not_depend_on_the_seed(name: str, seed: int) -> None:
     outcome = run(SCENARIOS[name], seed)
 
     assert [check for check in outcome.checks if not check.passed] == []
 
 
-def test_promise_about_loss_holds_with_a_seed_of_three_timeouts():
+def test_promise_about_loss_holds_with_a_seed_of_three_timeouts() -> None:
     outcome = run(SCENARIOS["one-percent-loss"], 7)
 
     assert outcome.metrics["timeouts"] == 3
@@ -84,7 +85,7 @@ def test_promise_about_loss_holds_with_a_seed_of_three_timeouts():
 
 
 @pytest.fixture(scope="module")
-def captures(tmp_path_factory):
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Each scenario run once from the command line: path of its capture and the result."""
     folder = tmp_path_factory.mktemp("captures")
     found = {}
@@ -95,7 +96,9 @@ def captures(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LARGE])
-def test_same_seed_gives_the_same_files_to_the_byte(name, captures, tmp_path):
+def test_same_seed_gives_the_same_files_to_the_byte(
+    name: str, captures: Any, tmp_path: Path
+) -> None:
     path, result = captures[name]
     again = tmp_path / "x.pcapng"
 
@@ -104,7 +107,7 @@ def test_same_seed_gives_the_same_files_to_the_byte(name, captures, tmp_path):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_capture_holds_only_good_icrcs(name, captures):
+def test_capture_holds_only_good_icrcs(name: str, captures: Any) -> None:
     path, result = captures[name]
     status = []
     with open_capture(path) as capture:
@@ -119,7 +122,7 @@ def test_capture_holds_only_good_icrcs(name, captures):
         assert (everything == GOOD).all()
 
 
-def test_damage_is_seen_by_the_tap_behind_it(tmp_path):
+def test_damage_is_seen_by_the_tap_behind_it(tmp_path: Path) -> None:
     path = tmp_path / "x.pcapng"
     invoke("corruption", "-o", path, "--tap", "b")
     result = CliRunner().invoke(
@@ -133,7 +136,7 @@ def test_damage_is_seen_by_the_tap_behind_it(tmp_path):
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LARGE])
-def test_tshark_reads_the_capture_whole(name, captures):
+def test_tshark_reads_the_capture_whole(name: str, captures: Any) -> None:
     path, _ = captures[name]
     tshark = subprocess.run(
         [
@@ -163,7 +166,7 @@ def test_tshark_reads_the_capture_whole(name, captures):
         assert all(psn.isdigit() for psn, _ in lines)
 
 
-def test_every_scenario_is_listed_with_its_first_line():
+def test_every_scenario_is_listed_with_its_first_line() -> None:
     listed = invoke("--list").stdout
 
     for name, scenario in SCENARIOS.items():
@@ -171,7 +174,7 @@ def test_every_scenario_is_listed_with_its_first_line():
         assert re.search(rf"^{name} +{re.escape(first)}$", listed, re.MULTILINE)
 
 
-def test_scenarios_are_part_of_the_package():
+def test_scenarios_are_part_of_the_package() -> None:
     folder = Path(__file__).parents[2] / "ibwire" / "scenarios"
 
     assert {path.stem for path in folder.glob("*.toml")} == set(SCENARIOS)

@@ -1,5 +1,7 @@
 """When frames are due: expected times are calculated by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,21 +13,23 @@ from ibwire.traffic.pace import Pace, Phase, Unit
 from ibwire.traffic.pacing import Pacer, Recorded
 
 
-def due(phases, count, *, unit=Unit.PACKETS, repeat=False, length=1000):
+def due(
+    phases: Any, count: int, *, unit: Unit = Unit.PACKETS, repeat: bool = False, length: int = 1000
+) -> Any:
     """Milliseconds."""
     pacer = Pacer(Pace(tuple(phases), unit, repeat))
     return pacer.due(np.full(count, length, np.int64)) / 1e6
 
 
-def test_steady_rate_is_evenly_spaced():
+def test_steady_rate_is_evenly_spaced() -> None:
     assert due([Phase(S, 10_000.0)], 4).tolist() == [0, 0.1, 0.2, 0.3]
 
 
-def test_steady_rate_goes_on_behind_its_phase():
+def test_steady_rate_goes_on_behind_its_phase() -> None:
     assert due([Phase(MS, 1_000.0)], 4).tolist() == [0, 1, 2, 3]
 
 
-def test_rate_in_bits_counts_the_bits_before_each_frame():
+def test_rate_in_bits_counts_the_bits_before_each_frame() -> None:
     """8 Mb/s are 1000 bytes a millisecond."""
     pacer = Pacer(Pace((Phase(S, 8e6),), Unit.BITS))
 
@@ -34,25 +38,25 @@ def test_rate_in_bits_counts_the_bits_before_each_frame():
     assert (times / 1e6).tolist() == [0, 1, 1.5, 3.5]
 
 
-def test_burst_leaves_at_once_and_the_next_a_period_later():
+def test_burst_leaves_at_once_and_the_next_a_period_later() -> None:
     times = due([Phase(10 * MS, burst=3)], 7, repeat=True)
 
     assert times.tolist() == [0, 0, 0, 10, 10, 10, 20]
 
 
-def test_frame_after_a_pause_is_due_at_its_end():
+def test_frame_after_a_pause_is_due_at_its_end() -> None:
     times = due([Phase(2 * MS, 1_000.0), Phase(5 * MS)], 5, repeat=True)
 
     assert times.tolist() == [0, 1, 7, 8, 14]
 
 
-def test_pause_in_the_middle_delays_what_follows():
+def test_pause_in_the_middle_delays_what_follows() -> None:
     times = due([Phase(2 * MS, 1_000.0), Phase(5 * MS), Phase(3 * MS, 500.0)], 5)
 
     assert times.tolist() == [0, 1, 7, 9, 11]
 
 
-def test_ramp_from_nothing_follows_the_square_root():
+def test_ramp_from_nothing_follows_the_square_root() -> None:
     """5 packets a second more every second: n packets after sqrt(2 n / 5) seconds."""
     times = due([Phase(2 * S, 0.0, 10.0)], 12)
 
@@ -60,7 +64,7 @@ def test_ramp_from_nothing_follows_the_square_root():
     assert times == pytest.approx(expected, abs=1e-5)
 
 
-def test_ramp_downwards_goes_on_with_its_last_rate():
+def test_ramp_downwards_goes_on_with_its_last_rate() -> None:
     """10 to 2 a second in a second is 6 packets, 1 - (1 - 0.4) ... then one every half second."""
     times = due([Phase(S, 10.0, 2.0)], 9)
 
@@ -69,7 +73,7 @@ def test_ramp_downwards_goes_on_with_its_last_rate():
     assert times == pytest.approx(expected, abs=1e-5)
 
 
-def test_ten_thousand_a_second_are_exact_after_a_thousand_seconds():
+def test_ten_thousand_a_second_are_exact_after_a_thousand_seconds() -> None:
     pacer = Pacer(Pace((Phase(S, 10_000.0),), Unit.PACKETS))
     for _ in range(100):
         pacer.due(np.ones(100_000, np.int64))
@@ -94,7 +98,9 @@ def test_ten_thousand_a_second_are_exact_after_a_thousand_seconds():
     lengths=st.lists(st.integers(14, 9000), min_size=1, max_size=50),
     cut=st.integers(0, 50),
 )
-def test_times_never_go_back_and_blocks_make_no_difference(phases, repeat, unit, lengths, cut):
+def test_times_never_go_back_and_blocks_make_no_difference(
+    phases: Any, repeat: bool, unit: Any, lengths: list[int], cut: int
+) -> None:
     pace = Pace((*phases, Phase(S, 1000.0)), unit, repeat)
     lengths = np.array(lengths)
 
@@ -117,12 +123,12 @@ def test_times_never_go_back_and_blocks_make_no_difference(phases, repeat, unit,
         ((Phase(0, burst=3.0),), True),
     ],
 )
-def test_pace_that_comes_to_nothing_is_refused(phases, repeat):
+def test_pace_that_comes_to_nothing_is_refused(phases: Any, repeat: bool) -> None:
     with pytest.raises(EncodeError, match="goes on for ever"):
         Pacer(Pace(phases, Unit.PACKETS, repeat))
 
 
-def test_recorded_times_count_from_the_first_and_never_go_back():
+def test_recorded_times_count_from_the_first_and_never_go_back() -> None:
     recorded = Recorded(np.array([50, 70, 60, 100]))
 
     assert recorded.due(np.ones(2)).tolist() == [0, 20]

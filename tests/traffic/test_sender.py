@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from ibwire.traffic.sender import Sender, device_counters
 MISSING = "no-such-link"
 
 
-def offsets(dtype):
+def offsets(dtype: Any) -> Any:
     return {name: dtype.fields[name][1] for name in dtype.names}
 
 
@@ -39,14 +40,16 @@ def offsets(dtype):
         (HEADER, _Header, {"message": "message", "length": "length"}),
     ],
 )
-def test_arrays_lie_in_memory_as_the_structures_of_c(dtype, structure, names):
+def test_arrays_lie_in_memory_as_the_structures_of_c(
+    dtype: Any, structure: Any, names: Any
+) -> None:
     assert dtype.itemsize == ctypes.sizeof(structure)
     assert offsets(dtype) == {
         ours: getattr(structure, theirs).offset for ours, theirs in names.items()
     }
 
 
-def test_missing_interface_is_a_link_error():
+def test_missing_interface_is_a_link_error() -> None:
     with pytest.raises(LinkError, match="no such interface"):
         Sender(MISSING)
     with pytest.raises(LinkError, match="no such interface"):
@@ -72,11 +75,11 @@ def test_missing_interface_is_a_link_error():
         (bpf.leave(), (0x95, 0x00, 0, 0)),
     ],
 )
-def test_instructions_are_encoded_as_the_kernel_reads_them(code, expected):
+def test_instructions_are_encoded_as_the_kernel_reads_them(code: Any, expected: Any) -> None:
     assert struct.unpack("=BBhi", code) == expected
 
 
-def test_map_takes_two_instructions():
+def test_map_takes_two_instructions() -> None:
     first, second = bpf.map_itself(R1, 5)[:8], bpf.map_itself(R1, 5)[8:]
 
     assert struct.unpack("=BBhi", first) == (0x18, 0x11, 0, 5)

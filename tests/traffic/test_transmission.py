@@ -3,6 +3,8 @@
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,15 +23,15 @@ LINK = "lo"
 class Clock:
     """Moves when somebody waits, or when a call takes time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 7 * MS
         self.waited = []
         """Until when."""
 
-    def now_ns(self):
+    def now_ns(self) -> Any:
         return self.now
 
-    def wait_until(self, moment):
+    def wait_until(self, moment: Any) -> None:
         assert moment > self.now
         self.waited.append(moment)
         self.now = moment
@@ -41,7 +43,9 @@ class Outlet:
     name = LINK
     keeps_times = True
 
-    def __init__(self, clock, total=10**9, takes=None, cost=0, before=None):
+    def __init__(
+        self, clock: Any, total: int = 10**9, takes: Any = None, cost: int = 0, before: Any = None
+    ) -> None:
         self.clock = clock
         self.total = total
         self.takes = takes or (lambda count: count)
@@ -53,10 +57,10 @@ class Outlet:
         """When each packet has left, nanoseconds since the first."""
         self.block = 256
 
-    def next(self, most):
+    def next(self, most: Any) -> Any:
         return np.full(min(most, self.block, self.total - self.sent), 100)
 
-    def send(self, count):
+    def send(self, count: int) -> Any:
         self.before()
         taken = self.takes(count)
         self.clock.now += self.cost * taken
@@ -64,21 +68,21 @@ class Outlet:
         self.times += [self.clock.now - 7 * MS] * taken
         return taken
 
-    def wait(self):
+    def wait(self) -> None:
         self.waits["buffer full"] += 1
         self.clock.now += MS
 
 
 @pytest.fixture
-def clock():
+def clock() -> Clock:
     return Clock()
 
 
-def steady(rate):
+def steady(rate: Any) -> Pacer:
     return Pacer(Pace((Phase(S, float(rate)),), Unit.PACKETS))
 
 
-def test_sending_without_a_limit_is_refused(clock):
+def test_sending_without_a_limit_is_refused(clock: Clock) -> None:
     outlet = Outlet(clock)
 
     with pytest.raises(LinkError, match="needs a limit"):
@@ -87,7 +91,7 @@ def test_sending_without_a_limit_is_refused(clock):
     assert not outlet.sent
 
 
-def test_pace_for_an_outlet_that_cannot_keep_it_is_refused(clock):
+def test_pace_for_an_outlet_that_cannot_keep_it_is_refused(clock: Clock) -> None:
     outlet = Outlet(clock)
     outlet.keeps_times = False
 
@@ -95,7 +99,7 @@ def test_pace_for_an_outlet_that_cannot_keep_it_is_refused(clock):
         transmit(outlet, steady(10), count=1, clock=clock)
 
 
-def test_packets_leave_when_they_are_due(clock):
+def test_packets_leave_when_they_are_due(clock: Clock) -> None:
     outlet = Outlet(clock)
 
     report = transmit(outlet, steady(1000), count=600, clock=clock)
@@ -110,7 +114,7 @@ def test_packets_leave_when_they_are_due(clock):
     assert (report.gap_errors.low, report.gap_errors.high) == (0, 0)
 
 
-def test_rate_of_bursts_is_that_of_whole_periods(clock):
+def test_rate_of_bursts_is_that_of_whole_periods(clock: Clock) -> None:
     outlet = Outlet(clock)
     pace = Pacer(Pace((Phase(S // 100, burst=5.0),), Unit.PACKETS, repeat=True))
 
@@ -120,7 +124,7 @@ def test_rate_of_bursts_is_that_of_whole_periods(clock):
     assert report.asked_rate == pytest.approx(500)
 
 
-def test_packets_with_times_of_their_own_keep_them(clock):
+def test_packets_with_times_of_their_own_keep_them(clock: Clock) -> None:
     outlet = Outlet(clock, total=3)
 
     report = transmit(outlet, Recorded(np.array([5, 9, 109])), seconds=1, clock=clock)
@@ -129,13 +133,13 @@ def test_packets_with_times_of_their_own_keep_them(clock):
     assert report.asked_seconds == pytest.approx(104e-9)
 
 
-def test_run_ends_with_the_packets(clock):
+def test_run_ends_with_the_packets(clock: Clock) -> None:
     report = transmit(Outlet(clock, total=300), count=1000, clock=clock)
 
     assert (report.ended, report.accepted) == (Ended.COUNT, 300)
 
 
-def test_no_packet_leaves_after_the_time(clock):
+def test_no_packet_leaves_after_the_time(clock: Clock) -> None:
     outlet = Outlet(clock)
 
     report = transmit(outlet, steady(100), seconds=1.005, clock=clock)
@@ -145,7 +149,7 @@ def test_no_packet_leaves_after_the_time(clock):
     assert 7 * MS + 1005 * MS in clock.waited
 
 
-def test_without_a_pace_packets_leave_at_once_until_the_time(clock):
+def test_without_a_pace_packets_leave_at_once_until_the_time(clock: Clock) -> None:
     outlet = Outlet(clock, cost=MS)
 
     report = transmit(outlet, seconds=1, clock=clock)
@@ -157,7 +161,7 @@ def test_without_a_pace_packets_leave_at_once_until_the_time(clock):
     assert 1000 <= outlet.sent <= 1000 + 256
 
 
-def test_outlet_with_little_room_gets_the_rest_later(clock):
+def test_outlet_with_little_room_gets_the_rest_later(clock: Clock) -> None:
     room = iter([3, 0, 0, 7] + [1] * 1000)
     outlet = Outlet(clock, takes=lambda count: min(count, next(room)))
 
@@ -167,7 +171,7 @@ def test_outlet_with_little_room_gets_the_rest_later(clock):
     assert report.waits == {"buffer full": 2}
 
 
-def test_waits_of_an_earlier_run_are_not_told_again(clock):
+def test_waits_of_an_earlier_run_are_not_told_again(clock: Clock) -> None:
     outlet = Outlet(clock)
     outlet.waits["buffer full"] = 5
 
@@ -175,8 +179,8 @@ def test_waits_of_an_earlier_run_are_not_told_again(clock):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_a_run_in_order(clock, number):
-    def kill():
+def test_signal_ends_a_run_in_order(clock: Clock, number: int) -> None:
+    def kill() -> None:
         if outlet.sent == 10:
             os.kill(os.getpid(), number)
 
@@ -190,8 +194,8 @@ def test_signal_ends_a_run_in_order(clock, number):
     assert signal.getsignal(number) is before
 
 
-def test_link_error_is_told_with_what_was_sent_before(clock):
-    def fail():
+def test_link_error_is_told_with_what_was_sent_before(clock: Clock) -> None:
+    def fail() -> None:
         if outlet.sent == 10:
             raise LinkError(LINK, "has gone down")
 
@@ -204,7 +208,7 @@ def test_link_error_is_told_with_what_was_sent_before(clock):
     assert (report.offered, report.accepted) == (11, 10)
 
 
-def test_error_of_the_source_is_raised(clock):
+def test_error_of_the_source_is_raised(clock: Clock) -> None:
     outlet = Outlet(clock)
     outlet.next = lambda most: 1 // 0
 
@@ -212,7 +216,7 @@ def test_error_of_the_source_is_raised(clock):
         transmit(outlet, count=1, clock=clock)
 
 
-def test_rate_that_the_outlet_cannot_take_is_not_held(clock):
+def test_rate_that_the_outlet_cannot_take_is_not_held(clock: Clock) -> None:
     report = transmit(Outlet(clock, cost=2 * MS), steady(1000), count=1000, clock=clock)
 
     assert not report.held
@@ -220,8 +224,8 @@ def test_rate_that_the_outlet_cannot_take_is_not_held(clock):
     assert report.rate == pytest.approx(500, rel=0.01)
 
 
-def test_delay_is_made_up_for(clock):
-    def pause():
+def test_delay_is_made_up_for(clock: Clock) -> None:
+    def pause() -> None:
         if outlet.sent == 500:
             clock.now += 50 * MS
 
@@ -235,8 +239,8 @@ def test_delay_is_made_up_for(clock):
     assert outlet.times[551] == 551 * MS
 
 
-def test_after_a_long_delay_no_more_leaves_at_once_than_the_depth_allows(clock):
-    def pause():
+def test_after_a_long_delay_no_more_leaves_at_once_than_the_depth_allows(clock: Clock) -> None:
+    def pause() -> None:
         if outlet.sent == 500:
             clock.now += 5000 * MS
 
@@ -255,15 +259,15 @@ class Rows:
 
     name = LINK
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.waits = Counter()
         self.sent = 0
         self.rows = []
 
-    def load(self, frames, lengths):
+    def load(self, frames: Any, lengths: Any) -> None:
         self.loaded = [bytes(row[:length]) for row, length in zip(frames, lengths, strict=True)]
 
-    def send(self, first, count):
+    def send(self, first: Any, count: int) -> Any:
         taken = min(count, 5)
         self.rows += self.loaded[first : first + taken]
         self.sent += taken
@@ -273,14 +277,14 @@ class Rows:
 class Source:
     """Builds frames in the same memory again and again."""
 
-    def blocks(self, size):
+    def blocks(self, size: int) -> Iterator[Any]:
         frames = np.zeros((7, 4), np.uint8)
         for number in range(10):
             frames[:] = np.arange(7)[:, None] + 7 * number
             yield type("Block", (), {"frames": frames, "lengths": np.full(7, 3)})
 
 
-def test_every_row_of_every_block_is_sent_once_and_in_order(clock):
+def test_every_row_of_every_block_is_sent_once_and_in_order(clock: Clock) -> None:
     sender = Rows()
 
     report = transmit(Feed(sender, Source()), count=65, clock=clock)
