@@ -30,11 +30,15 @@ class Sink(Protocol):
 
 @click.command("dissect")
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
-@click.option("--json", "style", flag_value="json", help="One flat JSON object a packet.")
-@click.option("--csv", "style", flag_value="csv", help="Comma-separated values with a header.")
-@click.option("--fields", metavar="A,B,C", help="Only these fields, see `ibwire fields`.")
-@click.option("--where", metavar="EXPR", help="Only packets for which this holds.")
-@click.option("-o", "--output", metavar="FILE", help="Write here; the suffix picks the format.")
+@click.option("--json", "style", flag_value="json", help="Print one flat JSON object per packet.")
+@click.option(
+    "--csv", "style", flag_value="csv", help="Print comma-separated values with a header."
+)
+@click.option("--fields", metavar="A,B,C", help="Print only these fields, see `ibwire fields`.")
+@click.option("--where", metavar="EXPR", help="Print only packets that match EXPR.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write to FILE; the suffix selects the format."
+)
 @click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after this many packets.")
 def command(
     captures: tuple[str, ...],

@@ -45,13 +45,15 @@ OTHERS = 20
     "--qpn",
     type=QueuePairNumber(),
     metavar="N",
-    help="Connections with this queue pair at either end.",
+    help="Explain the connections with this queue pair at either end.",
 )
 @click.option(
-    "--connection", "number", type=click.IntRange(min=1), metavar="N", help="The connection N."
+    "--connection", "number", type=click.IntRange(min=1), metavar="N", help="Explain connection N."
 )
-@click.option("--all", "every", is_flag=True, help="Tell every incident, also the similar ones.")
-@click.option("--json", "as_json", is_flag=True, help="The events, one JSON object a line.")
+@click.option(
+    "--all", "every", is_flag=True, help="Explain every incident, including similar ones."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the events, one JSON object per line.")
 def command(capture: str, qpn: int | None, number: int | None, every: bool, as_json: bool) -> None:
     """Describe in words what happened to a connection.
 

@@ -17,7 +17,7 @@ from ibwire.dissect.fields import FieldSpec
 def command(pattern: str) -> None:
     """List every field with its type, meaning and Wireshark name.
 
-    PATTERN is part of a name or of a meaning, or has wildcards: `bth.*`.
+    PATTERN is part of a name or meaning, or contains wildcards: `bth.*`.
     """
     found = [spec for spec in FIELDS.values() if _matches(spec, pattern)]
     if not found:

@@ -25,14 +25,14 @@ SHOWN = 40
 
 @click.command("flows")
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a direction.")
-@click.option("--all", "show_all", is_flag=True, help="Every connection, also on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per direction.")
+@click.option("--all", "show_all", is_flag=True, help="List every connection, also on a terminal.")
 @click.option(
     "--other",
     metavar="FILE",
-    help="A capture of the same traffic at another point: names what was lost between the two.",
+    help="Capture of the same traffic at another point: list the frames lost between the two.",
 )
-@click.option("--link-rate", type=Rate(), help="Speed of the paused links, such as 100G.")
+@click.option("--link-rate", type=Rate(), help="Rate of the paused links, such as 100G.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Read files in N processes.")
 @click.option("--ray", metavar="ADDRESS", help="Read files in a Ray cluster; `local` starts one.")
 def command(

@@ -31,7 +31,10 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
 @click.command("report")
 @click.argument("capture", metavar="CAPTURE")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write here, not to CAPTURE.html in this directory."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Write to FILE instead of CAPTURE.html in this directory.",
 )
 @click.option(
     "--connections",
@@ -39,19 +42,19 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
     type=click.IntRange(1, MOST),
     default=12,
     show_default=True,
-    help="Plot so many connections, the worst.",
+    help="Number of connections to plot, the worst first.",
 )
 @click.option(
     "--profile",
     type=click.Choice(PROFILES),
     default=ANY,
     show_default=True,
-    help="Whose habits are no finding.",
+    help="Implementation whose habits are expected.",
 )
 @click.option(
     "--link-rate",
     type=Rate(),
-    help="Speed of the paused links, such as 100G: makes the times of pauses exact.",
+    help="Rate of the paused links, such as 100G, for exact times of pauses.",
 )
 def command(
     capture: str, output: str | None, most: int, profile: str, link_rate: int | None

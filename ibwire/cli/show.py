@@ -20,9 +20,12 @@ from ibwire_layers.walk import walk
 @click.argument("capture")
 @click.argument("number", type=click.IntRange(min=1))
 @click.option(
-    "--construct", "view", flag_value="construct", help="As the Construct grammar reads it."
+    "--construct",
+    "view",
+    flag_value="construct",
+    help="Show it as the Construct grammar parses it.",
 )
-@click.option("--scapy", "view", flag_value="scapy", help="As Scapy shows it.")
+@click.option("--scapy", "view", flag_value="scapy", help="Show it as Scapy does.")
 def command(capture: str, number: int, view: str | None) -> None:
     """Packet NUMBER of CAPTURE as a tree, then its bytes.
 
