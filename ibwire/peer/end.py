@@ -170,8 +170,9 @@ class End:
         return wr
 
     def post_recv(self, length: int, *, offset: int = 0, wr_id: int = 0) -> None:
-        """Post a receive request for `length` bytes of its memory."""
-        self.qp.post_recv(RecvWR([self.sge(offset, length)] if length else [], wr_id))
+        """Post a receive request for `length` bytes of its memory, to the shared queue if any."""
+        queue = self.qp if self.srq is None else self.srq
+        queue.post_recv(RecvWR([self.sge(offset, length)] if length else [], wr_id))
 
     def poll_send_cq(self) -> list[WC]:
         """Completions of its send requests since the last call."""

@@ -367,7 +367,7 @@ def test_a_queue_pair_with_an_srq_has_no_receive_queue() -> None:
     lone = Peer(mtu=256, srq=True)
 
     with pytest.raises(VerbsError) as refused:
-        lone.post_recv(256)
+        lone.qp.post_recv(RecvWR([lone.sge()]))
 
     assert refused.value.errno == errno.EINVAL
 

@@ -1,8 +1,7 @@
 """The emulator as the device under test, in virtual time, with its application.
 
-Nothing lies between the script and the device: a frame arrives in the moment in which it
-is sent, and what the device has to say is heard at once. So times in a script are those
-of the device alone.
+Nothing lies between the script and the device: a frame arrives at the time it is sent, and the
+frames of the device are read at once. So the times in a script are those of the device alone.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from ibwire.drill.language.steps import Impair
 from ibwire.drill.packets import Wire, build
 from ibwire.drill.targets.manager import Exchange, Manager
 from ibwire.drill.targets.target import LONGEST, Damage, TooBusy
+from ibwire.peer import End, frames_from, timeouts_until
 from ibwire.rc.attributes import (
     MTU_BYTES,
     MTU_CODES,
@@ -36,11 +36,9 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.connect import ALL_ACCESS
-from ibwire.rc.cq import CompletionQueue
-from ibwire.rc.device import Device, gid_of, mac_of
+from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.memory import Access, MemoryRegion, MemoryWindow
 from ibwire.rc.path import ethernet_route
-from ibwire.rc.qp import QPInit
 from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import WC, MWBindInfo, RecvWR, SendWR
 from ibwire_layers.cm import REP, REQ
@@ -72,8 +70,8 @@ DEFAULTS: Mapping[str, int] = {
     "srq": 0,
     "version": 4,
 }
-"""What `qp` does not say. The path MTU is small, so that messages of many packets are short; the
-timeout is a second, so that nothing is sent again while a script looks at something else."""
+"""Defaults of `qp`. The path MTU is small, so that messages of many packets are short; the
+timeout is a second, so that no packet is retransmitted unless a script waits for it."""
 
 LIMITS: Mapping[str, tuple[int, int]] = {
     "rq_psn": (0, 0xFFFFFF),
@@ -89,7 +87,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
 }
 
 MAXIMUM_FRAMES = 20_000
-"""Frames that a device sends in a run: one that sends for ever is a failure."""
+"""Frames that a device sends in a run; more is a failure."""
 
 MAXIMUM_TIMEOUTS = 100_000
 """Timeouts that it handles in a run."""
@@ -107,75 +105,85 @@ ATTRIBUTES = {
     "max_dest_rd_atomic": QPAttrMask.MAX_DEST_RD_ATOMIC,
     "sqd_event": QPAttrMask.EN_SQD_ASYNC_NOTIFY,
 }
-"""What a modify sets, by the words of a script."""
+"""The attribute that each argument of `modify` sets."""
 
 _FIELDS = {"access": "qp_access_flags", "sqd_event": "en_sqd_async_notify"}
 
 UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
-"""The way to a connection."""
+"""The states of a queue pair up to a connection, in order."""
 
 
 class Emulated:
-    """A queue pair of an emulated device. Raises `VerbsError` for attributes that cannot be."""
+    """A queue pair of an emulated device. Raises `VerbsError` for impossible attributes."""
 
     is_recorded = False
     slack: Time = 0
     end = LONGEST
 
     def __init__(self, profile: str, given: Mapping[str, int]) -> None:
-        told = {**DEFAULTS, **given}
-        own, peer = ADDRESSES[told["version"]]
+        settings = {**DEFAULTS, **given}
+        own, peer = ADDRESSES[settings["version"]]
         self.now: Time = 0
         self.heard: deque[tuple[Time, Frame]] = deque()
-        """What the device has sent and nobody has expected yet."""
-        self._frames = self._timeouts = self._registered = 0
-        self.device = Device("device", own, profile=profile, key_start=40)
-        self.device.pkeys[0] = told["pkey"]
+        """Frames of the device that no line has expected yet."""
+        self._frames = self._timeouts = 0
+        self._end = End(
+            "device",
+            own,
+            qp_type=QPType(settings["type"]),
+            size=settings["size"],
+            access=int(ALL_ACCESS | Access.MW_BIND),
+            send_cqe=settings["send_cqe"],
+            recv_cqe=settings["recv_cqe"],
+            srq=bool(settings["srq"]),
+            init={
+                "cap": QPCap(settings["max_send_wr"], settings["max_recv_wr"], max_inline_data=1024)
+            },
+            profile=profile,
+            key_start=40,
+        )
+        self.device, self.qp = self._end.device, self._end.qp
+        self.device.pkeys[0] = settings["pkey"]
         self.way = Impaired(self.device)
         """To the device and back."""
         gids = gid_of(own), gid_of(peer)
         self.exchange = Exchange(*gids, ca_guid(mac_of(gids[0])), ca_guid(mac_of(gids[1])))
         self._manager: Manager | None = None
-        self.pd = self.device.alloc_pd()
-        self.regions: dict[str, MemoryRegion] = {}
+        self.regions: dict[str, MemoryRegion] = {"mr": self._end.mr}
+        self._registered: int = settings["size"]
         self.windows: dict[str, MemoryWindow] = {}
-        self.register("mr", told["size"], int(ALL_ACCESS | Access.MW_BIND))
-        self.queues = {
-            "send": self.device.create_cq(told["send_cqe"]),
-            "recv": self.device.create_cq(told["recv_cqe"]),
-        }
-        self.srq = self.device.create_srq(self.pd) if told["srq"] else None
-        cap = QPCap(told["max_send_wr"], told["max_recv_wr"], max_inline_data=1024)
-        self.qp = self.device.create_qp(
-            QPInit(
-                *(QPType(told["type"]), self.pd, self.queues["send"], self.queues["recv"]),
-                srq=self.srq,
-                cap=cap,
-            )
-        )
-        if told["mtu"] not in MTU_CODES:
-            raise VerbsError(errno.EINVAL, f"mtu {told['mtu']}, not one of {list(MTU_CODES)}")
+        if settings["mtu"] not in MTU_CODES:
+            raise VerbsError(errno.EINVAL, f"mtu {settings['mtu']}, not one of {list(MTU_CODES)}")
         self._attr = QPAttr(
-            path_mtu=MTU_CODES[told["mtu"]],
-            ah_attr=AddressVector(dgid=gid_of(peer)),
+            path_mtu=MTU_CODES[settings["mtu"]],
+            ah_attr=AddressVector(dgid=gids[1]),
             dest_qp_num=PEER_QPN,
-            rq_psn=told["rq_psn"],
-            sq_psn=told["sq_psn"],
+            rq_psn=settings["rq_psn"],
+            sq_psn=settings["sq_psn"],
         )
-        self.modify({name: told[name] for name in ATTRIBUTES if name in told}, None)
-        self._climb(QPState(told["state"]))
+        self.modify({name: settings[name] for name in ATTRIBUTES if name in settings}, None)
+        self._climb(QPState(settings["state"]))
+        self.wire = self._make_wire(peer_gid=gids[1], settings=settings)
+
+    def _make_wire(self, *, peer_gid: int, settings: Mapping[str, int]) -> Wire:
+        """The constant parts of the packets from the peer."""
         route = ethernet_route(
-            source=gid_of(peer),
-            destination=gid_of(own),
-            source_mac=mac_of(gid_of(peer)),
+            source=peer_gid,
+            destination=self.device.gids[0],
+            source_mac=mac_of(peer_gid),
             destination_mac=self.device.mac,
             source_port=0xC000,
         )
-        region = self.regions["mr"]
-        self.wire = Wire(
+        return Wire(
             route,
-            *(self.qp.number, PEER_QPN, told["pkey"], told["mtu"]),
-            *(told["rq_psn"], told["sq_psn"], region.iova, region.rkey),
+            qpn=self.qp.number,
+            peer_qpn=PEER_QPN,
+            pkey=settings["pkey"],
+            mtu=settings["mtu"],
+            rq_psn=settings["rq_psn"],
+            sq_psn=settings["sq_psn"],
+            va=self._end.mr.iova,
+            rkey=self._end.mr.rkey,
         )
 
     @property
@@ -223,8 +231,8 @@ class Emulated:
         return self.now, frame, []
 
     def settle(self) -> None:
-        """Hear what the device has to send now."""
-        while (frame := self.way.poll_transmit(self.now)) is not None:
+        """Read the frames that the device sends now."""
+        for frame in frames_from(self.way, self.now):
             if self._manager is not None:
                 self.exchange.note(frame, from_device=True)
             self.heard.append((self.now, frame))
@@ -235,25 +243,25 @@ class Emulated:
             self._manager.settle()
 
     def deliver(self) -> None:
-        """It has it already."""
+        """Do nothing: a frame arrives as it is sent."""
 
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
         """Let time pass until a time, or until `stop` is true; asked after each event."""
         self.settle()
-        while not stop():
-            due = self.way.poll_timeout()
-            if due is None or due > until:
-                self.now = max(self.now, until)
-                return
-            self.now = max(self.now, due)
-            self.way.handle_timeout(self.now)
+        if stop():
+            return
+        for now in timeouts_until(self.way, self.now, until):
+            self.now = now
             self.settle()
             self._timeouts += 1
             if self._timeouts > MAXIMUM_TIMEOUTS:
                 raise TooBusy(f"more than {MAXIMUM_TIMEOUTS} timeouts")
+            if stop():
+                return
+        self.now = max(self.now, until)
 
     def impair(self, step: Impair, scope: Scope) -> None:
-        """Begin a rule, or end those that there are."""
+        """Begin a rule, or end all rules."""
         self.way.impair(step, scope, self.now)
 
     def poll_damage(self) -> Damage | None:
@@ -264,7 +272,7 @@ class Emulated:
 
     @property
     def manager(self) -> Manager:
-        """The device's, which it has from the first time on that a script needs it."""
+        """The device's connection manager, made when a script first needs it."""
         if self._manager is None:
             self._manager = Manager(self)
             self.way.inner = self._manager.node
@@ -293,19 +301,19 @@ class Emulated:
     # The application.
 
     def register(self, name: str, length: int, access: int, *, other_pd: bool = False) -> None:
-        """Register memory under a name; raises ENOMEM for more than a script may have."""
+        """Register memory under a name; raises ENOMEM beyond the limit of a script."""
         self._registered += length
         if self._registered > MAXIMUM_REGISTERED:
             raise VerbsError(errno.ENOMEM, f"more than {MAXIMUM_REGISTERED} bytes of memory")
-        pd = self.device.alloc_pd() if other_pd else self.pd
+        pd = self.device.alloc_pd() if other_pd else self._end.pd
         self.regions[name] = pd.register(length, access)
 
     def bind(self, name: str, va: int, length: int, access: int) -> None:
-        """Bind a type 2 window under a name; raises EINVAL if it cannot be."""
-        window = self.pd.allocate_window(2)
+        """Bind a type 2 window under a name; raises EINVAL for one that cannot be bound."""
+        window = self._end.pd.allocate_window(2)
         region = self._region_at(va, length)
         info = MWBindInfo(region, va, length, access)
-        if not self.device.keys.bind(window, self.qp.number, self.pd, info, window.rkey + 1):
+        if not self.device.keys.bind(window, self.qp.number, self._end.pd, info, window.rkey + 1):
             raise VerbsError(errno.EINVAL, "the window cannot be bound")
         self.windows[name] = window
 
@@ -314,11 +322,11 @@ class Emulated:
         self.regions[name].deregister()
 
     def write(self, address: int, data: bytes) -> None:
-        """Write to memory; raises EFAULT where there is none."""
+        """Write to memory; raises EFAULT outside of every region."""
         self._region_at(address, len(data)).write(address, data)
 
     def read(self, address: int, length: int) -> bytes:
-        """What memory holds; raises EFAULT where there is none."""
+        """Read memory; raises EFAULT outside of every region."""
         return self._region_at(address, length).read(address, length)
 
     def _region_at(self, va: int, length: int) -> MemoryRegion:
@@ -328,9 +336,9 @@ class Emulated:
         raise VerbsError(errno.EFAULT, f"no memory for {length} bytes at {va:#x}")
 
     def modify(self, given: Mapping[str, int], state: QPState | None) -> None:
-        """Set attributes; with a state, also those that the transition needs, as they were.
+        """Set attributes; with a state, also those that the transition requires, unchanged.
 
-        Without a queue pair that could take them yet they are only remembered.
+        In RESET, without a state, they are kept for the transitions that follow.
         """
         fields = {_FIELDS.get(name, name): value for name, value in given.items()}
         wanted = replace(self._attr, **fields)  # type: ignore[arg-type]
@@ -346,7 +354,7 @@ class Emulated:
         self._attr = wanted
 
     def _climb(self, state: QPState) -> None:
-        """From RESET to a state, by those between."""
+        """Bring the queue pair to a state, through the states on the way to it."""
         for step in UP[1:]:
             if self.qp.state is state or state is QPState.RESET:
                 return
@@ -360,29 +368,15 @@ class Emulated:
 
     def post_recv(self, wr: RecvWR) -> None:
         """Post a receive request, to the shared queue if there is one."""
-        if self.srq is not None:
-            self.srq.post_recv(wr)
-        else:
-            self.qp.post_recv(wr)
+        queue = self.qp if self._end.srq is None else self._end.srq
+        queue.post_recv(wr)
 
     def collect(self) -> tuple[dict[str, list[WC]], list[EventType]]:
-        """Completions by queue, and events, since the last time."""
-        events = []
-        while (event := self.device.poll_event()) is not None:
-            events.append(event.event_type)
-        return {name: _all(queue) for name, queue in self.queues.items()}, events
+        """Completions by queue, and events, since the last call."""
+        end = self._end
+        return {"send": end.poll_send_cq(), "recv": end.poll_recv_cq()}, end.poll_events()
 
     @property
     def state(self) -> QPState:
         """The state of the queue pair."""
         return self.qp.state
-
-
-def _all(queue: CompletionQueue) -> list[WC]:
-    found: list[WC] = []
-    while batch := queue.poll(_BATCH):
-        found += batch
-    return found
-
-
-_BATCH = 64
