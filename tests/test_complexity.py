@@ -25,7 +25,6 @@ TOO_LONG = {
     "ibwire/replay/requester.py:_reproduce",
     "ibwire/replay/responder.py:_infer",
     "ibwire/testing.py:__init__",
-    "ibwire/traffic/kernel_sender.py:_program",
     "layers/ibwire_layers/schema.py:_compile",
 }
 """Functions still to be divided. Nothing is added here; a reason belongs on the `def` line."""

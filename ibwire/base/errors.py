@@ -19,6 +19,7 @@ __all__ = [
     "IbwireError",
     "LinkError",
     "MissingExtra",
+    "MissingValueError",
     "PeerError",
     "QueryError",
     "ScriptError",
@@ -92,6 +93,15 @@ class LinkError(IbwireError):
         self.link = link
         self.reason = reason
         super().__init__(f"{link}: {reason}")
+
+
+class MissingValueError(EncodeError):
+    """A required value that is not given."""
+
+    def __init__(self, field: str, reason: str = "is required") -> None:
+        IbwireError.__init__(self, f"{field} {reason}")
+        self.field = field
+        self.value = None
 
 
 class PeerError(IbwireError):

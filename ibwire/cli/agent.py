@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ibwire.cli.live import Link, live_options
+from ibwire.cli.live import LiveOptions, live_options
 from ibwire.drill.agent.emulated import serve_device
 from ibwire.drill.targets.ways import AGENT_PORT
 
@@ -19,7 +19,7 @@ from ibwire.drill.targets.ways import AGENT_PORT
     help="Of TCP; 0 for any.",
 )
 @live_options
-def command(link: Link, listen: str, port: int) -> None:
+def command(link: LiveOptions, listen: str, port: int) -> None:
     """An emulated device under test, with the agent that carries verbs out on it.
 
     What `agent.py` (docs/drill.md) is on a host with an RDMA device: scripts, attacks and

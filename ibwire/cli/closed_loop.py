@@ -1,4 +1,4 @@
-"""What `ibwire inject` makes of answers: its options, who listens, and what is told of it."""
+"""Responses in `ibwire inject`: the options, the receiver and the report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ibwire.base.errors import EncodeError, PeerError
 from ibwire.base.histogram import Histogram
 from ibwire.base.quantities import parse_duration
 from ibwire.programs.endpoint import WINDOW
-from ibwire.traffic.closed_loop import Manners, Polite
+from ibwire.traffic.closed_loop import ClosedLoopSender, SendPolicy
 from ibwire.traffic.injection import Injection
-from ibwire.traffic.listening import Listening, converse
-from ibwire.traffic.responses import Answers, Tally
-from ibwire.traffic.transmission import Outlet, Report
+from ibwire.traffic.receiving import ReceivingOutlet, run_closed_loop
+from ibwire.traffic.responses import ResponseCounter, ResponseTally
+from ibwire.traffic.transmission import Outlet, SendReport
 from ibwire_layers.psn import MASK
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -26,61 +26,63 @@ SHOWN = 16
 """Queue pairs that are listed for people; --json has all."""
 
 
-class Loop:
-    """Packets whose answers count; manners: `None` if they change nothing."""
+class ClosedLoop:
+    """Counts the responses to an injection; policy: how it reacts to them, `None` for not."""
 
-    def __init__(self, injection: Injection, manners: Manners | None) -> None:
-        """Raises `EncodeError` for packets that manners are not possible with."""
+    def __init__(self, injection: Injection, policy: SendPolicy | None) -> None:
+        """Raises `EncodeError` for packets that the policy does not fit."""
         self.injection = injection
-        pairs = injection.pairs()
-        self.polite: Polite | None = None
-        if manners is None:
-            self.answers = Answers(pairs)
+        pairs = injection.queue_pairs()
+        self.sender: ClosedLoopSender | None = None
+        if policy is None:
+            self.responses = ResponseCounter(pairs)
         else:
-            self.polite = Polite(pairs, manners, time=injection.time, pace=injection.pace)
-            self.answers = self.polite.answers
+            self.sender = ClosedLoopSender(pairs, policy, time=injection.time, pace=injection.pace)
+            self.responses = self.sender.responses
 
     @property
     def error(self) -> PeerError | None:
-        """What the peer did not do."""
-        return None if self.polite is None else self.polite.error
+        """How the peer failed; `None` if it did not."""
+        return None if self.sender is None else self.sender.error
 
-    def converse(self, dev: str, *, certain: bool) -> Report:
-        """Send as answers allow it."""
-        assert self.polite is not None
-        return converse(self.polite, dev, certain=certain)
+    def run(self, dev: str, *, allow_default_route: bool) -> SendReport:
+        """Send according to the policy."""
+        assert self.sender is not None
+        return run_closed_loop(self.sender, dev, allow_default_route=allow_default_route)
 
-    def listening(self, outlet: Outlet) -> Listening:
-        """An outlet that takes answers too."""
-        return Listening(outlet, self.answers.take)
+    def receiving(self, outlet: Outlet) -> ReceivingOutlet:
+        """An outlet that also takes responses."""
+        return ReceivingOutlet(outlet, self.responses.take)
 
-    def count(self, report: Report) -> None:
-        """Take down what was sent, when somebody else has sent it."""
-        if self.polite is None:
-            sent = self.injection.counts(report.accepted)
-            for tally, packets in zip(self.answers.tallies, sent, strict=True):
+    def count(self, report: SendReport) -> None:
+        """Record how many packets of each queue pair were sent, without a closed loop."""
+        if self.sender is None:
+            sent = self.injection.packets_by_queue_pair(report.accepted)
+            for tally, packets in zip(self.responses.tallies, sent, strict=True):
                 tally.sent = packets
 
     def lines(self) -> Iterator[str]:
-        """What came back, for people."""
-        tallies = self.answers.tallies
+        """The responses as text."""
+        tallies = self.responses.tallies
         asked = sum(each.asked for each in tallies)
         done = sum(min(each.acknowledged, each.asked) for each in tallies)
         unasked = sum((each.sent or 0) - max(each.asked, each.acknowledged) for each in tallies)
-        text = f"{done} of {asked} packets acknowledged" if asked else "no packet asks for any"
+        text = f"{done} of {asked} packets acknowledged"
+        if not asked:
+            text = "no packet requests an acknowledgement"
         if asked and unasked:
-            text += f", {unasked} more do not ask for it"
-        yield f"answers   {text}"
-        heard = ", ".join(f"{count} {name}" for name, count in _heard(tallies).items())
-        yield f"heard     {heard or 'nothing'}"
-        repeated = sum(each.repeated for each in tallies)
-        if repeated:
-            timeouts = sum(each.timeouts for each in tallies)
-            yield f"again     {repeated} packets, {timeouts} times after no answer at all"
-        if len(self.answers.round_trips):
-            yield f"round trip {spread(self.answers.round_trips)}"
-        if self.answers.others:
-            yield f"others    {self.answers.others} packets that are no answers, or damaged"
+            text += f", {unasked} more request none"
+            yield f"responses {text}"
+            received = ", ".join(f"{count} {name}" for name, count in _received(tallies).items())
+            yield f"received  {received or 'nothing'}"
+            retransmitted = sum(each.retransmitted for each in tallies)
+            if retransmitted:
+                timeouts = sum(each.timeouts for each in tallies)
+                yield f"retransmitted {retransmitted} packets, {timeouts} timeouts"
+            if len(self.responses.round_trips):
+                yield f"round trip {spread(self.responses.round_trips)}"
+            if self.responses.others:
+                yield f"others    {self.responses.others} packets that are damaged or no responses"
         if len(tallies) > 1:
             worst = sorted(tallies, key=lambda each: -each.missing)
             yield from (f"  {_line(each)}" for each in worst[:SHOWN])
@@ -88,23 +90,23 @@ class Loop:
                 yield f"  ... and {len(tallies) - SHOWN} more queue pairs"
 
     def as_object(self) -> dict[str, object]:
-        """What came back, for JSON."""
+        """The responses for JSON."""
         return {
-            "queue_pairs": [each.as_object() for each in self.answers.tallies],
-            "others": self.answers.others,
-            "round_trip_ns": self.answers.round_trips.to_json(),
+            "queue_pairs": [each.as_object() for each in self.responses.tallies],
+            "others": self.responses.others,
+            "round_trip_ns": self.responses.round_trips.to_json(),
             "error": None if self.error is None else str(self.error),
         }
 
 
 def spread(histogram: Histogram) -> str:
-    """Nanoseconds in words."""
+    """Median and 99th percentile of nanoseconds, as text."""
     median, late = histogram.percentile(50), histogram.percentile(99)
     return f"median {(median or 0) / 1e3:g} us, 99 % {(late or 0) / 1e3:g} us"
 
 
-def loop_options(function: Decorated) -> Decorated:
-    """The options, which become one argument, `loop`: what makes a `Loop`, or `None`."""
+def closed_loop_options(function: Decorated) -> Decorated:
+    """Add the options as one argument, `loop`: a function that makes a `ClosedLoop`, or `None`."""
 
     @functools.wraps(function)
     def command(*args: Any, **options: Any) -> object:
@@ -118,26 +120,26 @@ def loop_options(function: Decorated) -> Decorated:
     return command  # type: ignore[return-value]
 
 
-def _loop(given: dict[str, Any], injection: Injection) -> Loop:
-    """A loop as options say; `EncodeError` names the one that is wrong."""
+def _loop(given: dict[str, Any], injection: Injection) -> ClosedLoop:
+    """The closed loop for options; `EncodeError` names an invalid one."""
     values = {key: _READ[key](text) for key, text in given.items() if key in _READ}
     if values in ({}, {"on_nak": "count"}):
-        return Loop(injection, None)
+        return ClosedLoop(injection, None)
     if "recovery" in values and "on_cnp" not in values:
-        raise EncodeError("recovery", given["recovery"], "of use without --on-cnp")
-    if "patience" in values and not {"window", "on_nak"} & set(values):
-        raise EncodeError("patience", given["patience"], "of use without --window")
-    goes_back = values.get("on_nak") == "goback"
-    window, total = values.get("window", (WINDOW if goes_back else None, None))
-    manners: dict[str, Any] = {key: values[key] for key in _TIMES if key in values}
-    return Loop(
+        raise EncodeError("recovery", given["recovery"], "valid without --on-cnp")
+    if "stall_timeout" in values and not {"window", "on_nak"} & set(values):
+        raise EncodeError("stall_timeout", given["stall_timeout"], "valid without --window")
+    goes_back_n = values.get("on_nak") == "goback"
+    window, total = values.get("window", (WINDOW if goes_back_n else None, None))
+    policy: dict[str, Any] = {key: values[key] for key in _TIMES if key in values}
+    return ClosedLoop(
         injection,
-        Manners(
+        SendPolicy(
             window=window,
-            total=total,
-            goes_back=goes_back,
-            slows_to=values.get("on_cnp"),
-            **manners,
+            total_window=total,
+            goes_back_n=goes_back_n,
+            cnp_rate_factor=values.get("on_cnp"),
+            **policy,
         ),
     )
 
@@ -167,13 +169,13 @@ def _duration(key: str) -> Callable[[str], int]:
     def read(text: str) -> int:
         found = parse_duration(text)
         if not found:
-            raise EncodeError(key, text, "longer than nothing")
+            raise EncodeError(key, text, "longer than 0")
         return found
 
     return read
 
 
-def _heard(tallies: list[Tally]) -> Counter[str]:
+def _received(tallies: list[ResponseTally]) -> Counter[str]:
     found: Counter[str] = Counter()
     for each in tallies:
         found["ACK"] += each.acks
@@ -181,45 +183,55 @@ def _heard(tallies: list[Tally]) -> Counter[str]:
         found.update({f"NAK {name}": count for name, count in each.naks.items()})
         found["RNR NAK"] += each.rnr_naks
         found["CNP"] += each.cnps
-        found["unanswered READs or atomics"] += each.gaps
-        found["ACK of what was not sent"] += each.impossible
+        found["skipped responses"] += each.gaps
+        found["ACK of packets never sent"] += each.impossible
     return +found
 
 
-def _line(tally: Tally) -> str:
+def _line(tally: ResponseTally) -> str:
     psn = tally.highest_psn
     to = "" if psn is None else f", to PSN {psn}"
-    heard = "".join(f", {count} {name}" for name, count in _heard([tally]).items())
-    return f"QP {tally.asker.qpn:#x}: {tally.acknowledged} of {tally.sent} acknowledged{to}{heard}"
+    received = "".join(f", {count} {name}" for name, count in _received([tally]).items())
+    text = f"QP {tally.queue_pair.qpn:#x}: {tally.acknowledged} of {tally.sent} acknowledged"
+    return f"{text}{to}{received}"
 
 
-_TIMES = ("patience", "recovery")
+_TIMES = ("stall_timeout", "recovery")
 
 _READ: dict[str, Callable[[str], Any]] = {
     "window": _window,
     "on_nak": str,
     "on_cnp": _factor,
     "recovery": _duration("recovery"),
-    "patience": _duration("patience"),
+    "stall_timeout": _duration("stall_timeout"),
 }
 
 _OPTIONS = (
-    click.option("--listen", is_flag=True, help="Count answers too: ACKs, NAKs, CNPs."),
+    click.option("--listen", is_flag=True, help="Count the responses: ACKs, NAKs, CNPs."),
     click.option(
         "--window",
         metavar="N[,ALL]",
-        help="No more packets unacknowledged to a queue pair, and to all.",
+        help="Limit of unacknowledged packets per queue pair, and of ALL queue pairs.",
     ),
     click.option(
         "--on-nak",
         type=click.Choice(["count", "goback"]),
-        help=f"Go back to what a NAK asks for; with a window, of {WINDOW} if none is given.",
+        help="goback: retransmit from the PSN of a NAK on. "
+        f"It needs a window, {WINDOW} without --window.",
     ),
     click.option(
         "--on-cnp",
         metavar="FACTOR",
-        help="A CNP slows its queue pair to that part of --rate: half, or 0.9.",
+        help="A CNP multiplies the rate of its queue pair by FACTOR: half, or 0.9.",
     ),
-    click.option("--recovery", metavar="TIME", help="From nothing back to the rate. [100ms]"),
-    click.option("--patience", metavar="TIME", help="Without an acknowledgement. [5s]"),
+    click.option(
+        "--recovery",
+        metavar="TIME",
+        help="Time in which a rate reduced by CNPs grows from 0 to --rate. [100ms]",
+    ),
+    click.option(
+        "--stall-timeout",
+        metavar="TIME",
+        help="Fail after this time without an acknowledgement. [5s]",
+    ),
 )

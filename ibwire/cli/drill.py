@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from ibwire.base.errors import CaptureError, ScriptError, VerbsError
-from ibwire.cli.drill_live import LiveWish, live_options
+from ibwire.cli.drill_live import DrillTargetOptions, target_options
 from ibwire.cli.values import QueuePairNumber
 from ibwire.drill import Case, Script, Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
@@ -46,7 +46,7 @@ SIGNAL = 128
 @click.option("--capture", metavar="FILE", help="Compare the scripts with this recording.")
 @click.option("--device", metavar="IP", help="With --capture: address of the device under test.")
 @click.option("--qpn", type=QueuePairNumber(), help="With --capture: its queue pair.")
-@live_options
+@target_options
 @click.option("-v", "--verbose", is_flag=True, help="Print the packet list of passing cases too.")
 def command(
     paths: tuple[Path, ...],
@@ -58,7 +58,7 @@ def command(
     capture: str | None,
     device: str | None,
     qpn: int | None,
-    live: LiveWish,
+    live: DrillTargetOptions,
     verbose: bool,
 ) -> None:
     """Run drill scripts (*.drill) on the emulator, in virtual time.

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from ibwire.base.errors import ScriptError
 from ibwire.base.units import MS
-from ibwire.cli.live import Link, host_of
-from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
+from ibwire.cli.live import host_of
+from ibwire.cli.target import TARGET, TargetOptions, option_names
+from ibwire.cli.values import Decorated, as_one
 from ibwire.drill.targets.live import SLACK
 from ibwire.drill.targets.ways import AGENT_PORT, ByAgent
 from ibwire.fuzz.targets.link.manager import ManagerBench
@@ -21,87 +22,63 @@ from ibwire.fuzz.targets.link.peer import RATE
 from ibwire.fuzz.targets.link.queue_pair import Bench
 from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.fuzz.targets.link.target import LinkTarget, link_target
-from ibwire.traffic.safety import injectable
+from ibwire.traffic.safety import injectable_interface
 
-PATIENCE = 5.0
-"""Seconds that the agent may take for an answer: a device that has died takes it along."""
+AGENT_TIMEOUT = 5.0
+"""Seconds that the agent may take to respond: it may have died with the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiveWish:
-    """What the options say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FuzzTargetOptions(TargetOptions):
+    """A device on a link, and how it is attacked."""
 
-    dev: str | None
-    peer: str | None
-    host: str | None
-    port: int | None
-    tolerance: float | None
     rate: int | None
-    address: str | None
-    mac: bytes | None
-    vlan: int | None
-    tap: str | None
     default_route_too: bool
     restart: Restart | None
     service: int | None
 
     @contextmanager
     def open(self, **emulated: str | int | None) -> Iterator[LinkTarget | ManagerLinkTarget | None]:
-        """The device on the link, `None` if none is wanted; as `Link.open`.
+        """Open the target as `LiveOptions.open` does; `None` if it is not on a link.
 
         emulated: options that are only for an emulator. Raises `LinkError` for an interface
-        with the default route, unless it is wanted too.
+        of the default route, unless it is allowed.
         """
-        if self.dev is None and self.peer is None:
-            values = {each.name: getattr(self, each.name) for each in fields(self)}
-            given = _as_given(name for name, value in values.items() if value not in (None, False))
-            if given:
-                raise click.UsageError(f"{given}: for a device on a link: give --dev and --peer")
+        found = self.link()
+        if found is None:
             yield None
             return
-        if self.dev is None or self.peer is None:
-            raise click.UsageError("a device on a link needs --dev, the interface, and --peer")
-        if given := _as_given(name for name, value in emulated.items() if value is not None):
-            raise click.UsageError(f"{given}: of an emulator; with --dev it is a device on a link")
+        link, peer = found
+        if given := [name for name, value in emulated.items() if value is not None]:
+            raise click.UsageError(f"{option_names(given)}: only without --dev, for an emulator")
         if self.service is not None and (self.host or self.port):
-            raise click.UsageError("--host, --port: of the agent; with --service there is none")
-        link = Link(
-            dev=self.dev,
-            via="afpacket",
-            address=self.address,
-            mac=self.mac,
-            vlan=self.vlan,
-            profile="spec",
-            faults=None,
-            tap=self.tap,
-            spin=False,
-        )
-        host, port = self.host or host_of(self.peer, self.dev), self.port or AGENT_PORT
-        way = ByAgent(self.peer, host, port, seconds=PATIENCE)
+            raise click.UsageError("--host, --port: only without --service, which uses no agent")
+        host, port = self.host or host_of(peer, link.dev), self.port or AGENT_PORT
+        way = ByAgent(peer, host, port, seconds=AGENT_TIMEOUT)
         with link.open() as endpoint:
-            injectable(self.dev, certain=self.default_route_too)
+            injectable_interface(link.dev, allow_default_route=self.default_route_too)
             options: dict[str, Any] = {
                 "tolerance": SLACK if self.tolerance is None else int(self.tolerance * MS),
                 "rate": self.rate or RATE,
                 "restart": self.restart,
             }
             if self.service is not None:
-                with ManagerBench(endpoint, self.peer, self.service, **options) as manager:
+                with ManagerBench(endpoint, peer, self.service, **options) as manager:
                     yield manager_target(manager)
                 return
-            with Bench(endpoint, self.peer, way, **options) as bench:
+            with Bench(endpoint, peer, way, **options) as bench:
                 yield link_target(bench)
 
 
 class CommandType(click.ParamType[Restart]):
-    """A command and its arguments, for no shell."""
+    """A command and its arguments, run without a shell."""
 
     name = "command"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Restart:
-        """The command; whatever is none is wrong usage."""
+        """The command; anything else is wrong usage."""
         if isinstance(value, Restart):
             return value
         try:
@@ -110,57 +87,50 @@ class CommandType(click.ParamType[Restart]):
             self.fail(error.reason, param, ctx)
 
 
-def _as_given(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def live_options(function: Decorated) -> Decorated:
-    """Options that become one argument, `live`."""
-    return as_one("live", LiveWish, _OPTIONS)(function)
+def target_options(function: Decorated) -> Decorated:
+    """Add the options as one argument, `live`."""
+    return as_one("live", FuzzTargetOptions, _OPTIONS)(function)
 
 
 _OPTIONS = (
-    click.option("--dev", metavar="IFACE", help="The device is on this interface's link."),
-    click.option("--peer", type=IPAddress(), metavar="IP", help="With --dev: its IP address."),
-    click.option("--host", help="Where its agent listens.", show_default="--peer"),
+    TARGET["dev"],
+    TARGET["peer"],
+    TARGET["host"],
     click.option(
-        "--port", type=click.IntRange(1, 65535), help="At which port.", show_default=str(AGENT_PORT)
+        "--port",
+        type=click.IntRange(1, 65535),
+        help="Port of the agent.",
+        show_default=str(AGENT_PORT),
     ),
-    click.option(
-        "--tolerance",
-        type=click.FloatRange(1, 10_000),
-        metavar="MS",
-        show_default=str(SLACK // MS),
-        help="How late its answers may be: who says nothing for so long is silent.",
-    ),
+    TARGET["tolerance"],
     click.option(
         "--rate",
         type=click.IntRange(1, 1_000_000),
         metavar="N",
         show_default=str(RATE),
-        help="Packets a second at most.",
+        help="Largest number of packets per second.",
     ),
-    click.option("--address", type=IPAddress(), metavar="IP", help="Ours, on that link."),
-    click.option("--mac", type=MACAddress(), help="Of an address that is not the interface's."),
-    click.option("--vlan", type=click.IntRange(1, 4094), help="Of such an address."),
-    click.option("--tap", metavar="FILE", help="Write what arrives and leaves to a .pcapng."),
+    TARGET["address"],
+    TARGET["mac"],
+    TARGET["vlan"],
+    TARGET["tap"],
     click.option(
         "--default-route-too",
         is_flag=True,
-        help="Attack even where this machine's default route lies.",
+        help="Allow the interface of this machine's default route.",
     ),
     click.option(
         "--restart",
         type=CommandType(),
         metavar="COMMAND",
-        help="Brings the device back when it is dead: the run goes on, and what it died of is "
-        "made shorter.",
+        help="Run COMMAND when the device has crashed, to restart it; the run continues and the "
+        "crashing input is minimised.",
     ),
     click.option(
         "--service",
         type=click.IntRange(1, 65535),
         metavar="PORT",
-        help="Attack its connection manager (role cm), by who listens to this port of the "
-        "RDMA-CM and, if it is listener.py, also asks for connections.",
+        help="Attack its connection manager (role cm), through the listener at this port of the "
+        "RDMA-CM. The listener listener.py also requests connections.",
     ),
 )

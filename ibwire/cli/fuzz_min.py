@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ibwire.cli.fuzz_live import LiveWish, live_options
+from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import (
     FOUND,
     INTERRUPTED,
@@ -41,8 +41,8 @@ from ibwire.fuzz.watchdog import watchdog
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the shorter case goes. [standard output]",
 )
-@live_options
-def command(path: Path, name: str | None, output: Path | None, live: LiveWish) -> None:
+@target_options
+def command(path: Path, name: str | None, output: Path | None, live: FuzzTargetOptions) -> None:
     """Make a case as short and as plain as it can be while it shows the same.
 
     CASE is a case, or the directory of a finding: then its original.json.

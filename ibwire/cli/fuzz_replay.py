@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ibwire.cli.fuzz_live import LiveWish, live_options
+from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report_text import case_lines, outcome_lines
@@ -26,8 +26,10 @@ from ibwire.fuzz.watchdog import watchdog
 )
 @click.option("--json", "as_json", is_flag=True, help="One object.")
 @click.option("-v", "--verbose", is_flag=True, help="Every packet, too.")
-@live_options
-def command(path: Path, name: str | None, as_json: bool, verbose: bool, live: LiveWish) -> None:
+@target_options
+def command(
+    path: Path, name: str | None, as_json: bool, verbose: bool, live: FuzzTargetOptions
+) -> None:
     """Carry a saved case out again, on a new connection.
 
     What the specification leaves open is no difference, whichever choice the target makes.

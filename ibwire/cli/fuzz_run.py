@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ibwire.base.errors import CaptureError
-from ibwire.cli.fuzz_live import LiveWish, live_options
+from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import (
     FOUND,
     INTERRUPTED,
@@ -109,7 +109,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 )
 @click.option("--junit", metavar="FILE", help="Write the findings as JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="One object a finding, one for the run.")
-@live_options
+@target_options
 def command(
     name: str | None,
     profile: str | None,
@@ -126,7 +126,7 @@ def command(
     resume: Path | None,
     junit: str | None,
     as_json: bool,
-    live: LiveWish,
+    live: FuzzTargetOptions,
 ) -> None:
     """Attack a device until the budget is spent, and tell what is found as it comes.
 

@@ -10,13 +10,26 @@ from typing import Any, TypeVar
 
 import click
 
-from ibwire.base.errors import CaptureError, EncodeError, ExpressionError, VerbsError
+from ibwire.base.errors import (
+    CaptureError,
+    EncodeError,
+    ExpressionError,
+    MissingValueError,
+    VerbsError,
+)
 from ibwire.base.node import Pipe, Stage
 from ibwire.base.quantities import parse_duration
 from ibwire.base.toml import Document, read_content
 from ibwire.base.units import S
-from ibwire.cli.closed_loop import Loop, loop_options
-from ibwire.cli.injecting import Order, Way, deliver, errors_told, way_options, with_faults
+from ibwire.cli.closed_loop import ClosedLoop, closed_loop_options
+from ibwire.cli.injecting import (
+    Destination,
+    InjectionJob,
+    deliver,
+    destination_options,
+    reported_errors,
+    with_faults,
+)
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import type_of
 from ibwire.dissect.where import parse
@@ -27,11 +40,11 @@ from ibwire.rc.device import gid_of
 from ibwire.rc.path import is_v4
 from ibwire.traffic.capture_source import read_replay
 from ibwire.traffic.injection import Injection
-from ibwire.traffic.model import Icrc, Link, Stream, Verb, format_qpns
+from ibwire.traffic.injection_file import make_injection, make_stream, parse_value, read_injection
 from ibwire.traffic.pace import make_pace
-from ibwire.traffic.pause import Storm, pausing, read_storms
+from ibwire.traffic.pause import Storm, pause_frames, read_storms
 from ibwire.traffic.rebind import Rebinding
-from ibwire.traffic.script import make_injection, make_stream, parse_value, read_injection
+from ibwire.traffic.stream import Icrc, Link, Stream, Verb, format_qpns
 
 _DEFAULT_MAC = bytes.fromhex("020000000001")
 _MOST_SCALE = 1e6
@@ -41,64 +54,76 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 _STREAM: tuple[tuple[str, str, str], ...] = (
     ("verb", "VERB", f"{', '.join(Verb)}. [write]"),
     ("service", "SERVICE", "rc, uc or ud. [rc]"),
-    ("dst", "IP", "Where to."),
-    ("src", "IP", "From where; with --dev its own address."),
-    ("qpn", "QPNS", "Destination queue pairs: 0x11, 0x11..0x20, or with weights 0x11*3,0x12."),
-    ("size", "BYTES", "Of a message. [1024]"),
+    ("dst", "IP", "Destination IP address; required."),
+    ("src", "IP", "Source IP address. [with --dev an address of the interface]"),
+    (
+        "qpn",
+        "QPNS",
+        "Destination QP numbers: 0x11, 0x11..0x20, or with weights 0x11*3,0x12; required.",
+    ),
+    ("size", "BYTES", "Size of a message. [1024]"),
     ("mtu", "BYTES", "Path MTU. [1024]"),
-    ("psn", "PSN", "Of the first packet. [0]"),
-    ("ack_every", "N", "AckReq in every Nth packet, 0 for none. [last of a message]"),
+    ("psn", "PSN", "PSN of the first packet. [0]"),
+    ("ack_every", "N", "Set AckReq in every Nth packet, 0 for none. [the last of a message]"),
     ("rkey", "KEY", "R_Key. [0]"),
     ("va", "ADDRESS", "Virtual address. [0]"),
-    ("va_step", "BYTES", "Each message lies so much behind the last. [0]"),
-    ("va_window", "BYTES", "Room for the messages, from --va on."),
+    ("va_step", "BYTES", "Distance between the addresses of two messages. [0]"),
+    ("va_window", "BYTES", "Memory from --va on that all messages lie in."),
     ("imm", "NUMBER", "Immediate data. [0]"),
-    ("swap", "NUMBER", "What an atomic swaps in, or adds. [0]"),
-    ("compare", "NUMBER", "What it compares with. [0]"),
+    ("swap", "NUMBER", "Value that an atomic swaps in or adds. [0]"),
+    ("compare", "NUMBER", "Value that an atomic compares with. [0]"),
     ("qkey", "KEY", "Q_Key of datagrams. [0x11111111]"),
-    ("syndrome", "BYTE", "Of acknowledgements: 0x60 is a NAK. [0x1f]"),
-    ("msn", "MSN", "Of the first acknowledgement. [1]"),
+    ("syndrome", "BYTE", "Syndrome of acknowledgements: 0x60 is a NAK. [0x1f]"),
+    ("msn", "MSN", "MSN of the first acknowledgement. [1]"),
     ("payload", "BYTES", "Hexadecimal digits, counter or random. [00 01 02 ... ff]"),
-    ("dscp", "DSCP", "0 to 63. [0]"),
-    ("ecn", "ECN", "0 not capable, 1 or 2 capable, 3 CE. [2]"),
+    ("dscp", "DSCP", "DSCP, 0 to 63. [0]"),
+    ("ecn", "ECN", "ECN bits: 0 not capable, 1 or 2 capable, 3 CE. [2]"),
     ("ttl", "TTL", "TTL or hop limit. [64]"),
     ("ce", "CHANCE", "Mark packets CE with this probability: 0.01 or 1%."),
-    ("ce_every", "N", "Of every N packets to a queue pair ..."),
-    ("ce_run", "N", "... mark the last so many. [1]"),
+    ("ce_every", "N", "Mark the last packets of every N to a queue pair CE."),
+    ("ce_run", "N", "With --ce-every: how many to mark. [1]"),
     ("src_port", "PORT", "UDP source port, or flow, qpn, random. [flow]"),
-    ("src_qpn", "QPN", "The sender's queue pair, further ones count up. [as --qpn]"),
-    ("vlan", "VID", "802.1Q tag."),
-    ("pcp", "PCP", "Its priority. [0]"),
-    ("src_mac", "MAC", "With --dev its own, otherwise made of --src."),
-    ("dst_mac", "MAC", "With --dev that of the way to --dst, otherwise made of it."),
+    ("src_qpn", "QPN", "First source QP number; further ones count up. [as --qpn]"),
+    ("vlan", "VID", "VLAN ID of an 802.1Q tag."),
+    ("pcp", "PCP", "Priority in the 802.1Q tag. [0]"),
+    ("src_mac", "MAC", "Source MAC address. [of --dev, otherwise derived from --src]"),
+    (
+        "dst_mac",
+        "MAC",
+        "Destination MAC address. [with --dev resolved, otherwise derived from --dst]",
+    ),
     ("link", "LINK", f"{' or '.join(Link)}. [rocev2]"),
     ("pkey", "PKEY", "P_Key. [0xffff]"),
-    ("fields", "NAME=N,...", "Header fields that get these values, right or wrong."),
-    ("icrc", "HOW", "right, stale: of the packet before --fields, wrong: inverted. [right]"),
-    ("fields_every", "N", "Both for every Nth packet to a queue pair only. [1]"),
+    ("fields", "NAME=N,...", "Override header fields with these values."),
+    ("icrc", "HOW", "ICRC: right; stale: of the packet before --fields; wrong: inverted. [right]"),
+    (
+        "fields_every",
+        "N",
+        "Apply --fields and --icrc to every Nth packet to a queue pair only. [1]",
+    ),
 )
 """Options of a stream: key, metavar, help."""
 
 _ORDER: tuple[tuple[str, str, str], ...] = (
-    ("count", "N", "Packets in all."),
-    ("time", "TIME", "For so long: 10s."),
-    ("rate", "RATE", "200kpps, 5Gbps or max. [max]"),
-    ("burst", "N", "At that rate, but so many packets at a time."),
-    ("on", "TIME", "At that rate for so long ..."),
-    ("off", "TIME", "... then none for so long, and again."),
-    ("ramp_to", "RATE", "From --rate evenly to this one ..."),
-    ("ramp_time", "TIME", "... within so long."),
-    ("turn", "BY", "Queue pairs take turns by message or packet. [message]"),
-    ("seed", "N", "Of everything random. [0]"),
+    ("count", "N", "Stop after N packets."),
+    ("time", "TIME", "Stop after this time, such as 10s."),
+    ("rate", "RATE", "Rate, such as 200kpps, 5Gbps or max. [max]"),
+    ("burst", "N", "Send N packets at once, on average at --rate."),
+    ("on", "TIME", "Send at --rate for this time, then pause for --off, repeatedly."),
+    ("off", "TIME", "Pause of --on."),
+    ("ramp_to", "RATE", "Change the rate linearly from --rate to this one."),
+    ("ramp_time", "TIME", "Duration of --ramp-to."),
+    ("turn", "BY", "Queue pairs take turns by message or by packet. [message]"),
+    ("seed", "N", "Seed of all random values. [0]"),
 )
 
 _PLAN = click.option(
-    "--plan", metavar="FILE", help="Faults on the way: [[faults]] as in scenarios."
+    "--plan", metavar="FILE", help="Faults on the destination: [[faults]] as in scenarios."
 )
 
 
 def _options(table: tuple[tuple[str, str, str], ...]) -> Callable[[Decorated], Decorated]:
-    """Options whose values are read as those of a stream file."""
+    """Add options whose values are parsed as those of a stream file."""
 
     def decorate(function: Decorated) -> Decorated:
         for key, metavar, text in reversed(table):
@@ -110,30 +135,32 @@ def _options(table: tuple[tuple[str, str, str], ...]) -> Callable[[Decorated], D
 
 
 @click.group("inject", invoke_without_command=True)
-@click.option("--stream", "file", metavar="FILE", help="Streams as TOML: see docs/inject.md.")
+@click.option(
+    "--stream", "file", metavar="FILE", help="Read streams from TOML: see docs/inject.md."
+)
 @_options(_STREAM)
-@click.option("--solicited", is_flag=True, help="Solicited events.")
-@click.option("--count-ip-id", is_flag=True, help="IPv4 identifications count up. [0]")
+@click.option("--solicited", is_flag=True, help="Set the solicited event bit.")
+@click.option("--count-ip-id", is_flag=True, help="Count IPv4 identifications up. [0]")
 @_options(_ORDER)
 @_PLAN
-@loop_options
-@way_options
+@closed_loop_options
+@destination_options
 @click.pass_context
 def command(
     context: click.Context,
     /,
-    way: Way,
-    loop: Callable[[Injection], Loop] | None,
+    destination: Destination,
+    loop: Callable[[Injection], ClosedLoop] | None,
     file: str | None,
     solicited: bool,
     count_ip_id: bool,
     plan: str | None,
     **options: str | None,
 ) -> None:
-    """Send RDMA test traffic: right PSNs, right ICRCs, or wrong ones on purpose.
+    """Send RDMA test traffic, with correct PSNs and ICRCs or with chosen errors.
 
-    Either --count or --time is a must. Exit status 1 when sending failed or the rate was not
-    held, 2 for what cannot be sent.
+    --count or --time is required. Exit status: 0 done, 1 sending failed or the rate was not
+    reached, 2 wrong usage, 128 and the number of a signal.
 
     \b
     ibwire inject --dev veth-a --dst 10.0.0.2 --qpn 0x11 --size 64KiB --count 200000
@@ -142,23 +169,29 @@ def command(
     """
     if context.invoked_subcommand is not None:
         given = [name for name, each in options.items() if each is not None]
-        if given or file or plan or loop or way != Way(None, None, False, False, "mmsg", False):
-            raise click.UsageError(f"options belong behind {context.invoked_subcommand}")
+        if (
+            given
+            or file
+            or plan
+            or loop
+            or destination != Destination(None, None, False, False, "mmsg", False)
+        ):
+            raise click.UsageError(f"write options after {context.invoked_subcommand}")
         return
-    way.check()
-    if loop is not None and way.output:
-        raise click.UsageError("nobody answers a capture: --listen and the like are for --dev")
+    destination.check()
+    if loop is not None and destination.output:
+        raise click.UsageError("--listen, --window, --on-nak and --on-cnp require --dev")
     if loop is not None and plan is not None:
-        reason = "--plan changes what is answered: for --listen and the like use ibwire tap"
-        raise click.UsageError(reason)
+        reason = "--plan cannot be combined with --listen, --window, --on-nak or --on-cnp"
+        raise click.UsageError(f"{reason}: use ibwire tap for the faults")
     flags = (("solicited", solicited), ("count_ip_id", count_ip_id))
-    with errors_told():
+    with reported_errors():
         values: dict[str, Any] = {
             key: parse_value(key, text) for key, text in options.items() if text is not None
         }
         values |= {key: True for key, given in flags if given}
-        injection = _injection(file, values, way)
-        order = Order(
+        injection = _injection(file, values, destination)
+        job = InjectionJob(
             source=injection,
             text=_described(injection),
             count=injection.count,
@@ -168,23 +201,30 @@ def command(
         )
         faults = _faults(plan, None, injection.seed)
         if faults is not None:
-            order = with_faults(order, faults)
-    deliver(order, way)
+            job = with_faults(job, faults)
+    deliver(job, destination)
 
 
 @command.command("pfc")
-@click.option("--prio", metavar="N,...", help="Priorities 0 to 7 that are paused.")
+@click.option("--prio", metavar="N,...", help="Pause these priorities, 0 to 7.")
 @click.option("--global", "whole", is_flag=True, help="Pause the whole port instead (802.3x).")
-@click.option("--quanta", type=click.IntRange(1, 65535), default=65535, help="[65535, the most]")
-@click.option("--refresh", metavar="TIME", help="The pause is said again after so long. [100us]")
-@click.option("--on", metavar="TIME", help="Pause for so long ...")
-@click.option("--off", metavar="TIME", help="... then not for so long, and again.")
-@click.option("--storms", metavar="FILE", help="A schedule as TOML: see docs/inject.md.")
-@click.option("--time", metavar="TIME", help="How long it lasts; a must.")
-@click.option("--src-mac", metavar="MAC", help="With --dev its own. [02:00:00:00:00:01]")
-@way_options
+@click.option(
+    "--quanta",
+    type=click.IntRange(1, 65535),
+    default=65535,
+    help="Length of a pause, in times of 512 bits. [65535]",
+)
+@click.option("--refresh", metavar="TIME", help="Repeat the pause after this time. [100us]")
+@click.option("--on", metavar="TIME", help="Pause for this time, then not for --off, repeatedly.")
+@click.option("--off", metavar="TIME", help="Time without a pause.")
+@click.option("--storms", metavar="FILE", help="Read a schedule from TOML: see docs/inject.md.")
+@click.option("--time", metavar="TIME", help="Total duration; required.")
+@click.option(
+    "--src-mac", metavar="MAC", help="Source MAC address. [of --dev, otherwise 02:00:00:00:00:01]"
+)
+@destination_options
 def pfc(
-    way: Way,
+    destination: Destination,
     prio: str | None,
     whole: bool,
     quanta: int,
@@ -193,62 +233,66 @@ def pfc(
     src_mac: str | None,
     **times: str | None,
 ) -> None:
-    """Send PFC or pause frames, and a resume at the end, however it comes.
+    """Send PFC or pause frames, and always a resume at the end.
 
-    A pause of 65535 quanta lasts 3.36 ms at 10 Gb/s, 335 us at 100 Gb/s. A veth has no
-    pauses, and an adapter may keep such frames for itself: look at the peer's counters.
+    A pause of 65535 quanta lasts 3.36 ms at 10 Gb/s, 335 us at 100 Gb/s. A veth ignores
+    pause frames, and an adapter may not pass them on: read the peer's counters.
 
     \b
     ibwire inject pfc --dev eth1 --prio 3,4 --time 2s
     ibwire inject pfc --dev eth1 --global --on 10ms --off 90ms --time 60s
     """
-    way.check()
-    with errors_told():
+    destination.check()
+    with reported_errors():
         if storms is not None:
             found, length = read_storms(read_content(Path(storms)), storms)
         else:
             if whole is (prio is not None):
-                raise click.UsageError("--prio N,... or --global: either, not both")
+                raise click.UsageError("one of --prio N,... and --global is required")
             priorities = tuple(parse_value("pcp", each) for each in prio.split(",")) if prio else ()
             spans = {key: parse_duration(text) for key, text in times.items() if text is not None}
             found, length = [Storm(priorities=priorities, quanta=quanta, **spans)], None
         if time is not None:
             length = parse_value("time", time)
         if length is None:
-            raise EncodeError("time", None, "a time, which is a must")
+            raise MissingValueError("time")
         mac = _DEFAULT_MAC if src_mac is None else parse_value("src_mac", src_mac)
-        if way.dev is not None and src_mac is None:
-            mac = interface(way.dev).mac
-        source = pausing(found, length, mac)
+        if destination.dev is not None and src_mac is None:
+            mac = interface(destination.dev).mac
+        source = pause_frames(found, length, mac)
         text = f"{source.count} frames for {length / S:g} s, the last of them a resume"
-        order = Order(source=source, text=[text], count=source.count, times=source.times)
-    deliver(order, way)
+        job = InjectionJob(source=source, text=[text], count=source.count, times=source.times)
+    deliver(job, destination)
 
 
 @command.command("replay")
 @click.argument("capture")
-@click.option("--where", metavar="EXPR", help="Only packets for which this holds.")
-@click.option("--address", "addresses", metavar="OLD=NEW", multiple=True, help="Of IP, or a GID.")
-@click.option("--mac", "macs", metavar="OLD=NEW", multiple=True, help="MAC addresses.")
-@click.option("--keep-macs", is_flag=True, help="With --dev too; else its own, and who is there.")
-@click.option("--qpn", "qpns", metavar="OLD=NEW", multiple=True, help="Queue pairs.")
-@click.option("--rkey", "rkeys", metavar="OLD=NEW", multiple=True, help="R_Keys.")
+@click.option("--where", metavar="EXPR", help="Only packets for which this filter holds.")
+@click.option(
+    "--address", "addresses", metavar="OLD=NEW", multiple=True, help="Replace an IP address or GID."
+)
+@click.option("--mac", "macs", metavar="OLD=NEW", multiple=True, help="Replace a MAC address.")
+@click.option("--keep-macs", is_flag=True, help="With --dev: keep the recorded MAC addresses.")
+@click.option("--qpn", "qpns", metavar="OLD=NEW", multiple=True, help="Replace a QP number.")
+@click.option("--rkey", "rkeys", metavar="OLD=NEW", multiple=True, help="Replace an R_Key.")
 @click.option(
     "--psn-start",
     "psns",
     metavar="[QPN=]PSN",
     multiple=True,
-    help="Of the first request to every recorded queue pair, or to this one.",
+    help="PSN of the first request to every recorded queue pair, or to QPN.",
 )
-@click.option("--repair", is_flag=True, help="Make ICRCs and lengths of all packets right.")
-@click.option("--rate", metavar="RATE", help="200kpps, 5Gbps or max; as recorded without.")
-@click.option("--scale", type=float, default=1.0, help="2: half as fast as recorded.")
+@click.option("--repair", is_flag=True, help="Recompute ICRCs and lengths of all packets.")
+@click.option("--rate", metavar="RATE", help="Rate, such as 200kpps, 5Gbps or max. [as recorded]")
+@click.option(
+    "--scale", type=float, default=1.0, help="Multiply the recorded times: 2 is half as fast."
+)
 @click.option("--ce", metavar="CHANCE", help="Mark packets CE with this probability.")
 @_PLAN
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of everything random.")
-@way_options
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all random values.")
+@destination_options
 def replay(
-    way: Way,
+    destination: Destination,
     capture: str,
     where: str | None,
     keep_macs: bool,
@@ -260,21 +304,21 @@ def replay(
     seed: int,
     **maps: tuple[str, ...],
 ) -> None:
-    """Send the RDMA packets of CAPTURE again, as others would have sent them.
+    """Send the RDMA packets of CAPTURE, with replaced addresses, QP numbers, PSNs and keys.
 
-    What changes is made right again: lengths, checksums, ICRC. Packets that nothing
-    changes in leave byte for byte as they were captured.
+    Lengths, checksums and the ICRC of changed packets are recomputed. Unchanged packets are
+    sent byte for byte as they were captured.
 
     \b
     ibwire inject replay in.pcap --dev veth-a --where 'ip.src == 10.1.1.7' \\
         --address 10.1.1.7=10.0.0.1 --address 10.1.1.8=10.0.0.2 \\
         --qpn 0x11=0x2a --psn-start 100 --rkey 0x1234=0x99
     """
-    way.check()
-    with errors_told():
+    destination.check()
+    with reported_errors():
         if not 0 <= scale <= _MOST_SCALE:
             raise EncodeError("scale", scale, f"a number from 0 to {_MOST_SCALE:g}")
-        rebinding = _rebinding(way, keep_macs, repair, maps)
+        rebinding = _rebinding(destination, keep_macs, repair, maps)
         faults = _faults(plan, ce, seed)
         try:
             condition = None if where is None else parse(where, type_of, FIELDS)
@@ -286,9 +330,9 @@ def replay(
         times = [round(each * scale) for each in source.times] if rate is None else None
         text = [f"{found.taken} packets of {capture}"]
         if source.count != found.taken:
-            text.append(f"{source.count} of them leave, as the plan has it")
+            text.append(f"{source.count} packets after the faults of the plan")
         for count, what in (
-            (found.unselected, "not chosen"),
+            (found.unselected, "not selected"),
             (found.cut, "cut short by the capture, left out"),
             (found.others, "no RDMA packets over Ethernet or IP, left out"),
         ):
@@ -296,21 +340,21 @@ def replay(
                 text.append(f"{count} {what}")
         if not source.count:
             raise CaptureError(capture, None, "; ".join(text))
-        order = Order(source=source, text=text, count=source.count, pace=pace, times=times)
-    deliver(order, way)
+        job = InjectionJob(source=source, text=text, count=source.count, pace=pace, times=times)
+    deliver(job, destination)
 
 
 def _rebinding(
-    way: Way, keep_macs: bool, repair: bool, maps: dict[str, tuple[str, ...]]
+    destination: Destination, keep_macs: bool, repair: bool, maps: dict[str, tuple[str, ...]]
 ) -> Rebinding:
     gid, number, mac = _gid, functools.partial(parse_value, "va"), _mac
     starts = dict(each.rpartition("=")[::2] for each in maps["psns"])
     src_mac: bytes | None = None
     towards: Callable[[int], bytes] | None = None
-    if way.dev is not None and not keep_macs:
-        src_mac = interface(way.dev).mac
-        if not way.dry_run:
-            towards = functools.cache(functools.partial(_towards, way.dev))
+    if destination.dev is not None and not keep_macs:
+        src_mac = interface(destination.dev).mac
+        if not destination.dry_run:
+            towards = functools.cache(functools.partial(_towards, destination.dev))
     return Rebinding(
         addresses=_pairs("address", maps["addresses"], gid),
         macs=_pairs("mac", maps["macs"], mac),
@@ -354,7 +398,7 @@ def _mac(text: str) -> bytes:
 
 
 def _faults(plan: str | None, ce: str | None, seed: int) -> Pipe | None:
-    """What happens to packets on the way: the rules of a file, then marks."""
+    """What happens to packets on the destination: the rules of a file, then marks."""
     stages: list[Stage] = []
     if plan is not None:
         top = Document(read_content(Path(plan)), plan).top
@@ -370,9 +414,9 @@ def _faults(plan: str | None, ce: str | None, seed: int) -> Pipe | None:
     return Pipe(*stages) if stages else None
 
 
-def _injection(file: str | None, values: dict[str, Any], way: Way) -> Injection:
+def _injection(file: str | None, values: dict[str, Any], destination: Destination) -> Injection:
     def complete(of_stream: dict[str, Any]) -> dict[str, Any]:
-        return _completed(of_stream, way)
+        return _completed(of_stream, destination)
 
     if file is not None:
         return read_injection(read_content(Path(file)), file, values, complete)
@@ -380,29 +424,30 @@ def _injection(file: str | None, values: dict[str, Any], way: Way) -> Injection:
     return make_injection((make_stream(complete(values)),), of_order)
 
 
-def _completed(values: dict[str, Any], way: Way) -> dict[str, Any]:
-    """The values of a stream, with the addresses that an interface knows."""
+def _completed(values: dict[str, Any], destination: Destination) -> dict[str, Any]:
+    """The values of a stream, with the addresses of the interface."""
     if "dst" not in values:
-        raise EncodeError("dst", None, "an IP address, which is a must")
-    if way.dev is None:
+        raise MissingValueError("dst")
+    if destination.dev is None:
         return values
-    found = interface(way.dev)
+    found = interface(destination.dev)
     added: dict[str, Any] = {"src_mac": found.mac}
     if "src" not in values:
         is_v6 = ":" in values["dst"]
         own = [each for each in found.addresses if (":" in each) is is_v6]
         if not own:
             kind = "IPv6" if is_v6 else "IPv4"
-            raise EncodeError("src", None, f"enough: {way.dev} has no {kind} address")
+            reason = f"is required: {destination.dev} has no {kind} address"
+            raise MissingValueError("src", reason)
         added["src"] = own[0]
-    # Asking for an address sends packets, and a dry run sends none.
-    if "dst_mac" not in values and not way.dry_run:
-        added["dst_mac"] = mac_towards(way.dev, values["dst"])
+    # Resolving an address sends packets, and a dry run sends none.
+    if "dst_mac" not in values and not destination.dry_run:
+        added["dst_mac"] = mac_towards(destination.dev, values["dst"])
     return added | values
 
 
 def _described(injection: Injection) -> list[str]:
-    """What would be sent, a line a stream, and how fast."""
+    """A line for each stream, and one for limits and rate."""
     lines = [_of_stream(each) for each in injection.streams]
     if len(lines) > 1:
         total = sum(each.weight for each in injection.streams)

@@ -1,7 +1,6 @@
-"""What all forms of `ibwire inject` share: where packets go, how fast, until when, and the report.
+"""The common part of all forms of `ibwire inject`: destination, pace, limits and the report.
 
-The same packets go to an interface, to a capture, or nowhere, with a look at the first
-and the last of them.
+The same packets are sent on an interface, written to a capture, or shown with `--dry-run`.
 """
 
 from __future__ import annotations
@@ -22,15 +21,14 @@ from ibwire.base.node import Pipe
 from ibwire.base.units import NS, S, Time
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
-from ibwire.cli.closed_loop import Loop, spread
+from ibwire.cli.closed_loop import ClosedLoop, spread
 from ibwire.cli.preview import preview
 from ibwire.traffic.blocks import Source, Template
-from ibwire.traffic.impaired import faulted
-from ibwire.traffic.kernel_sender import LiveFrames
-from ibwire.traffic.pace import Pace, Phase, Unit
-from ibwire.traffic.pacing import Pacer, Pacing, Recorded
+from ibwire.traffic.impaired import impaired_frames
+from ibwire.traffic.kernel_sender import KernelSender
+from ibwire.traffic.pace import Pace, Pacer, Pacing, Phase, RecordedTimes, Unit
 from ibwire.traffic.sender import Sender
-from ibwire.traffic.transmission import Ended, Feed, Outlet, Report, transmit
+from ibwire.traffic.transmission import EndReason, Outlet, SendReport, SourceOutlet, transmit
 from ibwire_layers.outer import LinkType
 
 FAILED = 1
@@ -40,28 +38,28 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Where packets go, as the options say."""
+class Destination:
+    """Where packets go, from the options."""
 
     dev: str | None
     output: str | None
     dry_run: bool
     as_json: bool
     tx: str
-    certain: bool
+    allow_default_route: bool
 
     def check(self) -> None:
-        """Whether they say one thing."""
+        """Raise `UsageError` for options that contradict each other."""
         if self.dev and self.output:
-            raise click.UsageError("--dev sends and -o writes: either, not both")
+            raise click.UsageError("--dev and -o exclude each other: --dev sends, -o writes a file")
         if self.dry_run and self.as_json:
-            raise click.UsageError("--dry-run is for people: it has no --json")
+            raise click.UsageError("--dry-run prints text only: it cannot be combined with --json")
         if not self.dev and not self.output and not self.dry_run:
-            raise click.UsageError("where to? --dev IFACE, -o FILE or --dry-run")
+            raise click.UsageError("--dev IFACE, -o FILE or --dry-run is required")
 
 
-def way_options(function: Decorated) -> Decorated:
-    """The options of every form, which become one argument, `way`."""
+def destination_options(function: Decorated) -> Decorated:
+    """Add the options of every form as one argument, `destination`."""
 
     @functools.wraps(function)
     def command(
@@ -71,82 +69,86 @@ def way_options(function: Decorated) -> Decorated:
         dry_run: bool,
         as_json: bool,
         tx: str,
-        certain: bool,
+        allow_default_route: bool,
         **rest: Any,
     ) -> object:
-        return function(*args, way=Way(dev, output, dry_run, as_json, tx, certain), **rest)
+        return function(
+            *args,
+            destination=Destination(dev, output, dry_run, as_json, tx, allow_default_route),
+            **rest,
+        )
 
-    for option in reversed(_WAY):
+    for option in reversed(_OPTIONS):
         command = option(command)
     return command  # type: ignore[return-value]
 
 
 class Packets(Source, Protocol):
-    """A source that may also be a cycle."""
+    """A source that may be a cycle."""
 
     def templates(self) -> list[Template] | None:
-        """The cycle, if it is one."""
+        """The packets of the cycle; `None` if it is no cycle."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be done."""
+class InjectionJob:
+    """The packets to send, and how."""
 
     source: Packets
     text: Sequence[str]
-    """The packets, in words."""
+    """Description of the packets in words."""
     count: int | None = None
     time: Time | None = None
     pace: Pace | None = None
     """`None`: as fast as possible, unless there are times."""
     times: Sequence[int] | None = None
-    """Nanoseconds at which each packet leaves, for those that have times of their own."""
-    loop: Loop | None = None
-    """For packets whose answers count."""
+    """Nanoseconds at which each packet leaves; `None`: the pace decides."""
+    loop: ClosedLoop | None = None
+    """Counts responses and reacts to them; `None`: responses are ignored."""
 
     @property
     def ends(self) -> bool:
-        """Whether it ends by itself, without a sender that looks at a clock."""
+        """Whether the number of packets is limited without a clock."""
         return any(each is not None for each in (self.count, self.pace, self.times))
 
     def pacing(self) -> Pacing | None:
-        """Says when each packet is due; of use once."""
+        """ResponseKind when each packet is due; of use once."""
         if self.times is not None:
-            return Recorded(np.asarray(self.times, np.int64))
+            return RecordedTimes(np.asarray(self.times, np.int64))
         return Pacer(self.pace) if self.pace is not None else None
 
 
-def with_faults(order: Order, faults: Pipe) -> Order:
-    """The same packets with faults on the way, which are made now; raises `EncodeError`."""
-    if not order.ends:
-        expected = "enough to tell how many packets a plan is for: give --count too"
+def with_faults(job: InjectionJob, faults: Pipe) -> InjectionJob:
+    """The same packets with faults applied, which builds them now; raises `EncodeError`."""
+    if not job.ends:
+        expected = "limited, as --plan requires: give --count too"
         raise EncodeError("rate", "max", expected)
-    source = faulted(((each.time_ns, each.data) for each in records(order)), faults)
+    source = impaired_frames(((each.time_ns, each.data) for each in records(job)), faults)
     return replace(
-        order,
+        job,
         source=source,
-        text=[*order.text, f"{source.count} packets leave, as the plan has it"],
+        text=[*job.text, f"{source.count} packets after the faults of the plan"],
         count=source.count,
         pace=None,
-        times=None if order.pace is None else source.times,
+        times=None if job.pace is None else source.times,
     )
 
 
-def deliver(order: Order, way: Way) -> None:
-    """Do it, and end the command: errors become a sentence and an exit status."""
-    with errors_told():
-        if way.dry_run:
-            _show(order, way)
-        elif way.output:
-            _write(order, way.output, way.as_json)
+def deliver(job: InjectionJob, destination: Destination) -> None:
+    """Send, write or show the packets, and end the command with its exit status."""
+    with reported_errors():
+        if destination.dry_run:
+            _show(job, destination)
+        elif destination.output:
+            _write(job, destination.output, destination.as_json)
         else:
-            _send(order, way)
+            _send(job, destination)
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
-    """What was wrong becomes a sentence and an exit status."""
+def reported_errors() -> Iterator[None]:
+    """Errors become a message and an exit status."""
     try:
         yield
     except EncodeError as error:
@@ -167,38 +169,44 @@ def _end(status: int, text: str) -> NoReturn:
     sys.exit(status)
 
 
-def records(order: Order) -> Iterator[Record]:
-    """The packets with their times, from 0 on; without any as on a wire of 100 Gb/s."""
-    pacing = order.pacing() or Pacer(_WIRE)
+def records(job: InjectionJob) -> Iterator[Record]:
+    """The packets with times from 0 on; without a pace, the times of a 100 Gb/s link."""
+    pacing = job.pacing() or Pacer(_WIRE)
     number = 0
-    for frames, lengths in order.source.blocks(_BLOCK):
+    for frames, lengths in job.source.blocks(_BLOCK):
         times = pacing.due(lengths).tolist()
         for frame, length, time_ns in zip(frames, lengths.tolist(), times, strict=True):
-            if order.time is not None and time_ns * NS >= order.time:
+            if job.time is not None and time_ns * NS >= job.time:
                 return
             number += 1
             yield Record(number, time_ns, frame[:length].tobytes(), length, LinkType.ETHERNET)
 
 
-def _show(order: Order, way: Way) -> None:
-    """Say what would be done."""
-    where = f"send on {way.dev}" if way.dev else f"write {way.output}" if way.output else "make"
+def _show(job: InjectionJob, destination: Destination) -> None:
+    """Print what would be done."""
+    where = (
+        f"send on {destination.dev}"
+        if destination.dev
+        else f"write {destination.output}"
+        if destination.output
+        else "make"
+    )
     click.echo(f"would {where}:")
-    for line in order.text:
+    for line in job.text:
         click.echo(f"  {line}")
-    for line in preview(records(order), order.count, ends=order.ends):
+    for line in preview(records(job), job.count, ends=job.ends):
         click.echo(line)
 
 
-def _write(order: Order, path: str, as_json: bool) -> None:
+def _write(job: InjectionJob, path: str, as_json: bool) -> None:
     """Write the packets to a capture."""
-    if not order.ends:
-        raise EncodeError("rate", "max", "enough to tell when a capture ends: give --count too")
+    if not job.ends:
+        raise EncodeError("rate", "max", "limited, as a capture requires: give --count too")
     size = 0
 
     def counted() -> Iterator[Record]:
         nonlocal size
-        for record in records(order):
+        for record in records(job):
             size += record.wire_len
             yield record
 
@@ -209,22 +217,22 @@ def _write(order: Order, path: str, as_json: bool) -> None:
         click.echo(f"{path}: {count} packets, {size} bytes")
 
 
-def _send(order: Order, way: Way) -> None:
+def _send(job: InjectionJob, destination: Destination) -> None:
     """Send the packets on an interface."""
-    assert way.dev is not None
-    for line in order.text:
+    assert destination.dev is not None
+    for line in job.text:
         click.echo(line, err=True)
-    loop = order.loop
-    report = _sent(order, way)
+    loop = job.loop
+    report = _sent(job, destination)
     if loop is not None:
         loop.count(report)
-    if way.as_json:
-        told = _as_object(report)
+    if destination.as_json:
+        result = _as_object(report)
         if loop is not None:
-            told["answers"] = loop.as_object()
-        click.echo(json.dumps(told))
+            result["responses"] = loop.as_object()
+        click.echo(json.dumps(result))
     else:
-        click.echo(_as_text(report, order))
+        click.echo(_as_text(report, job))
         for line in () if loop is None else loop.lines():
             click.echo(line)
     if report.error is not None:
@@ -234,53 +242,58 @@ def _send(order: Order, way: Way) -> None:
     if loop is not None and loop.error is not None:
         _end(FAILED, str(loop.error))
     if report.lost:
-        _end(FAILED, f"the device has not sent {report.lost} of {report.accepted} packets")
-    if not report.held:
-        asked, rate = report.asked_rate, report.rate
-        _end(FAILED, f"the rate was not held: {_pps(asked)} asked, {_pps(rate)} achieved")
+        _end(FAILED, f"the device did not send {report.lost} of {report.accepted} packets")
+    if not report.rate_kept:
+        requested, rate = _pps(report.requested_rate), _pps(report.rate)
+        _end(FAILED, f"the rate was not reached: {requested} requested, {rate} achieved")
 
 
-def _sent(order: Order, way: Way) -> Report:
-    assert way.dev is not None
-    loop = order.loop
-    if loop is not None and loop.polite is not None:
-        if way.tx == "live":
-            raise LinkError(way.dev, "--tx live waits for nobody: it is not for a window or CNPs")
-        return loop.converse(way.dev, certain=way.certain)
+def _sent(job: InjectionJob, destination: Destination) -> SendReport:
+    assert destination.dev is not None
+    loop = job.loop
+    if loop is not None and loop.sender is not None:
+        if destination.tx == "live":
+            reason = "--tx live cannot react to responses: no --window, --on-nak or --on-cnp"
+            raise LinkError(destination.dev, reason)
+        return loop.run(destination.dev, allow_default_route=destination.allow_default_route)
     with ExitStack() as stack:
         outlet: Outlet
-        if way.tx == "live":
-            outlet = stack.enter_context(_live(order, way))
+        if destination.tx == "live":
+            outlet = stack.enter_context(_live(job, destination))
         else:
-            sender = stack.enter_context(Sender(way.dev, certain=way.certain))
-            outlet = Feed(sender, order.source)
+            sender = stack.enter_context(
+                Sender(destination.dev, allow_default_route=destination.allow_default_route)
+            )
+            outlet = SourceOutlet(sender, job.source)
         if loop is not None:
-            outlet = listening = stack.enter_context(loop.listening(outlet))
+            outlet = receiving = stack.enter_context(loop.receiving(outlet))
         report = transmit(
             outlet,
-            order.pacing(),
-            count=order.count,
-            seconds=None if order.time is None else order.time / S,
-            final=order.source.final,
-            certain=way.certain,
+            job.pacing(),
+            count=job.count,
+            seconds=None if job.time is None else job.time / S,
+            final=job.source.final,
+            allow_default_route=destination.allow_default_route,
         )
         if loop is not None:
-            listening.linger()
-            for note in listening.notes():
+            receiving.linger()
+            for note in receiving.notes():
                 click.echo(note, err=True)
     return report
 
 
-def _live(order: Order, way: Way) -> LiveFrames:
-    assert way.dev is not None
-    templates = order.source.templates()
+def _live(job: InjectionJob, destination: Destination) -> KernelSender:
+    assert destination.dev is not None
+    templates = job.source.templates()
     if templates is None:
-        reason = "--tx live sends cycles in which only the PSN changes, and this is none"
-        raise LinkError(way.dev, reason)
-    return LiveFrames(way.dev, templates, certain=way.certain)
+        reason = "--tx live is only for packets in which nothing but the PSN changes"
+        raise LinkError(destination.dev, reason)
+    return KernelSender(
+        destination.dev, templates, allow_default_route=destination.allow_default_route
+    )
 
 
-def _as_text(report: Report, order: Order) -> str:
+def _as_text(report: SendReport, job: InjectionJob) -> str:
     device = report.device
     lost = f", {report.lost} missing" if report.lost else ""
     dropped = f", {device.dropped} dropped" if device and device.dropped else ""
@@ -288,22 +301,22 @@ def _as_text(report: Report, order: Order) -> str:
     lines = [
         f"sent      {report.offered} packets, accepted by the kernel {report.accepted}, "
         f"{report.bytes} bytes in {report.seconds:.6g} s",
-        f"rate      {_pps(report.rate)} achieved, {_asked(report, order)}",
+        f"rate      {_pps(report.rate)} achieved, {_asked(report, job)}",
         f"device    {counted}",
     ]
     if report.final:
-        lines.append(f"final     {report.final} frames, as the end came early")
+        lines.append(f"final     {report.final} frames, because the run ended early")
     if len(report.gaps):
         lines.append(f"gaps      {spread(report.gaps)}")
     if len(report.gap_errors):
-        lines.append(f"errors    {spread(report.gap_errors)} of these gaps")
+        lines.append(f"errors    {spread(report.gap_errors)} (difference of gaps from the pace)")
     lines += (f"waited    {count} times: {why}" for why, count in report.waits.items())
-    if report.ended is not Ended.COUNT:
+    if report.ended is not EndReason.COUNT:
         lines.append(f"ended     {_WHY[report.ended]}")
     return "\n".join(lines)
 
 
-def _as_object(report: Report) -> dict[str, object]:
+def _as_object(report: SendReport) -> dict[str, object]:
     device = report.device
     return {
         "ended": report.ended.value,
@@ -317,18 +330,20 @@ def _as_object(report: Report) -> dict[str, object]:
         "lost": report.lost,
         "seconds": report.seconds,
         "rate_pps": report.rate,
-        "asked_pps": report.asked_rate,
-        "held": report.held,
+        "requested_pps": report.requested_rate,
+        "rate_kept": report.rate_kept,
         "waits": dict(report.waits),
         "gaps_ns": report.gaps.to_json(),
         "gap_errors_ns": report.gap_errors.to_json(),
     }
 
 
-def _asked(report: Report, order: Order) -> str:
-    if order.pace is None:
-        return "as fast as possible" if report.asked_rate is None else _pps(report.asked_rate)
-    return f"asked {order.pace.text}"
+def _asked(report: SendReport, job: InjectionJob) -> str:
+    if job.pace is None:
+        return (
+            "as fast as possible" if report.requested_rate is None else _pps(report.requested_rate)
+        )
+    return f"requested {job.pace.text}"
 
 
 def _pps(rate: float | None) -> str:
@@ -336,32 +351,34 @@ def _pps(rate: float | None) -> str:
 
 
 _WHY = {
-    Ended.TIME: "the time was over",
-    Ended.SIGNAL: "by a signal",
-    Ended.ERROR: "by an error",
+    EndReason.TIME: "by the time limit",
+    EndReason.SIGNAL: "by a signal",
+    EndReason.ERROR: "by an error",
 }
 
 _BLOCK = 4096
 _WIRE = Pace((Phase(S, 100e9),), Unit.BITS)
 
-_WAY = (
+_OPTIONS = (
     click.option("--dev", metavar="IFACE", help="Send on this interface."),
-    click.option("-o", "--output", metavar="FILE", help="Write to a .pcap or .pcapng instead."),
     click.option(
-        "--dry-run", is_flag=True, help="Show the first and last packets, dissected; send none."
+        "-o", "--output", metavar="FILE", help="Write to a .pcap or .pcapng instead of sending."
     ),
-    click.option("--json", "as_json", is_flag=True, help="What came of it as one object."),
+    click.option(
+        "--dry-run", is_flag=True, help="Only show the first and last packets, dissected."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object."),
     click.option(
         "--tx",
         type=click.Choice(["mmsg", "live"]),
         default="mmsg",
         show_default=True,
-        help="How packets leave: by sendmmsg, or made by a BPF program in the kernel.",
+        help="How packets are sent: with sendmmsg, or built by a BPF program in the kernel.",
     ),
     click.option(
         "--default-route-too",
-        "certain",
+        "allow_default_route",
         is_flag=True,
-        help="Send even where this machine's default route lies.",
+        help="Allow the interface of this machine's default route.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What every command on a real link has in common: its options, its errors, its end."""
+"""The common part of commands on a real link: options, errors and exit status."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ from ibwire.rc.profile import PROFILES
 VIAS = ("afpacket", "pcap", "udp")
 
 LARGEST_MESSAGE = 1 << 26
-"""Bytes of a message that we have memory for."""
+"""Bytes of the largest message."""
 
 FAILED = 1
 WRONG_USAGE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """What the options say."""
+class LiveOptions:
+    """The options of a command on a real link."""
 
     dev: str
-    via: str
-    address: str | None
-    mac: bytes | None
-    vlan: int | None
-    profile: str
-    faults: str | None
-    tap: str | None
-    spin: bool
+    via: str = VIAS[0]
+    address: str | None = None
+    mac: bytes | None = None
+    vlan: int | None = None
+    profile: str = "spec"
+    faults: str | None = None
+    tap: str | None = None
+    spin: bool = False
 
     @contextmanager
     def open(self) -> Iterator[Endpoint]:
-        """An endpoint; at its end counters are told, errors printed, and the command over.
+        """Open an endpoint. At the end counters and errors are printed and the command exits.
 
-        Exit status 1 for what the link or the peer did, 2 for wrong usage, 128 and the
-        number of a signal for that.
+        Exit status: 1 for an error of the link or the peer, 2 for wrong usage, 128 and the
+        number of a signal.
         """
         if self.tap == "-":
-            raise click.UsageError("--tap writes to a file: results go to standard output")
+            raise click.UsageError("--tap needs a file: standard output is for results")
         with _exit_status(), ExitStack() as stack:
             faults = read_faults(self.faults) if self.faults else Faults()
             own = self._own_mac()
@@ -65,7 +65,7 @@ class Link:
             if self.tap:
                 port = stack.enter_context(TappedPort(port, self.tap))
             known = port.notes()
-            _tell(known)
+            _print_notes(known)
             endpoint = stack.enter_context(
                 Endpoint(
                     port,
@@ -74,7 +74,7 @@ class Link:
                     vlan=self.vlan,
                     profile=self.profile,
                     faults=faults,
-                    # The kernel finds the way of its sockets by itself.
+                    # The kernel resolves the next hop of its sockets itself.
                     neighbour=(lambda _: port.mac) if self.via == "udp" else None,
                     tell=lambda text: click.echo(text, err=True),
                     spin=self.spin,
@@ -83,17 +83,17 @@ class Link:
             try:
                 yield endpoint
             finally:
-                # Also after an error: what was sent and what has come are the first questions.
-                told = (f"{name} {count}" for name, count in endpoint.counters().items())
-                click.echo("counters: " + (", ".join(told) or "nothing happened"), err=True)
-                # What the link has lost meanwhile.
-                _tell(note for note in port.notes() if note not in known)
+                # Also after an error, for which the counters are the first evidence.
+                counters = (f"{name} {count}" for name, count in endpoint.counters().items())
+                click.echo("counters: " + (", ".join(counters) or "no packets"), err=True)
+                # New notes: what the link has lost meanwhile.
+                _print_notes(note for note in port.notes() if note not in known)
 
     def _own_mac(self) -> bytes | None:
-        """The MAC address of a device whose IP address is not the interface's."""
+        """The MAC address of an emulated device whose IP address is not the interface's."""
         is_own = self.address is not None and self.address not in interface(self.dev).addresses
         if not is_own and (self.mac or self.vlan):
-            raise click.UsageError("--mac and --vlan are for an --address of our own")
+            raise click.UsageError("--mac and --vlan require an --address the interface lacks")
         if not is_own or self.via == "udp":
             return None
         assert self.address is not None
@@ -107,61 +107,69 @@ class Link:
 
 
 def live_options(function: Decorated) -> Decorated:
-    """The options of every live command, which become one argument, `link`."""
-    return as_one("link", Link, _OPTIONS)(function)
+    """Add the options of a live command as one argument, `link`."""
+    return as_one("link", LiveOptions, _OPTIONS)(function)
 
 
 def host_of(peer: str, dev: str) -> str:
-    """An IP address of a peer on a link as sockets want it."""
+    """The IP address of a peer on a link as a host name for sockets."""
     return f"{peer}%{dev}" if is_link_local(gid_of(peer)) else peer
 
 
-def tell_waiting(port: int, *addresses: str) -> None:
-    """Say that a client may come, at a port of TCP, or of the connection manager's addresses."""
+def report_waiting(port: int, *addresses: str) -> None:
+    """Print that a server waits, at a TCP port or at addresses of the connection manager."""
     where = f"{', '.join(addresses)} port" if addresses else "TCP port"
     click.echo(f"waiting for a client at {where} {port}", err=True)
 
 
+TAP = click.option("--tap", metavar="FILE", help="Write all sent and received frames as pcapng.")
+
 _OPTIONS = (
-    click.option("--dev", metavar="IFACE", required=True, help="The interface, and no other."),
+    click.option("--dev", metavar="IFACE", required=True, help="Interface to use."),
     click.option(
         "--address",
         type=IPAddress(),
         metavar="IP",
-        help="Which of its addresses. Another one is ours alone: ARP and ND are answered, and "
-        "the peer must be on the same link.",
-        show_default="all of them",
+        help="Own IP address. For one that the interface lacks, ARP and ND are answered; the "
+        "peer must then be on the same link.",
+        show_default="all addresses of the interface",
     ),
     click.option(
         "--mac",
         type=MACAddress(),
-        help="Of an address of our own.",
+        help="MAC address for an --address that the interface lacks.",
         show_default="02:00 and the IP address",
     ),
-    click.option("--vlan", type=click.IntRange(1, 4094), help="Of an address of our own."),
+    click.option(
+        "--vlan",
+        type=click.IntRange(1, 4094),
+        help="VLAN ID for an --address that the interface lacks.",
+    ),
     click.option(
         "--via",
         type=click.Choice(VIAS),
         default=VIAS[0],
         show_default=True,
-        help="Packet sockets, libpcap (slow to answer), or UDP sockets, which need no privilege.",
+        help="Packet sockets, libpcap (slow to respond), or UDP sockets, which need no privilege.",
     ),
     click.option(
         "--profile",
         type=click.Choice(list(PROFILES)),
         default="spec",
         show_default=True,
-        help="Whose behaviour our side has.",
+        help="Implementation to imitate.",
     ),
-    click.option("--faults", metavar="FILE", help="What happens to our frames, as TOML."),
-    click.option("--tap", metavar="FILE", help="Write what arrives and leaves to a .pcapng."),
-    click.option("--spin", is_flag=True, help="Never sleep: less latency, one processor more."),
+    click.option(
+        "--faults", metavar="FILE", help="Apply faults to sent and received frames, from TOML."
+    ),
+    TAP,
+    click.option("--spin", is_flag=True, help="Never sleep: less latency, one busy processor."),
 )
 
 
 @contextmanager
 def _exit_status() -> Iterator[None]:
-    """Errors become a sentence and an exit status; SIGTERM ends the block as Ctrl-C does."""
+    """Errors become a message and an exit status; SIGTERM ends the block as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -179,7 +187,7 @@ def _exit_status() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell(notes: Iterable[str]) -> None:
+def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
         click.echo(f"note: {note}", err=True)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ibwire.base.errors import PeerError
-from ibwire.cli.live import LARGEST_MESSAGE, Link, live_options, tell_waiting
+from ibwire.cli.live import LARGEST_MESSAGE, LiveOptions, live_options, report_waiting
 from ibwire.programs import perf
 from ibwire.programs.perf_cm import connect_cm, serve_cm
 from ibwire.programs.perf_flows import Plan
@@ -159,7 +159,7 @@ def _connection(*kinds: str) -> Callable[[Decorated], Decorated]:
 @_receives
 @_connection("RC", "UC", "UD")
 @_test_options
-def send(link: Link, **options: Any) -> None:
+def send(link: LiveOptions, **options: Any) -> None:
     """SENDs, as ib_send_bw and ib_send_lat."""
     _run(Verb.SEND, link, **options)
 
@@ -168,7 +168,7 @@ def send(link: Link, **options: Any) -> None:
 @_size
 @_connection("RC", "UC")
 @_test_options
-def write(link: Link, **options: Any) -> None:
+def write(link: LiveOptions, **options: Any) -> None:
     """RDMA WRITEs, as ib_write_bw and ib_write_lat."""
     _run(Verb.WRITE, link, **options)
 
@@ -176,7 +176,7 @@ def write(link: Link, **options: Any) -> None:
 @command.command("read")
 @_size
 @_test_options
-def read(link: Link, **options: Any) -> None:
+def read(link: LiveOptions, **options: Any) -> None:
     """RDMA READs, as ib_read_bw and ib_read_lat."""
     _run(Verb.READ, link, **options)
 
@@ -192,14 +192,14 @@ def read(link: Link, **options: Any) -> None:
     help="Which operation.",
 )
 @_test_options
-def atomic(link: Link, **options: Any) -> None:
+def atomic(link: LiveOptions, **options: Any) -> None:
     """Atomics of 8 bytes, as ib_atomic_bw and ib_atomic_lat."""
     _run(Verb.ATOMIC, link, **options)
 
 
 def _run(
     verb: Verb,
-    link: Link,
+    link: LiveOptions,
     *,
     connect: str | None,
     port: int,
@@ -252,7 +252,7 @@ def _run(
             be_server = serve_cm if uses_cm else perf.serve
             addresses = endpoint.addresses if uses_cm else ()
             result = be_server(
-                endpoint, plan, port, listens=lambda port: tell_waiting(port, *addresses)
+                endpoint, plan, port, listens=lambda port: report_waiting(port, *addresses)
             )
         if as_json:
             role = "server" if connect is None else "client"

@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from ibwire.base.errors import PeerError
-from ibwire.cli.live import LARGEST_MESSAGE, Link, live_options, tell_waiting
+from ibwire.cli.live import LARGEST_MESSAGE, LiveOptions, live_options, report_waiting
 from ibwire.programs import pingpong
 from ibwire.programs.pingpong import Plan, Result
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -69,7 +69,7 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
 @click.option("--json", "as_json", is_flag=True, help="One object instead of text.")
 @live_options
 def command(
-    link: Link,
+    link: LiveOptions,
     connect: str | None,
     kind: str,
     port: int,
@@ -96,7 +96,7 @@ def command(
         if connect is not None:
             result = pingpong.connect(endpoint, plan, connect, port)
         else:
-            result = pingpong.serve(endpoint, plan, port, listens=tell_waiting)
+            result = pingpong.serve(endpoint, plan, port, listens=report_waiting)
         if as_json:
             role = "server" if connect is None else "client"
             click.echo(json.dumps(_as_object(role, result, endpoint.counters())))

@@ -1,4 +1,4 @@
-"""The first and the last of many packets as our own dissector reads them."""
+"""The first and last of many packets, dissected."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ibwire.dissect.icrc import STATUS_WORDS
 from ibwire.report.listing import Listing
 
 MOST = 2_000_000
-"""Packets that are made to show the last of them; it takes some seconds."""
+"""Packets built to show the last of them; it takes some seconds."""
 
 FIRST, LAST = 5, 3
-"""Packets that are shown."""
+"""Packets shown."""
 
 CHECKED = 1000
 """Packets at the beginning, and as many at the end, that are dissected."""
 
 
 def preview(records: Iterator[Record], count: int | None, *, ends: bool) -> Iterator[str]:
-    """Lines about packets.
+    """Lines that show packets.
 
-    count: how many there are, if it is known. ends: whether they end at all.
+    count: how many there are, if known. ends: whether their number is limited.
     """
     begin = list(islice(records, CHECKED))
     end: deque[Record] = deque(maxlen=CHECKED)
@@ -71,7 +71,7 @@ def _dissected(records: Sequence[Record]) -> Columns:
 
 
 def _verdict(columns: Columns) -> str:
-    """What is right and wrong with the packets."""
+    """Counts of ICRC states and malformed packets."""
     found = []
     if columns.rows:
         status = columns["icrc.status"][columns.valid("icrc.status")]
@@ -83,4 +83,4 @@ def _verdict(columns: Columns) -> str:
         ]
         faults = int(columns.valid("fault").sum())
         found.append(f"{faults or 'no'} malformed")
-    return f"of {columns.rows} packets looked at: {', '.join(found) or 'none'}"
+    return f"of {columns.rows} packets checked: {', '.join(found) or 'none'}"

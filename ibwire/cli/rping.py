@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from ibwire.cli.live import Link, live_options, tell_waiting
+from ibwire.cli.live import LiveOptions, live_options, report_waiting
 from ibwire.programs import rping, rping_live
 from ibwire.programs.rping_live import Result
 
@@ -51,7 +51,7 @@ from ibwire.programs.rping_live import Result
 )
 @live_options
 def command(
-    link: Link,
+    link: LiveOptions,
     connect: str | None,
     port: int,
     count: int,
@@ -97,7 +97,7 @@ def command(
                 tell=tell,
                 report=report,
             )
-            tell_waiting(port, *endpoint.addresses)
+            report_waiting(port, *endpoint.addresses)
             service.run()
         else:
             rping_live.ping(

@@ -1,4 +1,4 @@
-"""What a sender is fed with: frames in blocks, and the cycle for who numbers packets itself."""
+"""The input of a sender: frames in blocks, or templates for a sender that numbers packets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class Block(NamedTuple):
-    """Frames that follow one another; valid until the next block is asked for."""
+    """Consecutive frames; valid until the next block is requested."""
 
     frames: npt.NDArray[np.uint8]
     """(count, stride), C order: a frame a row, its bytes from the first on."""
@@ -19,30 +19,30 @@ class Block(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A packet of a cycle that repeats, each time with another PSN and otherwise the same."""
+    """A packet of a repeating cycle in which only the PSN and the ICRC change."""
 
     frame: bytes
-    """As it is the first time."""
+    """Its first occurrence."""
     psn_at: int
     icrc_at: int
     psn_step: int
-    """What the PSN advances with each repetition."""
+    """Increase of the PSN with each repetition."""
     tables: npt.NDArray[np.uint32]
     """(3, 256), a table for each byte of the PSN: the ICRC, read as a little-endian number,
-    changes by the exclusive or of the entries for `old ^ new`."""
+    changes by the XOR of the entries for `old ^ new`."""
 
 
 class Source(Protocol):
-    """Packets in their order."""
+    """A sequence of packets."""
 
     @property
     def count(self) -> int | None:
-        """How many there are; `None`: without end."""
+        """How many there are; `None`: endless."""
         ...
 
     @property
     def final(self) -> Sequence[bytes]:
-        """Frames that must leave when the end comes before the last packet."""
+        """Frames that must be sent when the run ends before the last packet."""
         ...
 
     def blocks(self, size: int) -> Iterator[Block]:

@@ -1,7 +1,7 @@
-"""Programs for the kernel's own machine: assembled here, loaded, run; no compiler, no library.
+"""BPF programs: assembled, loaded and run without a compiler or a library.
 
 An instruction is eight bytes: operation, two registers, offset, immediate value. The kernel
-checks a program before it takes it, and says why when it does not.
+verifies a program before it loads it, and reports why it refuses one.
 
 Source: bpf(2), linux/bpf.h, linux/bpf_common.h, Documentation/bpf/bpf_prog_run.rst.
 """
@@ -21,8 +21,8 @@ import numpy.typing as npt
 from ibwire.base.errors import LinkError
 
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = range(11)
-"""Registers. R0: results; R1 to R5: arguments, lost in calls; R6 to R9: kept; FP: the stack, whose
-bytes lie below it."""
+"""Registers. R0: results; R1 to R5: arguments, lost in calls; R6 to R9: kept in calls; FP: the
+frame pointer, below which the stack lies."""
 
 
 class Helper(IntEnum):
@@ -35,7 +35,7 @@ class Helper(IntEnum):
 
 
 class Size(IntEnum):
-    """How much memory a load or a store touches."""
+    """Size of a load or a store."""
 
     WORD = 0x00
     BYTE = 0x10
@@ -43,7 +43,7 @@ class Size(IntEnum):
 
 
 class Operation(IntEnum):
-    """What arithmetic does with its destination and its operand."""
+    """Arithmetic operation on a destination and an operand."""
 
     ADD = 0x00
     SUB = 0x10
@@ -56,7 +56,7 @@ class Operation(IntEnum):
 
 
 class Jump(IntEnum):
-    """When a jump is taken, unsigned."""
+    """Condition of a jump, unsigned."""
 
     NE = 0x50
     LE = 0xB0
@@ -83,22 +83,23 @@ def store(size: Size, base: int, offset: int, source: int) -> bytes:
 
 
 def map_itself(destination: int, descriptor: int) -> bytes:
-    """A map as an argument of helpers."""
+    """Load a map as an argument of helpers."""
     return _wide(destination, _PSEUDO_MAP_FD, descriptor)
 
 
 def map_memory(destination: int, descriptor: int) -> bytes:
-    """The address of the only element of an array map."""
+    """Load the address of the only element of an array map."""
     return _wide(destination, _PSEUDO_MAP_VALUE, descriptor)
 
 
 def jump(condition: Jump, tested: int, number: int, skipped: int) -> bytes:
-    """Skip so many instructions of 8 bytes if a register compares like that with a constant."""
+    """Skip `skipped` instructions of 8 bytes if a register compared with a constant meets the
+    condition."""
     return _instruction(_JMP | condition, tested, 0, skipped, number)
 
 
 def call(helper: Helper) -> bytes:
-    """Call a helper."""
+    """Call a function of the kernel."""
     return _instruction(_JMP | _CALL, 0, 0, 0, helper)
 
 
@@ -108,9 +109,9 @@ def leave() -> bytes:
 
 
 class ArrayMap:
-    """Memory that programs and this process share: elements of equal size, by number.
+    """Memory shared by programs and this process: elements of equal size, by number.
 
-    Raises `LinkError` as everything here does, with the name of the link it is for.
+    Raises `LinkError` with the name of the link.
     """
 
     def __init__(self, link: str, size: int, count: int) -> None:
@@ -128,7 +129,7 @@ class ArrayMap:
         return memory.raw
 
     def close(self) -> None:
-        """Let it go; programs that use it keep it."""
+        """Close the map; programs that use it keep it."""
         os.close(self.descriptor)
 
     def _element(self, command: int, key: int, memory: ctypes.Array[ctypes.c_char]) -> None:
@@ -138,7 +139,7 @@ class ArrayMap:
 
 
 class XDPProgram:
-    """A program that decides what becomes of a frame, loaded."""
+    """A loaded program that decides what happens to a frame."""
 
     def __init__(self, link: str, code: bytes) -> None:
         instructions = ctypes.create_string_buffer(code, len(code))
@@ -150,17 +151,17 @@ class XDPProgram:
         try:
             self.descriptor = _call(link, _PROG_LOAD, _LOAD.pack(*what, 0, 0, 0))
         except LinkError:
-            # Only now: kernels before 6.4 also refuse a program whose log is too long.
+            # Only after a failure: kernels before 6.4 also refuse a program whose log is too long.
             log = ctypes.create_string_buffer(_LOG_SIZE)
             arguments = _LOAD.pack(*what, 1, _LOG_SIZE, ctypes.addressof(log))
             _bpf(_PROG_LOAD, arguments, len(arguments))
-            said = " ".join(log.value.decode(errors="replace").split())
-            if not said:
+            log_text = " ".join(log.value.decode(errors="replace").split())
+            if not log_text:
                 raise
-            raise LinkError(link, f"the kernel refuses the program: {said[-200:]}") from None
+            raise LinkError(link, f"the kernel refuses the program: {log_text[-200:]}") from None
 
     def run_live(self, frame: npt.NDArray[np.uint8], times: int, batch: int) -> int:
-        """Run it on copies of a frame whose fate it decides; 0, or an error number."""
+        """Run it on copies of a frame, which are really sent; returns 0 or an error number."""
         place = int(frame.__array_interface__["data"][0])
         arguments = _RUN.pack(
             *(self.descriptor, 0, len(frame), 0, place, 0, times, 0),
@@ -180,8 +181,8 @@ def _call(link: str, command: int, arguments: bytes) -> int:
     code = ctypes.get_errno()
     if code == errno.EPERM:
         reason = (
-            "the kernel takes no BPF program from this user: that needs CAP_BPF and CAP_NET_ADMIN "
-            "of the machine itself, not of a user namespace: run as root"
+            "this user may not load BPF programs: run as root (it needs CAP_BPF and CAP_NET_ADMIN "
+            "on the machine itself, not in a user namespace)"
         )
     elif code == errno.ENOSYS:
         reason = "this kernel has no BPF"
@@ -202,7 +203,7 @@ def _instruction(code: int, destination: int, source: int, offset: int, number: 
 
 
 def _wide(destination: int, meaning: int, descriptor: int) -> bytes:
-    # The only instruction of 16 bytes; of the upper half only the constant counts.
+    # The only instruction of 16 bytes; its upper half has only a constant.
     first = _instruction(_LD_DOUBLE, destination, meaning, 0, descriptor)
     return first + _instruction(0, 0, 0, 0, 0)
 
@@ -210,7 +211,7 @@ def _wide(destination: int, meaning: int, descriptor: int) -> bytes:
 _NUMBER = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}.get(
     platform.machine()
 )
-"""Of the system call bpf (asm/unistd.h of each architecture)."""
+"""Number of the system call bpf (asm/unistd.h of each architecture)."""
 _syscall = ctypes.CDLL(None, use_errno=True).syscall
 _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
 _syscall.restype = ctypes.c_long
@@ -226,14 +227,14 @@ _PROG_TYPE_XDP = 6
 _LIVE_FRAMES = 2
 
 _INSTRUCTION = Struct("=BBhi")
-"""struct bpf_insn; on a big-endian machine the registers change places."""
+"""struct bpf_insn; on a big-endian machine the registers are swapped."""
 _ARRAY = Struct("=5I")
 """Type, sizes of a key and of an element, elements, flags."""
 _ELEMENT = Struct("=I4xQQQ")
 """Map, addresses of the key and of the element, flags."""
 _LOAD = Struct("=IIQQIIQ")
-"""Type, instructions, their address, address of the terms of its licence, how much is said about
-a refusal, and where."""
+"""Type, instructions, their address, address of the licence, verbosity of the log, size and
+address of its buffer."""
 _RUN = Struct("=IIIIQQIIIIQQIII4x")
 """Program, result, sizes and addresses of data in and out, repetitions, duration, sizes and
 addresses of contexts in and out, flags, processor, frames of a batch."""

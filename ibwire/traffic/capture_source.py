@@ -1,4 +1,4 @@
-"""The RDMA packets of a capture as a source, rebound, with faults added on the way."""
+"""The RDMA packets of a capture as a source, rebound to other endpoints, with faults applied."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ibwire.connections.analysis import Analysis
 from ibwire.dissect import Columns
 from ibwire.dissect.where import Expression
 from ibwire.rc.device import gid_of
-from ibwire.traffic.impaired import MAXIMUM_BYTES, through
+from ibwire.traffic.impaired import MAXIMUM_BYTES, apply_faults
 from ibwire.traffic.rebind import Flow, Rebinder, Rebinding
-from ibwire.traffic.recorded import Frames
+from ibwire.traffic.timed_frames import TimedFrames
 from ibwire_layers.outer import LinkType
 from ibwire_layers.walk import Protocol
 
@@ -28,17 +28,17 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What was read of a capture."""
+    """Packets read from a capture, and how many were left out."""
 
-    source: Frames
+    source: TimedFrames
     taken: int
-    """Packets that were taken from the capture; faults may have changed how many leave."""
+    """Packets taken from the capture; faults may change how many are sent."""
     others: int
-    """Frames without an RDMA packet over Ethernet or IP, which are left out."""
+    """Frames without an RDMA packet over Ethernet or IP, left out."""
     cut: int
-    """Packets that were not captured whole, left out too."""
+    """Packets that were not captured whole, left out."""
     unselected: int
-    """Packets that nobody asked for."""
+    """Packets for which `where` does not hold."""
 
 
 def read_replay(
@@ -48,11 +48,11 @@ def read_replay(
     where: Expression | None = None,
     faults: Pipe | None = None,
 ) -> Replay:
-    """Read a capture, from its first packet on.
+    """Read the packets of a capture.
 
-    where: which packets. faults: stages that packets pass, with their times; what a stage
-    still holds at the end is lost. Raises `CaptureError` for damage, and for a capture
-    too large.
+    where: which packets. faults: stages applied to the packets at their times; frames that a
+    stage still holds at the end are lost. Raises `CaptureError` for a damaged or too large
+    capture.
     """
     others = cut = unselected = size = 0
     kept: list[_Recorded] = []
@@ -83,20 +83,20 @@ def read_replay(
         try:
             if not (as_it_is and recorded.is_bare):
                 frame = rebinder.rebound(frame, recorded.link_type)
-        except (DecodeError, EncodeError):  # damaged beyond what can be built again
+        except (DecodeError, EncodeError):  # too damaged to be built again
             others += 1
             continue
         packets.append((recorded.time_ns, frame))
-    passed = packets if faults is None else list(through(packets, faults))
+    passed = packets if faults is None else list(apply_faults(packets, faults))
     passed.sort(key=lambda each: each[0])
     first = passed[0][0] if passed else 0
     times = [time_ns - first for time_ns, _ in passed]
-    frames = Frames([frame for _, frame in passed], times)
+    frames = TimedFrames([frame for _, frame in passed], times)
     return Replay(frames, len(packets), others, cut, unselected)
 
 
 def _fit(columns: Columns) -> tuple[Mask, Mask]:
-    """(n,) which frames have an RDMA packet over Ethernet or IP, and which are whole."""
+    """(n,) Which frames have an RDMA packet over Ethernet or IP, and which are whole."""
     frames = columns.frames
     protocol = frames.protocol
     fit = (protocol == Protocol.ROCEV2) | (protocol == Protocol.ROCEV1)
@@ -111,7 +111,7 @@ class _Recorded(NamedTuple):
     """Up to the end of the packet."""
     link_type: int
     is_bare: bool
-    """Whether it is Ethernet, with no tunnel around."""
+    """Whether it is Ethernet without a tunnel."""
 
 
 def _chosen(columns: Columns, rows: npt.NDArray[np.intp]) -> Iterator[_Recorded]:
@@ -123,7 +123,7 @@ def _chosen(columns: Columns, rows: npt.NDArray[np.intp]) -> Iterator[_Recorded]
 
 
 def _partners(analysis: Analysis) -> dict[Flow, Flow]:
-    """Of each flow the one in the other direction, where the capture tells."""
+    """The flow in the other direction of each flow, where the capture shows it."""
     partners: dict[Flow, Flow] = {}
     for connection in analysis.finish().connections:
         one, other = connection.ends

@@ -1,8 +1,8 @@
-"""In which order the packets of several streams leave: a cycle that repeats for ever.
+"""The order in which the packets of several streams are sent: a cycle that repeats.
 
-Queue pairs take turns, evenly spread by their weights; the cycle is over when each has
-had its share. A packet of the cycle is a *slot*, and what it carries in the n-th
-repetition is its number in the first, plus n times what its queue pair advances.
+Queue pairs take turns, spread evenly by their weights; the cycle ends when each has
+sent its share. A packet of the cycle is a *slot*. A field value in the n-th repetition of
+a slot is its first value plus n times the increase per cycle.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy.typing as npt
 
 from ibwire.base.errors import EncodeError
 from ibwire.rc.device import datagram_source_port, flow_label_of, flow_source_port
-from ibwire.traffic.model import PortRule, Stream
+from ibwire.traffic.stream import PortRule, Stream
 from ibwire_layers.opcodes import Service
 
 Numbers = npt.NDArray[np.int64]
 
 MAXIMUM_SLOTS = 1 << 18
-"""Packets of a cycle, such as those of a message of 1 GiB at a path MTU of 4096. Each takes some
-300 bytes of memory beside its frame."""
+"""Packets of a cycle, as many as a message of 1 GiB has at a path MTU of 4096. Each takes some
+300 bytes of memory in addition to its frame."""
 
 
 class Turn(StrEnum):
-    """What a queue pair sends before it is another's turn."""
+    """What a queue pair sends before the next one takes its turn."""
 
     MESSAGE = "message"
     PACKET = "packet"
@@ -37,33 +37,32 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """The slots of a cycle; all arrays have one row a slot."""
+    """The slots of a cycle; all arrays have one row per slot."""
 
-    kind: Numbers
-    """Which of the kinds of packets of all streams, one stream after the other."""
+    layout: Numbers
+    """Index into the packet layouts of all streams, one stream after the other."""
     stream: Numbers
     qpn: Numbers
     src_qpn: Numbers
     src_port: Numbers
     ordinal: Numbers
-    """Number of the packet among those of its queue pair, from 0; and how many more
-    there are with each repetition."""
+    """Number of the packet in its queue pair, from 0; `_step` is the increase per cycle."""
     ordinal_step: Numbers
     count: Numbers
-    """Number of the packet in its stream, from 0, and as above."""
+    """Number of the packet in its stream, from 0."""
     count_step: Numbers
     message: Numbers
     message_step: Numbers
     psn: Numbers
-    """Not yet modulo 2^24."""
+    """Not reduced modulo 2^24."""
     psn_step: Numbers
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.layout)
 
 
 def make_cycle(streams: Sequence[Stream], turn: Turn = Turn.MESSAGE, *, seed: int = 0) -> Cycle:
-    """The cycle of a mix; `EncodeError` for weights that make it too long.
+    """The cycle of several streams; `EncodeError` for weights that make it too long.
 
     seed: of random source ports.
     """
@@ -77,7 +76,7 @@ def make_cycle(streams: Sequence[Stream], turn: Turn = Turn.MESSAGE, *, seed: in
     psns = _each(streams, lambda stream: stream.psns)[stream]
     count, in_stream = _numbered(stream, len(streams))
     return Cycle(
-        kind=_kinds(streams, stream, index, ordinal),
+        layout=_layouts(streams, stream, index, ordinal),
         stream=stream,
         qpn=_all(streams, _qpns)[pair],
         src_qpn=_all(streams, _src_qpns)[pair],
@@ -103,7 +102,7 @@ def _shares(streams: Sequence[Stream], owner: Numbers, packets: Numbers) -> Numb
             expected = f"at most {MAXIMUM_SLOTS} packets at path MTU {each.mtu}"
             raise EncodeError("size", each.size, expected)
     shares = _smallest(streams)
-    # Which packets are wrong must be the same in every repetition.
+    # The same packets must have overridden fields in every repetition.
     every = _each(streams, lambda stream: stream.fields_every)[owner]
     repeats = lcm(*(every // np.gcd(every, shares * packets)).tolist())
     _check_length(int((shares * packets).sum()) * repeats)
@@ -111,38 +110,40 @@ def _shares(streams: Sequence[Stream], owner: Numbers, packets: Numbers) -> Numb
 
 
 def _turns(shares: Numbers, packets: Numbers, turn: Turn) -> tuple[Numbers, Numbers]:
-    """Queue pair of each slot, and the number of its packet among those of the queue pair."""
+    """Queue pair of each slot, and the number of the packet in its queue pair."""
     if turn is Turn.PACKET:
         shares, packets = shares * packets, np.ones_like(packets)
     pair, number = np.repeat(np.arange(len(shares)), shares), _ranks(shares)
-    # The j-th of n turns comes at (2j + 1) / 2n of the cycle; at the same time, in order.
+    # The j-th of n turns comes at (2j + 1) / 2n of the cycle; ties are kept in order.
     order = np.lexsort((pair, (2 * number + 1) / (2 * shares[pair])))
     pair, number = pair[order], number[order]
     lengths = packets[pair]
     return np.repeat(pair, lengths), np.repeat(number * lengths, lengths) + _ranks(lengths)
 
 
-def _kinds(streams: Sequence[Stream], stream: Numbers, index: Numbers, ordinal: Numbers) -> Numbers:
-    """Which of all kinds of packets each slot has.
+def _layouts(
+    streams: Sequence[Stream], stream: Numbers, index: Numbers, ordinal: Numbers
+) -> Numbers:
+    """The packet layout of each slot.
 
     index: (n,) number of the packet in its message. ordinal: among those of its queue pair.
     """
-    counts = _each(streams, lambda stream: stream.kinds)
+    counts = _each(streams, lambda stream: stream.layouts)
     packets = _each(streams, lambda stream: stream.packets)[stream]
     every = _each(streams, lambda stream: stream.fields_every)[stream]
     ends = np.minimum(packets, 3)
     position = np.where(index == packets - 1, ends - 1, np.minimum(index, 1))
-    # Those that are wrong on purpose stand behind the right ones, if there are any.
+    # Layouts with overridden fields come after the correct ones, if there are any.
     is_wrong = (every > 1) & (ordinal % every == every - 1)
     found: Numbers = (np.cumsum(counts) - counts)[stream] + position + np.where(is_wrong, ends, 0)
     return found
 
 
 def _smallest(streams: Sequence[Stream]) -> Numbers:
-    """Messages of each queue pair: the smallest numbers in the right proportion."""
+    """Messages of each queue pair: the smallest numbers in the proportion of the weights."""
     weights = [each.weight // gcd(*(other.weight for other in streams)) for each in streams]
     wholes = [sum(weight for _, weight in stream.qpns) for stream in streams]
-    # So many messages of the stream give each of its queue pairs a whole number.
+    # The messages of a stream must be a multiple of this for whole numbers per queue pair.
     divisors = []
     for stream, whole in zip(streams, wholes, strict=True):
         divisors.append(whole // gcd(*(weight for _, weight in stream.qpns)))
@@ -160,7 +161,7 @@ def _smallest(streams: Sequence[Stream]) -> Numbers:
 
 def _check_length(slots: int) -> None:
     if slots > MAXIMUM_SLOTS:
-        expected = f"in proportions that a cycle of {MAXIMUM_SLOTS} packets can have"
+        expected = f"weights that fit a cycle of {MAXIMUM_SLOTS} packets"
         raise EncodeError("weight", f"a cycle of {slots} packets", expected)
 
 
@@ -171,7 +172,7 @@ def _ranks(lengths: Numbers) -> Numbers:
 
 
 def _numbered(group: Numbers, groups: int) -> tuple[Numbers, Numbers]:
-    """The number of each row among those of its group, from 0, and how many each group has."""
+    """The number of each row within its group, from 0, and the size of each group."""
     sizes = np.bincount(group, minlength=groups).astype(np.int64)
     numbers = np.empty(len(group), np.int64)
     numbers[np.argsort(group, kind="stable")] = _ranks(sizes)

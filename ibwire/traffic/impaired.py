@@ -1,4 +1,4 @@
-"""Faults on the way: what packets become that pass the stages of a plan, each at its time."""
+"""Faults of a plan applied to packets before they are sent."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from ibwire.base.errors import EncodeError
 from ibwire.base.node import Frame, Pipe
 from ibwire.base.units import NS
-from ibwire.traffic.recorded import Frames
+from ibwire.traffic.timed_frames import TimedFrames
 
 MAXIMUM_BYTES = 1 << 31
-"""Of all frames: they are kept in memory, so that nothing has to be done while they leave."""
+"""Bytes of all frames: they are kept in memory, so that sending needs no more computation."""
 
 
-def through(packets: Iterable[tuple[int, Frame]], faults: Pipe) -> Iterator[tuple[int, Frame]]:
-    """What comes out of a pipe, with times in nanoseconds, not in their order.
+def apply_faults(packets: Iterable[tuple[int, Frame]], faults: Pipe) -> Iterator[tuple[int, Frame]]:
+    """The frames that leave a pipe, with times in nanoseconds, not sorted by time.
 
-    What a stage still holds at the end is lost.
+    Frames that a stage still holds at the end are lost.
     """
     first = None
     for time_ns, frame in packets:
@@ -26,18 +26,18 @@ def through(packets: Iterable[tuple[int, Frame]], faults: Pipe) -> Iterator[tupl
             yield time_ns + delay // NS, out
 
 
-def faulted(packets: Iterable[tuple[int, Frame]], faults: Pipe) -> Frames:
-    """Packets that are made, with faults.
+def impaired_frames(packets: Iterable[tuple[int, Frame]], faults: Pipe) -> TimedFrames:
+    """Packets with faults applied, sorted by time.
 
-    packets: with times in nanoseconds from 0 on. Raises `EncodeError` for too many.
+    packets: times in nanoseconds from 0 on, and frames. Raises `EncodeError` for too many.
     """
     size = 0
     passed: list[tuple[int, Frame]] = []
-    for time_ns, frame in through(packets, faults):
+    for time_ns, frame in apply_faults(packets, faults):
         size += len(frame)
         if size > MAXIMUM_BYTES:
-            expected = f"for {MAXIMUM_BYTES} bytes of packets at most: they are made beforehand"
+            expected = f"for at most {MAXIMUM_BYTES} bytes of packets, which are built beforehand"
             raise EncodeError("plan", f"{len(passed)} packets and more", expected)
         passed.append((time_ns, frame))
     passed.sort(key=lambda each: each[0])
-    return Frames([frame for _, frame in passed], [time_ns for time_ns, _ in passed])
+    return TimedFrames([frame for _, frame in passed], [time_ns for time_ns, _ in passed])

@@ -1,35 +1,35 @@
-"""A whole order: which streams, how fast, and when it is over."""
+"""An injection: which streams are sent, how fast, and for how long."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ibwire.base.errors import EncodeError
+from ibwire.base.errors import EncodeError, MissingValueError
 from ibwire.base.units import NS, Time
 from ibwire.traffic.blocks import Block, Template
-from ibwire.traffic.build import Builder
+from ibwire.traffic.builder import Builder
 from ibwire.traffic.cycle import Turn
-from ibwire.traffic.model import Stream
 from ibwire.traffic.pace import Pace
-from ibwire.traffic.pairs import Pair, counts, pairs
+from ibwire.traffic.queue_pairs import QueuePairTraffic, packets_by_queue_pair, split_by_queue_pair
+from ibwire.traffic.stream import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
-    """A `Source` of the packets of streams; a value that cannot be is an `EncodeError`."""
+    """A `Source` of the packets of streams; an invalid value raises `EncodeError`."""
 
     streams: tuple[Stream, ...]
     count: int | None = None
-    """Packets in all."""
+    """Packets of all streams together."""
     time: Time | None = None
-    """From the first packet on; who sends them tells when it is over."""
+    """Duration from the first packet on; the sender measures it."""
     pace: Pace | None = None
-    """`None`: as fast as the sender can."""
+    """`None`: as fast as possible."""
     turn: Turn = Turn.MESSAGE
     """Whether queue pairs take turns by message or by packet."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of all random values."""
     final: Sequence[bytes] = ()
     _builder: Builder = field(init=False, repr=False, compare=False)
 
@@ -37,7 +37,7 @@ class Injection:
         if not self.streams:
             raise EncodeError("stream", (), "one or more")
         if self.count is None and self.time is None:
-            raise EncodeError("count", None, "a limit, and neither is time: one of them is a must")
+            raise MissingValueError("count", "or time is required")
         if self.count is not None and not 1 <= self.count <= 1 << 48:
             raise EncodeError("count", self.count, "a number of packets, 1 or more")
         if self.time is not None and self.time < NS:
@@ -48,7 +48,7 @@ class Injection:
         object.__setattr__(self, "_builder", builder)
 
     def blocks(self, size: int) -> Iterator[Block]:
-        """All packets from the first on, `count` of them if there is one."""
+        """All packets from the first on, at most `count` of them."""
         left = self.count
         for frames, lengths in self._builder.blocks(size):
             if left is not None and left <= len(frames):
@@ -59,13 +59,15 @@ class Injection:
                 left -= len(frames)
 
     def templates(self) -> list[Template] | None:
-        """The cycle for who numbers packets itself; `None` if more changes than the PSN."""
+        """The cycle, for a sender that numbers packets; `None` if more than PSNs change."""
         return self._builder.templates()
 
-    def pairs(self) -> list[Pair]:
-        """The same packets by queue pair; `EncodeError` if answers could not be told apart."""
-        return pairs(self.streams, self._builder, count=self.count, pace=self.pace, seed=self.seed)
+    def queue_pairs(self) -> list[QueuePairTraffic]:
+        """The packets by queue pair; `EncodeError` if their responses could not be told apart."""
+        return split_by_queue_pair(
+            self.streams, self._builder, count=self.count, pace=self.pace, seed=self.seed
+        )
 
-    def counts(self, count: int) -> list[int]:
-        """How many of the first so many packets belong to each of `pairs`."""
-        return counts(self._builder.cycle, count)
+    def packets_by_queue_pair(self, count: int) -> list[int]:
+        """How many of the first `count` packets belong to each queue pair."""
+        return packets_by_queue_pair(self._builder.cycle, count)

@@ -1,7 +1,10 @@
-"""How fast packets leave, as data that the pacer of a link follows: `Pace`.
+"""How fast packets are sent: `Pace`, and `Pacer`, which says when each frame is due.
 
-A pace is phases, one after the other. Most are said with a few keys: a steady rate,
-bursts, on and off, a ramp.
+A pace is a sequence of phases: a steady rate, bursts, on and off, a ramp. It limits how many
+packets or bits may have left after a time, as a token bucket with a changing fill rate: each
+phase allows a burst at once and then a rate that stays or changes linearly. A frame is due at
+the latest time at which no more is allowed than what left before it: at the end of a pause,
+not at its beginning.
 """
 
 from __future__ import annotations
@@ -10,23 +13,29 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from ibwire.base.errors import EncodeError
+import numpy as np
+import numpy.typing as npt
+
+from ibwire.base.errors import EncodeError, MissingValueError
 from ibwire.base.units import MS, NS, US, S, Time
+
+Numbers = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
 
 
 class Unit(StrEnum):
-    """What a rate counts."""
+    """The unit of a rate."""
 
     PACKETS = "packets"
     BITS = "bits"
-    """Of frames from the Ethernet header to the ICRC, as in a capture: the 24 bytes of
-    preamble, FCS and gap that each has on a wire are left out."""
+    """Bits of frames from the Ethernet header to the ICRC, as in a capture: without the 24 bytes
+    of preamble, FCS and gap on a wire."""
 
 
 class Rate(NamedTuple):
-    """So much a second."""
+    """An amount per second."""
 
     amount: float
     unit: Unit
@@ -45,27 +54,27 @@ class Phase:
 
     time: Time
     rate: float = 0.0
-    """A second, at its beginning."""
+    """Per second at its beginning."""
     end_rate: float | None = None
-    """A second, at its end; `None`: the same."""
+    """Per second at its end; `None`: the same."""
     burst: float = 0.0
-    """At once, at its beginning."""
+    """Packets or bits allowed at once at its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Phases one after the other."""
+    """A sequence of phases."""
 
     phases: tuple[Phase, ...]
     unit: Unit
     repeat: bool = False
-    """After the last comes the first again; otherwise the rate at its end goes on."""
+    """After the last phase comes the first again; otherwise the last rate continues."""
     text: str = ""
-    """In words."""
+    """Description in words."""
 
 
 def make_pace(values: Mapping[str, Any]) -> Pace | None:
-    """The pace of values by key, see docs/inject.md; `None` for as fast as possible.
+    """The pace for values by key, see docs/inject.md; `None` for as fast as possible.
 
     Raises `EncodeError`, which names the key.
     """
@@ -84,7 +93,7 @@ def make_pace(values: Mapping[str, Any]) -> Pace | None:
         return _bursts(rate, values["burst"])
     if "on" in values:
         on, off = values["on"], values["off"]
-        text = f"{rate} for {_shown(on)}, nothing for {_shown(off)}, again and again"
+        text = f"{rate} for {_shown(on)}, nothing for {_shown(off)}, repeated"
         return Pace((Phase(on, rate.amount), Phase(off)), rate.unit, True, text)
     if "ramp_to" in values:
         return _ramp(rate, values["ramp_to"], values.get("ramp_time"))
@@ -92,7 +101,7 @@ def make_pace(values: Mapping[str, Any]) -> Pace | None:
 
 
 def parse_rate(value: object) -> Rate | None:
-    """A rate of "200kpps" or "5Gbps"; `None` for "max"; `EncodeError` for anything else."""
+    """Parse "200kpps" or "5Gbps"; `None` for "max"; `EncodeError` for anything else."""
     if value == "max":
         return None
     found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -118,8 +127,8 @@ def _ramp(rate: Rate, end: Rate | None, time: Time | None) -> Pace:
     if end is None or end.unit is not rate.unit:
         raise EncodeError("ramp_to", str(end or "max"), f"in the unit of {rate}")
     if time is None:
-        raise EncodeError("ramp_time", None, "given beside ramp_to")
-    text = f"{rate} to {end} over {_shown(time)}, and on with that"
+        raise MissingValueError("ramp_time", "is required with ramp_to")
+    text = f"{rate} to {end} within {_shown(time)}, then {end}"
     return Pace((Phase(time, rate.amount, end.amount),), rate.unit, text=text)
 
 
@@ -129,6 +138,89 @@ def _shown(time: Time) -> str:
             return f"{time / size:g} {name}"
     return f"{time / NS:g} ns"
 
+
+class Pacing(Protocol):
+    """ResponseKind when frames are due."""
+
+    def due(self, lengths: Numbers) -> Numbers:
+        """When the next frames are due, in nanoseconds since the first one could leave.
+
+        lengths: (n,) their bytes. Never goes back.
+        """
+        ...
+
+
+class Pacer:
+    """Follows a pace; raises `EncodeError` for one that stops sending."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._costs_bits = pace.unit == "bits"
+        rows = [
+            (each.time / S, each.rate, each.rate if each.end_rate is None else each.end_rate)
+            for each in pace.phases
+        ]
+        bursts = [each.burst for each in pace.phases]
+        if not pace.repeat and rows:
+            rows.append((_FOREVER, rows[-1][2], rows[-1][2]))
+            bursts.append(0)
+        spans, self._rates, ends = np.array(rows, float).reshape(-1, 3).T
+        self._bursts = np.array(bursts, float)
+        self._rises = np.divide(ends - self._rates, spans, out=0 * spans, where=spans > 0)
+        self._times = _sums(spans)
+        self._sums = _sums(self._bursts + spans * (self._rates + ends) / 2)
+        goes_on = self._sums[-1] > 0 if pace.repeat else ends[-1:].any()
+        if not goes_on or not self._times[-1]:
+            raise EncodeError("phases", pace.phases, "a pace that never stops")
+        self._before = 0
+        """Packets or bits before the next frame."""
+
+    def due(self, lengths: Numbers) -> Numbers:
+        """When the next frames are due, in nanoseconds since the first one could leave."""
+        costs = 8 * lengths if self._costs_bits else np.ones(len(lengths), np.int64)
+        after = self._before + np.cumsum(costs)
+        before = after - costs
+        if len(after):
+            self._before = int(after[-1])
+        rounds, rest = np.divmod(before.astype(float), self._sums[-1])
+        phase = np.searchsorted(self._sums[1:], rest, side="right")
+        # What is left at the rate of the phase, which grows linearly: the solution of
+        # rate * t + rise * t**2 / 2 = left that does not divide by a small number.
+        left = np.maximum(rest - self._sums[phase] - self._bursts[phase], 0)
+        rate, rise = self._rates[phase], self._rises[phase]
+        root = np.sqrt(np.maximum(rate * rate + 2 * rise * left, 0))
+        speed = rate + root
+        within = np.divide(2 * left, speed, out=np.zeros(len(left)), where=speed > 0)
+        seconds = rounds * self._times[-1] + self._times[phase] + within
+        nanoseconds: Numbers = np.rint(seconds * _NS_PER_S).astype(np.int64)
+        return nanoseconds
+
+
+class RecordedTimes:
+    """Times known in advance, such as those of a capture.
+
+    times: (n,) nanoseconds, n at least 1. A time before an earlier one counts as the latest
+    one, as for frames after the last time.
+    """
+
+    def __init__(self, times: Numbers) -> None:
+        self._times: Numbers = np.maximum.accumulate(times - times[0])
+        self._position = 0
+
+    def due(self, lengths: Numbers) -> Numbers:
+        """When the next frames are due, in nanoseconds since the first one could leave."""
+        rows = np.arange(self._position, self._position + len(lengths))
+        self._position += len(lengths)
+        return self._times[np.minimum(rows, len(self._times) - 1)]
+
+
+def _sums(values: _Floats) -> _Floats:
+    """The sum before each value, and after the last."""
+    return np.concatenate(([0.0], np.cumsum(values)))
+
+
+_NS_PER_S = S // NS
+_FOREVER = 1e9
+"""Seconds: 30 years."""
 
 _PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _RATE = re.compile(

@@ -1,6 +1,6 @@
-"""Pause and PFC frames by a schedule, with a frame at the end that lets everything go on.
+"""Pause and PFC frames by a schedule, with a resume frame at the end.
 
-A storm pauses some priorities, or the whole port, for a while: again and again before the
+A storm pauses some priorities or the whole port: it repeats the pause before the
 pause runs out, then a resume. Several storms may overlap; what is due at one moment is one
 frame. Formats: IEEE 802.3 annex 31B, IEEE 802.1Q 36 (reference/wire-formats#pause,
 reference/wire-formats#pfc).
@@ -11,35 +11,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ibwire.base.errors import EncodeError
+from ibwire.base.errors import EncodeError, MissingValueError
 from ibwire.base.toml import Document, Table
 from ibwire.base.units import NS, US, Time
-from ibwire.traffic.recorded import Frames
+from ibwire.traffic.timed_frames import TimedFrames
 from ibwire_layers.outer import MAC_CONTROL_ADDRESS, PFC, Ethernet, EtherType, Pause
 
 LONGEST = 0xFFFF
-"""Quanta of 512 bit times: 3.36 ms at 10 Gb/s, 335 us at 100 Gb/s."""
+"""Longest pause, in quanta of 512 bit times: 3.36 ms at 10 Gb/s, 335 us at 100 Gb/s."""
 
 MAXIMUM_EVENTS = 1 << 21
 
 _PORT = 8
-"""Stands for the whole port where priorities are 0 to 7."""
+"""The whole port, beside the priorities 0 to 7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storm:
-    """A part of a schedule; a value that cannot be is an `EncodeError` that names its key."""
+    """A part of a schedule; an invalid value raises an `EncodeError` that names its key."""
 
     priorities: tuple[int, ...] = ()
-    """Of PFC; none: a pause of the whole port."""
+    """Priorities of PFC; empty: a pause of the whole port."""
     quanta: int = LONGEST
     refresh: Time = 100 * US
-    """The pause is said again after so long."""
+    """Interval after which the pause is repeated."""
     start: Time = 0
     on: Time = 0
-    """How long it pauses ... """
+    """Duration of a pause; 0: to the end."""
     off: Time = 0
-    """... and how long it does not, again and again. Without: to the end."""
+    """Duration between two pauses."""
 
     def __post_init__(self) -> None:
         for priority in self.priorities:
@@ -54,7 +54,7 @@ class Storm:
                 raise EncodeError(other, getattr(self, other), f"a microsecond or more, as {key}")
 
     def events(self, end: Time) -> Iterator[tuple[Time, int]]:
-        """Times and quanta before the end; 0 quanta let it go on."""
+        """Times and quanta before the end; 0 quanta resume."""
         begin = self.start
         while begin < end:
             stop = min(begin + self.on, end) if self.on else end
@@ -67,20 +67,20 @@ class Storm:
             begin += self.on + self.off
 
 
-def pausing(storms: Sequence[Storm], time: Time, mac: bytes) -> Frames:
-    """The frames of storms that last until `time`, then the one that ends every pause.
+def pause_frames(storms: Sequence[Storm], time: Time, mac: bytes) -> TimedFrames:
+    """The frames of storms until `time`, then a resume of all that they paused.
 
-    That one is also the final frame, for when the end comes early. mac: of the sender. Raises
+    The resume is also the final frame of a run that ends early. mac: of the sender. Raises
     `EncodeError`.
     """
     if time < US:
         raise EncodeError("time", time, "a microsecond or more")
     if not storms:
-        raise EncodeError("storm", None, "a schedule")
+        raise MissingValueError("storm")
     kinds = {bool(storm.priorities) for storm in storms}
     if len(kinds) > 1:
         raise EncodeError("priorities", (), "possible: a port runs either pause or PFC, not both")
-    # An estimate from above, so that nothing is made before it is known to be bounded.
+    # An upper bound, checked before any frame is built.
     if sum((time // storm.refresh + 2) * (1 + len(storm.priorities)) for storm in storms) > (
         MAXIMUM_EVENTS
     ):
@@ -91,12 +91,12 @@ def pausing(storms: Sequence[Storm], time: Time, mac: bytes) -> Frames:
         for moment, quanta in storm.events(time):
             state = due.setdefault(moment, {})
             for priority in storm.priorities or (_PORT,):
-                # Where storms overlap, a pause counts more than the end of another one.
+                # Where storms overlap, a pause takes precedence over the end of another one.
                 state[priority] = max(state.get(priority, 0), quanta)
     moments = sorted(due)
     touched = {priority for state in due.values() for priority in state}
     resume = control_frame(dict.fromkeys(touched, 0), mac)
-    return Frames(
+    return TimedFrames(
         [control_frame(due[moment], mac) for moment in moments] + [resume],
         [moment // NS for moment in moments] + [time // NS],
         [resume],
@@ -104,7 +104,7 @@ def pausing(storms: Sequence[Storm], time: Time, mac: bytes) -> Frames:
 
 
 def control_frame(quanta: dict[int, int], mac: bytes) -> bytes:
-    """A frame that says so many quanta to each priority; 8 stands for the whole port."""
+    """The frame that pauses each priority for its quanta; 8 stands for the whole port."""
     header: Pause | PFC
     if _PORT in quanta:
         header = Pause(pause_time=quanta[_PORT])
@@ -116,7 +116,7 @@ def control_frame(quanta: dict[int, int], mac: bytes) -> bytes:
 
 
 def read_storms(content: bytes, name: str) -> tuple[list[Storm], Time | None]:
-    """The storms of a file, and how long they last; `ScriptError` says where it is wrong."""
+    """The storms of a file and their duration; a `ScriptError` gives the place of a mistake."""
     top = Document(content, name).top
     time = top.take_time("time", 0) or None
     storms = [_storm(table) for table in top.tables("storm")]

@@ -1,7 +1,7 @@
-"""Recorded packets as others would have sent them: addresses, queue pairs, PSNs and keys changed.
+"""Recorded packets with changed endpoints: addresses, queue pairs, PSNs and keys.
 
-What a packet says is changed, then lengths, checksums and the ICRC are made right. A
-packet of which nothing changes stays as it was recorded, byte for byte.
+After a change, lengths, checksums and the ICRC are recomputed. A packet without a change
+stays as it was recorded, byte for byte.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Flow = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebinding:
-    """What becomes of recorded packets; whatever is not in a map stays."""
+    """The changes to recorded packets; values that are in no map stay."""
 
     addresses: Mapping[int, int] = field(default_factory=dict)
-    """GIDs, those of IPv4 addresses as ::ffff:a.b.c.d."""
+    """GIDs; an IPv4 address is ::ffff:a.b.c.d."""
     macs: Mapping[bytes, bytes] = field(default_factory=dict)
     src_mac: bytes | None = None
-    """Of every packet that `macs` says nothing of."""
+    """Source MAC address of packets whose address is not in `macs`."""
     mac_towards: Callable[[int], bytes] | None = None
-    """The destination MAC for a GID, of every packet that `macs` says nothing of."""
+    """Destination MAC address for a GID, for packets whose address is not in `macs`."""
     qpns: Mapping[int, int] = field(default_factory=dict)
-    """Destination QP numbers, and those of the senders of datagrams."""
+    """Destination QP numbers, and source QP numbers of datagrams."""
     rkeys: Mapping[int, int] = field(default_factory=dict)
     psn_start: int | None = None
-    """The first request to every queue pair gets it, and the others follow."""
+    """PSN of the first request to every queue pair; the others follow."""
     psn_starts: Mapping[int, int] = field(default_factory=dict)
-    """The same by recorded destination QP number."""
+    """The same for one recorded destination QP number."""
     repair: bool = False
-    """Make packets right of which nothing changes, too."""
+    """Also recompute lengths, checksums and ICRC of packets without a change."""
 
     def __post_init__(self) -> None:
         for name, numbers, width in (
@@ -63,9 +63,9 @@ class Rebinding:
 
 
 class Rebinder:
-    """Changes packets, given in the order of their capture.
+    """Changes packets, in the order of their capture.
 
-    partners: of a flow the one in the other direction of its connection, whose PSNs its
+    partners: for each flow the one in the other direction of its connection, whose PSNs its
     responses carry.
     """
 
@@ -73,7 +73,7 @@ class Rebinder:
         self._rebinding = rebinding
         self._partners = partners
         self._shift: dict[Flow, int] = {}
-        """What is added to the PSNs of requests of a flow."""
+        """Difference added to the PSNs of requests of a flow."""
 
     def rebound(self, frame: bytes, link_type: int) -> bytes:
         """The frame of an RDMA packet over Ethernet, changed; raises `DecodeError`."""

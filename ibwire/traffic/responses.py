@@ -1,8 +1,9 @@
-"""What comes back to queue pairs of ours that are none: counted, and read for who waits for it.
+"""Responses to the packets of our queue pairs: counted, and classified for a closed loop.
 
-Answers are told apart by the address they come from and the queue pair they go to. An
-acknowledgement stands for all packets up to its PSN, a NAK for those before it; each READ and
-atomic has an answer of its own (IBA 9.7.5.1.2, reference/transport#ack-coalescing).
+A response belongs to the queue pair that its source address and destination QP number name.
+An acknowledgement covers all packets up to its PSN, a NAK those before its PSN; READs and
+atomics are each acknowledged by their own response
+(IBA 9.7.5.1.2, reference/transport#ack-coalescing).
 """
 
 from __future__ import annotations
@@ -10,117 +11,78 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ibwire.base.histogram import Histogram
 from ibwire.base.node import Frame
 from ibwire.base.units import US, Time
 from ibwire.rc.packet import decode
 from ibwire.rc.path import Arrivals, icrc_fits
+from ibwire.traffic.queue_pairs import QueuePairTraffic
 from ibwire_layers import psn, syndrome
 from ibwire_layers.opcodes import Operation, Service
 from ibwire_layers.syndrome import AckKind, NakCode
 
 
-class Asker(Protocol):
-    """A queue pair of ours, as far as answers go."""
-
-    @property
-    def peer(self) -> int:
-        """GID that answers come from."""
-        ...
-
-    @property
-    def qpn(self) -> int:
-        """The peer's queue pair."""
-        ...
-
-    @property
-    def src_qpn(self) -> int:
-        """The one that answers go to."""
-        ...
-
-    @property
-    def psn(self) -> int:
-        """Of its first packet."""
-        ...
-
-    @property
-    def step(self) -> int:
-        """PSNs that each packet takes; 0: they have no order."""
-        ...
-
-    @property
-    def period(self) -> int:
-        """Each so-many-th packet asks for an answer; 0: none does."""
-        ...
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether each packet has an answer of its own."""
-        ...
-
-
-class Says(Enum):
-    """What an answer says."""
+class ResponseKind(Enum):
+    """What a response says."""
 
     ACKNOWLEDGED = "acknowledged"
-    """Packets that were not before."""
-    NOTHING = "nothing"
-    """Nothing new."""
-    GAP = "gap"
-    """That a packet was not answered which has an answer of its own."""
+    """It acknowledges packets that were unacknowledged."""
+    NOTHING_NEW = "nothing new"
+    SKIPPED = "skipped"
+    """It shows that the response to an earlier READ or atomic was skipped."""
     NAK = "NAK"
-    WAIT = "RNR NAK"
-    SLOW = "CNP"
+    RNR_NAK = "RNR NAK"
+    CNP = "CNP"
 
 
-class Answer(NamedTuple):
-    """An answer to one of the queue pairs."""
+class Response(NamedTuple):
+    """A response to one of the queue pairs."""
 
     number: int
-    """Which of them."""
-    says: Says
+    """Index of the queue pair."""
+    kind: ResponseKind
     syndrome: int
 
 
-class Tally:
-    """What was sent from a queue pair and what has come back."""
+class ResponseTally:
+    """Counts of what was sent from a queue pair and what came back."""
 
-    def __init__(self, asker: Asker) -> None:
-        self.asker = asker
+    def __init__(self, queue_pair: QueuePairTraffic) -> None:
+        self.queue_pair = queue_pair
         self.sent: int | None = None
-        """Different packets; `None`: nobody counts them yet."""
+        """Packets, retransmissions not counted; `None`: not counted yet."""
         self.acknowledged = 0
-        """Packets from the first on that are acknowledged."""
+        """Packets acknowledged without a gap, from the first on."""
         self.acks = 0
-        """Positive acknowledgements, those in answers to READs and atomics left out."""
+        """Positive acknowledgements, without the responses to READs and atomics."""
         self.responses = 0
-        """Packets that answer READs and atomics."""
+        """Response packets of READs and atomics."""
         self.naks: Counter[str] = Counter()
-        """By code."""
+        """NAKs by code."""
         self.nak_psn: int | None = None
-        """Of the last one: what the peer expects, if it was for a PSN."""
+        """PSN of the last NAK: what the peer expects, if its code is PSN sequence error."""
         self.rnr_naks = 0
         self.cnps = 0
         self.gaps = 0
-        """Packets without the answer of their own, when that of a later one came."""
+        """READs and atomics whose response was skipped by that of a later one."""
         self.impossible = 0
-        """Acknowledgements of what was never sent."""
-        self.repeated = 0
-        """Packets that were sent once more."""
+        """Acknowledgements of packets that were never sent."""
+        self.retransmitted = 0
+        """Packets sent once more."""
         self.timeouts = 0
-        """How often the last resort was to go back."""
+        """Times a timeout caused going back."""
 
     @property
     def asked(self) -> int:
-        """Packets up to the last that has asked for an answer."""
-        period = self.asker.period
+        """Packets up to the last that requests an acknowledgement."""
+        period = self.queue_pair.period
         return (self.sent or 0) // period * period if period else 0
 
     @property
     def missing(self) -> int:
-        """Packets that should have been acknowledged and never were."""
+        """Packets that should have been acknowledged and were not."""
         return max(self.asked - self.acknowledged, 0)
 
     @property
@@ -128,18 +90,18 @@ class Tally:
         """The last PSN that is acknowledged."""
         if not self.acknowledged:
             return None
-        return psn.add(self.asker.psn, self.acknowledged * self.asker.step - 1)
+        return psn.add(self.queue_pair.psn, self.acknowledged * self.queue_pair.step - 1)
 
     @property
     def next_psn(self) -> int:
         """The first PSN that is not acknowledged."""
-        return psn.add(self.asker.psn, self.acknowledged * self.asker.step)
+        return psn.add(self.queue_pair.psn, self.acknowledged * self.queue_pair.step)
 
     def as_object(self) -> dict[str, object]:
         """For JSON."""
         return {
-            "qpn": self.asker.qpn,
-            "src_qpn": self.asker.src_qpn,
+            "qpn": self.queue_pair.qpn,
+            "src_qpn": self.queue_pair.src_qpn,
             "sent": self.sent,
             "asked": self.asked,
             "acknowledged": self.acknowledged,
@@ -153,30 +115,30 @@ class Tally:
             "cnps": self.cnps,
             "gaps": self.gaps,
             "impossible": self.impossible,
-            "repeated": self.repeated,
+            "retransmitted": self.retransmitted,
             "timeouts": self.timeouts,
         }
 
 
-class Answers:
-    """Takes what arrives.
+class ResponseCounter:
+    """Assigns arriving frames to queue pairs and counts them.
 
-    skips: whether an answer stands for earlier packets too that should have had their own.
-    Without, they stay unacknowledged, for who can send them again.
+    skips: whether a response also acknowledges earlier READs and atomics without a response.
+    Without it they stay unacknowledged, for a sender that retransmits them.
     """
 
-    def __init__(self, askers: Sequence[Asker], *, skips: bool = True) -> None:
-        self.tallies = [Tally(each) for each in askers]
+    def __init__(self, queue_pairs: Sequence[QueuePairTraffic], *, skips: bool = True) -> None:
+        self.tallies = [ResponseTally(each) for each in queue_pairs]
         self.others = 0
-        """Packets for queue pairs of others, and damaged ones."""
+        """Frames that are no valid response to these queue pairs."""
         self.round_trips = Histogram()
-        """Nanoseconds from a packet to its acknowledgement, of packets that were sent once."""
-        self._numbers = {(each.peer, each.src_qpn): n for n, each in enumerate(askers)}
+        """Nanoseconds from a packet to its acknowledgement, without retransmitted packets."""
+        self._numbers = {(each.peer, each.src_qpn): n for n, each in enumerate(queue_pairs)}
         self._arrivals = Arrivals()
         self._skips = skips
 
-    def take(self, frame: Frame) -> Answer | None:
-        """Count a frame; `None` if it is no answer."""
+    def take(self, frame: Frame) -> Response | None:
+        """Count a frame; `None` if it is no response to these queue pairs."""
         arrival = self._arrivals.read(frame)
         packet = None
         if arrival is not None and icrc_fits(frame, arrival):
@@ -190,67 +152,67 @@ class Answers:
         tally, form = self.tallies[number], packet.form
         if form.service is Service.CNP:
             tally.cnps += 1
-            return Answer(number, Says.SLOW, 0)
-        if not form.is_response or form.service is not Service.RC or not tally.asker.step:
+            return Response(number, ResponseKind.CNP, 0)
+        if not form.is_response or form.service is not Service.RC or not tally.queue_pair.step:
             self.others += 1
             return None
-        said = packet.syndrome if form.has_aeth else syndrome.INVALID_CREDITS
-        if form.operation is Operation.ACKNOWLEDGE and syndrome.kind(said) is not AckKind.ACK:
-            return Answer(number, self._refused(tally, packet.psn, said), said)
+        value = packet.syndrome if form.has_aeth else syndrome.INVALID_CREDITS
+        if form.operation is Operation.ACKNOWLEDGE and syndrome.kind(value) is not AckKind.ACK:
+            return Response(number, self._refused(tally, packet.psn, value), value)
         if form.operation is Operation.ACKNOWLEDGE:
             tally.acks += 1
         else:
             tally.responses += 1
-        return Answer(number, self._acknowledged(tally, packet.psn), said)
+        return Response(number, self._acknowledged(tally, packet.psn), value)
 
-    def _refused(self, tally: Tally, at: int, said: int) -> Says:
-        code = syndrome.code(said)
-        match syndrome.kind(said):
+    def _refused(self, tally: ResponseTally, at: int, value: int) -> ResponseKind:
+        code = syndrome.code(value)
+        match syndrome.kind(value):
             case AckKind.NAK:
                 known = code in NakCode.__members__.values()
                 tally.naks[NakCode(code).name if known else f"CODE_{code}"] += 1
                 tally.nak_psn = at
-                says = Says.NAK
+                kind = ResponseKind.NAK
             case AckKind.RNR_NAK:
                 tally.rnr_naks += 1
-                says = Says.WAIT
+                kind = ResponseKind.RNR_NAK
             case _:
                 self.others += 1
-                return Says.NOTHING
+                return ResponseKind.NOTHING_NEW
         ahead = psn.distance(tally.next_psn, at)
         if ahead < 0:
-            return Says.NOTHING
-        packets = ahead // tally.asker.step
+            return ResponseKind.NOTHING_NEW
+        packets = ahead // tally.queue_pair.step
         if not self._is_possible(tally, packets):
-            return Says.NOTHING
-        if tally.asker.is_answered:
+            return ResponseKind.NOTHING_NEW
+        if tally.queue_pair.is_answered:
             tally.gaps += packets
-        if self._skips or not tally.asker.is_answered:
+        if self._skips or not tally.queue_pair.is_answered:
             tally.acknowledged += packets
-        return says
+        return kind
 
-    def _acknowledged(self, tally: Tally, at: int) -> Says:
-        asker = tally.asker
+    def _acknowledged(self, tally: ResponseTally, at: int) -> ResponseKind:
+        queue_pair = tally.queue_pair
         ahead = psn.distance(tally.next_psn, at)
-        # The answer to a READ is over with its last packet.
-        packets, missed = (ahead + 1) // asker.step, ahead // asker.step
+        # A READ is acknowledged by the last packet of its response.
+        packets, missed = (ahead + 1) // queue_pair.step, ahead // queue_pair.step
         if ahead < 0 or not self._is_possible(tally, packets):
-            return Says.NOTHING
-        if asker.is_answered and missed:
+            return ResponseKind.NOTHING_NEW
+        if queue_pair.is_answered and missed:
             tally.gaps += missed
             if not self._skips:
-                return Says.GAP
+                return ResponseKind.SKIPPED
         tally.acknowledged += packets
-        return Says.ACKNOWLEDGED if packets else Says.NOTHING
+        return ResponseKind.ACKNOWLEDGED if packets else ResponseKind.NOTHING_NEW
 
-    def _is_possible(self, tally: Tally, packets: int) -> bool:
-        """Whether so many more packets were sent."""
+    def _is_possible(self, tally: ResponseTally, packets: int) -> bool:
+        """Whether that many more packets were sent."""
         if tally.sent is not None and tally.acknowledged + packets > tally.sent:
             tally.impossible += 1
             return False
         return True
 
 
-def rnr_time(said: int) -> Time:
-    """How long an RNR NAK asks to wait (IBA 9.7.5.2.8)."""
-    return syndrome.RNR_TIMER_US[syndrome.code(said)] * US
+def rnr_time(value: int) -> Time:
+    """The delay that the syndrome of an RNR NAK requests (IBA 9.7.5.2.8)."""
+    return syndrome.RNR_TIMER_US[syndrome.code(value)] * US

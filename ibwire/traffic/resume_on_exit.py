@@ -1,13 +1,12 @@
-"""Frames that leave when the end comes early, however it comes: nobody stays paused for ever.
+"""Frames that are sent when a run ends early, so that no peer stays paused.
 
-Who pauses a peer owes it the frame that lets it go on. `Farewell` sends such frames when it
-is closed, unless they have left already. For the case that this process cannot do it, because
-it is killed, another one waits at the end of a pipe: it holds the socket and the frames, and
-when the pipe closes without the word that all is done it sends them.
+A sender of pause frames must end with a resume frame. `ResumeOnExit` sends it when it
+is closed, unless it was sent already. In case this process is killed, a watchdog process
+waits at the end of a pipe with the socket and the frames; when the pipe closes without the
+message that the frames were sent, it sends them.
 
-Signals that a terminal sends to all processes in it do not reach the other one; a machine
-that loses its power keeps both from their duty, and a pause then ends by itself after 65535
-quanta (IEEE 802.1Qbb).
+Signals of a terminal do not reach the watchdog. When the machine loses power, no process
+sends anything, and a pause ends by itself after at most 65535 quanta (IEEE 802.1Qbb).
 """
 
 from __future__ import annotations
@@ -23,36 +22,39 @@ from ibwire.traffic.sender import Sender
 from ibwire.traffic.watchdog import DONE, READY
 
 
-class Farewell(Closing):
-    """Sends frames at its end, on an interface; when it is made it already would.
+class ResumeOnExit(Closing):
+    """Sends frames on an interface when it is closed, and from its construction on when this
+    process dies.
 
-    It sends none once it has been told, by `is_done`, that somebody else has.
+    It sends none when `is_done` was set, because the frames were sent already.
 
     Raises `LinkError` as `Sender` does, also at the end.
     """
 
-    def __init__(self, name: str, frames: Sequence[bytes], *, certain: bool = False) -> None:
+    def __init__(
+        self, name: str, frames: Sequence[bytes], *, allow_default_route: bool = False
+    ) -> None:
         self.name = name
         self.frames = list(frames)
         self.is_done = False
-        """Whether the frames have left."""
-        self._sender = Sender(name, certain=certain)
+        """Whether the frames were sent."""
+        self._sender = Sender(name, allow_default_route=allow_default_route)
         self._watchdog = self._start()
 
     def close(self) -> None:
-        """Send the frames if need be; a second time it does nothing."""
+        """Send the frames if necessary; a second call does nothing."""
         if self._watchdog is None:
             return
         watchdog, self._watchdog = self._watchdog, None
-        said = b""
+        message = b""
         try:
             if not self.is_done:
                 self._sender.send_frames(self.frames)
                 self.is_done = True
-            said = DONE
+            message = DONE
         finally:
-            # Without the word it tries as well: the link may come back before it does.
-            watchdog.communicate(said)
+            # Without the message the watchdog also tries: the link may come back meanwhile.
+            watchdog.communicate(message)
             self._sender.close()
 
     def _start(self) -> subprocess.Popen[bytes] | None:

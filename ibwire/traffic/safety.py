@@ -1,7 +1,7 @@
-"""Whether test traffic may leave an interface: not where this machine's own way out is.
+"""Whether test traffic may leave an interface: not on the interface of the default route.
 
-The default route may lie on the interface itself, or on something that is built of it: a
-bridge, a bond, a VLAN. Frames that are put into any of these reach the same wire.
+The default route may use the interface itself, or a bridge, bond or VLAN on top of it. Frames
+sent on any of these reach the same wire.
 
 Source: rtnetlink(7), linux/rtnetlink.h, linux/if_link.h.
 """
@@ -17,31 +17,31 @@ from ibwire.link import netlink
 from ibwire.link.interface import Interface, interface
 
 
-def injectable(name: str, *, certain: bool = False) -> Interface:
-    """The interface, which is fit for test traffic.
+def injectable_interface(name: str, *, allow_default_route: bool = False) -> Interface:
+    """The interface of that name, if it is fit for test traffic.
 
-    certain: the user has said twice that it is to be this one, whatever its routes are.
-    Raises `LinkError` when it is missing, down, without a carrier, or has a default route.
+    allow_default_route: its routes do not matter. Raises `LinkError` when it is missing, down,
+    without a carrier, or used by the default route.
     """
     found = interface(name)
     if not found.is_up:
         raise LinkError(name, f"is down: ip link set {name} up")
     if not found.has_carrier:
-        raise LinkError(name, "is up, but nobody is at the other end (no carrier)")
-    if not certain:
+        raise LinkError(name, "is up, but has no carrier: nothing is connected at the other end")
+    if not allow_default_route:
         carrier = _default_route_over(found)
         if carrier is not None:
-            where = "it" if carrier == name else f"{carrier}, which is built of it"
+            where = "it" if carrier == name else f"{carrier}, which is built on it"
             raise LinkError(
                 name,
-                f"refused: the default route of this machine lies on {where}; test traffic "
-                "there can cut it off, and reaches strangers",
+                f"refused: the default route of this machine uses {where}; test traffic there can "
+                "cut off the machine and reaches foreign hosts (--default-route-too allows it)",
             )
     return found
 
 
 def _default_route_over(found: Interface) -> str | None:
-    """The name of the interface with a default route that stands on this one, or is it."""
+    """The interface with a default route that is this one or is built on it."""
     name, links = found.name, _links(found.name)
     for owner in sorted(_owners_of_default_routes(name)):
         below, seen = [owner], {owner}
@@ -61,7 +61,7 @@ def _owners_of_default_routes(name: str) -> set[int]:
     for family in (socket.AF_INET, socket.AF_INET6):
         request = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0)
         for answer in netlink.ask(name, _RTM_GETROUTE, request, netlink.DUMP):
-            # The kernel may answer for all families where it lacks this one.
+            # Where the kernel lacks this family it may return the routes of all.
             of, length, *_, kind, _ = _RTMSG.unpack_from(answer)
             if of != family or length or kind != _RTN_UNICAST:
                 continue
@@ -77,7 +77,7 @@ def _owners_of_default_routes(name: str) -> set[int]:
 
 
 class _Link:
-    """What an interface is made of."""
+    """How an interface depends on others."""
 
     __slots__ = ("lower", "master", "name")
 
@@ -85,15 +85,15 @@ class _Link:
         self.name = attributes.get(_IFLA_IFNAME, b"").rstrip(b"\0").decode(errors="replace")
         self.master = _number(attributes.get(_IFLA_MASTER))
         """The bridge or bond that it is a port of."""
-        # A veth names its peer here, and may do so by a number of another namespace.
+        # A veth names its peer here, possibly by the index of another namespace.
         kind = netlink.attributes(attributes.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND, b"")
         foreign = _IFLA_LINK_NETNSID in attributes or kind.rstrip(b"\0") == b"veth"
         self.lower = None if foreign else _number(attributes.get(_IFLA_LINK))
-        """What it stands on, as a VLAN does."""
+        """The interface below it, as a VLAN has one."""
 
 
 def _links(name: str) -> dict[int, _Link]:
-    """All interfaces of this namespace by their numbers."""
+    """All interfaces of this namespace by index."""
     request = _IFINFOMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
     found = {}
     for answer in netlink.ask(name, _RTM_GETLINK, request, netlink.DUMP):

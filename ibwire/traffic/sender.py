@@ -1,4 +1,4 @@
-"""How frames leave at the kernel's limit: rows of an array, a thousand a system call.
+"""Sending frames at the limit of the kernel: rows of an array, a thousand per system call.
 
 sendmmsg(2) reads an array of headers that point to the frames. Here that array is NumPy's,
 and its columns of addresses and lengths are filled for a whole block at once: no Python runs
@@ -29,40 +29,40 @@ from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError
 from ibwire.link import netlink
 from ibwire.link.packet_socket import HEADER, MSG_DONTWAIT, VECTOR, packet_socket, sendmmsg
-from ibwire.traffic.safety import injectable
+from ibwire.traffic.safety import injectable_interface
 
 
 class Sender(Closing):
-    """Sends frames on an interface, whatever is in them, and receives none.
+    """Sends arbitrary frames on an interface and receives none.
 
-    certain: also where this machine's default route lies. Raises `LinkError` for an interface
-    that is not fit for test traffic (`injectable`), and without the right to open packet
-    sockets.
+    allow_default_route: also on the interface of the default route. Raises `LinkError` for an
+    interface that is not fit for test traffic (`injectable_interface`), and without the right to
+    open packet sockets.
     """
 
     BATCH = 1024
     """Frames of one system call: the kernel takes no more (UIO_MAXIOV)."""
 
-    PATIENCE = 2.0
-    """Seconds for which an interface may take no frames at all before that is an error."""
+    STALL_SECONDS = 2.0
+    """Seconds without any frame accepted after which sending fails."""
 
-    def __init__(self, name: str, *, certain: bool = False) -> None:
-        self.interface = injectable(name, certain=certain)
-        """As it was at the beginning."""
+    def __init__(self, name: str, *, allow_default_route: bool = False) -> None:
+        self.interface = injectable_interface(name, allow_default_route=allow_default_route)
+        """The interface when the sender was opened."""
         self.sent = 0
         """Frames that the kernel has accepted."""
         self.waits: Counter[str] = Counter()
-        """How often it had to be waited, by why: `buffer full` when the socket's is, `queue full`
-        when the interface's queue refuses a frame, which is then sent again."""
+        """How often it had to wait, by reason: `buffer full` for the socket's buffer, `queue full`
+        when the queue of the interface refused a frame, which is then sent again."""
         self._socket = packet_socket(name)
         try:
-            # With protocol 0 it sends, and is never handed a frame.
+            # With protocol 0 the socket sends and receives nothing.
             self._socket.bind((name, 0))
         except OSError as error:
             self._socket.close()
             raise LinkError(name, f"no packet socket: {error.strerror}") from None
         self._full = ""
-        """Why the last call has taken nothing, empty when it has taken something."""
+        """Why the last call sent nothing; empty when it sent something."""
         self._full_since = 0.0
         self._loaded = 0
         self._headers = np.zeros(self.BATCH, HEADER)
@@ -73,7 +73,7 @@ class Sender(Closing):
         messages["vector_count"] = 1
         self._rows = np.arange(self.BATCH)
         self._first_header = _address(self._headers)
-        # What the kernel reads behind Python's back must not be collected.
+        # Keeps the memory alive that the kernel reads.
         self._frames: npt.NDArray[np.uint8] | None = None
 
     @property
@@ -82,11 +82,10 @@ class Sender(Closing):
         return self.interface.name
 
     def load(self, frames: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> None:
-        """Make rows ready to be sent.
+        """Prepare rows for sending.
 
-        frames: (n, width), n at most `BATCH`, each row's bytes side by side; read by `send`,
-        so it may change between two calls of it but not go away. lengths: (n,) bytes of each
-        row that are its frame.
+        frames: (n, width), n at most `BATCH`, the bytes of a row contiguous; `send` reads it, so
+        its contents may change between two calls. lengths: (n,) bytes of the frame in each row.
         """
         count = len(frames)
         step, byte = frames.strides
@@ -100,11 +99,11 @@ class Sender(Closing):
         self._frames = frames
 
     def send(self, first: int, count: int) -> int:
-        """Send loaded rows from the first on, in order, never waiting; how many were taken.
+        """Send `count` loaded rows from row `first` on, without waiting; returns how many left.
 
-        None taken means that there is no room: `wait`. Raises `LinkError` for a frame that can
-        never be sent, when the link is down or gone, and when nothing was taken for
-        `PATIENCE`.
+        0 means that there is no room: call `wait`. Raises `LinkError` for a frame that can
+        never be sent, when the link is down or gone, and when nothing was accepted for
+        `STALL_SECONDS`.
         """
         count = min(count, self._loaded - first)
         header = self._first_header + first * HEADER.itemsize
@@ -118,9 +117,9 @@ class Sender(Closing):
         return 0
 
     def wait(self) -> None:
-        """Wait until there may be room, for a millisecond at most."""
+        """Wait until there may be room, at most a millisecond."""
         if self._full == _QUEUE:
-            # The socket has room, so only time tells.
+            # The socket has room, so polling it would return at once.
             time.sleep(_STEP)
         else:
             poll = select.poll()
@@ -128,7 +127,7 @@ class Sender(Closing):
             poll.poll(1)
 
     def send_frames(self, frames: Sequence[bytes]) -> None:
-        """Send some frames and wait until the kernel has them; raises `LinkError` as `send`."""
+        """Send frames and wait until the kernel has accepted them; raises `LinkError` as `send`."""
         for frame in frames:
             row = np.frombuffer(frame, np.uint8).reshape(1, -1)
             self.load(row, np.array([len(frame)]))
@@ -140,11 +139,11 @@ class Sender(Closing):
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close the socket; what the kernel has accepted still leaves."""
+        """Close the socket; accepted frames are still sent."""
         self._socket.close()
 
     def _refused(self, code: int, length: int) -> None:
-        """Note that there is no room; raises `LinkError` for everything else."""
+        """Record that there is no room; raises `LinkError` for any other error code."""
         if code == errno.EINTR:
             return
         if code in (errno.EAGAIN, errno.ENOBUFS):
@@ -153,10 +152,10 @@ class Sender(Closing):
                 self._full_since = now
             self._full = _QUEUE if code == errno.ENOBUFS else _BUFFER
             self.waits[self._full] += 1
-            if now - self._full_since > self.PATIENCE:
+            if now - self._full_since > self.STALL_SECONDS:
                 raise LinkError(
                     self.name,
-                    f"takes no more frames: {self._full} for {self.PATIENCE:g} s "
+                    f"accepts no more frames: {self._full} for {self.STALL_SECONDS:g} s "
                     f"after {self.sent} frames",
                 )
             return
@@ -174,7 +173,7 @@ class Sender(Closing):
 
 
 class DeviceCounters(NamedTuple):
-    """What an interface says it has sent, since it is there."""
+    """Transmit counters of an interface since it exists."""
 
     packets: int
     bytes: int
@@ -182,12 +181,12 @@ class DeviceCounters(NamedTuple):
     dropped: int
 
     def since(self, before: DeviceCounters) -> DeviceCounters:
-        """What has been added."""
+        """The increase since an earlier reading."""
         return DeviceCounters(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 def device_counters(name: str) -> DeviceCounters:
-    """The transmit counters of an interface; of all that it sends, also for others.
+    """The transmit counters of an interface, which include the frames of all programs.
 
     Raises `LinkError` when it is gone.
     """
@@ -210,7 +209,7 @@ _BUFFER = "buffer full"
 _QUEUE = "queue full"
 _GONE = "has gone: there is no such interface any more"
 _STEP = 100e-6
-"""Seconds after which a queue that was full is tried again."""
+"""Seconds after which a full queue is tried again."""
 _ETHERNET_SIZE = 14
 
 _RTM_GETLINK = 18
@@ -218,5 +217,5 @@ _IFINFOMSG = Struct("=BxHiII")
 """struct ifinfomsg: family, padding, type, index, flags, change."""
 _IFLA_STATS64 = 23
 _STATISTICS = Struct("=8xQ8xQ8xQ8xQ")
-"""The beginning of struct rtnl_link_stats64: packets, bytes, errors and drops, of which every
-other number is about receiving."""
+"""The beginning of struct rtnl_link_stats64: packets, bytes, errors and drops, each first for
+receiving, then for transmitting."""

@@ -1,6 +1,6 @@
-"""The process that keeps the promise of `ibwire.traffic.resume_on_exit` for one that was killed.
+"""The process that sends the frames of `ibwire.traffic.resume_on_exit` when its parent was killed.
 
-Arguments: the descriptor of a socket, and frames in hexadecimal. It says `READY` on its
+Arguments: the descriptor of a socket, and frames in hexadecimal. It writes `READY` to its
 standard output, then waits for the end of its standard input.
 """
 
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 READY = b"ready\n"
 DONE = b"done"
-"""What it is told when there is nothing left to do."""
+"""Its input when the frames were sent already."""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Wait for the end of the other process, then send the frames unless that has done it."""
+    """Wait for the end of the parent process, then send the frames unless it has sent them."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     descriptor, *frames = arguments
@@ -32,8 +32,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _send(sending: socket.socket, frames: list[bytes]) -> None:
-    """Send frames in order, and try for a while when there is no room or no link."""
-    end = time.monotonic() + _PATIENCE
+    """Send frames in order; retry for a limited time when there is no room or no link."""
+    end = time.monotonic() + _RETRY_SECONDS
     while frames and time.monotonic() < end:
         try:
             sending.send(frames[0])
@@ -42,9 +42,9 @@ def _send(sending: socket.socket, frames: list[bytes]) -> None:
             time.sleep(_STEP)
 
 
-_PATIENCE = 2.0
+_RETRY_SECONDS = 2.0
 _STEP = 0.02
-"""Seconds in all, and between attempts."""
+"""Seconds for all attempts, and between two attempts."""
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -19,8 +19,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from ibwire.traffic.build import Builder
-from ibwire.traffic.model import Payload, Stream, Verb, parse_qpns
+from ibwire.traffic.builder import Builder
+from ibwire.traffic.stream import Payload, Stream, Verb, parse_qpns
 
 ADDRESSES = {"src": "10.0.0.1", "dst": "10.0.0.2"}
 BLOCK = 256

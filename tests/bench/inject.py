@@ -41,12 +41,11 @@ from ibwire.capture import PcapWriter
 from ibwire.lab.veth import ADDRESSES, INTERFACES, Lab
 from ibwire.link.packet_socket import packet_socket
 from ibwire.traffic.injection import Injection
-from ibwire.traffic.kernel_sender import LiveFrames
-from ibwire.traffic.model import Stream, Verb
-from ibwire.traffic.pace import make_pace, parse_rate
-from ibwire.traffic.pacing import Pacer
+from ibwire.traffic.kernel_sender import KernelSender
+from ibwire.traffic.pace import Pacer, make_pace, parse_rate
 from ibwire.traffic.sender import Sender
-from ibwire.traffic.transmission import Feed, transmit
+from ibwire.traffic.stream import Stream, Verb
+from ibwire.traffic.transmission import SourceOutlet, transmit
 from ibwire_layers.outer import ROCEV2_PORT, LinkType
 
 PAYLOADS = (64, 1024, 4096)
@@ -244,11 +243,11 @@ def send(back_end: str, payload: str, packets: str, rate: str) -> None:
     pace = make_pace({"rate": parse_rate(f"{rate}pps")}) if int(rate) else None
     name = INTERFACES["a"]
     if back_end == "live":
-        with LiveFrames(name, source.templates() or ()) as outlet:
+        with KernelSender(name, source.templates() or ()) as outlet:
             report = transmit(outlet, count=int(packets))
     else:
         with Sender(name) as sender:
-            feed = Feed(sender, source)
+            feed = SourceOutlet(sender, source)
             report = transmit(feed, pace and Pacer(pace), count=int(packets))
     assert report.error is None, report.error
     assert report.rate is not None

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
 from ibwire.cli.inject import command
-from ibwire.traffic.build import Builder
-from ibwire.traffic.model import Stream
+from ibwire.traffic.builder import Builder
+from ibwire.traffic.stream import Stream
 from ibwire_layers.packet import CrcStatus, Packet
 
 ALL_OPS = Path(__file__).parents[2] / "captures" / "rcx-all-ops.pcap"
@@ -108,7 +108,7 @@ def test_a_dry_run_shows_the_first_and_last_packets_and_writes_nothing(tmp_path:
     ]
     assert lines[9] == "   ..."
     assert [line.split()[0] for line in lines[10:13]] == ["4998", "4999", "5000"]
-    assert lines[-1] == "of 2000 packets looked at: ICRC good in 2000, no malformed"
+    assert lines[-1] == "of 2000 packets checked: ICRC good in 2000, no malformed"
     assert not path.exists()
 
 
@@ -142,11 +142,11 @@ def test_cnps_are_a_verb(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        ([*PLAIN, "--count", 1], 2, "where to? --dev IFACE, -o FILE or --dry-run"),
-        (["--dev", "x", "-o", "y", *PLAIN], 2, "either, not both"),
-        (["--dry-run", *PLAIN], 2, "--count: None is not a limit"),
-        (["--dry-run", *PLAIN[:4], "--count", 1], 2, "--qpn: None is not enough"),
-        (["--dry-run", "--qpn", 1, "--count", 1], 2, "--dst: None is not an IP address"),
+        ([*PLAIN, "--count", 1], 2, "--dev IFACE, -o FILE or --dry-run is required"),
+        (["--dev", "x", "-o", "y", *PLAIN], 2, "--dev and -o exclude each other"),
+        (["--dry-run", *PLAIN], 2, "--count or time is required"),
+        (["--dry-run", *PLAIN[:4], "--count", 1], 2, "--qpn is required"),
+        (["--dry-run", "--qpn", 1, "--count", 1], 2, "--dst is required"),
         (["--dry-run", "--dst", "10.0.0.2", "--qpn", 1, "--count", 1], 2, "--src: '' is not"),
         (["--dry-run", *PLAIN, "--count", "x"], 2, "--count: 'x' is not a number"),
         (["--dry-run", *PLAIN, "--count", 1, "--mtu", 1000], 2, "--mtu: 1000 is not one of"),
@@ -154,7 +154,7 @@ def test_cnps_are_a_verb(tmp_path: Path) -> None:
         (["--dry-run", *PLAIN, "--count", 1, "--fields", "a.b=1"], 2, "a.b: 'a.b' is not a header"),
         (["--dry-run", *PLAIN, "--count", 1, "--rate", "fast"], 2, "--rate: 'fast' is not a rate"),
         (["--dry-run", *PLAIN, "--count", 1, "--burst", 2], 2, "--burst: 2 is not possible"),
-        (["-o", "out.pcap", *PLAIN, "--time", "1s"], 2, "--rate: 'max' is not enough to tell"),
+        (["-o", "out.pcap", *PLAIN, "--time", "1s"], 2, "--rate: 'max' is not limited"),
         (["-o", "out.txt", *PLAIN, "--count", 1], 1, "ends neither in .pcap nor"),
         (["-o", "/nowhere/out.pcap", *PLAIN, "--count", 1], 1, "/nowhere/out.pcap"),
         (
@@ -164,10 +164,10 @@ def test_cnps_are_a_verb(tmp_path: Path) -> None:
         ),
         (["--dry-run", "--stream", "nowhere.toml"], 2, "nowhere.toml: No such file"),
         (["--dev", "no-such0", *PLAIN, "--count", 1], 1, "no-such0: no such interface"),
-        ([*PLAIN, "pfc", "--prio", 3, "--time", "1s"], 2, "options belong behind pfc"),
-        (["pfc", "--dry-run", "--time", "1s"], 2, "--prio N,... or --global"),
+        ([*PLAIN, "pfc", "--prio", 3, "--time", "1s"], 2, "write options after pfc"),
+        (["pfc", "--dry-run", "--time", "1s"], 2, "one of --prio N,... and --global"),
         (["pfc", "--dry-run", "--prio", "9", "--time", "1s"], 2, "9 is not a priority"),
-        (["pfc", "--dry-run", "--prio", "1"], 2, "--time: None is not a time"),
+        (["pfc", "--dry-run", "--prio", "1"], 2, "--time is required"),
         (["pfc", "--dry-run", "--prio", "1", "--time", "5"], 2, "--time: '5' is not a time"),
         (["pfc", "--dry-run", "--prio", "1", "--time", "1s", "--on", "1"], 2, "'1' is not a time"),
         (["replay", "--dry-run", "nowhere.pcap"], 1, "nowhere.pcap"),
@@ -175,7 +175,7 @@ def test_cnps_are_a_verb(tmp_path: Path) -> None:
         (["replay", "--dry-run", ALL_OPS, "--address", "1=2"], 2, "is not an IP address"),
         (["replay", "--dry-run", ALL_OPS, "--mac", "1=2"], 2, "is not a MAC address"),
         (["replay", "--dry-run", ALL_OPS, "--where", "bth.psm == 1"], 2, "bth.psm"),
-        (["replay", "--dry-run", ALL_OPS, "--where", "bth.psn == 1"], 1, "50 not chosen"),
+        (["replay", "--dry-run", ALL_OPS, "--where", "bth.psn == 1"], 1, "50 not selected"),
         (["replay", "--dry-run", ALL_OPS, "--scale", "-1"], 2, "--scale: -1.0 is not"),
         (["replay", "--dry-run", ALL_OPS, "--psn-start", "x"], 2, "'x' is not a number"),
     ],

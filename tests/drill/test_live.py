@@ -459,11 +459,11 @@ def test_an_answer_that_nests_too_deep_is_that_of_no_agent() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--dev", "lo"], "needs --dev, the interface, and --peer"),
-        (["--peer", "10.0.0.1"], "needs --dev, the interface, and --peer"),
+        (["--dev", "lo"], "--dev and --peer are required"),
+        (["--peer", "10.0.0.1"], "--dev and --peer are required"),
         (["--connect", "params"], "needs --params or --params-from"),
-        (["--params", "x"], "are for --connect params"),
-        (["--mtu", "256"], "--mtu is for --connect pingpong"),
+        (["--params", "x"], "require --connect params"),
+        (["--mtu", "256"], "--mtu requires --connect pingpong"),
         (["--capture", "x", "--device", "10.0.0.1"], "either a recording or a device"),
         (["--tolerance", "5", "--limit", "3"], "--tolerance, --limit: for a device on a link"),
         (["--params-from", "true", "--vlan", "5"], "--params-from, --vlan: for a device on a link"),

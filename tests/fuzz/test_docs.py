@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from ibwire.cli.fuzz import COMMANDS, command
-from ibwire.cli.fuzz_live import live_options
+from ibwire.cli.fuzz_live import target_options
 from ibwire.cli.fuzz_run import command as run
 from ibwire.fuzz.campaign import Campaign, generators
 from ibwire.fuzz.case import Connection, Packet, Role, Wait, from_json
@@ -28,7 +28,7 @@ def test_every_group_and_command_is_documented(name: str) -> None:
     assert f"`{name}`" in TEXT or f"ibwire fuzz {name}" in TEXT or f"[{name}]" in TEXT
 
 
-LIVE = {each.name for each in click.command(live_options(lambda **options: None)).params}
+LIVE = {each.name for each in click.command(target_options(lambda **options: None)).params}
 """Options about devices on a link."""
 
 

@@ -15,12 +15,11 @@ import numpy as np
 
 from ibwire.base.errors import EncodeError, LinkError
 from ibwire.traffic.injection import Injection
-from ibwire.traffic.kernel_sender import LiveFrames
-from ibwire.traffic.model import Stream, Verb
-from ibwire.traffic.pace import make_pace, parse_rate
-from ibwire.traffic.pacing import Pacer
+from ibwire.traffic.kernel_sender import KernelSender
+from ibwire.traffic.pace import Pacer, make_pace, parse_rate
 from ibwire.traffic.sender import Sender
-from ibwire.traffic.transmission import Feed, transmit
+from ibwire.traffic.stream import Stream, Verb
+from ibwire.traffic.transmission import SourceOutlet, transmit
 
 DEVICE = "veth-a"
 HEADER = bytes.fromhex("02000a000002 02000a000001 88b5")
@@ -134,10 +133,10 @@ def send(wanted):
     limits = {"count": wanted.get("count"), "seconds": wanted.get("seconds")}
     try:
         if wanted.get("back_end") == "live":
-            sender = outlet = LiveFrames(DEVICE, source.templates())
+            sender = outlet = KernelSender(DEVICE, source.templates())
         else:
-            sender = Sender(DEVICE, certain=wanted.get("certain", False))
-            outlet = Feed(sender, source)
+            sender = Sender(DEVICE, allow_default_route=wanted.get("allow_default_route", False))
+            outlet = SourceOutlet(sender, source)
         with sender:
             tell(running=True)
             report = transmit(outlet, pace and Pacer(pace), final=final, **limits)
@@ -152,7 +151,7 @@ def send(wanted):
             if report.signal
             else digest(
                 bytes(row[:length])
-                for block in again.blocks(Feed.BLOCK)
+                for block in again.blocks(SourceOutlet.BLOCK)
                 for row, length in zip(block.frames, block.lengths, strict=True)
             )
         )

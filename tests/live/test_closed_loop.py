@@ -79,11 +79,11 @@ def test_despite_loss_in_both_directions_all_messages_arrive_once_and_in_order(
     assert order == {"17": expected, "18": expected}
     assert lost > 20
     assert status == 0
-    pairs = report["answers"]["queue_pairs"]
+    pairs = report["responses"]["queue_pairs"]
     assert [pair["acknowledged"] for pair in pairs] == [3 * MESSAGES] * 2
     assert [pair["missing"] for pair in pairs] == [0, 0]
-    assert all(pair["naks"]["PSN_SEQUENCE_ERROR"] and pair["repeated"] for pair in pairs)
-    assert report["accepted"] == sum(pair["sent"] + pair["repeated"] for pair in pairs)
+    assert all(pair["naks"]["PSN_SEQUENCE_ERROR"] and pair["retransmitted"] for pair in pairs)
+    assert report["accepted"] == sum(pair["sent"] + pair["retransmitted"] for pair in pairs)
 
 
 def test_who_only_listens_tells_what_was_never_acknowledged(inject, answerer, tmp_path):
@@ -95,7 +95,7 @@ def test_who_only_listens_tells_what_was_never_acknowledged(inject, answerer, tm
         inject("--verb", "send", "--qpn", 17, "--count", 1000, "--rate", "5kpps", "--listen")
     )
 
-    (pair,) = report["answers"]["queue_pairs"]
+    (pair,) = report["responses"]["queue_pairs"]
     assert status == 0
     assert (pair["sent"], pair["acknowledged"], pair["missing"]) == (1000, 300, 700)
     assert pair["highest_psn"] == 299
@@ -105,7 +105,7 @@ def test_who_only_listens_tells_what_was_never_acknowledged(inject, answerer, tm
 
 def test_a_window_that_never_opens_is_an_error(inject):
     report, status, complaint = result(
-        inject("--qpn", 17, "--count", 1000, "--window", 10, "--patience", "500ms")
+        inject("--qpn", 17, "--count", 1000, "--window", 10, "--stall-timeout", "500ms")
     )
 
     assert status == 1
@@ -122,7 +122,7 @@ def test_a_cnp_slows_the_sender(inject):
     result(inject("--verb", "cnp", "--qpn", 17, "--count", 1, side="b"))
 
     report, status, _ = result(slowed)
-    (pair,) = report["answers"]["queue_pairs"]
+    (pair,) = report["responses"]["queue_pairs"]
 
     assert status == 0
     assert pair["cnps"] == 1

@@ -177,7 +177,7 @@ def test_where_the_default_route_lies_nothing_is_sent(lab: Lab, fuzz: Fuzz) -> N
         route("del")
 
     assert status == 1
-    assert "ibwire: veth-a: refused: the default route of this machine lies on it" in errors
+    assert "ibwire: veth-a: refused: the default route of this machine uses it" in errors
     assert "frames_sent" not in errors
 
 

@@ -132,8 +132,8 @@ def test_a_rate_that_cannot_be_held_is_an_error(lab, started):
     output, complaint = ended(process)
 
     assert process.returncode == 1
-    assert "the rate was not held" in complaint
-    assert "asked 100 Mpps" in output
+    assert "the rate was not reached" in complaint
+    assert "requested 100 Mpps" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

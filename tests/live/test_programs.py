@@ -88,7 +88,7 @@ def test_signal_ends_a_command_that_waits(start: Start, number: signal.Signals) 
 
     assert serving.returncode == 128 + number
     assert output == ""
-    assert errors == "counters: nothing happened\n"
+    assert errors == "counters: no packets\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -314,7 +314,7 @@ def test_mac_address_is_for_an_address_of_our_own(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--mac", "02:00:00:00:00:09"))
 
     assert status == 2
-    assert "--mac and --vlan are for an --address of our own" in errors
+    assert "--mac and --vlan require an --address the interface lacks" in errors
 
 
 def test_peer_of_another_ip_version_is_a_sentence(start: Start) -> None:

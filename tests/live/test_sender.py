@@ -34,10 +34,10 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
 LOOK_AROUND = """
 import subprocess, sys
 from ibwire.base.errors import LinkError
-from ibwire.traffic.safety import injectable
+from ibwire.traffic.safety import injectable_interface
 def look():
     try:
-        print(injectable("veth-a").name)
+        print(injectable_interface("veth-a").name)
     except LinkError as error:
         print(error)
 look()
@@ -46,7 +46,7 @@ for each in {commands}:
     if done.returncode:
         sys.exit(print("no", each, done.stderr))
 look()
-print(injectable("veth-a", certain=True).name)
+print(injectable_interface("veth-a", allow_default_route=True).name)
 """
 
 
@@ -229,7 +229,7 @@ def test_queue_that_stays_full_ends_the_run(lab, started):
 
     assert said["ended"] == "error"
     assert (
-        f"takes no more frames: queue full for 2 s after {said['accepted']} frames"
+        f"accepts no more frames: queue full for 2 s after {said['accepted']} frames"
         in (said["error"])
     )
 
@@ -355,15 +355,15 @@ def test_final_frame_leaves_when_all_processes_of_the_terminal_are_killed(lab, s
     ],
     ids=["v4", "v6", "two ways", "macvlan", "bridge"],
 )
-def test_interface_below_the_default_route_is_refused_unless_told_twice(lab, commands, where):
+def test_interface_below_the_default_route_is_refused_unless_allowed(lab, commands, where):
     with Lab.create() as own:
         said = inside(own, LOOK_AROUND.format(commands=commands)).splitlines()
 
     if any(line.startswith("no ") for line in said):
         pytest.skip(said[-1])
     refusal = (
-        f"veth-a: refused: the default route of this machine lies on {where}; test traffic "
-        "there can cut it off, and reaches strangers"
+        f"veth-a: refused: the default route of this machine uses {where}; test traffic "
+        "there can cut off the machine and reaches foreign hosts (--default-route-too allows it)"
     )
     assert said == ["veth-a", refusal, "veth-a"]
 

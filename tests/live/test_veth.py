@@ -247,7 +247,7 @@ def test_link_that_is_down_at_either_end_is_named(runtime):
         no_carrier = inside(own, open_port("veth-a"))
         down = inside(own, open_port("veth-b"), "b")
 
-    assert no_carrier == "veth-a: is up, but nobody is at the other end (no carrier)"
+    assert no_carrier == "veth-a: is up, but has no carrier: nothing is connected at the other end"
     assert down == "veth-b: is down: ip link set veth-b up"
 
 

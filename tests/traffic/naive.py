@@ -18,7 +18,7 @@ from ibwire.rc.device import (
 )
 from ibwire.rc.packet import FORMS, TransportPacket, encode
 from ibwire.rc.path import Path, ethernet_route
-from ibwire.traffic.model import Link, Payload, PortRule, Stream, Verb
+from ibwire.traffic.stream import Link, Payload, PortRule, Stream, Verb
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.outer import IPv4
 from ibwire_layers.packet import Packet, RoCEv2Route

@@ -1,4 +1,4 @@
-"""A polite sender in virtual time: every message arrives once and in order, whatever is lost."""
+"""A sender sender in virtual time: every message arrives once and in order, whatever is lost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import Device, gid_of
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, RecvWR
-from ibwire.traffic.closed_loop import Manners, Polite
+from ibwire.traffic.closed_loop import ClosedLoopSender, SendPolicy
 from ibwire.traffic.injection import Injection
-from ibwire.traffic.model import Payload, Stream, Verb
 from ibwire.traffic.pace import make_pace, parse_rate
-from ibwire.traffic.slowed import Slowed
+from ibwire.traffic.rate_reduction import ReducedRateClock
+from ibwire.traffic.stream import Payload, Stream, Verb
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import Packet
@@ -33,7 +33,7 @@ POSTED = 8192
 
 
 class Talk:
-    """A polite sender and an emulated responder, with a wire that may lose frames."""
+    """A sender sender and an emulated responder, with a wire that may lose frames."""
 
     def __init__(self, queue_pairs: int = 1, psn: int = 0xFFFFF0, posted: int = 1000) -> None:
         self.psn = psn
@@ -83,12 +83,12 @@ class Talk:
         }
         return Stream(**{**values, **more})
 
-    def run(self, injection: Injection, until: Time = 100 * S, **manners: Any) -> Polite:
-        polite = Polite(
-            injection.pairs(), Manners(**manners), time=injection.time, pace=injection.pace
+    def run(self, injection: Injection, until: Time = 100 * S, **policy: Any) -> ClosedLoopSender:
+        sender = ClosedLoopSender(
+            injection.queue_pairs(), SendPolicy(**policy), time=injection.time, pace=injection.pace
         )
         self.sim.connect(
-            polite,
+            sender,
             self.device,
             rate_bps=100 * GBPS,
             delay=US,
@@ -96,7 +96,7 @@ class Talk:
             b_to_a=self._stage(self.answers, lambda p, n: self.lose_answer(p, n)),
         )
         self.sim.run(until=until)
-        return polite
+        return sender
 
     def _stage(self, seen: list[tuple[Time, Frame]], lose: Callable[[Packet, int], bool]) -> Any:
         def stage(frame: Frame, now: Time) -> list[tuple[Time, Frame]]:
@@ -130,16 +130,16 @@ def test_without_loss_every_packet_leaves_once_and_as_in_the_mix() -> None:
     talk = Talk()
     injection = Injection(streams=(talk.stream(size=2500),), count=300)
 
-    polite = talk.run(injection, window=64, goes_back=True)
+    sender = talk.run(injection, window=64, goes_back_n=True)
 
     assert [frame for _, frame in talk.frames] == packets_of(injection)
     assert talk.sizes == [2500] * 100
-    (tally,) = polite.answers.tallies
+    (tally,) = sender.responses.tallies
     assert (tally.sent, tally.acknowledged, tally.missing) == (300, 300, 0)
-    assert (tally.acks, tally.repeated, tally.timeouts) == (100, 0, 0)
+    assert (tally.acks, tally.retransmitted, tally.timeouts) == (100, 0, 0)
     assert tally.highest_psn == (talk.psn + 299) % 2**24
-    assert polite.done
-    assert polite.error is None
+    assert sender.done
+    assert sender.error is None
 
 
 @pytest.mark.parametrize("size", [100, 2500])
@@ -151,13 +151,13 @@ def test_under_loss_all_messages_arrive_once_and_in_order(seed: int, size: int) 
     stream = talk.stream(size=size, verb=Verb.SEND_IMM, payload=Payload.COUNTER)
     count = 200 * stream.packets
 
-    polite = talk.run(Injection(streams=(stream,), count=count), window=16, goes_back=True)
+    sender = talk.run(Injection(streams=(stream,), count=count), window=16, goes_back_n=True)
 
-    assert polite.done
-    assert polite.error is None
+    assert sender.done
+    assert sender.error is None
     assert talk.sizes == [size] * 200
-    assert polite.answers.tallies[0].acknowledged == count
-    assert polite.answers.tallies[0].repeated > 0
+    assert sender.responses.tallies[0].acknowledged == count
+    assert sender.responses.tallies[0].retransmitted > 0
     # What is sent again has the same bytes.
     first: dict[int, Frame] = {}
     for number, (_, frame) in zip(talk.psns, talk.frames, strict=True):
@@ -168,14 +168,14 @@ def test_a_nak_is_answered_from_its_psn_on() -> None:
     talk = Talk()
     talk.lose = lambda packet, number: number == 11
 
-    polite = talk.run(
-        Injection(streams=(talk.stream(size=1024),), count=100), window=8, goes_back=True
+    sender = talk.run(
+        Injection(streams=(talk.stream(size=1024),), count=100), window=8, goes_back_n=True
     )
 
     again = talk.psns.index(10, 11)
     assert talk.psns[again : again + 8] == list(range(10, 18))
-    assert polite.answers.tallies[0].naks == {"PSN_SEQUENCE_ERROR": 1}
-    assert polite.answers.tallies[0].timeouts == 0
+    assert sender.responses.tallies[0].naks == {"PSN_SEQUENCE_ERROR": 1}
+    assert sender.responses.tallies[0].timeouts == 0
     assert talk.sizes == [1024] * 100
 
 
@@ -183,24 +183,24 @@ def test_a_lost_acknowledgement_costs_a_timeout_and_nothing_else() -> None:
     talk = Talk()
     talk.lose_answer = lambda packet, number: number == 1
 
-    polite = talk.run(Injection(streams=(talk.stream(),), count=1), window=1, goes_back=True)
+    sender = talk.run(Injection(streams=(talk.stream(),), count=1), window=1, goes_back_n=True)
 
-    (tally,) = polite.answers.tallies
-    assert (tally.acknowledged, tally.timeouts, tally.repeated) == (1, 1, 1)
+    (tally,) = sender.responses.tallies
+    assert (tally.acknowledged, tally.timeouts, tally.retransmitted) == (1, 1, 1)
     assert 67 * MS < talk.frames[1][0] - talk.frames[0][0] < 90 * MS
     assert talk.sizes == [1024]
 
 
 @pytest.mark.parametrize(
-    ("queue_pairs", "window", "total", "most"),
+    ("queue_pairs", "window", "total_window", "most"),
     [(1, 1, None, 1), (1, 5, None, 5), (3, 5, None, 15), (3, 64, 5, 5), (3, 1, 64, 3)],
 )
 def test_no_more_packets_than_the_window_are_unacknowledged(
-    queue_pairs: int, window: int, total: int | None, most: int
+    queue_pairs: int, window: int, total_window: int | None, most: int
 ) -> None:
     talk = Talk(queue_pairs)
     injection = Injection(streams=(talk.stream(size=100),), count=600)
-    talk.run(injection, window=window, total=total)
+    talk.run(injection, window=window, total_window=total_window)
 
     events = [(time, +1) for time, _ in talk.frames]
     events += [(time, -1) for time, _ in talk.answers]
@@ -216,16 +216,17 @@ def test_no_more_packets_than_the_window_are_unacknowledged(
 def test_an_rnr_nak_is_waited_for() -> None:
     talk = Talk(posted=3)
     (qp,) = talk.qps
-    polite = Polite(
-        Injection(streams=(talk.stream(),), count=10).pairs(), Manners(window=4, goes_back=True)
+    sender = ClosedLoopSender(
+        Injection(streams=(talk.stream(),), count=10).queue_pairs(),
+        SendPolicy(window=4, goes_back_n=True),
     )
     talk.sim.connect(
-        polite,
+        sender,
         talk.device,
         a_to_b=talk._stage(talk.frames, talk.lose),
         b_to_a=talk._stage(talk.answers, talk.lose),
     )
-    talk.sim.run(until=S, stop=lambda: polite.answers.tallies[0].rnr_naks == 1)
+    talk.sim.run(until=S, stop=lambda: sender.responses.tallies[0].rnr_naks == 1)
     asked = talk.sim.now
     sent = len(talk.frames)
     for _ in range(10):
@@ -240,7 +241,7 @@ def test_an_rnr_nak_is_waited_for() -> None:
     assert again[0][0] - asked >= 10 * US  # the shortest timer of all
     assert talk.psns[sent] == 3
     assert talk.sizes == [1024] * 10
-    assert polite.answers.tallies[0].timeouts == 0
+    assert sender.responses.tallies[0].timeouts == 0
 
 
 @pytest.mark.parametrize(("verb", "size"), [(Verb.READ, 4096), (Verb.FADD, None)])
@@ -252,14 +253,14 @@ def test_reads_and_atomics_are_asked_for_again_until_each_is_answered(
     draw = random.Random(seed)
     talk.lose = talk.lose_answer = lambda packet, number: draw.random() < 0.05
 
-    polite = talk.run(
+    sender = talk.run(
         Injection(streams=(talk.stream(verb=verb, size=size, swap=1),), count=200),
         window=4,
-        goes_back=True,
+        goes_back_n=True,
     )
 
-    (tally,) = polite.answers.tallies
-    assert polite.error is None
+    (tally,) = sender.responses.tallies
+    assert sender.error is None
     assert (tally.acknowledged, tally.missing) == (200, 0)
     if verb is Verb.FADD:
         assert int.from_bytes(bytes(talk.mr.buffer)[:8], "little") == 200
@@ -280,9 +281,9 @@ def test_an_answer_that_is_passed_over_is_asked_for_again_at_once(
     talk.lose_answer = lose
     injection = Injection(streams=(talk.stream(verb=verb, size=size, swap=1),), count=20)
 
-    polite = talk.run(injection, window=4, goes_back=True)
+    sender = talk.run(injection, window=4, goes_back_n=True)
 
-    (tally,) = polite.answers.tallies
+    (tally,) = sender.responses.tallies
     assert (tally.acknowledged, tally.timeouts) == (20, 0)
     assert tally.gaps >= 1
     # Request 3, in PSNs 6 and 7 if it is a READ, and with it those behind it.
@@ -297,7 +298,7 @@ def test_counts_are_those_of_the_mix() -> None:
     injection = Injection(streams=(stream,), count=137)
     found = [Packet.parse(frame).bth.dest_qp for frame in packets_of(injection)]
 
-    assert {pair.qpn: pair.count for pair in injection.pairs()} == {
+    assert {pair.qpn: pair.count for pair in injection.queue_pairs()} == {
         qpn: found.count(qpn) for qpn in set(found)
     }
 
@@ -307,52 +308,54 @@ def test_a_queue_pair_that_loses_does_not_hold_up_the_others() -> None:
     talk.lose = lambda packet, number: packet.bth.dest_qp == 0x200 and number < 500
     injection = Injection(streams=(talk.stream(),), count=400)
 
-    polite = talk.run(injection, window=8, goes_back=True)
+    sender = talk.run(injection, window=8, goes_back_n=True)
 
     ends = {
         qpn: max(time for time, frame in talk.frames if Packet.parse(frame).bth.dest_qp == qpn)
         for qpn in (0x200, 0x201)
     }
     assert ends[0x201] < 5 * MS < ends[0x200]
-    assert [tally.acknowledged for tally in polite.answers.tallies] == [200, 200]
+    assert [tally.acknowledged for tally in sender.responses.tallies] == [200, 200]
 
 
 def test_a_refusal_that_nothing_cures_is_an_error() -> None:
     talk = Talk()
     stream = talk.stream(verb=Verb.WRITE, rkey=talk.mr.rkey + 1)
 
-    polite = talk.run(Injection(streams=(stream,), count=10), window=4, goes_back=True)
+    sender = talk.run(Injection(streams=(stream,), count=10), window=4, goes_back_n=True)
 
     assert talk.qps[0].state is QPState.ERR
-    assert str(polite.error) == "QP 0x200: NAK REMOTE_ACCESS_ERROR for PSN 16777200"
+    assert str(sender.error) == "QP 0x200: NAK REMOTE_ACCESS_ERROR for PSN 16777200"
 
 
-@pytest.mark.parametrize("goes_back", [True, False])
-def test_a_peer_that_says_nothing_ends_it_after_the_patience(goes_back: bool) -> None:
+@pytest.mark.parametrize("goes_back_n", [True, False])
+def test_a_peer_that_says_nothing_ends_it_after_the_stall_timeout(goes_back_n: bool) -> None:
     talk = Talk()
     talk.lose = lambda packet, number: True
 
-    polite = talk.run(
+    sender = talk.run(
         Injection(streams=(talk.stream(),), count=10),
         window=4,
-        goes_back=goes_back,
-        patience=2 * S,
+        goes_back_n=goes_back_n,
+        stall_timeout=2 * S,
     )
 
-    expected = "QP 0x200: no acknowledgement of PSN 16777200 for 2 s, nor a NAK"
-    assert str(polite.error) == expected
-    assert polite.answers.tallies[0].missing == 4
-    assert len(talk.frames) == (4 if not goes_back else 4 + 4 * polite.answers.tallies[0].timeouts)
+    expected = "QP 0x200: no acknowledgement of PSN 16777200 for 2 s; received no NAK"
+    assert str(sender.error) == expected
+    assert sender.responses.tallies[0].missing == 4
+    assert len(talk.frames) == (
+        4 if not goes_back_n else 4 + 4 * sender.responses.tallies[0].timeouts
+    )
 
 
 def test_without_going_back_a_loss_is_counted_and_ends_it() -> None:
     talk = Talk()
     talk.lose = lambda packet, number: number == 5
 
-    polite = talk.run(Injection(streams=(talk.stream(),), count=100), window=8)
+    sender = talk.run(Injection(streams=(talk.stream(),), count=100), window=8)
 
-    assert "for 5 s, 1 NAK PSN_SEQUENCE_ERROR (PSN 16777204)" in str(polite.error)
-    assert polite.answers.tallies[0].acknowledged == 4
+    assert "for 5 s; received 1 NAK PSN_SEQUENCE_ERROR (PSN 16777204)" in str(sender.error)
+    assert sender.responses.tallies[0].acknowledged == 4
     assert len(set(talk.psns)) == len(talk.psns)
 
 
@@ -362,12 +365,12 @@ def test_time_ends_it_when_what_is_on_the_way_is_acknowledged() -> None:
         streams=(talk.stream(),), time=10 * MS, pace=make_pace({"rate": parse_rate("100kpps")})
     )
 
-    polite = talk.run(injection, window=64, goes_back=True)
+    sender = talk.run(injection, window=64, goes_back_n=True)
 
-    (tally,) = polite.answers.tallies
-    assert polite.done
-    assert polite.error is None
-    assert polite.is_cut_short
+    (tally,) = sender.responses.tallies
+    assert sender.done
+    assert sender.error is None
+    assert sender.is_cut_short
     assert tally.sent == tally.acknowledged == 1000
     assert len(talk.sizes) == 1000
 
@@ -394,15 +397,15 @@ def test_a_cnp_halves_the_rate_of_its_queue_pair_which_recovers() -> None:
     talk = Talk(queue_pairs=2, posted=0)
     pace = make_pace({"rate": parse_rate("200kpps")})
     stream = talk.stream(verb=Verb.WRITE, size=0)
-    polite = Polite(
-        Injection(streams=(stream,), time=100 * MS, pace=pace).pairs(),
-        Manners(slows_to=0.5, recovery=20 * MS),
+    sender = ClosedLoopSender(
+        Injection(streams=(stream,), time=100 * MS, pace=pace).queue_pairs(),
+        SendPolicy(cnp_rate_factor=0.5, recovery=20 * MS),
         time=100 * MS,
         pace=pace,
     )
-    talk.sim.connect(polite, talk.device, a_to_b=talk._stage(talk.frames, talk.lose))
+    talk.sim.connect(sender, talk.device, a_to_b=talk._stage(talk.frames, talk.lose))
     talk.sim.run(until=50 * MS)
-    polite.receive(cnps_to(0x100), talk.sim.now)
+    sender.receive(cnps_to(0x100), talk.sim.now)
     talk.sim.run(until=S)
 
     def sent(qpn: int, begin: Time, end: Time) -> int:
@@ -416,65 +419,65 @@ def test_a_cnp_halves_the_rate_of_its_queue_pair_which_recovers() -> None:
     assert sent(0x200, 50 * MS, 51 * MS) == pytest.approx(52.5, abs=1)
     assert sent(0x200, 55 * MS, 56 * MS) == pytest.approx(77.5, abs=1)
     assert sent(0x200, 60 * MS, 61 * MS) == 100
-    assert polite.answers.tallies[0].cnps == 1
+    assert sender.responses.tallies[0].cnps == 1
 
 
 def test_the_last_packet_that_nobody_answers_wakes_whoever_drives_it() -> None:
     pace = make_pace({"rate": parse_rate("1kpps")})
     injection = Injection(streams=(Talk().stream(verb=Verb.WRITE),), count=2, pace=pace)
-    polite = Polite(injection.pairs(), Manners(slows_to=0.5), pace=pace)
-    assert polite.poll_transmit(0)
-    assert not polite.done
-    polite.handle_timeout(MS)
-    assert polite.poll_transmit(MS)
+    sender = ClosedLoopSender(injection.queue_pairs(), SendPolicy(cnp_rate_factor=0.5), pace=pace)
+    assert sender.poll_transmit(0)
+    assert not sender.done
+    sender.handle_timeout(MS)
+    assert sender.poll_transmit(MS)
 
-    assert polite.done
-    assert polite.poll_timeout() == MS
-    polite.handle_timeout(MS)
-    assert polite.poll_timeout() is None
+    assert sender.done
+    assert sender.poll_timeout() == MS
+    sender.handle_timeout(MS)
+    assert sender.poll_timeout() is None
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_slowed_clock_says_the_same_in_both_directions(seed: int) -> None:
     draw = random.Random(seed)
-    clock = Slowed(0, 20 * MS)
+    clock = ReducedRateClock(0, 20 * MS)
     now = own = 0
     for _ in range(200):
         own += draw.randrange(1, 5 * MS)
-        real = clock.real(own)
+        real = clock.real_time(own)
         assert real >= now
         now = real
         # What passes on it is what its speed is on average.
         assert clock._own_at(now) == pytest.approx(own, abs=NS)
         if draw.random() < 0.5:
-            clock.slow(now, draw.choice([0.5, 0.9]))
+            clock.reduce(now, draw.choice([0.5, 0.9]))
 
 
-def test_two_streams_share_an_own_queue_pair_towards_nobody() -> None:
+def test_two_streams_share_an_own_queue_pair_towards_no_address() -> None:
     talk = Talk()
     streams = (talk.stream(), talk.stream(qpns=((0x300, 1),)))
 
-    with pytest.raises(EncodeError, match="src_qpn: '0x100' is not given once towards"):
-        Injection(streams=streams, count=10).pairs()
+    with pytest.raises(EncodeError, match="src_qpn: '0x100' is not used once towards"):
+        Injection(streams=streams, count=10).queue_pairs()
 
 
 @pytest.mark.parametrize(
-    ("stream", "manners", "reason"),
+    ("stream", "policy", "reason"),
     [
-        ({"ack_every": 0}, {"window": 4}, "asks? for no answers|ask for no answers"),
+        ({"ack_every": 0}, {"window": 4}, "request no acknowledgement"),
         ({"size": 8192}, {"window": 4}, "8 or more"),
-        ({}, {"goes_back": True}, "which going back needs"),
-        ({}, {"slows_to": 0.5}, "without a rate"),
+        ({}, {"goes_back_n": True}, "is required by go-back-N"),
+        ({}, {"cnp_rate_factor": 0.5}, "without a rate"),
     ],
 )
 def test_manners_that_a_stream_cannot_have_are_refused(
-    stream: dict[str, Any], manners: dict[str, Any], reason: str
+    stream: dict[str, Any], policy: dict[str, Any], reason: str
 ) -> None:
     talk = Talk()
-    pairs = Injection(streams=(talk.stream(**stream),), count=10).pairs()
+    pairs = Injection(streams=(talk.stream(**stream),), count=10).queue_pairs()
 
     with pytest.raises(EncodeError, match=reason):
-        Polite(pairs, Manners(**manners))
+        ClosedLoopSender(pairs, SendPolicy(**policy))
 
 
 def acknowledgement(psn: int, syndrome: int = 0x1F) -> Frame:
@@ -489,42 +492,43 @@ def acknowledgement(psn: int, syndrome: int = 0x1F) -> Frame:
 def test_what_is_acknowledged_after_all_is_not_sent_again() -> None:
     talk = Talk(psn=0)
     injection = Injection(streams=(talk.stream(),), count=100)
-    polite = Polite(injection.pairs(), Manners(window=8, goes_back=True))
+    sender = ClosedLoopSender(injection.queue_pairs(), SendPolicy(window=8, goes_back_n=True))
     for _ in range(8):
-        assert polite.poll_transmit(0)
+        assert sender.poll_transmit(0)
 
-    polite.receive(acknowledgement(2, 0x60), 0)  # a NAK
-    polite.receive(acknowledgement(5), 0)
+    sender.receive(acknowledgement(2, 0x60), 0)  # a NAK
+    sender.receive(acknowledgement(5), 0)
 
-    following = [polite.poll_transmit(0) for _ in range(3)]
+    following = [sender.poll_transmit(0) for _ in range(3)]
     assert [Packet.parse(each).bth.psn for each in following if each] == [6, 7, 8]
-    assert polite.answers.tallies[0].repeated == 2
+    assert sender.responses.tallies[0].retransmitted == 2
 
 
 def test_old_answers_take_nothing_back() -> None:
     talk = Talk(psn=0)
     injection = Injection(streams=(talk.stream(),), count=100)
-    polite = Polite(injection.pairs(), Manners(window=8, goes_back=True))
+    sender = ClosedLoopSender(injection.queue_pairs(), SendPolicy(window=8, goes_back_n=True))
     for _ in range(8):
-        assert polite.poll_transmit(0)
-    polite.receive(acknowledgement(5), 0)
+        assert sender.poll_transmit(0)
+    sender.receive(acknowledgement(5), 0)
 
     for old in (acknowledgement(3), acknowledgement(3, 0x60), acknowledgement(-4, 0x60)):
-        polite.receive(old, 0)
+        sender.receive(old, 0)
 
-    assert polite.answers.tallies[0].acknowledged == 6
-    frame = polite.poll_transmit(0)
+    assert sender.responses.tallies[0].acknowledged == 6
+    frame = sender.poll_transmit(0)
     assert frame is not None
     assert Packet.parse(frame).bth.psn == 8
 
 
 def test_hostile_answers_change_nothing() -> None:
     talk = Talk()
-    polite = Polite(
-        Injection(streams=(talk.stream(),), count=100).pairs(), Manners(window=8, goes_back=True)
+    sender = ClosedLoopSender(
+        Injection(streams=(talk.stream(),), count=100).queue_pairs(),
+        SendPolicy(window=8, goes_back_n=True),
     )
     for _ in range(8):
-        assert polite.poll_transmit(0)
+        assert sender.poll_transmit(0)
     draw = random.Random(6)
     right, impossible = acknowledgement(talk.psn + 7), acknowledgement(talk.psn + 8)
     for _ in range(2000):
@@ -533,11 +537,11 @@ def test_hostile_answers_change_nothing() -> None:
         for unprotected in (15, 22, 46):  # TOS, TTL, BTH byte 4: no ICRC covers them
             damaged[unprotected] = right[unprotected]
         if bytes(damaged) != right:
-            polite.receive(bytes(damaged), 0)
-        polite.receive(draw.randbytes(draw.randrange(100)), 0)
-    polite.receive(impossible, 0)
+            sender.receive(bytes(damaged), 0)
+        sender.receive(draw.randbytes(draw.randrange(100)), 0)
+    sender.receive(impossible, 0)
 
-    (tally,) = polite.answers.tallies
+    (tally,) = sender.responses.tallies
     assert (tally.acknowledged, tally.impossible) == (0, 1)
-    polite.receive(right, 0)
+    sender.receive(right, 0)
     assert tally.acknowledged == 8

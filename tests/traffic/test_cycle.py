@@ -7,7 +7,7 @@ import pytest
 
 from ibwire.base.errors import EncodeError
 from ibwire.traffic.cycle import Cycle, Turn, make_cycle
-from ibwire.traffic.model import Stream, Verb, parse_qpns
+from ibwire.traffic.stream import Stream, Verb, parse_qpns
 
 
 def stream(qpns: str, **more: Any) -> Stream:

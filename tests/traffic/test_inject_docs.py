@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ibwire.base.toml import Document
 from ibwire.impair import build_pipe
+from ibwire.traffic.injection_file import INJECTION, STREAM, read_injection
 from ibwire.traffic.pause import read_storms
-from ibwire.traffic.script import ORDER, STREAM, read_injection
 from ibwire_layers.packet import CrcStatus, Packet
 
 TEXT = (Path(__file__).parents[2] / "docs" / "inject.md").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ def test_its_files_can_be_read() -> None:
 def test_every_key_stands_in_it() -> None:
     named = set(re.findall(r"`(\w+)`", TEXT))
 
-    assert set(STREAM) | set(ORDER) <= named
+    assert set(STREAM) | set(INJECTION) <= named
 
 
 def test_its_python_runs() -> None:

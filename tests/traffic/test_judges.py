@@ -15,8 +15,8 @@ from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
 from ibwire.dissect import Columns
 from ibwire.dissect.icrc import STATUS_WORDS
-from ibwire.traffic.build import Builder
-from ibwire.traffic.model import Link, Payload, Stream, Verb, parse_qpns
+from ibwire.traffic.builder import Builder
+from ibwire.traffic.stream import Link, Payload, Stream, Verb, parse_qpns
 from ibwire_layers.opcodes import Service
 from ibwire_layers.outer import LinkType
 from rules.judged import judge_capture

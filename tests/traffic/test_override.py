@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
-from ibwire.traffic.build import Builder
-from ibwire.traffic.kinds import overridden
-from ibwire.traffic.model import Icrc, Link, Stream, Verb
+from ibwire.traffic.builder import Builder
+from ibwire.traffic.layout import overridden
+from ibwire.traffic.stream import Icrc, Link, Stream, Verb
 from ibwire_layers import headers as h
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.fields import NAMES, changes_of

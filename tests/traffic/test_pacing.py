@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, S
-from ibwire.traffic.pace import Pace, Phase, Unit
-from ibwire.traffic.pacing import Pacer, Recorded
+from ibwire.traffic.pace import Pace, Pacer, Phase, RecordedTimes, Unit
 
 
 def due(
@@ -124,7 +123,7 @@ def test_times_never_go_back_and_blocks_make_no_difference(
     ],
 )
 def test_pace_that_comes_to_nothing_is_refused(phases: Any, repeat: bool) -> None:
-    with pytest.raises(EncodeError, match="goes on for ever"):
+    with pytest.raises(EncodeError, match="never stops"):
         Pacer(Pace(phases, Unit.PACKETS, repeat))
 
 

@@ -11,7 +11,7 @@ from ibwire.base.errors import EncodeError, ScriptError
 from ibwire.base.units import MS, US
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
-from ibwire.traffic.pause import Storm, control_frame, pausing, read_storms
+from ibwire.traffic.pause import Storm, control_frame, pause_frames, read_storms
 
 MAC = bytes.fromhex("020000000001")
 
@@ -30,7 +30,7 @@ def said(frame: bytes) -> dict[int, int]:
 
 
 def test_a_storm_is_refreshed_and_ends_with_a_resume() -> None:
-    source = pausing([Storm(priorities=(3, 4), quanta=1000, refresh=300 * US)], MS, MAC)
+    source = pause_frames([Storm(priorities=(3, 4), quanta=1000, refresh=300 * US)], MS, MAC)
 
     assert list(source.times) == [0, 300_000, 600_000, 900_000, 1_000_000]
     assert [said(frame) for frame in source.frames] == [{3: 1000, 4: 1000}] * 4 + [{3: 0, 4: 0}]
@@ -39,7 +39,7 @@ def test_a_storm_is_refreshed_and_ends_with_a_resume() -> None:
 
 def test_a_storm_comes_and_goes() -> None:
     storm = Storm(priorities=(0,), refresh=200 * US, start=100 * US, on=300 * US, off=100 * US)
-    source = pausing([storm], 900 * US, MAC)
+    source = pause_frames([storm], 900 * US, MAC)
 
     assert list(zip(source.times, [said(frame)[0] for frame in source.frames], strict=True)) == [
         (100_000, 65535),
@@ -57,7 +57,7 @@ def test_storms_that_overlap_share_frames_and_a_pause_wins() -> None:
         Storm(priorities=(1,), refresh=100 * US, on=100 * US, off=100 * US),
         Storm(priorities=(1, 2), quanta=7, refresh=100 * US),
     ]
-    source = pausing(storms, 200 * US, MAC)
+    source = pause_frames(storms, 200 * US, MAC)
 
     assert [said(frame) for frame in source.frames] == [
         {1: 65535, 2: 7},
@@ -67,7 +67,7 @@ def test_storms_that_overlap_share_frames_and_a_pause_wins() -> None:
 
 
 def test_a_storm_without_priorities_pauses_the_port() -> None:
-    source = pausing([Storm(quanta=9)], 150 * US, MAC)
+    source = pause_frames([Storm(quanta=9)], 150 * US, MAC)
 
     assert [said(frame) for frame in source.frames] == [{-1: 9}, {-1: 9}, {-1: 0}]
     assert [said(frame) for frame in source.final] == [{-1: 0}]
@@ -90,7 +90,7 @@ def test_a_storm_without_priorities_pauses_the_port() -> None:
 )
 def test_a_storm_that_cannot_be_names_the_key(storms: list[dict[str, Any]], field: str) -> None:
     with pytest.raises(EncodeError) as caught:
-        pausing([Storm(**each) for each in storms], 10_000 * MS, MAC)
+        pause_frames([Storm(**each) for each in storms], 10_000 * MS, MAC)
 
     assert caught.value.field == field
 

@@ -7,8 +7,8 @@ import pytest
 from ibwire.base.units import US
 from ibwire.rc.attributes import QPType
 from ibwire.testing import End, Pair
-from ibwire.traffic.build import Builder
-from ibwire.traffic.model import Icrc, Payload, Stream, Verb
+from ibwire.traffic.builder import Builder
+from ibwire.traffic.stream import Icrc, Payload, Stream, Verb
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import Service
 from ibwire_layers.packet import Packet

@@ -11,9 +11,8 @@ import pytest
 
 from ibwire.base.errors import LinkError
 from ibwire.base.units import S
-from ibwire.traffic.pace import Pace, Phase, Unit
-from ibwire.traffic.pacing import Pacer, Recorded
-from ibwire.traffic.transmission import DEPTH, Ended, Feed, transmit
+from ibwire.traffic.pace import Pace, Pacer, Phase, RecordedTimes, Unit
+from ibwire.traffic.transmission import MAXIMUM_LAG_NS, EndReason, SourceOutlet, transmit
 
 MS = 1_000_000
 LINK = "lo"
@@ -95,7 +94,7 @@ def test_pace_for_an_outlet_that_cannot_keep_it_is_refused(clock: Clock) -> None
     outlet = Outlet(clock)
     outlet.keeps_times = False
 
-    with pytest.raises(LinkError, match="knows no rate"):
+    with pytest.raises(LinkError, match="supports no rate"):
         transmit(outlet, steady(10), count=1, clock=clock)
 
 
@@ -105,11 +104,11 @@ def test_packets_leave_when_they_are_due(clock: Clock) -> None:
     report = transmit(outlet, steady(1000), count=600, clock=clock)
 
     assert outlet.times == [number * MS for number in range(600)]
-    assert report.ended is Ended.COUNT
+    assert report.ended is EndReason.COUNT
     assert (report.offered, report.accepted, report.bytes) == (600, 600, 60_000)
-    assert report.rate == report.asked_rate == 1000
+    assert report.rate == report.requested_rate == 1000
     assert report.rate_bps == 800_000
-    assert report.held
+    assert report.rate_kept
     assert (report.gaps.low, report.gaps.high, report.gaps.count) == (MS, MS, 599)
     assert (report.gap_errors.low, report.gap_errors.high) == (0, 0)
 
@@ -121,22 +120,22 @@ def test_rate_of_bursts_is_that_of_whole_periods(clock: Clock) -> None:
     report = transmit(outlet, pace, count=50, clock=clock)
 
     assert outlet.times[4:6] == [0, 10 * MS]
-    assert report.asked_rate == pytest.approx(500)
+    assert report.requested_rate == pytest.approx(500)
 
 
 def test_packets_with_times_of_their_own_keep_them(clock: Clock) -> None:
     outlet = Outlet(clock, total=3)
 
-    report = transmit(outlet, Recorded(np.array([5, 9, 109])), seconds=1, clock=clock)
+    report = transmit(outlet, RecordedTimes(np.array([5, 9, 109])), seconds=1, clock=clock)
 
     assert outlet.times == [0, 4, 104]
-    assert report.asked_seconds == pytest.approx(104e-9)
+    assert report.requested_seconds == pytest.approx(104e-9)
 
 
 def test_run_ends_with_the_packets(clock: Clock) -> None:
     report = transmit(Outlet(clock, total=300), count=1000, clock=clock)
 
-    assert (report.ended, report.accepted) == (Ended.COUNT, 300)
+    assert (report.ended, report.accepted) == (EndReason.COUNT, 300)
 
 
 def test_no_packet_leaves_after_the_time(clock: Clock) -> None:
@@ -144,7 +143,7 @@ def test_no_packet_leaves_after_the_time(clock: Clock) -> None:
 
     report = transmit(outlet, steady(100), seconds=1.005, clock=clock)
 
-    assert report.ended is Ended.TIME
+    assert report.ended is EndReason.TIME
     assert outlet.times[-1] == 1000 * MS
     assert 7 * MS + 1005 * MS in clock.waited
 
@@ -154,10 +153,10 @@ def test_without_a_pace_packets_leave_at_once_until_the_time(clock: Clock) -> No
 
     report = transmit(outlet, seconds=1, clock=clock)
 
-    assert report.ended is Ended.TIME
+    assert report.ended is EndReason.TIME
     assert report.rate == 1000
-    assert report.asked_rate is None
-    assert report.held
+    assert report.requested_rate is None
+    assert report.rate_kept
     assert 1000 <= outlet.sent <= 1000 + 256
 
 
@@ -189,7 +188,7 @@ def test_signal_ends_a_run_in_order(clock: Clock, number: int) -> None:
 
     report = transmit(outlet, steady(1000), seconds=10, clock=clock)
 
-    assert (report.ended, report.signal) == (Ended.SIGNAL, number)
+    assert (report.ended, report.signal) == (EndReason.SIGNAL, number)
     assert report.accepted == outlet.sent == 11
     assert signal.getsignal(number) is before
 
@@ -203,7 +202,7 @@ def test_link_error_is_told_with_what_was_sent_before(clock: Clock) -> None:
 
     report = transmit(outlet, steady(1000), count=20, clock=clock)
 
-    assert report.ended is Ended.ERROR
+    assert report.ended is EndReason.ERROR
     assert str(report.error) == "lo: has gone down"
     assert (report.offered, report.accepted) == (11, 10)
 
@@ -219,8 +218,8 @@ def test_error_of_the_source_is_raised(clock: Clock) -> None:
 def test_rate_that_the_outlet_cannot_take_is_not_held(clock: Clock) -> None:
     report = transmit(Outlet(clock, cost=2 * MS), steady(1000), count=1000, clock=clock)
 
-    assert not report.held
-    assert report.asked_rate == 1000
+    assert not report.rate_kept
+    assert report.requested_rate == 1000
     assert report.rate == pytest.approx(500, rel=0.01)
 
 
@@ -233,7 +232,7 @@ def test_delay_is_made_up_for(clock: Clock) -> None:
 
     report = transmit(outlet, steady(1000), count=1000, clock=clock)
 
-    assert report.held
+    assert report.rate_kept
     assert outlet.times[500] == 550 * MS
     assert outlet.times[501:551] == [550 * MS] * 50
     assert outlet.times[551] == 551 * MS
@@ -250,8 +249,8 @@ def test_after_a_long_delay_no_more_leaves_at_once_than_the_depth_allows(clock: 
     report = transmit(outlet, steady(1000), count=1000, clock=clock)
 
     # The one that was late, and those that were due meanwhile, the last of them just now.
-    assert outlet.times.count(outlet.times[500]) == 1 + DEPTH // MS + 1
-    assert not report.held
+    assert outlet.times.count(outlet.times[500]) == 1 + MAXIMUM_LAG_NS // MS + 1
+    assert not report.rate_kept
 
 
 class Rows:
@@ -287,7 +286,7 @@ class Source:
 def test_every_row_of_every_block_is_sent_once_and_in_order(clock: Clock) -> None:
     sender = Rows()
 
-    report = transmit(Feed(sender, Source()), count=65, clock=clock)
+    report = transmit(SourceOutlet(sender, Source()), count=65, clock=clock)
 
     assert sender.rows == [bytes([number] * 3) for number in range(65)]
     assert report.bytes == 3 * 65

@@ -1,4 +1,4 @@
-"""How the ICRC changes with a byte, whatever the rest of the packet holds.
+"""Tables of how the ICRC changes with one byte, independent of the rest of the packet.
 
 A CRC is linear but for a constant: writing `new` over `old` changes it by the same bits
 in every packet in which as many bytes follow. So a table for each byte that varies
@@ -18,15 +18,15 @@ Words = npt.NDArray[np.uint32]
 
 @lru_cache(maxsize=4096)
 def change_table(following: int) -> Words:
-    """(256,) What the CRC changes by for `old ^ new` of a byte.
+    """(256,) The change of the CRC for each `old ^ new` of a byte.
 
-    following: covered bytes behind it.
+    following: covered bytes after it.
     """
     zeros = crc32(bytes(1 + following))
     table = np.zeros(256, np.uint32)
     for bit in range(8):
         change = crc32(bytes((1 << bit,)) + bytes(following)) ^ zeros
-        # Each entry with this bit is the entry without it, and the change of the bit.
+        # Each entry with this bit is the entry without it XOR the change of the bit.
         table[1 << bit : 2 << bit] = table[: 1 << bit] ^ np.uint32(change)
     table.flags.writeable = False
     return table

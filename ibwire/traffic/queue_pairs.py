@@ -1,9 +1,9 @@
-"""The packets of a mix by queue pair: what a sender needs that waits for answers.
+"""The packets of several streams by queue pair, for a closed-loop sender.
 
-In a mix everything has its place; a sender that waits for one queue pair, goes back in it or
-slows it down must not hold up the others. So each has its packets, its part of the rate
-and of the count for itself. They are those of the mix, byte for byte, but that what is drawn
-at random, and what counts packets, is so for each queue pair alone.
+A sender that waits for one queue pair, goes back in it or reduces its rate must not delay the
+others. So each queue pair has its own packets and its share of the rate and of the count. The
+packets are the same bytes as in the common cycle, except random values and packet counters,
+which each queue pair has for itself.
 """
 
 from __future__ import annotations
@@ -16,82 +16,83 @@ import numpy as np
 from ibwire.base.errors import EncodeError
 from ibwire.rc.device import gid_of
 from ibwire.traffic.blocks import Block
-from ibwire.traffic.build import MAXIMUM_RING, Builder
+from ibwire.traffic.builder import MAXIMUM_RING, Builder
 from ibwire.traffic.cycle import Cycle, Numbers
-from ibwire.traffic.model import Stream, Verb
 from ibwire.traffic.pace import Pace, Unit
+from ibwire.traffic.stream import Stream, Verb
 from ibwire_layers.opcodes import Service
 
-MAXIMUM_PAIRS = 1024
+MAXIMUM_QUEUE_PAIRS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A queue pair of ours, as far as its packets and their answers go."""
+class QueuePairTraffic:
+    """The packets of one queue pair, and what is needed to match responses to them."""
 
     peer: int
-    """GID that its packets go to and answers come from."""
+    """GID that its packets go to and responses come from."""
     qpn: int
-    """Where they go."""
+    """Destination QP number."""
     src_qpn: int
-    """Where answers go."""
+    """Own QP number, which responses go to."""
     psn: int
     """Of its first packet."""
     step: int
-    """PSNs that each packet takes; 0: they have no order."""
+    """PSNs that each packet uses; 0: the packets have no order."""
     message: int
     """Packets of a message."""
     period: int
-    """Each so-many-th packet asks for an answer; 0: none does."""
+    """Every `period`-th packet requests an acknowledgement; 0: none does."""
     is_answered: bool
-    """Whether each packet has an answer of its own, which no other can stand for."""
+    """Whether each packet is acknowledged by its own response only, as READs and atomics are."""
     share: float
-    """Part of the packets of the mix."""
+    """Fraction of the packets of all streams."""
     count: int | None
-    """Packets; `None`: without end."""
+    """Packets; `None`: endless."""
     pace: Pace | None
-    """Its part of the rate."""
+    """Its share of the rate; `None`: as fast as possible."""
     length: int
-    """Bytes of a frame, on average."""
+    """Mean bytes of a frame."""
     stream: Stream
-    """The same, alone."""
+    """The stream reduced to this queue pair."""
     seed: int
     room: int
 
     def blocks(self, size: int) -> Iterator[Block]:
-        """Its packets from the first on, without end, at most `size` in a block."""
+        """Its packets from the first on, endless, at most `size` in a block."""
         return Builder([self.stream], seed=self.seed, room=self.room).blocks(size)
 
 
-def pairs(
+def split_by_queue_pair(
     streams: Sequence[Stream], builder: Builder, *, count: int | None, pace: Pace | None, seed: int
-) -> list[Pair]:
-    """The queue pairs of a mix, in the order in which they have their first turn.
+) -> list[QueuePairTraffic]:
+    """The queue pairs of streams, in the order of their first packets.
 
-    count, pace: of the whole. Raises `EncodeError` for two with the same number towards the
-    same address: nobody could tell their answers apart.
+    count, pace: of all queue pairs together. Raises `EncodeError` for two with the same own QP
+    number towards the same address, whose responses could not be told apart.
     """
     cycle = builder.cycle
     first, turns = _members(cycle)
-    if len(first) > MAXIMUM_PAIRS:
-        raise EncodeError("qpn", len(first), f"at most {MAXIMUM_PAIRS} that wait for answers")
-    sizes = np.array([len(kind.frame) for kind, _ in builder.kinds], np.int64)[cycle.kind]
+    if len(first) > MAXIMUM_QUEUE_PAIRS:
+        expected = f"at most {MAXIMUM_QUEUE_PAIRS} that wait for responses"
+        raise EncodeError("qpn", len(first), expected)
+    sizes = np.array([len(layout.frame) for layout, _ in builder.layouts], np.int64)[cycle.layout]
     packets = np.bincount(turns)
     octets = np.bincount(turns, sizes)
     parts = packets if pace is None or pace.unit is Unit.PACKETS else octets
-    limits = counts(cycle, count) if count is not None else [None] * len(first)
-    found: list[Pair] = []
+    limits = packets_by_queue_pair(cycle, count) if count is not None else [None] * len(first)
+    found: list[QueuePairTraffic] = []
     taken: set[tuple[int, int]] = set()
     for number, slot in enumerate(first.tolist()):
         stream = streams[cycle.stream[slot]]
         qpn, src_qpn = int(cycle.qpn[slot]), int(cycle.src_qpn[slot])
         peer = gid_of(stream.dst)
         if (peer, src_qpn) in taken:
-            expected = f"given once towards {stream.dst}, to tell answers apart"
+            expected = f"used once towards {stream.dst}, so that responses can be told apart"
             raise EncodeError("src_qpn", hex(src_qpn), expected)
         taken.add((peer, src_qpn))
         found.append(
-            Pair(
+            QueuePairTraffic(
                 peer=peer,
                 qpn=qpn,
                 src_qpn=src_qpn,
@@ -102,7 +103,7 @@ def pairs(
                 is_answered=stream.verb in _ANSWERED,
                 share=packets[number] / len(cycle),
                 count=limits[number],
-                pace=None if pace is None else _part(pace, parts[number] / parts.sum()),
+                pace=None if pace is None else _scaled(pace, parts[number] / parts.sum()),
                 length=round(octets[number] / packets[number]),
                 stream=replace(
                     stream,
@@ -118,8 +119,8 @@ def pairs(
     return found
 
 
-def counts(cycle: Cycle, count: int) -> list[int]:
-    """How many of the first so many packets belong to each queue pair."""
+def packets_by_queue_pair(cycle: Cycle, count: int) -> list[int]:
+    """How many of the first `count` packets belong to each queue pair."""
     first, turns = _members(cycle)
     rounds, rest = divmod(count, len(cycle))
     of_round = np.bincount(turns)
@@ -128,7 +129,7 @@ def counts(cycle: Cycle, count: int) -> list[int]:
 
 
 def _members(cycle: Cycle) -> tuple[Numbers, Numbers]:
-    """The first slot of each queue pair, in order, and the number of that of every slot."""
+    """The first slot of each queue pair, in order, and the queue pair of every slot."""
     names = cycle.stream << 24 | cycle.qpn
     _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -145,7 +146,7 @@ def _period(stream: Stream) -> int:
     return stream.packets if stream.ack_every is None else stream.ack_every
 
 
-def _part(pace: Pace, part: float) -> Pace:
+def _scaled(pace: Pace, part: float) -> Pace:
     phases = tuple(
         replace(
             each,

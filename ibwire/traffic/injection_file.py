@@ -1,4 +1,4 @@
-"""An injection as TOML says it, and its values as a command line does.
+"""Reads an injection from TOML, and its values from a command line.
 
     dst = "10.0.0.2"
     src = "10.0.0.1"
@@ -15,8 +15,7 @@
     verb = "send"
     qpn = 0x20
 
-Keys of a stream that stand at the top hold for every stream that does not say otherwise.
-The reference is docs/inject.md.
+Stream keys at the top are the defaults of all streams. The reference is docs/inject.md.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ from ibwire.base.quantities import parse_duration
 from ibwire.base.toml import Document, Table, listed, parse_size, shown
 from ibwire.traffic.cycle import Turn
 from ibwire.traffic.injection import Injection
-from ibwire.traffic.model import Icrc, Link, Payload, PortRule, Stream, Verb, parse_qpns
 from ibwire.traffic.pace import make_pace, parse_rate
+from ibwire.traffic.stream import Icrc, Link, Payload, PortRule, Stream, Verb, parse_qpns
 from ibwire_layers.opcodes import Service
 
 MAXIMUM_STREAMS = 256
 
 
 Completion = Callable[[dict[str, Any]], dict[str, Any]]
-"""Adds to the values of a stream what the user need not say."""
+"""Adds default values to those of a stream."""
 
 
 def read_injection(
     content: bytes, name: str, given: Mapping[str, Any], complete: Completion
 ) -> Injection:
-    """The injection in a file; `ScriptError` says where it is wrong.
+    """The injection in a file; a `ScriptError` gives the place of a mistake.
 
-    name: of the file, for messages. given: values that were given elsewhere, and count
-    more than those at the top of the file; what a stream says for itself stays.
+    name: of the file, for messages. given: values from the command line, which replace those
+    at the top of the file, but not those of a stream.
     """
     top = Document(content, name).top
-    whole = _values(top, ORDER) | {key: given[key] for key in given if key in ORDER}
+    whole = _values(top, INJECTION) | {key: given[key] for key in given if key in INJECTION}
     defaults = _values(top, STREAM) | {key: given[key] for key in given if key in STREAM}
     tables = top.tables("stream")
     if len(tables) > MAXIMUM_STREAMS:
@@ -72,29 +71,29 @@ def read_injection(
 
 
 def make_stream(values: Mapping[str, Any]) -> Stream:
-    """The stream of values by key; `EncodeError` names the key."""
+    """The stream for values by key; `EncodeError` names the key."""
     changed = dict(values)
     return Stream(qpns=changed.pop("qpn", ()), **changed)
 
 
 def make_injection(streams: tuple[Stream, ...], values: Mapping[str, Any]) -> Injection:
-    """The injection of values by key; `EncodeError` names the key."""
+    """The injection for values by key; `EncodeError` names the key."""
     paced = {key: values[key] for key in values if key in PACE}
     whole = {key: values[key] for key in values if key not in PACE}
     return Injection(streams=streams, pace=make_pace(paced), **whole)
 
 
 def parse_value(key: str, value: object) -> Any:
-    """What a value of TOML or a command line means under a key; `EncodeError` names the key."""
+    """The parsed value of a key, from TOML or a command line; `EncodeError` names the key."""
     try:
-        return (STREAM | ORDER)[key](value)
+        return (STREAM | INJECTION)[key](value)
     except EncodeError as error:
         reason = str(error).partition(" is not ")[2]
         raise EncodeError(key, value, reason) from None
 
 
 def _values(table: Table, keys: Mapping[str, Parser]) -> dict[str, Any]:
-    """The values of those keys that the table has."""
+    """The values of the keys that a table has."""
     found: dict[str, Any] = {}
     for key in keys:
         value = table.take(key)
@@ -112,8 +111,8 @@ def _values(table: Table, keys: Mapping[str, Parser]) -> dict[str, Any]:
 
 
 def _located(table: Table, top: Table, error: EncodeError) -> ScriptError:
-    """An error of a value, where the value stands; of one that is missing, at its table."""
-    is_key = error.field in STREAM | ORDER
+    """The error at the place of its value, or at its table when the value is missing."""
+    is_key = error.field in STREAM | INJECTION
     key, reason = (error.field, _reason(error)) if is_key else ("fields", str(error))
     for place in (table, top):
         if key in place:
@@ -205,7 +204,7 @@ def _probability(value: object) -> float:
 
 
 def _fields(value: object) -> dict[str, int]:
-    """A table of numbers, or "bth.psn=5, ip.ttl=1"."""
+    """Parse a table of numbers, or "bth.psn=5, ip.ttl=1"."""
     if isinstance(value, str):
         pairs = (part.partition("=") for part in value.split(","))
         value = {name.strip(): number.strip() for name, _, number in pairs}
@@ -214,7 +213,7 @@ def _fields(value: object) -> dict[str, int]:
     return {name: _number(each) for name, each in value.items()}
 
 
-ORDER: dict[str, Parser] = {
+INJECTION: dict[str, Parser] = {
     "count": _number,
     "time": parse_duration,
     "rate": parse_rate,
@@ -226,7 +225,7 @@ ORDER: dict[str, Parser] = {
     "turn": _named({each.value: each for each in Turn}),
     "seed": _number,
 }
-"""Keys of the whole, and how their values are read."""
+"""Keys of the injection and the parsers of their values."""
 
 PACE = ("rate", "ramp_to", "ramp_time", "on", "off", "burst")
 
@@ -273,4 +272,4 @@ STREAM: dict[str, Parser] = {
     "icrc": _named({each.value: each for each in Icrc}),
     "fields_every": _number,
 }
-"""Keys of a stream, and how their values are read."""
+"""Keys of a stream and the parsers of their values."""

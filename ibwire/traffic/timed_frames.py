@@ -1,4 +1,4 @@
-"""Frames that are known beforehand, each with its time, as a source."""
+"""Prepared frames with times, as a source."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from ibwire.traffic.blocks import Block, Template
 
 
-class Frames:
-    """A `Source` of frames in the order of their times."""
+class TimedFrames:
+    """A `Source` of frames in order of time."""
 
     def __init__(
         self, frames: Sequence[bytes], times: Sequence[int], final: Sequence[bytes] = ()
     ) -> None:
-        """times: nanoseconds after the start, none before the one in front of it."""
+        """times: nanoseconds after the start, not decreasing."""
         self.frames = frames
         self.times = times
         self.final = final
@@ -35,5 +35,5 @@ class Frames:
             yield Block(np.frombuffer(data, np.uint8).reshape(len(part), stride), lengths)
 
     def templates(self) -> list[Template] | None:
-        """They are no cycle."""
+        """`None`: the frames are not a cycle."""
         return None

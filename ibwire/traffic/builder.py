@@ -1,9 +1,9 @@
-"""The packets of streams in blocks: numbers written into ready frames, a column at a time.
+"""Builds the packets of streams in blocks, by writing columns of numbers into prepared frames.
 
 A ring of frames holds the cycle, several times if it is short. From one
-repetition to the next only a few numbers change: they are computed for all rows at once,
-and the ICRC follows from tables (`ibwire.traffic.affine`). A cycle that is larger than
-the ring may be is copied from its kinds of packets again and again.
+repetition to the next only a few fields change: they are computed for all rows at once,
+and the ICRC follows from tables (`ibwire.traffic.icrc_tables`). A cycle that is larger than
+the ring may be is copied from its layouts of packets again and again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.impair import MarkECN
-from ibwire.traffic.affine import Words, change_table
 from ibwire.traffic.blocks import Block, Template
 from ibwire.traffic.cycle import Cycle, Numbers, Turn, make_cycle
-from ibwire.traffic.kinds import Column, Kind, Number, make_kinds
-from ibwire.traffic.model import Payload, Stream
+from ibwire.traffic.icrc_tables import Words, change_table
+from ibwire.traffic.layout import FieldColumn, PacketLayout, VaryingField, make_layouts
+from ibwire.traffic.stream import Payload, Stream
 from ibwire_layers import headers as h
 from ibwire_layers import psn
 
@@ -33,24 +33,24 @@ Frames = npt.NDArray[np.uint8]
 Values = npt.NDArray[np.int64 | np.uint64]
 
 MAXIMUM_RING = 1 << 25
-"""Bytes of frames that are kept from one repetition to the next."""
+"""Bytes of frames kept from one repetition to the next."""
 
 BATCH = 4096
-"""Rows whose numbers are computed at once: enough to forget what NumPy takes for a call."""
+"""Rows computed at once: enough to make the cost of a NumPy call negligible."""
 
 BATCH_BYTES = 1 << 21
-"""Of these rows: what a processor's cache holds until they are sent, which makes sending frames
-of 4 KiB faster by a twentieth."""
+"""Bytes of these rows: they stay in the processor's cache until they are sent, which makes sending
+frames of 4 KiB 5 % faster."""
 
 MAXIMUM_TEMPLATES = 4096
-"""Packets of a cycle for who numbers packets itself."""
+"""Packets of a cycle for a sender that numbers packets itself."""
 
 
 class Builder:
-    """The packets of a mix of streams, without end.
+    """The packets of several streams, endless.
 
-    turn: whether queue pairs take turns by message or by packet. seed: of everything random.
-    room: bytes of frames that are kept, for many builders beside one another.
+    turn: whether queue pairs take turns by message or by packet. seed: of all random values.
+    room: bytes of frames that are kept; less for one of many builders.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Builder:
         room: int = MAXIMUM_RING,
     ) -> None:
         self.cycle = make_cycle(streams, turn, seed=seed)
-        self.kinds = [(kind, stream) for stream in streams for kind in make_kinds(stream)]
-        self.stride = max(len(kind.frame) for kind, _ in self.kinds)
+        self.layouts = [(layout, stream) for stream in streams for layout in make_layouts(stream)]
+        self.stride = max(len(layout.frame) for layout, _ in self.layouts)
         """Bytes of the longest frame."""
         self._seed = seed
         self._room = room
-        drawn = [kind.payload_size for kind, of in self.kinds if of.payload is Payload.RANDOM]
+        drawn = [layout.payload_size for layout, of in self.layouts if of.payload is Payload.RANDOM]
         self._random_words = -(-max(drawn, default=0) // 8)
         self._is_marked = any(stream.ce for stream in streams)
 
@@ -110,26 +110,26 @@ class Builder:
             turn += 1
 
     def templates(self) -> list[Template] | None:
-        """The cycle, packet by packet, if nothing but the PSN changes; `None` otherwise."""
+        """The packets of the cycle, if only the PSN changes; `None` otherwise."""
         cycle = self.cycle
         if len(cycle) > MAXIMUM_TEMPLATES or self._is_marked or self._random_words:
             return None
-        for kind, stream in self.kinds:
-            moving = {column.number for column in kind.columns} - _STILL
-            if moving != {Number.PSN} or stream.ce_every:
+        for layout, stream in self.layouts:
+            moving = {column.field for column in layout.columns} - _STILL
+            if moving != {VaryingField.PSN} or stream.ce_every:
                 return None
         frames = np.zeros((len(cycle), self.stride), np.uint8)
         part = _Part(self, frames, 0, 1)
         part.fill()
         part.number(0, None, None)
         found = []
-        steps = zip(frames, cycle.kind.tolist(), cycle.psn_step.tolist(), strict=True)
+        steps = zip(frames, cycle.layout.tolist(), cycle.psn_step.tolist(), strict=True)
         for row, number, step in steps:
-            kind, _ = self.kinds[number]
-            (column,) = (each for each in kind.columns if each.number is Number.PSN)
-            tables = np.stack(_tables(kind, column))
-            frame = row[: len(kind.frame)].tobytes()
-            found.append(Template(frame, column.at, kind.icrc_at, step, tables))
+            layout, _ = self.layouts[number]
+            (column,) = (each for each in layout.columns if each.field is VaryingField.PSN)
+            tables = np.stack(_tables(layout, column))
+            frame = row[: len(layout.frame)].tobytes()
+            found.append(Template(frame, column.at, layout.icrc_at, step, tables))
         return found
 
     def _random(self, source: np.random.PCG64, count: int) -> Frames:
@@ -141,31 +141,33 @@ class _Part:
     """Consecutive rows of the ring."""
 
     def __init__(self, builder: Builder, frames: Frames, start: int, repeated: int) -> None:
-        """repeated: how often the ring holds the cycle."""
+        """repeated: how many cycles the ring holds."""
         self.frames = frames
         cycle = builder.cycle
         places = np.arange(start, start + len(frames))
         repetition, slot = np.divmod(places, len(cycle))
-        kinds = cycle.kind[slot]
-        self.lengths = np.array([len(kind.frame) for kind, _ in builder.kinds], np.int64)[kinds]
+        layouts = cycle.layout[slot]
+        self.lengths = np.array([len(layout.frame) for layout, _ in builder.layouts], np.int64)[
+            layouts
+        ]
         self._groups = []
-        for number in np.unique(kinds).tolist():
-            rows = np.flatnonzero(kinds == number)
+        for number in np.unique(layouts).tolist():
+            rows = np.flatnonzero(layouts == number)
             numbers = _Numbers.of(cycle, slot[rows], repetition[rows], repeated)
-            kind, stream = builder.kinds[number]
-            self._groups.append(_Group(kind, stream, _selection(rows), numbers))
+            layout, stream = builder.layouts[number]
+            self._groups.append(_Group(layout, stream, _selection(rows), numbers))
 
     def fill(self) -> None:
-        """Write everything that stays as it is."""
+        """Write all constant bytes."""
         for group in self._groups:
             group.fill(self.frames)
 
     def number(
         self, turn: int, marks: npt.NDArray[np.uint64] | None, payloads: Frames | None
     ) -> None:
-        """Write everything that changes.
+        """Write all bytes that change.
 
-        turn: how often the ring has passed. marks, payloads: random numbers for each row.
+        turn: how many times the ring was used. marks, payloads: random numbers for each row.
         """
         for group in self._groups:
             group.number(self.frames, turn, marks, payloads)
@@ -175,7 +177,7 @@ Selection = slice | npt.NDArray[np.intp]
 
 
 def _selection(rows: npt.NDArray[np.intp]) -> Selection:
-    """The rows as a slice where they are evenly spaced, which is several times as fast."""
+    """The rows as a slice if they are evenly spaced, which is several times faster."""
     if len(rows) == 1:
         return slice(int(rows[0]), int(rows[0]) + 1)
     steps = np.diff(rows)
@@ -186,7 +188,7 @@ def _selection(rows: npt.NDArray[np.intp]) -> Selection:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """What rows carry in the first turn of the ring, and how much more with each turn."""
+    """Field values of rows in the first use of the ring, and their increase with each use."""
 
     start: Cycle
     step: dict[str, Numbers]
@@ -204,42 +206,44 @@ class _Numbers:
         return cls(Cycle(**start), step)
 
     def at(self, name: str, turn: int) -> Numbers:
-        """A number of every row in a turn."""
+        """A field value of every row in a use of the ring."""
         values: Numbers = getattr(self.start, name) + turn * self.step[name]
         return values
 
 
 class _Group:
-    """The rows of a part that are of one kind."""
+    """The rows of a part with the same layout."""
 
-    def __init__(self, kind: Kind, stream: Stream, rows: Selection, numbers: _Numbers) -> None:
-        self._kind = kind
+    def __init__(
+        self, layout: PacketLayout, stream: Stream, rows: Selection, numbers: _Numbers
+    ) -> None:
+        self._layout = layout
         self._stream = stream
         self._rows = rows
         self._numbers = numbers
         count = len(numbers.start)
-        self._frame = np.frombuffer(kind.frame, np.uint8)
-        icrc = int.from_bytes(kind.frame[kind.icrc_at :], "little")
+        self._frame = np.frombuffer(layout.frame, np.uint8)
+        icrc = int.from_bytes(layout.frame[layout.icrc_at :], "little")
         self._icrc = np.full(count, icrc, np.uint32)
         self._still = []
         self._moving = []
-        for column in kind.columns:
-            tables = _tables(kind, column)
-            if column.number in _STILL:
-                octets = _octets(self._values(column.number, 0), column.width)
+        for column in layout.columns:
+            tables = _tables(layout, column)
+            if column.field in _STILL:
+                octets = _octets(self._values(column.field, 0), column.width)
                 self._icrc ^= _change(octets, tables)
                 self._still.append((column, octets))
             else:
                 self._moving.append((column, tables))
-        self._no_payload = crc32(bytes(kind.icrc_at - kind.payload_at))
-        self._counts_ids = any(column.number is Number.IP_ID for column in kind.columns)
+        self._no_payload = crc32(bytes(layout.icrc_at - layout.payload_at))
+        self._counts_ids = any(column.field is VaryingField.IP_ID for column in layout.columns)
         if stream.ce or stream.ce_every:
-            ((_, marked),) = MarkECN(force=True)(kind.frame, 0)
+            ((_, marked),) = MarkECN(force=True)(layout.frame, 0)
             self._marked = marked
             self._limit = min(int(stream.ce * 2**64), 2**64 - 1)
 
     def fill(self, frames: Frames) -> None:
-        """Write everything that stays as it is."""
+        """Write all constant bytes."""
         rows = self._rows
         frames[rows, : len(self._frame)] = self._frame
         for column, octets in self._still:
@@ -252,17 +256,17 @@ class _Group:
         marks: npt.NDArray[np.uint64] | None,
         payloads: Frames | None,
     ) -> None:
-        """Write everything that changes, and the ICRC."""
-        kind, rows = self._kind, self._rows
+        """Write all bytes that change, and the ICRC."""
+        layout, rows = self._layout, self._rows
         icrc = self._icrc
         for column, tables in self._moving:
-            octets = _octets(self._values(column.number, turn), column.width)
+            octets = _octets(self._values(column.field, turn), column.width)
             icrc = icrc ^ _change(octets, tables)
             end = column.at + column.width
             frames[rows, column.at : end] = octets | self._frame[column.at : end]
         if payloads is not None and self._stream.payload is Payload.RANDOM:
-            icrc = icrc ^ self._fill_payload(frames, payloads[rows, : kind.payload_size])
-        frames[rows, kind.icrc_at : kind.icrc_at + h.ICRC_SIZE] = (
+            icrc = icrc ^ self._fill_payload(frames, payloads[rows, : layout.payload_size])
+        frames[rows, layout.icrc_at : layout.icrc_at + h.ICRC_SIZE] = (
             icrc.astype("<u4", copy=False).view(np.uint8).reshape(-1, h.ICRC_SIZE)
         )
         marked: npt.NDArray[np.bool_] | None = None
@@ -273,57 +277,57 @@ class _Group:
             marked = place >= self._stream.ce_every - self._stream.ce_run
         if marked is not None:
             self._mark(frames, marked)
-        if kind.checksum_at >= 0 and (marked is not None or self._counts_ids):
+        if layout.checksum_at >= 0 and (marked is not None or self._counts_ids):
             self._check(frames, turn, marked)
 
-    def _values(self, number: Number, turn: int) -> Values:
+    def _values(self, number: VaryingField, turn: int) -> Values:
         stream, numbers = self._stream, self._numbers
         match number:
-            case Number.IP_ID:
+            case VaryingField.IP_ID:
                 return numbers.at("ordinal", turn) & 0xFFFF
-            case Number.DEST_QP:
+            case VaryingField.DEST_QP:
                 return numbers.start.qpn
-            case Number.SRC_QP:
+            case VaryingField.SRC_QP:
                 return numbers.start.src_qpn
-            case Number.SRC_PORT:
+            case VaryingField.SRC_PORT:
                 return numbers.start.src_port
-            case Number.PSN:
+            case VaryingField.PSN:
                 return numbers.at("psn", turn) & psn.MASK
-            case Number.MSN:
+            case VaryingField.MSN:
                 return stream.msn + numbers.at("ordinal", turn) & psn.MASK
-            case Number.ACK_REQ:
+            case VaryingField.ACK_REQ:
                 assert stream.ack_every
                 place = (numbers.at("ordinal", turn) + 1) % stream.ack_every
                 return np.where(place == 0, 0x80, 0)
-            case Number.VA | Number.ATOMIC_VA:
+            case VaryingField.VA | VaryingField.ATOMIC_VA:
                 place = numbers.at("message", turn) % stream.places * stream.va_step
                 return place.astype(np.uint64) + np.uint64(stream.va)
-            case Number.COUNT:
+            case VaryingField.COUNT:
                 return numbers.at("count", turn)
 
     def _fill_payload(self, frames: Frames, octets: Frames) -> Words:
-        """Write payloads; what the ICRC changes by, from that of a payload of zeros."""
-        kind, rows = self._kind, self._rows
-        frames[rows, kind.payload_at : kind.payload_at + kind.payload_size] = octets
-        spans = np.ascontiguousarray(frames[rows, kind.payload_at : kind.icrc_at])
+        """Write payloads; returns the change of the ICRC from a payload of zeros."""
+        layout, rows = self._layout, self._rows
+        frames[rows, layout.payload_at : layout.payload_at + layout.payload_size] = octets
+        spans = np.ascontiguousarray(frames[rows, layout.payload_at : layout.icrc_at])
         found = np.fromiter(map(crc32, spans), np.uint32, len(spans))
         return found ^ np.uint32(self._no_payload)
 
     def _mark(self, frames: Frames, marked: npt.NDArray[np.bool_]) -> None:
-        """Set ECN to CE where it is due; the ICRC leaves the field out."""
+        """Set ECN to CE in marked rows; the ICRC does not cover the field."""
         # The second byte of both IP headers holds it.
-        at = self._kind.ip_at + 1
-        frames[self._rows, at] = np.where(marked, self._marked[at], self._kind.frame[at])
+        at = self._layout.ip_at + 1
+        frames[self._rows, at] = np.where(marked, self._marked[at], self._layout.frame[at])
 
     def _check(self, frames: Frames, turn: int, marked: npt.NDArray[np.bool_] | None) -> None:
-        """Write the IPv4 checksum of what is marked or counted; the ICRC leaves it out too."""
-        at = self._kind.checksum_at
-        checksum: Values = np.full(len(self._icrc), int.from_bytes(self._kind.frame[at : at + 2]))
+        """Write the IPv4 checksum of marked or numbered rows; the ICRC does not cover it either."""
+        at = self._layout.checksum_at
+        checksum: Values = np.full(len(self._icrc), int.from_bytes(self._layout.frame[at : at + 2]))
         if marked is not None:
             checksum = np.where(marked, int.from_bytes(self._marked[at : at + 2]), checksum)
         if self._counts_ids:
             # The one's complement sum grows by the number, which is 0 in the frame (RFC 1624).
-            total = (checksum ^ 0xFFFF) + self._values(Number.IP_ID, turn)
+            total = (checksum ^ 0xFFFF) + self._values(VaryingField.IP_ID, turn)
             checksum = ((total & 0xFFFF) + (total >> 16)) ^ 0xFFFF
         frames[self._rows, at : at + 2] = _octets(checksum, 2)
 
@@ -335,22 +339,22 @@ def _octets(values: Values, width: int) -> Frames:
     return octets[:, size - width :]
 
 
-def _tables(kind: Kind, column: Column) -> list[Words]:
+def _tables(layout: PacketLayout, column: FieldColumn) -> list[Words]:
     """A table for each byte of a column."""
     return [
-        change_table(kind.icrc_at - 1 - at) for at in range(column.at, column.at + column.width)
+        change_table(layout.icrc_at - 1 - at) for at in range(column.at, column.at + column.width)
     ]
 
 
 def _change(octets: Frames, tables: Sequence[Words]) -> Words:
-    """(n,) What the ICRC changes by, from zeros to these bytes."""
+    """(n,) The change of the ICRC from zeros to these bytes."""
     change = tables[0].take(octets[:, 0])
     for place, table in enumerate(tables[1:], 1):
         change ^= table.take(octets[:, place])
     return change
 
 
-_STILL = frozenset({Number.DEST_QP, Number.SRC_QP, Number.SRC_PORT})
-"""Numbers that belong to a queue pair."""
+_STILL = frozenset({VaryingField.DEST_QP, VaryingField.SRC_QP, VaryingField.SRC_PORT})
+"""Fields that are constant for a queue pair."""
 
 _ADVANCING = ("ordinal", "count", "message", "psn")

@@ -9,16 +9,16 @@ from ibwire.base.errors import EncodeError, ScriptError
 from ibwire.base.units import S
 from ibwire.traffic.cycle import Turn
 from ibwire.traffic.injection import Injection
-from ibwire.traffic.model import Icrc, Payload, PortRule, Verb
-from ibwire.traffic.pace import Unit
-from ibwire.traffic.script import (
-    ORDER,
+from ibwire.traffic.injection_file import (
+    INJECTION,
     STREAM,
     make_injection,
     make_stream,
     parse_value,
     read_injection,
 )
+from ibwire.traffic.pace import Unit
+from ibwire.traffic.stream import Icrc, Payload, PortRule, Verb
 from ibwire_layers.opcodes import Service
 
 HEAD = 'src = "10.0.0.1"\ndst = "10.0.0.2"\ncount = 10\n'
@@ -114,8 +114,8 @@ def test_every_key_can_be_said() -> None:
         (HEAD + "qpn = 1\nsolicited = 1", "5:13", "solicited: 1 is not true or false"),
         (HEAD + "qpn = 1\npayload = 'xyz'", "5:11", "is not hexadecimal digits or one of"),
         (HEAD + "qpn = 1\nsrc_mac = '02:00'", "5:11", "'02:00' is not a MAC address"),
-        (HEAD, "1:1", "qpn: None is not enough"),
-        ("src = '10.0.0.1'\ndst = '10.0.0.2'\nqpn = 1", "1:1", "count: None is not a limit"),
+        (HEAD, "1:1", "qpn is required"),
+        ("src = '10.0.0.1'\ndst = '10.0.0.2'\nqpn = 1", "1:1", "count or time is required"),
         (HEAD + "qpn = 1\ncount2 = [", "5:11", ""),
         ("stream = 5", "1:10", "5 is no table"),
         ("\xff", "1:1", ""),
@@ -130,7 +130,7 @@ def test_a_wrong_file_is_pointed_at(text: str, where: str, what: str) -> None:
     assert what in str(caught.value)
 
 
-@pytest.mark.parametrize("key", [*STREAM, *ORDER])
+@pytest.mark.parametrize("key", [*STREAM, *INJECTION])
 @pytest.mark.parametrize("value", [None, [], {}, 1.5, "\x00", True, float("nan"), -1, 1 << 80, ""])
 def test_whatever_stands_under_a_key_raises_nothing_but_encode_errors(
     key: str, value: object
@@ -140,7 +140,7 @@ def test_whatever_stands_under_a_key_raises_nothing_but_encode_errors(
     with suppress(EncodeError):
         found = {key: parse_value(key, value)}
         stream = make_stream(good | (found if key in STREAM else {}))
-        make_injection((stream,), {"count": 1} | (found if key in ORDER else {}))
+        make_injection((stream,), {"count": 1} | (found if key in INJECTION else {}))
 
 
 @pytest.mark.parametrize(("text", "size"), [("100", 100), ("4KiB", 4096), ("1 MiB", 1 << 20)])

@@ -1,7 +1,7 @@
-"""A clock that runs more slowly after a warning, and recovers evenly.
+"""A rate that each CNP reduces and that recovers linearly, as a clock that runs slower.
 
-Who follows a pace by such a clock sends at a part of its rate, whatever the pace is. This is
-no DCQCN: one factor, one time, no memory of earlier warnings.
+A sender that follows its pace by such a clock sends at a fraction of its rate, whatever the
+pace is. This is not DCQCN: one factor, one recovery time, no memory of earlier CNPs.
 """
 
 from __future__ import annotations
@@ -11,38 +11,40 @@ from math import sqrt
 from ibwire.base.units import Time
 
 SLOWEST = 0.01
-"""Part of its speed that the clock keeps in any case."""
+"""Smallest speed of the clock, as a fraction of its full speed."""
 
 
-class Slowed:
-    """Own time by real time; both begin at the same moment.
+class ReducedRateClock:
+    """Own time as a function of real time; both begin at `start`.
 
-    recovery: real time after which a clock that stood still would have its full speed.
+    recovery: real time in which the speed grows from 0 to the full speed.
     """
 
     def __init__(self, start: Time, recovery: Time) -> None:
         self._recovery = recovery
         self._real = float(start)
+        """Real time of the last reduction."""
         self._own = 0.0
+        """Own time at the last reduction."""
         self._speed = 1.0
-        """At that moment; from then on it grows."""
+        """Speed at the last reduction; it grows from then on."""
 
     def speed(self, now: Time) -> float:
-        """Part of its full speed, 1 at most."""
+        """The fraction of the full speed, at most 1."""
         return min(self._speed + (now - self._real) / self._recovery, 1.0)
 
-    def slow(self, now: Time, factor: float) -> None:
-        """Run at that part of the speed it has, from now on."""
+    def reduce(self, now: Time, factor: float) -> None:
+        """Multiply the speed by a factor from now on."""
         own, speed = self._own_at(now), self.speed(now)
         self._real, self._own = max(float(now), self._real), own
         self._speed = max(speed * factor, SLOWEST)
 
-    def put_off(self, time: Time) -> None:
-        """Everything is so much later in real time."""
+    def postpone(self, time: Time) -> None:
+        """Delay every own time by a real time."""
         self._real += time
 
-    def real(self, own: Time) -> Time:
-        """The real time of an own one."""
+    def real_time(self, own: Time) -> Time:
+        """The real time of an own time."""
         left = own - self._own
         if left <= 0:
             return round(self._real + left)

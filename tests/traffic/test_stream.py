@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ibwire.base.errors import EncodeError
-from ibwire.traffic.model import Link, Stream, Verb, format_qpns, parse_qpns
+from ibwire.traffic.stream import Link, Stream, Verb, format_qpns, parse_qpns
 from ibwire_layers.opcodes import Service
 
 GOOD: dict[str, Any] = {"qpns": ((1, 1),), "src": "10.0.0.1", "dst": "10.0.0.2"}

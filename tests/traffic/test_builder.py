@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibwire.traffic import build
+from ibwire.traffic import builder
 from ibwire.traffic.blocks import Block
-from ibwire.traffic.build import Builder
+from ibwire.traffic.builder import Builder
 from ibwire.traffic.cycle import Turn
-from ibwire.traffic.model import Link, Payload, PortRule, Stream, Verb
+from ibwire.traffic.stream import Link, Payload, PortRule, Stream, Verb
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.opcodes import Service
 from ibwire_layers.outer import IPv4, IPv6
@@ -147,8 +147,8 @@ def test_a_second_pass_of_the_ring_goes_on_where_the_first_ended() -> None:
 def test_a_cycle_of_several_batches_is_built_the_same_kept_or_not(
     ring: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "BATCH", 16)
-    monkeypatch.setattr(build, "MAXIMUM_RING", ring)
+    monkeypatch.setattr(builder, "BATCH", 16)
+    monkeypatch.setattr(builder, "MAXIMUM_RING", ring)
     made = stream(size=40 * 1024, psn=0xFFFFF0, ack_every=7)
 
     assert built(made, count=500, size=7) == list(islice(in_turn(made), 500))

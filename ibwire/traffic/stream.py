@@ -1,8 +1,8 @@
-"""What one stream of packets is, in RDMA terms, checked: `Stream`.
+"""`Stream`: a stream of packets in RDMA terms, with its checks.
 
 A stream is messages of one kind and size from one address to another, to one queue
-pair or several in turn. Everything a user can say is a value here; what that means
-in bytes is `ibwire.traffic.kinds`, in which order packets leave `ibwire.traffic.cycle`.
+pair or several in turn. `ibwire.traffic.layout` makes bytes of it, and
+`ibwire.traffic.cycle` the order of the packets.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ibwire.base.errors import EncodeError, VerbsError
+from ibwire.base.errors import EncodeError, MissingValueError, VerbsError
 from ibwire.rc.attributes import MTU_CODES
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import is_v4
 from ibwire_layers.opcodes import Service
 
 MAXIMUM_QUEUE_PAIRS = 1 << 16
-"""Of a stream."""
+"""Queue pairs of a stream."""
 
 MAXIMUM_MESSAGE = 1 << 31
 """Bytes (IBA 9.4.3: the longest message)."""
 
 
 class Verb(StrEnum):
-    """What the messages ask for, or what the packets answer."""
+    """The operation of the messages, or the kind of response packets."""
 
     SEND = "send"
     SEND_IMM = "send-imm"
@@ -44,23 +44,23 @@ class Verb(StrEnum):
 
 
 class Payload(StrEnum):
-    """What stands in the payload when it is not the same in every packet."""
+    """A rule for payloads that differ between packets."""
 
     COUNTER = "counter"
-    """Its first eight bytes count the packets of the stream."""
+    """The first eight bytes count the packets of the stream."""
     RANDOM = "random"
-    """Other bytes in every packet."""
+    """Random bytes in every packet."""
 
 
 class PortRule(StrEnum):
-    """How the UDP source port is chosen when it is no fixed number."""
+    """A rule for UDP source ports."""
 
     FLOW = "flow"
-    """From both QP numbers, as rdma-core and Linux do it; of a datagram as Linux rxe does it."""
+    """From both QP numbers, as rdma-core and Linux do; for datagrams as Linux rxe does."""
     QPN = "qpn"
-    """The sender's QP number, as HiSilicon hns does it."""
+    """The own QP number, as HiSilicon hns does."""
     RANDOM = "random"
-    """Another for every queue pair, from 0xC000 on, drawn once."""
+    """A random port from 0xC000 on for each queue pair."""
 
 
 class Icrc(StrEnum):
@@ -68,13 +68,13 @@ class Icrc(StrEnum):
 
     RIGHT = "right"
     STALE = "stale"
-    """It fits the packet as it was before fields were overridden."""
+    """It fits the packet before its fields were overridden."""
     WRONG = "wrong"
-    """Every bit of it is inverted."""
+    """All its bits are inverted."""
 
 
 class Link(StrEnum):
-    """What carries the packets over Ethernet."""
+    """The encapsulation of packets over Ethernet."""
 
     ROCEV2 = "rocev2"
     ROCEV1 = "rocev1"
@@ -82,88 +82,86 @@ class Link(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Messages of one kind. A value that cannot be is an `EncodeError` that names its key.
+    """Messages of one kind. An invalid value raises an `EncodeError` that names its key.
 
-    A key that its verb has no use for is without effect, so that a default can stand for
-    several streams.
+    A key that the verb does not use has no effect, so that defaults can apply to several
+    streams.
     """
 
     verb: Verb = Verb.WRITE
     service: Service = Service.RC
     qpns: tuple[tuple[int, int], ...] = ()
-    """Destination QP numbers, each with its weight: how many messages it gets in proportion."""
+    """Destination QP numbers, each with its weight: its proportion of the messages."""
     weight: int = 1
     """Messages of this stream in proportion to those of the others."""
 
     size: int | None = None
-    """Bytes of a message, 1024 unless told otherwise; atomics have 8."""
+    """Bytes of a message, by default 1024; atomics have 8."""
     mtu: int = 1024
     """Path MTU in bytes."""
     psn: int = 0
-    """Of the first packet to each queue pair."""
+    """PSN of the first packet to each queue pair."""
     ack_every: int | None = None
-    """AckReq in each so-many-th packet to a queue pair, 0 for none; `None`: the last of a message.
-    """
+    """AckReq in every N-th packet to a queue pair, 0 for none; `None`: in the last of a message."""
 
     src: str = ""
     dst: str = ""
     src_mac: bytes | None = None
-    """`None`: what an emulated device with that address has."""
+    """`None`: the address that an emulated device with that IP address has."""
     dst_mac: bytes | None = None
     link: Link = Link.ROCEV2
     vlan: int | None = None
     pcp: int = 0
     dscp: int = 0
     ecn: int = 2
-    """ECT(0) unless told otherwise: congestion is marked in such packets only (RFC 3168 5)."""
+    """By default ECT(0): only ECN-capable packets are marked (RFC 3168 5)."""
     ttl: int = 64
     count_ip_id: bool = False
-    """Whether the IPv4 identification counts the packets to each queue pair; else it is 0."""
+    """Whether the IPv4 identification counts the packets to each queue pair; otherwise it is 0."""
     src_port: int | PortRule = PortRule.FLOW
 
     src_qpn: int | None = None
-    """Of the sender's first queue pair, the others count up; `None`: as the destination's."""
+    """First own QP number, the others count up; `None`: the same as the destination's."""
     pkey: int = 0xFFFF
     solicited: bool = False
     mig_req: bool = True
-    """As adapters send it; Linux rxe sends 0."""
+    """Adapters send 1; Linux rxe sends 0."""
     rkey: int = 0
     va: int = 0
     va_step: int = 0
-    """Each message to a queue pair lies so many bytes behind the last one."""
+    """Distance in bytes between the addresses of two messages to a queue pair."""
     va_window: int = 0
-    """Bytes from `va` on that no message leaves: behind the last place comes the first again."""
+    """Bytes from `va` on that hold all messages: after the last address comes the first again."""
     imm: int = 0
     swap: int = 0
-    """What to swap in, or to add."""
+    """Value that an atomic swaps in or adds."""
     compare: int = 0
     qkey: int = 0x11111111
     syndrome: int = 0x1F
-    """Of acknowledgements: credits unknown (IBA 9.7.5.2.4)."""
+    """Syndrome of acknowledgements; the default is an ACK with invalid credits (IBA 9.7.5.2.4)."""
     msn: int = 1
-    """Of the first acknowledgement."""
+    """MSN of the first acknowledgement."""
 
     payload: bytes | Payload = bytes(range(256))
-    """Bytes that are repeated from the start of each packet, or a rule."""
+    """Bytes that are repeated in each packet, or a rule."""
     ce: float = 0.0
-    """Probability that a packet is marked "congestion experienced"."""
+    """Probability that a packet is marked CE (congestion experienced)."""
     ce_every: int = 0
-    """Of so many packets to a queue pair ... """
+    """Period in packets to a queue pair for CE marks; 0: none."""
     ce_run: int = 1
-    """... the last so many are marked."""
+    """Marked packets at the end of each period."""
     fields: Mapping[str, int] = field(default_factory=dict)
-    """Header fields that get these values whatever would be right, by name
-    (`ibwire_layers.fields`)."""
+    """Header fields that are overridden with these values, by name (`ibwire_layers.fields`)."""
     icrc: Icrc = Icrc.RIGHT
     fields_every: int = 1
-    """Both are for each so-many-th packet to a queue pair; the others are right."""
+    """`fields` and `icrc` apply to every N-th packet to a queue pair; the others are correct."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             _check_range(name, getattr(self, name), low, high)
         if self.service not in _SERVICES[self.verb]:
             names = " or ".join(each.name for each in _SERVICES[self.verb])
-            raise EncodeError("service", self.service.name, f"{names}, which knows {self.verb}")
+            raise EncodeError("service", self.service.name, f"{names} for {self.verb}")
         self._check_queue_pairs()
         self._check_message()
         self._check_addresses()
@@ -195,13 +193,13 @@ class Stream:
         return 1
 
     @property
-    def kinds(self) -> int:
-        """Kinds of packets: a message has at most three, and each may be right or not."""
+    def layouts(self) -> int:
+        """Packet layouts: at most three for a message, each also with overridden fields."""
         return min(self.packets, 3) * (1 if self.fields_every == 1 else 2)
 
     @property
     def psns(self) -> int:
-        """PSNs that each message takes: a READ those of its responses too (IBA 9.7.3.1)."""
+        """PSNs that each message uses; a READ uses those of its responses (IBA 9.7.3.1)."""
         if self.verb is Verb.CNP:
             return 0
         if self.verb is Verb.READ:
@@ -210,7 +208,7 @@ class Stream:
 
     @property
     def places(self) -> int:
-        """Different addresses that messages go to."""
+        """Number of different addresses of messages."""
         if not self.va_step:
             return 1
         return (self.va_window - self.message_size) // self.va_step + 1
@@ -222,7 +220,7 @@ class Stream:
 
     def _check_queue_pairs(self) -> None:
         if not self.qpns:
-            raise EncodeError("qpn", None, f"enough: say {_QPNS}")
+            raise MissingValueError("qpn", f"is required: {_QPNS}")
         if len(self.qpns) > MAXIMUM_QUEUE_PAIRS:
             raise EncodeError("qpn", len(self.qpns), f"at most {MAXIMUM_QUEUE_PAIRS} queue pairs")
         for qpn, weight in self.qpns:
@@ -238,7 +236,8 @@ class Stream:
             raise EncodeError("mtu", self.mtu, f"one of {', '.join(map(str, MTU_CODES))}")
         size = self.message_size
         if self.service is Service.UD and size > self.mtu:
-            raise EncodeError("size", size, f"at most the path MTU {self.mtu}, as a datagram must")
+            expected = f"at most the path MTU {self.mtu}, the limit of a datagram"
+            raise EncodeError("size", size, expected)
         if self.va_step and self.va_window < size:
             raise EncodeError("va_window", self.va_window, f"room for a message of {size} bytes")
         if self.va + max(self.va_window, size) > 1 << 64:
@@ -260,7 +259,7 @@ class Stream:
 
 
 def parse_qpns(value: object) -> tuple[tuple[int, int], ...]:
-    """Queue pairs of 17, "0x11", "0x11..0x20" or "0x11*3, 0x12": numbers, ranges, weights."""
+    """Parse 17, "0x11", "0x11..0x20" or "0x11*3, 0x12": QP numbers, ranges, weights."""
     if isinstance(value, int) and not isinstance(value, bool):
         return ((value, 1),)
     if isinstance(value, list):
@@ -282,7 +281,7 @@ def parse_qpns(value: object) -> tuple[tuple[int, int], ...]:
 
 
 def format_qpns(qpns: tuple[tuple[int, int], ...]) -> str:
-    """Queue pairs as `parse_qpns` reads them; of many only the first and the last."""
+    """QP numbers as `parse_qpns` reads them; for many only the first and the last."""
     shown = [f"{qpn:#x}" if weight == 1 else f"{qpn:#x}*{weight}" for qpn, weight in qpns]
     return ", ".join(shown) if len(shown) <= 4 else f"{shown[0]} ... {shown[-1]}"
 
@@ -338,7 +337,7 @@ _SERVICES: dict[Verb, tuple[Service, ...]] = {
     Verb.ACK: (Service.RC,),
     Verb.CNP: (Service.RC,),
 }
-"""Verb -> services that know it; a CNP belongs to none and counts as RC here."""
+"""Verb -> services that have it; a CNP belongs to none and counts as RC here."""
 
 _QPNS = "QP numbers such as 0x11, 0x11..0x20 or 0x11*3,0x12"
 _NUMBER = r"(?:0[xX][0-9a-fA-F]{1,8}|\d{1,9})"

@@ -1,8 +1,8 @@
-"""One packet of a stream as bytes, and where the numbers stand that change from packet to packet.
+"""One packet of a stream as bytes, and the places of the fields that vary between packets.
 
-This is the slow path: `ibwire_layers` builds the packet, with zeros where numbers go
-that differ between packets of the same kind. Everything else, also what is wrong on
-purpose, is in the bytes. `ibwire.traffic.build` fills the numbers in.
+`ibwire_layers` builds the packet once, with zeros in the fields that vary. All other
+fields, also those overridden with wrong values, are in the bytes.
+`ibwire.traffic.builder` fills in the varying fields.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import Enum
 from ibwire.base.errors import EncodeError
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import ethernet_route
-from ibwire.traffic.model import Icrc, Link, Payload, Stream, Verb
+from ibwire.traffic.stream import Icrc, Link, Payload, Stream, Verb
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
 from ibwire_layers.build import build_packet
-from ibwire_layers.fields import NAMES, Changes, change, changes_of, header_kinds
+from ibwire_layers.fields import NAMES, Changes, change, changes_of
 from ibwire_layers.opcodes import OpCode, Position
 from ibwire_layers.packet import (
     IBRoute,
@@ -31,8 +31,8 @@ from ibwire_layers.packet import (
 from ibwire_layers.schema import Header
 
 
-class Number(Enum):
-    """What may differ between packets of the same kind."""
+class VaryingField(Enum):
+    """A field that may vary between packets of the same layout."""
 
     IP_ID = "IPv4 identification"
     SRC_PORT = "UDP source port"
@@ -47,10 +47,10 @@ class Number(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """Where a number stands."""
+class FieldColumn:
+    """The place of a varying field."""
 
-    number: Number
+    field: VaryingField
     at: int
     """Bytes from the start of the frame."""
     width: int
@@ -58,28 +58,28 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A packet of one kind."""
+class PacketLayout:
+    """A packet of a stream at one position of a message."""
 
     frame: bytes
-    """With zeros in the columns, and the ICRC of the packet as it is so."""
-    columns: tuple[Column, ...]
+    """The packet with zeros in the columns, and its ICRC with these zeros."""
+    columns: tuple[FieldColumn, ...]
     ip_at: int
-    """Where an IP header begins; -1 without one."""
+    """Offset of the IP header; -1 without one."""
     checksum_at: int
-    """Where an IPv4 checksum is that fits; -1 without one, and where another one was asked for."""
+    """Offset of the IPv4 checksum; -1 without one, or when it is overridden."""
     payload_at: int
     payload_size: int
-    """Bytes, without the padding behind it."""
+    """Bytes of payload without padding."""
 
     @property
     def icrc_at(self) -> int:
-        """Where the ICRC begins: it ends the frame."""
+        """Offset of the ICRC, which ends the frame."""
         return len(self.frame) - h.ICRC_SIZE
 
 
 def positions(stream: Stream) -> Sequence[Position]:
-    """Of the packets of a message, each position once and in order."""
+    """The positions of the packets of a message, each once and in order."""
     if stream.packets == 1:
         return (Position.ONLY,)
     if stream.packets == 2:
@@ -87,43 +87,47 @@ def positions(stream: Stream) -> Sequence[Position]:
     return (Position.FIRST, Position.MIDDLE, Position.LAST)
 
 
-def make_kinds(stream: Stream) -> list[Kind]:
-    """The kind of packet at each of `positions`, and before these the right ones if some are.
+def make_layouts(stream: Stream) -> list[PacketLayout]:
+    """The layout of each of `positions`; layouts without overridden fields come first, if any.
 
     Raises `EncodeError` for a field that no packet has.
     """
     changes = changes_of(stream.fields)
-    right = [_packet(stream, position) for position in positions(stream)]
-    present = {kind for packet in right for kind in (*header_kinds(packet.route), *_kinds(packet))}
+    correct = [_packet(stream, position) for position in positions(stream)]
+    present = {
+        kind
+        for packet in correct
+        for kind in (*header_transport_headers(packet.route), *_transport_headers(packet))
+    }
     for name in stream.fields:
         if not any(kind in present for kind, _ in NAMES[name]):
             raise EncodeError(name, stream.fields[name], f"in any packet of {stream.verb}")
-    kinds = [] if stream.fields_every == 1 else [_kind(stream, each, {}) for each in right]
-    for packet in right:
+    layouts = [] if stream.fields_every == 1 else [_layout(stream, each, {}) for each in correct]
+    for packet in correct:
         made = overridden(packet, changes)
         sound = packet if stream.icrc is Icrc.STALE else made
         icrc = sound.computed_icrc()
         if stream.icrc is Icrc.WRONG:
             icrc = bytes(each ^ 0xFF for each in icrc)
-        kinds.append(_kind(stream, replace(made, icrc=icrc), changes))
-    return kinds
+        layouts.append(_layout(stream, replace(made, icrc=icrc), changes))
+    return layouts
 
 
 def overridden(packet: Packet, changes: Changes) -> Packet:
-    """A packet with other values, and the IPv4 checksum of these unless it is one of them."""
+    """A packet with changed fields, and a matching IPv4 checksum unless that is changed too."""
     packet = change(packet, changes)
     if "checksum" in changes.get(outer.IPv4, {}):
         return packet
     return replace(packet, route=with_ip_checksum(packet.route))
 
 
-def _kinds(packet: Packet) -> tuple[type[Header], ...]:
+def _transport_headers(packet: Packet) -> tuple[type[Header], ...]:
     """The classes of the transport headers of a packet."""
     return (h.BTH, *map(type, packet.extensions))
 
 
 def _packet(stream: Stream, position: Position) -> Packet:
-    """A right packet, with zeros for the numbers."""
+    """A correct packet with zeros in the varying fields."""
     info = opcodes.INFO[opcode_of(stream, position)]
     ends = position in (Position.LAST, Position.ONLY)
     size = stream.mtu
@@ -137,7 +141,7 @@ def _packet(stream: Stream, position: Position) -> Packet:
         "mig_req": int(stream.mig_req),
         "pkey": stream.pkey,
         "becn": int(stream.verb is Verb.CNP),
-        "ack_req": int(stream.ack_every is None and ends and _asks(stream)),
+        "ack_req": int(stream.ack_every is None and ends and _requests_ack(stream)),
         "va": 0 if stream.va_step else stream.va,
         "rkey": stream.rkey,
         "dma_len": stream.message_size,
@@ -148,7 +152,7 @@ def _packet(stream: Stream, position: Position) -> Packet:
         "imm_data": stream.imm,
     }
     return build_packet(
-        info.opcode, route=_route(stream), payload=_filling(stream, size), defaults=defaults
+        info.opcode, route=_route(stream), payload=_payload(stream, size), defaults=defaults
     )
 
 
@@ -163,13 +167,13 @@ def opcode_of(stream: Stream, position: Position) -> OpCode:
     return OpCode[f"{stream.service.name}_{operation}{where}{ending}"]
 
 
-def _asks(stream: Stream) -> bool:
-    """Whether the last packet of a message asks for an acknowledgement by itself."""
+def _requests_ack(stream: Stream) -> bool:
+    """Whether the last packet of a message requests an acknowledgement by default."""
     return stream.service is opcodes.Service.RC and stream.verb not in (Verb.ACK, Verb.CNP)
 
 
-def _filling(stream: Stream, size: int) -> bytes:
-    """The payload; what differs from packet to packet in it is zero."""
+def _payload(stream: Stream, size: int) -> bytes:
+    """The payload with zeros where it varies."""
     pattern = stream.payload
     if isinstance(pattern, Payload):
         return bytes(size)
@@ -192,8 +196,8 @@ def _route(stream: Stream) -> Route:
     )
 
 
-def _kind(stream: Stream, packet: Packet, changes: Changes) -> Kind:
-    """The bytes of a packet, and the columns of those numbers that are not overridden."""
+def _layout(stream: Stream, packet: Packet, changes: Changes) -> PacketLayout:
+    """The layout of a packet, with columns for the varying fields that are not overridden."""
     offsets = _offsets(packet)
     payload_at = len(headers_before_bth(packet.route)) + h.BTH.SIZE
     payload_at += sum(header.SIZE for header in packet.extensions)
@@ -204,12 +208,12 @@ def _kind(stream: Stream, packet: Packet, changes: Changes) -> Kind:
         if number in _varying(stream):
             (field,) = (each for each in kind.FIELDS if each.name == name)
             first = offsets[kind] + field.offset // 8
-            columns.append(Column(number, first, -(-field.width // 8)))
+            columns.append(FieldColumn(number, first, -(-field.width // 8)))
     if stream.payload is Payload.COUNTER and packet.payload:
-        columns.append(Column(Number.COUNT, payload_at, min(8, len(packet.payload))))
+        columns.append(FieldColumn(VaryingField.COUNT, payload_at, min(8, len(packet.payload))))
     ip_at = next((offsets[kind] for kind in (outer.IPv4, outer.IPv6) if kind in offsets), -1)
     fits = outer.IPv4 in offsets and "checksum" not in changes.get(outer.IPv4, {})
-    return Kind(
+    return PacketLayout(
         frame=packet.build(),
         columns=tuple(columns),
         ip_at=ip_at,
@@ -220,7 +224,7 @@ def _kind(stream: Stream, packet: Packet, changes: Changes) -> Kind:
 
 
 def _offsets(packet: Packet) -> dict[type[Header], int]:
-    """Where the headers of a packet begin."""
+    """Offsets of the headers of a packet."""
     route = packet.route
     assert not isinstance(route, IBRoute)
     offsets: dict[type[Header], int] = {}
@@ -232,28 +236,34 @@ def _offsets(packet: Packet) -> dict[type[Header], int]:
     return offsets
 
 
-def _varying(stream: Stream) -> set[Number]:
-    """The numbers that are in columns; the others are in the bytes."""
-    found = {Number.SRC_PORT, Number.DEST_QP, Number.SRC_QP, Number.PSN, Number.MSN}
+def _varying(stream: Stream) -> set[VaryingField]:
+    """The fields that vary in this stream."""
+    found = {
+        VaryingField.SRC_PORT,
+        VaryingField.DEST_QP,
+        VaryingField.SRC_QP,
+        VaryingField.PSN,
+        VaryingField.MSN,
+    }
     if stream.ack_every:
-        found.add(Number.ACK_REQ)
+        found.add(VaryingField.ACK_REQ)
     if stream.count_ip_id:
-        found.add(Number.IP_ID)
+        found.add(VaryingField.IP_ID)
     if stream.va_step:
-        found |= {Number.VA, Number.ATOMIC_VA}
+        found |= {VaryingField.VA, VaryingField.ATOMIC_VA}
     return found
 
 
-_FIELDS: dict[Number, tuple[type[Header], str]] = {
-    Number.IP_ID: (outer.IPv4, "id"),
-    Number.SRC_PORT: (outer.UDP, "src_port"),
-    Number.DEST_QP: (h.BTH, "dest_qp"),
-    Number.SRC_QP: (h.DETH, "src_qp"),
-    Number.PSN: (h.BTH, "psn"),
-    Number.ACK_REQ: (h.BTH, "ack_req"),
-    Number.VA: (h.RETH, "va"),
-    Number.ATOMIC_VA: (h.AtomicETH, "va"),
-    Number.MSN: (h.AETH, "msn"),
+_FIELDS: dict[VaryingField, tuple[type[Header], str]] = {
+    VaryingField.IP_ID: (outer.IPv4, "id"),
+    VaryingField.SRC_PORT: (outer.UDP, "src_port"),
+    VaryingField.DEST_QP: (h.BTH, "dest_qp"),
+    VaryingField.SRC_QP: (h.DETH, "src_qp"),
+    VaryingField.PSN: (h.BTH, "psn"),
+    VaryingField.ACK_REQ: (h.BTH, "ack_req"),
+    VaryingField.VA: (h.RETH, "va"),
+    VaryingField.ATOMIC_VA: (h.AtomicETH, "va"),
+    VaryingField.MSN: (h.AETH, "msn"),
 }
 
 _OPERATIONS: dict[Verb, tuple[str, str]] = {
@@ -267,4 +277,4 @@ _OPERATIONS: dict[Verb, tuple[str, str]] = {
     Verb.FADD: ("FETCH_ADD", ""),
     Verb.ACK: ("ACKNOWLEDGE", ""),
 }
-"""Verb -> operation in the name of the opcode, and what its last packet adds to it."""
+"""Verb -> operation in the name of the opcode, and the suffix for its last packet."""

@@ -1,0 +1,87 @@
+"""The common options of drill and fuzz for a device under test on a real link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import click
+
+from ibwire.base.units import MS
+from ibwire.cli.live import TAP, LiveOptions
+from ibwire.cli.values import IPAddress, MACAddress
+from ibwire.drill.targets.live import SLACK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """The options for a device under test on a link; each command adds its own."""
+
+    dev: str | None
+    peer: str | None
+    host: str | None
+    port: int | None
+    tolerance: float | None
+    address: str | None
+    mac: bytes | None
+    vlan: int | None
+    tap: str | None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the device under test is on a link."""
+        return self.dev is not None or self.peer is not None
+
+    def link(self) -> tuple[LiveOptions, str] | None:
+        """The link and the address of the device; `None` if it is not on a link.
+
+        Raises `UsageError` for options that require one.
+        """
+        if not self.is_wanted:
+            values = {each.name: getattr(self, each.name) for each in fields(self)}
+            given = [name for name, value in values.items() if value not in (None, False)]
+            if given:
+                raise click.UsageError(f"{option_names(given)}: --dev and --peer are required")
+            return None
+        if self.dev is None or self.peer is None:
+            raise click.UsageError("--dev and --peer are required for a device on a link")
+        link = LiveOptions(
+            dev=self.dev, address=self.address, mac=self.mac, vlan=self.vlan, tap=self.tap
+        )
+        return link, self.peer
+
+
+def option_names(names: Iterable[str]) -> str:
+    """The options of attributes, as on a command line."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+TARGET = {
+    "dev": click.option("--dev", metavar="IFACE", help="Interface of a device under test."),
+    "peer": click.option(
+        "--peer", type=IPAddress(), metavar="IP", help="With --dev: IP address of the device."
+    ),
+    "host": click.option("--host", help="Host of the agent or the server.", show_default="--peer"),
+    "tolerance": click.option(
+        "--tolerance",
+        type=click.FloatRange(1, 10_000),
+        metavar="MS",
+        show_default=str(SLACK // MS),
+        help="Time that a device on a link may take in addition, in milliseconds.",
+    ),
+    "address": click.option(
+        "--address", type=IPAddress(), metavar="IP", help="Own IP address on that link."
+    ),
+    "mac": click.option(
+        "--mac",
+        type=MACAddress(),
+        help="MAC address for an --address that the interface lacks.",
+    ),
+    "vlan": click.option(
+        "--vlan",
+        type=click.IntRange(1, 4094),
+        help="VLAN ID for an --address that the interface lacks.",
+    ),
+    "tap": TAP,
+}
+"""Options of `TargetOptions` by name; `--port` differs between commands."""
