@@ -97,7 +97,7 @@ def make_layouts(stream: Stream) -> list[PacketLayout]:
     present = {
         kind
         for packet in correct
-        for kind in (*header_transport_headers(packet.route), *_transport_headers(packet))
+        for kind in (*header_kinds(packet.route), *_transport_headers(packet))
     }
     for name in stream.fields:
         if not any(kind in present for kind, _ in NAMES[name]):
