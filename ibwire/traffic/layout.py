@@ -18,7 +18,7 @@ from ibwire.traffic.stream import Icrc, Link, Payload, Stream, Verb
 from ibwire_layers import headers as h
 from ibwire_layers import opcodes, outer
 from ibwire_layers.build import build_packet
-from ibwire_layers.fields import NAMES, Changes, change, changes_of
+from ibwire_layers.fields import NAMES, Changes, change, changes_of, header_kinds
 from ibwire_layers.opcodes import OpCode, Position
 from ibwire_layers.packet import (
     IBRoute,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, S
-from ibwire.traffic.pace import Pace, Pacer, Phase, RecordedTimes, Unit
+from ibwire.traffic.pace import Pace, Pacer, Phase, Unit
 
 
 def due(
