@@ -26,7 +26,7 @@ COMMANDS = {
     "dissect": "Take captures apart: one line, JSON object or table row a packet.",
     "show": "One packet of a capture as a tree, with every bit explained.",
     "fields": "The fields that can be printed and filtered by.",
-    "flows": "Connections, worst first: what was lost, sent again, refused, marked.",
+    "flows": "Connections, worst first: lost, retransmitted, refused and marked packets.",
     "explain": "The story of one connection, in words.",
     "check": "What in a capture breaks the rules of the protocol.",
     "query": "SQL over the packets, messages, events and connections of captures.",

@@ -23,13 +23,13 @@ from ibwire_layers.psn import distance
 
 PAIRINGS = {
     "named": "every packet names both queue pairs",
-    "agreed": "a connection manager's exchange, or the programs' own, names both queue pairs",
-    "answers": "one direction answers the PSNs of the other, and no other flow does",
-    "port": "several flows fit by their PSNs, and this one by its UDP source port as well",
-    "guess": "several flows fit alike, or the PSNs are only near",
-    "none": "nothing was seen in the other direction",
+    "handshake": "a handshake of the connection manager or of the programs names both queue pairs",
+    "responses": "the responses of one direction name PSNs of the other, and of no other flow",
+    "port": "several flows fit by their PSNs, and only this one by its UDP source port",
+    "guess": "several flows fit equally, or the PSNs are only close",
+    "none": "no packet was seen in the other direction",
 }
-"""How sure it is that two directions belong together, best first."""
+"""Evidence that two directions belong together, best first."""
 
 INDEXED = 64
 """Requests of a flow by which answers to it are known."""
@@ -117,7 +117,7 @@ def _by_agreement(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> I
         if src_qpn is not None:
             other = flows.get(FlowKey(key.dst, key.src, src_qpn, key.service))
             if other is not None and flow < other:
-                yield Pair(flow, other, "agreed")
+                yield Pair(flow, other, "handshake")
 
 
 def _by_answers(waiting: Sequence[Candidate]) -> list[Pair]:
@@ -159,7 +159,7 @@ class _Asked:
         """The pairs that a flow with responses could be in."""
         of_port, of_any = self._scores(each, each.port), self._scores(each, None)
         if len(of_any) == 1:
-            return self._ranked(each, of_any, "answers")
+            return self._ranked(each, of_any, "responses")
         if len(of_port) == 1:
             return self._ranked(each, of_port, "port")
         if of_any:

@@ -1,7 +1,7 @@
 """The tables that a capture is in SQL and in Parquet: names, columns, types, units.
 
 Numbers are signed and wide enough, so that differences such as `psn - lag(psn)` do
-not wrap around in SQL. What a packet does not have is null. In every table `file`
+not wrap around in SQL. A field that a packet does not have is null. In every table `file`
 is the capture, and packet numbers count from 1 within it; connection numbers do
 so as well, so `(file, connection, direction)` joins the tables, and
 `(file, number)` finds the packet of an event.
@@ -16,14 +16,14 @@ from ibwire.connections.events import Cause, FlowEventKind
 
 
 class Type(Enum):
-    """What a column holds; the value is the type in SQL."""
+    """The type of a column; the value is the type in SQL."""
 
     FLAG = "BOOLEAN"
     SMALL = "SMALLINT"
     INTEGER = "INTEGER"
     BIG = "BIGINT"
     WORD64 = "UBIGINT"
-    """64 bits that are no quantity, such as an address."""
+    """64 bits that are not a quantity, such as an address."""
     REAL = "DOUBLE"
     TEXT = "VARCHAR"
     NUMBERS = "INTEGER[]"
@@ -64,7 +64,9 @@ def _words(words: type[StrEnum]) -> str:
 
 _FILE = TableColumn("file", Type.TEXT, "the capture")
 _CONNECTION = TableColumn("connection", Type.INTEGER, "number of the connection in its capture")
-_DIRECTION = TableColumn("direction", Type.SMALL, "0 from the end that was seen first, 1 back")
+_DIRECTION = TableColumn(
+    "direction", Type.SMALL, "0 from the end that was seen first, 1 the other way"
+)
 
 PACKETS = TableSpec(
     "packets",
@@ -102,7 +104,7 @@ PACKETS = TableSpec(
         TableColumn("pkey", Type.INTEGER, "P_Key", "bth.p_key"),
         TableColumn("va", Type.WORD64, "remote address of a RETH or AtomicETH"),
         TableColumn("rkey", Type.BIG, "R_Key of a RETH or AtomicETH"),
-        TableColumn("dma_len", Type.BIG, "bytes that a RETH asks for", "reth.dmalen"),
+        TableColumn("dma_len", Type.BIG, "DMA length of a RETH", "reth.dmalen"),
         TableColumn("imm", Type.BIG, "immediate data", "immdt"),
         TableColumn("syndrome", Type.SMALL, "AETH syndrome byte", "aeth.syndrome"),
         TableColumn("ack_kind", Type.TEXT, "what it is: `ACK`, `RNR_NAK`, `NAK`, `RESERVED`"),
@@ -116,7 +118,7 @@ PACKETS = TableSpec(
         TableColumn(
             "pause_classes",
             Type.NUMBERS,
-            "of PFC: 1 for each class that it speaks of",
+            "of PFC: 1 for each class that it names",
             "macc.pfc.classes",
         ),
         TableColumn(
@@ -156,28 +158,26 @@ MESSAGES = TableSpec(
 
 EVENTS = TableSpec(
     "events",
-    "One row for each thing that happened to a connection.",
+    "One row for each event of a connection.",
     (
         _FILE,
         _CONNECTION,
         TableColumn(
             "direction",
             Type.SMALL,
-            "of the packets it is about; of a NAK the requests that it names",
+            "of the packets of the event; of a NAK, of the requests that it refuses",
         ),
         TableColumn("kind", Type.TEXT, f"what happened: {_words(FlowEventKind)}"),
         TableColumn("number", Type.BIG, "packet that shows it, the first of several"),
-        TableColumn("last_number", Type.BIG, "last packet, of kinds that are about several"),
+        TableColumn("last_number", Type.BIG, "last packet, of kinds with several"),
         TableColumn("time_ns", Type.BIG, "time of the packet, ns since 1970"),
-        TableColumn("psn", Type.INTEGER, "PSN that it is about, the first of several"),
+        TableColumn("psn", Type.INTEGER, "PSN of the event, the first of several"),
         TableColumn("last_psn", Type.INTEGER, "the last of several"),
-        TableColumn("count", Type.INTEGER, "packets that it is about"),
-        TableColumn("opcode", Type.SMALL, "BTH opcode of the packet; null where none is meant"),
-        TableColumn("cause", Type.TEXT, f"why, as far as it shows: {_words(Cause)}"),
+        TableColumn("count", Type.INTEGER, "number of packets"),
+        TableColumn("opcode", Type.SMALL, "BTH opcode of the packet; null for lost packets"),
+        TableColumn("cause", Type.TEXT, f"the cause, where the capture shows it: {_words(Cause)}"),
         TableColumn("cause_number", Type.BIG, "packet that caused it"),
-        TableColumn(
-            "delay_ns", Type.BIG, "time since the cause; of an RNR NAK the wait it asks for"
-        ),
+        TableColumn("delay_ns", Type.BIG, "time since the cause; of an RNR NAK the requested wait"),
         TableColumn("code", Type.SMALL, "syndrome byte of a NAK or RNR NAK"),
     ),
 )
@@ -194,28 +194,28 @@ CONNECTIONS = TableSpec(
         TableColumn("src_qpn", Type.INTEGER, "sender's queue pair, as far as known"),
         TableColumn("dst_qpn", Type.INTEGER, "receiver's queue pair, as far as known"),
         TableColumn("transport", Type.TEXT, "`RC`, `UC`, `UD`, `XRC`, `RD`"),
-        TableColumn("pairing", Type.TEXT, "how it is known that both directions belong together"),
+        TableColumn("pairing", Type.TEXT, "how the two directions were paired"),
         TableColumn("path_mtu", Type.INTEGER, "path MTU in bytes, as far as known"),
         TableColumn("packets", Type.BIG, "packets in this direction"),
         TableColumn("bytes", Type.BIG, "bytes of their frames on the wire"),
         TableColumn("payload_bytes", Type.BIG, "bytes of their payload"),
-        TableColumn("messages", Type.BIG, "messages asked for in this direction"),
+        TableColumn("messages", Type.BIG, "messages requested in this direction"),
         TableColumn("verbs", Type.COUNTS, "messages by verb"),
         TableColumn("message_bytes", Type.BIG, "payload bytes of completed messages"),
-        TableColumn("goodput_bps", Type.BIG, "these, in bits a second"),
+        TableColumn("goodput_bps", Type.BIG, "the same in bits per second"),
         TableColumn("first_ns", Type.BIG, "time of the first packet, ns since 1970"),
         TableColumn("last_ns", Type.BIG, "time of the last packet, ns since 1970"),
-        TableColumn("retransmitted_packets", Type.BIG, "packets that were sent again"),
+        TableColumn("retransmitted_packets", Type.BIG, "packets that were retransmitted"),
         TableColumn("lost_packets", Type.BIG, "packets that were never seen here"),
         TableColumn("duplicate_packets", Type.BIG, "copies that the network or the capture made"),
-        TableColumn("reordered_packets", Type.BIG, "packets that were overtaken"),
+        TableColumn("reordered_packets", Type.BIG, "packets that arrived after later ones"),
         TableColumn("naks", Type.COUNTS, "NAKs of these requests, by kind"),
         TableColumn("rnr_naks", Type.BIG, "RNR NAKs of these requests"),
-        TableColumn("timeouts", Type.BIG, "times that the ACK timer made requests be sent again"),
-        TableColumn("implied_naks", Type.BIG, "times that a response passed over a READ or atomic"),
-        TableColumn("restarts", Type.BIG, "times that PSNs began anew"),
+        TableColumn("timeouts", Type.BIG, "retransmissions after an ACK timeout"),
+        TableColumn("implied_naks", Type.BIG, "responses that passed over a READ or atomic"),
+        TableColumn("restarts", Type.BIG, "times that PSNs restarted"),
         TableColumn("ecn_ce", Type.BIG, "packets with the CE mark"),
-        TableColumn("cnps", Type.BIG, "CNPs that told this sender to slow down"),
+        TableColumn("cnps", Type.BIG, "CNPs that asked this sender to slow down"),
         TableColumn("icrc_bad", Type.BIG, "packets with a wrong ICRC"),
         TableColumn("latency_min_ns", Type.BIG, "shortest time to completion", "latency_ns.min"),
         TableColumn("latency_p50_ns", Type.BIG, "median, within 1 %", "latency_ns.p50"),
@@ -223,7 +223,9 @@ CONNECTIONS = TableSpec(
         TableColumn("latency_max_ns", Type.BIG, "longest time to completion", "latency_ns.max"),
         TableColumn("max_outstanding_psns", Type.BIG, "most PSNs sent and not acknowledged"),
         TableColumn("messages_per_ack", Type.REAL, "messages that one response completed"),
-        TableColumn("not_observable", Type.TEXTS, "columns that this capture cannot show rightly"),
+        TableColumn(
+            "not_observable", Type.TEXTS, "columns that this capture cannot show for certain"
+        ),
     ),
 )
 

@@ -444,7 +444,7 @@ def _at_least(floor: int, points: Sequence[Point]) -> list[Point]:
 def _with_cause(point: Point, resends: Sequence[Told]) -> Point:
     event = cause_of(resends, point.number)
     why = _CAUSES.get(event.cause or "", "") if event else ""
-    return point._replace(words=f"{point.words}, sent again{why}")
+    return point._replace(words=f"{point.words}, retransmitted{why}")
 
 
 def _details(told: Told) -> str:

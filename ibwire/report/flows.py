@@ -1,4 +1,4 @@
-"""Connections as a table, worst first: ends, amount of traffic, and errors."""
+"""The table of connections, worst first: ends, amount of traffic, and what went wrong."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Row(NamedTuple):
 
     @property
     def counts(self) -> DirectionCounts:
-        """Its counts."""
+        """What was counted."""
         return self.connection.directions[self.way]
 
 
-STILL = 20
-"""Most connections named as paused."""
+SILENT = 20
+"""Connections that are listed as silent during pauses, at most."""
 
 
 def worst_first(summary: Summary) -> list[Connection]:
@@ -47,7 +47,7 @@ def worst_first(summary: Summary) -> list[Connection]:
 
 
 def _trouble(connection: Connection) -> tuple[int, ...]:
-    """Sort key: fatal NAKs, waits, packets retransmitted, lost or damaged, reordering, marks."""
+    """How bad it is: fatal NAKs, waits, retransmitted, lost, damaged, reordered, marked packets."""
     one, other = connection.directions
     both = one, other
     return (
@@ -65,11 +65,13 @@ _SEQUENCE = NakCode.PSN_SEQUENCE_ERROR.name.lower()
 
 
 def rows(connections: Sequence[Connection]) -> list[Row]:
-    """The directions with a line: those with messages or errors."""
+    """The directions that get a line: those with requests, or with something wrong."""
     shown = []
     for connection in connections:
         each = [Row(connection, 0), Row(connection, 1)]
-        worth = [row for row in each if row.counts.messages or any(s(row) for s in _AMISS)]
+        worth = [
+            row for row in each if row.counts.messages or any(count(row) for count in _TROUBLES)
+        ]
         shown += worth or each[:1]
     return shown
 
@@ -78,13 +80,22 @@ def _plain(name: str) -> Callable[[Row], int]:
     return lambda row: int(getattr(row.counts, name))
 
 
-_AMISS: tuple[Callable[[Row], int], ...] = (
+_TROUBLES: tuple[Callable[[Row], int], ...] = (
     lambda row: sum(row.counts.naks.values()),
     *map(
         _plain,
         (
-            *("retransmitted", "lost", "duplicates", "reordered", "rnr_naks", "timeouts"),
-            *("restarts", "marked", "cnps", "damaged", "implied_naks"),
+            "retransmitted",
+            "lost",
+            "duplicates",
+            "reordered",
+            "rnr_naks",
+            "timeouts",
+            "restarts",
+            "marked",
+            "cnps",
+            "damaged",
+            "implied_naks",
         ),
     ),
 )
@@ -93,7 +104,7 @@ _AMISS: tuple[Callable[[Row], int], ...] = (
 def lines(shown: Sequence[Row], width: int | None) -> list[str]:
     """A table, one line a direction; where that is wider than `width`, some lines for each.
 
-    Empty columns are left out.
+    Columns without any value are left out.
     """
     columns = []
     for column in _COLUMNS:
@@ -113,18 +124,18 @@ def lines(shown: Sequence[Row], width: int | None) -> list[str]:
 
 
 def _block(row: Row) -> list[str]:
-    """One direction in a few short lines: ends, operations, errors."""
-    told: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    """One direction in a few short lines: ends, traffic, and what went wrong."""
+    parts: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for column in _COLUMNS:
         cell = column.show(row)
         if cell:
-            told[column.line].append(column.block.format(cell))
-    head, done, amiss = told.values()
-    return [" ".join(head), *(f"    {', '.join(each)}" for each in (done, amiss) if each)]
+            parts[column.line].append(column.block.format(cell))
+    head, done, troubles = parts.values()
+    return [" ".join(head), *(f"    {', '.join(each)}" for each in (done, troubles) if each)]
 
 
 def notes(shown: Sequence[Row]) -> list[str]:
-    """The legend of the marks that the table has."""
+    """What the marks in the table mean, if it has any."""
     reasons: dict[str, None] = {}
     for row in shown:
         unsure = row.connection.not_observable(row.way)
@@ -134,30 +145,30 @@ def notes(shown: Sequence[Row]) -> list[str]:
     found = [f"? or >=: {reason}" for reason in reasons]
     if guessed:
         found.append(
-            f"{len(set(guessed))} connections are paired by a guess, see `pairing` in --json"
+            f"{_count_of(len(set(guessed)), 'connection')} paired by a guess: `pairing` in --json"
         )
     return found
 
 
 def summary_lines(summary: Summary, shown: Sequence[Row], rest: int) -> list[str]:
-    """Lines below the table."""
-    below = [f"... and {rest:,} more lines, see --all"] if rest > 0 else []
+    """The lines below the table."""
+    below = [f"... and {_count_of(rest, 'more line')}, see --all"] if rest > 0 else []
     below += notes(shown)
     if summary.stray_damaged:
-        below.append(f"{summary.stray_damaged:,} damaged packets belong to no connection")
+        below.append(f"{_count_of(summary.stray_damaged, 'damaged packet')} of no connection")
     seams = sum(connection.seams for connection in summary.connections)
     if seams:
-        below.append(f"{seams:,} connections could not be joined exactly from file to file")
+        below.append(f"{_count_of(seams, 'connection')} not joined exactly from file to file")
     if summary.pauses.frames:
         below += pauses_in_words(summary.pauses, summary.connections)
     return ["", *below] if below else []
 
 
 def between_to_json(between: Between, connection: Connection, index: int) -> dict[str, Any]:
-    """Results of comparing two captures, for one direction."""
+    """What two captures together show of a direction."""
     found = between.directions.get(_key(connection, index))
     if found is None or not found.matched:
-        return {"lost_between": None}  # the captures have nothing of it in common
+        return {"lost_between": None}  # no frame of it is in both captures
     return found.to_json()
 
 
@@ -170,56 +181,59 @@ def _key(connection: Connection, index: int) -> FlowKey:
 
 
 def between_in_words(between: Between) -> list[str]:
-    """What happened to frames between two captures, frame by frame."""
+    """The frames that were lost, damaged, duplicated, reordered or marked between two captures."""
     if not any(direction.matched for direction in between.directions.values()):
-        return ["no frame is in both captures: they are not of the same traffic"]
-    told = []
+        return ["no frame is in both captures: they are of different traffic"]
+    found_lines = []
     for key, direction in between.directions.items():
         kinds = (
             ("lost", direction.lost),
             ("damaged", direction.damaged),
-            ("doubled", direction.duplicated),
-            ("overtaken", direction.reordered),
+            ("duplicated", direction.duplicated),
+            ("reordered", direction.reordered),
             ("marked", direction.marked),
             ("not in the sender's capture", direction.unsent),
         )
         if any(found for _, found in kinds):
-            told.append(
+            found_lines.append(
                 f"{key.src} -> {key.dst} 0x{key.dst_qpn:x}, from {direction.sender_path} on, "
-                f"{direction.matched:,} frames in both:"
+                f"{_count_of(direction.matched, 'frame')} in both:"
             )
         for what, found in kinds:
             for each in found:
                 frame = each.received if each.frame is None else each.frame
-                told.append(f"  frame {frame} {what}: {name_of(each.opcode)} PSN {each.psn}")
-    return told or ["between the two captures nothing was lost, damaged, doubled or overtaken"]
+                found_lines.append(f"  frame {frame} {what}: {name_of(each.opcode)} PSN {each.psn}")
+    return found_lines or [
+        "between the two captures nothing was lost, damaged, duplicated or reordered"
+    ]
 
 
 def pauses_in_words(pauses: Pauses, connections: Sequence[Connection]) -> list[str]:
-    """Senders of pauses, priority, duration, and the connections paused."""
+    """Senders of pause frames, with priority and duration, and the connections silent meanwhile."""
     about = pauses.to_json()
     at_most = "" if pauses.is_exact else "at most "
-    told = []
+    found = []
     for sender in about["senders"]:
         for lane in sender["priorities"]:
             what = "the whole port" if lane["priority"] is None else f"priority {lane['priority']}"
-            storms = f", {lane['storms']:,} storms" if lane["storms"] else ""
-            told.append(
-                f"{sender['mac']} paused {what}: {lane['frames']:,} frames, {lane['pauses']:,} "
-                f"pauses, {at_most}{_time(lane['paused_ns'])} in all, longest "
+            storms = f", {_count_of(lane['storms'], 'storm')}" if lane["storms"] else ""
+            found.append(
+                f"{sender['mac']} paused {what}: {_count_of(lane['frames'], 'frame')}, "
+                f"{_count_of(lane['pauses'], 'pause')}, "
+                f"{at_most}{_time(lane['paused_ns'])} in all, longest "
                 f"{_time(lane['longest_ns'])}{storms}"
             )
-    if told and not pauses.is_exact:
-        told.append("times of pauses are upper bounds: --link-rate tells the speed of the link")
-    still = [(connection, connection.paused_ns(pauses)) for connection in connections]
-    still = sorted(((each, held) for each, held in still if held), key=lambda each: -each[1])
-    for connection, held in still[:STILL]:
+    if found and not pauses.is_exact:
+        found.append("times of pauses are upper bounds: --link-rate gives the link speed")
+    silent = [(connection, connection.paused_ns(pauses)) for connection in connections]
+    silent = sorted(((each, held) for each, held in silent if held), key=lambda each: -each[1])
+    for connection, held in silent[:SILENT]:
         near, far = connection.ends
-        told.append(
-            f"connection {connection.number}, {near.address} - {far.address}, sat still for "
+        found.append(
+            f"connection {connection.number}, {near.address} - {far.address}, silent for "
             f"{at_most}{_time(held)} of pauses"
         )
-    return told
+    return found
 
 
 def _end(index: int) -> Callable[[Row], str]:
@@ -238,7 +252,7 @@ def _messages(row: Row) -> str:
     )
 
 
-def _resent(row: Row) -> str:
+def _retransmitted(row: Row) -> str:
     counts = row.counts
     if not counts.retransmitted:
         return ""
@@ -250,7 +264,7 @@ def _lost(row: Row) -> str:
     lost = row.counts.lost
     if lost:
         return f"{'>=' if unsure else ''}{lost:,}"
-    return "?" if unsure and any(each(row) for each in _AMISS) else ""
+    return "?" if unsure and any(count(row) for count in _TROUBLES) else ""
 
 
 def _naks(row: Row) -> str:
@@ -266,6 +280,10 @@ _NAKS = {
     "remote_access_error": "access",
     "remote_operational_error": "operational",
 }
+
+
+def _count_of(count: int, one: str) -> str:
+    return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
 
 
 def _count(name: str) -> Callable[[Row], str]:
@@ -314,7 +332,7 @@ class _Column(NamedTuple):
     line: int = 2
     """Of a block."""
     block: str = "{}"
-    """How it is put in a block."""
+    """Its text in a block."""
     is_number: bool = True
 
 
@@ -331,14 +349,14 @@ _COLUMNS = (
     _Column("packets", _count("packets"), 1, "{} packets"),
     _Column("data", _size, 1),
     _Column("goodput", _goodput, 1),
-    _Column("sent again", _resent, 2, "{} sent again"),
+    _Column("retransmitted", _retransmitted, 2, "{} retransmitted"),
     _Column("lost", _lost, 2, "{} lost"),
     _Column("NAKs", _naks, 2, "NAKs: {}", is_number=False),
     _Column("RNR NAKs", _count("rnr_naks"), 2, "{} RNR NAKs"),
     _Column("timeouts", _count("timeouts"), 2, "{} timeouts"),
     _Column("implied NAKs", _count("implied_naks"), 2, "{} implied NAKs"),
-    _Column("copies", _count("duplicates"), 2, "{} copies"),
-    _Column("overtaken", _count("reordered"), 2, "{} overtaken"),
+    _Column("duplicates", _count("duplicates"), 2, "duplicates: {}"),
+    _Column("reordered", _count("reordered"), 2, "{} reordered"),
     _Column("bad ICRC", _count("damaged"), 2, "{} with a bad ICRC"),
     _Column("restarts", _count("restarts"), 2, "{} restarts"),
     _Column("CE", _count("marked"), 2, "{} CE marks"),

@@ -1,4 +1,4 @@
-"""Comments on packets: events and findings as sentences."""
+"""Events and findings as sentences, for the packets that show or cause them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_event(event: FlowEvent) -> Iterator[Remark]:
 
 
 def of_finding(finding: Finding) -> Iterator[Remark]:
-    """A sentence for each packet that the finding names; one for a note."""
+    """A sentence for each packet that the finding names; of a note only for the first."""
     where = f"connection {finding.place.connection}: " if finding.place.connection else ""
     habits = f"; a habit of {', '.join(finding.rule.habits)}" if finding.rule.habits else ""
     text = f"{where}{finding.severity.word}: {finding.rule.id}: "
@@ -37,24 +37,24 @@ def of_finding(finding: Finding) -> Iterator[Remark]:
 
 def _lost(event: FlowEvent) -> str:
     packets = _count(event.count, "packet was", "packets were")
-    return f"{packets} not seen here when this one came: {_psns(event)}"
+    return f"{packets} not seen here before this one: {_psns(event)}"
 
 
-def _resent(event: FlowEvent) -> str:
+def _retransmitted(event: FlowEvent) -> str:
     why = _WHY[event.cause or Cause.UNKNOWN](event)
-    what = "sent again"
+    what = "retransmitted"
     if event.last_number > event.number:
-        what = f"{event.count} requests sent again from here to packet {event.last_number}"
+        what = f"{event.count} requests retransmitted from here to packet {event.last_number}"
     return f"{what} ({_psns(event)}): {why}"
 
 
-def _resent_for(event: FlowEvent) -> str:
+def _cause_of_retransmission(event: FlowEvent) -> str:
     again = f"packet {event.number}"
     if event.last_number > event.number:
         again = f"packets {event.number} to {event.last_number}"
     if event.cause in (Cause.TIMEOUT, Cause.ACK_LOST):
-        return f"PSN {event.psn} comes again in {again}{_later(event)}"
-    return f"this made PSN {event.psn} and what follows be sent again in {again}{_later(event)}"
+        return f"PSN {event.psn} is retransmitted in {again}{_later(event)}"
+    return f"because of this, PSN {event.psn} onwards is retransmitted in {again}{_later(event)}"
 
 
 def _refused(event: FlowEvent) -> str:
@@ -69,13 +69,13 @@ def _not_ready(event: FlowEvent) -> str:
     return f"RNR NAK: no receive buffer for PSN {event.psn}{wait}"
 
 
-def _copy(event: FlowEvent) -> str:
+def _duplicate(event: FlowEvent) -> str:
     of = f" of packet {event.cause_number}" if event.cause_number else ""
-    return f"a copy{of}: made by the network or the capture, not sent again"
+    return f"duplicate{of}: made by the network or the capture, not retransmitted"
 
 
-def _given_up(event: FlowEvent) -> str:
-    why = {Cause.RETRIES: "no answer came", Cause.RNR_RETRIES: "the receiver stayed not ready"}
+def _retry_exceeded(event: FlowEvent) -> str:
+    why = {Cause.RETRIES: "no response arrived", Cause.RNR_RETRIES: "the receiver stayed not ready"}
     reason = f": {why[event.cause]}" if event.cause in why else ""
     return f"the requester gave up PSN {event.psn} after this{reason}"
 
@@ -83,29 +83,29 @@ def _given_up(event: FlowEvent) -> str:
 _SHOWN: dict[FlowEventKind, Callable[[FlowEvent], str]] = {
     FlowEventKind.LOST: _lost,
     FlowEventKind.REORDERED: lambda event: (
-        "late: packets that were sent after this one came before it"
+        "reordered: packets that were sent after this one arrived before it"
     ),
-    FlowEventKind.DUPLICATE: _copy,
-    FlowEventKind.RETRANSMISSION: _resent,
+    FlowEventKind.DUPLICATE: _duplicate,
+    FlowEventKind.RETRANSMISSION: _retransmitted,
     FlowEventKind.NAK: _refused,
     FlowEventKind.RNR_NAK: _not_ready,
     FlowEventKind.ICRC_BAD: lambda event: "wrong ICRC: the receiver drops this packet",
     FlowEventKind.ECN_CE: lambda event: "CE mark: there was congestion on the way to here",
-    FlowEventKind.CNP: lambda event: "CNP: tells its receiver to send more slowly",
-    FlowEventKind.RETRY_EXCEEDED: _given_up,
+    FlowEventKind.CNP: lambda event: "CNP: asks its receiver to send more slowly",
+    FlowEventKind.RETRY_EXCEEDED: _retry_exceeded,
     FlowEventKind.RESTART: lambda event: (
-        f"PSNs begin anew at {event.psn}: the queue pair was reset, or its number used again"
+        f"PSNs restart at {event.psn}: the queue pair was reset, or its number used again"
     ),
 }
 
 _CAUSED: dict[FlowEventKind, Callable[[FlowEvent], str]] = {
-    FlowEventKind.RETRANSMISSION: _resent_for,
-    FlowEventKind.DUPLICATE: lambda event: f"packet {event.number} is a copy of this one",
+    FlowEventKind.RETRANSMISSION: _cause_of_retransmission,
+    FlowEventKind.DUPLICATE: lambda event: f"packet {event.number} is a duplicate of this one",
 }
 
 
 def _because(of: str) -> Callable[[FlowEvent], str]:
-    """The cause, with the packet that shows it, if there is one."""
+    """Why, with the packet that shows it, where one does."""
 
     def words(event: FlowEvent) -> str:
         where = f" in packet {event.cause_number}" if event.cause_number else ""
@@ -127,12 +127,12 @@ _WHY: dict[Cause, Callable[[FlowEvent], str]] = {
     Cause.READ_GAP: _because("a gap in the responses of a READ, seen"),
     Cause.TIMEOUT: lambda event: f"a timeout{_before(event)}",
     Cause.ACK_LOST: lambda event: (
-        "it was answered here, so the answer was lost behind this point or a timer was stale"
+        "it was answered here, so the response was lost after this point or a timer was stale"
         + _before(event)
     ),
     Cause.RETRIES: lambda event: "until the retries were used up",
     Cause.RNR_RETRIES: lambda event: "until the RNR retries were used up",
-    Cause.UNKNOWN: lambda event: "nothing in this capture says why",
+    Cause.UNKNOWN: lambda event: "nothing in this capture shows why",
 }
 
 
@@ -154,7 +154,7 @@ def _later(event: FlowEvent) -> str:
 
 
 def _time(ns: int) -> str:
-    """Nanoseconds in a suitable unit."""
+    """Nanoseconds in the unit that suits them."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if abs(ns) >= size:
             return f"{ns / size:.4g} {unit}"

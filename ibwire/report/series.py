@@ -306,7 +306,7 @@ class Series:
         words = f"{verb} of {message.size:,} bytes, begun in packet {message.first_number}"
         waited = max(0, message.acked_ns - message.first_ns)
         if message.retransmitted_packets:
-            words += f", {message.retransmitted_packets} of its packets sent again"
+            words += f", {message.retransmitted_packets} of its packets retransmitted"
         words += f": {duration(waited)}"
         target = self.slow if message.retransmitted_packets else self.latency
         point = Point(message.acked_ns, waited, message.acked_number, words)

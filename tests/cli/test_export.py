@@ -150,7 +150,7 @@ def test_a_nak_and_what_it_led_to_are_told_at_both_packets(captures: Path, tmp_p
     comments = annotated(captures / "drop-one-middle.a.pcap", tmp_path / "out.pcapng")
 
     assert has(comments[20], "NAK PSN_SEQUENCE_ERROR", "misses PSN 103")
-    assert has(comments[20], "PSN 103", "sent again in packets 21 to 27", "2.092 ms later")
+    assert has(comments[20], "PSN 103", "is retransmitted in packets 21 to 27", "2.092 ms later")
     assert has(comments[21], "7 requests", "to packet 27", "PSN 103 to 109", "NAK in packet 20")
     assert not comments.keys() & {1, 22, 23, 29}
 
@@ -159,7 +159,7 @@ def test_an_rnr_nak_says_how_long_to_wait(captures: Path, tmp_path: Path) -> Non
     comments = annotated(captures / "rnr-late-recv.pcap", tmp_path / "out.pcapng")
 
     assert has(comments[11], "RNR NAK: no receive buffer for PSN 9120103", "wait 5.12 ms")
-    assert has(comments[12], "sent again", "RNR NAK in packet 11, 9.225 ms before")
+    assert has(comments[12], "retransmitted", "RNR NAK in packet 11, 9.225 ms before")
 
 
 def test_findings_are_told_at_their_packets(captures: Path, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_what_was_not_seen_is_counted_in_words() -> None:
     event = FlowEvent(FlowEventKind.LOST, 1, 0, 7, 0, psn=10, last_psn=12, count=3)
 
     assert list(remarks.of_event(event)) == [
-        (7, "connection 1: 3 packets were not seen here when this one came: PSN 10 to 12")
+        (7, "connection 1: 3 packets were not seen here before this one: PSN 10 to 12")
     ]
 
 

@@ -39,7 +39,7 @@ def answering(flow: int, *psns: int, port: int = 1, src: str = B) -> Candidate:
 def test_a_flow_that_answers_the_psns_of_one_other_belongs_to_it() -> None:
     flows = [asking(0, 10, 11), asking(1, 500, 501), answering(2, 500), answering(3, 10, 11)]
 
-    assert sorted(pair(flows, {})) == [Pair(2, 1, "answers"), Pair(3, 0, "answers")]
+    assert sorted(pair(flows, {})) == [Pair(2, 1, "responses"), Pair(3, 0, "responses")]
 
 
 def test_where_several_fit_the_source_port_decides() -> None:
@@ -85,7 +85,7 @@ def test_what_was_agreed_comes_before_what_fits() -> None:
     flows = [asking(0, 10), asking(1, 10), answering(2, 10)]
     agreed = {flows[1].key: flows[2].key.dst_qpn, flows[2].key: flows[1].key.dst_qpn}
 
-    assert pair(flows, agreed) == [Pair(1, 2, "agreed")]
+    assert pair(flows, agreed) == [Pair(1, 2, "handshake")]
 
 
 def test_a_flow_whose_partner_was_agreed_upon_takes_no_other() -> None:
@@ -103,7 +103,7 @@ def test_datagrams_name_both() -> None:
 
 
 def test_best_evidence_comes_first() -> None:
-    assert list(PAIRINGS) == ["named", "agreed", "answers", "port", "guess", "none"]
+    assert list(PAIRINGS) == ["named", "handshake", "responses", "port", "guess", "none"]
 
 
 # In a capture.
@@ -117,7 +117,7 @@ def test_both_ends_and_how_they_were_paired_are_told() -> None:
 
     assert [end.qpn for end in connection.ends] == list(QPNS)
     assert [end.address for end in connection.ends] == [A, B]
-    assert connection.pairing == "answers"
+    assert connection.pairing == "responses"
 
 
 def test_end_0_sent_the_first_packet() -> None:
@@ -169,7 +169,7 @@ def test_20_000_connections_in_one_capture_are_all_there() -> None:
     found = analysed(frames)
 
     assert len(found.connections) == 20_000
-    assert {each.pairing for each in found.connections} <= {"answers", "port"}
+    assert {each.pairing for each in found.connections} <= {"responses", "port"}
     assert sum(each.directions[0].completed for each in found.connections) == 20_000
     assert [each.number for each in found.connections] == list(range(1, 20_001))
 
@@ -181,7 +181,7 @@ def test_responses_of_a_read_answer_no_write_of_the_same_psn() -> None:
     asker = asker._replace(requests=[packet(10, 1, 1, OpCode.RC_RDMA_READ_REQUEST)])
     flows = [asking(1, 10), asker, answering(2, 10), answering(3)._replace(responses=[read])]
 
-    assert sorted(pair(flows, {})) == [Pair(2, 1, "answers"), Pair(3, 0, "answers")]
+    assert sorted(pair(flows, {})) == [Pair(2, 1, "responses"), Pair(3, 0, "responses")]
 
 
 def test_a_response_answers_nothing_that_comes_later() -> None:

@@ -72,7 +72,7 @@ def test_events_stand_at_their_packets_with_time_and_psn(lost: Any) -> None:
     assert (nak["kind"], nak["number"], nak["time"]) == ("nak", 20, 0.318254)
     assert nak["place"] == [pytest.approx(318.254), "y", 103]
     assert (resend["kind"], resend["number"]) == ("retransmission", 21)
-    assert "7 requests sent again from here to packet 27" in resend["text"]
+    assert "7 requests retransmitted from here to packet 27" in resend["text"]
     assert "NAK in packet 20" in resend["text"]
 
 
@@ -81,7 +81,7 @@ def test_each_packet_sent_again_is_a_point_with_its_cause(lost: Any) -> None:
     (trace,) = (trace for trace in figure["data"] if trace["meta"]["role"] == "retransmission")
     words = [lost["words"][int(index)] for index in trace["text"]]
 
-    assert words == ["WRITE MIDDLE, sent again: NAK"] * 6 + ["WRITE LAST, sent again: NAK"]
+    assert words == ["WRITE MIDDLE, retransmitted: NAK"] * 6 + ["WRITE LAST, retransmitted: NAK"]
 
 
 def test_psns_that_wrap_around_are_counted_on(chaos: Any) -> None:
