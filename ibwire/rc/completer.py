@@ -30,11 +30,12 @@ _SUCCESS, _ERR = WCStatus.SUCCESS, QPState.ERR
 class Completer:
     """The part of the sending half that reads responses."""
 
-    __slots__ = ("_kinds", "qp", "sends")
+    __slots__ = ("_habits", "_kinds", "qp", "sends")
 
     def __init__(self, qp: QPContext, sends: SendQueue) -> None:
         self.qp = qp
         self.sends = sends
+        self._habits = qp.habits
         self._kinds = _KINDS[qp.profile.reserved_bit_fails]
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
@@ -45,10 +46,11 @@ class Completer:
         operation = packet.form.operation
         is_ack = operation is _ACKNOWLEDGE
         ahead = (psn - sends.una) & MASK
-        if ahead >= HALF and not (qp.profile.acks_unsent and self._is_beyond_oldest(psn)):
+        habits = self._habits
+        if ahead >= HALF and habits.is_ghost(sends, psn):
             # A duplicate; but an ACK like the last one brings new credits (IBA 9.7.7.2.4).
             qp.counters.ghost_acks += 1
-            if ahead == MASK and sends.oldest_read_incomplete:
+            if ahead == MASK and habits.oldest_read_incomplete(sends):
                 sends.complete(sends.wqes[0], WCStatus.SUCCESS)
                 sends.retire()
             if is_ack and ahead == MASK and self._kinds[packet.syndrome >> 5] is AckKind.ACK:
@@ -56,9 +58,10 @@ class Completer:
             return
         if ahead >= (sends.next_psn - sends.una) & MASK:
             qp.counters.unexpected_responses += 1
-            if qp.profile.acks_unsent:
-                self._acknowledge_before(sends.next_psn, now)
-            return  # an answer to what was never sent
+            acknowledged = habits.acknowledged_by_unsent(sends)
+            if acknowledged is not None:
+                self._acknowledge_before(acknowledged, now)
+            return  # a response to a PSN that was never sent
         if sends.exact and ahead:
             return
         if not is_ack:
@@ -113,35 +116,33 @@ class Completer:
         if una != before:
             sends.acknowledge(una, now)
             sends.retire()
-        if lost and not sends.is_recovering(psn):
+        if lost and not self._habits.is_recovering(sends, psn):
             sends.go_back(sends.una, now, implied=True)
         return not lost
 
     def _take_nak(self, psn: int, code: int, now: Time) -> None:
-        qp = self.qp
-        wqe = self._refused_inside(psn)
-        if not self._acknowledge_before(psn if wqe is None else wqe.first_psn, now):
+        qp, sends, habits = self.qp, self.sends, self._habits
+        if not self._acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):
             return
         if code == NakCode.PSN_SEQUENCE_ERROR:
             qp.counters.sequence_naks_received += 1
-            if wqe is not None:
-                self.sends.acknowledge_inside(psn, now)
-            self.sends.go_back(psn, now, implied=False)
+            if habits.nak_moves_una(sends, psn):
+                sends.acknowledge_inside(psn, now)
+            sends.go_back(psn, now, implied=False)
             return
         status = _NAK_STATUS.get(code)
         if status is None and qp.profile.reserved_syndrome_fails:
             status = WCStatus.REM_OP_ERR
         if status is not None:
             qp.counters.fatal_naks_received += 1
-            self.sends.fail(status)
+            sends.fail(status)
 
     def _take_rnr_nak(self, psn: int, code: int, now: Time) -> None:
-        wqe = self._refused_inside(psn)
-        if not self._acknowledge_before(psn if wqe is None else wqe.first_psn, now):
+        sends, habits = self.sends, self._habits
+        if not self._acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):
             return
-        if wqe is None and psn != self.sends.una:
-            return
-        self.sends.wait_out_rnr(code, now)
+        if habits.rnr_nak_is_for_oldest(sends, psn):
+            sends.wait_out_rnr(code, now)
 
     def _take_response(self, packet: TransportPacket, now: Time) -> None:
         """A READ response or an atomic acknowledge."""
@@ -172,12 +173,9 @@ class Completer:
             return
         if packet.form.has_aeth:
             sends.credits.update(packet.syndrome, packet.msn)
-        una, end = psn + 1 & MASK, (wqe.first_psn + wqe.packets) & MASK
-        is_done = una == end
-        if not qp.profile.checks_response_length and wqe.plan.operation is Operation.READ:
-            is_done = packet.form.is_last and wqe.received == wqe.length
-        if is_done:
-            una = end
+        una = psn + 1 & MASK
+        if self._habits.completes(wqe, packet):
+            una = (wqe.first_psn + wqe.packets) & MASK
             sends.complete(wqe, _SUCCESS)
             if qp.state is _ERR:
                 return  # the completion found no room
@@ -195,14 +193,11 @@ class Completer:
         # After a restart inside the READ a peer may go on where it was (rxe does).
         if not form.is_first and not wqe.in_response and not wqe.received:
             return qp.profile.misplaced_response
+        usual = qp.profile.bad_response_length
+        fault = self._habits.read_length_fault(wqe, packet, qp.mtu, usual)
+        if fault is not None:
+            return fault
         size = len(packet.payload)
-        rest = wqe.length - wqe.received
-        right = size == rest <= qp.mtu if form.is_last else size == qp.mtu < rest
-        if not qp.profile.checks_response_length:
-            if size > rest:
-                return WCStatus.LOC_PROT_ERR
-        elif not right:
-            return qp.profile.bad_response_length
         if size and not scatter(qp.keys, qp.pd, wqe.wr.sg_list, wqe.received, packet.payload):
             return WCStatus.LOC_PROT_ERR
         wqe.received += size
@@ -233,23 +228,9 @@ class Completer:
             return profile.bad_response
         return profile.misplaced_response
 
-    def _refused_inside(self, psn: int) -> SendWQE | None:
-        """The SEND or WRITE that a NAK is about, where it is no progress inside it."""
-        if self.qp.profile.nak_is_progress:
-            return None
-        wqe = self.sends.find(psn)
-        return None if wqe is None or wqe.plan.is_answered else wqe
-
     def _is_failure(self, packet: TransportPacket) -> bool:
         """Whether a response with data carries an AETH that is no ACK."""
         return packet.form.has_aeth and self._kinds[packet.syndrome >> 5] is not AckKind.ACK
-
-    def _is_beyond_oldest(self, psn: int) -> bool:
-        """Whether a PSN is less than 2^23 behind the end of the oldest request."""
-        wqes = self.sends.wqes
-        if not wqes or not wqes[0].started:
-            return False
-        return (psn - wqes[0].first_psn - wqes[0].packets) & MASK < HALF - 1
 
     def _answers(self, packet: TransportPacket, now: Time) -> bool:
         """Let an ACK of its PSN complete a READ or an atomic, if that is the oldest request.

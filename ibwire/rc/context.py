@@ -12,6 +12,7 @@ from typing import Protocol
 from ibwire.rc.attributes import EventType, QPAttr, QPCap, QPState, QPType
 from ibwire.rc.counters import QPCounters
 from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.habits import Habits
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.profile import Profile
@@ -32,6 +33,7 @@ class QPContext(Protocol):
     mtu: int
     """Path MTU in bytes."""
     profile: Profile
+    habits: Habits
     keys: KeyTable
     pd: ProtectionDomain
     send_cq: CompletionQueue | None

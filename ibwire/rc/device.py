@@ -20,6 +20,7 @@ from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import Time
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
+from ibwire.rc.habits import habits_of
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import decode, encode
@@ -88,6 +89,7 @@ class Device:
             raise VerbsError(errno.EINVAL, f"link {link!r}, not rocev2, rocev1 or ib")
         self.name = name
         self.profile = PROFILES[profile] if isinstance(profile, str) else profile
+        self.habits = habits_of(self.profile)
         self.link = link
         self.vlan = vlan
         self.lid = lid

@@ -119,6 +119,7 @@ class QueuePair:
         "completer",
         "counters",
         "device",
+        "habits",
         "keys",
         "mtu",
         "number",
@@ -146,6 +147,7 @@ class QueuePair:
         self.qp_type = init.qp_type
         self.service = SERVICES[init.qp_type]
         self.profile = device.profile
+        self.habits = device.habits
         self.keys = device.keys
         self.pd = init.pd if init.pd is not None else device.reserved_pd
         self.cap = replace(init.cap)

@@ -9,12 +9,10 @@ Source: IBA 9.7.5.1.4; rxe_resp.c `duplicate_request`, qib_rc.c `qib_rc_rcv_erro
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ibwire.rc.memory import ProtectionDomain
 from ibwire.rc.packet import TransportPacket
-from ibwire.rc.profile import ReadReplay
-from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import MASK, distance
 
 
@@ -79,27 +77,12 @@ def put_back(replies: deque[Reply], answer: Reply) -> None:
     replies.append(answer)
 
 
-def find_result(
-    resources: Iterable[Resource], packet: TransportPacket, *, by_psn: bool
-) -> Resource | None:
-    """What a duplicate of anything but SEND, WRITE and READ is answered with again.
-
-    by_psn: as rxe finds it, whose record of an atomic and of a READ share their memory.
-    """
-    for resource in resources:
-        if by_psn and (packet.psn - resource.psn) & MASK < resource.count:
-            found = Resource(packet, 1, resource.pd)
-            found.original = resource.original
-            if resource.form.operation is Operation.READ:
-                found.original = resource.va
-            return found
-        if resource.psn == packet.psn and resource.form is packet.form:
-            return resource
-    return None
+Accepts = Callable[[Resource, int, int], bool]
+"""Whether a part of a READ is answered again: the READ, a response packet, a byte to end before."""
 
 
 def find_read(
-    resources: Iterable[Resource], packet: TransportPacket, mtu: int, rule: ReadReplay
+    resources: Iterable[Resource], packet: TransportPacket, mtu: int, accepts: Accepts
 ) -> tuple[Resource, int, int] | None:
     """What a duplicate READ asks for again, if it lies inside one that is kept.
 
@@ -113,11 +96,7 @@ def find_read(
         if packet.rkey != resource.rkey or packet.va != resource.va + done:
             return None
         end = done + packet.dma_len
-        if end > resource.length or (end != resource.length and rule is ReadReplay.SAME_END):
+        if end > resource.length or not accepts(resource, position, end):
             return None
-        if rule is ReadReplay.NARROWING:
-            if position < resource.narrowed:
-                return None
-            resource.narrowed = position
         return resource, position, end
     return None

@@ -40,7 +40,7 @@ class Requester:
         if sends.cursor >= len(wqes) or sends.probing:
             return None
         qp, timers = self.qp, sends.timers
-        if timers.rnr is not None and not qp.profile.sends_during_rnr_wait:
+        if timers.rnr is not None and qp.habits.rnr_wait_blocks():
             return None
         while sends.cursor < len(wqes):
             wqe = wqes[sends.cursor]
@@ -60,7 +60,7 @@ class Requester:
                 return None
             index = (psn - wqe.first_psn) & MASK
             if plan.is_segmented:
-                if index and wqe.limited and self._is_held_back(wqe):
+                if index and wqe.limited and qp.habits.holds_back(sends, wqe):
                     return None
                 packet = self._segment(wqe, index)
                 if packet is None:  # its memory is at fault
@@ -121,16 +121,6 @@ class Requester:
         wqe.first_psn = sends.next_psn
         wqe.started = True
         return True
-
-    def _is_held_back(self, wqe: SendWQE) -> bool:
-        """Whether the rest of a limited message waits for the answer to its first packet."""
-        if self.qp.profile.limited_message:
-            return False
-        sends = self.sends
-        if not sends.credits.beyond(wqe.ssn):
-            wqe.limited = False
-            return False
-        return (sends.una - wqe.first_psn - 1) & MASK >= HALF
 
     def _single(self, wqe: SendWQE, index: int) -> TransportPacket:
         """The packet of a request that is one: of a READ, for the answer from `index` on."""

@@ -25,9 +25,9 @@ from ibwire.rc.credits import credit_code
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.plan import ANNEX_A19
-from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads
+from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN
 from ibwire.rc.receive import ReceiveQueue
-from ibwire.rc.replies import Reply, Resource, find_read, find_result, put_back
+from ibwire.rc.replies import Reply, Resource, find_read
 from ibwire.rc.sizes import has_odd_payload, has_right_size, is_too_long
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
@@ -53,6 +53,7 @@ class Responder:
         "_dma_len",
         "_established",
         "_generation",
+        "_habits",
         "_handlers",
         "_message",
         "_nak_sent",
@@ -74,6 +75,7 @@ class Responder:
 
     def __init__(self, qp: QPContext, receives: ReceiveQueue) -> None:
         self.qp = qp
+        self._habits = qp.habits
         self.receives = receives
         own = qp.profile
         fields = own.naks_reserved_opcode, own.refuses_annex_a19, own.discards_annex_a19
@@ -162,7 +164,7 @@ class Responder:
         if handler(self, packet) and self.qp.accepts_requests:  # not after a CQ overrun
             if self._nak_sent:
                 self._nak_sent = False
-                self._withdraw_naks()
+                self.replies = self._habits.withdraw_naks(self.replies)
             if packet.ack_req and operation in _ACKNOWLEDGED:
                 self._acknowledge(packet.psn)
 
@@ -173,7 +175,7 @@ class Responder:
             return None
         reply = replies[0]
         resource = reply.resource
-        msn = self._msn_of(reply)
+        msn = self._habits.msn_of(reply, self.msn)
         if resource is None:
             replies.popleft()
             packet = TransportPacket(self._form(OpCode.RC_ACKNOWLEDGE), reply.psn)
@@ -222,11 +224,6 @@ class Responder:
             return credit_code(len(self.receives.waiting))
         return INVALID_CREDITS
 
-    def _msn_of(self, reply: Reply) -> int:
-        """What a response that leaves now says; a NAK never counts what it refuses."""
-        in_turn = reply.syndrome is not None or self.qp.profile.answers_in_turn
-        return reply.msn if in_turn else self.msn
-
     def _credits(self, msn: int) -> int:
         """Syndrome of a positive acknowledgement that leaves now and says this MSN."""
         code = self._credit_code()
@@ -247,11 +244,6 @@ class Responder:
     def _answer(self, resource: Resource) -> None:
         self.replies.append(Reply(resource.psn, self.msn, None, resource))
         self.qp.wake()
-
-    def _withdraw_naks(self) -> None:
-        """What a NAK that has not left asks for has come meanwhile (qib_rc.c `r_nak_state`)."""
-        if not self.qp.profile.answers_in_turn:
-            self.replies = deque(reply for reply in self.replies if reply.syndrome is None)
 
     def _handle_gap(self) -> None:
         if not self._nak_sent:
@@ -490,12 +482,7 @@ class Responder:
 
     def _has_slot(self) -> bool:
         """Whether one more READ or atomic may be taken in."""
-        limit = self.qp.attr.max_dest_rd_atomic
-        if self.qp.profile.excess_reads is ExcessReads.RECYCLE:
-            return limit > 0
-        unanswered = [each.form.operation for each in self.resources if not each.answered]
-        waiting = sum(operation not in ANNEX_A19 for operation in unanswered)
-        return waiting < limit
+        return self._habits.has_slot(self.resources, self.qp.attr.max_dest_rd_atomic)
 
     def _keep(self, resource: Resource) -> None:
         """Remember a request to answer it again, in the place of the oldest."""
@@ -512,16 +499,15 @@ class Responder:
         qp.counters.duplicates += 1
         operation = packet.form.operation
         if operation is Operation.READ:
-            found = find_read(self.resources, packet, qp.mtu, qp.profile.read_replay)
+            found = find_read(self.resources, packet, qp.mtu, self._habits.accepts_replay)
             if found is None:
                 return
-            known = packet.dma_len or not qp.profile.rechecks_empty_reads
-            if known or qp.keys.grants(self._pd, qp.number, packet.rkey, None, 0, 0):
+            if self._habits.may_replay_read(qp.keys, self._pd, qp.number, packet):
                 self._replay(*found)
             else:
                 self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
         elif operation not in _ACKNOWLEDGED:
-            result = find_result(self.resources, packet, by_psn=qp.profile.replays_by_psn)
+            result = self._habits.find_result(self.resources, packet)
             if result is not None:
                 self._replay(result, 0)
         elif packet.ack_req or qp.profile.duplicate_ack is DuplicateAck.EVERY:
@@ -536,10 +522,7 @@ class Responder:
         if self.qp.profile.replays_mid_read:
             reply.first = 0
         self._nak_sent &= not self.qp.profile.duplicate_clears_nak
-        if self.qp.profile.answers_in_turn:
-            self.replies.append(reply)
-        else:
-            put_back(self.replies, reply)
+        self._habits.queue_replay(self.replies, reply)
         self.qp.wake()
 
     def _cut_read(self, reply: Reply, resource: Resource) -> TransportPacket | None:
@@ -574,7 +557,9 @@ class Responder:
             if is_first:
                 opcode = OpCode.RC_RDMA_READ_RESPONSE_FIRST
         packet = TransportPacket(self._form(opcode), psn, payload)
-        packet.syndrome = self._credits(self._msn_of(reply)) if packet.form.has_aeth else 0
+        packet.syndrome = (
+            self._credits(self._habits.msn_of(reply, self.msn)) if packet.form.has_aeth else 0
+        )
         return packet
 
 

@@ -16,7 +16,6 @@ from ibwire.rc.credits import SendCredits
 from ibwire.rc.send_state import SendState, SendWQE
 from ibwire.rc.timers import ack_wait, rnr_wait
 from ibwire.rc.work import WC, WCStatus
-from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import HALF, MASK
 
 # A member is found faster without its class (measured: ibwire/rc/qp.py).
@@ -26,10 +25,11 @@ _SUCCESS, _RTS = WCStatus.SUCCESS, QPState.RTS
 class SendQueue(SendState):
     """Posted send work requests, in order, and what happens to them."""
 
-    __slots__ = ("qp",)
+    __slots__ = ("_habits", "qp")
 
     def __init__(self, qp: QPContext) -> None:
         self.qp = qp
+        self._habits = qp.habits
         super().__init__()
 
     def reset(self) -> None:
@@ -47,15 +47,6 @@ class SendQueue(SendState):
         self.ack_wait = ack_wait(attr.timeout, self.qp.profile)
 
     @property
-    def oldest_read_incomplete(self) -> bool:
-        """Whether the oldest request is a READ whose PSNs are all acknowledged before its data."""
-        if not self.wqes or not self.wqes[0].started:
-            return False
-        wqe = self.wqes[0]
-        is_read = wqe.plan.operation is Operation.READ
-        return is_read and (wqe.first_psn + wqe.packets) & MASK == self.una
-
-    @property
     def is_drained(self) -> bool:
         """Whether no started work request is left."""
         return not (self.wqes and self.wqes[0].started)
@@ -71,8 +62,8 @@ class SendQueue(SendState):
         self.psn = psn
         # The count to the next request for an ACK goes on (reference/habits#rxe-ack-request).
         self.probe = self.probing = False
-        if psn == self.una and not self.qp.profile.checks_response_length:
-            self._renumber()
+        if psn == self.una:
+            self._habits.renumber(self, self.qp.mtu)
         for index, wqe in enumerate(self.wqes):
             if not wqe.started:
                 self.cursor = index
@@ -87,12 +78,12 @@ class SendQueue(SendState):
 
         implied: whether a response is missing, instead of a NAK that has arrived.
         """
-        if self.oldest_read_incomplete and not self.outstanding:
-            self.use_up_retry()  # though there is nothing to send (rxe_completer)
+        if not self.outstanding and self._habits.oldest_read_incomplete(self):
+            self.use_up_retry()  # although there is nothing to send
             return
         if psn in (self.restart_psn, self.psn) or self.timers.rnr is not None:
             return  # it is going back already, or will after the wait
-        if self.restart_psn is not None and not self.qp.profile.nak_is_progress:
+        if not self._habits.may_go_back(self):
             return
         if implied:
             self.qp.counters.implied_naks += 1
@@ -102,18 +93,6 @@ class SendQueue(SendState):
             self.recover = self.next_psn
             self.restart(psn)
             self.arm(now)
-
-    def is_recovering(self, psn: int) -> bool:
-        """Whether what is before `psn` was sent again and may have been answered since.
-
-        A duplicate is acknowledged with the newest PSN, which may be beyond a READ or
-        atomic that has just been sent again. Only a response to a packet sent after the
-        restart shows that the answer was lost once more.
-        """
-        recover = self.recover
-        if recover is None or not self.qp.profile.waits_for_recovery:
-            return False
-        return (recover - psn) & MASK < HALF
 
     def acknowledge(self, psn: int, now: Time) -> None:
         """Everything before `psn` is acknowledged: progress."""
@@ -127,7 +106,7 @@ class SendQueue(SendState):
         self.rnr_retries = attr.rnr_retry
         self.probing = False
         # The refused request has been executed after all.
-        if self.timers.rnr is not None and not self.qp.profile.sends_during_rnr_wait:
+        if self.timers.rnr is not None and self._habits.rnr_wait_blocks():
             self.timers.rnr = None
             self.restart(psn)
         self.arm(now)
@@ -143,8 +122,8 @@ class SendQueue(SendState):
 
     def wait_out_rnr(self, code: int, now: Time) -> None:
         """Wait as an RNR NAK with this timer code asks for; takes one RNR retry."""
-        if self.timers.rnr is not None and not self.qp.profile.counts_every_rnr_nak:
-            return  # it is waiting already
+        if not self._habits.takes_rnr_nak(self):
+            return
         self.qp.counters.rnr_naks_received += 1
         if self.rnr_retries == 0:
             self.fail(WCStatus.RNR_RETRY_EXC_ERR)
@@ -153,15 +132,14 @@ class SendQueue(SendState):
             self.rnr_retries -= 1
         self.timers.rnr = now + rnr_wait(code, self.qp.profile)
         self.timers.ack = None
-        if self.qp.profile.nak_is_progress:
-            self.restart_psn = None
+        self.restart_psn = self._habits.restart_psn_after_rnr_nak(self)
 
     def arm(self, now: Time) -> None:
         """Restart the ACK timer, or stop it when nothing is outstanding."""
         if self.una != self.next_psn:
             self.timers.ack = None if self.ack_wait is None else now + self.ack_wait
-        elif not self.qp.profile.keeps_pending_timer:
-            self.timers.ack = None
+        else:
+            self._habits.stop_ack_timer(self)
 
     def handle_timeout(self, now: Time) -> None:
         """Go back after an RNR wait, or because no response has arrived."""
@@ -172,13 +150,13 @@ class SendQueue(SendState):
         if timers.ack is not None and timers.ack <= now:
             timers.ack = None
             if not self.outstanding:
-                if self.oldest_read_incomplete:
-                    self.use_up_retry()  # though there is nothing to send (rxe_completer)
+                if self._habits.oldest_read_incomplete(self):
+                    self.use_up_retry()  # although there is nothing to send
                 return
             self.qp.counters.timeouts += 1
             if self.use_up_retry():
                 self.exact = False
-                self.restart_psn = None if self.qp.profile.nak_is_progress else self.una
+                self.restart_psn = self._habits.restart_psn_after_timeout(self)
                 self.recover = self.next_psn
                 self.restart(self.una)
                 self.probe = self.qp.profile.timeout_sends_one
@@ -191,8 +169,7 @@ class SendQueue(SendState):
                 return True
             self.fail(WCStatus.RETRY_EXC_ERR)
             return False
-        if self.retries != 7 or not self.qp.profile.retry_7_is_infinite:
-            self.retries -= 1
+        self.retries = self._habits.retries_left(self.retries)
         return True
 
     def complete(self, wqe: SendWQE, status: WCStatus) -> None:
@@ -241,20 +218,3 @@ class SendQueue(SendState):
         while self.wqes:
             self.complete(self.wqes[0], WCStatus.WR_FLUSH_ERR)
         self.cursor = self.reads = 0
-
-    def _renumber(self) -> None:
-        """Give the oldest READ a PSN for each missing packet, and the requests behind the next."""
-        if not self.wqes or not self.wqes[0].started:
-            return
-        wqe, mtu = self.wqes[0], self.qp.mtu
-        if wqe.plan.operation is not Operation.READ:
-            return
-        end = wqe.first_psn + wqe.packets
-        wqe.skipped = wqe.received
-        wqe.first_psn = self.una
-        wqe.packets = max(-(-(wqe.length - wqe.received) // mtu), 1)
-        moved = self.una + wqe.packets - end
-        self.next_psn = self.next_psn + moved & MASK
-        for behind in self.wqes:
-            if behind is not wqe:
-                behind.first_psn = behind.first_psn + moved & MASK

@@ -16,6 +16,7 @@ from ibwire.rc.device import Device
 from ibwire.rc.profile import RXE, SPEC, Profile
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.requester import Requester
+from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
 from ibwire.testing import Pair, create_queue_pair
 
@@ -127,14 +128,18 @@ def test_only_queue_pairs_with_something_to_do_are_asked(monkeypatch: pytest.Mon
         assert set(calls) == {pair.a.qp.number}
         return list(calls)
 
-    for name in ("poll_transmit", "handle_timeout"):
-        original = getattr(Requester, name)
+    asked: tuple[tuple[type, str], ...] = (
+        (Requester, "poll_transmit"),
+        (SendQueue, "handle_timeout"),
+    )
+    for owner, name in asked:
+        original = getattr(owner, name)
 
         def counted(self: Requester, now: int, original: Any = original) -> object:  # type: ignore[no-untyped-def]
             calls.append(self.qp.number)
             return original(self, now)
 
-        monkeypatch.setattr(Requester, name, counted)
+        monkeypatch.setattr(owner, name, counted)
 
     assert count(Pair(size=1 << 20), 0) == count(Pair(size=1 << 20), 300)
 

@@ -1,0 +1,141 @@
+"""Habits of implementations: what they do where they leave the steps of the specification.
+
+A `Profile` holds numbers, statuses and flags of one implementation. Some of its fields
+change what the transport does next; for those, `habits_of` chooses functions, and the send
+queue, completer and responder call these hooks where the implementations differ. The
+function in `spec` is what the specification says, the one in `rxe` or `rdmavt` what that
+implementation does. Every field can be set by itself, so a profile may mix them: each hook
+depends on one field. To add a habit: a field of `Profile`, a hook of `Habits`, a function
+in `spec` and one in the module of the implementation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ibwire.rc.habits import rdmavt, rxe, spec
+from ibwire.rc.memory import KeyTable, ProtectionDomain
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.profile import ExcessReads, Profile, ReadReplay
+from ibwire.rc.replies import Reply, Resource
+from ibwire.rc.send_state import SendState, SendWQE
+from ibwire.rc.work import WCStatus
+
+__all__ = ["Habits", "habits_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """The hooks of one implementation."""
+
+    # The requester.
+    rnr_wait_blocks: Callable[[], bool]
+    """Whether an RNR wait holds all requests back and ends with an acknowledgement."""
+    takes_rnr_nak: Callable[[SendState], bool]
+    """Whether an RNR NAK counts now."""
+    acknowledged_by_nak: Callable[[SendState, int], int]
+    """The PSN before which a NAK with this PSN acknowledges everything."""
+    nak_moves_una: Callable[[SendState, int], bool]
+    """Whether a sequence NAK then moves `una` to its PSN without progress."""
+    rnr_nak_is_for_oldest: Callable[[SendState, int], bool]
+    """Whether an RNR NAK with this PSN refuses the oldest request."""
+    may_go_back: Callable[[SendState], bool]
+    """Whether a NAK or a missing response makes the requester go back now."""
+    restart_psn_after_timeout: Callable[[SendState], int | None]
+    """`restart_psn` after a timeout."""
+    restart_psn_after_rnr_nak: Callable[[SendState], int | None]
+    """`restart_psn` after an RNR NAK."""
+    is_recovering: Callable[[SendState, int], bool]
+    """Whether what is before a PSN was sent again and may have been answered since."""
+    renumber: Callable[[SendState, int], None]
+    """Gives the oldest READ new PSNs before it is sent again; the number is the path MTU."""
+    oldest_read_incomplete: Callable[[SendState], bool]
+    """Whether all PSNs of the oldest READ are acknowledged before its data."""
+    read_length_fault: Callable[[SendWQE, TransportPacket, int, WCStatus], WCStatus | None]
+    """Status for a READ response of the wrong length, `None` for a right one; given the path
+    MTU and the usual status."""
+    completes: Callable[[SendWQE, TransportPacket], bool]
+    """Whether a response completes a READ or atomic."""
+    is_ghost: Callable[[SendState, int], bool]
+    """Whether a response with a PSN before `una` is one to an acknowledged packet."""
+    acknowledged_by_unsent: Callable[[SendState], int | None]
+    """The PSN before which a response to an unsent PSN acknowledges everything."""
+    stop_ack_timer: Callable[[SendState], None]
+    """Called when everything is acknowledged."""
+    retries_left: Callable[[int], int]
+    """The retry count after one more retry."""
+    holds_back: Callable[[SendState, SendWQE], bool]
+    """Whether the rest of the message beyond the credits waits."""
+
+    # The responder.
+    msn_of: Callable[[Reply, int], int]
+    """MSN of a response that leaves, given the responder's MSN."""
+    withdraw_naks: Callable[[deque[Reply]], deque[Reply]]
+    """The waiting responses after the missing packet has arrived."""
+    queue_replay: Callable[[deque[Reply], Reply], None]
+    """Puts the answer to a duplicate among the waiting responses."""
+    has_slot: Callable[[Iterable[Resource], int], bool]
+    """Whether one more READ or atomic is taken; the number is `max_dest_rd_atomic`."""
+    find_result: Callable[[Iterable[Resource], TransportPacket], Resource | None]
+    """What a duplicate that is neither SEND, WRITE nor READ is answered with."""
+    accepts_replay: Callable[[Resource, int, int], bool]
+    """Whether a part of a READ, from a response packet to a byte, is answered again."""
+    may_replay_read: Callable[[KeyTable, ProtectionDomain, int, TransportPacket], bool]
+    """Whether the key of a duplicate READ is good; the number is that of the queue pair."""
+
+
+@lru_cache(maxsize=256)
+def habits_of(profile: Profile) -> Habits:
+    """The hooks that the fields of a profile choose."""
+    whole = not profile.nak_is_progress
+    unchecked = not profile.checks_response_length
+    unsent, in_turn = profile.acks_unsent, profile.answers_in_turn
+    return Habits(
+        rnr_wait_blocks=(
+            rxe.rnr_wait_blocks if profile.sends_during_rnr_wait else spec.rnr_wait_blocks
+        ),
+        takes_rnr_nak=rxe.takes_rnr_nak if profile.counts_every_rnr_nak else spec.takes_rnr_nak,
+        acknowledged_by_nak=rxe.acknowledged_by_nak if whole else spec.acknowledged_by_nak,
+        nak_moves_una=rxe.nak_moves_una if whole else spec.nak_moves_una,
+        rnr_nak_is_for_oldest=rxe.rnr_nak_is_for_oldest if whole else spec.rnr_nak_is_for_oldest,
+        may_go_back=rxe.may_go_back if whole else spec.may_go_back,
+        restart_psn_after_timeout=(
+            rxe.restart_psn_after_timeout if whole else spec.restart_psn_after_timeout
+        ),
+        restart_psn_after_rnr_nak=(
+            rxe.restart_psn_after_rnr_nak if whole else spec.restart_psn_after_rnr_nak
+        ),
+        is_recovering=spec.is_recovering if profile.waits_for_recovery else rxe.is_recovering,
+        renumber=rxe.renumber if unchecked else spec.renumber,
+        oldest_read_incomplete=(
+            rxe.oldest_read_incomplete if unchecked else spec.oldest_read_incomplete
+        ),
+        read_length_fault=rxe.read_length_fault if unchecked else spec.read_length_fault,
+        completes=rxe.completes if unchecked else spec.completes,
+        is_ghost=rxe.is_ghost if unsent else spec.is_ghost,
+        acknowledged_by_unsent=rxe.acknowledged_by_unsent
+        if unsent
+        else spec.acknowledged_by_unsent,
+        stop_ack_timer=rxe.stop_ack_timer if profile.keeps_pending_timer else spec.stop_ack_timer,
+        retries_left=rxe.retries_left if profile.retry_7_is_infinite else spec.retries_left,
+        holds_back=rdmavt.holds_back if profile.limited_message else spec.holds_back,
+        msn_of=rxe.msn_of if in_turn else spec.msn_of,
+        withdraw_naks=rxe.withdraw_naks if in_turn else spec.withdraw_naks,
+        queue_replay=rxe.queue_replay if in_turn else spec.queue_replay,
+        has_slot=rxe.has_slot if profile.excess_reads is ExcessReads.RECYCLE else spec.has_slot,
+        find_result=rxe.find_result if profile.replays_by_psn else spec.find_result,
+        accepts_replay=_ACCEPTS_REPLAY[profile.read_replay],
+        may_replay_read=(
+            rxe.may_replay_read if profile.rechecks_empty_reads else spec.may_replay_read
+        ),
+    )
+
+
+_ACCEPTS_REPLAY = {
+    ReadReplay.INSIDE: spec.accepts_replay,
+    ReadReplay.NARROWING: rxe.accepts_replay,
+    ReadReplay.SAME_END: rdmavt.accepts_replay,
+}

@@ -1,0 +1,161 @@
+"""What the specification says at the points where implementations are known to differ.
+
+Source: IBA 9.7.5 to 9.7.8.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from ibwire.rc.memory import KeyTable, ProtectionDomain
+from ibwire.rc.packet import TransportPacket
+from ibwire.rc.plan import ANNEX_A19
+from ibwire.rc.replies import Reply, Resource, put_back
+from ibwire.rc.send_state import SendState, SendWQE
+from ibwire.rc.work import WCStatus
+from ibwire_layers.psn import HALF, MASK
+
+
+def rnr_wait_blocks() -> bool:
+    """All requests wait, until the time is over or the refused request is acknowledged."""
+    return True
+
+
+def takes_rnr_nak(sends: SendState) -> bool:
+    """During an RNR wait another RNR NAK is ignored."""
+    return sends.timers.rnr is None
+
+
+def acknowledged_by_nak(sends: SendState, psn: int) -> int:
+    """A NAK acknowledges every packet before its PSN (IBA 9.7.5.1.1)."""
+    return psn
+
+
+def nak_moves_una(sends: SendState, psn: int) -> bool:
+    """What a sequence NAK acknowledges is progress already."""
+    return False
+
+
+def rnr_nak_is_for_oldest(sends: SendState, psn: int) -> bool:
+    """An RNR NAK counts for the oldest unacknowledged packet."""
+    return psn == sends.una
+
+
+def may_go_back(sends: SendState) -> bool:
+    """Any NAK or missing response makes the requester go back."""
+    return True
+
+
+def restart_psn_after_timeout(sends: SendState) -> int | None:
+    """A NAK after a timeout makes the requester go back again."""
+    return None
+
+
+def restart_psn_after_rnr_nak(sends: SendState) -> int | None:
+    """A NAK after an RNR wait makes the requester go back again."""
+    return None
+
+
+def is_recovering(sends: SendState, psn: int) -> bool:
+    """Whether what is before `psn` was sent again and may have been answered since.
+
+    A duplicate is acknowledged with the newest PSN, which may be beyond a READ or atomic
+    that has just been sent again. Only a response to a packet sent after the restart shows
+    that its answer was lost once more. The specification leaves this open.
+    """
+    recover = sends.recover
+    return recover is not None and (recover - psn) & MASK < HALF
+
+
+def renumber(sends: SendState, mtu: int) -> None:
+    """A READ that is sent again keeps its PSNs."""
+
+
+def oldest_read_incomplete(sends: SendState) -> bool:
+    """A READ has its data when all its PSNs are acknowledged."""
+    return False
+
+
+def read_length_fault(
+    wqe: SendWQE, packet: TransportPacket, mtu: int, status: WCStatus
+) -> WCStatus | None:
+    """A READ response has the path MTU, and the last one what is left."""
+    size = len(packet.payload)
+    rest = wqe.length - wqe.received
+    right = size == rest <= mtu if packet.form.is_last else size == mtu < rest
+    return None if right else status
+
+
+def completes(wqe: SendWQE, packet: TransportPacket) -> bool:
+    """A READ or atomic is complete with the response to its last PSN."""
+    return not (packet.psn + 1 - wqe.first_psn - wqe.packets) & MASK
+
+
+def is_ghost(sends: SendState, psn: int) -> bool:
+    """A response before `una` is one to an acknowledged packet."""
+    return True
+
+
+def acknowledged_by_unsent(sends: SendState) -> int | None:
+    """A response to a PSN that was never sent acknowledges nothing."""
+    return None
+
+
+def stop_ack_timer(sends: SendState) -> None:
+    """The ACK timer stops when everything is acknowledged."""
+    sends.timers.ack = None
+
+
+def retries_left(retries: int) -> int:
+    """Each retry counts (IBA 9.7.6)."""
+    return retries - 1
+
+
+def holds_back(sends: SendState, wqe: SendWQE) -> bool:
+    """The rest of a limited message waits for the response to its first packet (IBA 9.7.7.2.5)."""
+    if not sends.credits.beyond(wqe.ssn):
+        wqe.limited = False
+        return False
+    return (sends.una - wqe.first_psn - 1) & MASK >= HALF
+
+
+def msn_of(reply: Reply, msn: int) -> int:
+    """A response has the MSN of the moment it leaves; a NAK never counts what it refuses."""
+    return msn if reply.syndrome is None else reply.msn
+
+
+def withdraw_naks(replies: deque[Reply]) -> deque[Reply]:
+    """A NAK that has not left is dropped when the missing packet arrives (qib_rc.c)."""
+    return deque(reply for reply in replies if reply.syndrome is None)
+
+
+def queue_replay(replies: deque[Reply], reply: Reply) -> None:
+    """A replayed answer takes its place in the order of PSNs."""
+    put_back(replies, reply)
+
+
+def has_slot(resources: Iterable[Resource], limit: int) -> bool:
+    """A READ or atomic is taken while fewer than `limit` are unanswered (IBA 9.7.5.2.3)."""
+    unanswered = [each.form.operation for each in resources if not each.answered]
+    return sum(operation not in ANNEX_A19 for operation in unanswered) < limit
+
+
+def find_result(resources: Iterable[Resource], packet: TransportPacket) -> Resource | None:
+    """A duplicate atomic is answered with the result that is kept for it."""
+    for resource in resources:
+        if resource.psn == packet.psn and resource.form is packet.form:
+            return resource
+    return None
+
+
+def accepts_replay(resource: Resource, position: int, end: int) -> bool:
+    """A duplicate READ may ask for any part of the original."""
+    return True
+
+
+def may_replay_read(
+    keys: KeyTable, pd: ProtectionDomain, qp_num: int, packet: TransportPacket
+) -> bool:
+    """A duplicate READ of no bytes needs no key, as the first did not."""
+    return True
