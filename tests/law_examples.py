@@ -134,8 +134,10 @@ RECOVERING: dict[str, Schedule] = {
     "inline data": Schedule((Work(SEND, 300, inline=True), Work(WRITE, 5, inline=True))),
     "solicited and not": Schedule(
         (
-            *(Work(SEND, 600, solicited=True), Work(WRITE, 600, solicited=True)),
-            *(Work(SEND, 600), Work(WRITE_IMM, 600, solicited=True)),
+            Work(SEND, 600, solicited=True),
+            Work(WRITE, 600, solicited=True),
+            Work(SEND, 600),
+            Work(WRITE_IMM, 600, solicited=True),
         )
     ),
 }
@@ -144,8 +146,12 @@ RECOVERING: dict[str, Schedule] = {
 FAILING: dict[str, Schedule] = {
     "an unsignalled WRITE with a bad R_Key, and others behind": Schedule(
         (
-            *(Work(SEND, 10), Work(WRITE, 600, signaled=False, bad=Bad.RKEY)),
-            *(Work(SEND, 10), Work(ADD), Work(READ, 5), Work(WRITE, 5)),
+            Work(SEND, 10),
+            Work(WRITE, 600, signaled=False, bad=Bad.RKEY),
+            Work(SEND, 10),
+            Work(ADD),
+            Work(READ, 5),
+            Work(WRITE, 5),
         )
     ),
     "a bad R_Key while a long READ is being answered": Schedule(

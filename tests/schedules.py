@@ -407,7 +407,7 @@ class Run:
         address, key_start = ("10.0.0.1", 10) if name == "a" else ("10.0.0.22", 20)
         end = End(name, address, key_start=key_start, profile=profile, size=size)
         if name == "b":  # else both queue pairs had the same number
-            parts = QPInit(*(QPType.RC, end.pd, end.send_cq, end.recv_cq), cap=replace(end.qp.cap))
+            parts = QPInit(QPType.RC, end.pd, end.send_cq, end.recv_cq, cap=replace(end.qp.cap))
             end.qp = end.device.create_qp(parts, number=0xABCDEF)
         end.mr.buffer[:] = random.Random(f"{name}").randbytes(size)
         for place in range(WORDS):

@@ -28,17 +28,17 @@ class Listener:
     """Those that do."""
 
 
-class Patience(NamedTuple):
-    """How long a connection waits for what."""
+class CMTimeouts(NamedTuple):
+    """Timeouts and retries of the messages about one connection."""
 
-    answer: Time
-    """For the peer's answer."""
+    response: Time
+    """How long to wait for the peer's response."""
     repetition: Time
-    """For a question that the peer repeats."""
+    """How long the peer may take to retransmit a request."""
     linger: Time
-    """For packets that are under way."""
+    """How long packets may stay in the network."""
     retries: int
-    """How often a question of ours is repeated."""
+    """Retransmissions of each request."""
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +55,7 @@ class Connection:
     request: cm.REQ | cm.SIDR_REQ
     peer: AddressVector
     """Where messages for the peer's manager go."""
-    patience: Patience
+    timeouts: CMTimeouts
     listener: Listener | None = None
     state: State = State.IDLE
     remote_id: int = 0
@@ -143,7 +143,7 @@ class Event(NamedTuple):
     """What a REJ adds to its reason."""
 
 
-def patience_of(request: cm.REQ | cm.SIDR_REQ, timing: Timing, *, is_active: bool) -> Patience:
+def timeouts_of(request: cm.REQ | cm.SIDR_REQ, timing: Timing, *, is_active: bool) -> CMTimeouts:
     """What a request says about times, and our own `timing` where it says nothing.
 
     Whoever has sent a REQ waits for it to get there, for the peer to think, and for the
@@ -154,14 +154,19 @@ def patience_of(request: cm.REQ | cm.SIDR_REQ, timing: Timing, *, is_active: boo
     if isinstance(request, cm.SIDR_REQ):
         both_ways = 2 * duration(timing.packet_life_time)
         response = duration(timing.response_timeout)
-        return Patience(response, response, both_ways, timing.max_cm_retries)
+        return CMTimeouts(
+            response=response,
+            repetition=response,
+            linger=both_ways,
+            retries=timing.max_cm_retries,
+        )
     life = duration(max(request.primary_local_ack_timeout - 1, 0))
     repetition = 2 * life + duration(request.remote_cm_response_timeout)
-    return Patience(
-        repetition if is_active else duration(request.local_cm_response_timeout),
-        repetition,
-        duration(request.primary_local_ack_timeout),
-        request.max_cm_retries,
+    return CMTimeouts(
+        response=repetition if is_active else duration(request.local_cm_response_timeout),
+        repetition=repetition,
+        linger=duration(request.primary_local_ack_timeout),
+        retries=request.max_cm_retries,
     )
 
 

@@ -35,7 +35,7 @@ from ibwire.cm.answers import (
     rejection,
     unresolved,
 )
-from ibwire.cm.connection import Connection, Event, Listener, patience_of, queue_pair_of
+from ibwire.cm.connection import Connection, Event, Listener, queue_pair_of, timeouts_of
 from ibwire.cm.messages import (
     LINUX,
     Message,
@@ -399,7 +399,7 @@ class ConnectionManager:
             is_active=received is None,
             request=request,
             peer=peer,
-            patience=patience_of(request, self.timing, is_active=received is None),
+            timeouts=timeouts_of(request, self.timing, is_active=received is None),
         )
         if received is None:
             self.connections.add(connection)
@@ -479,16 +479,16 @@ class ConnectionManager:
         if wait is None:
             connection.deadline = None
             return
-        patience = connection.patience
-        time = patience.linger
+        timeouts = connection.timeouts
+        time = timeouts.linger
         if wait is Wait.ANSWER:
-            time = patience.answer
+            time = timeouts.response
         elif wait is Wait.SERVICE:
             assert received is not None
             assert isinstance(received.message, cm.MRA)
             time += duration(received.message.service_timeout)
         elif connection.state is State.ANSWERED:
-            time += patience.repetition + connection.promised
+            time += timeouts.repetition + connection.promised
         self._timers.set(connection, now + time, len(self.connections))
 
     def _send(
@@ -510,7 +510,7 @@ class ConnectionManager:
             if isinstance(message, cm.MRA):
                 connection.promised = duration(message.service_timeout)
             if send in _ASKS:
-                connection.retries_left = connection.patience.retries
+                connection.retries_left = connection.timeouts.retries
         self._put(connection.last, connection.peer)
 
     def _automatic(self, connection: Connection, send: Send, received: Received | None) -> Message:
@@ -541,7 +541,9 @@ class ConnectionManager:
         elif isinstance(message, cm.SIDR_REP):
             reason = message.status
         data = message.private_data if message is not None else b""
-        self._events.append(Event(kind, connection, data, reason, ari))
+        self._events.append(
+            Event(kind=kind, connection=connection, private_data=data, reason=reason, ari=ari)
+        )
 
 
 def _input_of(message: Message) -> Input | None:

@@ -64,8 +64,15 @@ class Station:
     """A node as the simulator knows it."""
 
     __slots__ = (
-        *("armed", "handle_timeout", "lines", "node"),
-        *("poll_timeout", "receive", "repeated_at", "repeats", "wakes"),
+        "armed",
+        "handle_timeout",
+        "lines",
+        "node",
+        "poll_timeout",
+        "receive",
+        "repeated_at",
+        "repeats",
+        "wakes",
     )
 
     def __init__(self, node: Node) -> None:
@@ -88,18 +95,30 @@ class Direction:
     """One way along a wire: a line that carries a frame at a time."""
 
     __slots__ = (
-        *("alone", "delay", "denominator", "far", "far_port", "free_at", "name"),
-        *("near", "numerator", "overhead", "poll_transmit", "port", "rate_bps", "stage"),
+        "alone",
+        "delay",
+        "denominator",
+        "far",
+        "far_port",
+        "free_at",
+        "name",
+        "near",
+        "numerator",
+        "overhead",
+        "poll_transmit",
+        "port",
+        "rate_bps",
+        "stage",
     )
 
     def __init__(
         self,
         name: str,
+        *,
         near: Station,
         port: int,
         far: Station,
         far_port: int,
-        *,
         rate_bps: int,
         delay: Time,
         overhead: int,
@@ -198,21 +217,25 @@ class Simulator:
             raise EncodeError("delay", delay, "0 or above")
         if overhead < 0:
             raise EncodeError("overhead", overhead, "0 or above")
-        if (id(a), port_a) in self._ports:
-            raise EncodeError("port_a", port_a, "free: a wire is there already")
-        if (id(b), port_b) in self._ports or (a is b and port_a == port_b):
-            raise EncodeError("port_b", port_b, "free: a wire is there already")
-        self._ports |= {(id(a), port_a), (id(b), port_b)}
+        self._take_ports((a, port_a), (b, port_b))
         ends = self._station(a), self._station(b)
         there = Direction(
-            *(f"{name}/a_to_b", ends[0], port_a, ends[1], port_b),
+            f"{name}/a_to_b",
+            near=ends[0],
+            port=port_a,
+            far=ends[1],
+            far_port=port_b,
             rate_bps=rates[0],
             delay=delays[0],
             overhead=overhead,
             stage=a_to_b,
         )
         back = Direction(
-            *(f"{name}/b_to_a", ends[1], port_b, ends[0], port_a),
+            f"{name}/b_to_a",
+            near=ends[1],
+            port=port_b,
+            far=ends[0],
+            far_port=port_a,
             rate_bps=rates[1],
             delay=delays[1],
             overhead=overhead,
@@ -225,6 +248,15 @@ class Simulator:
         self.kick(a)
         self.kick(b)
         return wire
+
+    def _take_ports(self, a: tuple[Node, int], b: tuple[Node, int]) -> None:
+        """Mark two ports as wired; raises `EncodeError` if one is already."""
+        taken = self._ports
+        for name, (node, port) in (("port_a", a), ("port_b", b)):
+            if (id(node), port) in taken:
+                raise EncodeError(name, port, "free: a wire is there already")
+            taken = taken | {(id(node), port)}
+        self._ports = taken
 
     def kick(self, node: Node) -> None:
         """Have a node asked for frames and for its timeout at the present time.

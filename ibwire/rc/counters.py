@@ -2,60 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 from ibwire_layers import syndrome as aeth
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class QPCounters:
     """What has happened to a queue pair, for reports."""
 
-    __slots__ = (
-        *("packets_sent", "packets_received", "bytes_sent", "bytes_received"),
-        *("retransmitted", "timeouts", "implied_naks", "sequence_naks_received"),
-        *("rnr_naks_received", "fatal_naks_received", "ghost_acks", "unexpected_responses"),
-        *("credit_stalls", "duplicates", "sequence_naks_sent", "rnr_naks_sent"),
-        *("fatal_naks_sent", "dropped_messages", "bad_qkey", "cnps_received", "ce_marked"),
-        "dropped",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-
-    packets_sent: int
-    packets_received: int
-    bytes_sent: int
+    packets_sent: int = 0
+    packets_received: int = 0
+    bytes_sent: int = 0
     """Payload."""
-    bytes_received: int
-    retransmitted: int
+    bytes_received: int = 0
+    retransmitted: int = 0
     """Request packets sent again."""
-    timeouts: int
-    implied_naks: int
+    timeouts: int = 0
+    implied_naks: int = 0
     """Answers of READs and atomics found to be lost."""
-    sequence_naks_received: int
-    rnr_naks_received: int
-    fatal_naks_received: int
-    ghost_acks: int
+    sequence_naks_received: int = 0
+    rnr_naks_received: int = 0
+    fatal_naks_received: int = 0
+    ghost_acks: int = 0
     """Responses to what was acknowledged already."""
-    unexpected_responses: int
+    unexpected_responses: int = 0
     """Responses to what was never sent."""
-    credit_stalls: int
-    duplicates: int
+    credit_stalls: int = 0
+    duplicates: int = 0
     """Requests received again."""
-    sequence_naks_sent: int
-    rnr_naks_sent: int
-    fatal_naks_sent: int
-    dropped_messages: int
+    sequence_naks_sent: int = 0
+    rnr_naks_sent: int = 0
+    fatal_naks_sent: int = 0
+    dropped_messages: int = 0
     """UC and UD messages without a receive request or with a fault."""
-    bad_qkey: int
-    cnps_received: int
-    ce_marked: int
+    bad_qkey: int = 0
+    cnps_received: int = 0
+    ce_marked: int = 0
     """Packets received with the congestion-experienced mark."""
-    dropped: int
+    dropped: int = 0
     """Packets dropped in silence: wrong state, service, P_Key or sender."""
 
     def __repr__(self) -> str:
-        told = (f"{name}={count}" for name, count in self.as_dict().items() if count)
-        return f"<QPCounters {' '.join(told)}>"
+        counted = (f"{name}={count}" for name, count in self.as_dict().items() if count)
+        return f"<QPCounters {' '.join(counted)}>"
 
     def count_nak(self, syndrome: int) -> None:
         """Count a NAK that leaves."""
@@ -68,4 +58,4 @@ class QPCounters:
 
     def as_dict(self) -> dict[str, int]:
         """Name to count."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)

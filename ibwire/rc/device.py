@@ -160,7 +160,12 @@ class Device:
         number = self._next_srq
         try:
             srq = SharedReceiveQueue(
-                *(self.emit, pd, max_wr, max_sge, limit, number),
+                self.emit,
+                pd,
+                max_wr=max_wr,
+                max_sge=max_sge,
+                limit=limit,
+                number=number,
                 xrc_domain=xrc_domain,
                 cq=cq,
                 on_close=self._forget_srq,

@@ -66,8 +66,14 @@ class KeyTable:
     """
 
     __slots__ = (
-        *("_handed_out", "_indices", "_next_address", "_regions", "_remote", "_windows"),
-        *("_bounds_windows", "generation"),
+        "_bounds_windows",
+        "_handed_out",
+        "_indices",
+        "_next_address",
+        "_regions",
+        "_remote",
+        "_windows",
+        "generation",
     )
 
     def __init__(self, start: int = 0, *, bounds_windows: bool = True) -> None:
@@ -276,7 +282,7 @@ class ProtectionDomain:
         _check_access(access, view)
         iova = _place(self.keys, view, access, iova)
         key = self._new_key()
-        region = MemoryRegion(self, key, view, access, iova)
+        region = MemoryRegion(self, key=key, buffer=view, access=access, iova=iova)
         self.keys.add_region(region)
         return region
 
@@ -304,7 +310,7 @@ class MemoryRegion:
     __slots__ = ("access", "buffer", "iova", "length", "lkey", "pd", "rkey", "valid", "windows")
 
     def __init__(
-        self, pd: ProtectionDomain, key: int, buffer: memoryview, access: int, iova: int
+        self, pd: ProtectionDomain, *, key: int, buffer: memoryview, access: int, iova: int
     ) -> None:
         self.pd = pd
         self.lkey = key

@@ -122,8 +122,14 @@ _ATTRIBUTES: dict[int, tuple[str, ...]] = {
 """What each bit of a modify's mask sets."""
 
 _ADDRESS_BITS = (
-    *(("dgid", 128), ("traffic_class", 8), ("flow_label", 20), ("hop_limit", 8), ("sl", 4)),
-    *(("dlid", 16), ("src_path_bits", 7), ("udp_source_port", 16)),
+    ("dgid", 128),
+    ("traffic_class", 8),
+    ("flow_label", 20),
+    ("hop_limit", 8),
+    ("sl", 4),
+    ("dlid", 16),
+    ("src_path_bits", 7),
+    ("udp_source_port", 16),
 )
 """Widths of the fields of an address as they stand in the headers."""
 

@@ -33,11 +33,34 @@ class TransportPacket:
     """What a packet says to a queue pair. Fields of headers that its opcode lacks are unset."""
 
     __slots__ = (
-        *("form", "psn", "dest_qp", "payload", "pad_count", "arrival", "path"),
-        *("ack_req", "se", "mig_req", "pkey", "becn", "reserved"),
-        *("va", "rkey", "dma_len", "swap", "compare"),
-        *("syndrome", "msn", "original", "imm_data", "invalidate_rkey"),
-        *("xrc_srq", "qkey", "src_qp", "sel", "plt"),
+        "ack_req",
+        "arrival",
+        "becn",
+        "compare",
+        "dest_qp",
+        "dma_len",
+        "form",
+        "imm_data",
+        "invalidate_rkey",
+        "mig_req",
+        "msn",
+        "original",
+        "pad_count",
+        "path",
+        "payload",
+        "pkey",
+        "plt",
+        "psn",
+        "qkey",
+        "reserved",
+        "rkey",
+        "se",
+        "sel",
+        "src_qp",
+        "swap",
+        "syndrome",
+        "va",
+        "xrc_srq",
     )
 
     form: Form
@@ -82,7 +105,8 @@ class TransportPacket:
         self.arrival = self.path = None
 
     def __repr__(self) -> str:
-        held = (f"{name}={getattr(self, name, None)!r}" for name in self.__slots__[1:])
+        fields = [name for name in type(self).__annotations__ if name != "form"]
+        held = (f"{name}={getattr(self, name, None)!r}" for name in fields)
         return f"<{self.form.name} {' '.join(each for each in held if '=None' not in each)}>"
 
 
@@ -94,9 +118,22 @@ class Form:
     """What an opcode says about its packet, ready for the state machines."""
 
     __slots__ = (
-        *("opcode", "name", "service", "operation", "payload_rule", "readers", "writers"),
-        *("is_first", "is_last", "is_response", "has_imm", "has_invalidate", "has_aeth"),
-        *("header_size", "takes_receive", "is_known"),
+        "has_aeth",
+        "has_imm",
+        "has_invalidate",
+        "header_size",
+        "is_first",
+        "is_known",
+        "is_last",
+        "is_response",
+        "name",
+        "opcode",
+        "operation",
+        "payload_rule",
+        "readers",
+        "service",
+        "takes_receive",
+        "writers",
     )
 
     def __init__(self, opcode: int) -> None:

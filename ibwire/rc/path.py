@@ -257,15 +257,15 @@ class Arrivals:
         if udp != total - IPv4.SIZE or int.from_bytes(frame[ip : ip + IPv4.SIZE]) % 0xFFFF:
             return None
         arrival = Arrival(
-            similar.source,
-            similar.destination,
-            size,
-            end,
-            _v4_register(frame, ip),
-            similar.ecn,
-            bytes(20) + frame[ip : ip + IPv4.SIZE],
-            int.from_bytes(frame[ip + 20 : ip + 22]),
-            similar.route,
+            source=similar.source,
+            destination=similar.destination,
+            size=size,
+            end=end,
+            register=_v4_register(frame, ip),
+            ecn=similar.ecn,
+            grh=bytes(20) + frame[ip : ip + IPv4.SIZE],
+            source_port=int.from_bytes(frame[ip + 20 : ip + 22]),
+            route=similar.route,
         )
         if frame[ip + 4 : ip + 6] == b"\0\0":  # else no other frame has the same
             self._make_room()
@@ -379,7 +379,17 @@ def _arrival(route: Route, size: int, end: int) -> Arrival:
         else:
             assert isinstance(route, IBRoute)
             source, destination, grh = route.lrh.slid, route.lrh.dlid, b""
-    return Arrival(source, destination, size, end, icrc_register(route), ecn, grh, port, route)
+    return Arrival(
+        source=source,
+        destination=destination,
+        size=size,
+        end=end,
+        register=icrc_register(route),
+        ecn=ecn,
+        grh=grh,
+        source_port=port,
+        route=route,
+    )
 
 
 def ethernet_route(

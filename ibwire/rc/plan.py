@@ -29,64 +29,72 @@ class Plan:
 
 def _segmented(
     operation: Operation,
+    completion: WCOpcode,
+    *,
     first: OpCode,
     last: OpCode,
     only: OpCode,
-    completion: WCOpcode,
-    *,
     takes_credit: bool,
 ) -> Plan:
     opcodes = (first, first + 1, last, only)
     return Plan(operation, opcodes, completion, is_segmented=True, takes_credit=takes_credit)
 
 
-def _single(operation: Operation, opcode: OpCode, completion: WCOpcode) -> Plan:
+def _single(operation: Operation, completion: WCOpcode, opcode: OpCode) -> Plan:
     return Plan(operation, (opcode,) * 4, completion, is_answered=True)
 
 
 PLANS: dict[WROpcode, Plan] = {
     WROpcode.SEND: _segmented(
-        *(Operation.SEND, OpCode.RC_SEND_FIRST, OpCode.RC_SEND_LAST, OpCode.RC_SEND_ONLY),
-        *(WCOpcode.SEND,),
+        Operation.SEND,
+        WCOpcode.SEND,
+        first=OpCode.RC_SEND_FIRST,
+        last=OpCode.RC_SEND_LAST,
+        only=OpCode.RC_SEND_ONLY,
         takes_credit=True,
     ),
     WROpcode.SEND_WITH_IMM: _segmented(
-        *(Operation.SEND, OpCode.RC_SEND_FIRST),
-        *(OpCode.RC_SEND_LAST_WITH_IMMEDIATE, OpCode.RC_SEND_ONLY_WITH_IMMEDIATE),
-        *(WCOpcode.SEND,),
+        Operation.SEND,
+        WCOpcode.SEND,
+        first=OpCode.RC_SEND_FIRST,
+        last=OpCode.RC_SEND_LAST_WITH_IMMEDIATE,
+        only=OpCode.RC_SEND_ONLY_WITH_IMMEDIATE,
         takes_credit=True,
     ),
     WROpcode.SEND_WITH_INV: _segmented(
-        *(Operation.SEND, OpCode.RC_SEND_FIRST),
-        *(OpCode.RC_SEND_LAST_WITH_INVALIDATE, OpCode.RC_SEND_ONLY_WITH_INVALIDATE),
-        *(WCOpcode.SEND,),
+        Operation.SEND,
+        WCOpcode.SEND,
+        first=OpCode.RC_SEND_FIRST,
+        last=OpCode.RC_SEND_LAST_WITH_INVALIDATE,
+        only=OpCode.RC_SEND_ONLY_WITH_INVALIDATE,
         takes_credit=True,
     ),
     WROpcode.RDMA_WRITE: _segmented(
-        *(Operation.WRITE, OpCode.RC_RDMA_WRITE_FIRST),
-        *(OpCode.RC_RDMA_WRITE_LAST, OpCode.RC_RDMA_WRITE_ONLY),
-        *(WCOpcode.RDMA_WRITE,),
+        Operation.WRITE,
+        WCOpcode.RDMA_WRITE,
+        first=OpCode.RC_RDMA_WRITE_FIRST,
+        last=OpCode.RC_RDMA_WRITE_LAST,
+        only=OpCode.RC_RDMA_WRITE_ONLY,
         takes_credit=False,
     ),
     WROpcode.RDMA_WRITE_WITH_IMM: _segmented(
-        *(Operation.WRITE, OpCode.RC_RDMA_WRITE_FIRST, OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE),
-        *(OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, WCOpcode.RDMA_WRITE),
+        Operation.WRITE,
+        WCOpcode.RDMA_WRITE,
+        first=OpCode.RC_RDMA_WRITE_FIRST,
+        last=OpCode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+        only=OpCode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
         takes_credit=True,
     ),
-    WROpcode.RDMA_READ: _single(
-        *(Operation.READ, OpCode.RC_RDMA_READ_REQUEST, WCOpcode.RDMA_READ),
-    ),
+    WROpcode.RDMA_READ: _single(Operation.READ, WCOpcode.RDMA_READ, OpCode.RC_RDMA_READ_REQUEST),
     WROpcode.ATOMIC_CMP_AND_SWP: _single(
-        *(Operation.COMPARE_SWAP, OpCode.RC_COMPARE_SWAP, WCOpcode.COMP_SWAP),
+        Operation.COMPARE_SWAP, WCOpcode.COMP_SWAP, OpCode.RC_COMPARE_SWAP
     ),
     WROpcode.ATOMIC_FETCH_AND_ADD: _single(
-        *(Operation.FETCH_ADD, OpCode.RC_FETCH_ADD, WCOpcode.FETCH_ADD),
+        Operation.FETCH_ADD, WCOpcode.FETCH_ADD, OpCode.RC_FETCH_ADD
     ),
-    WROpcode.FLUSH: _single(
-        *(Operation.FLUSH, OpCode.RC_FLUSH, WCOpcode.FLUSH),
-    ),
+    WROpcode.FLUSH: _single(Operation.FLUSH, WCOpcode.FLUSH, OpCode.RC_FLUSH),
     WROpcode.ATOMIC_WRITE: _single(
-        *(Operation.ATOMIC_WRITE, OpCode.RC_ATOMIC_WRITE, WCOpcode.ATOMIC_WRITE),
+        Operation.ATOMIC_WRITE, WCOpcode.ATOMIC_WRITE, OpCode.RC_ATOMIC_WRITE
     ),
     WROpcode.LOCAL_INV: Plan(None, (0, 0, 0, 0), WCOpcode.LOCAL_INV),
     WROpcode.BIND_MW: Plan(None, (0, 0, 0, 0), WCOpcode.BIND_MW),
@@ -101,9 +109,12 @@ ALLOWED: dict[Service, frozenset[WROpcode]] = {
     Service.XRC: frozenset(WROpcode),
     Service.UC: frozenset(
         {
-            *(WROpcode.SEND, WROpcode.SEND_WITH_IMM),
-            *(WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM),
-            *(WROpcode.LOCAL_INV, WROpcode.BIND_MW),
+            WROpcode.SEND,
+            WROpcode.SEND_WITH_IMM,
+            WROpcode.RDMA_WRITE,
+            WROpcode.RDMA_WRITE_WITH_IMM,
+            WROpcode.LOCAL_INV,
+            WROpcode.BIND_MW,
         }
     ),
     Service.UD: frozenset({WROpcode.SEND, WROpcode.SEND_WITH_IMM}),

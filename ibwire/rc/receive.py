@@ -96,7 +96,15 @@ class ReceiveQueue:
         elif packet.form.has_invalidate:
             imm, flags = packet.invalidate_rkey, flags | self.qp.profile.invalidate_flag
         size = self.filled if byte_len is None else byte_len
-        self._complete(WCStatus.SUCCESS, opcode, size, imm, flags, src_qp, bool(packet.se))
+        self._complete(
+            WCStatus.SUCCESS,
+            opcode,
+            byte_len=size,
+            imm=imm,
+            flags=flags,
+            src_qp=src_qp,
+            solicited=bool(packet.se),
+        )
 
     def fail(self, status: WCStatus) -> None:
         """Complete the request of the message under way, if there is one, with an error."""
@@ -131,6 +139,7 @@ class ReceiveQueue:
         self,
         status: WCStatus,
         opcode: WCOpcode = WCOpcode.RECV,
+        *,
         byte_len: int = 0,
         imm: int = 0,
         flags: int = 0,
@@ -142,10 +151,10 @@ class ReceiveQueue:
         self.qp.report(
             self._cq,
             WC(
-                wr.wr_id,
-                status,
-                opcode,
-                self.qp.number,
+                wr_id=wr.wr_id,
+                status=status,
+                opcode=opcode,
+                qp_num=self.qp.number,
                 byte_len=byte_len,
                 imm_data=imm,
                 wc_flags=flags,

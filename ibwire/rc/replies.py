@@ -20,8 +20,16 @@ class Resource:
     """A request that was executed and has an answer of its own: kept for duplicates."""
 
     __slots__ = (
-        *("form", "psn", "count", "va", "rkey", "length", "original", "answered", "pd"),
+        "answered",
+        "count",
+        "form",
+        "length",
         "narrowed",
+        "original",
+        "pd",
+        "psn",
+        "rkey",
+        "va",
     )
 
     def __init__(self, packet: TransportPacket, count: int, pd: ProtectionDomain) -> None:

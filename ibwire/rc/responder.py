@@ -535,8 +535,12 @@ class Responder:
         psn = resource.psn + position & MASK
         if size:
             found = qp.keys.find_remote(
-                *(resource.pd, qp.number, resource.rkey, resource.va + start, size),
-                *(_REMOTE_READ,),
+                resource.pd,
+                qp.number,
+                resource.rkey,
+                resource.va + start,
+                size,
+                _REMOTE_READ,
             )
             if found is None:
                 self.replies.clear()

@@ -184,10 +184,10 @@ class SendQueue(SendState):
             self.qp.report(
                 self.qp.send_cq,
                 WC(
-                    wqe.wr.wr_id,
-                    status,
-                    wqe.plan.completion,
-                    self.qp.number,
+                    wr_id=wqe.wr.wr_id,
+                    status=status,
+                    opcode=wqe.plan.completion,
+                    qp_num=self.qp.number,
                     byte_len=wqe.length if wqe.plan.is_answered else 0,
                     solicited=status is not WCStatus.SUCCESS,
                 ),

@@ -57,6 +57,7 @@ class SharedReceiveQueue:
         self,
         on_event: Callable[[AsyncEvent], None],
         pd: ProtectionDomain,
+        *,
         max_wr: int,
         max_sge: int,
         limit: int = 0,

@@ -113,7 +113,7 @@ class InferredKeys(KeyTable):
         self._note(rkey, va, length, access)
         size = min(length, LARGEST_ACCESS)
         contents = memoryview(self._memory.read((self._host, rkey), va, size))
-        region = MemoryRegion(pd, rkey, contents, access, va)
+        region = MemoryRegion(pd, key=rkey, buffer=contents, access=access, iova=va)
         self._open = (rkey, va, region) if access & _CHANGING else None
         return region, 0
 
@@ -123,7 +123,9 @@ class InferredKeys(KeyTable):
         """Memory of the application that holds zeros and keeps nothing."""
         if self.denied:
             return None
-        return MemoryRegion(pd, lkey, memoryview(bytearray(length)), access, addr)
+        return MemoryRegion(
+            pd, key=lkey, buffer=memoryview(bytearray(length)), access=access, iova=addr
+        )
 
     def invalidate(self, rkey: int, pd: ProtectionDomain, qp_num: int) -> bool:
         """Whether a SEND WITH INVALIDATE names a window of ours: as its answer says."""

@@ -76,8 +76,17 @@ def ids(connection: Connection, message: Message) -> Message:
 
 
 MESSAGES = [
-    *(cm.REQ, cm.MRA, cm.REJ, cm.REP, cm.RTU, cm.DREQ, cm.DREP),
-    *(cm.SIDR_REQ, cm.SIDR_REP, cm.LAP, cm.APR),
+    cm.REQ,
+    cm.MRA,
+    cm.REJ,
+    cm.REP,
+    cm.RTU,
+    cm.DREQ,
+    cm.DREP,
+    cm.SIDR_REQ,
+    cm.SIDR_REP,
+    cm.LAP,
+    cm.APR,
 ]
 
 

@@ -16,8 +16,17 @@ from ibwire_layers.mad import MAD
 from ibwire_layers.management import read_mad
 
 MESSAGES = [
-    *(cm.REQ, cm.MRA, cm.REJ, cm.REP, cm.RTU, cm.DREQ, cm.DREP),
-    *(cm.SIDR_REQ, cm.SIDR_REP, cm.LAP, cm.APR),
+    cm.REQ,
+    cm.MRA,
+    cm.REJ,
+    cm.REP,
+    cm.RTU,
+    cm.DREQ,
+    cm.DREP,
+    cm.SIDR_REQ,
+    cm.SIDR_REP,
+    cm.LAP,
+    cm.APR,
 ]
 
 

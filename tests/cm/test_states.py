@@ -333,7 +333,10 @@ def test_every_line_is_in_the_table_of_the_program() -> None:
 def test_nothing_waits_for_ever_for_a_peer() -> None:
     """Each state either waits for our own application, or ends by a timer, or is the aim."""
     own = {
-        *(State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_RCVD, State.MRA_REP_SENT),
+        State.REQ_RCVD,
+        State.MRA_REQ_SENT,
+        State.REP_RCVD,
+        State.MRA_REP_SENT,
         State.SIDR_REQ_RCVD,
     }
 

@@ -512,8 +512,13 @@ def test_only_requested_fields_of_a_completion() -> None:
     """READ: its length; opcodes of verbs.h (section 12)."""
     lone = open_lone()
     for opcode in (
-        *(WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ, WROpcode.ATOMIC_CMP_AND_SWP),
-        *(WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.FLUSH, WROpcode.ATOMIC_WRITE),
+        WROpcode.SEND,
+        WROpcode.RDMA_WRITE,
+        WROpcode.RDMA_READ,
+        WROpcode.ATOMIC_CMP_AND_SWP,
+        WROpcode.ATOMIC_FETCH_AND_ADD,
+        WROpcode.FLUSH,
+        WROpcode.ATOMIC_WRITE,
     ):
         lone.request(opcode, 8, atomic_data=bytes(8), flags=SendFlags.SIGNALED)
     lone.receive_ack(501)

@@ -124,8 +124,12 @@ def test_completions_come_in_the_order_of_posting_whatever_is_answered_first() -
     pair.b.post_recv(64)
     pair.drop("b", 1)
     posted = [
-        *(WROpcode.RDMA_READ, WROpcode.RDMA_WRITE, WROpcode.SEND),
-        *(WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_WRITE, WROpcode.FLUSH),
+        WROpcode.RDMA_READ,
+        WROpcode.RDMA_WRITE,
+        WROpcode.SEND,
+        WROpcode.ATOMIC_FETCH_AND_ADD,
+        WROpcode.ATOMIC_WRITE,
+        WROpcode.FLUSH,
     ]
     for wr_id, opcode in enumerate(posted):
         pair.a.post_send(opcode, length=8, offset=8 * wr_id, wr_id=wr_id, atomic_data=bytes(8))
@@ -300,7 +304,9 @@ def test_sqd_finishes_what_has_begun_and_starts_nothing(notify: int) -> None:
     pair.a.post_send(WROpcode.RDMA_WRITE, length=2500, wr_id=1)
     pair.run(1 * US)  # all three packets are under way, the second is lost
     turn(
-        *(pair.a.qp, QPState.SQD, QPAttrMask.EN_SQD_ASYNC_NOTIFY),
+        pair.a.qp,
+        QPState.SQD,
+        QPAttrMask.EN_SQD_ASYNC_NOTIFY,
         en_sqd_async_notify=notify,
     )
     pair.a.post_send(WROpcode.RDMA_WRITE, length=8, remote=4096, wr_id=2)
@@ -311,8 +317,11 @@ def test_sqd_finishes_what_has_begun_and_starts_nothing(notify: int) -> None:
     pair.run()
 
     assert summaries(pair.packets("a")) == [
-        *("RDMA_WRITE_FIRST 0", "RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"),
-        *("RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"),
+        "RDMA_WRITE_FIRST 0",
+        "RDMA_WRITE_MIDDLE 1",
+        "RDMA_WRITE_LAST 2",
+        "RDMA_WRITE_MIDDLE 1",
+        "RDMA_WRITE_LAST 2",
     ]
     assert statuses(pair.a.poll_send_cq()) == [(1, S.SUCCESS)]
     assert pair.a.poll_events() == [EventType.SQ_DRAINED] * notify
@@ -370,7 +379,9 @@ def test_inline_data_needs_no_key() -> None:
     pair = Pair()
     pair.a.qp.post_send(
         SendWR(
-            *(WROpcode.RDMA_WRITE, (), SendFlags.INLINE | SendFlags.SIGNALED),
+            WROpcode.RDMA_WRITE,
+            (),
+            SendFlags.INLINE | SendFlags.SIGNALED,
             remote_addr=pair.b.mr.iova,
             rkey=pair.b.mr.rkey,
             inline_data=b"hello",
@@ -424,8 +435,10 @@ def test_messages_of_no_bytes_are_one_packet_each_and_need_no_key() -> None:
     pair.run()
 
     assert summaries(pair.packets("a")) == [
-        *("RDMA_WRITE_ONLY 16777214", "RDMA_READ_REQUEST 16777215"),
-        *("SEND_ONLY 0", "RDMA_WRITE_ONLY_WITH_IMMEDIATE 1"),
+        "RDMA_WRITE_ONLY 16777214",
+        "RDMA_READ_REQUEST 16777215",
+        "SEND_ONLY 0",
+        "RDMA_WRITE_ONLY_WITH_IMMEDIATE 1",
     ]
     assert {packet.payload for packet in pair.packets("a") + pair.packets("b")} == {b""}
     assert [(wc.wr_id, wc.status, wc.byte_len) for wc in pair.a.poll_send_cq()] == [
@@ -500,7 +513,7 @@ def test_cnp_of_a_connectx_is_counted_and_reported() -> None:
 def test_ce_mark_is_counted_and_changes_nothing_else(ecn: int) -> None:
     lone = Peer(mtu=256, peer_psn=100)
     answer = lone.receive_packet(
-        *(OpCode.RC_RDMA_WRITE_ONLY, 100, b"12345678"), ack_req=1, **{"ip.ecn": ecn}
+        OpCode.RC_RDMA_WRITE_ONLY, 100, b"12345678", ack_req=1, **{"ip.ecn": ecn}
     )
 
     marked = int(ecn == 3)

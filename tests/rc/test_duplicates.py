@@ -406,7 +406,9 @@ def test_duplicate_flush_or_atomic_write_is_answered_and_not_executed(
     (again,) = lone.receive_packet(opcode, 100, payload, **said)
 
     assert (again.opcode_name, again.bth.psn, again.payload) == (
-        *("RC_RDMA_READ_RESPONSE_ONLY", 100, b""),
+        "RC_RDMA_READ_RESPONSE_ONLY",
+        100,
+        b"",
     )
     assert lone.memory[:8] == b"newer..."
     assert msn(again) == 1

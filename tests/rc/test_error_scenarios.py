@@ -152,9 +152,13 @@ def test_psn_sequence_error_goes_back_to_the_lost_packet() -> None:
 
     assert said(pair, "a") == [
         "RDMA_WRITE_FIRST 0",
-        *("RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_MIDDLE 2", "RDMA_WRITE_MIDDLE 3"),
+        "RDMA_WRITE_MIDDLE 1",
+        "RDMA_WRITE_MIDDLE 2",
+        "RDMA_WRITE_MIDDLE 3",
         "RDMA_WRITE_LAST 4",
-        *("RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_MIDDLE 2", "RDMA_WRITE_MIDDLE 3"),
+        "RDMA_WRITE_MIDDLE 1",
+        "RDMA_WRITE_MIDDLE 2",
+        "RDMA_WRITE_MIDDLE 3",
         "RDMA_WRITE_LAST 4",
     ]
     assert said(pair, "b") == ["ACKNOWLEDGE 1 0x60", "ACKNOWLEDGE 4 0x00"]
@@ -448,7 +452,7 @@ def test_late_duplicate_write_does_not_overwrite_a_newer_one() -> None:
 
 
 def refused(
-    pair: Pair, opcode: WROpcode, nak: int, status: WCStatus, event: EventType, **wr: int
+    pair: Pair, opcode: WROpcode, *, nak: int, status: WCStatus, event: EventType, **wr: int
 ) -> None:
     """Post a request that is NAKed and another; check wire, completions, states and memory."""
     before = memory(pair.b, pair.b.mr.length)
@@ -470,7 +474,11 @@ def test_bad_rkey_is_a_remote_access_error(opcode: WROpcode) -> None:
     """nak-bad-rkey-write, -read, -atomic: an ACKNOWLEDGE also for READ and atomics."""
     pair = Pair()
     refused(
-        *(pair, opcode, 0x62, S.REM_ACCESS_ERR, EventType.QP_ACCESS_ERR),
+        pair,
+        opcode,
+        nak=0x62,
+        status=S.REM_ACCESS_ERR,
+        event=EventType.QP_ACCESS_ERR,
         rkey=pair.b.mr.rkey ^ 1,
     )
 
@@ -481,7 +489,11 @@ def test_region_without_the_permission_is_a_remote_access_error(opcode: WROpcode
     pair = Pair()
     region = pair.b.pd.register(64, int(Access.LOCAL_WRITE))
     refused(
-        *(pair, opcode, 0x62, S.REM_ACCESS_ERR, EventType.QP_ACCESS_ERR),
+        pair,
+        opcode,
+        nak=0x62,
+        status=S.REM_ACCESS_ERR,
+        event=EventType.QP_ACCESS_ERR,
         rkey=region.rkey,
         remote_addr=region.iova,
     )
@@ -490,7 +502,7 @@ def test_region_without_the_permission_is_a_remote_access_error(opcode: WROpcode
 @pytest.mark.parametrize("opcode", REMOTE)
 def test_queue_pair_without_the_permission_is_an_invalid_request(opcode: WROpcode) -> None:
     pair = Pair(qp_access_flags=int(Access.LOCAL_WRITE))
-    refused(pair, opcode, 0x61, S.REM_INV_REQ_ERR, EventType.QP_REQ_ERR)
+    refused(pair, opcode, nak=0x61, status=S.REM_INV_REQ_ERR, event=EventType.QP_REQ_ERR)
 
 
 @pytest.mark.parametrize("opcode", REMOTE)
@@ -499,7 +511,11 @@ def test_out_of_bounds_by_one_byte_is_a_remote_access_error(opcode: WROpcode) ->
     pair = Pair(size=4096)
     beyond = 4096 - (0 if opcode in ATOMICS else 7)
     refused(
-        *(pair, opcode, 0x62, S.REM_ACCESS_ERR, EventType.QP_ACCESS_ERR),
+        pair,
+        opcode,
+        nak=0x62,
+        status=S.REM_ACCESS_ERR,
+        event=EventType.QP_ACCESS_ERR,
         remote_addr=pair.b.mr.iova + beyond,
     )
 

@@ -83,7 +83,8 @@ class World:
         self.frames: list[Frame] = []
         """What the device under attack has sent."""
         self.sim.connect(
-            *(self.device, self.peer),
+            self.device,
+            self.peer,
             rate_bps=10 * GBPS,
             delay=100 * NS,
             a_to_b=lambda frame, now: (self.frames.append(frame), [(0, frame)])[1],
@@ -131,7 +132,10 @@ class World:
             is_target = qp_type is QPType.XRC_RECV
             qp = self.device.create_qp(
                 QPInit(
-                    *(qp_type, None if is_target else self.pd, self.cq, self.cq),
+                    qp_type,
+                    None if is_target else self.pd,
+                    self.cq,
+                    self.cq,
                     srq=self.srq if name == "shared" else None,
                     cap=QPCap(max_send_wr=4096, max_recv_wr=4096),
                     xrc_domain=self.domain if is_target else None,
@@ -155,7 +159,9 @@ class World:
         name, qp_type, last = VICTIMS[index]
         qp = self.victims[index]
         _bring(
-            *(qp, last, AddressVector(dgid=self.peer.gids[0])),
+            qp,
+            last,
+            AddressVector(dgid=self.peer.gids[0]),
             dest_qp_num=0x800000 + index,
             sq_psn=PSNS[index % 4],
             rq_psn=PSNS[(index + 1) % 4],
@@ -320,8 +326,19 @@ def hostile_packet(world: World, rnd: Random) -> TransportPacket:
     packet.payload = rnd.randbytes(8).replace(SECRET, b"\0") * (size // 8) + bytes(size % 8)
     packet.dma_len = rnd.choice(
         (
-            *(size, size, size + 1, size - 1 & 0xFFFFFFFF, 8, 0, 1024, 2048),
-            *(mr.length, mr.length + 1, 1 << 31, (1 << 31) + 1, (1 << 32) - 1),
+            size,
+            size,
+            size + 1,
+            size - 1 & 0xFFFFFFFF,
+            8,
+            0,
+            1024,
+            2048,
+            mr.length,
+            mr.length + 1,
+            1 << 31,
+            (1 << 31) + 1,
+            (1 << 32) - 1,
             rnd.randrange(1 << 32),
         )
     )

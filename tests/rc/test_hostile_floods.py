@@ -112,7 +112,8 @@ def test_a_duplicate_that_asks_for_a_part_of_a_read_gets_that_part() -> None:
     again = pair.packets("b")[before:]
     assert [p.bth.psn for p in again] == [1, 2, 3]
     assert [p.opcode_name for p in again] == [
-        *("RC_RDMA_READ_RESPONSE_FIRST", "RC_RDMA_READ_RESPONSE_MIDDLE"),
+        "RC_RDMA_READ_RESPONSE_FIRST",
+        "RC_RDMA_READ_RESPONSE_MIDDLE",
         "RC_RDMA_READ_RESPONSE_LAST",
     ]
     assert b"".join(p.payload for p in again) == (bytes(range(256)) * 40)[1024:3524]
@@ -122,8 +123,12 @@ def test_a_duplicate_that_asks_for_a_part_of_a_read_gets_that_part() -> None:
 @pytest.mark.parametrize(
     "opcode",
     [
-        *(OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_RDMA_READ_REQUEST),
-        *(OpCode.RC_FLUSH, OpCode.RC_ATOMIC_WRITE, OpCode.RC_COMPARE_SWAP),
+        OpCode.RC_SEND_ONLY,
+        OpCode.RC_RDMA_WRITE_ONLY,
+        OpCode.RC_RDMA_READ_REQUEST,
+        OpCode.RC_FLUSH,
+        OpCode.RC_ATOMIC_WRITE,
+        OpCode.RC_COMPARE_SWAP,
     ],
     ids=lambda opcode: opcode.name,
 )
@@ -140,7 +145,8 @@ def test_answers_that_wait_behind_a_large_read_are_bounded(
     for index in range(1500):
         qp.handle_packet(
             packet(
-                *(opcode, start + step * index),
+                opcode,
+                start + step * index,
                 ack_req=1,
                 va=mr.iova,
                 rkey=mr.rkey,
@@ -167,7 +173,8 @@ def test_small_requests_behind_a_large_read_all_complete_though_some_are_dropped
 
     for index in range(3000):
         pair.a.post_send(
-            *(WROpcode.RDMA_WRITE, 0),
+            WROpcode.RDMA_WRITE,
+            0,
             remote=8 * index,
             flags=SendFlags.SIGNALED | SendFlags.INLINE,
             inline_data=index.to_bytes(8),
@@ -212,7 +219,8 @@ def test_naks_without_end_exhaust_the_retries_of_that_queue_pair_alone() -> None
     pair.run(10 * US)
     healthy[0].post_send(
         SendWR(
-            *(WROpcode.RDMA_WRITE, [pair.a.sge(0, 100_000)]),
+            WROpcode.RDMA_WRITE,
+            [pair.a.sge(0, 100_000)],
             remote_addr=pair.b.mr.iova,
             rkey=pair.b.mr.rkey,
         )
@@ -294,7 +302,9 @@ def test_broken_unreliable_messages_end_the_shared_receive_requests_that_they_to
     assert qp.recv_cq is not None
     completions = [(wc.wr_id, wc.status) for wc in qp.recv_cq.poll(9)]
     assert completions == [
-        *((0, WCStatus.LOC_LEN_ERR), (1, WCStatus.LOC_LEN_ERR), (2, WCStatus.SUCCESS)),
+        (0, WCStatus.LOC_LEN_ERR),
+        (1, WCStatus.LOC_LEN_ERR),
+        (2, WCStatus.SUCCESS),
     ]
     assert qp.state is QPState.RTS
 

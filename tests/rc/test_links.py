@@ -157,12 +157,17 @@ def test_every_frame_is_sound_to_the_last_byte(link: str, profile: Profile) -> N
     exchange = exchanged(link, profile)
 
     assert summaries(exchange.sent(exchange.a)) == [
-        *("RDMA_WRITE_FIRST 0", "RDMA_WRITE_MIDDLE 1", "RDMA_WRITE_LAST 2"),
-        *("SEND_ONLY 3", "RDMA_READ_REQUEST 4", "FETCH_ADD 6"),
+        "RDMA_WRITE_FIRST 0",
+        "RDMA_WRITE_MIDDLE 1",
+        "RDMA_WRITE_LAST 2",
+        "SEND_ONLY 3",
+        "RDMA_READ_REQUEST 4",
+        "FETCH_ADD 6",
     ]
     answers = [packet.opcode_name for packet in exchange.sent(exchange.b)]
     assert answers[-3:] == [
-        *("RC_RDMA_READ_RESPONSE_FIRST", "RC_RDMA_READ_RESPONSE_LAST"),
+        "RC_RDMA_READ_RESPONSE_FIRST",
+        "RC_RDMA_READ_RESPONSE_LAST",
         "RC_ATOMIC_ACKNOWLEDGE",
     ]
     for site, frame in exchange.frames:

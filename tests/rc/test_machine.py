@@ -174,8 +174,12 @@ choices = st.integers(0, 1 << 16)
 """Which of the objects that there are: the number counts modulo how many."""
 
 OPERATIONS = (
-    *(WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM),
-    *(WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD),
+    WROpcode.SEND,
+    WROpcode.SEND_WITH_IMM,
+    WROpcode.RDMA_WRITE,
+    WROpcode.RDMA_WRITE_WITH_IMM,
+    WROpcode.RDMA_READ,
+    WROpcode.ATOMIC_FETCH_AND_ADD,
 )
 
 

@@ -188,7 +188,8 @@ def test_solicited_event_is_on_the_last_packet_of_what_takes_a_receive(
 ) -> None:
     kind, length, names = opcode
     heard = open_lone(size=8192).request(
-        *(kind, length),
+        kind,
+        length,
         flags=SendFlags.SIGNALED | SendFlags.SOLICITED,
         atomic_data=bytes(8),
     )
@@ -498,7 +499,9 @@ def test_responses_leave_before_requests() -> None:
 
     names = [word.split()[0] for word in summaries(lone.transmit())]
     assert names == [
-        *("RDMA_READ_RESPONSE_FIRST", "RDMA_READ_RESPONSE_MIDDLE", "RDMA_READ_RESPONSE_LAST"),
+        "RDMA_READ_RESPONSE_FIRST",
+        "RDMA_READ_RESPONSE_MIDDLE",
+        "RDMA_READ_RESPONSE_LAST",
         "RDMA_WRITE_ONLY",
     ]
 

@@ -93,7 +93,8 @@ def test_a_thousand_connections_all_carry_their_own_data(profile: Profile) -> No
         near.post_send(SendWR(WROpcode.SEND, source, wr_id=index))
         near.post_send(
             SendWR(
-                *(WROpcode.RDMA_READ, [SGE(own + 2 * size, size, near_mr.lkey)]),
+                WROpcode.RDMA_READ,
+                [SGE(own + 2 * size, size, near_mr.lkey)],
                 remote_addr=other + 2 * size,
                 wr_id=index,
                 **remote,

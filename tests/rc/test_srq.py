@@ -166,13 +166,16 @@ def test_size_can_shrink_to_what_is_there(srq: SharedReceiveQueue) -> None:
 def test_wrong_sizes_of_a_new_queue_are_einval(
     pd: ProtectionDomain, max_wr: int, max_sge: int, limit: int
 ) -> None:
-    raises(errno.EINVAL, lambda: SharedReceiveQueue(ignore, pd, max_wr, max_sge, limit))
+    raises(
+        errno.EINVAL,
+        lambda: SharedReceiveQueue(ignore, pd, max_wr=max_wr, max_sge=max_sge, limit=limit),
+    )
     assert pd.users == 0
 
 
 def test_queue_holds_its_domain_and_cq_until_it_is_closed(pd: ProtectionDomain) -> None:
     cq = CompletionQueue(ignore, 4)
-    srq = SharedReceiveQueue(ignore, pd, 4, 1, number=5, cq=cq)
+    srq = SharedReceiveQueue(ignore, pd, max_wr=4, max_sge=1, number=5, cq=cq)
     fill(srq, 2)
 
     raises(errno.EBUSY, pd.close)
@@ -189,7 +192,7 @@ def test_new_queue_with_a_closed_cq_leaves_its_domain_alone(pd: ProtectionDomain
     cq = CompletionQueue(ignore, 4)
     cq.close()
 
-    raises(errno.EINVAL, lambda: SharedReceiveQueue(ignore, pd, 4, 1, cq=cq))
+    raises(errno.EINVAL, lambda: SharedReceiveQueue(ignore, pd, max_wr=4, max_sge=1, cq=cq))
     assert pd.users == 0
 
 

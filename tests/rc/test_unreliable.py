@@ -560,7 +560,9 @@ def test_xrc_chooses_the_srq_per_message_and_completes_in_its_cq() -> None:
 
     sent = xrc.pair.packets("a")
     assert [packet.opcode_name for packet in sent] == [
-        *("XRC_SEND_FIRST", "XRC_SEND_LAST", "XRC_SEND_ONLY"),
+        "XRC_SEND_FIRST",
+        "XRC_SEND_LAST",
+        "XRC_SEND_ONLY",
         "XRC_RDMA_WRITE_ONLY_WITH_IMMEDIATE",
     ]
     named = [packet.extension(h.XRCETH).xrc_srq for packet in sent]
@@ -626,7 +628,8 @@ def test_xrc_reads_and_atomics() -> None:
 
     assert summaries(pair.packets("a")) == ["RDMA_READ_REQUEST 0", "FETCH_ADD 2"]
     assert summaries(pair.packets("b")) == [
-        *("RDMA_READ_RESPONSE_FIRST 0 0x1f", "RDMA_READ_RESPONSE_LAST 1 0x1f"),
+        "RDMA_READ_RESPONSE_FIRST 0 0x1f",
+        "RDMA_READ_RESPONSE_LAST 1 0x1f",
         "ATOMIC_ACKNOWLEDGE 2 0x1f",
     ]
     assert statuses(pair.a.poll_send_cq()) == [(1, S.SUCCESS), (2, S.SUCCESS)]

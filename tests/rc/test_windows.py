@@ -359,5 +359,7 @@ def test_bind_that_may_not_be_is_a_bind_error_after_what_was_posted_before() -> 
 
     assert summaries(pair.packets("a")) == ["RDMA_WRITE_ONLY 0"]
     assert statuses(pair.a.poll_send_cq()) == [
-        *((1, S.SUCCESS), (2, S.MW_BIND_ERR), (3, S.WR_FLUSH_ERR))
+        (1, S.SUCCESS),
+        (2, S.MW_BIND_ERR),
+        (3, S.WR_FLUSH_ERR),
     ]

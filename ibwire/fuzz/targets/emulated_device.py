@@ -213,7 +213,7 @@ class Emulation:
                 found[name] = pd.register(part, access)
             else:
                 address, key = self._given.keys[name]
-                found[name] = MemoryRegion(pd, key, part, access, address)
+                found[name] = MemoryRegion(pd, key=key, buffer=part, access=access, iova=address)
                 self.device.keys.add_region(found[name])
         return found
 

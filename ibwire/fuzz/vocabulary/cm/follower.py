@@ -404,8 +404,8 @@ def _is_told(connection: Managed) -> bool:
 
 
 def _is_up_to_time(connection: Managed) -> bool:
-    patience = connection.patience
-    return connection.state in _PASSING or patience.answer * (patience.retries + 1) < PATIENT
+    timeouts = connection.timeouts
+    return connection.state in _PASSING or timeouts.response * (timeouts.retries + 1) < PATIENT
 
 
 _PASSING = (State.TIMEWAIT, State.ANSWERED, State.MRA_REP_RCVD)
