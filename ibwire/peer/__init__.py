@@ -7,10 +7,12 @@
     assert [wc.status for wc in pair.a.poll_send_cq()] == [WCStatus.SUCCESS]
 
 `End` is one end, `Pair` two of them with a wire, `Peer` one that the caller exchanges packets
-with. Everything is in virtual time. `ibwire.testing` is the public face of this package.
+with, and `Host` a device with applications, as a node. Everything is in virtual time.
+`ibwire.testing` is the public face of this package.
 """
 
 from ibwire.peer.end import QKEY, End, create_queue_pair, events_of
+from ibwire.peer.host import Host
 from ibwire.peer.log import LoggedFrame, describe_frame
 from ibwire.peer.pair import Pair
 from ibwire.peer.single import Peer
@@ -19,6 +21,7 @@ from ibwire.peer.waiting import frames_from, timeouts_until
 __all__ = [
     "QKEY",
     "End",
+    "Host",
     "LoggedFrame",
     "Pair",
     "Peer",

@@ -10,6 +10,7 @@ from ibwire.base.trace import ObservedNode, Observer
 from ibwire.base.units import Time
 from ibwire.fabric import Bridge, Simulator
 from ibwire.impair import Loss, Match, build_pipe
+from ibwire.peer import QKEY, Host
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.device import Device
@@ -18,7 +19,7 @@ from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.scenario.expect import Expectation
 from ibwire.scenario.model import LINKS, ConnectionSpec, NodeSpec, Scenario, WireSpec
 from ibwire.scenario.outcome import Checked, Metrics, Outcome, QPOutcome, total
-from ibwire.scenario.workload import QKEY, Contents, Flow, Host
+from ibwire.scenario.workload import Contents, Flow
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, LinkType
 

@@ -1,30 +1,27 @@
 """Applications on devices: messages sent, received and compared byte by byte.
 
-A `Host` is a node: a device with applications that wake when something has
-completed or when their time has come. A `Flow` is one application at both ends of a
-connection: it posts messages in one direction, keeps receives posted at the far end,
-and compares every byte of every message with what it must be. The data of a message
-is a piece of pseudo-random bytes that differs from message to message, so a wrong
-place shows as well as a wrong byte.
+A `Flow` is one application at both ends of a connection, on two hosts (`ibwire.peer.Host`):
+it posts messages in one direction, keeps receives posted at the far end, and compares every
+byte of every message with the expected one. The data of a message is a piece of pseudo-random
+bytes that differs from message to message, so data at a wrong place shows as well as a wrong
+byte.
 
-There is no protocol here: everything between a post and its completion is the
-device's work.
+There is no protocol here: the device does everything between a post and its completion.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
-from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import Time
+from ibwire.peer.end import QKEY
+from ibwire.peer.host import WR_ID_MASK, Host
 from ibwire.rc.attributes import AddressVector, QPState, QPType
 from ibwire.rc.connect import ALL_ACCESS
-from ibwire.rc.device import Device
 from ibwire.rc.memory import MemoryRegion, ProtectionDomain
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WCFlags, WCStatus, WROpcode
@@ -49,84 +46,7 @@ RECENT = 512
 GRH_ROOM = 40
 """Bytes before the payload in the receive buffer of a datagram (IBA 11.4.1.2)."""
 
-QKEY = 0x11111111
-"""Q_Key of datagram queue pairs made here."""
-
-
 Value = TypeVar("Value")
-
-
-class Host:
-    """A device and the applications on it, as a node."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.name = device.name
-        channel = device.create_channel()
-        self.cq = device.create_cq(device.limits.max_cqe, channel)
-        """Where every queue pair of the applications completes."""
-        self.cq.arm()
-        # Whether it has anything is asked after every frame: an event is the quickest way.
-        self._events = channel.events
-        self._handlers: list[Callable[[WC, Time], None]] = []
-        self._agenda: list[tuple[Time, int, Callable[[Time], None]]] = []
-        self._planned = 0
-        # Bound once: they are called for every frame.
-        self._receive = device.receive
-        self._poll_transmit = device.poll_transmit
-        self._poll_timeout = device.poll_timeout
-
-    def add_handler(self, handle: Callable[[WC, Time], None]) -> int:
-        """Register a handler of completions; returns the first `wr_id` of its range."""
-        self._handlers.append(handle)
-        return len(self._handlers) - 1 << _SHIFT
-
-    def at(self, time: Time, act: Callable[[Time], None]) -> None:
-        """Call a function at a time; calls at equal times keep the order of registration."""
-        self._planned += 1
-        heappush(self._agenda, (time, self._planned, act))
-
-    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Take a frame that has arrived whole."""
-        self._receive(frame, now)
-        if self._events:
-            self.collect(now)
-
-    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame to send; `None` when no frame may leave now."""
-        frame = self._poll_transmit(now, 0, grant)
-        # Unreliable sends complete by being sent, and local errors by the attempt.
-        while self._events:
-            self.collect(now)
-            if frame is None:
-                frame = self._poll_transmit(now, 0, grant)
-        return frame
-
-    def poll_timeout(self) -> Time | None:
-        """When the device or an application has work to do."""
-        due = self._poll_timeout()
-        agenda = self._agenda
-        if agenda and (due is None or agenda[0][0] < due):
-            return agenda[0][0]
-        return due
-
-    def handle_timeout(self, now: Time) -> None:
-        """Do what is due by `now`."""
-        self.device.handle_timeout(now)
-        agenda = self._agenda
-        while agenda and agenda[0][0] <= now:
-            heappop(agenda)[2](now)
-        if self._events:
-            self.collect(now)
-
-    def collect(self, now: Time) -> None:
-        """Pass all completions to their applications."""
-        cq, handlers = self.cq, self._handlers
-        while len(cq):
-            for wc in cq.poll(256):
-                handlers[wc.wr_id >> _SHIFT](wc, now)
-        self._events.clear()
-        cq.arm()
 
 
 class Choice(Generic[Value]):
@@ -463,7 +383,7 @@ class Flow:
         if wc.status is not WCStatus.SUCCESS:
             return
         opcode = message.opcode
-        if message.number != wc.wr_id & _MESSAGE:
+        if message.number != wc.wr_id & WR_ID_MASK:
             tally.wrong += 1
         elif opcode in ATOMICS:
             start = message.number % self.traffic.window * self._slot
@@ -564,7 +484,7 @@ class Receiving:
             return False
         if message.opcode is WROpcode.RDMA_WRITE_WITH_IMM:
             return self._flow.expects(message)
-        start = (wc.wr_id & _MESSAGE) % self._receives.posted * self._slot + self._skip
+        start = (wc.wr_id & WR_ID_MASK) % self._receives.posted * self._slot + self._skip
         return bytes(self._memory.buffer[start : start + message.size]) == self._flow.data(message)
 
 
@@ -577,8 +497,6 @@ def _slot(size: int) -> int:
     return max(-(-size // 8) * 8, 8)
 
 
-_SHIFT = 40
-_MESSAGE = (1 << _SHIFT) - 1
 _INLINE = int(SendFlags.SIGNALED | SendFlags.INLINE)
 _COPIED = frozenset(
     {

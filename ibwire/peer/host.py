@@ -1,0 +1,89 @@
+"""A device with applications, as a node: they run when something completes and at set times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import Time
+from ibwire.rc.device import Device
+from ibwire.rc.work import WC
+
+_SHIFT = 40
+
+WR_ID_MASK = (1 << _SHIFT) - 1
+"""The bits of a `wr_id` that an application chooses; the others name its handler."""
+
+
+class Host:
+    """A device and the applications on it, as a node."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.name = device.name
+        channel = device.create_channel()
+        self.cq = device.create_cq(device.limits.max_cqe, channel)
+        """The completion queue of every queue pair of the applications."""
+        self.cq.arm()
+        # Whether it has anything is asked after every frame: an event is the quickest way.
+        self._events = channel.events
+        self._handlers: list[Callable[[WC, Time], None]] = []
+        self._agenda: list[tuple[Time, int, Callable[[Time], None]]] = []
+        self._planned = 0
+        # Bound once: they are called for every frame.
+        self._receive = device.receive
+        self._poll_transmit = device.poll_transmit
+        self._poll_timeout = device.poll_timeout
+
+    def add_handler(self, handle: Callable[[WC, Time], None]) -> int:
+        """Register a handler of completions; returns the first `wr_id` of its range."""
+        self._handlers.append(handle)
+        return len(self._handlers) - 1 << _SHIFT
+
+    def at(self, time: Time, act: Callable[[Time], None]) -> None:
+        """Call a function at a time; calls at equal times keep the order of registration."""
+        self._planned += 1
+        heappush(self._agenda, (time, self._planned, act))
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Take a frame that has arrived whole."""
+        self._receive(frame, now)
+        if self._events:
+            self.collect(now)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next frame to send; `None` when no frame may leave now."""
+        frame = self._poll_transmit(now, 0, grant)
+        # Unreliable sends complete by being sent, and local errors by the attempt.
+        while self._events:
+            self.collect(now)
+            if frame is None:
+                frame = self._poll_transmit(now, 0, grant)
+        return frame
+
+    def poll_timeout(self) -> Time | None:
+        """When the device or an application has work to do."""
+        due = self._poll_timeout()
+        agenda = self._agenda
+        if agenda and (due is None or agenda[0][0] < due):
+            return agenda[0][0]
+        return due
+
+    def handle_timeout(self, now: Time) -> None:
+        """Do what is due by `now`."""
+        self.device.handle_timeout(now)
+        agenda = self._agenda
+        while agenda and agenda[0][0] <= now:
+            heappop(agenda)[2](now)
+        if self._events:
+            self.collect(now)
+
+    def collect(self, now: Time) -> None:
+        """Pass all completions to their applications."""
+        cq, handlers = self.cq, self._handlers
+        while len(cq):
+            for wc in cq.poll(256):
+                handlers[wc.wr_id >> _SHIFT](wc, now)
+        self._events.clear()
+        cq.arm()
