@@ -1,8 +1,13 @@
-"""What the bytes of RDMA packets are: header layouts and their codecs.
+"""Wire formats of RDMA packets: header layouts and their codecs.
 
-Usable alone, with nothing but the standard library. `ibwire_layers.scapy` and
-`ibwire_layers.construct` hold the same headers as Scapy layers and as a
-Construct grammar.
+    from ibwire_layers import OpCode, Packet, build
+
+`Packet` parses and builds one packet; `build` and `build_packet` make one from named fields;
+`OpCode` names the opcodes. Routes (`RoCEv2Route`, `RoCEv1Route`, `IBRoute`) hold the headers
+before the BTH. `DecodeError`, with a `Fault`, and `EncodeError` are the errors.
+
+The package needs only the standard library. `ibwire_layers.scapy` and `ibwire_layers.construct`
+have the same headers as Scapy layers and as a Construct grammar.
 """
 
 from ibwire_layers.build import build, build_packet

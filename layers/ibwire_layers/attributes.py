@@ -1,6 +1,6 @@
 """Attributes of subnet management.
 
-An attribute fills the 64 bytes of SMP data or less; what follows is reserved.
+An attribute takes at most the 64 bytes of SMP data; the rest is reserved.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SMAttribute(IntEnum):
 
 
 class NodeType(IntEnum):
-    """What a node is."""
+    """Type of a node."""
 
     CA = 1
     SWITCH = 2
@@ -95,7 +95,7 @@ class NodeDescription(Header):
 
 @header("NodeInfo", key="nodeinfo", section="IBA 14.2")
 class NodeInfo(Header):
-    """What a node is, and the port that answered."""
+    """Properties of a node, and the port that answered."""
 
     base_version: int = bits(
         8, "BaseVersion", default=1, wireshark="infiniband.nodeinfo.baseversion"
@@ -152,7 +152,7 @@ class NodeInfo(Header):
 
 @header("SwitchInfo", key="switchinfo", section="IBA 14.2")
 class SwitchInfo(Header):
-    """What a switch can hold, and how it is set up."""
+    """Table sizes and settings of a switch."""
 
     linear_fdb_cap: int = bits(
         16, "LinearFDBCap", default=0, wireshark="infiniband.switchinfo.linearfdbcap"

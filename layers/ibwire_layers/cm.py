@@ -71,7 +71,7 @@ class RejectReason(IntEnum):
 
 
 class MessageRejected(IntEnum):
-    """What a REJ answers."""
+    """The message that a REJ rejects."""
 
     REQ = 0
     REP = 1
@@ -79,7 +79,7 @@ class MessageRejected(IntEnum):
 
 
 class MessageMRAed(IntEnum):
-    """What an MRA asks more time for."""
+    """The message that an MRA acknowledges."""
 
     REQ = 0
     REP = 1
@@ -130,7 +130,7 @@ EXTENDED_XRC = 1
 
 
 class PortSpace(IntEnum):
-    """Port spaces of the RDMA connection manager, as they stand in a service ID."""
+    """Port spaces of the RDMA connection manager, as in a service ID."""
 
     IPOIB = 0x0002
     TCP = 0x0106
@@ -158,7 +158,7 @@ def rdma_cm_port(service_id: int) -> tuple[int, int] | None:
 def has_ip_addresses(service_id: int) -> bool:
     """Whether private data begins with the `IPCM` header.
 
-    In the IB port space addresses are GIDs, and there is none.
+    The IB port space uses GIDs and has no such header.
     """
     space = service_id >> 16
     return space >> 8 == IP_CM_PREFIX and space != PortSpace.IB
@@ -380,7 +380,7 @@ class REJ(Header):
 
 @header("CM reply to request", key="cm.rep", section="IBA 12.6")
 class REP(Header):
-    """Accepts a REQ. The target QPN of an XRC connection stands in LocalEECN."""
+    """Accepts a REQ. The target QPN of an XRC connection is in LocalEECN."""
 
     local_comm_id: int = bits(
         32, "LocalCommID", default=0, show=Show.HEX, wireshark="infiniband.cm.rep"
@@ -474,7 +474,7 @@ class DREP(Header):
 
 @header("CM service ID resolution request", key="cm.sidr_req", section="IBA 12.6")
 class SIDR_REQ(Header):
-    """Asks which datagram QP serves a service ID."""
+    """Requests the datagram QP of a service ID."""
 
     request_id: int = bits(32, "RequestID", default=0, show=Show.HEX)
     pkey: int = bits(16, "P_Key", default=0xFFFF, show=Show.HEX)

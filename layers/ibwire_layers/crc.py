@@ -1,7 +1,7 @@
-"""ICRC, VCRC and LPCRC, and which bits the ICRC leaves out.
+"""ICRC, VCRC and LPCRC, and the bits that the ICRC excludes.
 
 The ICRC is the CRC-32 of Ethernet and zlib over a copy of the packet in which
-the fields that may change on the way are all ones (IBA 7.8.1; RoCEv2: annex
+the fields that may change in transit are all ones (IBA 7.8.1; RoCEv2: annex
 A17.3.3). VCRC and LPCRC are a 16-bit CRC over the real bytes (IBA 7.8.2, 7.9.4).
 All are sent least significant byte first.
 """
@@ -13,7 +13,7 @@ import zlib
 from ibwire_layers.schema import Bytes
 
 ICRC_SEED = zlib.crc32(b"\xff" * 8)
-"""CRC after the eight one-bytes that stand for the LRH when there is none to cover."""
+"""CRC after the eight 0xFF bytes that replace the LRH in packets that do not cover one."""
 
 # Offset in a header, and bits that are set to one before the CRC is taken.
 LRH_MASK = ((0, 0xF0),)  # VL
@@ -61,9 +61,9 @@ def lpcrc(packet: Bytes) -> bytes:
 
 
 def internet_checksum(data: Bytes) -> int:
-    """The checksum of IP and UDP (RFC 1071), an odd byte counting as if a zero followed.
+    """The checksum of IP and UDP (RFC 1071), padded with a zero byte to an even length.
 
-    Over data that holds its own right checksum it is 0.
+    It is 0 over data that includes its own correct checksum.
     """
     total = sum(data[0::2]) * 256 + sum(data[1::2])
     while total >> 16:

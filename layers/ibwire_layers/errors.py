@@ -1,4 +1,4 @@
-"""What can be wrong with bytes or with values, as types and as codes.
+"""Errors in bytes and values, as exception types and fault codes.
 
 `IbwireError` is the root of every exception of both packages; it lives here
 because `ibwire_layers` never imports `ibwire`.
@@ -10,10 +10,10 @@ from enum import IntEnum
 
 
 class Fault(IntEnum):
-    """Why the reading of one packet stopped early or is in doubt.
+    """Why the parsing of a packet stopped early or is in doubt.
 
-    The same codes stand in the `fault` column of a dissected capture and in
-    `DecodeError.fault`; `NONE` means the packet was read whole.
+    The same codes are in the `fault` column of a dissected capture and in
+    `DecodeError.fault`; `NONE` means that the packet was parsed completely.
     """
 
     NONE = 0
@@ -26,7 +26,7 @@ class Fault(IntEnum):
     FRAGMENT = 4
     """An IP fragment: RoCEv2 is never fragmented (IBA annex A17)."""
     NEXT_HEADER = 5
-    """A field that selects the next header names none that is known here."""
+    """A field that selects the next header has an unknown value."""
     OPCODE = 6
     """A BTH opcode that is not in the table; what follows the BTH is unknown."""
     UDP_LENGTH = 7
@@ -34,9 +34,9 @@ class Fault(IntEnum):
     PAD_COUNT = 8
     """The BTH pad count is larger than what follows the headers."""
     NESTING = 9
-    """More tunnels or tags inside one another than are followed."""
+    """More nested tunnels or tags than the parser follows."""
     LINK_TYPE = 10
-    """The link type of the capture is not one that is read."""
+    """The link type of the capture is not supported."""
 
 
 class IbwireError(Exception):
@@ -44,7 +44,7 @@ class IbwireError(Exception):
 
 
 class DecodeError(IbwireError):
-    """Bytes that cannot be read as the header or packet that was asked for."""
+    """Bytes that cannot be parsed as the requested header or packet."""
 
     def __init__(self, fault: Fault, header: str, offset: int, detail: str = "") -> None:
         self.fault = fault

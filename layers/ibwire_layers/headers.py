@@ -88,7 +88,7 @@ class GRH(Header):
 class BTH(Header):
     """First header of every InfiniBand transport packet.
 
-    Byte 4 (FECN, BECN, Resv6a) may change on the way and is masked in the ICRC;
+    Byte 4 (FECN, BECN, Resv6a) may change in transit and is masked in the ICRC;
     Resv7 may not and is not.
     """
 
@@ -139,7 +139,7 @@ class RDETH(Header):
 
 @header("Datagram Extended Transport Header", key="deth", section="IBA 9.3")
 class DETH(Header):
-    """In UD packets and in RD requests: who sends, and the key to be let in."""
+    """In UD packets and in RD requests: the sending QP and the Q_Key."""
 
     qkey: int = bits(32, "Q_Key", default=0, show=Show.HEX, wireshark="infiniband.deth.q_key")
     reserved: int = bits(8, "Reserved", default=0)
@@ -155,7 +155,7 @@ class DETH(Header):
 
 @header("RDMA Extended Transport Header", key="reth", section="IBA 9.3")
 class RETH(Header):
-    """Where an RDMA operation reads or writes."""
+    """Address, key and length of an RDMA operation."""
 
     va: int = bits(
         64, "VA", default=0, show=Show.HEX, wireshark="infiniband.reth.va", doc="virtual address"
@@ -209,7 +209,7 @@ class AETH(Header):
 
 @header("Atomic Acknowledge Extended Transport Header", key="atomicacketh", section="IBA 9.3")
 class AtomicAckETH(Header):
-    """What stood in memory before an atomic operation."""
+    """The memory content before an atomic operation."""
 
     orig: int = bits(64, "OrigRemDt", default=0, wireshark="infiniband.atomicacketh.origremdt")
 
@@ -244,7 +244,7 @@ class XRCETH(Header):
 
 @header("Flush Extended Transport Header", key="feth", section="IBA annex A19")
 class FETH(Header):
-    """What a FLUSH makes visible or persistent, and how much of the region."""
+    """Placement type and selectivity level of a FLUSH."""
 
     reserved: int = bits(26, "Reserved", default=0)
     sel: int = bits(
@@ -280,7 +280,7 @@ class FlowControl(Header):
         default=0,
         show=Show.HEX,
         wireshark="infiniband_link.lpcrc",
-        doc="link packet CRC as it stands on the wire",
+        doc="link packet CRC as sent",
     )
 
 
@@ -296,7 +296,7 @@ class IPoIB(Header):
 class IPCM(Header):
     """First 36 bytes of the private data of an RDMA-CM REQ or SIDR_REQ.
 
-    An IPv4 address stands in the last four bytes of its field.
+    An IPv4 address is in the last four bytes of its field.
     """
 
     major: int = bits(4, "MajorVersion", default=0)

@@ -1,8 +1,8 @@
-"""Management datagrams: the common header, and what each management class puts after it.
+"""Management datagrams: the common header and the headers of each management class.
 
 A MAD is 256 bytes in the payload of a UD SEND ONLY: 24 bytes of common header,
-headers of the management class, then one attribute. `management.py` says which
-headers follow which class; `attributes.py`, `performance.py` and `cm.py` hold
+headers of the management class, then one attribute. `management.py` has the
+headers of each class; `attributes.py`, `performance.py` and `cm.py` hold
 the attributes.
 """
 
@@ -91,7 +91,7 @@ class SAStatus(IntEnum):
 
 
 class RMPPType(IntEnum):
-    """Kinds of packets of a reliable multi-packet transaction (IBA 13.6)."""
+    """Packet types of a reliable multi-packet transaction (IBA 13.6)."""
 
     NONE = 0
     DATA = 1
@@ -123,7 +123,7 @@ class Trap(IntEnum):
 
 
 def status_names(status: int, mgmt_class: int) -> list[str]:
-    """What a Status says, in the specification's words; empty for success.
+    """Names of a Status in the specification; empty for success.
 
     status: without the direction bit of a directed-route SMP.
     """
@@ -141,7 +141,7 @@ def status_names(status: int, mgmt_class: int) -> list[str]:
 
 @header("MAD common header", key="mad", section="IBA 13.4")
 class MAD(Header):
-    """First 24 bytes of every MAD, in all classes but directed-route SMPs."""
+    """First 24 bytes of every MAD except directed-route SMPs."""
 
     base_version: int = bits(8, "BaseVersion", default=1, wireshark="infiniband.mad.baseversion")
     mgmt_class: int = bits(
@@ -191,9 +191,9 @@ class MAD(Header):
 
 @header("MAD common header, directed route", key="mad", section="IBA 14.2")
 class DirectedRouteMAD(Header):
-    """The common header where Status and ClassSpecific say how far an SMP has gone.
+    """The common header whose Status and ClassSpecific hold direction and hop of an SMP.
 
-    tshark 4.0 shows D as 0 whatever it is.
+    tshark 4.0 always shows D as 0.
     """
 
     base_version: int = bits(8, "BaseVersion", default=1, wireshark="infiniband.mad.baseversion")
@@ -216,14 +216,14 @@ class DirectedRouteMAD(Header):
         wireshark="infiniband.mad.method",
         doc="bit 7 is R, set in a response",
     )
-    d: int = bits(1, "D", default=0, key="smpdirected.d", doc="0 outbound, 1 on the way back")
+    d: int = bits(1, "D", default=0, key="smpdirected.d", doc="0 outbound, 1 returning")
     status: int = bits(15, "Status", default=0, show=Show.HEX, key="smpdirected.status")
     hop_pointer: int = bits(
         8,
         "HopPointer",
         default=0,
         wireshark="infiniband.smpdirected.hoppointer",
-        doc="counts up from 0 outbound, down from HopCount + 1 on the way back",
+        doc="incremented from 0 outbound, decremented from HopCount + 1 returning",
     )
     hop_count: int = bits(8, "HopCount", default=0, wireshark="infiniband.smpdirected.hopcount")
     transaction_id: int = bits(
@@ -258,9 +258,9 @@ class SMP(Header):
 
 @header("Subnet management packet, directed route", key="smpdirected", section="IBA 14.2")
 class DirectedRouteSMP(Header):
-    """As `SMP`, with the LIDs of the parts of the way that are LID routed.
+    """As `SMP`, with the LIDs of the LID-routed parts of the path.
 
-    Both are 0xFFFF when the whole way is directed.
+    Both are 0xFFFF if the whole path is directed.
     """
 
     mkey: int = bits(64, "M_Key", default=0, show=Show.HEX, wireshark="infiniband.smplid.mkey")
@@ -275,9 +275,9 @@ class DirectedRouteSMP(Header):
 
 @header("Directed-route paths", key="smpdirected", section="IBA 14.2")
 class DirectedRoutePaths(Header):
-    """After the attribute: the ports to leave by, and the ports of the way back.
+    """After the attribute: the egress ports of the path and of the return path.
 
-    Hop n stands at index n; index 0 is not used.
+    Hop n has index n; index 0 is not used.
     """
 
     initial_path: tuple[int, ...] = array(
@@ -290,7 +290,7 @@ class DirectedRoutePaths(Header):
 
 @header("Reliable multi-packet transaction protocol", key="rmpp", section="IBA 13.6")
 class RMPP(Header):
-    """Splits a transfer over many MADs; all zero where it is not used.
+    """Splits a transfer over many MADs; all zero if unused.
 
     RRespTime has 5 bits and RMPPFlags 3, as Linux and rdma-core have them;
     tshark 4.0 splits the byte 4 + 4.
@@ -323,7 +323,7 @@ class RMPP(Header):
 
 @header("Subnet administration", key="sa", section="IBA 15.2")
 class SA(Header):
-    """After RMPP: how records are laid out and which of their components count."""
+    """After RMPP: layout of the records and their valid components."""
 
     sm_key: int = bits(64, "SM_Key", default=0, show=Show.HEX, wireshark="infiniband.sa.smkey")
     attribute_offset: int = bits(
@@ -346,7 +346,7 @@ class SA(Header):
 
 @header("Vendor class, range 2", key="vendor", section="IBA 13.4")
 class VendorOUI(Header):
-    """After RMPP in classes 0x30 to 0x4F: whose format follows."""
+    """After RMPP in classes 0x30 to 0x4F: the vendor of the format."""
 
     reserved: int = bits(8, "Reserved", default=0)
     oui: int = bits(24, "OUI", default=0, show=Show.HEX)
@@ -354,7 +354,7 @@ class VendorOUI(Header):
 
 @header("ClassPortInfo", key="classportinfo", section="IBA 13.4")
 class ClassPortInfo(Header):
-    """Attribute 0x0001 of every class: what it can do, where to redirect, where traps go."""
+    """Attribute 0x0001 of every class: capabilities, redirection and trap destination."""
 
     base_version: int = bits(
         8, "BaseVersion", default=1, wireshark="infiniband.classportinfo.baseversion"
@@ -445,7 +445,7 @@ class ClassPortInfo(Header):
 
 @header("Notice", key="notice", section="IBA 14.2")
 class Notice(Header):
-    """What a trap or a report tells."""
+    """Content of a trap or a report."""
 
     is_generic: int = bits(1, "IsGeneric", default=0, wireshark="infiniband.notice.isgeneric")
     type: int = bits(7, "Type", default=0, wireshark="infiniband.notice.type")

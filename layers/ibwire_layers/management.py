@@ -1,7 +1,6 @@
-"""What a whole MAD consists of: tables by management class and attribute, and a walk over them.
+"""The parts of a MAD: tables by management class and attribute, and a parser that uses them.
 
-Every reader of MADs (`read_mad` here, the Construct grammar, the Scapy layers)
-goes by these tables.
+Every reader of MADs (`read_mad` here, the Construct grammar, the Scapy layers) uses them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ibwire_layers.mad import (
 from ibwire_layers.schema import Bytes, Header
 
 Parts = tuple[type[Header], ...]
-"""Headers that stand one after the other."""
+"""Consecutive headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +46,15 @@ class Layout:
     common: type[Header]
     """The first 24 bytes."""
     headers: Parts
-    """What follows them."""
+    """Headers after them."""
     data_offset: int
     """Byte of the MAD at which the attribute begins."""
     data_size: int
     """Bytes that the attribute may fill."""
     attributes: dict[int, Parts] = field(default_factory=dict)
-    """AttributeID -> what the attribute consists of."""
+    """AttributeID -> parts of the attribute."""
     trailer: Parts = ()
-    """What follows the attribute's bytes."""
+    """Headers after the attribute's bytes."""
 
 
 CLASS_PORT_INFO: dict[int, Parts] = {0x0001: (ClassPortInfo,)}
@@ -142,20 +141,20 @@ LAYOUTS: dict[int, Layout] = {
     MgmtClass.COMM_MGT: Layout(MAD, (), 24, 232, CM_MESSAGES),
     **dict.fromkeys(VENDOR_RANGE_2, _VENDOR_2),
 }
-"""Management class -> layout, for the classes that are known."""
+"""Management class -> layout, for the known classes."""
 
 UNKNOWN_CLASS = Layout(MAD, (), 24, 232)
-"""The layout of any other class: nothing is known after the common header."""
+"""The layout of any other class: only the common header is known."""
 
 Found = tuple[str, int, Header]
 """Name of a part, its byte offset in the MAD, the part."""
 
 
 def read_mad(payload: Bytes) -> list[Found]:
-    """Every part of a MAD that is known, in wire order.
+    """The known parts of a MAD, in wire order.
 
-    Stops where an unknown class or attribute begins. `DecodeError` if the payload
-    is shorter than a MAD; longer ones are read as far as a MAD goes.
+    Stops at an unknown class or attribute. Raises `DecodeError` if the payload is shorter than a
+    MAD; bytes beyond a MAD are ignored.
     """
     if len(payload) < MAD_SIZE:
         raise DecodeError(Fault.TRUNCATED, "MAD", len(payload))
@@ -170,11 +169,11 @@ def read_mad(payload: Bytes) -> list[Found]:
 
 
 def record_spans(rmpp: RMPP, sa_header: SA, method: int, record_size: int, room: int) -> list[int]:
-    """Where whole records begin in the data of a MAD with RMPP.
+    """Offsets of the complete records in the data of a MAD with RMPP.
 
-    record_size: bytes of the record that was asked for. room: bytes of data.
-    A table is a stream of records cut into segments without regard to their
-    ends; a record that continues from or into another segment is left out.
+    record_size: bytes of the requested record. room: bytes of data.
+    A table is a stream of records, split into segments at any byte; a record that continues from
+    or into another segment is omitted.
 
     Source: IBA 13.6; PayloadLength of the last segment as Linux
     `mad_rmpp.c` sends it, with the 20 bytes of the SA header.

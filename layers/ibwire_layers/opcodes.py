@@ -1,8 +1,7 @@
-"""BTH opcodes, and what each says about the rest of the packet.
+"""BTH opcodes, and the extension headers and payload of each.
 
-The upper three bits select the transport service, the lower five the
-operation. Everything that depends on an opcode reads `INFO`; nothing keeps a
-list of its own.
+The upper three bits select the transport service, the lower five the operation. `INFO` is the
+only table of properties by opcode.
 
 Source: IBA 9.2.1 (RC, UC, RD, UD), annex A14 (XRC), annex A17 (CNP), annex A19
 (FLUSH, ATOMIC WRITE, as Linux rxe sends them). No frame with RD FLUSH, RD ATOMIC
@@ -124,7 +123,7 @@ class Service(IntEnum):
 
 
 class Operation(Enum):
-    """What a packet asks for or answers."""
+    """The operation that a packet requests or answers."""
 
     SEND = "SEND"
     WRITE = "RDMA WRITE"
@@ -150,7 +149,7 @@ class Operation(Enum):
 
 
 class Position(Enum):
-    """Where in its message a packet stands."""
+    """Position of a packet in its message."""
 
     FIRST = "first"
     MIDDLE = "middle"
@@ -171,7 +170,7 @@ class Payload(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpCodeInfo:
-    """What an opcode fixes about its packet."""
+    """Properties of the packets with an opcode."""
 
     opcode: OpCode
     service: Service
@@ -200,8 +199,8 @@ def name_of(opcode: int) -> str:
 
 _FIRST, _MIDDLE, _LAST, _ONLY = Position
 
-# Operation part of the opcode -> what it is, with the headers it has in every
-# service that knows it.
+# Operation part of the opcode -> operation, position, the extension headers that it has in
+# every service, and payload rule.
 _OPERATIONS: dict[int, tuple[Operation, Position, tuple[type[Header], ...], Payload]] = {
     0x00: (Operation.SEND, _FIRST, (), Payload.PMTU),
     0x01: (Operation.SEND, _MIDDLE, (), Payload.PMTU),
@@ -231,7 +230,7 @@ _OPERATIONS: dict[int, tuple[Operation, Position, tuple[type[Header], ...], Payl
     0x1D: (Operation.ATOMIC_WRITE, _ONLY, (h.RETH,), Payload.EIGHT),
 }
 
-# Service -> headers that come first in every request, and in every response.
+# Service -> first extension headers of every request, and of every response.
 _SERVICE_HEADERS: dict[Service, tuple[tuple[type[Header], ...], tuple[type[Header], ...]]] = {
     Service.RC: ((), ()),
     Service.UC: ((), ()),

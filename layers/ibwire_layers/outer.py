@@ -1,4 +1,4 @@
-"""What stands around the InfiniBand headers: Ethernet, tags, IP, UDP, tunnels, MAC control.
+"""Headers around the InfiniBand headers: Ethernet, tags, IP, UDP, tunnels, MAC control.
 
 Also the link types of captures and the pseudo-headers that some of them put
 first. Sections name the RFC or IEEE standard of the layout.
@@ -21,7 +21,7 @@ MAC_CONTROL_ADDRESS = 0x0180C2000001
 
 
 class EtherType(IntEnum):
-    """The EtherTypes that lead to RDMA or are told apart in listings."""
+    """EtherTypes that lead to RDMA or have a name in listings."""
 
     IPV4 = 0x0800
     ARP = 0x0806
@@ -40,7 +40,7 @@ class EtherType(IntEnum):
 
 
 class IPProto(IntEnum):
-    """IP protocol numbers that are followed or told apart (IANA)."""
+    """IP protocol numbers that are parsed or have a name in listings (IANA)."""
 
     HOPOPT = 0
     ICMP = 1
@@ -95,7 +95,7 @@ class Ethernet(Header):
 
 @header("802.1Q tag", key="vlan", section="IEEE 802.1Q")
 class VLAN(Header):
-    """Stands where the EtherType would be; the TPID is the EtherType before it."""
+    """After the EtherType field, which holds the TPID."""
 
     pcp: int = bits(3, "PCP", default=0, wireshark="vlan.priority", doc="priority")
     dei: int = bits(1, "DEI", default=0, wireshark="vlan.dei", doc="drop eligible")
@@ -186,7 +186,7 @@ class IPv6(Header):
 
 @header("UDP", key="udp", section="RFC 768")
 class UDP(Header):
-    """RoCEv2 sends to port 4791 both ways; the source port is entropy."""
+    """RoCEv2 uses destination port 4791 in both directions; the source port is entropy."""
 
     src_port: int = bits(16, "SourcePort", default=0xC000, wireshark="udp.srcport")
     dst_port: int = bits(16, "DestinationPort", default=ROCEV2_PORT, wireshark="udp.dstport")

@@ -1,4 +1,4 @@
-"""One InfiniBand transport packet with the route it takes: parse and build.
+"""One InfiniBand transport packet with the headers before it: parse and build.
 
 `Packet.parse` reads a whole frame, `build` writes the same bytes again. What is
 `None` in a packet (padding, ICRC, VCRC) is computed by `build`; `repaired` makes
@@ -21,19 +21,19 @@ from ibwire_layers.walk import Layer, Protocol, Walk, walk
 
 
 class CrcStatus(StrEnum):
-    """Verdict on a CRC."""
+    """Result of a CRC check."""
 
     GOOD = "good"
     BAD = "bad"
     TRUNCATED = "truncated"
     """The capture does not hold all the bytes it covers."""
     ABSENT = "absent"
-    """The packet has none, or no room for one."""
+    """The packet has no CRC, or no room for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoCEv2Route:
-    """IP and UDP, with the Ethernet in front of it where there is one."""
+    """IP and UDP, after an optional Ethernet header."""
 
     ip: IPv4 | IPv6
     udp: UDP
@@ -42,7 +42,7 @@ class RoCEv2Route:
     options: bytes = b""
     """IPv4 options or IPv6 extension headers."""
     prefix: bytes = b""
-    """Whatever stands before: tunnel headers of a mirror, a cooked or ERF header."""
+    """Bytes before these headers: tunnel headers of a mirror, a cooked or ERF header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,17 @@ Route = RoCEv2Route | RoCEv1Route | IBRoute
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A packet with a BTH, as it stood or shall stand on a link."""
+    """A packet with a BTH, received or to be sent."""
 
     route: Route
     bth: h.BTH
     extensions: tuple[Header, ...] = ()
-    """Extension headers in wire order, as the opcode demands."""
+    """Extension headers in wire order, as the opcode requires."""
     payload: bytes = b""
     padding: bytes | None = None
     """`None`: as many zeros as the pad count says."""
     icrc: bytes | None = None
-    """Four bytes as sent; `b""` when there are none, `None` to compute them."""
+    """Four bytes as sent; `b""` for a missing ICRC, `None` to compute it."""
     vcrc: bytes | None = None
     """Two bytes as sent, native InfiniBand only; as `icrc`."""
     trailer: bytes = b""
@@ -89,7 +89,7 @@ class Packet:
     cut: bool = False
     """The capture ends before the packet does."""
     fault: Fault = Fault.NONE
-    """What was wrong when the packet was read."""
+    """The fault found when the packet was parsed."""
 
     @classmethod
     def parse(
@@ -99,9 +99,9 @@ class Packet:
         *,
         strict: bool = True,
     ) -> Self:
-        """Read a frame that carries a BTH.
+        """Parse a frame that carries a BTH.
 
-        strict: raise `DecodeError` for any fault; otherwise keep what was read,
+        strict: raise `DecodeError` for any fault; otherwise keep the parsed part
         and the fault. A frame without a BTH always raises `DecodeError`.
         """
         found = walk(data, link_type)
@@ -125,7 +125,7 @@ class Packet:
         return None
 
     def build(self) -> bytes:
-        """The bytes of the frame; what is `None` is computed, everything else is as given."""
+        """The bytes of the frame; fields that are `None` are computed, all others are as given."""
         packet = self._covered()
         packet += crc.icrc(packet, *self._coverage()) if self.icrc is None else self.icrc
         if isinstance(self.route, IBRoute):
@@ -134,11 +134,11 @@ class Packet:
         return self._front() + packet + self.trailer
 
     def computed_icrc(self) -> bytes:
-        """The ICRC that belongs to the packet, four bytes as sent."""
+        """The correct ICRC of the packet, four bytes as sent."""
         return crc.icrc(self._covered(), *self._coverage())
 
     def icrc_status(self) -> CrcStatus:
-        """Whether the ICRC that was found is the right one."""
+        """Whether the ICRC of the packet is correct."""
         if self.cut:
             return CrcStatus.TRUNCATED
         if not self.icrc:
@@ -146,7 +146,7 @@ class Packet:
         return CrcStatus.GOOD if self.icrc == self.computed_icrc() else CrcStatus.BAD
 
     def repaired(self) -> Self:
-        """A copy with pad count, lengths, IP checksum and CRCs as they should be.
+        """A copy with correct pad count, lengths, IP checksum and CRCs.
 
         The UDP checksum becomes 0, which RoCEv2 allows and most adapters send.
         """
@@ -169,7 +169,7 @@ class Packet:
         return self.bth.pack() + extensions + self.payload + padding
 
     def _front(self) -> bytes:
-        """What precedes the bytes that the ICRC covers."""
+        """The bytes before those that the ICRC covers."""
         route = self.route
         if isinstance(route, IBRoute):
             return route.prefix + (route.lrh.pack() if route.grh else b"")
@@ -177,7 +177,7 @@ class Packet:
         return route.prefix + eth + b"".join(tag.pack() for tag in route.vlans)
 
     def _covered(self) -> bytes:
-        """What the ICRC covers, unmasked."""
+        """The bytes that the ICRC covers, unmasked."""
         return _covered_headers(self.route) + self.transport()
 
     def _coverage(self) -> tuple[tuple[tuple[int, crc.Mask], ...], int]:
@@ -215,17 +215,17 @@ class Packet:
 
 
 def headers_before_bth(route: Route) -> bytes:
-    """All headers before the BTH as they stand on the link."""
+    """All headers before the BTH as sent."""
     return Packet(route, h.BTH(0))._front() + _covered_headers(route)
 
 
 def masked_headers(route: Route) -> bytes:
-    """The covered headers before the BTH, with all ones where the ICRC does not look."""
+    """The covered headers before the BTH, with ones in the bits that the ICRC excludes."""
     return crc.masked(_covered_headers(route), _coverage(route)[0])
 
 
 def icrc_register(route: Route) -> int:
-    """The CRC over the covered headers before the BTH: the seed for what follows."""
+    """The CRC over the covered headers before the BTH: the seed for the rest of the packet."""
     masks, _, seed = _coverage(route)
     return crc.register(_covered_headers(route), masks, seed)
 

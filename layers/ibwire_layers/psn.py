@@ -1,8 +1,7 @@
 """Arithmetic of the 24-bit sequence numbers: PSN, MSN and SSN.
 
-A number is newer than another when it lies in the half of the circle ahead of
-it. Source: IBA 9.7.1 (the duplicate region reaches 2^23 back, the invalid
-region 2^23 - 1 ahead).
+A number is newer than another if it is in the half of the circle ahead of it. Source: IBA 9.7.1
+(the duplicate region reaches 2^23 back, the invalid region 2^23 - 1 ahead).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def distance(start: int, end: int) -> int:
 
 
 def is_newer(psn: int, than: int) -> bool:
-    """Whether `psn` lies in the half ahead of `than`."""
+    """Whether `psn` is in the half of the circle ahead of `than`."""
     return distance(than, psn) > 0
 
 

@@ -271,7 +271,7 @@ class LinkRecord(Header):
 
 @header("ServiceRecord", key="servicerecord", section="IBA 15.2")
 class ServiceRecord(Header):
-    """A service that a port offers; its data is what the service makes of it."""
+    """A service of a port; the service defines the meaning of its data."""
 
     service_id: int = bits(
         64, "ServiceID", default=0, show=Show.HEX, wireshark="infiniband.linkrecord.serviceid"

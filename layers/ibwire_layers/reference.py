@@ -1,4 +1,4 @@
-"""The field reference as Markdown, made from the descriptions.
+"""The field reference as Markdown, generated from the header descriptions.
 
 python -m ibwire_layers.reference layers/README.md
 """
@@ -35,12 +35,12 @@ def headers_of(module: ModuleType) -> Iterator[type[Header]]:
 
 
 def reference() -> str:
-    """Tables of all headers: place, width, name, column, Wireshark's name, meaning."""
+    """Tables of all headers: offset, width, name, column, Wireshark's name, meaning."""
     return "\n".join(line for title, module in MODULES for line in _section(title, module))
 
 
 def updated(text: str) -> str:
-    """The document with its generated part made anew."""
+    """The document with its generated part replaced."""
     before, rest = text.split(START)
     return f"{before}{START}\n\n{reference()}\n{END}{rest.split(END)[1]}"
 

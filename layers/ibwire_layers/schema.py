@@ -1,13 +1,13 @@
-"""How a header is described: once, as an annotated class.
+"""The description of a header: one annotated class.
 
     @header("Base Transport Header", key="bth", section="IBA 9.2")
     class BTH(Header):
         opcode: int = bits(8, "OpCode")
         psn: int = bits(24, "PSN", default=0, wireshark="infiniband.bth.psn")
 
-The class is a frozen, slotted dataclass to editors and type checkers, and a
-table (`FIELDS`, `SIZE`) with `pack` and `unpack` to programs. The Construct,
-Scapy and NumPy readers and the field reference are derived from that table.
+The class is a frozen, slotted dataclass for editors and type checkers, and has a table of its
+fields (`FIELDS`, `SIZE`), `pack` and `unpack`. The Construct, Scapy and NumPy readers and the
+field reference are derived from that table.
 
 A field is a number (`bits`), opaque bytes (`octets`) or a row of equal numbers
 (`array`). Everything is big-endian, first field first, as on the wire.
@@ -24,13 +24,13 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 from ibwire_layers.errors import DecodeError, EncodeError, Fault
 
 Bytes = bytes | bytearray | memoryview
-"""What can be read from."""
+"""Types of input buffers."""
 
 WIRESHARK_PREFIX = "infiniband."
 
 
 class Show(Enum):
-    """How a person reads a value; it changes no byte."""
+    """Display format of a value."""
 
     DEC = "decimal"
     HEX = "hex"
@@ -43,7 +43,7 @@ class Show(Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a header, as every reader sees it."""
+    """One field of a header."""
 
     name: str
     """Attribute name."""
@@ -58,7 +58,7 @@ class Field:
     show: Show
     default: Any
     key: str
-    """Column name: Wireshark's without `infiniband.`, or ours where it has none."""
+    """Column name: Wireshark's without `infiniband.`, or our own if it has none."""
     wireshark: str | None
     """Wireshark's name of the same field, if it has one."""
     names: type[Enum] | None
@@ -127,9 +127,10 @@ def array(
 
 
 class Header:
-    """Base of all described headers. `TypeError` for a class that is derived of a described one.
+    """Base of all described headers.
 
-    It would have other slots than those that `unpack` and `altered` fill.
+    Deriving from a described header raises `TypeError`: the class would have other slots than those
+    that `unpack` and `altered` fill.
     """
 
     __slots__ = ()
@@ -141,17 +142,19 @@ class Header:
     KEY: ClassVar[str] = ""
     """First part of the column names."""
     SECTION: ClassVar[str] = ""
-    """Where the layout is defined."""
+    """Source of the layout."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.FIELDS:  # only inherited: the decorator has not yet set its own
-            raise TypeError(f"{cls.__name__} cannot be derived of a described header, {cls.TITLE}")
+        if cls.FIELDS:  # inherited: the decorator sets the own ones later
+            raise TypeError(
+                f"{cls.__name__} cannot be derived from a described header, {cls.TITLE}"
+            )
 
     @classmethod
     def unpack(cls, data: Bytes, offset: int = 0) -> Self:
         """The header that starts at byte `offset`; `DecodeError` if `data` ends inside it."""
-        _compile(cls)  # puts the real method in the place of this one
+        _compile(cls)  # replaces this method
         return cls.unpack(data, offset)
 
     def pack(self) -> bytes:
@@ -160,9 +163,9 @@ class Header:
         return self.pack()
 
     def altered(self, **changes: Any) -> Self:
-        """The same but for some fields; many times as fast as `dataclasses.replace`.
+        """A copy with other values in some fields; much faster than `dataclasses.replace`.
 
-        `TypeError` for a field that there is not.
+        Raises `TypeError` for an unknown field.
         """
         _compile(type(self))
         return self.altered(**changes)
@@ -236,9 +239,8 @@ def _lay_out(cls: type[Header], prefix: str) -> tuple[Field, ...]:
     return tuple(table)
 
 
-# Compiling, when a header is first packed or unpacked. It is cut at byte boundaries
-# into the words that `struct` reads in one call; fields inside a word are shifted
-# and masked.
+# A header is compiled when it is first packed or unpacked. It is split at byte boundaries into
+# words that `struct` reads in one call; fields inside a word are shifted and masked.
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
@@ -256,7 +258,7 @@ class _Word:
 
 
 def _words(table: tuple[Field, ...]) -> list[_Word]:
-    """Cut the fields into words: a lone field of its own where it fits, else 4 bytes, else more."""
+    """Split the fields into words: one field if `struct` has its size, else 4 bytes, else more."""
     runs: list[_Word] = []
     gathered: list[Field] = []
     for entry in table:
@@ -279,7 +281,7 @@ def _words(table: tuple[Field, ...]) -> list[_Word]:
 
 
 def _join(runs: list[_Word]) -> int:
-    """How many of the first runs make one word."""
+    """Number of runs that form the first word."""
     if runs[0].is_number and len(runs[0].fields) == 1:
         return 1
     for target in (4, 8, 2, 1):
@@ -298,9 +300,9 @@ def _join(runs: list[_Word]) -> int:
 def _compile(cls: type[Header]) -> None:
     """Give `cls` its `unpack`, `pack` and `altered`, written out as straight-line code.
 
-    A frozen object is slow to fill: every field passes its class's own `__setattr__`. So a
-    new one is filled as a member of a class with the same slots that is not frozen, and
-    then given its own class. That twin, `_OpenBTH` for `BTH`, is no header: it has no `FIELDS`.
+    Setting fields of a frozen object is slow, because each goes through `__setattr__`. So a new
+    object is created with a mutable class that has the same slots, `_OpenBTH` for `BTH`, and gets
+    its real class at the end.
     """
     words = _words(cls.FIELDS)
     layout = struct.Struct(

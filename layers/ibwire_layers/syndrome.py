@@ -1,7 +1,7 @@
 """The AETH syndrome: credits, RNR timer or NAK code in one byte.
 
 Source: IBA 9.7.5.2.4 (RNR timer), 9.7.7.2 (credit codes); the same numbers
-stand in the Linux driver rxe as `rnrnak_jiffies` and in rdmavt as `credit_table`.
+are in the Linux driver rxe as `rnrnak_jiffies` and in rdmavt as `credit_table`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NakCode(IntEnum):
 _KINDS = tuple(AckKind)
 
 INVALID_CREDITS = 0x1F
-"""Credit code of a responder that keeps no credits; software stacks always send it."""
+"""Credit code of a responder without flow control credits; software stacks always send it."""
 
 CREDITS: tuple[int, ...] = (
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
@@ -48,7 +48,7 @@ RNR_TIMER_US: tuple[int, ...] = (
 
 
 def kind(syndrome: int) -> AckKind:
-    """What the acknowledgement says."""
+    """Kind of the acknowledgement."""
     return _KINDS[syndrome >> 5 & 3]
 
 
@@ -58,13 +58,13 @@ def code(syndrome: int) -> int:
 
 
 def credits(syndrome: int) -> int | None:
-    """Receive work requests granted by an ACK, `None` when it carries no credit information."""
+    """Receive work requests granted by an ACK, `None` without credit information."""
     value = code(syndrome)
     return None if kind(syndrome) is not AckKind.ACK or value == INVALID_CREDITS else CREDITS[value]
 
 
 def describe(syndrome: int) -> str:
-    """The syndrome in words, as listings show it."""
+    """The syndrome as text for listings."""
     value = code(syndrome)
     match kind(syndrome):
         case AckKind.ACK:

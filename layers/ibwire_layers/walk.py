@@ -1,10 +1,9 @@
-"""Where each header of one captured frame starts, from the link header to the BTH and beyond.
+"""Offsets of the headers of one captured frame, from the link header to the payload.
 
-`walk` follows Ethernet, 802.1Q and QinQ tags, MPLS, GRE, ERSPAN, VXLAN, IP in IP,
-IPv4 with options and IPv6 with extension headers to what they carry: RoCEv1,
-RoCEv2, native InfiniBand, MAC control, or something that is not RDMA. It reads
-nothing twice, raises nothing, and stops with a `Fault` where the bytes stop
-making sense. `ibwire.dissect.frames` is the same walk over many frames at once.
+`walk` follows Ethernet, 802.1Q and QinQ tags, MPLS, GRE, ERSPAN, VXLAN, IP in IP, IPv4 with
+options and IPv6 with extension headers to RoCEv1, RoCEv2, native InfiniBand, MAC control or
+other protocols. It never raises; at invalid bytes it stops with a `Fault`.
+`ibwire.dissect.frames` does the same for many frames at once.
 
 The end of a packet comes from the innermost length field (IP total length,
 IPv6 payload length, GRH PayLen, LRH PktLen), never from the captured length:
@@ -25,7 +24,7 @@ from ibwire_layers.outer import ErfType, EtherType, IPProto, LinkType
 from ibwire_layers.schema import Bytes, Header
 
 MAX_STEPS = 20
-"""Headers that are followed to the BTH; a real mirror stack has about eight."""
+"""Maximum number of headers before the BTH; a real mirror stack has about eight."""
 
 GRH_NEXT_IBA = 0x1B
 """GRH NxtHdr of an IBA transport packet (IBA 8.3)."""
@@ -38,7 +37,7 @@ IPV6_EXTENSIONS = (
 
 
 class Protocol(IntEnum):
-    """What a frame carries, as far as ibwire tells things apart."""
+    """Protocol of a frame, as far as ibwire distinguishes it."""
 
     OTHER = 0
     ROCEV2 = 1
@@ -71,12 +70,12 @@ class Layer(NamedTuple):
     offset: int
     """Bytes from the start of the frame."""
     size: int
-    """Bytes, with the options that follow the described part."""
+    """Bytes, including options after the described part."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """What `walk` found. Offsets count from the start of the frame."""
+    """Result of `walk`. Offsets are from the start of the frame."""
 
     data: Bytes
     layers: list[Layer] = field(default_factory=list)
@@ -86,9 +85,9 @@ class Walk:
     """First byte that the ICRC can cover: IP header, GRH or LRH."""
     bth: int = -1
     payload: int = -1
-    """First byte after the extension headers; -1 when the opcode is unknown."""
+    """First byte after the extension headers; -1 for an unknown opcode."""
     end: int = -1
-    """End of the packet with its ICRC, as its length field says; may lie beyond the capture."""
+    """End of the packet with its ICRC by its length field; may be beyond the capture."""
     has_icrc: bool = False
     """Whether the packet has room for an ICRC; its bytes may still be cut off."""
     tunnelled: bool = False
@@ -99,7 +98,7 @@ class Walk:
         return self.end - h.ICRC_SIZE if self.has_icrc else self.end
 
     def offset_of(self, header: type[Header]) -> int:
-        """Where the innermost header of this type starts, -1 if there is none."""
+        """Offset of the innermost header of this type, -1 without one."""
         for layer in reversed(self.layers):
             if layer.header is header:
                 return layer.offset
@@ -107,7 +106,7 @@ class Walk:
 
 
 def walk(data: Bytes, link_type: int = LinkType.ETHERNET) -> Walk:
-    """Walk one frame, as far as it was captured."""
+    """Find the headers of one frame, as far as it was captured."""
     found = Walk(data)
     step = _LINKS.get(link_type)
     if step is None:
@@ -129,7 +128,7 @@ _Step = Callable[[Walk, int], _Next]
 
 
 def _enter(found: Walk, header: type[Header], offset: int, size: int | None = None) -> bool:
-    """Note a header if it was captured whole; otherwise the walk ends here."""
+    """Record a header if it was captured completely; otherwise end the walk."""
     size = header.SIZE if size is None else size
     if offset + size > len(found.data):
         found.fault = Fault.TRUNCATED
@@ -180,7 +179,7 @@ def _erf(found: Walk, offset: int) -> _Next:
         return None
     size = outer.ERF.SIZE
     more = found.data[offset + 8] & 0x80
-    while more:  # each extension header is 8 bytes; bit 7 of its first says another follows
+    while more:  # each extension header has 8 bytes; bit 7 of the first byte: another follows
         if len(found.data) < offset + size + 8:
             found.fault = Fault.TRUNCATED
             return None
@@ -203,7 +202,7 @@ def _mpls(found: Walk, offset: int) -> _Next:
         return None
     if not found.data[offset + 2] & 1:
         return _mpls, offset + 4
-    # The label stack does not say what follows: an IP version, a pseudowire
+    # The label stack does not identify its payload: an IP version, a pseudowire
     # control word that starts with zeros (RFC 4385), or an Ethernet frame.
     offset += 4
     if offset + 2 > len(found.data):
@@ -332,7 +331,7 @@ def _gre(found: Walk, offset: int) -> _Next:
         return None
     offset += size
     if protocol == EtherType.ERSPAN_II:
-        # Type I has neither a sequence number nor a header of its own.
+        # Type I has neither a sequence number nor an ERSPAN header.
         return _erspan2 if flags & 0x1000 else _ethernet, offset
     if protocol == EtherType.ERSPAN_III:
         return _erspan3, offset

@@ -1,4 +1,4 @@
-"""One Construct per fixed header, and what all grammars here share.
+"""One Construct per fixed header, and the parts shared by all grammars.
 
 The structs are derived from the descriptions in `ibwire_layers`; a grammar
 names each after its class in lower case (`bth`, `sidr_req`), and `HEADERS`
@@ -75,7 +75,7 @@ def peek(this: Any, offset: int, count: int) -> int:
 
 
 def read(grammar: Any, data: Bytes, what: str) -> Any:
-    """Parse, with `DecodeError` for anything that Construct says of the bytes."""
+    """Parse; errors of Construct become `DecodeError`."""
     try:
         return grammar.parse(bytes(data))
     except construct.ConstructError as problem:
@@ -136,7 +136,7 @@ def _last(path: str) -> str:
 
 
 def _size(header: type[Header], value: Any) -> int:
-    """Bytes of a header, of which a grammar may have left out a field at the end."""
+    """Bytes of a header, which a grammar may have without its last field."""
     return sum(field.size for field in header.FIELDS if field.name in value) // 8
 
 

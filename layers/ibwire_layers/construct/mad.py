@@ -26,7 +26,7 @@ from ibwire_layers.schema import Header
 def parse_mad(payload: Data) -> Any:
     """The Container of a MAD; `DecodeError` if there are less than 256 bytes.
 
-    Headers stand under their names, e.g. `found.mad.method`; the attribute
+    Headers are attributes by name, e.g. `found.mad.method`; the attribute
     under `attribute`, in subnet administration in a list `records` there.
     Bytes after the MAD are not looked at.
     """
@@ -83,7 +83,7 @@ def _attribute(layout: Layout) -> Any:
 
 
 def _records(parts: Parts, room: int) -> Any:
-    """A table of records: whole ones in a list, what is cut off at either end as bytes."""
+    """A table of records: complete ones in a list, partial ones at either end as bytes."""
     size = _size(parts)
 
     def spans(this: Any) -> list[int]:

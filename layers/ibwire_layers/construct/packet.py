@@ -58,7 +58,7 @@ def build_frame(value: Any, link_type: int = LinkType.ETHERNET) -> bytes:
     """The bytes of a Container as `parse_frame` gives it; `EncodeError` if it does not fit.
 
     `icrc` and `vcrc` are computed where they are None and the packet has one.
-    Lengths and checksums are written as they stand.
+    Lengths and checksums are written as given.
     """
     grammar = grammar_of(link_type)
     missing = [name for name in _CRC_SIZES if _wants(value, name)]
@@ -100,7 +100,7 @@ def describe(frame: Data, link_type: int = LinkType.ETHERNET) -> str:
 
 
 def grammar_of(link_type: int) -> Any:
-    """The Construct of frames of a capture's link type; `DecodeError` if there is none."""
+    """The Construct of frames of a link type; `DecodeError` for an unsupported one."""
     match link_type:
         case LinkType.ETHERNET:
             return ethernet
@@ -118,7 +118,7 @@ def grammar_of(link_type: int) -> Any:
 
 
 def icrc_of(value: Any, frame: Data) -> bytes:
-    """The ICRC that a frame should carry, as sent; `value` is what it was parsed to."""
+    """The correct ICRC of a frame, as sent; `value` is the parsed frame."""
     starts = {path: offset for path, offset, _ in parts(value)}
     covered = next((name for name in ("ipv4", "ipv6", "grh", "lrh") if name in starts), None)
     if covered is None or "icrc" not in starts:
@@ -185,7 +185,7 @@ def _shown(path: str, value: Any) -> str:
 
 
 def _end_at(this: Any, end: int, header: str) -> int:
-    """Where the packet ends, once it is known that the frame holds it."""
+    """End of the packet, if the frame is long enough."""
     if this._parsing:
         size = tell(this) + left(this)
         if end < tell(this):
@@ -248,12 +248,12 @@ def _room(this: Any) -> int:
 
 
 def _pad(this: Any) -> int:
-    """PadCnt, where the opcode is known: else padding cannot be told from what else is there."""
+    """PadCnt for known opcodes; the padding of an unknown one cannot be located."""
     return int(this.bth.pad_count) if this.bth.opcode in INFO else 0
 
 
 def _payload_size(this: Any) -> int:
-    """Nothing where PadCnt is larger than what is there, as in frames of some devices."""
+    """0 if PadCnt is larger than the payload, as in frames of some devices."""
     return max(_room(this) - _pad(this), 0) if this._parsing else len(this.payload)
 
 

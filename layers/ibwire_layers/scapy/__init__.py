@@ -77,7 +77,7 @@ _MAC_CONTROL = MAC_CONTROL_ADDRESS.to_bytes(6).hex(":")
 # Lower layer, upper layer, fields of the lower one that select the upper one
 # when reading, and what building sets besides.
 _BINDINGS: tuple[tuple[type[Packet], type[Packet], _Match, _Match], ...] = (
-    # Scapy's own default source port is DNS, by which others would dissect us.
+    # Scapy's default source port is DNS, so other dissectors would take the payload for DNS.
     (UDP, BTH, {"dport": ROCEV2_PORT}, {"sport": UDPHeader.FIELDS[0].default}),
     (Ether, GRH, {"type": int(EtherType.ROCE)}, {}),
     (CookedLinux, GRH, {"proto": int(EtherType.ROCE)}, {}),
@@ -113,7 +113,7 @@ def bind() -> None:
     if _bound:
         return
     for lower, upper, match, more in _BINDINGS:
-        # In front of what others have bound, not behind it as `bind_layers` would.
+        # Before existing bindings, not after them as `bind_layers` does.
         _bound.append((lower, (match, upper)))
         lower.payload_guess = [_bound[-1][1], *lower.payload_guess]
         bind_top_down(lower, upper, **match, **more)
@@ -125,7 +125,7 @@ def bind() -> None:
     # decides before it asks the payload: no layer above can correct it, a subclass
     # of UDP would not be found as `UDP`, and `conf.checkIPsrc = False` would change
     # the pairing of every protocol. So this one method is replaced, for datagrams
-    # that carry our BTH; all others go to the method that was there.
+    # that carry our BTH; all others use the original method.
     if not _former_answers:
         _former_answers.append(UDP.answers)
         UDP.answers = _answers  # type: ignore[method-assign]
@@ -140,7 +140,7 @@ def unbind() -> None:
         del conf.l2types.layer2num[conf.l2types.num2layer.pop(number)]
         if former is not None:
             conf.l2types.register_num2layer(number, former)
-    # Somebody who has wrapped our method since keeps it; it lets all others pass.
+    # A later wrapper of our method stays; unbound, it only calls the original.
     if UDP.answers is _answers:
         UDP.answers = _former_answers.pop()  # type: ignore[method-assign]
     _bound.clear()

@@ -27,7 +27,7 @@ class _MACControl(Layer):
 
     @classmethod
     def layer_for(cls, data: bytes) -> type[Packet]:
-        """PAUSE and PFC by their opcode; other opcodes are left to whoever knows them."""
+        """PAUSE and PFC by their opcode; other opcodes are not dissected."""
         opcode = int.from_bytes(data[:2])
         for known in (Pause, PFC):
             if opcode == known.HEADER.FIELDS[0].default and len(data) >= known.HEADER.SIZE:

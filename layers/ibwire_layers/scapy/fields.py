@@ -1,4 +1,4 @@
-"""Scapy fields that Scapy has not: GIDs, rows of numbers, what stands after the payload."""
+"""Field types missing in Scapy: GIDs, arrays of numbers, fields after the payload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GIDField(IP6Field):
 
 
 class ArrayField(FieldListField):
-    """A row of `count` numbers; what is missing on the right is zero."""
+    """An array of `count` numbers; missing ones on the right are zero."""
 
     __slots__ = ["count"]
 
@@ -47,7 +47,7 @@ class ArrayField(FieldListField):
 
 
 class Trailer(Field[Any, Any]):
-    """A field that stands after the payload.
+    """A field after the payload.
 
     It takes no room in the header: its layer cuts it off in `extract_padding`
     and puts it back in `post_build`.
@@ -65,7 +65,7 @@ class Trailer(Field[Any, Any]):
 class CRCField(Trailer):
     """A CRC as the number its bytes make, first byte highest, as Wireshark prints it.
 
-    `None` is computed on build. Bytes stand as they are: a captured packet that
+    `None` is computed on build. Bytes are used as given: a captured packet that
     ends inside or before its CRC has what is left of it, often `b""`, which
     reads as `None`.
     """
@@ -77,7 +77,7 @@ class CRCField(Trailer):
         return x
 
     def i2h(self, pkt: Packet | None, x: Any) -> Any:
-        """`None` unless the CRC is whole."""
+        """`None` unless the CRC is complete."""
         return None if isinstance(x, bytes) else x
 
     def i2repr(self, pkt: Packet | None, x: Any) -> str:

@@ -1,4 +1,4 @@
-"""What all layers share: fields from the schema, short data kept as `Raw`, trailers."""
+"""Base classes of the layers: fields from the schema, short data as `Raw`, trailers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Layer(Packet):
 
     @classmethod
     def own_size(cls) -> int:
-        """Bytes of the layer's own fields."""
+        """Bytes of the layer's fields."""
         return cls.HEADER.SIZE
 
     @classmethod
@@ -33,7 +33,7 @@ class Layer(Packet):
         return cls
 
     def with_enclosing(self, text: str) -> tuple[str, list[type[Packet]]]:
-        """What `mysummary` returns so that the layers around are told in full as well."""
+        """The `mysummary` result that also includes the layers around."""
         return text, [type(layer) for layer in underlayers(self) if isinstance(layer, Layer | UDP)]
 
 
@@ -47,7 +47,7 @@ def _whole_or_raw(
 
 
 class Trailed(Layer):
-    """A layer with fields after its payload, which it cuts off in `extract_padding`."""
+    """A layer with fields after its payload, which `extract_padding` separates."""
 
     def do_dissect_payload(self, s: bytes) -> None:
         """As Scapy does, but without `Padding` inside.

@@ -34,11 +34,11 @@ class Part(Layer):
 
     @classmethod
     def own_size(cls) -> int:
-        """Without private data, which is the payload."""
+        """Bytes without private data, which is the payload."""
         return cls.HEADER.SIZE - _private_size(cls.HEADER)
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
-        """What `management.read_mad` finds at the end of this layer."""
+        """The result of `management.read_mad` at the end of this layer."""
         following = _following(self)
         if following is None:
             return super().guess_payload_class(payload)
@@ -47,7 +47,7 @@ class Part(Layer):
 
 
 class MADData(Part):
-    """Bytes between an attribute and what follows it, or before the attribute.
+    """Bytes between an attribute and the next part, or before the attribute.
 
     `data=None` is zeros up to the next boundary of the class's layout.
     """
@@ -124,19 +124,19 @@ _CM_ANSWERS = {
 
 
 def layer_of(payload: bytes) -> type[Packet]:
-    """The layer that reads a whole MAD, `Raw` for bytes that are none."""
+    """The layer of a whole MAD, `Raw` for other bytes."""
     if len(payload) != MAD_SIZE:
         return conf.raw_layer
     return LAYERS[management.LAYOUTS.get(payload[1], management.UNKNOWN_CLASS).common]
 
 
 def _private_size(header: type[Header]) -> int:
-    """Bytes of private data, which is the payload and no field."""
+    """Bytes of private data, which is the payload and not a field."""
     return sum(field.size // 8 for field in header.FIELDS if field.name == _PRIVATE_DATA)
 
 
 def _parts_below(packet: Packet) -> list[Part]:
-    """The parts of the MAD that stand before this one, the last first."""
+    """The parts of the MAD before this one, the last first."""
     below: list[Part] = []
     for layer in underlayers(packet):
         if not isinstance(layer, Part):
@@ -146,14 +146,14 @@ def _parts_below(packet: Packet) -> list[Part]:
 
 
 def _size(part: Part) -> int:
-    """Bytes of a part; none yet of data that is being read."""
+    """Bytes of a part; 0 for data that is being parsed."""
     if isinstance(part, MADData):
         return len(part.getfieldval("data") or b"")
     return part.own_size()
 
 
 def _following(layer: Part) -> tuple[int, type[Header]] | None:
-    """The next part that is known, and its distance from the end of `layer`."""
+    """The next known part, and its distance from the end of `layer`."""
     below = _parts_below(layer)
     common = below[-1] if below else layer
     if not isinstance(common, Common) or len(common.original) < MAD_SIZE:

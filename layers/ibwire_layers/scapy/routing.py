@@ -51,12 +51,12 @@ class LRH(Trailed):
         return s[:end], s[after:]
 
     def hashret(self) -> bytes:
-        """The same both ways."""
+        """The same in both directions."""
         pair: int = self.slid ^ self.dlid
         return pair.to_bytes(2) + self.payload.hashret()
 
     def answers(self, other: Packet) -> int:
-        """Whether it goes back to where `other` came from."""
+        """Whether its destination is the source of `other`."""
         if not isinstance(other, LRH):
             return 0
         if conf.checkIPaddr and (self.slid, self.dlid) != (other.dlid, other.slid):
@@ -64,7 +64,7 @@ class LRH(Trailed):
         return self.payload.answers(other.payload)
 
     def mysummary(self) -> Any:
-        """Where it goes."""
+        """Destination."""
         return self.sprintf("LRH %slid% > %dlid% vl=%vl% sl=%sl%")
 
 
@@ -96,7 +96,7 @@ class GRH(Layer):
         return s[: self.pay_len], s[self.pay_len :]
 
     def hashret(self) -> bytes:
-        """The same both ways."""
+        """The same in both directions."""
         if not conf.checkIPaddr:
             return self.payload.hashret()
         sgid, dgid = self._gids()
@@ -104,7 +104,7 @@ class GRH(Layer):
         return pair.to_bytes(16) + self.payload.hashret()
 
     def answers(self, other: Packet) -> int:
-        """Whether it goes back to where `other` came from."""
+        """Whether its destination is the source of `other`."""
         if not isinstance(other, GRH):
             return 0
         if conf.checkIPaddr and self._gids() != other._gids()[::-1]:
@@ -118,7 +118,7 @@ class GRH(Layer):
         return sgid, dgid
 
     def mysummary(self) -> Any:
-        """Where it goes."""
+        """Destination."""
         return self.with_enclosing(self.sprintf("GRH %sgid% > %dgid%"))
 
 
@@ -153,7 +153,7 @@ _ERF_ETH_PAD = 2
 
 
 class _ErfExtensions(Field[Any, Any]):
-    """Extension headers of 8 bytes; bit 7 of the first byte says that one more follows."""
+    """Extension headers of 8 bytes; bit 7 of the first byte: another follows."""
 
     def addfield(self, pkt: Packet, s: bytes, val: bytes | None) -> bytes:
         return s + (val or b"")

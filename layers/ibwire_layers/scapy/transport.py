@@ -31,7 +31,7 @@ from ibwire_layers.scapy.routing import GRH, LRH
 from ibwire_layers.schema import Header
 from ibwire_layers.syndrome import AckKind, NakCode
 
-# Enclosing header -> what the ICRC leaves out of it. It is the first covered one.
+# Enclosing header -> bits that the ICRC excludes. It is the first covered header.
 _MASKS: dict[type[Packet], crc.Mask] = {
     IP: crc.IPV4_MASK,
     IPv6: crc.IPV6_MASK,
@@ -43,7 +43,7 @@ _SMALLEST_MTU = 256
 
 
 class BTH(Trailed):
-    """Base transport header; `pad` and `icrc` stand after the payload.
+    """Base transport header; `pad` and `icrc` come after the payload.
 
     `icrc` reads as `None` in a captured packet that was cut before its end.
     `pad` is `None` where the pad bytes are zeros, as they should be.
@@ -63,7 +63,7 @@ class BTH(Trailed):
 
     @property
     def info(self) -> OpCodeInfo | None:
-        """What the opcode says, `None` for one that is not known."""
+        """Properties of the opcode, `None` for an unknown one."""
         return opcodes.INFO.get(self.opcode)
 
     def icrc_ok(self) -> bool | None:
@@ -112,7 +112,7 @@ class BTH(Trailed):
         return EXTENSIONS[info.headers[index]] if info and index < len(info.headers) else None
 
     def hashret(self) -> bytes:
-        """The same both ways: RC packets name only their receiver's QP, so the service alone."""
+        """The same in both directions: only the service, as RC packets lack the source QP."""
         return bytes([self.opcode >> 5]) + (self.payload.hashret() if DETH in self else b"")
 
     def answers(self, other: Packet) -> int:
@@ -156,7 +156,7 @@ class BTH(Trailed):
         return max(missing, 0)
 
     def _compute_icrc(self, covered: bytes) -> bytes | None:
-        """The ICRC; `covered` goes from the BTH to the pad bytes."""
+        """The ICRC; `covered` is from the BTH to the pad bytes."""
         # Rebuilt around stand-in bytes, the enclosing headers have their final lengths.
         packet: Packet = conf.raw_layer(covered + bytes(headers.ICRC_SIZE))
         for layer in underlayers(self):
@@ -232,10 +232,10 @@ def _stated_length(layer: Packet) -> int | None:
 
 
 class Extension(Layer):
-    """An extension header: the opcode says which follows."""
+    """An extension header; the opcode determines the next one."""
 
     SUMMARY: ClassVar[str] = ""
-    """What `mysummary` prints, as `sprintf` reads it."""
+    """Format of `mysummary` for `sprintf`."""
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
         """The next extension header."""
@@ -289,7 +289,7 @@ class XRCETH(Extension):
 
 
 class FETH(Extension):
-    """FLUSH: what and how far."""
+    """FLUSH: placement and selectivity."""
 
     name = "FETH"
     HEADER = headers.FETH
@@ -298,7 +298,7 @@ class FETH(Extension):
 
 
 class RETH(Extension):
-    """RDMA: where and how much."""
+    """RDMA: address and length."""
 
     name = "RETH"
     HEADER = headers.RETH
@@ -307,7 +307,7 @@ class RETH(Extension):
 
 
 class AtomicETH(Extension):
-    """Atomic operation: where and with what."""
+    """Atomic operation: address and operands."""
 
     name = "AtomicETH"
     HEADER = headers.AtomicETH
@@ -333,7 +333,7 @@ class AETH(Extension):
 
 
 class AtomicAckETH(Extension):
-    """What an atomic operation found."""
+    """The memory content before an atomic operation."""
 
     name = "AtomicAckETH"
     HEADER = headers.AtomicAckETH
