@@ -59,7 +59,8 @@ class ParquetFile(Closing):
         self._waiting: list[Any] = []
         try:
             self._writer = pq.ParquetWriter(
-                *(path, schema_of(fields)),
+                path,
+                schema_of(fields),
                 # Measured: dictionaries for numbers cost a third more time for no smaller file.
                 use_dictionary=[spec.name for spec in fields if spec.type.kind in _TEXTS],
                 compression="snappy",

@@ -115,8 +115,14 @@ class Survey:
         """End of the capture."""
         findings = self._judged.finish(self._name)
         return Surveyed(
-            *(self._name, self._start_ns or 0, self._judged.summary, findings, self._pauses),
-            *(self._comments, self._all_comments, is_whole),
+            name=self._name,
+            start_ns=self._start_ns or 0,
+            summary=self._judged.summary,
+            findings=findings,
+            pauses=self._pauses,
+            comments=self._comments,
+            all_comments=self._all_comments,
+            is_whole=is_whole,
         )
 
 
@@ -149,7 +155,11 @@ class Closer:
         self._analysis.finish()
         self._collector.finish()
         return _Page(
-            *(self._surveyed, self._ranked, self._collector, self._recorder, self._told)
+            surveyed=self._surveyed,
+            ranked=self._ranked,
+            collector=self._collector,
+            recorder=self._recorder,
+            told=self._told,
         ).build()
 
     # Callbacks of an observer.

@@ -126,7 +126,9 @@ def _after_headers(packet: Packet, position: int) -> Iterator[Part]:
     position += len(vcrc)
     if packet.trailer:
         yield Part(
-            *("trailer", position, len(packet.trailer)),
+            title="trailer",
+            offset=position,
+            size=len(packet.trailer),
             notes=("Ethernet padding or FCS, not part of the packet",),
         )
 

@@ -145,8 +145,17 @@ def read_scenario(content: bytes, name: str) -> Scenario:
         else:
             defaults += (NONE_FAILED,)
     return Scenario(
-        *(name, _description(content), seed, limit, max_frames, link),
-        *(nodes, wires, connections, workloads, defaults + expectations),
+        name=name,
+        description=_description(content),
+        seed=seed,
+        limit=limit,
+        max_frames=max_frames,
+        link=link,
+        nodes=nodes,
+        wires=wires,
+        connections=connections,
+        workloads=workloads,
+        expectations=defaults + expectations,
     )
 
 
@@ -312,7 +321,16 @@ def _connection(
     expectations = read_expectations(table.table("expect"), SCOPED)
     table.end()
     return ConnectionSpec(
-        *(name, between, count, qp_type, depth, psn, mtu, traffic_class, attributes, expectations)
+        name=name,
+        between=between,
+        count=count,
+        qp_type=qp_type,
+        depth=depth,
+        psn=psn,
+        mtu=mtu,
+        traffic_class=traffic_class,
+        attributes=attributes,
+        expectations=expectations,
     )
 
 
@@ -393,7 +411,11 @@ def _workload(table: Table, connection: ConnectionSpec) -> WorkloadSpec:
     every = table.take_time("every", 0)
     inline = table.take_bool("inline", False)
     traffic = Traffic(
-        *(opcodes, sizes, count, window, start),
+        opcodes=opcodes,
+        sizes=sizes,
+        count=count,
+        window=window,
+        start=start,
         receives=_receives(table, window, connection.depth, start),
         every=every,
         inline=inline,
@@ -534,10 +556,15 @@ _ATTRIBUTES = {
 
 _SUPPORTED: dict[QPType, tuple[WROpcode, ...]] = {
     QPType.RC: (
-        *(WROpcode.SEND, WROpcode.SEND_WITH_IMM),
-        *(WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.RDMA_READ),
-        *(WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD),
-        *(WROpcode.FLUSH, WROpcode.ATOMIC_WRITE),
+        WROpcode.SEND,
+        WROpcode.SEND_WITH_IMM,
+        WROpcode.RDMA_WRITE,
+        WROpcode.RDMA_WRITE_WITH_IMM,
+        WROpcode.RDMA_READ,
+        WROpcode.ATOMIC_CMP_AND_SWP,
+        WROpcode.ATOMIC_FETCH_AND_ADD,
+        WROpcode.FLUSH,
+        WROpcode.ATOMIC_WRITE,
     ),
     # Without an acknowledgement nobody could say when to look at what a WRITE has left.
     QPType.UC: (WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM),

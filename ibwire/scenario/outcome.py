@@ -128,6 +128,12 @@ def _take_tally(metrics: Metrics, tally: Tally) -> None:
 
 
 _OWN = (
-    *("retransmitted", "implied_naks", "timeouts", "credit_stalls", "ghost_acks"),
-    *("unexpected_responses", "dropped", "ce_marked"),
+    "retransmitted",
+    "implied_naks",
+    "timeouts",
+    "credit_stalls",
+    "ghost_acks",
+    "unexpected_responses",
+    "dropped",
+    "ce_marked",
 )

@@ -188,11 +188,15 @@ class Network:
                 flow = self.flows.get((qp.device.name, qp.number))
                 qps.append(
                     QPOutcome(
-                        *(spec.name, index, qp.device.name, qp.number),
-                        *(peer.device.name, peer.number),
-                        flow.tally if flow else None,
-                        own,
-                        other,
+                        connection=spec.name,
+                        index=index,
+                        node=qp.device.name,
+                        qpn=qp.number,
+                        peer=peer.device.name,
+                        peer_qpn=peer.number,
+                        tally=flow.tally if flow else None,
+                        counters=own,
+                        peer_counters=other,
                     )
                 )
         outcome = Outcome(self.scenario.name, self.seed, ended, self._last_moment(ended), qps)

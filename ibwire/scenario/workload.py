@@ -500,8 +500,10 @@ def _slot(size: int) -> int:
 _INLINE = int(SendFlags.SIGNALED | SendFlags.INLINE)
 _COPIED = frozenset(
     {
-        *(WROpcode.SEND, WROpcode.SEND_WITH_IMM),
-        *(WROpcode.RDMA_WRITE, WROpcode.RDMA_WRITE_WITH_IMM),
+        WROpcode.SEND,
+        WROpcode.SEND_WITH_IMM,
+        WROpcode.RDMA_WRITE,
+        WROpcode.RDMA_WRITE_WITH_IMM,
     }
 )
 """Operations whose data can be inline."""
