@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ibwire.base.errors import EncodeError
 from ibwire.base.units import MS, S
-from ibwire.traffic.pace import Pace, Pacer, Phase, Unit
+from ibwire.traffic.pace import Pace, Pacer, Phase, RecordedTimes, Unit
 
 
 def due(
@@ -128,7 +128,7 @@ def test_pace_that_comes_to_nothing_is_refused(phases: Any, repeat: bool) -> Non
 
 
 def test_recorded_times_count_from_the_first_and_never_go_back() -> None:
-    recorded = Recorded(np.array([50, 70, 60, 100]))
+    recorded = RecordedTimes(np.array([50, 70, 60, 100]))
 
     assert recorded.due(np.ones(2)).tolist() == [0, 20]
     assert recorded.due(np.ones(3)).tolist() == [20, 50, 50]
