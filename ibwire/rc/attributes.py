@@ -103,7 +103,7 @@ class AsyncEvent:
 
 @dataclass(frozen=True, slots=True)
 class AddressVector:
-    """Where packets go: `ibv_ah_attr` with its global route."""
+    """The destination of packets: `ibv_ah_attr` with its global route."""
 
     dgid: int = 0
     """128 bits; an IPv4 address is ::ffff:a.b.c.d."""
@@ -118,7 +118,7 @@ class AddressVector:
     is_global: bool = True
     port_num: int = 1
     dmac: bytes | None = None
-    """Next hop on Ethernet; `None` to have the device look it up."""
+    """MAC address of the next hop; with `None` the device looks it up."""
     udp_source_port: int | None = None
     """RoCEv2 source port; `None` for the profile's choice."""
 
@@ -167,4 +167,4 @@ class QPAttr:
     alt_port_num: int = 0
     alt_timeout: int = 0
     rate_limit: int = 0
-    """Kilobits a second, 0 for none."""
+    """Kilobits per second, 0 for no limit."""

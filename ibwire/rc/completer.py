@@ -1,7 +1,7 @@
 """The completer: from responses to completions, or to a retransmission.
 
-A response acknowledges everything before it. If a READ or atomic is among that, its
-response was lost: it does not complete but is sent again (the implied NAK).
+A response acknowledges everything before it. If a READ or atomic without its
+response is among that, the response was lost and the request is sent again (implied NAK).
 
 Source: IBA 9.7.5 to 9.7.7; rxe_comp.c, qib_rc.c `do_rc_ack`, `rc_rcv_resp`.
 """
@@ -28,7 +28,7 @@ _SUCCESS, _ERR = WCStatus.SUCCESS, QPState.ERR
 
 
 class Completer:
-    """The part of the sending half that reads responses."""
+    """Applies responses to the send queue of a reliable queue pair."""
 
     __slots__ = ("_habits", "_kinds", "qp", "sends")
 
@@ -39,7 +39,7 @@ class Completer:
         self._kinds = _KINDS[qp.profile.reserved_bit_fails]
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
-        """Take a response in."""
+        """Process a response packet."""
         qp = self.qp
         sends = self.sends
         psn = packet.psn
@@ -48,7 +48,7 @@ class Completer:
         ahead = (psn - sends.una) & MASK
         habits = self._habits
         if ahead >= HALF and habits.is_ghost(sends, psn):
-            # A duplicate; but an ACK like the last one brings new credits (IBA 9.7.7.2.4).
+            # A duplicate; but an ACK that repeats the last PSN brings new credits (IBA 9.7.7.2.4).
             qp.counters.ghost_acks += 1
             if ahead == MASK and habits.oldest_read_incomplete(sends):
                 sends.complete(sends.wqes[0], WCStatus.SUCCESS)
@@ -68,7 +68,7 @@ class Completer:
             self._take_response(packet, now)
             return
         kind = self._kinds[packet.syndrome >> 5]
-        if qp.profile.acks_answer and self._answers(packet, now):
+        if qp.profile.acks_answer and self._complete_by_ack(packet, now):
             return
         if kind is _ACK:
             if self._acknowledge_before(psn + 1 & MASK, now):
@@ -83,10 +83,10 @@ class Completer:
             sends.fail(qp.profile.misplaced_response)
 
     def _acknowledge_before(self, psn: int, now: Time) -> bool:
-        """Everything before `psn` has been executed.
+        """Apply the acknowledgement of everything before `psn`.
 
-        `False` if a READ or atomic without an answer is among it, for its answer was
-        lost, or if a completion was lost and the connection with it.
+        Returns `False` if a READ or atomic without its response is among it, because that
+        response was lost, or if a completion queue overran and the queue pair is in error.
         """
         sends = self.sends
         wqes = sends.wqes
@@ -101,7 +101,7 @@ class Completer:
             if behind >= HALF or behind == 0:
                 break
             if wqe.plan.is_answered:
-                # Inside a READ it says nothing: each response counts by itself.
+                # Inside a READ it acknowledges nothing: each response counts by itself.
                 lost = behind >= wqe.packets
                 break
             if behind < wqe.packets:
@@ -112,7 +112,7 @@ class Completer:
             while wqes and wqes[0].done:
                 sends.complete(wqes[0], WCStatus.SUCCESS)
         if self.qp.state is _ERR:
-            return False  # a completion found no room
+            return False  # a completion queue has overrun
         if una != before:
             sends.acknowledge(una, now)
             sends.retire()
@@ -156,7 +156,7 @@ class Completer:
             if not self._acknowledge_before(wqe.first_psn, now):
                 return
             if sends.wqes[0] is not wqe:
-                return  # an older one completed in error
+                return  # an older request completed in error
         status: WCStatus | None
         if not wqe.plan.is_answered:
             status = self._misfit(packet)
@@ -178,19 +178,19 @@ class Completer:
             una = (wqe.first_psn + wqe.packets) & MASK
             sends.complete(wqe, _SUCCESS)
             if qp.state is _ERR:
-                return  # the completion found no room
+                return  # the completion queue has overrun
         sends.acknowledge(una, now)
         sends.retire()
 
     def _take_read(self, wqe: SendWQE, packet: TransportPacket) -> WCStatus | None:
-        """Store a READ response that is the next one; a status if it is wrong."""
+        """Store the next READ response; returns a status for a wrong one."""
         qp = self.qp
         form = packet.form
         if form.operation is not _READ_RESPONSE or self._is_failure(packet):
             return qp.profile.misplaced_response
         if form.is_first and wqe.in_response:
             return qp.profile.misplaced_response
-        # After a restart inside the READ a peer may go on where it was (rxe does).
+        # After a restart inside the READ a peer may continue with MIDDLE or LAST (rxe does).
         if not form.is_first and not wqe.in_response and not wqe.received:
             return qp.profile.misplaced_response
         usual = qp.profile.bad_response_length
@@ -205,14 +205,14 @@ class Completer:
         return None
 
     def _take_answer(self, wqe: SendWQE, packet: TransportPacket) -> WCStatus | None:
-        """Take the answer to an atomic, a FLUSH or an ATOMIC WRITE; a status if it is wrong."""
+        """Apply the response to an atomic, FLUSH or ATOMIC WRITE; a status for a wrong one."""
         qp = self.qp
         if self._is_failure(packet):
             return qp.profile.misplaced_response
         if wqe.plan.operation in _ATOMICS:
             if packet.form.operation is not Operation.ATOMIC_ACKNOWLEDGE:
                 return self._misfit(packet)
-            original = packet.original.to_bytes(8, "little")  # memory is in the host's order
+            original = packet.original.to_bytes(8, "little")  # memory is in host order
             if not scatter(qp.keys, qp.pd, wqe.wr.sg_list, 0, original):
                 return WCStatus.LOC_PROT_ERR
             return None
@@ -221,7 +221,7 @@ class Completer:
         return None if whole and not packet.payload else self._misfit(packet)
 
     def _misfit(self, packet: TransportPacket) -> WCStatus:
-        """Status for an answer to something else than the request."""
+        """Status for a response of another kind than the request."""
         form, profile = packet.form, self.qp.profile
         is_read = form.operation is Operation.READ_RESPONSE and form.is_first
         if is_read and not self._is_failure(packet):
@@ -229,14 +229,14 @@ class Completer:
         return profile.misplaced_response
 
     def _is_failure(self, packet: TransportPacket) -> bool:
-        """Whether a response with data carries an AETH that is no ACK."""
+        """Whether a response with data carries an AETH that is not an ACK."""
         return packet.form.has_aeth and self._kinds[packet.syndrome >> 5] is not AckKind.ACK
 
-    def _answers(self, packet: TransportPacket, now: Time) -> bool:
-        """Let an ACK of its PSN complete a READ or an atomic, if that is the oldest request.
+    def _complete_by_ack(self, packet: TransportPacket, now: Time) -> bool:
+        """Complete the oldest request, if it is a READ or atomic, with an ACK of its PSN.
 
-        `False` if it is to be taken otherwise. Where responses have begun to come nothing
-        else fits, not even a NAK.
+        Returns `False` if the packet must be processed as usual. After the first response of
+        a READ any acknowledgement, a NAK too, is misplaced.
         """
         sends, psn = self.sends, packet.psn
         if not self._acknowledge_before(psn, now):
@@ -245,7 +245,7 @@ class Completer:
         if not wqe.plan.is_answered or sends.find(psn) is not wqe:
             return False
         if psn != sends.una:
-            return True  # nothing but the next response counts
+            return True  # only the next response counts
         if wqe.in_response:
             sends.fail(self.qp.profile.misplaced_response)
             return True
@@ -260,7 +260,7 @@ class Completer:
 
 
 _KINDS = (tuple(AckKind) * 2, (*AckKind, *[AckKind.RESERVED] * 4))
-"""By the upper three bits of a syndrome, where bit 7 says nothing and where it does."""
+"""Kind by the upper three bits of a syndrome; first where bit 7 is ignored."""
 
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 

@@ -1,4 +1,4 @@
-"""Two queue pairs made into a connection, without a connection manager."""
+"""Connecting two queue pairs without a connection manager."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def connect(
 ) -> None:
     """Bring both queue pairs from RESET to RTS, each as the other's peer.
 
-    psn_a: first PSN of the requests of `a`. mtu: bytes. attr: fields of `QPAttr` that
-    both shall have; by default everything is allowed remotely, 16 READs may be
-    outstanding, the timeout is 14 (67 ms) with 7 retries, the RNR timer 12 (0.64 ms)
-    with 7 retries, which is for ever.
+    psn_a: first PSN of the requests of `a`. mtu: bytes. attr: fields of `QPAttr` for
+    both; by default all remote access is allowed, 16 READs may be outstanding, the
+    timeout is 14 (67 ms) with 7 retries, the RNR timer 12 (0.64 ms) with 7 retries,
+    which is unlimited.
     """
     for qp, peer, own, other in ((a, b, psn_a, psn_b), (b, a, psn_b, psn_a)):
         bring_up(

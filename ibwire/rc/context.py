@@ -1,8 +1,8 @@
-"""What the parts of a queue pair ask of it, so that they need not import it.
+"""The interface of a queue pair for its parts.
 
 The send queue, requester, completer, responder and receive queue each get a `QPContext`,
-which is their `QueuePair`. The parts do not reach each other through it: a part that works
-on the send queue or the receive queue gets that one as an argument.
+which is their `QueuePair`, so that they do not import it. The parts do not reach each other
+through it: a part that works on the send queue or the receive queue gets it as an argument.
 """
 
 from __future__ import annotations

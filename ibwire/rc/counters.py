@@ -1,4 +1,4 @@
-"""What has happened to a queue pair, counted."""
+"""Counters of a queue pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ibwire_layers import syndrome as aeth
 
 @dataclass(slots=True, repr=False, eq=False)
 class QPCounters:
-    """What has happened to a queue pair, for reports."""
+    """Packets, retransmissions, NAKs and drops of one queue pair."""
 
     packets_sent: int = 0
     packets_received: int = 0
@@ -17,20 +17,20 @@ class QPCounters:
     """Payload."""
     bytes_received: int = 0
     retransmitted: int = 0
-    """Request packets sent again."""
+    """Request packets retransmitted."""
     timeouts: int = 0
     implied_naks: int = 0
-    """Answers of READs and atomics found to be lost."""
+    """Responses to READs and atomics found to be lost."""
     sequence_naks_received: int = 0
     rnr_naks_received: int = 0
     fatal_naks_received: int = 0
     ghost_acks: int = 0
-    """Responses to what was acknowledged already."""
+    """Responses to packets that were acknowledged already."""
     unexpected_responses: int = 0
-    """Responses to what was never sent."""
+    """Responses to PSNs that were never sent."""
     credit_stalls: int = 0
     duplicates: int = 0
-    """Requests received again."""
+    """Duplicate requests received."""
     sequence_naks_sent: int = 0
     rnr_naks_sent: int = 0
     fatal_naks_sent: int = 0
@@ -41,14 +41,14 @@ class QPCounters:
     ce_marked: int = 0
     """Packets received with the congestion-experienced mark."""
     dropped: int = 0
-    """Packets dropped in silence: wrong state, service, P_Key or sender."""
+    """Packets dropped silently: wrong state, service, P_Key or sender."""
 
     def __repr__(self) -> str:
         counted = (f"{name}={count}" for name, count in self.as_dict().items() if count)
         return f"<QPCounters {' '.join(counted)}>"
 
     def count_nak(self, syndrome: int) -> None:
-        """Count a NAK that leaves."""
+        """Count a NAK that is sent."""
         if aeth.kind(syndrome) is aeth.AckKind.RNR_NAK:
             self.rnr_naks_sent += 1
         elif syndrome & 31 == aeth.NakCode.PSN_SEQUENCE_ERROR:

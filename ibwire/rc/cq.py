@@ -1,11 +1,11 @@
-"""Completion queues: completions in order, overrun, and events for who has asked.
+"""Completion queues: completions in order, overrun and completion events.
 
-A queue that is full when a completion comes is in error for good: the completion is
-lost, CQ_ERR is raised once, and whoever pushed takes its queue pair down. What was in
+A queue that is full when a completion is added stays in error: the completion is lost,
+CQ_ERR is raised once, and the queue pair that added it moves to ERR. What was in
 the queue before can still be polled (reference/transport#cq-overrun).
 
-Arming asks for one event: at the next completion, or at the next that is solicited
-or an error. It does not look at completions that are there already.
+Arming requests one event: at the next completion, or at the next that is solicited
+or an error. Completions already in the queue do not count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ibwire.rc.work import WC, WCStatus
 
 
 class Arming(IntEnum):
-    """What an event has been asked for, weakest first."""
+    """What raises an event, weakest first."""
 
     NONE = 0
     SOLICITED = 1
@@ -29,22 +29,22 @@ class Arming(IntEnum):
 
 
 class CompletionChannel:
-    """Where armed queues report: `ibv_comp_channel`."""
+    """A channel for events of completion queues: `ibv_comp_channel`."""
 
     __slots__ = ("events", "users")
 
     def __init__(self) -> None:
         self.events: deque[CompletionQueue] = deque()
-        """Queues that have had what they were armed for, oldest first."""
+        """Queues with an event, oldest first."""
         self.users = 0
-        """Completion queues that report here."""
+        """Completion queues that use it."""
 
     def poll_event(self) -> CompletionQueue | None:
-        """The next queue with an event, `None` when there is none."""
+        """The next queue with an event, or `None`."""
         return self.events.popleft() if self.events else None
 
     def close(self) -> None:
-        """Give the channel back; raises EBUSY while a queue reports here."""
+        """Destroy the channel; raises EBUSY while a queue uses it."""
         if self.users:
             raise VerbsError(errno.EBUSY, f"the completion channel has {self.users} queues")
 
@@ -64,14 +64,14 @@ class CompletionQueue:
         _check_size(cqe)
         self._on_event = on_event
         self.entries: deque[WC] = deque()
-        """Those that nobody has taken, oldest first."""
+        """Completions that are not polled yet, oldest first."""
         self.cqe = cqe
         self.channel = channel
         self.arming = Arming.NONE
         self.error = False
-        """A completion has been lost."""
+        """Whether a completion has been lost."""
         self.users = 0
-        """Work queues that complete here."""
+        """Work queues that use it."""
         self.closed = False
         if channel is not None:
             channel.users += 1
@@ -80,7 +80,7 @@ class CompletionQueue:
         return len(self.entries)
 
     def push(self, wc: WC) -> bool:
-        """Add a completion; `False` if it is lost, and then the queue is in error."""
+        """Add a completion; `False` if it is lost and the queue is in error."""
         if self.error or len(self.entries) >= self.cqe:
             if not self.error:
                 self.error = True
@@ -96,41 +96,41 @@ class CompletionQueue:
         return True
 
     def poll(self, n: int = 1) -> list[WC]:
-        """Take up to `n` completions, oldest first."""
+        """Remove and return up to `n` completions, oldest first."""
         entries = self.entries
         return [entries.popleft() for _ in range(min(n, len(entries)))]
 
     def discard(self, qp_num: int) -> None:
-        """Drop the completions of one queue pair that nobody has taken."""
+        """Remove the completions of one queue pair that are not polled yet."""
         self.entries = deque(wc for wc in self.entries if wc.qp_num != qp_num)
 
     def arm(self, solicited_only: bool = False) -> None:
-        """Ask for one event.
+        """Request one event.
 
-        To be armed for any completion stays so: asking for solicited ones besides
-        takes nothing back (IBA C11-31 and C11-32 as Linux `rvt_req_notify_cq` cites them).
+        A queue armed for any completion stays so when solicited events are requested too
+        (IBA C11-31 and C11-32, as Linux `rvt_req_notify_cq` cites them).
         """
         self.arming = max(self.arming, Arming.SOLICITED if solicited_only else Arming.NEXT)
 
     def resize(self, cqe: int) -> None:
-        """Change how many completions fit; raises EINVAL for fewer than there are."""
+        """Change the capacity; raises EINVAL if it holds more completions already."""
         _check_size(cqe)
         if cqe < len(self.entries):
-            raise VerbsError(errno.EINVAL, f"{len(self.entries)} completions wait, {cqe} shall fit")
+            raise VerbsError(errno.EINVAL, f"{len(self.entries)} completions do not fit in {cqe}")
         self.cqe = cqe
 
     def attach(self) -> None:
-        """Count one more user; raises EINVAL after `close`."""
+        """Add one user; raises EINVAL after `close`."""
         if self.closed:
             raise VerbsError(errno.EINVAL, "the completion queue is closed")
         self.users += 1
 
     def detach(self) -> None:
-        """Count one user less."""
+        """Remove one user."""
         self.users -= 1
 
     def close(self) -> None:
-        """Give the queue back with its events; raises EBUSY while it is used. Twice is once."""
+        """Destroy the queue with its events; raises EBUSY while it is used. Safe to repeat."""
         if self.users:
             raise VerbsError(errno.EBUSY, f"the completion queue has {self.users} users")
         if self.closed:

@@ -1,4 +1,4 @@
-"""End-to-end credits: how many messages the responder has receive work requests for.
+"""End-to-end credits: the messages for which the responder has receive work requests.
 
 Every positive AETH carries the responder's MSN and a credit code; their sum is the
 number of the last message that may be started, the requester's limited sequence
@@ -20,20 +20,20 @@ def credit_code(available: int) -> int:
 
 
 class SendCredits:
-    """The requester's side: which messages may be started.
+    """The limit up to which the requester may start messages.
 
-    `lsn` never goes back. It is no limit once the peer has said that it keeps no
-    credits, which lasts until RESET, as in rdmavt. Some peers send code 0 for that:
-    whoever has never sent any other code and has still taken messages beyond its
-    credits is taken not to keep any.
+    `lsn` never decreases. The limit is off, until RESET, once the peer has sent the code
+    for "no credits", as in rdmavt. Some peers send code 0 instead: the limit is also
+    turned off for a peer that has sent no other code and still executes messages beyond
+    its credits.
     """
 
     __slots__ = ("_zeros", "limited", "lsn")
 
     ZEROS = 3
-    """Answers with code 0 after which a peer that sent no other code is taken not to keep
-    credits. Until then it gets one message at a time, which no honest peer minds. The
-    number is ours: captures show such peers, the specification does not know them."""
+    """Responses with code 0, and no other code, after which the limit is turned off. Until
+    then the requester sends one message at a time. The number is a choice of this emulator:
+    captures show such peers, the specification does not mention them."""
 
     def __init__(self) -> None:
         self.lsn = 0
@@ -42,7 +42,7 @@ class SendCredits:
         self._zeros = 0
 
     def update(self, syndrome: int, msn: int) -> None:
-        """Take the credits of a positive AETH."""
+        """Apply the credits of a positive AETH."""
         if not self.limited:
             return
         granted = aeth.credits(syndrome)
@@ -61,9 +61,9 @@ class SendCredits:
             self.lsn = limit
 
     def skip_one(self) -> None:
-        """A message that needs no credit is started: it raises the MSN all the same."""
+        """Count a started message that needs no credit; it raises the MSN too."""
         self.lsn = serial.add(self.lsn, 1)
 
     def beyond(self, ssn: int) -> int:
-        """How far message `ssn` lies beyond the limit: 0 is within, 1 may go as a limited one."""
+        """Messages from the limit to `ssn`: 0 if it is within, 1 for the one limited message."""
         return max(serial.distance(self.lsn, ssn), 0) if self.limited else 0

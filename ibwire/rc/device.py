@@ -1,9 +1,8 @@
 """A device: queue pairs behind one port, as a `Node` of a network.
 
-It finds the queue pair of each frame, drops what is damaged or for nobody, and lets
-the queue pairs that have something to send take turns, packet by packet. It costs the
-same with one queue pair as with ten thousand: only those with something to do are
-ever looked at.
+It finds the queue pair of each frame, drops damaged and misdirected frames, and polls
+the queue pairs that have something to send in turn, packet by packet. The cost of a
+packet does not depend on the number of queue pairs: idle ones are not polled.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from ibwire_layers.packet import Route
 MULTICAST_QPN = 0xFFFFFF
 
 MAXIMUM_ROUTES = 1024
-"""Routes and ways of datagrams that a device keeps prepared."""
+"""Routes and datagram paths that a device caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,11 @@ class Device:
     address: the port's IPv4 or IPv6 addresses, first GIDs first; for a native
     InfiniBand port its GIDs. mac: `None` for the one that `mac_of` gives.
     profile: how it behaves, itself or by name. link: `rocev2`, `rocev1` or `ib`.
-    vlan: VLAN ID of everything it sends. lid: of a native InfiniBand port.
+    vlan: VLAN ID of all its frames. lid: of a native InfiniBand port.
     """
 
     LIMIT_EVENTS = 4096
-    """Congestion events kept until they are polled; the oldest go first."""
+    """Congestion events kept until they are polled; the oldest are dropped first."""
 
     def __init__(
         self,
@@ -98,14 +97,14 @@ class Device:
         self.gids = [gid_of(each) for each in addresses]
         self.mac = mac_of(self.gids[0]) if mac is None else mac
         self.neighbours: dict[int, bytes] = {}
-        """MAC by GID; whoever is missing has the one that `mac_of` gives."""
+        """MAC by GID; for any other GID `mac_of` applies."""
         self.pkeys = [0xFFFF]
         self.keys = KeyTable(key_start, bounds_windows=self.profile.bounds_windows)
         self.reserved_pd = ProtectionDomain(self.keys)
         self.qps: dict[int, QueuePair] = {}
         self.srqs: dict[int, SharedReceiveQueue] = {}
         self.multicast: dict[int, list[QueuePair]] = {}
-        """Queue pairs by the multicast GID they listen to."""
+        """Queue pairs by the multicast GID they are attached to."""
         self.counters: Counter[str] = Counter()
         self.events: deque[AsyncEvent] = deque()
         self.congestion: deque[CongestionEvent] = deque(maxlen=self.LIMIT_EVENTS)
@@ -179,7 +178,7 @@ class Device:
         return srq
 
     def create_qp(self, init: QPInit, number: int | None = None) -> QueuePair:
-        """A new queue pair in RESET; `number` picks its QPN (EBUSY if that is taken)."""
+        """A new queue pair in RESET; `number` sets its QPN (EBUSY if it is taken)."""
         cap = init.cap
         limits = self.limits
         if max(cap.max_send_wr, cap.max_recv_wr) > limits.max_qp_wr:
@@ -193,7 +192,7 @@ class Device:
         if init.pd is None and init.qp_type is not QPType.XRC_RECV:
             raise VerbsError(errno.EINVAL, "a queue pair needs a protection domain")
         if init.pd is not None and init.pd.keys is not self.keys:
-            raise VerbsError(errno.EINVAL, "the protection domain is of another device")
+            raise VerbsError(errno.EINVAL, "the protection domain belongs to another device")
         if init.send_cq is None and init.qp_type is not QPType.XRC_RECV:
             raise VerbsError(errno.EINVAL, "a queue pair needs a completion queue for sends")
         if init.qp_type is QPType.XRC_RECV and init.xrc_domain is None:
@@ -221,7 +220,7 @@ class Device:
             srq.xrc_domain.detach()
 
     def forget_qp(self, qp: QueuePair) -> None:
-        """A queue pair was closed."""
+        """Remove a closed queue pair."""
         del self.qps[qp.number]
         for listeners in self.multicast.values():
             if qp in listeners:
@@ -235,13 +234,13 @@ class Device:
             qp.xrc_domain.detach()
 
     def poll_event(self) -> AsyncEvent | None:
-        """The next asynchronous event, `None` when there is none."""
+        """The next asynchronous event, or `None`."""
         return self.events.popleft() if self.events else None
 
     # As a node.
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Take a frame that has arrived whole."""
+        """Process a received frame."""
         arrival = self._arrivals.read(frame)
         if arrival is None:
             self.counters["not_for_rdma"] += 1
@@ -266,7 +265,7 @@ class Device:
             self.note_timer(qp)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame; lanes and queue pairs take turns, packet by packet."""
+        """The next frame to send; lanes and queue pairs take turns, packet by packet."""
         for lane, active in self._lanes.items():
             if not active or (grant is not OPEN and not grant.allows(lane, self._largest)):
                 continue
@@ -295,11 +294,11 @@ class Device:
         return None
 
     def poll_timeout(self) -> Time | None:
-        """When `handle_timeout` wants to be called; earlier than needed is possible."""
+        """When to call `handle_timeout` next; may be earlier than needed."""
         return self._timers[0][0] if self._timers else None
 
     def handle_timeout(self, now: Time) -> None:
-        """Do what is due by `now`."""
+        """Handle the timers that are due by `now`."""
         timers = self._timers
         while timers and timers[0][0] <= now:
             entry, _, qp = heapq.heappop(timers)
@@ -311,10 +310,10 @@ class Device:
                 qp.handle_timeout(now)
             self.note_timer(qp)
 
-    # What queue pairs ask of it.
+    # The interface for its queue pairs.
 
     def schedule(self, qp: QueuePair) -> None:
-        """A queue pair may have something to send."""
+        """Add a queue pair to those that may have something to send."""
         qp.scheduled = True
         lane = qp.attr.ah_attr.sl
         active = self._lanes.get(lane)
@@ -323,7 +322,7 @@ class Device:
         active.append(qp)
 
     def note_timer(self, qp: QueuePair) -> None:
-        """Make sure that a queue pair is looked at when its timer is due."""
+        """Make sure that a queue pair is called when its timer is due."""
         timers = qp.sends.timers
         due = timers.ack if timers.rnr is None else timers.next_timeout()
         if due is not None and (qp.timer_entry is None or due < qp.timer_entry):
@@ -338,11 +337,11 @@ class Device:
         self.events.append(event)
 
     def note_congestion(self, qp: QueuePair, kind: str, now: Time) -> None:
-        """A CNP or a CE mark has come: where rate control will listen."""
+        """Record a received CNP or CE mark."""
         self.congestion.append(CongestionEvent(qp, kind, now))
 
     def path_to(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
-        """The way to an address, for a queue pair (`dest_qpn`) or for datagrams (0)."""
+        """The path to an address, for a queue pair (`dest_qpn`) or for datagrams (0)."""
         if dest_qpn:
             return self._make_path(av, qpn, dest_qpn)
         key = av, qpn
@@ -354,7 +353,7 @@ class Device:
         return path
 
     def ends_of(self, av: AddressVector) -> tuple[int, int]:
-        """Own GID and the peer's, as arriving packets must have them; LIDs without a GRH."""
+        """The local GID and the peer's that received packets must have; LIDs without a GRH."""
         if self.link == "ib" and not av.is_global:
             return self.lid, av.dlid
         return self.gids[av.sgid_index], av.dgid
@@ -413,7 +412,7 @@ class Device:
         return flow_source_port(av.flow_label or flow_label_of(qpn, dest_qpn))
 
     def _receive_other(self, dest_qp: int, frame: Frame, now: Time) -> None:
-        """A frame for no queue pair of ours, or for a multicast group."""
+        """Process a frame for an unknown queue pair or a multicast group."""
         arrival = self._arrivals.read(frame)
         listeners = self.multicast.get(arrival.destination, ()) if arrival else ()
         if dest_qp != MULTICAST_QPN or not listeners:
@@ -428,9 +427,9 @@ class Device:
                 self.note_timer(qp)
 
     def _drop_stale_timers(self) -> None:
-        """Forget the entries of timers that have moved to earlier, and of closed queue pairs.
+        """Remove entries of timers that have moved to an earlier time, and of closed queue pairs.
 
-        Otherwise whoever answers with RNR NAKs could add one for each until the ACK
+        Otherwise a peer that sends RNR NAKs could add an entry for each until the ACK
         timeout, which may be hours.
         """
         waiting = [qp for qp in self.qps.values() if qp.timer_entry is not None]
@@ -447,16 +446,16 @@ def gid_of(address: str) -> int:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        raise VerbsError(errno.EINVAL, f"{address!r} is no IP address") from None
+        raise VerbsError(errno.EINVAL, f"{address!r} is not an IP address") from None
     return V4_MAPPED | int(parsed) if parsed.version == 4 else int(parsed)
 
 
 def mac_of(gid: int) -> bytes:
-    """The MAC address that a device with this GID has in a network without ARP.
+    """The MAC address of a device with this GID in a network without ARP.
 
-    For IPv4 02:00 and the address; for an IPv6 address made from a MAC, that MAC
+    For IPv4 02:00 and the address; for an IPv6 address derived from a MAC, that MAC
     (RFC 4291 appendix A); for any other 02:00 and its last four bytes. For a multicast
-    address its group's (RFC 1112 6.4, RFC 2464 7).
+    address the group MAC (RFC 1112 6.4, RFC 2464 7).
     """
     if is_v4(gid) and gid >> 28 & 15 == 14:
         return b"\x01\x00\x5e" + (gid & 0x7FFFFF).to_bytes(3)
@@ -488,7 +487,7 @@ def datagram_source_port(qpn: int) -> int:
 
 
 def _attach(init: QPInit) -> None:
-    """Count a queue pair as user of what it is made of, each once for each use, or of nothing."""
+    """Add a queue pair as user of its parts, once for each use; undo everything on an error."""
     counted: list[ProtectionDomain | CompletionQueue | SharedReceiveQueue | XRCDomain] = []
     for part in (init.pd, init.send_cq, init.recv_cq, init.srq, init.xrc_domain):
         if part is None:
@@ -503,4 +502,4 @@ def _attach(init: QPInit) -> None:
 
 
 _MAXIMUM_STALE = 64
-"""Entries of timers that count no longer, besides one for each queue pair."""
+"""Outdated timer entries allowed besides one for each queue pair."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """What a device has room for: `ibv_device_attr`."""
+    """Capacities of a device: `ibv_device_attr`."""
 
     max_qp: int = 1 << 20
     max_qp_wr: int = 1 << 16

@@ -1,15 +1,14 @@
-"""Which bytes a key opens: protection domains, regions, windows and the checks of every access.
+"""Memory access: protection domains, regions, windows and the checks of every access.
 
 A region is a piece of the application's memory with an address (`iova`) and a key,
 which is its lkey and its rkey at once. A window lends part of a region to peers
-under an rkey of its own. A key is a 24-bit index and, in the low byte, eight bits
+under a separate rkey. A key is a 24-bit index and, in the low byte, eight bits
 that a rebinding changes.
 
-Whoever touches memory looks its key up again for every packet, or makes sure that the
-table is of the same `generation` as at the last lookup, so nothing outlives a
-deregistration. A lookup compares offsets from the start of a region, which have no
-64-bit wrap to fall into, and it answers `None` for every fault alike: key, domain,
-access, queue pair or bounds.
+Every access looks its key up for every packet, or checks that the table has the same
+`generation` as at the last lookup, so no access outlives a deregistration. A lookup
+compares offsets from the start of a region, which cannot wrap at 64 bits, and returns
+`None` for every fault: key, domain, access, queue pair or bounds.
 
 Source: reference/transport#memory-access; Linux `rxe_mr.c` and `rxe_mw.c`, which cite IBA volume 1.
 """
@@ -60,9 +59,9 @@ class WindowState(Enum):
 class KeyTable:
     """Every region and window of a device by key.
 
-    start: how many keys count as handed out already, so that keys and addresses of
-    two devices differ and a mistaken one is noticed. bounds_windows: whether a window opens
-    no more than was bound, or the whole region.
+    start: number of keys that count as handed out already, so that keys and addresses of
+    two devices differ and a mix-up is noticed. bounds_windows: whether a window grants
+    access to the bound part only, or to the whole region.
     """
 
     __slots__ = (
@@ -84,17 +83,17 @@ class KeyTable:
         self._regions: dict[int, MemoryRegion] = {}
         self._windows: dict[int, MemoryWindow] = {}
         self.generation = 0
-        """Goes up whenever something that was open may be closed: what a lookup found
-        stays true while it stands."""
+        """Increases whenever an access may have been revoked: the result of a lookup is valid
+        until then."""
         self._remote: dict[int, MemoryRegion | MemoryWindow] = {}
         """By rkey: regions, and windows while they are bound."""
 
     def find_local(
         self, pd: ProtectionDomain, lkey: int, addr: int, length: int, access: int
     ) -> MemoryRegion | None:
-        """The region in which our own queue pair may use these bytes, `None` for a fault.
+        """The region in which the local queue pair may use these bytes, `None` for a fault.
 
-        A zero-length SGE has no key worth looking at: callers skip it.
+        The key of a zero-length SGE is not checked: callers skip it.
         """
         region = self._regions.get(lkey)
         if region is None or region.pd is not pd or access & ~region.access:
@@ -105,10 +104,10 @@ class KeyTable:
     def find_remote(
         self, pd: ProtectionDomain, qp_num: int, rkey: int, va: int, length: int, access: int
     ) -> tuple[MemoryRegion, int] | None:
-        """The region that holds what a peer asks for and the offset into its buffer.
+        """The region of a remote access and the offset into its buffer.
 
-        `None` for a fault. A zero-length request has no key worth looking at:
-        callers skip it. All bits of `access` must be granted.
+        `None` for a fault. The key of a zero-length request is not checked: callers
+        skip it. All bits of `access` must be granted.
         """
         target = self._remote.get(rkey)
         if target is None or target.pd is not pd or access & ~target.access:
@@ -125,7 +124,7 @@ class KeyTable:
     def grants(
         self, pd: ProtectionDomain, qp_num: int, rkey: int, va: int | None, length: int, access: int
     ) -> bool:
-        """Whether a key grants access to a range, or to all that it opens if `va` is `None`."""
+        """Whether a key grants access to a range, or to its whole range if `va` is `None`."""
         if va is None:
             target = self._remote.get(rkey)
             if target is None:
@@ -141,10 +140,10 @@ class KeyTable:
         info: MWBindInfo,
         new_rkey: int,
     ) -> bool:
-        """Bind a window as a work request of this queue pair asks; `False` is MW_BIND_ERR.
+        """Bind a window for a work request of this queue pair; `False` is MW_BIND_ERR.
 
         The window gets the low byte of `new_rkey` and keeps its index. A type 1
-        window is unbound by length 0. After a failure all is as before.
+        window is unbound by length 0. A failure changes nothing.
         """
         if window.pd is not qp_pd or qp_pd.keys is not self:
             return False
@@ -176,11 +175,11 @@ class KeyTable:
         return True
 
     def invalidate(self, rkey: int, pd: ProtectionDomain, qp_num: int) -> bool:
-        """Take a type 2 window back to FREE, by LOCAL_INV or the peer's SEND_WITH_INV.
+        """Move a type 2 window to FREE, for LOCAL_INV or the peer's SEND_WITH_INV.
 
-        `False` if there is no such window, it is of type 1, or it belongs to another
-        domain or queue pair. Regions registered from user space cannot be invalidated.
-        A window that is free already stays so, which is no error (as in rxe).
+        `False` if the window does not exist, is of type 1, or belongs to another domain or
+        queue pair. Regions registered from user space cannot be invalidated. A window that
+        is free already stays free, without an error (as in rxe).
         """
         window = self._windows.get(rkey)
         if window is None or window.kind == 1 or window.pd is not pd:
@@ -191,9 +190,9 @@ class KeyTable:
         return True
 
     def new_key(self) -> int:
-        """A key whose index is in use nowhere; raises ENOMEM when there is none.
+        """A key with an unused index; raises ENOMEM if all are in use.
 
-        The low byte runs on when indices start again, so an old key stays wrong.
+        The low byte keeps counting when the indices wrap, so an old key stays invalid.
         """
         if len(self._indices) == _INDICES:
             raise VerbsError(errno.ENOMEM, f"all {_INDICES} memory keys are in use")
@@ -205,27 +204,27 @@ class KeyTable:
                 return index << 8 | self._handed_out & 0xFF
 
     def new_address(self, length: int) -> int:
-        """An address for that many bytes, pages away from every other one."""
+        """An address for that many bytes, at least a page away from all others."""
         address = self._next_address
         self._next_address += (length // _PAGE + 2) * _PAGE
         return address
 
     def add_region(self, region: MemoryRegion) -> None:
-        """Make a region found by its key."""
+        """Add a region under its key."""
         self._regions[region.lkey] = self._remote[region.rkey] = region
 
     def remove_region(self, region: MemoryRegion) -> None:
-        """Make a region's key worthless."""
+        """Remove a region and invalidate its key."""
         self.generation += 1
         del self._regions[region.lkey], self._remote[region.rkey]
         self._indices.discard(region.lkey >> 8)
 
     def add_window(self, window: MemoryWindow) -> None:
-        """Make a window found by its key, for binding and invalidation."""
+        """Add a window under its key, for binding and invalidation."""
         self._windows[window.rkey] = window
 
     def remove_window(self, window: MemoryWindow) -> None:
-        """Make a window's key worthless."""
+        """Remove a window and invalidate its key."""
         self._unbind(window)
         del self._windows[window.rkey]
         self._indices.discard(window.rkey >> 8)
@@ -243,7 +242,7 @@ class KeyTable:
 
 
 class ProtectionDomain:
-    """What belongs together: keys work only for queue pairs of their own domain."""
+    """A protection domain: its keys work only for its queue pairs."""
 
     __slots__ = ("closed", "keys", "users")
 
@@ -254,17 +253,17 @@ class ProtectionDomain:
         self.closed = False
 
     def attach(self) -> None:
-        """Count one more user; raises EINVAL after `close`."""
+        """Add one user; raises EINVAL after `close`."""
         if self.closed:
             raise VerbsError(errno.EINVAL, "the protection domain is closed")
         self.users += 1
 
     def detach(self) -> None:
-        """Count one user less."""
+        """Remove one user."""
         self.users -= 1
 
     def close(self) -> None:
-        """Give the domain back; raises EBUSY while something exists in it."""
+        """Destroy the domain; raises EBUSY while something exists in it."""
         if self.users:
             raise VerbsError(errno.EBUSY, f"the protection domain has {self.users} users")
         self.closed = True
@@ -272,22 +271,22 @@ class ProtectionDomain:
     def register(
         self, memory: int | bytearray | memoryview, access: int, *, iova: int | None = None
     ) -> MemoryRegion:
-        """Make memory usable: the given one, or that many zero bytes.
+        """Register the given memory, or that many zero bytes.
 
-        iova: its address; `None` for one that no other region of the device has, or 0
+        iova: its address; `None` for an address that is unused on the device, or 0
         with ZERO_BASED. Raises EINVAL for a wrong access or address, EFAULT for
         read-only memory with LOCAL_WRITE, ENOMEM for too much.
         """
         view = _view(memory)
         _check_access(access, view)
-        iova = _place(self.keys, view, access, iova)
+        iova = _address(self.keys, view, access, iova)
         key = self._new_key()
         region = MemoryRegion(self, key=key, buffer=view, access=access, iova=iova)
         self.keys.add_region(region)
         return region
 
     def allocate_window(self, kind: int) -> MemoryWindow:
-        """A window of type 1 or 2 (2B), bound to nothing; EINVAL for another type."""
+        """An unbound window of type 1 or 2 (2B); EINVAL for another type."""
         if kind not in (1, 2):
             raise VerbsError(errno.EINVAL, f"window type {kind}, not 1 or 2")
         key = self._new_key()
@@ -315,7 +314,7 @@ class MemoryRegion:
         self.pd = pd
         self.lkey = key
         self.rkey = key
-        """As `lkey` even without remote access, which a reregistration may grant later."""
+        """The same as `lkey`, even without remote access: a reregistration may grant it."""
         self.iova = iova
         self.length = len(buffer)
         self.access = int(access)
@@ -323,22 +322,22 @@ class MemoryRegion:
         """The bytes, format B."""
         self.valid = True
         self.windows = 0
-        """Windows that are bound to it."""
+        """Windows bound to it."""
 
     def read(self, addr: int, size: int) -> bytes:
-        """Bytes for the application; raises EFAULT outside."""
+        """Read bytes for the application; raises EFAULT outside the region."""
         start = self._offset(addr, size)
         return bytes(self.buffer[start : start + size])
 
     def write(self, addr: int, data: bytes | bytearray | memoryview) -> None:
-        """Bytes from the application; raises EFAULT outside."""
+        """Write bytes from the application; raises EFAULT outside the region."""
         start = self._offset(addr, len(data))
         if self.buffer.readonly:
             raise VerbsError(errno.EFAULT, "the memory is read-only")
         self.buffer[start : start + len(data)] = data
 
     def load64(self, offset: int) -> int:
-        """The eight bytes that an atomic finds: a number in the host's order.
+        """The eight bytes that an atomic operates on, as a number in host order.
 
         That order is little-endian here (reference/transport#atomic-operands), on every host.
         offset: into the buffer, from `find_remote` or `find_local` with length 8.
@@ -351,9 +350,9 @@ class MemoryRegion:
         _U64.pack_into(self.buffer, offset, value & 0xFFFF_FFFF_FFFF_FFFF)
 
     def deregister(self) -> None:
-        """Make the region unusable at once; raises EINVAL while a window is bound to it.
+        """Deregister the region; raises EINVAL while a window is bound to it.
 
-        Source: IBA 10.6.7.2.6 as Linux `rxe_dereg_mr` has it. Twice is once.
+        Source: IBA 10.6.7.2.6, as in Linux `rxe_dereg_mr`. Safe to repeat.
         """
         if not self.valid:
             return
@@ -362,7 +361,7 @@ class MemoryRegion:
         self.pd.detach()
         self.valid = False
         self.length = 0
-        # The application may resize its bytearray again only when no view holds it.
+        # The application can resize its bytearray only when no view exists.
         self.buffer = memoryview(b"")
 
     def reregister(
@@ -372,23 +371,23 @@ class MemoryRegion:
         access: int | None = None,
         iova: int | None = None,
     ) -> None:
-        """Change what is given; the key stays, and a peer may go on using it.
+        """Change the given attributes; the key stays valid.
 
-        Other memory gets another address, unless `iova` names one. Raises as
-        `register`, and EINVAL while a window is bound; then nothing has changed.
+        New memory gets a new address unless `iova` is given. Raises as `register`, and
+        EINVAL while a window is bound; an error changes nothing.
         """
         if not self.valid:
             raise VerbsError(errno.EINVAL, "the memory region is not registered")
         self._refuse_bound("reregister")
         new_pd = self.pd if pd is None else pd
         if new_pd.keys is not self.pd.keys:
-            raise VerbsError(errno.EINVAL, "the protection domain is of another device")
+            raise VerbsError(errno.EINVAL, "the protection domain belongs to another device")
         new_access = self.access if access is None else int(access)
         view = self.buffer if memory is None else _view(memory)
         _check_access(new_access, view)
         if iova is None and memory is None and not new_access & _ZERO_BASED:
             iova = self.iova
-        iova = _place(self.pd.keys, view, new_access, iova)
+        iova = _address(self.pd.keys, view, new_access, iova)
         new_pd.attach()
         self.pd.detach()
         self.pd.keys.generation += 1
@@ -410,7 +409,7 @@ class MemoryRegion:
 
 
 class MemoryWindow:
-    """A part of a region under a key of its own, made by `ProtectionDomain.allocate_window`.
+    """A part of a region under a separate key, made by `ProtectionDomain.allocate_window`.
 
     Type 1 serves every queue pair of the domain, type 2 the one that bound it.
     """
@@ -434,18 +433,18 @@ class MemoryWindow:
         self.rkey = rkey
         self.state = WindowState.VALID if kind == 1 else WindowState.FREE
         self.region: MemoryRegion | None = None
-        """What it is bound to."""
+        """The region it is bound to."""
         self.start = 0
-        """Its first byte as offset into the region's buffer."""
+        """Offset of its first byte in the region's buffer."""
         self.iova = 0
-        """Its address: that of its first byte in the region, or 0 with ZERO_BASED."""
+        """Address of its first byte, or 0 with ZERO_BASED."""
         self.length = 0
         self.access = 0
         self.qp_num: int | None = None
-        """The queue pair that a bound type 2 window serves."""
+        """The queue pair of a bound type 2 window."""
 
     def deallocate(self) -> None:
-        """Unbind the window and make its key worthless. Twice is once."""
+        """Unbind the window and invalidate its key. Safe to repeat."""
         if self.state is WindowState.INVALID:
             return
         self.pd.keys.remove_window(self)
@@ -456,9 +455,9 @@ class MemoryWindow:
 def gather(
     keys: KeyTable, pd: ProtectionDomain, sges: Sequence[SGE], offset: int, size: int
 ) -> bytes | None:
-    """Bytes [offset, offset + size) of what the SGEs hold one after the other.
+    """Bytes [offset, offset + size) of the concatenated SGEs.
 
-    `None` is LOC_PROT_ERR. Keys count only where a byte is taken.
+    `None` is LOC_PROT_ERR. Only the keys of SGEs that are read are checked.
     """
     if len(sges) == 1:
         sge = sges[0]
@@ -475,10 +474,10 @@ def gather(
 def scatter(
     keys: KeyTable, pd: ProtectionDomain, sges: Sequence[SGE], offset: int, data: bytes
 ) -> bool:
-    """Write bytes where the SGEs have [offset, offset + len(data)).
+    """Write bytes at [offset, offset + len(data)) of the concatenated SGEs.
 
-    `False` is LOC_PROT_ERR, and then nothing has been written. Needs LOCAL_WRITE.
-    Keys count only where a byte goes.
+    `False` is LOC_PROT_ERR, and then nothing is written. Needs LOCAL_WRITE. Only the
+    keys of SGEs that are written are checked.
     """
     size = len(data)
     if len(sges) == 1:
@@ -508,7 +507,7 @@ def _pieces(
     size: int,
     access: int,
 ) -> list[memoryview] | None:
-    """Views of bytes [offset, offset + size) of the SGEs; `None` if any is out of reach."""
+    """Views of bytes [offset, offset + size) of the SGEs; `None` if one is not accessible."""
     pieces: list[memoryview] = []
     for sge in sges:
         if size <= 0:
@@ -531,8 +530,7 @@ def _pieces(
 def _may_bind(window: MemoryWindow, info: MWBindInfo) -> bool:
     """Whether this window may be bound to this part of a region (IBA C10-72 to C10-75).
 
-    Unlike rxe, whose check of a zero-based window forgets the start, all windows
-    must lie within their region.
+    All windows must lie within their region; rxe ignores the start of a zero-based window.
     """
     region, access = info.mr, info.mw_access_flags
     if region is None or not region.valid or region.pd is not window.pd:
@@ -548,7 +546,7 @@ def _may_bind(window: MemoryWindow, info: MWBindInfo) -> bool:
 
 
 def _view(memory: int | bytearray | memoryview) -> memoryview:
-    """Memory as bytes, allocated if only a size is given."""
+    """A view of the memory as bytes; allocates it if only a size is given."""
     if isinstance(memory, int):
         if memory < 0:
             raise VerbsError(errno.EINVAL, f"a memory region of {memory} bytes")
@@ -564,7 +562,7 @@ def _view(memory: int | bytearray | memoryview) -> memoryview:
 
 
 def _check_access(access: int, view: memoryview) -> None:
-    """Raise EINVAL for what `ib_check_mr_access` of Linux refuses, EFAULT for what pinning does."""
+    """Raise EINVAL and EFAULT as Linux does (`ib_check_mr_access`, pinning of the pages)."""
     if access & ~_SUPPORTED:
         raise VerbsError(errno.EINVAL, f"unknown access flags {access & ~_SUPPORTED:#x}")
     if access & _WRITING and not access & _LOCAL_WRITE:
@@ -573,8 +571,8 @@ def _check_access(access: int, view: memoryview) -> None:
         raise VerbsError(errno.EFAULT, "LOCAL_WRITE for read-only memory")
 
 
-def _place(keys: KeyTable, view: memoryview, access: int, iova: int | None) -> int:
-    """The address of a region: the wanted one, 0 with ZERO_BASED, or a new one."""
+def _address(keys: KeyTable, view: memoryview, access: int, iova: int | None) -> int:
+    """The address of a region: the given one, 0 with ZERO_BASED, or a new one."""
     if access & _ZERO_BASED:
         if iova:
             raise VerbsError(errno.EINVAL, f"a zero-based region at {iova:#x}")
@@ -582,7 +580,7 @@ def _place(keys: KeyTable, view: memoryview, access: int, iova: int | None) -> i
     if iova is None:
         return keys.new_address(len(view))
     if not 0 <= iova <= (1 << 64) - len(view):
-        raise VerbsError(errno.EINVAL, f"{len(view)} bytes at {iova:#x} pass the end of 64 bits")
+        raise VerbsError(errno.EINVAL, f"{len(view)} bytes at {iova:#x} exceed 64 bits")
     return iova
 
 
@@ -596,7 +594,7 @@ _SUPPORTED = (1 << 10) - 1 | (1 << 30) - (1 << 20)
 """All of `Access`; bits 20 to 29 are optional by definition (Linux `IB_ACCESS_OPTIONAL`)."""
 
 _INDICES = (1 << 24) - 1
-"""Index 0 is left out, so that no key is 0."""
+"""Index 0 is unused, so that no key is 0."""
 
 _PAGE = 4096
 

@@ -1,4 +1,4 @@
-"""What a modify sets, and to what it may be set."""
+"""The attributes that a modify sets, and the values they may have."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def names_of(mask: int) -> tuple[str, ...]:
 
 
 def check_values(port: PortTables, attr: QPAttr, mask: int) -> None:
-    """Raise `VerbsError` EINVAL for a value, among those that are set, that cannot be."""
+    """Raise `VerbsError` EINVAL for an invalid value among the attributes that are set."""
     for name, highest in _limits_of(mask):
         if not 0 <= getattr(attr, name) <= highest:
             raise VerbsError(errno.EINVAL, f"{name} {getattr(attr, name)}, not 0 to {highest}")
     if mask & _PATH_MTU and attr.path_mtu not in MTU_BYTES:
         raise VerbsError(errno.EINVAL, f"path_mtu {attr.path_mtu}, not 1 to 5")
     if mask & _PORT and attr.port_num != 1:
-        raise VerbsError(errno.EINVAL, f"port {attr.port_num}, there is only port 1")
+        raise VerbsError(errno.EINVAL, f"port {attr.port_num}, the device has port 1 only")
     if mask & _PKEY_INDEX:
         _check_pkey(port, attr.pkey_index)
     if mask & _AV:
@@ -48,7 +48,7 @@ def check_values(port: PortTables, attr: QPAttr, mask: int) -> None:
 
 
 def check_migration(before: QPAttr, attr: QPAttr, target: QPState, *, has_alternate: bool) -> None:
-    """Raise `VerbsError` EINVAL for a migration state that cannot follow the one before.
+    """Raise `VerbsError` EINVAL for an illegal change of the migration state.
 
     MIGRATED from ARMED, REARM from MIGRATED and only in RTS (rvt_modify_qp).
     """
@@ -63,11 +63,13 @@ def check_migration(before: QPAttr, attr: QPAttr, target: QPState, *, has_altern
             and has_alternate
         )
     if not allowed:
-        raise VerbsError(errno.EINVAL, f"no way to migration state {wanted}")
+        raise VerbsError(
+            errno.EINVAL, f"migration state {wanted} cannot follow {before.path_mig_state}"
+        )
 
 
 def check_address(port: PortTables, av: AddressVector) -> None:
-    """Raise `VerbsError` EINVAL for an address that no path can be made of."""
+    """Raise `VerbsError` EINVAL for an invalid address."""
     if not 0 <= av.sgid_index < len(port.gids):
         raise VerbsError(errno.EINVAL, f"no GID at index {av.sgid_index}")
     for name, bits in _ADDRESS_BITS:
@@ -79,7 +81,7 @@ def check_address(port: PortTables, av: AddressVector) -> None:
 
 
 def power_of_two(number: int) -> int:
-    """The smallest that is not less than a number; 0 stays."""
+    """The smallest power of two that is not less than a number; 0 for 0."""
     return 1 << (number - 1).bit_length() if number else 0
 
 
@@ -119,7 +121,7 @@ _ATTRIBUTES: dict[int, tuple[str, ...]] = {
     int(QPAttrMask.PATH_MIG_STATE): ("path_mig_state",),
     int(QPAttrMask.DEST_QPN): ("dest_qp_num",),
 }
-"""What each bit of a modify's mask sets."""
+"""Attributes by bit of a modify's mask."""
 
 _ADDRESS_BITS = (
     ("dgid", 128),
@@ -131,11 +133,11 @@ _ADDRESS_BITS = (
     ("src_path_bits", 7),
     ("udp_source_port", 16),
 )
-"""Widths of the fields of an address as they stand in the headers."""
+"""Widths of the fields of an address in the headers."""
 
 _LIMITS = dict.fromkeys(("timeout", "min_rnr_timer"), 31)
 _LIMITS |= {"retry_cnt": 7, "rnr_retry": 7, "dest_qp_num": MASK, "qkey": (1 << 32) - 1}
-"""Widths of the fields that a modify may not exceed."""
+"""Largest values of attributes."""
 
 assert {name for names in _ATTRIBUTES.values() for name in names} <= {
     entry.name for entry in fields(QPAttr)

@@ -1,8 +1,8 @@
-"""A packet as the transport sees it, and its bytes from the BTH to the padding.
+"""A packet as the transport uses it, and its bytes from the BTH to the padding.
 
-`ibwire_layers.Packet` keeps every bit of every header; the state machines need the
-numbers of a few, a hundred thousand times a second. The layouts here are those of
-`ibwire_layers.headers`, and a test holds the two to the same bytes.
+`ibwire_layers.Packet` keeps every bit of every header; the state machines need a few
+fields, a hundred thousand times a second. The layouts here are those of
+`ibwire_layers.headers`, and a test compares the bytes of the two.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOW24 = 0xFFFFFF
 
 
 class TransportPacket:
-    """What a packet says to a queue pair. Fields of headers that its opcode lacks are unset."""
+    """The fields of a packet for a queue pair; fields of headers that it lacks are unset."""
 
     __slots__ = (
         "ack_req",
@@ -68,11 +68,11 @@ class TransportPacket:
     dest_qp: int
     payload: bytes
     pad_count: int
-    """As read; what is sent is padded to a multiple of four."""
+    """As received; sent packets are padded to a multiple of four."""
     arrival: Arrival | None
     """The headers before the BTH, of a packet that was received."""
     path: Path | None
-    """Where a datagram goes; everything else takes the way of its queue pair."""
+    """The path of a datagram; all other packets take the path of their queue pair."""
     ack_req: int
     se: int
     mig_req: int
@@ -84,7 +84,7 @@ class TransportPacket:
     rkey: int
     dma_len: int
     swap: int
-    """The number to swap in or to add."""
+    """The value to swap in or to add."""
     compare: int
     syndrome: int
     msn: int
@@ -115,7 +115,7 @@ Writer = Callable[[TransportPacket], bytes]
 
 
 class Form:
-    """What an opcode says about its packet, ready for the state machines."""
+    """The properties of an opcode, precomputed for the state machines."""
 
     __slots__ = (
         "has_aeth",
@@ -155,7 +155,7 @@ class Form:
         self.takes_receive = (self.operation is Operation.SEND and self.is_first) or (
             self.operation is Operation.WRITE and self.has_imm
         )
-        """Whether the packet is the one of its message that uses up a receive work request."""
+        """Whether the packet is the one of its message that consumes a receive work request."""
         self.header_size = h.BTH.SIZE + sum(header.SIZE for header in headers)
         self.readers: tuple[tuple[Reader, int], ...] = ()
         self.writers: tuple[Writer, ...] = ()
@@ -222,7 +222,7 @@ def decode(data: bytes, start: int, end: int) -> TransportPacket | None:
 
 
 def _service(opcode: int) -> Service | None:
-    """By the upper three bits, also for opcodes that are not in the table."""
+    """The service by the upper three bits, also for unknown opcodes."""
     if opcode >> 5 == Service.CNP:
         return Service.CNP if opcode == OpCode.CNP else None
     return Service(opcode >> 5) if opcode >> 5 <= Service.XRC else None
@@ -286,4 +286,4 @@ _CODECS: dict[type[Header], tuple[Reader, Writer]] = {
 _PADS = (b"", bytes(1), bytes(2), bytes(3))
 
 FORMS: tuple[Form, ...] = tuple(Form(opcode) for opcode in range(256))
-"""By opcode byte, also for those that no specification knows."""
+"""By opcode byte, unknown opcodes included."""

@@ -1,8 +1,8 @@
-"""The headers before the BTH: made once for a queue pair, recognised once for a sender.
+"""The headers before the BTH, cached for both directions.
 
-Between two queue pairs these headers hardly change, so both directions keep them: a
-`Path` by packet size, an `Arrivals` by their very bytes. Whatever it does not know it
-reads with `ibwire_layers`.
+Between two queue pairs these headers hardly change. A `Path` caches those it writes by
+packet size, an `Arrivals` those it has read by their bytes; new ones are built and parsed
+with `ibwire_layers`.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ V4_MAPPED = 0xFFFF << 32
 
 
 def is_v4(gid: int) -> bool:
-    """Whether a GID stands for an IPv4 address."""
+    """Whether a GID is an IPv4 address."""
     return gid >> 32 == 0xFFFF
 
 
 def is_link_local(gid: int) -> bool:
-    """Whether a GID stands for an IPv6 address of one link (fe80::/10, RFC 4291 2.4)."""
+    """Whether a GID is a link-local IPv6 address (fe80::/10, RFC 4291 2.4)."""
     return gid >> 118 == 0xFE80 >> 6
 
 
 def address_of(gid: int) -> str:
-    """The IP address that a GID stands for."""
+    """The IP address of a GID."""
     if is_v4(gid):
         return str(ipaddress.IPv4Address(gid ^ V4_MAPPED))
     return str(ipaddress.IPv6Address(gid))
 
 
 def nearest(own: Sequence[int], gid: int) -> int | None:
-    """From which of our GIDs a peer is spoken to: one of its IP version, link-local for
-    link-local if there is any such."""
+    """Index of the local GID for a peer: of its IP version, and link-local for a link-local
+    peer if possible."""
     fitting = [each for each in own if is_v4(each) == is_v4(gid)]
     near = (each for each in fitting if is_link_local(each) == is_link_local(gid))
     return next(near, fitting[0] if fitting else None)
 
 
 class Headers:
-    """The headers of one route by packet size, shared by all flows that take it.
+    """The headers of one route by packet size, shared by all its flows.
 
     Flows over RoCEv2 differ in their UDP source port alone.
     """
@@ -75,7 +75,7 @@ class Headers:
     """Packet sizes whose headers are kept."""
 
     LIMIT_FLOWS = 64
-    """Source ports whose headers are kept for those who come next."""
+    """Source ports whose headers are kept for later flows."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -87,7 +87,7 @@ class Headers:
         self._flows: dict[int | None, dict[int, tuple[bytes, int]]] = {}
 
     def flow(self, source_port: int | None) -> dict[int, tuple[bytes, int]]:
-        """Where all paths with this source port keep what `sized` has given."""
+        """The cache of `sized` that all paths with this source port share."""
         if source_port not in self._flows:
             if len(self._flows) >= self.LIMIT_FLOWS:
                 self._flows.clear()
@@ -112,7 +112,7 @@ class Headers:
 
 
 class Path:
-    """Where the packets of one flow go: puts the headers before the BTH and the ICRC behind."""
+    """The path of one flow: adds the headers before the BTH and the ICRC after the packet."""
 
     __slots__ = ("_headers", "_identification", "_known", "_source_port")
 
@@ -129,7 +129,7 @@ class Path:
         """A flow over a route.
 
         source_port: UDP source port; `None` for that of the route.
-        counts_identification: whether the IPv4 identification goes up with each packet.
+        counts_identification: whether the IPv4 identification increases with each packet.
         """
         self._headers = headers if isinstance(headers, Headers) else Headers(headers)
         self._source_port = source_port
@@ -190,10 +190,10 @@ def _v4_register(frame: bytes, ip: int) -> int:
 
 @dataclass(slots=True)
 class Arrival:
-    """What the headers before a BTH said; shared by all packets with the same ones."""
+    """The headers before a BTH, parsed; shared by all packets with the same bytes."""
 
     source: int
-    """GID of the sender, or its LID where there is none (native InfiniBand inside a subnet)."""
+    """GID of the sender, or its LID without a GRH (native InfiniBand inside a subnet)."""
     destination: int
     size: int
     """Bytes before the BTH."""
@@ -203,32 +203,32 @@ class Arrival:
     """CRC of the covered headers."""
     ecn: int
     grh: bytes
-    """The 40 bytes that a UD receiver finds in front of the message; empty if there is none."""
+    """The 40 bytes that a UD receiver finds in front of the message; empty without a GRH."""
     source_port: int
-    """Of UDP; 0 where there is none."""
+    """UDP source port; 0 without UDP."""
     route: Route
-    """Of a packet of the same sender: lengths, identification and source port may differ."""
+    """Route of a packet of this sender: lengths, identification and source port may differ."""
 
 
 class Arrivals:
-    """Reads the headers before the BTH; those it has seen before are one lookup.
+    """Reads the headers before the BTH; known headers are one lookup.
 
     Over IPv4 a stream varies identification, lengths and source port only; headers
-    that are known but for these are checked by hand, all others with `ibwire_layers`.
+    that differ in these only are checked here, all others with `ibwire_layers`.
     """
 
     LIMIT = 1 << 15
     """Headers kept, some 13 MB of them: enough for four sizes of packets from each of 8,000
-    connections. A stranger who varies them costs time but no more memory."""
+    connections. A sender that varies them costs time but no more memory."""
 
     LIMIT_SIZES = 16
-    """Different sizes of headers that are looked for; extensions of IPv6 allow any number."""
+    """Sizes of headers that are looked up; extensions of IPv6 allow any number."""
 
     def __init__(self, link_type: int = LinkType.ETHERNET) -> None:
         self._link_type = link_type
         self._known: dict[bytes, Arrival] = {}
         self._similar: dict[bytes, Arrival] = {}
-        """IPv4 headers by what does not vary."""
+        """IPv4 headers by the bytes that do not vary."""
         self._sizes: list[int] = []
 
     def read(self, frame: Frame) -> Arrival | None:
@@ -246,7 +246,7 @@ class Arrivals:
         return self._examine(frame)
 
     def _vary(self, similar: Arrival, frame: Frame, ip: int) -> Arrival | None:
-        """The headers of a frame that differ from known ones in what a stream varies."""
+        """The headers of a frame that differ from known ones only in the varying fields."""
         total = int.from_bytes(frame[ip + 2 : ip + 4])
         udp = int.from_bytes(frame[ip + 24 : ip + 26])
         end = ip + total
@@ -267,7 +267,7 @@ class Arrivals:
             source_port=int.from_bytes(frame[ip + 20 : ip + 22]),
             route=similar.route,
         )
-        if frame[ip + 4 : ip + 6] == b"\0\0":  # else no other frame has the same
+        if frame[ip + 4 : ip + 6] == b"\0\0":  # otherwise no other frame has the same headers
             self._make_room()
             self._known[frame[:size]] = arrival
         return arrival
@@ -283,7 +283,7 @@ class Arrivals:
             return None
         arrival = _arrival(route, found.bth, found.end)
         if isinstance(route, RoCEv2Route) and route.udp.checksum:
-            # It covers the payload, so these headers alone say nothing of the next packet.
+            # The checksum covers the payload, so these headers cannot be reused.
             return arrival if _udp_checksum_fits(route, frame, found.bth, found.end) else None
         if found.bth not in self._sizes:
             if len(self._sizes) >= self.LIMIT_SIZES:
@@ -303,7 +303,7 @@ class Arrivals:
 
 
 def _constant(frame: Frame, ip: int) -> bytes:
-    """What all packets of a sender have in common: no length, number, checksum or source port."""
+    """The bytes that all packets of a sender share: no length, number, checksum or source port."""
     return (
         frame[: ip + 2]
         + frame[ip + 6 : ip + 10]
@@ -321,11 +321,11 @@ def icrc_fits(frame: Frame, arrival: Arrival) -> bool:
 
 
 def _masking(value: int) -> int:
-    """What to change in the CRC of the headers so that BTH byte 4 counts as ones.
+    """The change of the header CRC that makes BTH byte 4 count as ones.
 
-    value: the byte as it is. A CRC is linear: flipping bits of a byte flips certain bits of
-    the CRC, whatever the message, and so do certain bits of the register four bytes
-    before. So the byte need not be set, which would cost a copy of the packet.
+    value: the actual byte. A CRC is linear: flipping bits of a byte flips certain bits of
+    the CRC for any message, and so do certain bits of the register four bytes before. So
+    the byte need not be set, which would cost a copy of the packet.
     """
     register = value ^ 0xFF
     for _ in range(4):  # back over the bytes before it, each taken for zero
@@ -335,7 +335,7 @@ def _masking(value: int) -> int:
 
 
 _STEPS = [crc32(bytes((byte,)), 0xFFFFFFFF) ^ 0xFFFFFFFF for byte in range(256)]
-"""What a byte makes of a register that is zero."""
+"""The register after one byte, starting from zero."""
 _BY_TOP = {step >> 24: byte for byte, step in enumerate(_STEPS)}
 _MASKING = tuple(_masking(value) for value in range(256))
 

@@ -1,4 +1,4 @@
-"""What each send work request becomes on the wire, and how it completes: a table."""
+"""The table of send work requests: operation, opcodes on the wire, completion."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Plan:
     """One kind of send work request."""
 
     operation: Operation | None
-    """`None` for what never leaves the device."""
+    """`None` for a local operation, which sends nothing."""
     opcodes: tuple[int, int, int, int]
     """RC opcodes of first, middle, last and only packet."""
     completion: WCOpcode
     is_segmented: bool = False
     """Whether its payload is cut at the path MTU."""
     is_answered: bool = False
-    """Whether it completes by its own response instead of an acknowledgement. Each then takes
-    one of `max_rd_atomic`, for the responder keeps as many to answer them again."""
+    """Whether it completes with a response instead of an acknowledgement. Each then counts
+    against `max_rd_atomic`, because the responder keeps the response for duplicates."""
     takes_credit: bool = False
-    """Whether it uses up a receive work request of the peer."""
+    """Whether it consumes a receive work request of the peer."""
 
 
 def _segmented(
@@ -99,7 +99,7 @@ PLANS: dict[WROpcode, Plan] = {
     WROpcode.LOCAL_INV: Plan(None, (0, 0, 0, 0), WCOpcode.LOCAL_INV),
     WROpcode.BIND_MW: Plan(None, (0, 0, 0, 0), WCOpcode.BIND_MW),
 }
-"""Source: IBA 9.4, 11.4.1.1; which of them need a response of their own: annex A19."""
+"""Source: IBA 9.4, 11.4.1.1; the requests that have a response: annex A19."""
 
 ANNEX_A19 = (Operation.FLUSH, Operation.ATOMIC_WRITE)
 """Answered by an empty READ RESPONSE ONLY."""
@@ -126,7 +126,7 @@ Forms = tuple[Form, Form, Form, Form]
 
 
 def _menu(service: Service) -> tuple[tuple[Plan, Forms] | None, ...]:
-    """By work request opcode: what it becomes in this service, `None` if that does not know it."""
+    """Plan and forms by work request opcode; `None` for one that the service does not have."""
     menu: list[tuple[Plan, Forms] | None] = [None] * (max(WROpcode) + 1)
     for opcode in ALLOWED[service]:
         plan = PLANS[opcode]

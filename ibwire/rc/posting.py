@@ -1,4 +1,4 @@
-"""Work requests that are posted: what may be, and what is refused at once with EINVAL."""
+"""Checks of send work requests when they are posted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_send(qp: QPContext, wr: SendWR, port: PortTables) -> SendWQE:
         name = getattr(opcode, "name", f"opcode {opcode}")
         raise VerbsError(errno.EINVAL, f"no {name} on {qp.qp_type.name}")
     if _is_too_wide(wr):
-        raise VerbsError(errno.EINVAL, f"a number that does not fit its field: {wr}")
+        raise VerbsError(errno.EINVAL, f"a value does not fit its field: {wr}")
     plan, forms = entry
     wqe = SendWQE(wr, plan, forms)
     flags = int(wr.send_flags)
@@ -56,7 +56,9 @@ def check_send(qp: QPContext, wr: SendWR, port: PortTables) -> SendWQE:
         if plan.operation in ANNEX_A19 and (
             profile.refuses_annex_a19 or profile.discards_annex_a19
         ):
-            wqe.status = WCStatus.LOC_QP_OP_ERR  # when its turn comes
+            wqe.status = (
+                WCStatus.LOC_QP_OP_ERR
+            )  # it completes with this status when it is the oldest
     elif qp.service is _UD:
         if wr.ah is None:
             raise VerbsError(errno.EINVAL, "a datagram needs an address handle")
@@ -68,7 +70,7 @@ def check_send(qp: QPContext, wr: SendWR, port: PortTables) -> SendWQE:
 
 
 def _check_answered(qp: QPContext, wr: SendWR, operation: Operation, length: int) -> int:
-    """Check what completes by an answer of its own; returns how many bytes it brings or takes."""
+    """Check a request that completes with a response; returns the bytes of its data."""
     if operation in _ATOMICS:
         if length < 8:
             raise VerbsError(errno.EINVAL, "an atomic needs room for 8 bytes")
@@ -87,7 +89,7 @@ def _check_answered(qp: QPContext, wr: SendWR, operation: Operation, length: int
 
 
 def _take_inline(qp: QPContext, wqe: SendWQE, length: int) -> int:
-    """Copy the data of an inline request now; returns how much it is."""
+    """Copy the data of an inline request now; returns its length."""
     wr = wqe.wr
     if not wqe.plan.is_segmented:
         raise VerbsError(errno.EINVAL, f"{wr.opcode.name} cannot be inline")
@@ -97,8 +99,8 @@ def _take_inline(qp: QPContext, wqe: SendWQE, length: int) -> int:
         raise VerbsError(errno.EINVAL, f"{length} bytes inline, at most {qp.cap.max_inline_data}")
     data = wr.inline_data
     if data is None:
-        # Real hardware copies from the process, whatever the keys say; here the key is
-        # the only way to the bytes.
+        # Adapters copy from the process without the key; here only the key leads to the
+        # bytes.
         data = gather(qp.keys, qp.pd, wr.sg_list, 0, length)
     if data is None:
         raise VerbsError(errno.EFAULT, "the inline data is not in a registered region")
@@ -107,7 +109,7 @@ def _take_inline(qp: QPContext, wqe: SendWQE, length: int) -> int:
 
 
 def _is_too_wide(wr: SendWR) -> bool:
-    """Whether a number of a work request is negative or does not fit its field in a packet."""
+    """Whether a value of a work request is negative or too wide for its field."""
     words = wr.imm_data | wr.invalidate_rkey | wr.rkey | wr.remote_qkey | wr.remote_srqn | wr.length
     longs = wr.remote_addr | wr.compare_add | wr.swap
     return bool(words >> 32 or longs >> 64 or wr.flush_type >> 4 or wr.flush_level >> 2)

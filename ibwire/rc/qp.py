@@ -1,6 +1,6 @@
-"""A queue pair: what an application asks of it, what the network brings, what it sends.
+"""A queue pair: commands of the application, input from the network, output to send.
 
-It has four kinds of method. Commands come from the application: `modify`, `post_send`,
+It has three kinds of method. Commands come from the application: `modify`, `post_send`,
 `post_recv`; they fail at once with a `VerbsError` or not at all. `handle_packet` and
 `handle_timeout` take input. `poll_transmit` and `poll_timeout` give output: after any
 command or input the caller drains the first until `None`, then reads the second.
@@ -45,10 +45,10 @@ from ibwire.rc.responder import Responder
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.states import (
+    ACCEPTS_REQUESTS,
+    ACCEPTS_RESPONSES,
     POST_RECV,
     POST_SEND,
-    TAKES_REQUESTS,
-    TAKES_RESPONSES,
     Post,
     check_transition,
     state_of,
@@ -86,11 +86,11 @@ _CNP, _XRC, _UD, _MIGRATED = Service.CNP, Service.XRC, Service.UD, MigState.MIGR
 
 @dataclass(slots=True)
 class QPInit:
-    """What a queue pair is made of: `ibv_qp_init_attr`."""
+    """Attributes for the creation of a queue pair: `ibv_qp_init_attr`."""
 
     qp_type: QPType
     pd: ProtectionDomain | None = None
-    """`None` only for XRC_RECV, whose memory belongs to the domains of its SRQs."""
+    """`None` only for XRC_RECV, which uses the domains of its SRQs."""
     send_cq: CompletionQueue | None = None
     recv_cq: CompletionQueue | None = None
     srq: SharedReceiveQueue | None = None
@@ -165,7 +165,7 @@ class QueuePair:
         self._alternate: Path | None = None
         self._source = self._peer = self._dest_qp = 0
         self._trusted_pkey = -1
-        """P_Key of the peer that has been found right."""
+        """P_Key of the peer that was accepted before."""
         self._pkey = 0xFFFF
         self._mig_req = self.profile.mig_req
         self._is_plain = self.service in (Service.RC, Service.UC) and not (
@@ -173,9 +173,9 @@ class QueuePair:
         )
         self.closed = False
         self.scheduled = False
-        """Whether the device has it on its list of those that may have something to send."""
+        """Whether the device has it in its list of queue pairs that may have something to send."""
         self.timer_entry: Time | None = None
-        """The earliest time at which the device looks at its timers."""
+        """The earliest time at which the device calls it for its timers."""
         self.sends = SendQueue(self)
         self.completer = Completer(self, self.sends)
         self.requester: Requester
@@ -217,7 +217,7 @@ class QueuePair:
             has_alternate = self._alternate is not None or bool(mask & _ALT_PATH)
             check_migration(self.attr, attr, target, has_alternate=has_alternate)
             if attr.path_mig_state == MigState.MIGRATED:
-                self.migrate()  # now, if it is armed
+                self.migrate()  # at once, if it is armed
         for name in names_of(mask):
             setattr(self.attr, name, getattr(attr, name))
         self._apply(mask)
@@ -225,7 +225,7 @@ class QueuePair:
             self._enter(target)
 
     def query(self) -> QPAttr:
-        """All attributes as they are now."""
+        """The current attributes."""
         return replace(
             self.attr,
             qp_state=self.state,
@@ -243,7 +243,7 @@ class QueuePair:
             raise VerbsError(errno.EINVAL, f"no send in {self.state.name}")
         wqe = check_send(self, wr, self.device)
         if self.sends.in_use >= self.cap.max_send_wr:
-            raise VerbsError(errno.ENOMEM, f"{self.cap.max_send_wr} send requests wait already")
+            raise VerbsError(errno.ENOMEM, f"the send queue of {self.cap.max_send_wr} is full")
         self.sends.post(wqe)
         if rule is _FLUSHED:
             self.sends.flush()
@@ -257,7 +257,7 @@ class QueuePair:
         if rule is _REFUSED:
             raise VerbsError(errno.EINVAL, f"no receive in {self.state.name}")
         if self.receives.srq is not None or self.is_xrc:
-            raise VerbsError(errno.EINVAL, "the queue pair has no receive queue of its own")
+            raise VerbsError(errno.EINVAL, "the queue pair has no receive queue")
         if len(wr.sg_list) > self.cap.max_recv_sge:
             raise VerbsError(
                 errno.EINVAL, f"{len(wr.sg_list)} SGEs, at most {self.cap.max_recv_sge}"
@@ -267,10 +267,10 @@ class QueuePair:
             if self.profile.flushes_late_receives:
                 self.receives.flush()
         elif self.accepts_requests:
-            self.responder.grant()
+            self.responder.send_credits()
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
-        """Take a packet with a good ICRC in; nothing that it says raises."""
+        """Process a packet with a good ICRC; no content of it raises."""
         form = packet.form
         if not self._is_ours(packet):
             self.counters.dropped += 1
@@ -294,15 +294,15 @@ class QueuePair:
             else:
                 self.device.note_timer(self)
         else:
-            self.responder.handle_packet(packet, now)  # wakes it when it has an answer
+            self.responder.handle_packet(packet, now)  # wakes it when it has a response
 
     def handle_timeout(self, now: Time) -> None:
-        """Do what is due by `now`."""
+        """Handle the timers that are due by `now`."""
         self.sends.handle_timeout(now)
         self.wake()
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
-        """The next packet, `None` when there is none that may leave."""
+        """The next packet, or `None` if no packet may be sent."""
         packet = self.responder.poll_transmit(now) if self.responder.replies else None
         if packet is None:
             packet = self.requester.poll_transmit(now)
@@ -314,25 +314,25 @@ class QueuePair:
 
     @property
     def has_more(self) -> bool:
-        """Whether asking it for another packet is worth while."""
+        """Whether it may have another packet to send."""
         sends = self.sends
         return bool(self.responder.replies) or sends.cursor < len(sends.wqes)
 
     def poll_timeout(self) -> Time | None:
-        """When `handle_timeout` wants to be called, `None` for never."""
+        """When to call `handle_timeout` next, or `None`."""
         return self.sends.timers.next_timeout()
 
     def close(self) -> None:
-        """Give the queue pair back; what was posted is forgotten."""
+        """Destroy the queue pair; posted work requests are dropped."""
         if not self.closed:
             self._enter(QPState.RESET)
             self.closed = True
             self.device.forget_qp(self)
 
-    # What the requester, completer and responder ask of it.
+    # The interface for its parts: `QPContext`.
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Report that there may be a packet to send."""
         if not self.scheduled:
             self.device.schedule(self)
 
@@ -341,13 +341,13 @@ class QueuePair:
         self.device.emit(AsyncEvent(event_type, self))
 
     def report(self, cq: CompletionQueue | None, wc: WC) -> None:
-        """Hand a completion over; a lost one takes the queue pair down (IBA class G)."""
+        """Put a completion into its queue; if it is lost, the queue pair moves to ERR (class G)."""
         if cq is not None and not cq.push(wc) and self.state is not _ERR:
             self.emit(EventType.QP_FATAL)
             self.enter_error()
 
     def address(self, packet: TransportPacket, wr: SendWR | None) -> None:
-        """Fill in who a packet is for; `wr` is the work request of a request packet."""
+        """Fill in the destination of a packet; `wr` is the work request of a request packet."""
         packet.pkey = self._pkey
         packet.mig_req = self._mig_req
         packet.dest_qp = self._dest_qp
@@ -359,31 +359,31 @@ class QueuePair:
                 packet.xrc_srq = wr.remote_srqn
 
     def enter_error(self) -> None:
-        """The connection has failed: flush both queues."""
+        """Move to ERR after a failure: flush both queues."""
         if self.state is not QPState.ERR:
             self._enter(QPState.ERR)
 
     def enter_send_error(self) -> None:
-        """A send of an unreliable queue pair has failed: flush the send queue."""
+        """Move to SQE after a failed send of an unreliable queue pair: flush the send queue."""
         if self.state is QPState.ERR:
             return  # its completion was lost
         self._set_state(QPState.SQE)
         self.sends.flush()
 
     def check_drained(self) -> None:
-        """In SQD: tell when the last send that had begun is done."""
+        """In SQD: end the draining when no started send is left."""
         if self.attr.sq_draining and self.sends.is_drained:
             self.attr.sq_draining = 0
             if self.attr.en_sqd_async_notify:
                 self.emit(EventType.SQ_DRAINED)
 
     def find_srq(self, number: int) -> SharedReceiveQueue | None:
-        """The SRQ of its XRC domain with that number."""
+        """The shared receive queue of its XRC domain with this number."""
         srq = self.device.srqs.get(number)
         return srq if srq is not None and srq.xrc_domain is self.xrc_domain else None
 
     def migrate(self) -> bool:
-        """Take the alternate path if there is one that is armed (IBA 17.2.8)."""
+        """Take the alternate path if it is armed (IBA 17.2.8)."""
         if self.attr.path_mig_state is not MigState.ARMED or self._alternate is None:
             return False
         attr = self.attr
@@ -394,7 +394,7 @@ class QueuePair:
         return True
 
     def _follow_migration(self, mig_req: int) -> None:
-        """What the peer's MigReq bit says (IBA 17.2.8; qib_ruc_check_hdr)."""
+        """Apply the peer's MigReq bit (IBA 17.2.8; qib_ruc_check_hdr)."""
         attr = self.attr
         if attr.path_mig_state is MigState.REARM and not mig_req and self.state is QPState.RTS:
             attr.path_mig_state = MigState.ARMED
@@ -411,7 +411,7 @@ class QueuePair:
             raise VerbsError(errno.EINVAL, "the queue pair is closed")
 
     def _is_ours(self, packet: TransportPacket) -> bool:
-        """Whether a packet may reach the state machines at all (IBA 9.6.1)."""
+        """Whether a packet may reach the state machines (IBA 9.6.1)."""
         form = packet.form
         if not (self._accepts_responses if form.is_response else self.accepts_requests):
             return False
@@ -427,7 +427,7 @@ class QueuePair:
             and arrival.destination == self._source
             and not (len(packet.payload) + packet.pad_count) & 3
         ):
-            return True  # in everything like one that was let in
+            return True  # the same as a packet that was accepted before
         if service is not self.service and service is not Service.CNP:
             return False
         if service is not Service.CNP and self.qp_type is (
@@ -447,7 +447,7 @@ class QueuePair:
             self._trusted_pkey = packet.pkey
             return True
         if arrival.source != self._peer or arrival.destination != self._source:
-            # The peer may have moved to the path that both have ready (qib_ruc_check_hdr).
+            # The peer may have moved to the alternate path (qib_ruc_check_hdr).
             return (
                 self.attr.path_mig_state is MigState.ARMED
                 and bool(packet.mig_req)
@@ -459,7 +459,7 @@ class QueuePair:
         return True
 
     def _accepts_pkey(self, pkey: int) -> bool:
-        """Same partition, and one of the two a full member (IBA 10.9.3)."""
+        """Whether the partitions match and at least one end is a full member (IBA 10.9.3)."""
         if pkey == self._trusted_pkey:
             return True
         if self.profile.fixed_pkeys:
@@ -470,20 +470,20 @@ class QueuePair:
     def _address_datagram(self, packet: TransportPacket, wr: SendWR) -> None:
         assert wr.ah is not None
         packet.dest_qp = wr.remote_qpn & MASK
-        # A Q_Key with the highest bit set stands for the queue pair's own (IBA 10.2.5).
+        # With the highest bit set, the Q_Key of the queue pair is sent instead (IBA 10.2.5).
         packet.qkey = self.attr.qkey if wr.remote_qkey & 1 << 31 else wr.remote_qkey
         packet.src_qp = self.number
         packet.path = self.device.path_to(wr.ah, self.number, 0)
 
     def _apply(self, mask: int) -> None:
-        """Make what follows from attributes that have changed."""
+        """Update everything derived from the changed attributes."""
         attr = self.attr
         if mask & _PATH_MTU:
             self.mtu = MTU_BYTES[attr.path_mtu]
         if mask & _ACCESS_FLAGS:
             attr.qp_access_flags = int(attr.qp_access_flags)
         if mask & _PKEY_INDEX:
-            fixed = self.profile.fixed_pkeys  # rxe does not look at its table for sending either
+            fixed = self.profile.fixed_pkeys  # used for sending too, whatever the table holds
             self._pkey = fixed[0] if fixed else self.device.pkeys[attr.pkey_index]
             self._trusted_pkey = -1
         if mask & _PATH_MIG_STATE:
@@ -503,12 +503,12 @@ class QueuePair:
 
     def _set_state(self, state: QPState) -> None:
         self.state = state
-        # Asked for every packet, and looking an enumeration up in a set is slow.
-        self.accepts_requests = state in TAKES_REQUESTS
-        self._accepts_responses = state in TAKES_RESPONSES
+        # Read for every packet, and looking up an enumeration member in a set is slow.
+        self.accepts_requests = state in ACCEPTS_REQUESTS
+        self._accepts_responses = state in ACCEPTS_RESPONSES
 
     def _enter(self, state: QPState) -> None:
-        """Move to a state and do what this entails."""
+        """Move to a state, with the actions on entry."""
         before = self.state
         self._set_state(state)
         attr = self.attr

@@ -1,4 +1,4 @@
-"""The receive queue of a queue pair: the request that a message is filling, and the rest.
+"""The receive queue of a queue pair: the request in use by a message, and those that wait.
 
 The requests are the queue pair's own or come from a shared receive queue. A message
 takes one with its first packet (SEND) or its last (WRITE with immediate), fills it
@@ -29,9 +29,9 @@ class ReceiveQueue:
         self.srq = srq
         self.waiting: deque[RecvWR] = deque()
         self.current: RecvWR | None = None
-        """The request that the message under way has taken."""
+        """The request that the current message has taken."""
         self.filled = 0
-        """Bytes of it that are used."""
+        """Bytes of it that are filled."""
         self.room = 0
         self._cq: CompletionQueue | None = None
         self._pd: ProtectionDomain | None = None
@@ -40,15 +40,15 @@ class ReceiveQueue:
         """Queue a request; raises ENOMEM when full."""
         limit = self.qp.cap.max_recv_wr
         if len(self.waiting) >= limit:
-            raise VerbsError(errno.ENOMEM, f"{limit} receive requests wait already")
+            raise VerbsError(errno.ENOMEM, f"the receive queue of {limit} is full")
         self.waiting.append(wr)
 
     def take(self, srq: SharedReceiveQueue | None = None) -> bool:
-        """Take the next request for a message; `False` if there is none.
+        """Take the next request for a message; `False` if the queue is empty.
 
-        srq: the one that an XRC packet names.
+        srq: the shared receive queue that an XRC packet names.
         """
-        source = self.srq if srq is None else srq  # an empty one is false
+        source = self.srq if srq is None else srq  # an empty queue is false
         if source is not None:
             wr = source.take()
             self._pd = source.pd
@@ -68,7 +68,7 @@ class ReceiveQueue:
         return self.filled + size <= self.room
 
     def fill(self, data: bytes) -> bool:
-        """Store the next bytes; `False` if the request's own memory is at fault."""
+        """Store the next bytes; `False` if the memory of the request is not accessible."""
         if not data:
             return True
         assert self.current is not None
@@ -107,14 +107,14 @@ class ReceiveQueue:
         )
 
     def fail(self, status: WCStatus) -> None:
-        """Complete the request of the message under way, if there is one, with an error."""
+        """Complete the request of the current message, if any, with an error."""
         if self.current is not None:
             self._complete(status)
 
     def give_up(self) -> None:
-        """Put the request of an abandoned message back: it is the first to be taken again.
+        """Put the request of an abandoned message back to the head of the queue.
 
-        One from a shared queue completes with an error instead (IBA 9.9.3, class E).
+        A request from a shared queue completes with an error instead (IBA 9.9.3, class E).
         """
         if self.current is not None and self.srq is None:
             self.waiting.appendleft(self.current)
@@ -123,7 +123,7 @@ class ReceiveQueue:
             self.fail(self.qp.profile.invalid_request_status)
 
     def flush(self) -> None:
-        """Complete everything that is the queue pair's with WR_FLUSH_ERR."""
+        """Complete all requests of the queue pair with WR_FLUSH_ERR."""
         self.fail(WCStatus.WR_FLUSH_ERR)
         self._cq = self.qp.recv_cq
         while self.waiting:
@@ -131,7 +131,7 @@ class ReceiveQueue:
             self._complete(WCStatus.WR_FLUSH_ERR)
 
     def clear(self) -> None:
-        """Forget everything, without completions."""
+        """Drop all requests without completions."""
         self.waiting.clear()
         self.current = None
 

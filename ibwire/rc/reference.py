@@ -1,4 +1,4 @@
-"""The table of profiles in `docs/profiles.md`, made from `profile.py`.
+"""The page `docs/profiles.md`, generated from `profile.py`.
 
 python -m ibwire.rc.reference docs/profiles.md
 """
@@ -18,11 +18,15 @@ from ibwire.rc.profile import PROFILES, SPEC, Profile
 
 HEAD = """# Profiles
 
-How implementations of the transport differ, and what `ibwire.rc.profile` makes of it: every
-difference is one field of `Profile`, with its source. A device takes a profile by name in a
-scenario (`profile = "rxe"`) and as an argument in Python (`Device(profile=RXE)`);
-`dataclasses.replace` makes one of your own. Where a cell is empty the profile has the value of
-`spec`, because it is the same or because nothing is known.
+A profile describes one implementation of the transport. Each known difference is one field of
+`Profile` (`ibwire.rc.profile`), listed here with its source. A device takes a profile by name in
+a scenario (`profile = "rxe"`), and as an argument in Python (`Device(profile=RXE)`);
+`dataclasses.replace` makes a variant. The table `override` of a node sets single fields. An
+empty cell means the value of `spec`: the implementation does the same, or its value is unknown.
+
+Most fields are numbers, statuses and flags. Those that change control flow select functions in
+`ibwire/rc/habits/`: `spec.py` follows the specification, `rxe.py` and `rdmavt.py` the
+implementation.
 
 This page is generated from `ibwire/rc/profile.py` by `make docs`.
 """
@@ -46,7 +50,7 @@ def notes() -> dict[str, str]:
 
 def table() -> str:
     """The page."""
-    said = notes()
+    about = notes()
     others = [each for each in PROFILES.values() if each is not SPEC]
     names = " | ".join(each.name for each in others)
     lines = [HEAD, f"| field | meaning and source | spec | {names} |"]
@@ -59,9 +63,9 @@ def table() -> str:
         for each in others:
             value = getattr(each, entry.name)
             cells.append("" if value == usual else _show(value, entry.name))
-        # An enumeration says itself what it is about.
-        about = said.get(entry.name) or (inspect.getdoc(type(usual)) or "").split("\n")[0]
-        row = [f"`{entry.name}`", about, *cells]
+        # A field without a text is an enumeration: its docstring applies.
+        text = about.get(entry.name) or (inspect.getdoc(type(usual)) or "").split("\n")[0]
+        row = [f"`{entry.name}`", text, *cells]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,7 @@
-"""Responses that wait to leave, and what is kept to answer a duplicate again.
+"""Responses that wait to be sent, and the requests kept for duplicates.
 
-Answers leave in the order of their PSNs: one that is asked for again takes its place
-among those that wait, so that a requester which goes back gets them as it needs them.
+Responses are sent in the order of their PSNs. The response to a duplicate takes its place
+in that order, so that a requester which goes back gets the responses in the order it needs.
 
 Source: IBA 9.7.5.1.4; rxe_resp.c `duplicate_request`, qib_rc.c `qib_rc_rcv_error`.
 """
@@ -17,7 +17,7 @@ from ibwire_layers.psn import MASK, distance
 
 
 class Resource:
-    """A request that was executed and has an answer of its own: kept for duplicates."""
+    """An executed READ, atomic, FLUSH or ATOMIC WRITE, kept for duplicates."""
 
     __slots__ = (
         "answered",
@@ -36,20 +36,20 @@ class Resource:
         self.form = packet.form
         self.psn = packet.psn
         self.count = count
-        """PSNs of its answer."""
+        """PSNs of its response."""
         self.va = packet.va
         self.rkey = packet.rkey
         self.length = 0
         self.original = 0
         self.answered = False
-        """Whether the whole answer has left once."""
+        """Whether the whole response has been sent once."""
         self.pd = pd
         self.narrowed = 0
-        """First position that a replay may still begin at, where replays narrow it."""
+        """First position at which a replay may begin (`habits.rxe.accepts_replay`)."""
 
 
 class Reply:
-    """A response that waits: an acknowledgement, or the answer of a `Resource`."""
+    """A response that waits: an acknowledgement, or the response to a `Resource`."""
 
     __slots__ = ("first", "length", "msn", "position", "psn", "resource", "syndrome")
 
@@ -61,18 +61,18 @@ class Reply:
         """Messages that were completed when it was made: others may be before it leaves
         (reference/transport#msn)."""
         self.syndrome = syndrome
-        """NAK or RNR NAK; `None` for an ACK with the credits of the moment it leaves."""
+        """NAK or RNR NAK; `None` for an ACK, which gets its credits when it is sent."""
         self.resource = resource
         self.position = 0
         """Next response packet of a READ."""
         self.first = 0
-        """The one that this answer began with."""
+        """The packet that this response began with."""
         self.length = 0 if resource is None else resource.length
-        """Where it ends, in bytes of a READ: a duplicate may ask for less than the original."""
+        """End in bytes of a READ: a duplicate may be shorter than the original."""
 
 
 def put_back(replies: deque[Reply], answer: Reply) -> None:
-    """Put an answer where its PSN belongs among those that wait, or join the one there."""
+    """Insert a response in the order of PSNs, or merge it with the one of the same request."""
     for index, waiting in enumerate(replies):
         if waiting.resource is answer.resource:
             answer.length = waiting.length = max(answer.length, waiting.length)
@@ -86,15 +86,15 @@ def put_back(replies: deque[Reply], answer: Reply) -> None:
 
 
 Accepts = Callable[[Resource, int, int], bool]
-"""Whether a part of a READ is answered again: the READ, a response packet, a byte to end before."""
+"""Whether a part of a READ is replayed: the READ, its first packet and its end in bytes."""
 
 
 def find_read(
     resources: Iterable[Resource], packet: TransportPacket, mtu: int, accepts: Accepts
 ) -> tuple[Resource, int, int] | None:
-    """What a duplicate READ asks for again, if it lies inside one that is kept.
+    """The kept READ that a duplicate READ is a part of.
 
-    Returns that READ, the response packet to begin with, and its byte to end before.
+    Returns that READ, the response packet to begin with, and the end in bytes.
     """
     for resource in resources:
         position = (packet.psn - resource.psn) & MASK

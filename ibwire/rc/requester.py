@@ -34,7 +34,7 @@ class Requester:
         self.sends = sends
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
-        """The next request packet, `None` when there is none that may leave."""
+        """The next request packet, or `None` if no request may be sent."""
         sends = self.sends
         wqes = sends.wqes
         if sends.cursor >= len(wqes) or sends.probing:
@@ -46,7 +46,7 @@ class Requester:
             wqe = wqes[sends.cursor]
             if wqe.status is not None:
                 sends.retire()
-                return None  # it fails when all before it, which may be sent again, is done
+                return None  # it completes with its status when everything before it is done
             if not wqe.started and (qp.state is not _RTS or not self._start(wqe)):
                 return None
             plan = wqe.plan
@@ -63,7 +63,7 @@ class Requester:
                 if index and wqe.limited and qp.habits.holds_back(sends, wqe):
                     return None
                 packet = self._segment(wqe, index)
-                if packet is None:  # its memory is at fault
+                if packet is None:  # its memory is not accessible
                     wqe.status = WCStatus.LOC_PROT_ERR
                     sends.retire()
                     return None
@@ -91,7 +91,7 @@ class Requester:
         return None
 
     def _start(self, wqe: SendWQE) -> bool:
-        """Begin a work request if everything that it must wait for has happened."""
+        """Start a work request unless it must wait."""
         plan = wqe.plan
         if plan.operation is None:
             return self._run_local(wqe)
@@ -123,7 +123,7 @@ class Requester:
         return True
 
     def _single(self, wqe: SendWQE, index: int) -> TransportPacket:
-        """The packet of a request that is one: of a READ, for the answer from `index` on."""
+        """The packet of a one-packet request; a READ asks for its responses from `index` on."""
         operation, wr = wqe.plan.operation, wqe.wr
         sends = self.sends
         packet = TransportPacket(wqe.forms[3], sends.psn)
@@ -149,7 +149,7 @@ class Requester:
         return packet
 
     def _segment(self, wqe: SendWQE, index: int) -> TransportPacket | None:
-        """Packet `index` of a SEND or WRITE; `None` when its own memory is at fault."""
+        """Packet `index` of a SEND or WRITE; `None` if its memory is not accessible."""
         qp, sends, wr = self.qp, self.sends, wqe.wr
         mtu = qp.mtu
         start = index * mtu
@@ -193,7 +193,7 @@ class Requester:
         return packet
 
     def _gather(self, wqe: SendWQE, start: int, size: int) -> bytes | None:
-        """Bytes of a message; what was found is kept for the next packet where it is one piece."""
+        """Bytes of a message; a message in one SGE keeps its view for the next packets."""
         qp, sges = self.qp, wqe.wr.sg_list
         if len(sges) == 1 and size < wqe.length:
             sge = sges[0]
@@ -205,7 +205,7 @@ class Requester:
         return gather(qp.keys, qp.pd, sges, start, size)
 
     def _run_local(self, wqe: SendWQE) -> bool:
-        """Carry out an operation that never leaves the device."""
+        """Execute a local operation."""
         wr, qp = wqe.wr, self.qp
         if wr.opcode is WROpcode.LOCAL_INV:
             if self.sends.wqes[0] is not wqe:  # the local invalidate fence

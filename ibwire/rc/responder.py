@@ -1,13 +1,13 @@
 """The responder: from request packets to memory, receive completions and responses.
 
-A request is new, a duplicate or ahead of what is expected. New ones are checked in
-the order of reference/transport#responder-checks and the first check that fails decides the
-answer; duplicates never change anything and are answered again; what is ahead draws
-one NAK until the missing packet comes.
+A request is new, a duplicate or ahead of the expected PSN. New requests are checked in the
+order of reference/transport#responder-checks, and the first check that fails decides the
+response. Duplicates change nothing and are answered again. A request ahead causes one NAK
+until the missing packet arrives.
 
-Responses wait in the order of their PSNs. READ responses are cut one by one as the
-line asks for them, so later requests are taken in while a READ is being answered. A
-fatal NAK is the last thing that leaves: then the queue pair is in error.
+Responses wait in the order of their PSNs. READ responses are made one by one when the
+line is free, so later requests are executed while a READ is being answered. A fatal NAK is
+the last packet sent: then the queue pair moves to ERR.
 
 Source: IBA 9.7.4, 9.7.5, 9.9.3; rxe_resp.c, qib_rc.c `qib_rc_rcv`.
 """
@@ -45,8 +45,8 @@ class Responder:
     """The receiving half of a reliable queue pair."""
 
     LIMIT_REPLIES = 1024
-    """Responses that wait at most; requests beyond are dropped as if lost on the way. Only
-    duplicates, or small requests behind a large READ, can become so many."""
+    """The largest number of waiting responses; further requests are dropped as if the network
+    had lost them. Only duplicates, or small requests behind a large READ, reach it."""
 
     __slots__ = (
         "_advertised",
@@ -85,48 +85,48 @@ class Responder:
         self.reset()
 
     def reset(self) -> None:
-        """As after creation."""
+        """Drop all state, as after creation."""
         self.resources.clear()
         self.replies.clear()
         self.epsn = 0
-        """The PSN that is expected."""
+        """The expected PSN."""
         self.msn = 0
         """Messages completed."""
         self.executed_psn = MASK
         """Newest SEND, WRITE or atomic packet executed."""
         self.failed = False
-        """Whether a fatal NAK waits to leave, or has left."""
+        """Whether a fatal NAK waits or has been sent."""
         self._nak_sent = False
         self._message: Operation | None = None
         self._srq: SharedReceiveQueue | None = None
         self._va = self._rkey = self._rest = self._dma_len = 0
         self._view = _NOTHING
-        """Where the rest of a WRITE goes, while `_generation` is that of the key table."""
+        """Memory for the rest of a WRITE, valid while `_generation` is that of the key table."""
         self._view_rest = 0
-        """Bytes of the message that were missing when it was looked up."""
+        """Missing bytes of the message at the time of the lookup."""
         self._generation = -1
         self._advertised = 0
-        """Last message that the credits sent allow."""
+        """Last message that the sent credits allow."""
         self._established = False
 
     @property
     def under_way(self) -> Operation | None:
-        """SEND or WRITE while a message of several packets is under way."""
+        """SEND or WRITE during a message of several packets, otherwise `None`."""
         return self._message
 
     @property
     def missing(self) -> int:
-        """Bytes of a WRITE under way that have not come."""
+        """Missing bytes of the current WRITE."""
         return self._rest
 
     def stop(self) -> None:
-        """The connection has ended: answer nothing more, hold no memory."""
+        """Drop the waiting responses and the view of memory: the queue pair is in error."""
         self.replies.clear()
         self._view = _NOTHING
         self._generation = -1
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
-        """Take a request in."""
+        """Process a request packet."""
         if self.failed:
             return
         if len(self.replies) >= self.LIMIT_REPLIES:
@@ -169,7 +169,7 @@ class Responder:
                 self._acknowledge(packet.psn)
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
-        """The next response packet, `None` when there is none."""
+        """The next response packet, or `None`."""
         replies = self.replies
         if not replies:
             return None
@@ -205,8 +205,8 @@ class Responder:
             self.qp.enter_error()
         return packet
 
-    def grant(self) -> None:
-        """A receive request was posted: tell a peer that may be waiting for credits.
+    def send_credits(self) -> None:
+        """Send new credits to a peer that may wait for them; called for each posted receive.
 
         An acknowledgement that repeats the last PSN carries them (IBA 9.7.7.2.4).
         """
@@ -225,7 +225,7 @@ class Responder:
         return INVALID_CREDITS
 
     def _credits(self, msn: int) -> int:
-        """Syndrome of a positive acknowledgement that leaves now and says this MSN."""
+        """Syndrome of a positive acknowledgement with this MSN that is sent now."""
         code = self._credit_code()
         if code != INVALID_CREDITS:
             self._advertised = msn + CREDITS[code] & MASK
@@ -257,7 +257,7 @@ class Responder:
         code: NakCode = NakCode.INVALID_REQUEST,
         status: WCStatus | None = None,
     ) -> bool:
-        """A fault that ends the connection: NAK, then error. Always `False`."""
+        """Queue a fatal NAK; the queue pair moves to ERR after it. Returns `False`."""
         self._fail(packet.psn, code, status)
         return False
 
@@ -276,7 +276,7 @@ class Responder:
         qp.wake()
 
     def _refuse_not_ready(self, packet: TransportPacket) -> bool:
-        """No receive request: the peer shall come again. Always `False`."""
+        """Queue an RNR NAK: no receive request is posted. Returns `False`."""
         qp = self.qp
         timer = qp.attr.min_rnr_timer & 31
         self.replies.append(Reply(packet.psn, self.msn, _RNR_NAK | timer))
@@ -290,7 +290,7 @@ class Responder:
 
     @property
     def _pd(self) -> ProtectionDomain:
-        """The domain whose keys count: for XRC that of the SRQ which the request names."""
+        """The domain of the keys: for XRC that of the SRQ which the request names."""
         return self.qp.pd if self._srq is None else self._srq.pd
 
     def _permits(self, access: int) -> bool:
@@ -316,7 +316,7 @@ class Responder:
         if form.has_invalidate and not qp.keys.invalidate(
             packet.invalidate_rkey, self._pd, qp.number
         ):
-            # Class J: the queue pair is in error and no NAK says so (IBA 9.9.3, rxe_resp.c).
+            # Class J: the queue pair moves to ERR without a NAK (IBA 9.9.3, rxe_resp.c).
             receives.fail(WCStatus.REM_INV_REQ_ERR)
             if qp.profile.acknowledges_bad_invalidate and packet.ack_req:
                 self.failed = True
@@ -358,7 +358,7 @@ class Responder:
         if size:
             if self._generation != qp.keys.generation or form.is_first:
                 found = qp.keys.find_remote(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE)
-                if found is None:  # taken away since the message began
+                if found is None:  # revoked since the message began
                     return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
                 region, offset = found
                 self._view = region.buffer[offset : offset + rest]
@@ -446,7 +446,7 @@ class Responder:
         va, length = (None, 0) if whole else (packet.va, packet.dma_len)
         if not qp.keys.grants(self._pd, qp.number, packet.rkey, va, length, access):
             return self._refuse(packet, NakCode.REMOTE_ACCESS_ERROR)
-        # Memory here is always visible and as persistent as it gets.
+        # The memory of the emulator is always visible and persistent.
         self._execute(packet, 0)
         return True
 
@@ -465,7 +465,7 @@ class Responder:
         return True
 
     def _execute(self, packet: TransportPacket, original: int) -> None:
-        """Keep the result of a one-packet operation, count it and answer."""
+        """Keep the result of a one-packet operation, count it and queue its response."""
         resource = Resource(packet, 1, self._pd)
         resource.original = original
         self._keep(resource)
@@ -473,7 +473,7 @@ class Responder:
         self._answer(resource)
 
     def _advance(self, packet: TransportPacket, message: Operation | None) -> None:
-        """A packet has been executed; `message` is what goes on after it."""
+        """Count an executed packet; `message` is the operation that continues after it."""
         self.executed_psn = packet.psn
         self.epsn = packet.psn + 1 & MASK
         self._message = message
@@ -481,16 +481,16 @@ class Responder:
             self.msn = self.msn + 1 & MASK
 
     def _has_slot(self) -> bool:
-        """Whether one more READ or atomic may be taken in."""
+        """Whether one more READ or atomic may be executed."""
         return self._habits.has_slot(self.resources, self.qp.attr.max_dest_rd_atomic)
 
     def _keep(self, resource: Resource) -> None:
-        """Remember a request to answer it again, in the place of the oldest."""
+        """Keep a request for duplicates, in the place of the oldest."""
         resources = self.resources
         resources.append(resource)
         if len(resources) > max(self.qp.attr.max_dest_rd_atomic, 1):
             oldest = resources.popleft()
-            # The peer has asked for one more, so it has the answer to this one.
+            # The peer has sent one more request, so it has the response to this one.
             if oldest.answered:
                 self.replies = deque(r for r in self.replies if r.resource is not oldest)
 
@@ -526,7 +526,7 @@ class Responder:
         self.qp.wake()
 
     def _cut_read(self, reply: Reply, resource: Resource) -> TransportPacket | None:
-        """The next response packet of a READ; `None` if its memory has been taken away."""
+        """The next response packet of a READ; `None` if its memory is not accessible any more."""
         qp = self.qp
         position = reply.position
         start = position * qp.mtu
@@ -573,13 +573,13 @@ _REMOTE_READ = int(Access.REMOTE_READ)
 _REMOTE_ATOMIC = int(Access.REMOTE_ATOMIC)
 
 _ACKNOWLEDGED = (Operation.SEND, Operation.WRITE)
-"""Answered by ACKNOWLEDGE."""
+"""Operations with the response ACKNOWLEDGE."""
 
 _EVENTS = {
     NakCode.INVALID_REQUEST: EventType.QP_REQ_ERR,
     NakCode.REMOTE_ACCESS_ERROR: EventType.QP_ACCESS_ERR,
 }
-"""What the responder's application hears when no receive request is there to say it."""
+"""Event for a refused request when no receive request completes with the error."""
 
 _Handler = Callable[[Responder, TransportPacket], bool]
 
@@ -596,7 +596,7 @@ _BY_OPERATION: dict[Operation | None, _Handler | None] = {
 
 @cache
 def _handlers(naks: bool, refuses_a19: bool, discards_a19: bool) -> tuple[_Handler | None, ...]:
-    """By the operation part of the opcode, for a profile; `None` for what is discarded."""
+    """Handlers by the operation part of the opcode; `None` for a discarded request."""
     by_operation = {**_BY_OPERATION}
     if refuses_a19 or discards_a19:
         by_operation |= dict.fromkeys(ANNEX_A19, None if discards_a19 else Responder._refuse)

@@ -60,7 +60,7 @@ class SendQueue(SendState):
     def restart(self, psn: int) -> None:
         """Send everything from this PSN on again."""
         self.psn = psn
-        # The count to the next request for an ACK goes on (reference/habits#rxe-ack-request).
+        # The count to the next request for an ACK continues (reference/habits#rxe-ack-request).
         self.probe = self.probing = False
         if psn == self.una:
             self._habits.renumber(self, self.qp.mtu)
@@ -82,7 +82,7 @@ class SendQueue(SendState):
             self.use_up_retry()  # although there is nothing to send
             return
         if psn in (self.restart_psn, self.psn) or self.timers.rnr is not None:
-            return  # it is going back already, or will after the wait
+            return  # it has gone back already, or will after the wait
         if not self._habits.may_go_back(self):
             return
         if implied:
@@ -105,7 +105,7 @@ class SendQueue(SendState):
         self.retries = attr.retry_cnt
         self.rnr_retries = attr.rnr_retry
         self.probing = False
-        # The refused request has been executed after all.
+        # The refused request was executed after all.
         if self.timers.rnr is not None and self._habits.rnr_wait_blocks():
             self.timers.rnr = None
             self.restart(psn)

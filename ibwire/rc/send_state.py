@@ -61,7 +61,7 @@ class SendWQE:
         flags = int(wr.send_flags)
         self.fence = bool(flags & _FENCE)
         self.solicited = bool(flags & _SOLICITED) and plan.takes_credit
-        """Whether its last packet asks for a solicited event; only a message that takes a
+        """Whether its last packet asks for a solicited event; only a message that consumes a
         receive request can."""
         self.limited = False
         """Whether it was started as the one message beyond the credits."""
@@ -138,7 +138,7 @@ class SendState:
         self.start_at(0)
 
     def start_at(self, psn: int) -> None:
-        """Begin with this PSN."""
+        """Set the PSN of the first packet."""
         self.psn = self.una = self.next_psn = psn
         self.restart_psn: int | None = None
         """PSN of the last restart, until something is acknowledged."""

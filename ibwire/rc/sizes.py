@@ -1,4 +1,4 @@
-"""Which sizes a request may have: its message, its payload, and that in its place.
+"""Checks of the sizes of a request: message length, payload, payload by position.
 
 Source: IBA 9.7.2, 9.4; C9-92 and C9-94.
 """
@@ -14,12 +14,12 @@ MAX_MESSAGE = 1 << 31
 
 
 def is_too_long(length: int, profile: Profile) -> bool:
-    """Whether no message has that many bytes."""
+    """Whether a message exceeds the largest length."""
     return length > MAX_MESSAGE and profile.checks_message_length
 
 
 def has_odd_payload(packet: TransportPacket, profile: Profile) -> bool:
-    """Whether there is a payload where none belongs."""
+    """Whether a packet that has no payload has one."""
     return bool(packet.payload) and profile.checks_request_payload
 
 

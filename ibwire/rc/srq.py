@@ -1,10 +1,10 @@
-"""Shared receive queues: one supply of receive requests for many queue pairs.
+"""Shared receive queues: receive requests for many queue pairs.
 
 A queue pair takes a request when the first packet of a message needs one; from then
-on it is the queue pair's, whatever becomes of the queue pair. The limit is an alarm
-that rings once: when taking leaves fewer requests than the limit, there is one
-SRQ_LIMIT_REACHED and the limit is 0 until it is set again. Setting it above what is
-there rings at the next taking, not at once (reference/transport#srq-limit).
+on the request belongs to the queue pair. The limit raises one event: when a request is
+taken and fewer than the limit are left, SRQ_LIMIT_REACHED is raised and the limit is 0
+until it is set again. A limit above the number of requests raises the event when the
+next request is taken, not at once (reference/transport#srq-limit).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class SRQAttr:
     max_wr: int
     max_sge: int
     srq_limit: int
-    """0 while no event is asked for."""
+    """0 while no event is requested."""
 
 
 class SharedReceiveQueue:
-    """Receive requests for queue pairs of any number, in the order of their posting.
+    """Receive requests for any number of queue pairs, in posting order.
 
-    number: what XRCETH names it by. cq: where an XRC SRQ's receives complete; other
-    queue pairs bring their own. xrc_domain: which XRC queue pairs may use it.
+    number: its number in XRCETH. cq: completion queue of an XRC SRQ; other queue pairs
+    use their receive completion queue. xrc_domain: its XRC queue pairs may use it.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class SharedReceiveQueue:
         cq: CompletionQueue | None = None,
         on_close: Callable[[SharedReceiveQueue], None] | None = None,
     ) -> None:
-        """Raises EINVAL for sizes or a limit that cannot be."""
+        """Raises EINVAL for an invalid size or limit."""
         _check(max_wr, limit, 0)
         if max_sge < 0:
             raise VerbsError(errno.EINVAL, f"receive requests of {max_sge} SGEs")
@@ -101,11 +101,11 @@ class SharedReceiveQueue:
         if len(wr.sg_list) > self.max_sge:
             raise VerbsError(errno.EINVAL, f"{len(wr.sg_list)} SGEs, at most {self.max_sge}")
         if len(self._entries) >= self.max_wr:
-            raise VerbsError(errno.ENOMEM, f"{self.max_wr} receive requests wait already")
+            raise VerbsError(errno.ENOMEM, f"the shared receive queue of {self.max_wr} is full")
         self._entries.append(wr)
 
     def take(self) -> RecvWR | None:
-        """The oldest request, for a message that begins; `None` when there is none."""
+        """Take the oldest request for a new message; `None` if the queue is empty."""
         if not self._entries:
             return None
         wr = self._entries.popleft()
@@ -115,28 +115,28 @@ class SharedReceiveQueue:
         return wr
 
     def modify(self, max_wr: int | None = None, limit: int | None = None) -> None:
-        """Change the size, or arm the limit; raises EINVAL for what cannot be, changing nothing."""
+        """Change the size or arm the limit; EINVAL for invalid values, and nothing changes."""
         new_max_wr = self.max_wr if max_wr is None else max_wr
         new_limit = self.limit if limit is None else limit
         _check(new_max_wr, new_limit, len(self._entries))
         self.max_wr, self.limit = new_max_wr, new_limit
 
     def query(self) -> SRQAttr:
-        """Its sizes and the limit that is armed."""
+        """Its sizes and the armed limit."""
         return SRQAttr(self.max_wr, self.max_sge, self.limit)
 
     def attach(self) -> None:
-        """Count one more user; raises EINVAL after `close`."""
+        """Add one user; raises EINVAL after `close`."""
         if self.closed:
             raise VerbsError(errno.EINVAL, "the shared receive queue is closed")
         self.users += 1
 
     def detach(self) -> None:
-        """Count one user less."""
+        """Remove one user."""
         self.users -= 1
 
     def close(self) -> None:
-        """Give the queue back, its requests uncompleted; EBUSY while it is used. Twice is once."""
+        """Destroy the queue without completions; EBUSY while it is used. Safe to repeat."""
         if self.users:
             raise VerbsError(errno.EBUSY, f"the shared receive queue has {self.users} users")
         if self.closed:

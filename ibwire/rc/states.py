@@ -4,33 +4,30 @@
                                 ^                 any --> RESET
                                 SQE
 
-RESET is where a queue pair begins; nothing can be posted. In INIT it may be given
-receive requests but hears no packet. RTR (ready to receive) is the responder's half:
-requests of the peer are served, while responses are not expected and are dropped. RTS
-(ready to send) adds the requester's half. SQD (send queue drained) starts no new send
-request but sees those through that have begun, retries included; when the last is
-done the queue is drained, and until then the only way out is ERR. ERR flushes both
-queues and drops every packet in silence.
+A queue pair starts in RESET, where nothing can be posted. INIT accepts receive requests
+but drops all packets. RTR (ready to receive) enables the responder: requests of the peer
+are executed, responses are dropped. RTS (ready to send) also enables the requester. SQD
+(send queue drained) starts no new send request but completes those that have started,
+retries included. When the last is done, the queue is drained; until then the only way out
+is ERR. ERR flushes both queues and drops every packet silently.
 
-Who moves a queue pair: the application by a modify, for which `TRANSITIONS` is the
-law; and the transport itself, to ERR for a fault of an RC or XRC queue pair in either
-half, to SQE for a fault in the sending half of UC and UD, which goes on receiving
-while its send queue flushes. No modify leads into SQE, and an RC or XRC queue pair is
-never there, so it has no way from SQE to RTS either.
+The application moves a queue pair by a modify, as `TRANSITIONS` allows. The transport moves
+it to ERR after a fault of an RC or XRC queue pair in either half, and to SQE after a fault in
+the sending half of UC and UD, which keep receiving while the send queue is flushed. No
+modify leads to SQE, and an RC or XRC queue pair is never in it, so these have no move from
+SQE to RTS.
 
-Every move names the attributes it needs and those it may set besides; STATE always
-may be. Too few or any other is EINVAL and nothing changes. So CUR_STATE, with which a
-caller says where it believes the queue pair to be, is optional only where a queue pair
-can have moved by itself: from RTR, RTS, SQD and SQE to RTS. CAP and RATE_LIMIT belong
-to no move of these types.
+Every move has required and optional attributes; STATE is always allowed. A missing or
+another attribute is EINVAL, and nothing changes. CUR_STATE, the state that the caller
+expects, is optional only where a queue pair can have moved by itself: from RTR, RTS, SQD
+and SQE to RTS. CAP and RATE_LIMIT are not allowed for any move of these types.
 
-Deliberately absent: raw, SMI and GSI queue pairs, RTS to RTR or INIT, and sideways
-moves in RTR or SQE. The state does not decide what a wrong packet is answered with:
-every packet for a state that does not want it is dropped, never NAKed.
+Deliberately absent: raw, SMI and GSI queue pairs, RTS to RTR or INIT, and moves from RTR or
+SQE to itself. The state never causes a NAK: a packet that it does not accept is dropped.
 
 Source: Linux `core/verbs.c` qp_state_table and ib_modify_qp_is_ok;
 `rxe_qp_chk_attr` for draining; `ib_rvt_state_ops` for what each state allows. See
-reference/transport#qp-transitions, which gives the RC column and how the others differ in essence.
+reference/transport#qp-transitions for the RC column and how the other types differ.
 """
 
 from __future__ import annotations
@@ -52,20 +49,20 @@ class Transition(NamedTuple):
 
 
 class Post(Enum):
-    """What becomes of a work request that is posted."""
+    """The result of posting a work request."""
 
     REFUSED = "refused"
     """EINVAL at once."""
     QUEUED = "queued"
-    """It waits: for a message to receive, or for a state in which sending starts."""
+    """It waits for a message to receive, or for a state in which sends start."""
     STARTED = "started"
-    """It is sent as soon as its turn comes."""
+    """It is sent in its turn."""
     FLUSHED = "flushed"
     """It completes with WR_FLUSH_ERR, after everything that was posted before."""
 
 
 def state_of(value: int) -> QPState:
-    """The state with this number; raises EINVAL for what is none."""
+    """The state with this number; raises EINVAL for an unknown number."""
     if type(value) is QPState:
         return value
     try:
@@ -134,11 +131,11 @@ POST_SEND: Mapping[QPState, Post] = {
 }
 """What `post_send` does by state."""
 
-TAKES_REQUESTS = frozenset({QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE})
-"""States in which the responder serves; in all others a request is dropped in silence."""
+ACCEPTS_REQUESTS = frozenset({QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE})
+"""States in which requests are executed; in all others they are dropped silently."""
 
-TAKES_RESPONSES = frozenset({QPState.RTS, QPState.SQD})
-"""States in which the requester listens and retries; in all others a response is dropped."""
+ACCEPTS_RESPONSES = frozenset({QPState.RTS, QPState.SQD})
+"""States in which responses are processed; in all others they are dropped."""
 
 
 def _common() -> dict[tuple[QPState, QPState], Transition]:

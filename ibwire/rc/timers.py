@@ -1,4 +1,4 @@
-"""The two timers of a reliable queue pair: waiting for an answer, waiting out an RNR NAK."""
+"""The two timers of a reliable queue pair: ACK timeout and RNR wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ibwire.rc.profile import Profile
 
 
 class Timers:
-    """When each is due; `None` while it does not run."""
+    """When each timer is due; `None` while it does not run."""
 
     __slots__ = ("ack", "rnr")
 
@@ -27,7 +27,7 @@ class Timers:
 
 
 def ack_wait(code: int, profile: Profile) -> Time | None:
-    """How long an implementation waits for an answer with this timeout code; `None` for ever.
+    """How long an implementation waits for a response with this timeout code; `None` is forever.
 
     The specification allows up to four times the nominal time (IBA 9.7.6.1.3); this
     is the nominal time, cut to the profile's clock.

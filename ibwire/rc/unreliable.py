@@ -1,10 +1,10 @@
 """UC and UD: the same messages without acknowledgements.
 
-A send completes when its last packet is handed to the wire; a fault of its own memory
-takes the queue pair to SQE. The receiver never answers; a fault of its own memory takes
-the queue pair to ERR. UC follows the PSNs: after a gap the message under way is
-abandoned, and the next FIRST or ONLY begins afresh. UD messages are one packet, checked
-by Q_Key alone.
+A send completes when its last packet is sent; if its memory is not accessible, the queue
+pair moves to SQE. The receiver sends no responses; if the memory of a receive request is
+not accessible, the queue pair moves to ERR. UC checks PSNs: after a gap the current message
+is abandoned, and the next FIRST or ONLY starts a new one. UD messages are one packet, which
+is checked by its Q_Key only.
 
 Source: IBA 9.8.2, 9.8.3; rxe_resp.c `check_psn`, `do_class_d1e_error`; rxe_recv.c.
 """
@@ -24,7 +24,7 @@ from ibwire_layers.syndrome import NakCode
 GRH_SIZE = 40
 
 QP1 = 1
-"""The queue pair of general services, connection management among them."""
+"""The queue pair of general services, such as connection management."""
 
 
 class UnreliableRequester(Requester):
@@ -33,7 +33,7 @@ class UnreliableRequester(Requester):
     __slots__ = ()
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
-        """The next request packet, `None` when there is none that may leave."""
+        """The next request packet, or `None` if no request may be sent."""
         qp, sends = self.qp, self.sends
         while sends.wqes:
             wqe = sends.wqes[0]
@@ -71,12 +71,12 @@ class UnreliableRequester(Requester):
 
 
 class UCResponder(Responder):
-    """Takes whole messages, drops broken ones in silence."""
+    """Receives messages and silently drops incomplete ones."""
 
     __slots__ = ()
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
-        """Take a packet in."""
+        """Process a packet."""
         if packet.psn != self.epsn:
             self._abandon()
             if not packet.form.is_first:
@@ -84,15 +84,15 @@ class UCResponder(Responder):
             self.epsn = packet.psn
         super().handle_packet(packet, now)
 
-    def grant(self) -> None:
-        """There are no credits."""
+    def send_credits(self) -> None:
+        """Does nothing: the service has no credits."""
 
     def _abandon(self) -> None:
         self._message = None
         self.receives.give_up()
 
     def _acknowledge(self, psn: int) -> None:
-        """Nobody is told."""
+        """Does nothing: the service has no acknowledgements."""
 
     def _refuse(
         self,
@@ -102,7 +102,7 @@ class UCResponder(Responder):
     ) -> bool:
         self.epsn = packet.psn + 1 & MASK
         if code == NakCode.REMOTE_OPERATIONAL_ERROR:
-            # The receive request itself is at fault: class A, for every service (rxe_resp.c).
+            # The memory of the receive request is at fault: class A, all services (rxe_resp.c).
             self.receives.fail(status or self.qp.profile.receive_fault_status)
             self.qp.enter_error()
             return False
@@ -116,12 +116,12 @@ class UCResponder(Responder):
 
 
 class UDResponder(Responder):
-    """Takes datagrams, each with 40 bytes in front for the global route header."""
+    """Receives datagrams, each with 40 bytes in front for the global route header."""
 
     __slots__ = ()
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
-        """Take a datagram in."""
+        """Process a datagram."""
         qp = self.qp
         receives = self.receives
         if packet.form.operation is not Operation.SEND:
@@ -134,7 +134,7 @@ class UDResponder(Responder):
             return
         arrival = packet.arrival
         grh = arrival.grh if arrival else b""
-        flags = WCFlags.GRH if grh else 0  # the 40 bytes are there without one too
+        flags = WCFlags.GRH if grh else 0  # the 40 bytes are reserved without a GRH too
         grh = grh or bytes(GRH_SIZE)
         if not receives.fits(GRH_SIZE + len(packet.payload)):
             qp.counters.dropped_messages += 1
@@ -145,5 +145,5 @@ class UDResponder(Responder):
         else:
             receives.finish(packet, flags=flags, src_qp=packet.src_qp)
 
-    def grant(self) -> None:
-        """There are no credits."""
+    def send_credits(self) -> None:
+        """Does nothing: the service has no credits."""

@@ -1,8 +1,7 @@
-"""What an application posts and what it gets back: work requests and completions.
+"""Work requests and completions.
 
 Values of the enumerations are those of rdma-core's `verbs.h`, without the prefix.
-Numbers are host integers; `imm_data` is the number whose big-endian bytes stand
-in the packet.
+Numbers are host integers; the packet holds `imm_data` as a big-endian number.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class WROpcode(IntEnum):
-    """What a send work request asks for: `ibv_wr_opcode`."""
+    """Operation of a send work request: `ibv_wr_opcode`."""
 
     RDMA_WRITE = 0
     RDMA_WRITE_WITH_IMM = 1
@@ -73,7 +72,7 @@ class WCStatus(IntEnum):
 
 
 class WCOpcode(IntEnum):
-    """What has completed: `ibv_wc_opcode`."""
+    """Operation of a completion: `ibv_wc_opcode`."""
 
     SEND = 0
     RDMA_WRITE = 1
@@ -98,14 +97,14 @@ class WCFlags(IntFlag):
 
 
 class FlushType(IntFlag):
-    """What a FLUSH is to make sure of: `ibv_placement_type`, the PLT field of FETH."""
+    """Guarantee that a FLUSH requests: `ibv_placement_type`, the PLT field of FETH."""
 
     GLOBAL = 1
     PERSISTENT = 2
 
 
 class FlushLevel(IntEnum):
-    """What a FLUSH covers: `ibv_selectivity_level`, the SEL field of FETH."""
+    """Range that a FLUSH covers: `ibv_selectivity_level`, the SEL field of FETH."""
 
     RANGE = 0
     MR = 1
@@ -122,7 +121,7 @@ class SGE:
 
 @dataclass(slots=True)
 class MWBindInfo:
-    """What a memory window is bound to; length 0 unbinds."""
+    """The range that a memory window is bound to; length 0 unbinds."""
 
     mr: MemoryRegion | None
     addr: int
@@ -132,7 +131,7 @@ class MWBindInfo:
 
 @dataclass(slots=True)
 class SendWR:
-    """A send work request; only the fields that its opcode and QP type use count."""
+    """A send work request; its opcode and QP type decide which fields are used."""
 
     opcode: WROpcode = WROpcode.SEND
     sg_list: Sequence[SGE] = ()
@@ -140,10 +139,10 @@ class SendWR:
     wr_id: int = 0
     imm_data: int = 0
     invalidate_rkey: int = 0
-    """Key to invalidate: SEND_WITH_INV (the peer's) and LOCAL_INV (our own)."""
+    """Key to invalidate: SEND_WITH_INV (a key of the peer) and LOCAL_INV (a local key)."""
     remote_addr: int = 0
     rkey: int = 0
-    """Peer's key; for BIND_MW of a type 2 window the key it shall get."""
+    """Peer's key; for BIND_MW of a type 2 window its new key."""
     compare_add: int = 0
     swap: int = 0
     ah: AddressVector | None = None
@@ -159,7 +158,7 @@ class SendWR:
     atomic_data: bytes = b""
     """The eight bytes of an ATOMIC_WRITE."""
     inline_data: bytes | None = None
-    """The data itself in place of `sg_list`, with the flag INLINE."""
+    """The data, instead of `sg_list`, with the flag INLINE."""
 
 
 @dataclass(slots=True)
@@ -172,7 +171,7 @@ class RecvWR:
 
 @dataclass(slots=True)
 class WC:
-    """A work completion. After an error only `wr_id`, `status`, `vendor_err` and `qp_num` count."""
+    """A work completion; an error sets only `wr_id`, `status`, `vendor_err` and `qp_num`."""
 
     wr_id: int
     status: WCStatus
@@ -188,4 +187,4 @@ class WC:
     slid: int = 0
     sl: int = 0
     solicited: bool = False
-    """Whether a CQ that is armed for solicited completions only is to be told."""
+    """Whether it raises an event in a CQ that is armed for solicited completions only."""

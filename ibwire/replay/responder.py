@@ -232,7 +232,7 @@ class ResponderReplay:
         if request is not None and distance(last, request.packet.psn) <= 0:
             return False  # it may be the answer to a duplicate
         self._set_credits(qp, shown, expected.number)
-        qp.responder.grant()
+        qp.responder.send_credits()
         qp.receives.waiting.clear()
         if not qp.responder.replies:
             return False

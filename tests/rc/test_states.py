@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import QPAttrMask, QPState, QPType
 from ibwire.rc.states import (
+    ACCEPTS_REQUESTS,
+    ACCEPTS_RESPONSES,
     POST_RECV,
     POST_SEND,
-    TAKES_REQUESTS,
-    TAKES_RESPONSES,
     TRANSITIONS,
     Post,
     check_transition,
@@ -272,5 +272,5 @@ def test_what_a_state_permits(
 ) -> None:
     assert POST_RECV[state] is recv
     assert POST_SEND[state] is send
-    assert (state in TAKES_REQUESTS) == requests
-    assert (state in TAKES_RESPONSES) == responses
+    assert (state in ACCEPTS_REQUESTS) == requests
+    assert (state in ACCEPTS_RESPONSES) == responses

@@ -1,12 +1,12 @@
-"""Habits of implementations: what they do where they leave the steps of the specification.
+"""Behaviour of implementations that changes control flow, as one object of hooks.
 
 A `Profile` holds numbers, statuses and flags of one implementation. Some of its fields
-change what the transport does next; for those, `habits_of` chooses functions, and the send
-queue, completer and responder call these hooks where the implementations differ. The
-function in `spec` is what the specification says, the one in `rxe` or `rdmavt` what that
-implementation does. Every field can be set by itself, so a profile may mix them: each hook
-depends on one field. To add a habit: a field of `Profile`, a hook of `Habits`, a function
-in `spec` and one in the module of the implementation.
+change the next step of the transport. For those `habits_of` selects functions, and the
+send queue, completer and responder call these hooks. The functions in `spec` follow the
+specification, those in `rxe` and `rdmavt` that implementation. Each field can be set
+separately, so a profile may mix implementations: each hook depends on one field. A new habit
+needs a field of `Profile`, a hook of `Habits`, a function in `spec` and one in the module of
+the implementation.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Habits:
 
     # The requester.
     rnr_wait_blocks: Callable[[], bool]
-    """Whether an RNR wait holds all requests back and ends with an acknowledgement."""
+    """Whether an RNR wait delays all requests and ends with an acknowledgement."""
     takes_rnr_nak: Callable[[SendState], bool]
-    """Whether an RNR NAK counts now."""
+    """Whether an RNR NAK is processed, given the current timers."""
     acknowledged_by_nak: Callable[[SendState, int], int]
     """The PSN before which a NAK with this PSN acknowledges everything."""
     nak_moves_una: Callable[[SendState, int], bool]
@@ -49,18 +49,18 @@ class Habits:
     restart_psn_after_rnr_nak: Callable[[SendState], int | None]
     """`restart_psn` after an RNR NAK."""
     is_recovering: Callable[[SendState, int], bool]
-    """Whether what is before a PSN was sent again and may have been answered since."""
+    """Whether the packets before a PSN were retransmitted and may have been answered since."""
     renumber: Callable[[SendState, int], None]
-    """Gives the oldest READ new PSNs before it is sent again; the number is the path MTU."""
+    """Gives the oldest READ new PSNs before it is retransmitted; the number is the path MTU."""
     oldest_read_incomplete: Callable[[SendState], bool]
     """Whether all PSNs of the oldest READ are acknowledged before its data."""
     read_length_fault: Callable[[SendWQE, TransportPacket, int, WCStatus], WCStatus | None]
-    """Status for a READ response of the wrong length, `None` for a right one; given the path
-    MTU and the usual status."""
+    """Status for a READ response of the wrong length, or `None`; takes the path MTU and the
+    status of the profile."""
     completes: Callable[[SendWQE, TransportPacket], bool]
     """Whether a response completes a READ or atomic."""
     is_ghost: Callable[[SendState, int], bool]
-    """Whether a response with a PSN before `una` is one to an acknowledged packet."""
+    """Whether a response with a PSN before `una` is for an acknowledged packet."""
     acknowledged_by_unsent: Callable[[SendState], int | None]
     """The PSN before which a response to an unsent PSN acknowledges everything."""
     stop_ack_timer: Callable[[SendState], None]
@@ -68,28 +68,28 @@ class Habits:
     retries_left: Callable[[int], int]
     """The retry count after one more retry."""
     holds_back: Callable[[SendState, SendWQE], bool]
-    """Whether the rest of the message beyond the credits waits."""
+    """Whether the rest of the one message beyond the credits waits."""
 
     # The responder.
     msn_of: Callable[[Reply, int], int]
-    """MSN of a response that leaves, given the responder's MSN."""
+    """MSN of a response that is sent, given the responder's MSN."""
     withdraw_naks: Callable[[deque[Reply]], deque[Reply]]
     """The waiting responses after the missing packet has arrived."""
     queue_replay: Callable[[deque[Reply], Reply], None]
-    """Puts the answer to a duplicate among the waiting responses."""
+    """Inserts the response to a duplicate into the waiting responses."""
     has_slot: Callable[[Iterable[Resource], int], bool]
-    """Whether one more READ or atomic is taken; the number is `max_dest_rd_atomic`."""
+    """Whether one more READ or atomic is executed; the number is `max_dest_rd_atomic`."""
     find_result: Callable[[Iterable[Resource], TransportPacket], Resource | None]
-    """What a duplicate that is neither SEND, WRITE nor READ is answered with."""
+    """The kept result for a duplicate atomic, FLUSH or ATOMIC WRITE."""
     accepts_replay: Callable[[Resource, int, int], bool]
-    """Whether a part of a READ, from a response packet to a byte, is answered again."""
+    """Whether a part of a READ, from a packet to an end in bytes, is replayed."""
     may_replay_read: Callable[[KeyTable, ProtectionDomain, int, TransportPacket], bool]
-    """Whether the key of a duplicate READ is good; the number is that of the queue pair."""
+    """Whether the key of a duplicate READ is accepted; the number is that of the queue pair."""
 
 
 @lru_cache(maxsize=256)
 def habits_of(profile: Profile) -> Habits:
-    """The hooks that the fields of a profile choose."""
+    """The hooks that the fields of a profile select."""
     whole = not profile.nak_is_progress
     unchecked = not profile.checks_response_length
     unsent, in_turn = profile.acks_unsent, profile.answers_in_turn

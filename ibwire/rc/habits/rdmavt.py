@@ -1,4 +1,4 @@
-"""What rdmavt, the driver core of qib and hfi1, does instead of the specification.
+"""The behaviour of rdmavt, the core of the qib and hfi1 drivers, where it differs.
 
 Source: Linux drivers/infiniband/sw/rdmavt and hw/qib/qib_rc.c.
 """

@@ -1,4 +1,4 @@
-"""What Linux Soft-RoCE (rxe) does instead of the specification.
+"""The behaviour of Linux Soft-RoCE (rxe) where it differs from the specification.
 
 Source: rxe_comp.c `check_psn`, `check_ack`, `do_read`, `rxe_completer`; rxe_req.c
 `req_retry`; rxe_resp.c `find_resource`, `duplicate_request`.
@@ -20,7 +20,7 @@ from ibwire_layers.psn import HALF, MASK
 
 
 def rnr_wait_blocks() -> bool:
-    """An RNR wait delays only what is sent again, and no acknowledgement ends it."""
+    """An RNR wait delays retransmissions only, and no acknowledgement ends it."""
     return False
 
 
@@ -30,7 +30,7 @@ def takes_rnr_nak(sends: SendState) -> bool:
 
 
 def acknowledged_by_nak(sends: SendState, psn: int) -> int:
-    """A NAK acknowledges the messages before the one that it refuses."""
+    """A NAK acknowledges the messages before the message that it refuses."""
     wqe = _refused_message(sends, psn)
     return psn if wqe is None else wqe.first_psn
 
@@ -61,12 +61,12 @@ def restart_psn_after_rnr_nak(sends: SendState) -> int | None:
 
 
 def is_recovering(sends: SendState, psn: int) -> bool:
-    """Any later response shows that an answer was lost, whenever its packet was sent."""
+    """Any later response shows that a response was lost, whenever its packet was sent."""
     return False
 
 
 def renumber(sends: SendState, mtu: int) -> None:
-    """The oldest READ gets a PSN for each missing packet, and the requests behind it the next.
+    """The oldest READ gets a PSN for each missing packet, and the following requests the next PSNs.
 
     `req_retry` counts missing packets, which differ from the missing PSNs when responses
     were shorter than the path MTU.
@@ -105,14 +105,14 @@ def read_length_fault(
 
 
 def completes(wqe: SendWQE, packet: TransportPacket) -> bool:
-    """A READ is complete with a last response when all its bytes are there."""
+    """A READ is complete with a last response when all its bytes have arrived."""
     if wqe.plan.operation is Operation.READ:
         return packet.form.is_last and wqe.received == wqe.length
     return spec.completes(wqe, packet)
 
 
 def is_ghost(sends: SendState, psn: int) -> bool:
-    """A response is new if its PSN is less than 2^23 behind the end of the oldest request."""
+    """A response counts as new up to 2^23 PSNs after the end of the oldest request."""
     wqes = sends.wqes
     if not wqes or not wqes[0].started:
         return True
@@ -120,12 +120,12 @@ def is_ghost(sends: SendState, psn: int) -> bool:
 
 
 def acknowledged_by_unsent(sends: SendState) -> int | None:
-    """A response to a PSN that was never sent acknowledges everything that was."""
+    """A response to a PSN that was never sent acknowledges every sent packet."""
     return sends.next_psn
 
 
 def stop_ack_timer(sends: SendState) -> None:
-    """The ACK timer runs on, and expires during a later request."""
+    """The ACK timer keeps running, and expires during a later request."""
 
 
 def retries_left(retries: int) -> int:
@@ -134,17 +134,17 @@ def retries_left(retries: int) -> int:
 
 
 def msn_of(reply: Reply, msn: int) -> int:
-    """A response has the MSN of its request: it is made before the next request is read."""
+    """A response has the MSN of its request: it is made before the next request is processed."""
     return reply.msn
 
 
 def withdraw_naks(replies: deque[Reply]) -> deque[Reply]:
-    """A NAK leaves though the missing packet has arrived."""
+    """A NAK is sent even if the missing packet has arrived."""
     return replies
 
 
 def queue_replay(replies: deque[Reply], reply: Reply) -> None:
-    """A replayed answer leaves after those that wait."""
+    """A replayed response is sent after those that wait."""
     replies.append(reply)
 
 
@@ -154,9 +154,9 @@ def has_slot(resources: Iterable[Resource], limit: int) -> bool:
 
 
 def find_result(resources: Iterable[Resource], packet: TransportPacket) -> Resource | None:
-    """A duplicate atomic is answered with what is kept for its PSN (`struct resp_res`).
+    """A duplicate atomic is answered with the record for its PSN (`struct resp_res`).
 
-    The records of an atomic and of a READ share their memory: the answer may be the result
+    The records of an atomic and of a READ share their memory: the response may be the result
     of another atomic, or the address of a READ.
     """
     for resource in resources:

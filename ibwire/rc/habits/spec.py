@@ -1,4 +1,4 @@
-"""What the specification says at the points where implementations are known to differ.
+"""The behaviour of the specification where implementations are known to differ.
 
 Source: IBA 9.7.5 to 9.7.8.
 """
@@ -33,7 +33,7 @@ def acknowledged_by_nak(sends: SendState, psn: int) -> int:
 
 
 def nak_moves_una(sends: SendState, psn: int) -> bool:
-    """What a sequence NAK acknowledges is progress already."""
+    """The packets that a sequence NAK acknowledges count as progress."""
     return False
 
 
@@ -58,10 +58,10 @@ def restart_psn_after_rnr_nak(sends: SendState) -> int | None:
 
 
 def is_recovering(sends: SendState, psn: int) -> bool:
-    """Whether what is before `psn` was sent again and may have been answered since.
+    """Whether the packets before `psn` were retransmitted and may have been answered since.
 
     A duplicate is acknowledged with the newest PSN, which may be beyond a READ or atomic
-    that has just been sent again. Only a response to a packet sent after the restart shows
+    that has just been retransmitted. Only a response to a packet sent after the restart shows
     that its answer was lost once more. The specification leaves this open.
     """
     recover = sends.recover
@@ -69,7 +69,7 @@ def is_recovering(sends: SendState, psn: int) -> bool:
 
 
 def renumber(sends: SendState, mtu: int) -> None:
-    """A READ that is sent again keeps its PSNs."""
+    """A retransmitted READ keeps its PSNs."""
 
 
 def oldest_read_incomplete(sends: SendState) -> bool:
@@ -80,7 +80,7 @@ def oldest_read_incomplete(sends: SendState) -> bool:
 def read_length_fault(
     wqe: SendWQE, packet: TransportPacket, mtu: int, status: WCStatus
 ) -> WCStatus | None:
-    """A READ response has the path MTU, and the last one what is left."""
+    """A READ response is as long as the path MTU, the last one as long as the rest."""
     size = len(packet.payload)
     rest = wqe.length - wqe.received
     right = size == rest <= mtu if packet.form.is_last else size == mtu < rest
@@ -93,7 +93,7 @@ def completes(wqe: SendWQE, packet: TransportPacket) -> bool:
 
 
 def is_ghost(sends: SendState, psn: int) -> bool:
-    """A response before `una` is one to an acknowledged packet."""
+    """A response before `una` is for an acknowledged packet."""
     return True
 
 
@@ -121,28 +121,28 @@ def holds_back(sends: SendState, wqe: SendWQE) -> bool:
 
 
 def msn_of(reply: Reply, msn: int) -> int:
-    """A response has the MSN of the moment it leaves; a NAK never counts what it refuses."""
+    """A response has the MSN at the time it is sent; a NAK that at the time it was queued."""
     return msn if reply.syndrome is None else reply.msn
 
 
 def withdraw_naks(replies: deque[Reply]) -> deque[Reply]:
-    """A NAK that has not left is dropped when the missing packet arrives (qib_rc.c)."""
+    """A NAK that is not sent yet is dropped when the missing packet arrives (qib_rc.c)."""
     return deque(reply for reply in replies if reply.syndrome is None)
 
 
 def queue_replay(replies: deque[Reply], reply: Reply) -> None:
-    """A replayed answer takes its place in the order of PSNs."""
+    """A replayed response takes its place in the order of PSNs."""
     put_back(replies, reply)
 
 
 def has_slot(resources: Iterable[Resource], limit: int) -> bool:
-    """A READ or atomic is taken while fewer than `limit` are unanswered (IBA 9.7.5.2.3)."""
+    """A READ or atomic is executed while fewer than `limit` are unanswered (IBA 9.7.5.2.3)."""
     unanswered = [each.form.operation for each in resources if not each.answered]
     return sum(operation not in ANNEX_A19 for operation in unanswered) < limit
 
 
 def find_result(resources: Iterable[Resource], packet: TransportPacket) -> Resource | None:
-    """A duplicate atomic is answered with the result that is kept for it."""
+    """A duplicate atomic is answered with the result kept for it."""
     for resource in resources:
         if resource.psn == packet.psn and resource.form is packet.form:
             return resource
