@@ -74,7 +74,7 @@ def command(
     if connect is not None and persistent:
         raise click.UsageError("--persistent is for a server, and --connect makes it a client")
 
-    def tell(data: bytes) -> None:
+    def print_data(data: bytes) -> None:
         if verbose:
             text = data.partition(b"\0")[0].decode("ascii", "backslashreplace")
             click.echo(f"{'ping' if connect else 'server ping'} data: {text}", err=as_json)
@@ -94,7 +94,7 @@ def command(
                 is_persistent=persistent,
                 limit=size or rping.LARGEST,
                 validate=validate,
-                tell=tell,
+                on_data=print_data,
                 report=report,
             )
             report_waiting(port, *endpoint.addresses)
@@ -107,7 +107,7 @@ def command(
                 size=size or rping.DEFAULT_SIZE,
                 count=count,
                 validate=validate,
-                tell=tell,
+                on_data=print_data,
                 report=report,
             )
 

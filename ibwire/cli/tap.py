@@ -33,13 +33,16 @@ WRONG_USAGE = 2
 @click.option("--plan", metavar="FILE", help="What happens to which frames; or a shipped plan.")
 @click.option("--list", "listed", is_flag=True, help="The plans that ibwire brings along.")
 @click.option(
-    *("-o", "--output", "outputs"),
+    "-o",
+    "--output",
+    "outputs",
     metavar="FILE",
     multiple=True,
     help="Write what passes: once for both interfaces, twice for one each.",
 )
 @click.option(
-    *("--a", "sources"),
+    "--a",
+    "sources",
     metavar="ADDRESS",
     multiple=True,
     help="On a capture: an address, or the interface, whose frames come from side a.",

@@ -327,8 +327,16 @@ _SHORTHANDS = {
 """Action -> the key that a value other than a table stands for."""
 
 _CONDITIONS = (
-    *("opcode", "dest_qp", "connection", "psn", "absolute_psn", "syndrome"),
-    *("min_size", "max_size", "nth", "every"),
+    "opcode",
+    "dest_qp",
+    "connection",
+    "psn",
+    "absolute_psn",
+    "syndrome",
+    "min_size",
+    "max_size",
+    "nth",
+    "every",
 )
 
 BURST = ("count", "first", "period")

@@ -68,7 +68,11 @@ def check(name: str, code: int) -> None:
 _libc = ctypes.CDLL(None, use_errno=True)
 recvmmsg = _libc.recvmmsg
 recvmmsg.argtypes = (
-    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p),
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_uint,
+    ctypes.c_int,
+    ctypes.c_void_p,
 )
 sendmmsg = _libc.sendmmsg
 sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
@@ -77,8 +81,12 @@ VECTOR = np.dtype([("base", np.uintp), ("length", np.uintp)], align=True)
 """struct iovec."""
 MESSAGE = np.dtype(
     [
-        *(("name", np.uintp), ("name_length", np.uint32), ("vectors", np.uintp)),
-        *(("vector_count", np.uintp), ("control", np.uintp), ("control_length", np.uintp)),
+        ("name", np.uintp),
+        ("name_length", np.uint32),
+        ("vectors", np.uintp),
+        ("vector_count", np.uintp),
+        ("control", np.uintp),
+        ("control_length", np.uintp),
         ("flags", np.int32),
     ],
     align=True,

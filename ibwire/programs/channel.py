@@ -1,8 +1,7 @@
-"""TCP between two programs that tell each other their queue pairs, as perftest and pingpong do.
+"""TCP connections over which two programs exchange their queue pairs, as perftest does.
 
-The host's own TCP: it goes where the user said the peer is, by the routes of the
-machine, which need not be the interface of the RDMA traffic. Messages are small; a
-program that waits for one lets its device live meanwhile (`Endpoint.read`).
+This is the TCP of the host, which may use another interface than the RDMA traffic. Messages
+are small; `Endpoint.read` runs the device while it waits for one.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from ibwire.base.errors import LinkError, PeerError
 from ibwire.programs.host_names import addresses_of
 
 STARTING = 2.0
-"""Seconds that a program may need until it listens: both ends are started side by side."""
+"""Seconds for which connecting is retried, because both ends are often started together."""
 
 _STEP = 0.05
 
 
 class Channel(Closing):
-    """One connection; `peer` is what errors call the other end."""
+    """A TCP connection; `peer` is the name of the other end in errors."""
 
     LIMIT = 1 << 20
-    """Bytes that may wait to be read: nobody sends so much before it is asked."""
+    """Bytes read at once, more than any message has."""
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
         self.peer = peer
@@ -36,12 +35,12 @@ class Channel(Closing):
 
     @classmethod
     def connect(cls, host: str, port: int, *, seconds: float = 10) -> Channel:
-        """Connect to a program on another host, which may be starting just now.
+        """Connect to a program on another host, which may still be starting.
 
-        Raises `LinkError` for a name that means no address, or one that only an interface
-        gives a meaning, `PeerError` when nobody answers.
+        Raises `LinkError` for a name without an address, or a link-local address without an
+        interface, `PeerError` when no connection is made.
         """
-        addresses_of(host)  # a name that means nothing, not even the local host as "" does
+        addresses_of(host)  # raises for a name without an address, also for ""
         peer = f"{host} port {port}"
         end = time.monotonic() + STARTING
         while True:
@@ -51,16 +50,18 @@ class Channel(Closing):
                 raise PeerError(f"{peer}: no answer for {seconds:g} s") from None
             except ConnectionRefusedError:
                 if time.monotonic() >= end:
-                    raise PeerError(f"{peer}: nobody listens there") from None
+                    raise PeerError(
+                        f"{peer}: connection refused: no program listens there"
+                    ) from None
             except OSError as error:
                 if error.errno == errno.EINVAL:
-                    raise LinkError(host, f"is on which interface? {host}%IFACE") from None
+                    raise LinkError(host, f"needs an interface: {host}%IFACE") from None
                 raise PeerError(f"{peer}: {error.strerror}") from None
             time.sleep(_STEP)
 
     @property
     def address(self) -> str:
-        """IP address of the other end; IPv4 as such also where IPv6 sockets carry it."""
+        """IP address of the other end; IPv4 in its own form, not mapped into IPv6."""
         try:
             address: str = self._socket.getpeername()[0]
         except OSError as error:
@@ -69,17 +70,17 @@ class Channel(Closing):
 
     @property
     def waiting(self) -> bytes:
-        """What has come of a message that is not whole."""
+        """The bytes received of an incomplete message."""
         return bytes(self._waiting)
 
     def fileno(self) -> int:
-        """Readable when something has come."""
+        """The descriptor, readable when bytes have arrived."""
         return self._socket.fileno()
 
     def read(self, size: int) -> bytes | None:
-        """Exactly so many bytes, once they have come; never waits.
+        """Exactly `size` bytes, or `None` until they have arrived; never waits.
 
-        Raises `PeerError` when the peer has closed the connection before them.
+        Raises `PeerError` when the peer closes the connection before that.
         """
         while len(self._waiting) < size:
             try:
@@ -96,24 +97,24 @@ class Channel(Closing):
         return message
 
     def send(self, data: bytes) -> None:
-        """Send a message at once; raises `PeerError` when the peer is gone, or does not read."""
+        """Send a message; raises `PeerError` when the peer is gone or does not read."""
         try:
             self._socket.sendall(data)
         except BlockingIOError:
-            raise PeerError(f"{self.peer} does not read what it is told") from None
+            raise PeerError(f"{self.peer} does not read its TCP connection") from None
         except OSError as error:
             raise PeerError(f"{self.peer}: {error.strerror}") from None
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
 
-class Listening(Closing):
-    """A TCP port of this host, 0 for any, at all of its addresses unless one is given."""
+class TCPListener(Closing):
+    """A listening TCP port, 0 for any, at all addresses unless one is given."""
 
     def __init__(self, port: int, address: str = "") -> None:
-        """Raises `LinkError` when it is taken."""
+        """Raises `LinkError` when the port is in use."""
         family = socket.AF_INET if "." in address else socket.AF_INET6
         both = not address and socket.has_dualstack_ipv6()
         if not address and not both:
@@ -124,14 +125,14 @@ class Listening(Closing):
             raise LinkError(f"TCP port {port}", str(error.strerror)) from None
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
-        """Its number."""
+        """The port number."""
 
     def fileno(self) -> int:
-        """Readable when somebody has connected."""
+        """The descriptor, readable when a client has connected."""
         return self._socket.fileno()
 
     def accept(self) -> Channel | None:
-        """Whoever has connected first, if anybody has; never waits."""
+        """The next client that has connected, or `None`; never waits."""
         try:
             connected, address = self._socket.accept()
         except BlockingIOError:
@@ -141,5 +142,5 @@ class Listening(Closing):
         return Channel(connected, f"{address[0].removeprefix('::ffff:')} port {address[1]}")
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._socket.close()

@@ -1,7 +1,7 @@
-"""Connections that the RDMA connection manager makes, as programs ask for them and end them.
+"""Connections through the RDMA connection manager for programs.
 
-What `rdma_connect`, `rdma_accept` and `rdma_disconnect` are to a tool: addresses and
-ports in, a queue pair that is up out, and a sentence when the peer will not have it.
+The counterparts of `rdma_connect`, `rdma_accept` and `rdma_disconnect`: from addresses and
+ports to a queue pair in RTS, or an error message.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ibwire.rc.qp import QueuePair
 from ibwire_layers import cm
 
 CONNECT_SECONDS = 30.0
-"""Until a peer must have answered: a request is repeated after 6.4 s (`Timing`)."""
+"""Time for a peer to respond: a REQ is repeated after 6.4 s (`Timing`)."""
 
 SILENT_SECONDS = 3.0
-"""Until the user is told that it has not."""
+"""Time without a response after which the user is informed."""
 
 END_SECONDS = 10.0
-"""Until it must have confirmed the end, which is repeated once in that time."""
+"""Time for a peer to confirm a disconnect, which is repeated once in that time."""
 
 ABORT_SECONDS = 1.0
-"""The same when there is nothing to wait for."""
+"""The same after an error."""
 
 RETRIES = 6
-"""Of our own queue pairs. A peer that is gone shall be noticed, and 7 means for ever to the
-profile rxe (reference/habits#rxe-retry-7); the peer is asked for 7, as the tools do."""
+"""retry_cnt of our own queue pairs, so that a vanished peer is noticed: 7 means endless for the
+profile rxe (reference/habits#rxe-retry-7). The peer is asked for 7, as the tools do."""
 
 DEPTH = 1
-"""READs and atomics at a time in either direction, unless a program says otherwise."""
+"""Default number of outstanding READs and atomics in either direction."""
 
 
 def connect(
@@ -49,10 +49,10 @@ def connect(
     private_data: bytes = b"",
     ready: Callable[[], None] = lambda: None,
 ) -> Connection:
-    """Connect a queue pair to a program that listens on a host.
+    """Connect a queue pair to a listening program on a host.
 
     ready: called when receives can be posted, before the peer may send. Raises `LinkError`
-    when there is no way to the host, `PeerError` when nobody answers or is willing.
+    when the host cannot be reached, `PeerError` when it does not respond or refuses.
     """
     gid, own = _way_to(endpoint, host)
     manager = endpoint.manager
@@ -64,7 +64,7 @@ def connect(
         destination=ends.destination,
         qpn=qp.number,
         starting_psn=endpoint.psn(),
-        mtu=endpoint.path_mtu(usual=4096),
+        mtu=endpoint.path_mtu(default=4096),
         responder_resources=depth,
         initiator_depth=depth,
         flow_label=ends.flow_label,
@@ -73,13 +73,13 @@ def connect(
     connection = manager.connect(asked, endpoint.live.now)
     peer = f"{host} port {port}"
     try:
-        event = _wait_for_answer(endpoint, connection, peer)
+        event = _wait_for_response(endpoint, connection, peer)
         if event.kind is not EventKind.CONNECT_RESPONSE:
             raise PeerError(f"{peer}: {refusal(event)}")
         connection.bring_up(qp, retry_cnt=RETRIES)
         ready()
         manager.ready(connection, endpoint.live.now)
-        endpoint.run(stop=lambda: True)  # the RTU leaves before the first data
+        endpoint.run(stop=lambda: True)  # sends the RTU before the first data
     except BaseException:
         leave(endpoint, connection)
         settle(endpoint, connection, seconds=ABORT_SECONDS)
@@ -88,12 +88,12 @@ def connect(
 
 
 def is_open(connection: Connection) -> bool:
-    """Whether a request still waits for an answer: the peer may have taken it back."""
+    """Whether a REQ is still open: the peer may have withdrawn it."""
     return connection.state in (State.REQ_RCVD, State.MRA_REQ_SENT)
 
 
 def objection(endpoint: Endpoint, connection: Connection) -> tuple[cm.RejectReason, bytes] | None:
-    """Why a request cannot be accepted here, and what would do; `None` if it can.
+    """Why a request must be rejected, and an acceptable value; `None` if it can be accepted.
 
     For programs that READ from the peer over an RC queue pair.
     """
@@ -103,7 +103,7 @@ def objection(endpoint: Endpoint, connection: Connection) -> tuple[cm.RejectReas
         return cm.RejectReason.INVALID_TRANSPORT_TYPE, b""
     if not asked.responder_resources:
         return cm.RejectReason.INSUFFICIENT_RESPONDER_RESOURCES, b""
-    largest = endpoint.path_mtu(usual=4096)
+    largest = endpoint.path_mtu(default=4096)
     if MTU_BYTES[asked.path_packet_payload_mtu] > largest:
         return cm.RejectReason.INVALID_MTU, bytes([MTU_CODES[largest]])
     return None
@@ -117,7 +117,7 @@ def accept(
     depth: int = DEPTH,
     private_data: bytes = b"",
 ) -> None:
-    """Accept a request, and bring the queue pair up: then receives can be posted."""
+    """Accept a request and bring the queue pair up; receives can be posted afterwards."""
     asked = connection.request
     assert isinstance(asked, cm.REQ)
     answer = reply(
@@ -132,7 +132,7 @@ def accept(
 
 
 def leave(endpoint: Endpoint, connection: Connection) -> None:
-    """Tell the peer that a connection, or the attempt to make it, is over."""
+    """Disconnect, or reject while the connection is being made."""
     manager, now = endpoint.manager, endpoint.live.now
     if connection.state is State.ESTABLISHED:
         manager.disconnect(connection, now)
@@ -141,9 +141,9 @@ def leave(endpoint: Endpoint, connection: Connection) -> None:
 
 
 def settle(endpoint: Endpoint, *left: Connection, seconds: float = END_SECONDS) -> None:
-    """Give the peers of connections that were left time to confirm it.
+    """Give peers time to confirm a disconnect.
 
-    Who does not is no error: their own clocks will tell them. Signals end the waiting.
+    A missing confirmation is no error: the peer has its own timeouts. A signal ends the wait.
     """
     endpoint.live.run(
         stop=lambda: all(each.state is not State.DREQ_SENT for each in left), seconds=seconds
@@ -151,10 +151,10 @@ def settle(endpoint: Endpoint, *left: Connection, seconds: float = END_SECONDS) 
 
 
 def events(endpoint: Endpoint) -> Iterator[Event]:
-    """What the connection manager has to say; asynchronous events of the device go.
+    """The events of the connection manager; asynchronous events of the device are dropped.
 
-    Who asks for datagrams is told that there are none: without an answer such requests would
-    fill the listener's backlog for good.
+    Requests to resolve a datagram service (SIDR) are rejected: without a response they would
+    stay in the listener's backlog.
     """
     endpoint.device.events.clear()
     while (event := endpoint.manager.poll_event()) is not None:
@@ -165,31 +165,31 @@ def events(endpoint: Endpoint) -> Iterator[Event]:
 
 
 def refusal(event: Event) -> str:
-    """Why a connection has not come about, in words."""
+    """Why a connection was not made, as text."""
     if event.kind is EventKind.UNREACHABLE:
-        return "no answer"
+        return "no response"
     if event.kind is not EventKind.REJECTED:
-        return "the connection has ended before it was made"
+        return "the connection ended before it was made"
     if event.reason == cm.RejectReason.INVALID_MTU and event.ari and event.ari[0] in MTU_BYTES:
-        return f"takes a path MTU of at most {MTU_BYTES[event.ari[0]]}"
+        return f"accepts a path MTU of at most {MTU_BYTES[event.ari[0]]}"
     if event.reason in _REASONS:
         return f"{_REASONS[event.reason]} (REJ {event.reason})"
     try:
         name = cm.RejectReason(event.reason).name.lower().replace("_", " ")
     except ValueError:
-        name = "for a reason that is not known"
+        name = "unknown reason"
     return f"refuses the connection: {name} (REJ {event.reason})"
 
 
-def asker(connection: Connection) -> str:
-    """The IP address of who has asked for a connection."""
+def active_address(connection: Connection) -> str:
+    """The IP address of the active side, which requested the connection."""
     asked = connection.request
     assert isinstance(asked, cm.REQ)
     return address_of(asked.primary_local_gid)
 
 
 def _way_to(endpoint: Endpoint, host: str) -> tuple[int, int]:
-    """GID of a host, and number of our own towards it."""
+    """GID of a host, and index of our own GID towards it."""
     problem: LinkError | None = None
     for address in addresses_of(host):
         gid = gid_of(address)
@@ -201,7 +201,7 @@ def _way_to(endpoint: Endpoint, host: str) -> tuple[int, int]:
     raise problem
 
 
-def _wait_for_answer(endpoint: Endpoint, connection: Connection, peer: str) -> Event:
+def _wait_for_response(endpoint: Endpoint, connection: Connection, peer: str) -> Event:
     found: list[Event] = []
 
     def has_come() -> bool:
@@ -209,24 +209,30 @@ def _wait_for_answer(endpoint: Endpoint, connection: Connection, peer: str) -> E
         return bool(found)
 
     if endpoint.run(stop=has_come, seconds=SILENT_SECONDS) is not Ended.STOPPED:
-        endpoint.tell(f"{peer} has not answered yet; asking again for {CONNECT_SECONDS:g} s")
-        endpoint.wait(has_come, f"answer from {peer}", seconds=CONNECT_SECONDS)
+        endpoint.tell(f"no response from {peer} yet; retrying for {CONNECT_SECONDS:g} s")
+        endpoint.wait(has_come, f"response from {peer}", seconds=CONNECT_SECONDS)
     return found[-1]  # a REJ may have followed the REP at once
 
 
 _UNDECIDED = frozenset(
     {
-        *(State.REQ_SENT, State.MRA_REQ_RCVD, State.REP_RCVD, State.MRA_REP_SENT),
-        *(State.REQ_RCVD, State.MRA_REQ_SENT, State.REP_SENT, State.MRA_REP_RCVD),
+        State.REQ_SENT,
+        State.MRA_REQ_RCVD,
+        State.REP_RCVD,
+        State.MRA_REP_SENT,
+        State.REQ_RCVD,
+        State.MRA_REQ_SENT,
+        State.REP_SENT,
+        State.MRA_REP_RCVD,
     }
 )
-"""States in which a connection is neither made nor given up."""
+"""States in which a connection is being made."""
 
 _REASONS: dict[int, str] = {
-    cm.RejectReason.INVALID_SERVICE_ID: "nobody listens there",
-    cm.RejectReason.NO_RESOURCES: "has no room for another connection",
+    cm.RejectReason.INVALID_SERVICE_ID: "no program listens there",
+    cm.RejectReason.NO_RESOURCES: "has no resources for another connection",
     cm.RejectReason.CONSUMER_DEFINED: "the program there refuses the connection",
 }
 
 _EPHEMERAL = (32768, 61000)
-"""Ports that Linux gives to who asks for none (`ip_local_port_range`)."""
+"""Range of ephemeral ports of Linux (`ip_local_port_range`)."""

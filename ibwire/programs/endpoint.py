@@ -1,8 +1,7 @@
-"""A device of ours on a real link, which lives while its program waits for something.
+"""An emulated device on a real link, which runs while its program waits.
 
-A program is written from top to bottom: it posts, waits until what it needs is there,
-posts again. Only in `wait` does time pass for the device: frames arrive and leave,
-timeouts are handled, TCP channels and completion queues fill.
+A program is sequential: it posts, waits for a condition, posts again. The device runs only
+while the program waits: it receives and sends frames and handles timeouts.
 """
 
 from __future__ import annotations
@@ -26,23 +25,24 @@ from ibwire.link.live import Ended, Live
 from ibwire.link.neighbours import mac_towards
 from ibwire.link.port import Port
 from ibwire.link.staged import Staged
-from ibwire.programs.channel import Channel, Listening
+from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.faults import Faults
 from ibwire.rc.device import Device, gid_of
 from ibwire.rc.path import address_of, is_v4, nearest
 from ibwire.rc.profile import PROFILES, Profile
 
 WINDOW = 128
-"""Packets without an acknowledgement, as rxe has it (reference/habits#rxe-window)."""
+"""Largest number of unacknowledged packets, as in rxe (reference/habits#rxe-window)."""
 
 QUIET, LINGER = 0.3, 5.0
-"""Seconds: a peer asks again for a lost acknowledgement after 67 ms, the tools' timeout."""
+"""Seconds without a frame after which lingering ends, and seconds after which it ends anyway: a
+peer retransmits after 67 ms, the tools' timeout."""
 
-Said = TypeVar("Said")
+Message = TypeVar("Message")
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM has ended a wait; `number` is which."""
+    """SIGINT or SIGTERM has ended a wait; `number` is the signal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -52,12 +52,12 @@ class Interrupted(Exception):
 class Endpoint(Closing):
     """A device with a connection manager on a port.
 
-    addresses: of the device, by default those of the port. mac: its own, if it is not the
-    interface's: then the addresses are not the kernel's either, and ARP and neighbour
-    solicitations are answered here. vlan: VLAN ID of such a device. profile: how it behaves.
-    faults: what happens to its frames. neighbour: the MAC address that leads to an IP
-    address, by default what the kernel knows. tell: says something to the user while a
-    program waits. spin: never sleep. source: of random numbers.
+    addresses: of the device, by default those of the port. mac: its own, if it is not that of
+    the interface: then the kernel does not have the addresses, and ARP and neighbour
+    solicitations are answered here. vlan: VLAN ID of such a device. profile: the implementation
+    to imitate. faults: applied to its frames. neighbour: resolves an IP address to a MAC
+    address, by default with the kernel. tell: shows the user a message while a program waits.
+    spin: never sleep. source: of random numbers.
     Raises `LinkError` for a port without an address.
     """
 
@@ -83,8 +83,8 @@ class Endpoint(Closing):
         self.addresses = tuple(addresses or port.addresses)
         if not self.addresses:
             raise LinkError(port.name, "has no IP address")
-        # Numbers that a former run on the same hosts has not used: packets of old
-        # connections may still be about, and strangers shall not guess keys.
+        # Random numbers: packets of earlier connections may still arrive, and keys must not
+        # be guessable.
         self.device = Device(
             port.name,
             self.addresses,
@@ -101,7 +101,7 @@ class Endpoint(Closing):
         node: Node = self.staged
         if mac is not None:
             node = self.responder = Responder(self.staged, mac, self.addresses, vlan=vlan)
-            self.neighbour = self._ask
+            self.neighbour = self._resolve
         self.live = Live(node, port, spin=spin)
 
     @property
@@ -111,11 +111,11 @@ class Endpoint(Closing):
 
     @property
     def now_ns(self) -> int:
-        """Nanoseconds since the endpoint was made."""
+        """Nanoseconds since the endpoint was created."""
         return self.live.now // 1000
 
     def psn(self) -> int:
-        """A first PSN that nobody guesses."""
+        """A random initial PSN."""
         return self.random.getrandbits(24)
 
     # Waiting.
@@ -127,7 +127,7 @@ class Endpoint(Closing):
         seconds: float | None = None,
         watch: Sequence[int] = (),
     ) -> Ended:
-        """`Live.run`, but that a signal is raised: `Interrupted`."""
+        """Run as `Live.run`, but raise `Interrupted` for a signal."""
         ended = self.live.run(stop=stop, seconds=seconds, watch=watch)
         if ended is Ended.SIGNAL:
             raise Interrupted(self.live.signal or signal.SIGINT)
@@ -141,10 +141,10 @@ class Endpoint(Closing):
         seconds: float | None = None,
         watch: Sequence[int] = (),
     ) -> None:
-        """Let the device live until a condition holds, which is asked after every step.
+        """Run the device until a condition holds, which is checked after every step.
 
-        watch: descriptors whose input wakes it. Raises `PeerError`, no `what` for so many
-        seconds, when the time is over, and `Interrupted` for a signal.
+        watch: descriptors whose input wakes it. Raises `PeerError` after `seconds` without
+        `what`, and `Interrupted` for a signal.
         """
         if self.run(stop=condition, seconds=seconds, watch=watch) is not Ended.STOPPED:
             raise PeerError(f"no {what} for {seconds:g} s")
@@ -157,10 +157,10 @@ class Endpoint(Closing):
         seconds: float,
         watch: Sequence[int] = (),
     ) -> None:
-        """As `wait`, for as long as something moves.
+        """Wait as `wait` as long as there is progress.
 
-        progress: a number that changes when it does; the wait is over when it has not for
-        so many seconds, or a quarter more.
+        progress: a number that changes with progress; the wait fails when it has not changed
+        for `seconds`, or up to a quarter longer.
         """
         seen, still = progress(), 0
         while still < 4:
@@ -177,13 +177,13 @@ class Endpoint(Closing):
         what: str,
         *,
         seconds: float = 10,
-        patience: float | None = None,
+        timeout: float | None = None,
         meanwhile: Callable[[], object] = bool,
     ) -> bytes:
-        """Exactly so many bytes from a channel; raises `PeerError` when they do not come.
+        """Read exactly `size` bytes from a channel; raises `PeerError` when they do not arrive.
 
-        seconds: that it may take, or patience: without a frame of anybody. meanwhile: done
-        whenever something may have come.
+        seconds: limit of the total time. timeout: limit of the time without any frame, instead.
+        meanwhile: called repeatedly.
         """
         message: bytes | None = None
 
@@ -195,10 +195,10 @@ class Endpoint(Closing):
 
         what, watch = f"{what} from {channel.peer}", [channel.fileno()]
         try:
-            if patience is None:
+            if timeout is None:
                 self.wait(has_come, what, seconds=seconds, watch=watch)
             else:
-                self.wait_on(has_come, lambda: self.live.received, what, patience, watch)
+                self.wait_on(has_come, lambda: self.live.received, what, timeout, watch)
         except PeerError as error:
             if not channel.waiting:
                 raise
@@ -208,8 +208,8 @@ class Endpoint(Closing):
             ) from None
         return message or b""
 
-    def accept(self, listening: Listening, *, seconds: float | None = None) -> Channel:
-        """The next program that connects."""
+    def accept(self, listening: TCPListener, *, seconds: float | None = None) -> Channel:
+        """Wait for the next program that connects."""
         channel: Channel | None = None
 
         def has_come() -> bool:
@@ -221,47 +221,47 @@ class Endpoint(Closing):
         assert channel is not None
         return channel
 
-    def meet(
-        self, listening: Listening, size: int, what: str, understand: Callable[[bytes], Said]
-    ) -> tuple[Channel, Said]:
-        """The first program that connects and begins as a client does, and what it says.
+    def accept_client(
+        self, listening: TCPListener, size: int, what: str, unpack: Callable[[bytes], Message]
+    ) -> tuple[Channel, Message]:
+        """Wait for a program that connects and begins as a client; returns its first message.
 
-        size: bytes of that. understand: raises `PeerError` for what no client says; who
-        says so, or nothing, is told of, and waited for no more.
+        size: bytes of that message. unpack: raises `PeerError` for an invalid one; such a
+        connection is reported and closed.
         """
         while True:
             with ExitStack() as closing:
                 channel = closing.enter_context(self.accept(listening))
                 try:
-                    said = understand(self.read(channel, size, what))
+                    message = unpack(self.read(channel, size, what))
                 except PeerError as error:
-                    self.tell(f"{channel.peer} is no client: {error}; waiting for another")
+                    self.tell(f"{channel.peer} is not a client: {error}; waiting for another")
                     continue
                 closing.pop_all()
-                return channel, said
+                return channel, message
 
     def linger(self, quiet: float = QUIET, seconds: float = LINGER) -> None:
-        """Live on until nothing has arrived for a while: an acknowledgement of ours may have
-        been lost, and the peer then asks again.
+        """Run until nothing arrives any more: our last acknowledgement may be lost, and the peer
+        then retransmits.
 
-        quiet, seconds: how long nothing must arrive, and the end in any case.
+        quiet: seconds without a frame. seconds: limit of the total time.
         """
         end = self.now_ns + int(seconds * 1e9)
-        heard = -1
-        while heard != self.live.received and self.now_ns < end:
-            heard = self.live.received
+        received = -1
+        while received != self.live.received and self.now_ns < end:
+            received = self.live.received
             self.run(seconds=quiet)
 
     # Addresses.
 
     def gid_towards(self, gid: int) -> int:
-        """Number of the device's own GID from which a peer is reached; learns the way to it.
+        """Index of the own GID from which a peer is reached; resolves the MAC address towards it.
 
-        One of the same IP version, and link-local only for link-local. Raises `LinkError`
-        when there is none, or nobody answers.
+        It has the same IP version, and is link-local only for a link-local peer. Raises
+        `LinkError` when there is none, or the peer cannot be resolved.
         """
         if not gid:
-            raise PeerError("the peer has no GID: RoCE needs one (its GID index?)")
+            raise PeerError("the peer has no GID, which RoCE requires: check its GID index")
         chosen = nearest(self.device.gids, gid)
         if chosen is None:
             version = 4 if is_v4(gid) else 6
@@ -271,26 +271,26 @@ class Endpoint(Closing):
         self.device.neighbours[gid] = self.neighbour(address_of(gid))
         return self.device.gids.index(chosen)
 
-    def _ask(self, address: str) -> bytes:
-        """The MAC address of a neighbour, asked for by ARP or a neighbour solicitation."""
-        if gid_of(address) in self.device.gids:  # to ask would announce it as ours
-            raise LinkError(self.port.name, f"{address} is the peer's, and ours: one is wrong")
+    def _resolve(self, address: str) -> bytes:
+        """Resolve the MAC address of a neighbour with ARP or a neighbour solicitation."""
+        if gid_of(address) in self.device.gids:  # a request would announce it as ours
+            raise LinkError(self.port.name, f"{address} is both the peer's and our own address")
         answer = self.responder.resolve(gid_of(address))
-        self.wait(lambda: answer.mac is not None or answer.failed, f"answer from {address}")
+        self.wait(lambda: answer.mac is not None or answer.failed, f"response from {address}")
         if answer.mac is None:
-            raise LinkError(self.port.name, f"{address} does not answer who it is (ARP or ND)")
+            raise LinkError(self.port.name, f"{address} does not respond to ARP or ND")
         if answer.mac == self.device.mac:
-            raise LinkError(self.port.name, f"{address} has the MAC address that is to be ours")
+            raise LinkError(self.port.name, f"{address} has our own MAC address")
         return answer.mac
 
     def gid_like(self, address: str) -> int:
-        """Number of the GID that we tell a program at that address, before we know its own."""
+        """Index of the own GID of an address's IP version, before the peer's GID is known."""
         version = is_v4(gid_of(address))
         alike = (number for number, gid in enumerate(self.device.gids) if is_v4(gid) == version)
         return next(alike, 0)
 
-    def path_mtu(self, wanted: int | None = None, usual: int = 1024) -> int:
-        """Bytes: what is wanted, or the usual one as far as it fits.
+    def path_mtu(self, wanted: int | None = None, default: int = 1024) -> int:
+        """The wanted path MTU in bytes, or the default one as far as the interface carries it.
 
         Raises `LinkError` when the interface carries less.
         """
@@ -299,15 +299,15 @@ class Endpoint(Closing):
             path_mtu = wanted or 256
             raise LinkError(
                 self.port.name,
-                f"MTU {self.port.mtu} has no room for a path MTU of {path_mtu}, which needs "
+                f"MTU {self.port.mtu} is too small for a path MTU of {path_mtu}, which needs "
                 f"{path_mtu + HEADERS}",
             )
-        return wanted or min(usual, largest)
+        return wanted or min(default, largest)
 
-    # The end.
+    # End.
 
     def counters(self) -> dict[str, int]:
-        """What has happened, without what has not: of all queue pairs, device and link."""
+        """Counters of all queue pairs, the device and the link that are not 0."""
         total: Counter[str] = Counter()
         for qp in self.device.qps.values():
             total.update(qp.counters.as_dict())
@@ -318,16 +318,17 @@ class Endpoint(Closing):
         return {name: count for name, count in total.items() if count}
 
     def close(self) -> None:
-        """Take every queue pair down, so that nothing is answered any more."""
+        """Close every queue pair, so that nothing is answered any more."""
         for qp in list(self.device.qps.values()):
             qp.close()
 
 
 def _bounded(profile: Profile) -> Profile:
-    """The profile with a window that a receiver in software keeps up with.
+    """The profile with a window that a receiver in software can keep up with.
 
-    Losses in its socket cost everything behind them, and the specification sets no bound: 2000
-    WRITEs of 64 KiB over a veth made 10 MB/s in place of 460. Two acknowledgements fit in.
+    A loss in its socket causes retransmission of all later packets, and the specification sets
+    no limit: 2000 WRITEs of 64 KiB over a veth made 10 MB/s instead of 460. The window has room
+    for two acknowledgement requests.
     """
     window = max(WINDOW, 2 * profile.ack_request_interval)
     return replace(profile, max_unacked_psns=min(profile.max_unacked_psns, window))

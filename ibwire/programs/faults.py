@@ -1,4 +1,4 @@
-"""A plan of what happens to the frames of a live device, as a TOML file says it.
+"""A fault plan for the frames of a live device, read from TOML.
 
     seed = 7
 
@@ -7,8 +7,7 @@
     [[out]]
     drop = { opcode = "RC_SEND_LAST", nth = 3 }
 
-`in` is for frames that arrive, `out` for those that leave; the rules are those of
-`ibwire.impair.plan`.
+`in` applies to received frames, `out` to sent ones; the rules are those of `ibwire.impair.plan`.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from ibwire.impair import PlanError, build_pipe
 
 
 class Faults(NamedTuple):
-    """The stages of both directions; `None` where nothing happens."""
+    """The stages of both directions; `None` for no faults."""
 
     inbound: Pipe | None = None
     outbound: Pipe | None = None
 
     @property
     def hits(self) -> int:
-        """Frames that a rule was for."""
+        """Frames that a rule acted on."""
         stages: list[Any] = [stage for pipe in self if pipe for stage in pipe.stages]
         return sum(stage.hits for stage in stages)
 
 
 def read_faults(path: str) -> Faults:
-    """The plan in a file; raises `ScriptError`, which says where it is wrong."""
+    """Read a plan; a `ScriptError` gives the place of a mistake."""
     top = Document(read_content(Path(path)), path).top
     seed = top.take_int("seed", 1, 0, (1 << 63) - 1)
     faults = Faults(_pipe(top, "in", seed), _pipe(top, "out", seed))

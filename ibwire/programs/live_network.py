@@ -1,4 +1,4 @@
-"""The verbs face of ibwire on a real link: it lives on a simulated network otherwise."""
+"""The verbs interface on a real link instead of a simulated network."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ibwire.programs.endpoint import Endpoint
 from ibwire.verbs import Network
 
 GLANCE = 0.01
-"""Seconds that a poll of a queue waits for what is not there yet."""
+"""Seconds that polling an empty completion queue waits."""
 
 
 class LiveNetwork(Network):
-    """One device; the time that passes is that of the link.
+    """A network with one device, in real time.
 
-    glance: seconds that a poll of a completion queue may take.
+    glance: seconds that polling an empty completion queue waits.
     """
 
     def __init__(self, endpoint: Endpoint, glance: float = GLANCE) -> None:
@@ -29,14 +29,14 @@ class LiveNetwork(Network):
         return self._live.now
 
     def advance(self, duration: Time) -> None:
-        """Let so much time pass."""
+        """Run the device for a duration."""
         self._live.run(seconds=duration / S)
 
     def poll(self, done: Callable[[], bool]) -> None:
-        """Wait a glance for something to be done."""
+        """Run the device for `glance` seconds or until `done`."""
         self._live.run(stop=done, seconds=self._glance)
 
     def wait(self, done: Callable[[], bool]) -> bool:
-        """Wait for it, however long that takes."""
+        """Run the device until `done`, without a limit."""
         self._live.run(stop=done)
         return True

@@ -1,9 +1,9 @@
-"""Tests with the programs of perftest: `ib_send_bw`, `ib_write_bw`, `ib_read_bw`,
-`ib_atomic_bw` and their `_lat`, in both roles, and with ibwire itself.
+"""Tests with the programs of perftest (`ib_send_bw`, `ib_write_bw`, `ib_read_bw`,
+`ib_atomic_bw` and their `_lat`) or with ibwire, as client or server.
 
-Both ends tell each other their queue pairs (`perftest`), bring them up, and the client
-sends, writes, reads or adds; then they tell each other that it is over. An end without a
-part in the traffic waits, and its device answers meanwhile.
+Both ends exchange their queue pairs (`perftest`) and bring them up; the client sends, writes,
+reads or adds; then both report the end. An end that sends nothing waits while its device
+responds.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ibwire.base.errors import LinkError, PeerError
-from ibwire.programs.channel import Channel, Listening
+from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_bandwidth import Receiving, Sending
 from ibwire.programs.perf_exchange import Exchange, TCPExchange
 from ibwire.programs.perf_flows import Flow, Plan, fitting
-from ibwire.programs.perf_latency import Turns, Writes, turns
+from ibwire.programs.perf_latency import PingPongWrites, Turns, make_turns
 from ibwire.programs.perf_results import Latency, Result
 from ibwire.programs.perftest import (
     CACHE_LINE,
@@ -32,9 +32,9 @@ from ibwire.programs.perftest import (
     Step,
     Verb,
     Version,
-    course,
     pack_mtu,
     pack_number,
+    step_order,
     unpack_mtu,
     unpack_number,
 )
@@ -42,15 +42,15 @@ from ibwire.rc.attributes import QPType
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.path import address_of, is_v4
 
-USUAL_MTU = 4096
-"""Path MTU unless another is wanted: the tools' is that of the port."""
+DEFAULT_MTU = 4096
+"""Default path MTU; the tools use that of the port."""
 
 LATE = 0.05
-"""Seconds: what an unreliable service has not brought by then is lost."""
+"""Seconds after which messages of an unreliable service count as lost."""
 
 
 def connect(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
-    """Be the client of a program on a host."""
+    """Run a test as the client of a program on a host."""
     refuse_unfit(endpoint, plan)
     with Channel.connect(host, port) as channel:
         gid_index = endpoint.gid_like(channel.address)
@@ -65,14 +65,17 @@ def serve(
     *,
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
-    """Be the server of the first client that connects; who is none is told of.
+    """Run a test as the server of the first client that connects.
 
-    listens: called with the TCP port when one can.
+    listens: called with the TCP port when clients can connect. Connections that do not begin
+    as a client does are reported and closed.
     """
     refuse_unfit(endpoint, plan)
-    with Listening(port) as listening:
+    with TCPListener(port) as listening:
         listens(listening.port)
-        channel, version = endpoint.meet(listening, VERSION_SIZE, "version", Version.unpack)
+        channel, version = endpoint.accept_client(
+            listening, VERSION_SIZE, "version", Version.unpack
+        )
     with channel:
         channel.send(Version().pack())
         gid_index = endpoint.gid_like(channel.address)
@@ -81,12 +84,12 @@ def serve(
 
 
 def refuse_unfit(endpoint: Endpoint, plan: Plan) -> None:
-    """Raise what `fitting` has against a plan, before anybody is waited for."""
-    fitting(plan, endpoint.path_mtu(plan.mtu, USUAL_MTU))
+    """Raise the errors of `fitting` before waiting for a peer."""
+    fitting(plan, endpoint.path_mtu(plan.mtu, DEFAULT_MTU))
 
 
 def greet(exchange: Exchange) -> Version:
-    """Tell each other the versions; the peer's."""
+    """Exchange versions; returns the peer's."""
     return Version.unpack(exchange.swap(Version().pack(), "version"))
 
 
@@ -101,46 +104,46 @@ class Run:
         gid_index: int,
         version: Version,
     ) -> None:
-        """version: the peer's, which is told it first."""
+        """version: of the peer."""
         self.endpoint = endpoint
         self.plan = plan
         self.exchange = exchange
         self.gid_index = gid_index
-        """Number of the GID that the peer is told."""
+        """Index of the GID in our records."""
         back_and_forth = plan.latency and plan.verb in (Verb.SEND, Verb.WRITE)
         self.requests = exchange.is_client or plan.both or back_and_forth
-        """Whether this end sends, writes, reads or adds."""
+        """Whether this end is a requester."""
         self.responds = not exchange.is_client or plan.both or back_and_forth
         self.is_ibwire = version.is_ibwire
-        """Whether the peer is."""
-        self.mtu = endpoint.path_mtu(plan.mtu, USUAL_MTU)
+        """Whether the peer is ibwire."""
+        self.mtu = endpoint.path_mtu(plan.mtu, DEFAULT_MTU)
         self.cqs: tuple[CompletionQueue, CompletionQueue]
-        """Of what is sent and of what is received."""
+        """Completion queues for sends and receives."""
         self.flows: list[Flow] = []
         self.sending: Sending | None = None
         self.receiving: Receiving | None = None
         self.turns: Turns | None = None
-        self.told: Report | None = None
-        """What the peer has measured."""
+        self.peer_report: Report | None = None
+        """What the peer measured."""
         self._is_up = False
-        """Whether the queue pairs are, before their records are told."""
+        """Whether the queue pairs are in RTS before their records are exchanged."""
         self._is_prepared = False
 
     def run(self) -> Result:
-        """Agree, let traffic flow, agree that it is over."""
+        """Exchange parameters, run the traffic, report the end."""
         self._make_flows(self._agree())
         self._is_up = self.exchange.bring_up(self.flows)
         if self._is_up:
             self.mtu = self.flows[0].qp.mtu
         plan = self.plan
-        steps = course(
+        steps = step_order(
             plan.verb, latency=plan.latency, both=plan.both, timed=plan.seconds is not None
         )
         for step in steps.before:
-            self._say(step)
-        self._flow()
+            self._exchange_step(step)
+        self._run_traffic()
         for step in steps.after:
-            self._say(step, patience=plan.patience)
+            self._exchange_step(step, timeout=plan.stall_timeout)
         if self.receiving is not None and plan.qp_type is not QPType.RC:
             self.endpoint.linger(LATE)
             self.receiving.step()
@@ -177,11 +180,11 @@ class Run:
             for index in range(plan.qps)
         ]
 
-    def _say(self, step: Step, patience: float | None = None) -> None:
-        """One of the steps before or after the traffic."""
+    def _exchange_step(self, step: Step, timeout: float | None = None) -> None:
+        """Carry out a step before or after the traffic."""
         exchange = self.exchange
         if step is Step.ONE:
-            exchange.swap_record(self.flows[0].own, patience=patience)
+            exchange.swap_record(self.flows[0].own, timeout=timeout)
         elif step is Step.ALL:
             records = [exchange.swap_record(flow.own) for flow in self.flows]
             if not self._is_prepared:
@@ -191,27 +194,27 @@ class Run:
                 self._prepare(records)
         elif step is Step.REPORT:
             own = self.sending.measured.report() if self.sending else Report(self.plan.size)
-            numbers = [exchange.swap(each, "report", patience=patience) for each in own.pack()]
-            if self.responds:  # else it is of a server that has measured nothing
-                self.told = Report.unpack(numbers)
+            numbers = [exchange.swap(each, "report", timeout=timeout) for each in own.pack()]
+            if self.responds:  # otherwise it comes from a server that measured nothing
+                self.peer_report = Report.unpack(numbers)
         else:
             exchange.end(DONE)
 
     def _bring_up(self, records: Sequence[Record]) -> None:
-        """Take the queue pairs to RTS; all of a peer's have the same GID."""
+        """Bring the queue pairs up; those of a peer all have the same GID."""
         endpoint, own, theirs = self.endpoint, self.flows[0].own.gid, records[0].gid
         if is_v4(theirs) != is_v4(own):
             raise LinkError(
                 endpoint.port.name,
-                f"the peer's GID is {address_of(theirs)} and ours {address_of(own)}: choose "
-                "another of ours with --address",
+                f"the peer's GID is {address_of(theirs)} and ours {address_of(own)}: choose an "
+                "own address of that version with --address",
             )
         gid_index = endpoint.gid_towards(theirs)
         for flow, peer in zip(self.flows, records, strict=True):
             flow.bring_up(peer, gid_index, self.mtu)
 
     def _prepare(self, records: Sequence[Record]) -> None:
-        """Make and post what the traffic needs."""
+        """Create and post the work requests of the traffic."""
         endpoint, plan, flows = self.endpoint, self.plan, self.flows
         for flow, peer in zip(flows, records, strict=True):
             flow.peer = peer
@@ -225,14 +228,14 @@ class Run:
             self.sending = Sending(endpoint, plan, flows, self.cqs[0])
         if self.responds and plan.verb is Verb.SEND:
             self.receiving = Receiving(endpoint, plan, flows, self.cqs[1])
-            # The peer may be sending while we are done, and wait for it to say so.
+            # The peer may still send after we are done.
             self.exchange.meanwhile = self.receiving.step
 
-    def _flow(self) -> None:
-        """Until all of ours is done; what comes meanwhile is taken."""
+    def _run_traffic(self) -> None:
+        """Run the traffic until our own requests are done."""
         endpoint, plan = self.endpoint, self.plan
         before = endpoint.live.spin
-        # What an unreliable service sends is completed by leaving, and that wakes nobody.
+        # A message of an unreliable service is completed by sending it, which wakes no poll.
         endpoint.live.spin = before or plan.qp_type is not QPType.RC
         try:
             if plan.latency:
@@ -244,8 +247,11 @@ class Run:
 
     def _take_turns(self) -> None:
         if self.requests:
-            self.turns = turns(
-                *(self.endpoint, self.plan, self.flows[0], self.cqs),
+            self.turns = make_turns(
+                self.endpoint,
+                self.plan,
+                self.flows[0],
+                self.cqs,
                 is_client=self.exchange.is_client,
                 is_ibwire=self.is_ibwire,
             )
@@ -253,8 +259,8 @@ class Run:
 
     def _send(self, sending: Sending) -> None:
         exchange, receiving = self.exchange, self.receiving
-        # A server's SENDs wait for the client's first: before that the client may not have
-        # posted what they need.
+        # The SENDs of a server start after the client's first one: earlier the client may not
+        # have posted its receives.
         waits = receiving is not None and not exchange.is_client
         if not waits:
             sending.begin()
@@ -272,20 +278,20 @@ class Run:
             step,
             lambda: sum(flow.progress for flow in self.flows),
             f"progress with {exchange.peer}",
-            self.plan.patience,
+            self.plan.stall_timeout,
         )
 
-    # What came of it.
+    # Results.
 
     def _result(self) -> Result:
         plan, flows = self.plan, self.flows
         result = Result(
-            address_of(flows[0].own.gid),
-            address_of(flows[0].peer.gid),
-            self.is_ibwire,
-            self.mtu,
-            plan.size,
-            [(flow.own.qpn, flow.peer.qpn) for flow in flows],
+            own=address_of(flows[0].own.gid),
+            peer=address_of(flows[0].peer.gid),
+            is_ibwire=self.is_ibwire,
+            mtu=self.mtu,
+            size=plan.size,
+            qpns=[(flow.own.qpn, flow.peer.qpn) for flow in flows],
             sent=sum(flow.completed for flow in flows),
             received=sum(flow.received for flow in flows),
             wrong=sum(flow.wrong for flow in flows),
@@ -293,12 +299,12 @@ class Run:
         self._measure(result)
         if self.requests and (how := flows[0].requests.how):
             result.verified["results"] = how
-        if isinstance(self.turns, Writes):
+        if isinstance(self.turns, PingPongWrites):
             result.verified["writes"] = self.turns.how
         elif plan.verb is Verb.SEND and self.responds:
             self._count_sends(result)
         elif plan.verb is Verb.WRITE and self.responds:
-            self._look_at_writes(result)
+            self._verify_writes(result)
         elif plan.verb is Verb.ATOMIC and self.responds:
             self._count_atomics(result)
         return result
@@ -309,12 +315,12 @@ class Run:
             result.latency = Latency.of(plan.size, self.turns.posted_ns, self.turns.ways)
         elif self.sending is not None:
             result.report = self.sending.measured.report()
-            if plan.both and self.told is not None:
-                result.report = result.report.plus(self.told)
+            if plan.both and self.peer_report is not None:
+                result.report = result.report.plus(self.peer_report)
         elif self.receiving is not None:
             result.report = self.receiving.measured.report()
         else:
-            result.report = self.told
+            result.report = self.peer_report
 
     def _count_sends(self, result: Result) -> None:
         plan, receives = self.plan, self.flows[0].receives
@@ -325,35 +331,35 @@ class Run:
             return
         if plan.qp_type is QPType.RC:
             raise PeerError(
-                f"{self.exchange.peer} has sent {result.received} messages of "
-                f"{plan.messages * plan.qps}: are both ends to do as many?"
+                f"{self.exchange.peer} has sent {result.received} of {plan.messages * plan.qps} "
+                "messages: start both ends with the same -n"
             )
         result.lost = missing
 
-    def _look_at_writes(self, result: Result) -> None:
-        """Memory is looked at once all is written; an unreliable service may leave it torn."""
-        messages = self.told.messages if self.told else 0
+    def _verify_writes(self, result: Result) -> None:
+        """Verify memory after all WRITEs; an unreliable service may leave a message incomplete."""
+        messages = self.peer_report.messages if self.peer_report else 0
         if self.plan.qps > 1:
-            messages = min(messages, 1)  # in a test for a time one may have had more than another
+            messages = min(messages, 1)  # in a timed test queue pairs have different numbers
         for flow in self.flows:
             wrong, how = flow.written(is_ibwire=self.is_ibwire, messages=messages)
-            result.verified["writes"] = f"{how}, of the last at each place"
+            result.verified["writes"] = f"{how}, for the last message at each address"
             if self.plan.qp_type is QPType.RC:
                 result.wrong += wrong
             else:
                 result.lost += wrong
 
     def _count_atomics(self, result: Result) -> None:
-        """What they have added must be how many there were.
+        """Compare the sum that atomics added to memory with their number.
 
-        perftest's COMPARE_AND_SWAPs change nothing; for a time it counts only some.
+        COMPARE_AND_SWAPs of perftest change nothing, and a timed perftest counts only some.
         """
         plan = self.plan
-        added = sum(flow.added() for flow in self.flows)
-        counted = self.told.messages if self.told else plan.messages
+        added = sum(flow.atomic_sum() for flow in self.flows)
+        counted = self.peer_report.messages if self.peer_report else plan.messages
         expected = 0 if plan.swaps and not self.is_ibwire else counted
-        if plan.seconds is None or (self.is_ibwire and self.told):
+        if plan.seconds is None or (self.is_ibwire and self.peer_report):
             result.wrong += added != expected
-            result.verified["memory"] = f"has gone up by {added}, of {expected}"
+            result.verified["memory"] = f"increased by {added}, of {expected}"
         else:
-            result.verified["memory"] = f"has gone up by {added}"
+            result.verified["memory"] = f"increased by {added}"

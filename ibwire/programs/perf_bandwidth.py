@@ -1,4 +1,4 @@
-"""The traffic of a bandwidth test: as much at a time as the queues hold, until all is done."""
+"""The traffic of a bandwidth test: queues are kept full until all messages are done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ibwire.rc.work import WC, WCStatus
 
 
 class Sending:
-    """The requesting half of an end."""
+    """The requester of an end."""
 
     def __init__(
         self, endpoint: Endpoint, plan: Plan, flows: Sequence[Flow], cq: CompletionQueue
@@ -24,9 +24,9 @@ class Sending:
         self._flows = flows
         self._cq = cq
         self._every = max(plan.depth // 4, 1)
-        """A completion is asked for of each so manieth message, and of the last."""
+        """Every N-th message and the last one request a completion."""
         self._total: int | None = None if plan.seconds else plan.messages
-        """Messages of each flow, once it is known."""
+        """Messages of each flow; `None` until the time is over."""
         self._posted = 0
         """Messages of all flows."""
         self._ends_ns = 0
@@ -41,7 +41,7 @@ class Sending:
             self._post(flow, now)
 
     def step(self) -> bool:
-        """Take completions, and post as much again; whether all is done."""
+        """Take completions and post new messages; returns whether all is done."""
         if not self._cq:
             return False
         now = self._endpoint.now_ns
@@ -52,16 +52,16 @@ class Sending:
         if self._total is None and now >= self._ends_ns:
             self._stop()
         self.measured.ended_ns = now
-        # Whatever completes makes room, so when nothing is outstanding all has been posted.
+        # Each completion is followed by a post, so nothing outstanding means all was posted.
         return self.measured.messages == self._posted
 
     def _stop(self) -> None:
-        """The time is over: no more messages but a last one that asks for a completion."""
+        """End the test: post a last message that requests a completion where necessary."""
         self._total = 0
         for flow in self._flows:
             if flow.posted % self._every:
-                loud = flow.requests.loud
-                flow.qp.post_send(loud[flow.posted % len(loud)])
+                signaled = flow.requests.signaled
+                flow.qp.post_send(signaled[flow.posted % len(signaled)])
                 flow.posted += 1
                 self._posted += 1
 
@@ -69,7 +69,7 @@ class Sending:
         begin = flow.completed
         if wc.status is not WCStatus.SUCCESS:
             raise failure(flow, wc, begin)
-        # Of as many as ask for one, or of those after the last such.
+        # A completion covers a whole group, or the messages after the last group.
         end = min(begin - begin % self._every + self._every, flow.posted)
         flow.wrong += flow.requests.settle(begin, end)
         flow.completed = end
@@ -85,11 +85,11 @@ class Sending:
         if begin >= end:
             return
         post, every = flow.qp.post_send, self._every
-        quiet, loud = flow.requests.quiet, flow.requests.loud
-        count = len(quiet)
+        unsignaled, signaled = flow.requests.unsignaled, flow.requests.signaled
+        count = len(unsignaled)
         for number in range(begin, end):
             asks = (number + 1) % every == 0 or number + 1 == last
-            post((loud if asks else quiet)[number % count])
+            post((signaled if asks else unsignaled)[number % count])
         flow.posted = end
         self._posted += end - begin
         if self.measured.posted_ns is not None:
@@ -97,7 +97,7 @@ class Sending:
 
 
 class Receiving:
-    """The half of an end that takes SENDs."""
+    """The receiver of SENDs of an end."""
 
     def __init__(
         self, endpoint: Endpoint, plan: Plan, flows: Sequence[Flow], cq: CompletionQueue
@@ -108,7 +108,7 @@ class Receiving:
         self._cq = cq
 
     def step(self) -> None:
-        """Take messages that have come, and post for as many."""
+        """Take messages that have arrived and post as many receives."""
         if not self._cq:
             return
         now = self.measured.ended_ns = self._endpoint.now_ns
@@ -125,8 +125,8 @@ class Receiving:
 
 
 def failure(flow: Flow, wc: WC, number: int) -> PeerError:
-    """What a completion with an error means."""
+    """The error for a failed completion."""
     return PeerError(
-        f"QP {flow.qp.number:#08x} with the peer's {flow.peer.qpn:#08x}: message {number} has "
-        f"ended with {wc.status.name}"
+        f"QP {flow.qp.number:#08x} (peer {flow.peer.qpn:#08x}): message {number} completed "
+        f"with {wc.status.name}"
     )

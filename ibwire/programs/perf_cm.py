@@ -1,8 +1,8 @@
 """Tests over connections of the RDMA connection manager: perftest's option -R.
 
-There is no TCP. A first connection carries the steps of the exchange as SENDs, records in
-binary; the queue pairs of the traffic are connected after it, at the same port. A barrier
-before and one after that are steps more than over TCP.
+There is no TCP connection. A first RDMA connection carries the steps of the exchange as SENDs,
+with binary records; the queue pairs of the traffic are connected after it, at the same port. A
+barrier before and one after that are additional steps.
 
 Source: perftest 4.5-0.17 perftest_communication.c create_rdma_cm_connection,
 rdma_write_keys and rdma_write_data; cm-send-bw-tos (reference/habits#other-captures).
@@ -17,7 +17,7 @@ from ibwire.cm import Connection, Endpoints, EventKind, Listener
 from ibwire.programs.cm import (
     ABORT_SECONDS,
     accept,
-    asker,
+    active_address,
     connect,
     events,
     is_open,
@@ -37,20 +37,20 @@ from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus
 from ibwire_layers import cm
 
 SECONDS = 10.0
-"""That a step may take."""
+"""Time for a step."""
 
 ATTEMPTS, PAUSE = 10, 0.1
-"""How often, after how many seconds, a connection is asked for again: the tools' server listens
-for the second only after the step that the client takes as leave (as their client does)."""
+"""Number of attempts to connect and seconds between them: the tools' server listens for the
+second connection only after the barrier (their client retries in the same way)."""
 
 LARGEST = 64
-"""Bytes of a step, with room."""
+"""Upper limit of the bytes of a step."""
 
 RECEIVES = 4
 
 
 def connect_cm(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
-    """Be the client of a program on a host."""
+    """Run a test as the client of a program on a host."""
     refuse_unfit(endpoint, plan)
     exchange = CMExchange(endpoint, f"{host} port {port}", host, port, None)
     try:
@@ -70,7 +70,7 @@ def serve_cm(
     *,
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
-    """Be the server of the first client that connects; `listens` is told the port."""
+    """Run a test as the server of the first client that connects; `listens` gets the port."""
     refuse_unfit(endpoint, plan)
     listener = endpoint.manager.listen(Endpoints(0, 0, 0, port).service_id)
     listens(port)
@@ -78,7 +78,7 @@ def serve_cm(
     try:
         exchange.accept(exchange.qp, None, 1)
         exchange.listen()
-        exchange.peer = asker(exchange.connections[0])
+        exchange.peer = active_address(exchange.connections[0])
         own = exchange.connections[0].peer.sgid_index
         return Run(endpoint, plan, exchange, own, greet(exchange)).run()
     finally:
@@ -86,19 +86,19 @@ def serve_cm(
 
 
 class CMExchange:
-    """The steps as SENDs over a queue pair."""
+    """The exchange as SENDs over a queue pair."""
 
     def __init__(
         self, endpoint: Endpoint, peer: str, host: str, port: int, listener: Listener | None
     ) -> None:
-        """listener: of a server; a client has none."""
+        """listener: of a server; `None` for a client."""
         self.is_client = listener is None
         self.peer = peer
         self.meanwhile: Callable[[], object] = bool
         self.connections: list[Connection] = []
-        """The one of the steps, then those of the traffic."""
-        self._asked: list[Connection] = []
-        """Who wants to connect; the listener's backlog bounds them."""
+        """The connection of the exchange, then those of the traffic."""
+        self._requested: list[Connection] = []
+        """Connections requested by clients; the listener's backlog limits them."""
         self._endpoint = endpoint
         self._host, self._port = host, port
         self._listener = listener
@@ -110,11 +110,11 @@ class CMExchange:
         self.qp: QueuePair = device.create_qp(
             QPInit(QPType.RC, pd, self._sent_cq, self._cq, cap=cap)
         )
-        self._leaving = pd.register(LARGEST, int(Access.LOCAL_WRITE))
-        self._arriving = pd.register(RECEIVES * LARGEST, int(Access.LOCAL_WRITE))
+        self._send_region = pd.register(LARGEST, int(Access.LOCAL_WRITE))
+        self._receive_region = pd.register(RECEIVES * LARGEST, int(Access.LOCAL_WRITE))
 
     def listen(self) -> None:
-        """Post what the peer's steps arrive in."""
+        """Post receives for the peer's steps."""
         for slot in range(RECEIVES):
             self._post_recv(slot)
 
@@ -129,55 +129,56 @@ class CMExchange:
         self.swap_record(Record(0, 0, 0))
         return True
 
-    def swap(self, own: bytes, what: str, *, patience: float | None = None) -> bytes:
-        """Say something, and hear as many bytes."""
+    def swap(self, own: bytes, what: str, *, timeout: float | None = None) -> bytes:
+        """Send a message and receive one of the same size."""
         if self.is_client:
-            self._say(own, what)
-        theirs = self._hear(len(own), what, patience)
+            self._send(own, what)
+        theirs = self._receive(len(own), what, timeout)
         if not self.is_client:
-            self._say(own, what)
+            self._send(own, what)
         return theirs
 
-    def swap_record(self, own: Record, *, patience: float | None = None) -> Record:
-        """Tell each other a queue pair."""
-        return Record.unpack_binary(self.swap(own.pack_binary(), "record", patience=patience))
+    def swap_record(self, own: Record, *, timeout: float | None = None) -> Record:
+        """Exchange the records of a queue pair."""
+        return Record.unpack_binary(self.swap(own.pack_binary(), "record", timeout=timeout))
 
     def end(self, word: bytes) -> None:
-        """Say nothing: the connections end."""
+        """Send nothing: closing the connections ends the test."""
 
     def accept(self, qp: QueuePair, seconds: float | None, depth: int) -> None:
-        """Accept the next connection that is asked for."""
+        """Accept the next requested connection."""
         endpoint = self._endpoint
 
         def has_come() -> bool:
             self._take_events()
-            self._asked = [each for each in self._asked if self._is_welcome(each)]
-            return bool(self._asked)
+            self._requested = [each for each in self._requested if self._is_welcome(each)]
+            return bool(self._requested)
 
         endpoint.wait(has_come, f"connection of {self.peer}", seconds=seconds)
-        asked = self._asked.pop(0)
+        asked = self._requested.pop(0)
         request = asked.request
         assert isinstance(request, cm.REQ)
         if request.transport_service_type != cm.TransportType.RC:
             endpoint.manager.reject(
                 asked, endpoint.live.now, cm.RejectReason.INVALID_TRANSPORT_TYPE
             )
-            raise PeerError(f"{asker(asked)} wants no RC connection: -R has no other here")
+            address = active_address(asked)
+            raise PeerError(f"{address} requests a connection that is not RC, which -R requires")
         accept(endpoint, asked, qp, depth=depth)
         self.connections.append(asked)
 
     def _is_welcome(self, asked: Connection) -> bool:
-        """Whether a request is still open, and from the one client once there is one."""
+        """Whether a request is still open and, after the first connection, from the same client."""
         if not is_open(asked):
             return False
-        if not self.connections or asker(asked) == self.peer:
+        if not self.connections or active_address(asked) == self.peer:
             return True
         endpoint = self._endpoint
         endpoint.manager.reject(asked, endpoint.live.now, cm.RejectReason.NO_RESOURCES)
         return False
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         endpoint = self._endpoint
         if self._listener is not None:
             endpoint.manager.unlisten(self._listener)
@@ -198,23 +199,23 @@ class CMExchange:
                     raise
                 endpoint.linger(PAUSE, PAUSE)
 
-    def _say(self, data: bytes, what: str) -> None:
-        region = self._leaving
+    def _send(self, data: bytes, what: str) -> None:
+        region = self._send_region
         region.write(region.iova, data)
         self.qp.post_send(SendWR(sg_list=[SGE(region.iova, len(data), region.lkey)]))
         self._wait(lambda: bool(self._sent_cq), what, SECONDS)
         for wc in self._sent_cq.poll(RECEIVES):
             if wc.status is not WCStatus.SUCCESS:
-                raise PeerError(f"{self.peer}: our {what} has ended with {wc.status.name}")
+                raise PeerError(f"{self.peer}: sending the {what} failed with {wc.status.name}")
 
-    def _hear(self, size: int, what: str, patience: float | None) -> bytes:
-        self._wait(lambda: bool(self._cq), what, patience or SECONDS)
+    def _receive(self, size: int, what: str, timeout: float | None) -> bytes:
+        self._wait(lambda: bool(self._cq), what, timeout or SECONDS)
         (wc,) = self._cq.poll()
         if wc.status is not WCStatus.SUCCESS:
-            raise PeerError(f"{self.peer}: instead of a {what} comes {wc.status.name}")
+            raise PeerError(f"{self.peer}: receiving the {what} failed with {wc.status.name}")
         if wc.byte_len != size:
-            raise PeerError(f"{self.peer}: a {what} of {wc.byte_len} bytes, not {size}")
-        message = self._arriving.read(self._arriving.iova + wc.wr_id * LARGEST, size)
+            raise PeerError(f"{self.peer}: the {what} has {wc.byte_len} bytes, expected {size}")
+        message = self._receive_region.read(self._receive_region.iova + wc.wr_id * LARGEST, size)
         self._post_recv(wc.wr_id)
         return message
 
@@ -229,14 +230,14 @@ class CMExchange:
             return False
 
         endpoint.wait_on(
-            *(condition, lambda: endpoint.live.received, f"{what} from {self.peer}", seconds)
+            condition, lambda: endpoint.live.received, f"{what} from {self.peer}", seconds
         )
 
     def _take_events(self) -> None:
-        """Keep who asks for a connection; raises `PeerError` when one of ours has ended."""
+        """Keep connection requests; raises `PeerError` when one of our connections has ended."""
         for event in events(self._endpoint):
             if event.kind is EventKind.CONNECT_REQUEST:
-                self._asked.append(event.connection)
+                self._requested.append(event.connection)
             elif event.connection not in self.connections:
                 continue
             elif event.kind is EventKind.DISCONNECTED:
@@ -245,6 +246,6 @@ class CMExchange:
                 raise PeerError(f"{self.peer}: {refusal(event)}")
 
     def _post_recv(self, slot: int) -> None:
-        region = self._arriving
+        region = self._receive_region
         sge = SGE(region.iova + slot * LARGEST, LARGEST, region.lkey)
         self.qp.post_recv(RecvWR([sge], slot))

@@ -1,13 +1,12 @@
-"""What the bytes of a message must be, when all that arrives is a message and its number.
+"""The expected bytes of a message, given its queue pair and its number.
 
-ibwire sends pieces of a long row of bytes that follows from the numbers of the queue pair:
-both ends know it, and each message of a round is another piece, so that none can stand for
-another.
+ibwire sends pieces of a long byte sequence derived from the numbers of the queue pair, which
+both ends know. Each message of a round is another piece, so that no two are equal.
 
-perftest fills its buffers with the low bytes of `rand()` and does not say from which seed.
-But the generator of the GNU C library adds: each number is the sum of those 3 and 31 before
-it, and a byte that of two bytes and a carry. So a message of more than 31 bytes can be
-checked without knowing the seed, and damage passes in 2 of 256 cases for each wrong byte.
+perftest fills its buffers with the low bytes of `rand()` from an unknown seed. In the GNU C
+library each number is the sum of those 3 and 31 before it, so each byte is the sum of two
+bytes and a carry. A message of more than 31 bytes can be checked without the seed; each wrong
+byte is missed in 2 of 256 cases.
 
 Source: glibc stdlib/random_r.c (TYPE_3, x**31 + x**3 + 1); perftest 4.5-0.17
 perftest_resources.c create_single_mr; the payloads of captures/send-lat.pcap,
@@ -25,17 +24,17 @@ import numpy as np
 from ibwire.programs.perftest import Layout, Record
 
 ROUND = 256
-"""Pieces that ibwire's messages are at least half as many of, before they repeat."""
+"""Number of different messages before they repeat: at least half of it."""
 
 CARRY_LAG, LONG_LAG = 3, 31
 
 
 class Contents(Protocol):
-    """What messages from one queue pair must be."""
+    """The expected messages from one queue pair."""
 
     @property
     def how(self) -> str:
-        """How it is known, as a sentence goes on after "verified"."""
+        """How messages are verified, to follow the word "verified"."""
         ...
 
     def fits(self, number: int, data: memoryview) -> bool:
@@ -44,7 +43,7 @@ class Contents(Protocol):
 
 
 class Pieces:
-    """Contents that are known: pieces of a row of bytes, one after the other and again."""
+    """Known contents: pieces of a byte sequence, used in turn."""
 
     def __init__(self, row: bytes, offsets: Sequence[int]) -> None:
         self.row = row
@@ -52,22 +51,22 @@ class Pieces:
 
     @property
     def how(self) -> str:
-        """Every byte is known."""
+        """Every byte is compared."""
         return "every byte"
 
     def fits(self, number: int, data: memoryview) -> bool:
-        """Whether this is the piece that is due."""
+        """Whether this is the expected piece."""
         return self.row.startswith(data, self.offsets[number % len(self.offsets)])
 
     def holds(self, place: int, places: int, data: memoryview) -> bool:
-        """Whether this is any of the pieces that are due in one of so many places."""
+        """Whether this is any of the pieces expected at one of `places` addresses."""
         return any(self.row.startswith(data, each) for each in self.offsets[place::places])
 
 
 class RandomRun:
-    """Contents that perftest does not tell: runs of `rand()`, one for each place.
+    """Unknown contents of perftest: runs of `rand()`, one for each address.
 
-    steady: whether each place is said to always hold the same, as of memory that is read.
+    steady: whether each address always holds the same bytes, as memory that is read.
     """
 
     def __init__(self, layout: Layout, *, steady: bool) -> None:
@@ -75,20 +74,20 @@ class RandomRun:
         self._size = layout.size
         self._known: list[bytes | None] = [None] * layout.places
         self._follows: bool | None = None
-        """Whether the first message was such a run: some C libraries have another `rand()`."""
+        """Whether the first message was such a run: other C libraries have another `rand()`."""
 
     @property
     def how(self) -> str:
-        """By the law of the generator, where it has been seen."""
+        """By the recurrence of the generator, if the first message follows it."""
         again = " and the same each time" if self._steady else ""
         if self._size <= LONG_LAG:
-            return "equal each time" if self._steady else "by length alone: too short for more"
+            return "equal each time" if self._steady else "by length only: too short for more"
         if not self._follows:
-            return "equal each time" if self._steady else "by length alone: no rand() of glibc"
+            return "equal each time" if self._steady else "by length only: not rand() of glibc"
         return f"as runs of glibc's rand(){again}"
 
     def fits(self, number: int, data: memoryview) -> bool:
-        """Whether this can be what perftest sends."""
+        """Whether perftest can have sent this."""
         place = number % len(self._known)
         known = self._known[place]
         if known is not None and known.startswith(data):
@@ -103,29 +102,29 @@ class RandomRun:
 
 
 def is_random_run(data: bytes) -> bool:
-    """Whether bytes can be the low bytes of numbers that glibc's `rand()` gives in a row."""
-    row = np.frombuffer(data, np.uint8)
-    if len(row) <= LONG_LAG:
+    """Whether bytes can be the low bytes of consecutive numbers of glibc's `rand()`."""
+    values = np.frombuffer(data, np.uint8)
+    if len(values) <= LONG_LAG:
         return True
-    carry = row[LONG_LAG:] - row[LONG_LAG - CARRY_LAG : -CARRY_LAG] - row[:-LONG_LAG]
+    carry = values[LONG_LAG:] - values[LONG_LAG - CARRY_LAG : -CARRY_LAG] - values[:-LONG_LAG]
     return bool((carry <= 1).all())
 
 
 def row_of(record: Record, length: int) -> bytes:
-    """The row of bytes of an ibwire's queue pair."""
+    """The byte sequence of a queue pair of ibwire."""
     return hashlib.shake_128(b"%06x:%06x" % (record.qpn, record.psn)).digest(length)
 
 
 def pieces_sent(record: Record, layout: Layout) -> Pieces:
-    """What an ibwire sends or writes from this queue pair.
+    """The pieces that ibwire sends or writes from this queue pair.
 
-    The number of pieces is a multiple of that of places, so each belongs to one place.
+    Their number is a multiple of the number of addresses, so each belongs to one address.
     """
     count = ROUND // layout.places * layout.places
     return Pieces(row_of(record, layout.size + count), range(count))
 
 
 def pieces_kept(record: Record, layout: Layout) -> Pieces:
-    """What stands in the buffer that an ibwire lets its peer read, by place."""
+    """The initial contents of the buffer that ibwire lets its peer read, by address."""
     end = layout.places * layout.step
     return Pieces(row_of(record, layout.length), range(0, end, layout.step))

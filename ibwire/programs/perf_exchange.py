@@ -1,4 +1,4 @@
-"""The steps of perftest, each said by the client and then by the server, over TCP."""
+"""The exchange of messages between two programs of perftest, over TCP."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from ibwire.programs.perftest import Record
 
 
 class Exchange(Protocol):
-    """How two programs tell each other things."""
+    """The connection over which two programs exchange messages."""
 
     is_client: bool
     peer: str
-    """What errors call the other end."""
+    """Name of the other end in errors."""
     meanwhile: Callable[[], object]
-    """What is done whenever something may have come, while a step is waited for."""
+    """Called repeatedly while a step is waited for."""
 
     def bring_up(self, flows: Sequence[Flow]) -> bool:
-        """Connect queue pairs, where it is not for their records to say how: then `False`."""
+        """Connect the queue pairs; `False` if their records are needed for that."""
         ...
 
-    def swap(self, own: bytes, what: str, *, patience: float | None = None) -> bytes:
-        """Say something, and hear as many bytes.
+    def swap(self, own: bytes, what: str, *, timeout: float | None = None) -> bytes:
+        """Send a message and receive one of the same size.
 
-        patience: seconds without a frame of the peer, or without an answer, after which it
-        is given up; by default a few without an answer. Raises `PeerError`.
+        timeout: seconds without any frame or message after which the exchange fails; by
+        default some seconds without the message. Raises `PeerError`.
         """
         ...
 
-    def swap_record(self, own: Record, *, patience: float | None = None) -> Record:
-        """Tell each other a queue pair."""
+    def swap_record(self, own: Record, *, timeout: float | None = None) -> Record:
+        """Exchange the records of a queue pair."""
         ...
 
     def end(self, word: bytes) -> None:
-        """Say the last word."""
+        """Send the last message."""
         ...
 
 
@@ -45,7 +45,7 @@ class TCPExchange:
     """Over a TCP connection, records as text."""
 
     SECONDS = 10.0
-    """That a step may take; the tools fill their buffers, and some sleep a second."""
+    """Time for a step: the tools fill their buffers meanwhile, and some sleep a second."""
 
     def __init__(self, endpoint: Endpoint, channel: Channel, *, is_client: bool) -> None:
         self.is_client = is_client
@@ -55,27 +55,29 @@ class TCPExchange:
         self._channel = channel
 
     def bring_up(self, flows: Sequence[Flow]) -> bool:
-        """Their records say how."""
+        """`False`: the records are needed."""
         return False
 
-    def swap(self, own: bytes, what: str, *, patience: float | None = None) -> bytes:
-        """Say something, and hear as many bytes."""
+    def swap(self, own: bytes, what: str, *, timeout: float | None = None) -> bytes:
+        """Send a message and receive one of the same size."""
         if self.is_client:
             self._channel.send(own)
         theirs = self._endpoint.read(
-            *(self._channel, len(own), what),
+            self._channel,
+            len(own),
+            what,
             seconds=self.SECONDS,
-            patience=patience,
+            timeout=timeout,
             meanwhile=self.meanwhile,
         )
         if not self.is_client:
             self._channel.send(own)
         return theirs
 
-    def swap_record(self, own: Record, *, patience: float | None = None) -> Record:
-        """Tell each other a queue pair."""
-        return Record.unpack_text(self.swap(own.pack_text(), "record", patience=patience))
+    def swap_record(self, own: Record, *, timeout: float | None = None) -> Record:
+        """Exchange the records of a queue pair."""
+        return Record.unpack_text(self.swap(own.pack_text(), "record", timeout=timeout))
 
     def end(self, word: bytes) -> None:
-        """Say the last word."""
+        """Send the last message."""
         self._channel.send(word)

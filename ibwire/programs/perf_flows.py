@@ -1,8 +1,7 @@
-"""The queue pairs of a test with their memory, and what both ends know of each.
+"""The queue pairs of a test with their memory.
 
-The responding end is here: what a peer's SENDs arrive in, and the buffer that its WRITEs,
-READs and atomics go to. Like every program of perftest each end has both, and uses what
-its part needs.
+This is also the responder: receive requests for SENDs, and the buffer for WRITEs, READs and
+atomics of the peer.
 """
 
 from __future__ import annotations
@@ -31,53 +30,53 @@ from ibwire.rc.unreliable import GRH_SIZE
 from ibwire.rc.work import SGE, WC, RecvWR, WROpcode
 
 MEMORY = 1 << 28
-"""Bytes that messages of all queue pairs may wait in."""
+"""Bytes for the messages of all queue pairs."""
 
 IN_FLIGHT = 512
-"""Packets that all queue pairs together have outstanding: the queue of a virtual machine's tap
-takes 1000 (txqueuelen), and unlike an adapter it has no way to say that it is full."""
+"""Outstanding packets of all queue pairs: the tap of a virtual machine queues 1000 (txqueuelen)
+and, unlike an adapter, cannot signal that it is full."""
 
-TELLING = 8
-"""Bytes that are not the same as others by chance."""
+DISTINCT_SIZE = 8
+"""Bytes that are not equal to others by chance."""
 
 OUTSTANDING = 16
-"""READs and atomics that we answer at a time."""
+"""READs and atomics that our responder accepts at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is wanted."""
+    """The parameters of a test."""
 
     verb: Verb
     latency: bool = False
     qp_type: QPType = QPType.RC
     size: int = 0
-    """Bytes of a message; 0 for the usual: 65536, for latency 2, of an atomic 8, of a datagram
-    at most a packet."""
+    """Bytes of a message; 0 for the default: 65536, for latency 2, for an atomic 8, for a datagram
+    at most one packet."""
     messages: int = 1000
-    """Of each queue pair."""
+    """Messages of each queue pair."""
     seconds: float | None = None
-    """How long the test lasts, in place of a number of messages."""
+    """Duration of the test instead of a number of messages."""
     qps: int = 1
     mtu: int | None = None
     """Path MTU; `None` for the largest that the interface carries. The smaller of both
-    ends' counts."""
+    ends' path MTUs is used."""
     both: bool = False
     """Whether both ends send."""
     depth: int = 128
-    """Requests that a queue pair has outstanding."""
+    """Outstanding requests of a queue pair."""
     receives: int = 512
-    """Receive requests that a queue pair has posted."""
+    """Posted receive requests of a queue pair."""
     swaps: bool = False
     """Whether atomics are COMPARE_AND_SWAPs."""
     timeout: int = 14
     """Code of the local ACK timeout."""
-    patience: float = 10
-    """Seconds without anything from the peer after which it is given up."""
+    stall_timeout: float = 10
+    """Seconds without progress after which the test fails."""
 
 
 class Flow:
-    """One queue pair."""
+    """One queue pair of a test."""
 
     def __init__(
         self,
@@ -93,12 +92,12 @@ class Flow:
         self.layout = layout
         self.index = index
         self.address: AddressVector | None = None
-        """Of the peer, which UD is told with each message."""
+        """Address of the peer, which UD needs for each message."""
         self.posted = 0
         self.completed = 0
         self.received = 0
         self.wrong = 0
-        """Messages or results that were not what they must be."""
+        """Messages or results with unexpected contents."""
         self.requests: Requests
         self.receives: Receives | None = None
         self.peer: Record
@@ -113,12 +112,12 @@ class Flow:
             access = int(Access.LOCAL_WRITE | _ACCESS[plan.verb])
             buffer = self.buffer = pd.register(layout.length, access)
             reads = OUTSTANDING if plan.verb is not Verb.WRITE else 1
-            self.own = Record(self.qp.number, psn, gid, buffer.rkey, buffer.iova, reads)
+            self.own = replace(self.own, rkey=buffer.rkey, vaddr=buffer.iova, out_reads=reads)
             if plan.verb is not Verb.WRITE or not plan.latency:
                 buffer.write(buffer.iova, row_of(self.own, layout.length))
 
     def bring_up(self, peer: Record, gid_index: int, mtu: int) -> None:
-        """Take the queue pair to RTS."""
+        """Bring the queue pair to RTS."""
         plan = self.plan
         self.address = AddressVector(dgid=peer.gid, sgid_index=gid_index)
         bring_up(
@@ -139,7 +138,7 @@ class Flow:
         )
 
     def prepare_requests(self, *, is_ibwire: bool) -> None:
-        """Make what this end posts; is_ibwire: whether the peer is."""
+        """Create the requests of this end; is_ibwire: whether the peer is ibwire."""
         plan, layout, peer, pd = self.plan, self.layout, self.peer, self._pd
         kept = pieces_kept(peer, layout) if is_ibwire else None
         if plan.verb is Verb.ATOMIC:
@@ -156,7 +155,7 @@ class Flow:
             self.requests = Outgoing(pd, own, layout, peer, self.index, address, opcode)
 
     def prepare_receives(self, *, is_ibwire: bool) -> None:
-        """Post what the peer's SENDs arrive in."""
+        """Post receives for the peer's SENDs."""
         contents: Contents = (
             pieces_sent(self.peer, self.layout)
             if is_ibwire
@@ -165,10 +164,9 @@ class Flow:
         self.receives = Receives(self._pd, self.qp, self.plan, contents)
 
     def written(self, *, is_ibwire: bool, messages: int) -> tuple[int, str]:
-        """How many places the peer's WRITEs have not reached or left wrong, and how that is
-        known.
+        """How many addresses lack a correct WRITE of the peer, and how that was verified.
 
-        messages: that the peer has written at least, so as many places must have been reached.
+        messages: that the peer has written at least, so that many addresses must have changed.
         """
         assert self.buffer is not None
         layout = self.layout
@@ -180,7 +178,7 @@ class Flow:
             start = place * layout.step
             data = self.buffer.buffer[start : start + layout.size]
             is_untouched = before.startswith(data, start)
-            if is_untouched and (place >= messages or layout.size >= TELLING):
+            if is_untouched and (place >= messages or layout.size >= DISTINCT_SIZE):
                 wrong += place < messages
             elif pieces is not None:
                 wrong += not pieces.holds(place, layout.places, data)
@@ -190,11 +188,11 @@ class Flow:
 
     @property
     def progress(self) -> int:
-        """A number that changes when anything of ours is acknowledged, or anything has come."""
+        """A number that changes with each acknowledgement and each received message."""
         return self.qp.sends.una + self.received + self.completed
 
-    def added(self) -> int:
-        """How much the peer's atomics have added to all places."""
+    def atomic_sum(self) -> int:
+        """The sum that the peer's atomics have added."""
         assert self.buffer is not None
         before = row_of(self.own, self.layout.length)
         total = 0
@@ -205,14 +203,14 @@ class Flow:
 
 
 class Receives:
-    """Receive requests, each with its own piece of memory."""
+    """Receive requests, each with its own memory."""
 
     def __init__(self, pd: ProtectionDomain, qp: QueuePair, plan: Plan, contents: Contents) -> None:
         self.contents = contents
         self._qp = qp
         self._size = plan.size
         self._head = GRH_SIZE if plan.qp_type is QPType.UD else 0
-        """Bytes in front of a message."""
+        """Bytes before a message."""
         self._room = self._head + plan.size
         self._clean = bytes(plan.size)
         self._is_reliable = plan.qp_type is QPType.RC
@@ -226,25 +224,25 @@ class Receives:
             qp.post_recv(wr)
 
     def take(self, wc: WC, number: int) -> bool:
-        """Look at a message, and post its request again; whether it was message `number`.
+        """Verify a message and post its request again; returns whether it was message `number`.
 
-        Of an unreliable service messages may be missing, so any that the peer sends counts.
+        Messages of an unreliable service may be missing, so any message of the peer is valid.
         """
         start = wc.wr_id * self._room + self._head
         data = self._buffer[start : start + self._size]
         fits = wc.byte_len == self._room and self.contents.fits(number, data)
         if not fits and not self._is_reliable and isinstance(self.contents, Pieces):
             fits = self.contents.holds(0, 1, data)
-        data[:] = self._clean  # so that it cannot be taken for the next
+        data[:] = self._clean  # so that it cannot be mistaken for the next message
         self._qp.post_recv(self._wrs[wc.wr_id])
         return fits
 
 
 def fitting(plan: Plan, mtu: int) -> Plan:
-    """A plan with a size, and no deeper queues than it has use and memory for.
+    """A plan with a size, and queues limited to what it uses and what memory allows.
 
-    Raises `EncodeError` for a UD message that is longer than a packet, and for messages that
-    there is no memory for.
+    Raises `EncodeError` for a UD message longer than a packet, and for messages that exceed the
+    memory.
     """
     size, depth, receives = plan.size, plan.depth, plan.receives
     if not size:
@@ -261,7 +259,7 @@ def fitting(plan: Plan, mtu: int) -> Plan:
     if plan.seconds is None:
         depth, receives = min(depth, plan.messages), min(receives, plan.messages)
     if plan.swaps:
-        # One that is outstanding on each place: the next must know what it leaves.
+        # One outstanding request per address: the next one must know its result.
         depth = min(depth, Layout(size).places)
     if plan.verb in (Verb.SEND, Verb.WRITE):
         depth = min(depth, IN_FLIGHT * mtu // (plan.qps * max(size, mtu)))

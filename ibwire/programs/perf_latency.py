@@ -1,9 +1,9 @@
 """The traffic of a latency test: one message at a time.
 
-SENDs and WRITEs go back and forth: each end sends its next when the other's has arrived and
-its own is completed. The client's SEND is the first, but the server's WRITE. Nobody is told
-of a WRITE, so its last byte counts and its memory is looked at. READs and atomics are the
-client's alone.
+SENDs and WRITEs go back and forth: each end sends its next message when the other's has
+arrived and its own is completed. The client sends the first SEND, but the server the first
+WRITE. A WRITE causes no completion at the receiver, so its last byte is a counter that is
+polled in memory. Only the client issues READs and atomics.
 
 Source: perftest 4.5-0.17 perftest_resources.c run_iter_lat_send, run_iter_lat_write and
 run_iter_lat; captures/send-lat.pcap.
@@ -25,14 +25,14 @@ from ibwire.rc.memory import Access
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
 
 BATCH = 16
-"""Completions that are taken at a time."""
+"""Completions polled at a time."""
 
 
 class Turns(ABC):
-    """An end that takes turns with its peer."""
+    """One end of a latency test."""
 
     ways = 2
-    """Messages in a round."""
+    """Messages per round."""
 
     def __init__(
         self, endpoint: Endpoint, plan: Plan, flow: Flow, cq: CompletionQueue, *, begins: bool
@@ -45,13 +45,13 @@ class Turns(ABC):
         self._begins = begins
 
     def run(self, peer: str) -> None:
-        """Send and receive as many as are wanted, or for the time that is."""
+        """Run the test for its number of messages or its duration."""
         endpoint, plan = self._endpoint, self.plan
         if self._begins:
             self._send()
         if plan.seconds is None:
             endpoint.wait_on(
-                self._step, lambda: self.flow.progress, f"message from {peer}", plan.patience
+                self._step, lambda: self.flow.progress, f"message from {peer}", plan.stall_timeout
             )
             return
         endpoint.run(stop=self._step, seconds=plan.seconds)
@@ -64,15 +64,15 @@ class Turns(ABC):
 
     @abstractmethod
     def take(self) -> None:
-        """Count the peer's messages that have come, and look at them."""
+        """Count and verify the peer's messages that have arrived."""
 
     def may_send(self) -> bool:
-        """Whether it is our turn."""
+        """Whether the next message may be sent."""
         flow = self.flow
         return flow.posted == flow.completed < flow.received + self._begins
 
     def is_over(self) -> bool:
-        """Whether as many as are wanted are done."""
+        """Whether all messages are done."""
         flow, wanted = self.flow, self.plan.messages
         return flow.completed >= wanted <= flow.received
 
@@ -95,7 +95,7 @@ class Turns(ABC):
         self.flow.posted += 1
 
 
-class Sends(Turns):
+class PingPongSends(Turns):
     """SENDs back and forth."""
 
     def __init__(
@@ -111,12 +111,12 @@ class Sends(Turns):
         self._received = cqs[1]
 
     def post(self, number: int) -> None:
-        """The next piece."""
-        loud = self.flow.requests.loud
-        self.flow.qp.post_send(loud[number % len(loud)])
+        """Post the next piece."""
+        signaled = self.flow.requests.signaled
+        self.flow.qp.post_send(signaled[number % len(signaled)])
 
     def take(self) -> None:
-        """What receive requests have brought."""
+        """Take receive completions."""
         flow = self.flow
         if not self._received:
             return
@@ -128,11 +128,11 @@ class Sends(Turns):
             flow.received += 1
 
 
-class Writes(Turns):
+class PingPongWrites(Turns):
     """WRITEs back and forth.
 
-    The last byte of message `number` is `number` and 1, modulo 256. What is before it: of
-    perftest zeros, of ibwire the piece that is due.
+    The last byte of message `number` is `number + 1` modulo 256. The bytes before it are zeros
+    with perftest, the expected piece with ibwire.
     """
 
     how = "every byte"
@@ -164,14 +164,14 @@ class Writes(Turns):
         )
 
     def post(self, number: int) -> None:
-        """The next piece, with its count; the one before is completed."""
+        """Post the next piece with its counter; the previous message is completed."""
         start = self._own.offsets[number % len(self._own.offsets)]
         self._leaving[: self._last] = self._own.row[start : start + self._last]
         self._leaving[self._last] = number + 1 & 0xFF
         self.flow.qp.post_send(self._wr)
 
     def take(self) -> None:
-        """See whether the last byte has changed."""
+        """Check whether the last byte has changed."""
         flow = self.flow
         if self._arriving[self._last] != flow.received + 1 & 0xFF:
             return
@@ -184,28 +184,28 @@ class Writes(Turns):
 
 
 class Fetches(Turns):
-    """READs or atomics of one end."""
+    """READs or atomics."""
 
     ways = 1
 
     def post(self, number: int) -> None:
-        """The next place."""
-        loud = self.flow.requests.loud
-        self.flow.qp.post_send(loud[number % len(loud)])
+        """Post the request for the next address."""
+        signaled = self.flow.requests.signaled
+        self.flow.qp.post_send(signaled[number % len(signaled)])
 
     def take(self) -> None:
-        """Nothing comes but answers."""
+        """The peer sends no messages."""
 
     def may_send(self) -> bool:
-        """When the last is answered."""
+        """Whether the last request is completed."""
         return self.flow.posted == self.flow.completed
 
     def is_over(self) -> bool:
-        """When as many as are wanted are answered."""
+        """Whether all requests are completed."""
         return self.flow.completed >= self.plan.messages
 
 
-def turns(
+def make_turns(
     endpoint: Endpoint,
     plan: Plan,
     flow: Flow,
@@ -216,7 +216,9 @@ def turns(
 ) -> Turns:
     """The end of a latency test."""
     if plan.verb is Verb.SEND:
-        return Sends(endpoint, plan, flow, cqs, is_client=is_client)
+        return PingPongSends(endpoint, plan, flow, cqs, is_client=is_client)
     if plan.verb is Verb.WRITE:
-        return Writes(endpoint, plan, flow, cqs[0], is_client=is_client, is_ibwire=is_ibwire)
+        return PingPongWrites(
+            endpoint, plan, flow, cqs[0], is_client=is_client, is_ibwire=is_ibwire
+        )
     return Fetches(endpoint, plan, flow, cqs[0], begins=True)

@@ -1,8 +1,8 @@
-"""What the requesting end of a test posts on a queue pair, and what must come of it.
+"""The work requests of a test, and the verification of their results.
 
-Work requests are made once, before the traffic, and posted again and again: those that ask
-for a completion and those that do not. Message `number` is work request `number` modulo
-their count, which is at least as many as are outstanding at a time.
+Work requests are created once and posted repeatedly, signaled and unsignaled. Message `number`
+uses work request `number` modulo their count, which is at least the number of outstanding
+requests.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from ibwire.rc.memory import Access, MemoryRegion, ProtectionDomain
 from ibwire.rc.work import SGE, SendFlags, SendWR, WROpcode
 
 QKEY = 0x11111111
-"""Of perftest's UD queue pairs (perftest_parameters.h DEF_QKEY)."""
+"""Q_Key of perftest's UD queue pairs (perftest_parameters.h DEF_QKEY)."""
 
 ATOMIC_SIZE = 8
 
 
 class Requests(Protocol):
-    """What is posted on one queue pair."""
+    """The work requests of one queue pair."""
 
-    quiet: list[SendWR]
-    """Without a completion."""
-    loud: list[SendWR]
+    unsignaled: list[SendWR]
+    """Requests without a completion."""
+    signaled: list[SendWR]
 
     def settle(self, begin: int, end: int) -> int:
-        """Messages `begin` to before `end` are completed; how many of them went wrong."""
+        """Handle completed messages from `begin` to before `end`; returns how many are wrong."""
         ...
 
     @property
     def how(self) -> str | None:
-        """How results are verified; `None` where there are none."""
+        """How results are verified; `None` without results."""
         ...
 
 
 class Outgoing:
-    """SENDs and WRITEs of pieces of the row that follows from the queue pair."""
+    """SENDs and WRITEs of the pieces of the queue pair's byte sequence."""
 
     how = None
 
@@ -56,7 +56,7 @@ class Outgoing:
         address: AddressVector | None,
         opcode: WROpcode,
     ) -> None:
-        """address: of a peer that is told the way with each message, over UD."""
+        """address: of the peer, for UD."""
         region = _region(pd, len(pieces.row))
         region.write(region.iova, pieces.row)
         places = layout.places if opcode is WROpcode.RDMA_WRITE else 1
@@ -74,15 +74,15 @@ class Outgoing:
                 remote_qkey=QKEY,
             )
 
-        self.quiet, self.loud = _both(make, len(pieces.offsets))
+        self.unsignaled, self.signaled = _both(make, len(pieces.offsets))
 
     def settle(self, begin: int, end: int) -> int:
-        """What arrives is for the peer to judge."""
+        """Nothing to verify: the receiver does it."""
         return 0
 
 
 class Reads:
-    """READs from each place of the peer's buffer in turn, each into its own piece of ours."""
+    """READs from each address of the peer's buffer in turn, each into its own memory."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class Reads:
                 rkey=peer.rkey,
             )
 
-        self.quiet, self.loud = _both(make, self._count)
+        self.unsignaled, self.signaled = _both(make, self._count)
 
     @property
     def how(self) -> str | None:
-        """As the contents are."""
+        """As its contents are."""
         return self._contents.how
 
     def settle(self, begin: int, end: int) -> int:
-        """Look at what has been read, and clear it so that it cannot be taken for the next."""
+        """Verify the data and clear it, so that it cannot be mistaken for that of the next READ."""
         wrong, size = 0, self._size
         for number in range(begin, end):
             start = number % self._count * size
@@ -128,10 +128,10 @@ class Reads:
 
 
 class Atomics:
-    """FETCH_AND_ADDs of 1, or COMPARE_AND_SWAPs that do the same, on each place in turn.
+    """FETCH_AND_ADDs of 1, or equivalent COMPARE_AND_SWAPs, on each address in turn.
 
-    So each place counts up by one, and each result must be the one before and 1. A
-    COMPARE_AND_SWAP must know what it finds: the first on each place may only look.
+    Each result must be the previous one plus 1. A COMPARE_AND_SWAP needs the current value: the
+    first one at each address may fail to learn it.
     """
 
     def __init__(
@@ -145,14 +145,14 @@ class Atomics:
         *,
         swaps: bool,
     ) -> None:
-        """known: what the places hold, if we know; swaps: whether by COMPARE_AND_SWAP, of
-        which no more than there are places may be outstanding."""
+        """known: the initial values, if known; swaps: whether with COMPARE_AND_SWAP, of which
+        at most one per address may be outstanding."""
         places = layout.places
         self._known = known
         self._swaps = swaps
         self._count = _round_up(depth, places)
         self._values: list[int | None] = [None] * places
-        """What each place must hold now."""
+        """The expected value at each address."""
         if known is not None:
             self._values = [
                 int.from_bytes(known.row[offset : offset + ATOMIC_SIZE], "little")
@@ -173,26 +173,26 @@ class Atomics:
                 swap=_after(found) if swaps else 0,
             )
 
-        self.quiet, self.loud = _both(make, self._count)
+        self.unsignaled, self.signaled = _both(make, self._count)
 
     @property
     def how(self) -> str | None:
         """By counting."""
         first = "" if self._known else " from the first result on"
-        return f"each place counts up by one{first}"
+        return f"each address counts up by one{first}"
 
     def settle(self, begin: int, end: int) -> int:
-        """Look at the results, and say what the next on the same place must find."""
+        """Verify results and set the expected values of the next requests at the same address."""
         wrong, places = 0, len(self._values)
         for number in range(begin, end):
             found = self._load(number % self._count * ATOMIC_SIZE)
             place = number % places
             wrong += found != (self._values[place] if self._values[place] is not None else found)
             if self._swaps:
-                wr = self.quiet[number % self._count]
+                wr = self.unsignaled[number % self._count]
                 now = _after(found) if found == wr.compare_add else found
                 following = (number + places) % self._count
-                for other in (self.quiet[following], self.loud[following]):
+                for other in (self.unsignaled[following], self.signaled[following]):
                     other.compare_add, other.swap = now, _after(now)
             else:
                 now = _after(found)
@@ -201,9 +201,9 @@ class Atomics:
 
 
 def _both(make: Callable[[int], SendWR], count: int) -> tuple[list[SendWR], list[SendWR]]:
-    loud = [make(number) for number in range(count)]
-    quiet = [replace(wr, send_flags=SendFlags(0)) for wr in loud]
-    return quiet, loud
+    signaled = [make(number) for number in range(count)]
+    unsignaled = [replace(wr, send_flags=SendFlags(0)) for wr in signaled]
+    return unsignaled, signaled
 
 
 def _region(pd: ProtectionDomain, length: int) -> MemoryRegion:

@@ -1,4 +1,4 @@
-"""What a test has measured, in the units of perftest's tables."""
+"""The results of a test, in the units of perftest's tables."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from ibwire.programs.perftest import Report
 
 MEGABYTE = 1 << 20
-"""Bytes: perftest counts so unless asked for gigabits."""
+"""Bytes of perftest's MB."""
 
 PEAK_LIMIT = 10_000
-"""Messages up to which the peak is looked for, among all pairs of them."""
+"""Largest number of messages for which the peak is computed, from all pairs of them."""
 
 
 @dataclass(slots=True)
 class Bandwidth:
-    """When the messages of one half of an end were posted and completed, in ns."""
+    """Times in ns at which messages in one direction were posted and completed."""
 
     size: int
     """Bytes of a message."""
@@ -27,22 +27,22 @@ class Bandwidth:
     begun_ns: int = 0
     ended_ns: int = 0
     posted_ns: list[int] | None = None
-    """Of each message; `None` where there are too many."""
+    """Of each message; `None` for too many."""
     completed_ns: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
-        """From the first posted to the last completed."""
+        """From the first post to the last completion."""
         return max(self.ended_ns - self.begun_ns, 1) / 1e9
 
     def report(self) -> Report:
-        """The numbers that both ends tell each other."""
+        """The numbers that both ends exchange."""
         average = self.messages * self.size / MEGABYTE / self.seconds
         rate = self.messages / self.seconds / 1e6
         return Report(self.size, self.messages, self._peak(), average, rate)
 
     def _peak(self) -> float:
-        """The best rate between any message posted and any later one completed; 0 if unknown."""
+        """The highest rate between the post of a message and a later completion; 0 if unknown."""
         if not self.posted_ns:
             return 0.0
         posted = np.array(self.posted_ns, np.float64)
@@ -57,7 +57,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Times of messages, us: one way of SENDs and WRITEs, the whole round of the others."""
+    """Latencies in us: one way for SENDs and WRITEs, the round trip for READs and atomics."""
 
     size: int
     messages: int
@@ -72,11 +72,10 @@ class Latency:
 
     @classmethod
     def of(cls, size: int, posted_ns: Sequence[int], ways: int) -> Latency:
-        """From the times at which messages were posted, one after the other's end.
+        """From the times at which consecutive messages were posted.
 
-        ways: how many messages there are in a round, 1 or 2. The first round is left out:
-        in it perftest's end finds out how fast its processor's clock is, for 0.2 s
-        (get_clock.c).
+        ways: messages per round, 1 or 2. The first round is left out: in it perftest measures
+        the speed of its processor's clock for 0.2 s (get_clock.c).
         """
         times = np.sort(np.diff(np.array(posted_ns[1:], np.float64))) / 1e3 / ways
         if not len(times):
@@ -86,46 +85,46 @@ class Latency:
             return float(times[math.ceil(len(times) * share) - 1])
 
         return cls(
-            size,
-            len(posted_ns),
-            float(times[0]),
-            float(times[-1]),
-            float(np.median(times)),
-            float(times.mean()),
-            float(times.std()),
-            percentile(0.99),
-            percentile(0.999),
+            size=size,
+            messages=len(posted_ns),
+            t_min=float(times[0]),
+            t_max=float(times[-1]),
+            t_typical=float(np.median(times)),
+            t_avg=float(times.mean()),
+            t_stdev=float(times.std()),
+            p99=percentile(0.99),
+            p99_9=percentile(0.999),
         )
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of a test."""
+    """The result of a test."""
 
     own: str
     peer: str
     is_ibwire: bool
-    """Whether the peer is."""
+    """Whether the peer is ibwire."""
     mtu: int
     size: int
     """Bytes of a message."""
     qpns: list[tuple[int, int]]
-    """Own and the peer's of each connection."""
+    """Own and peer's QP number of each connection."""
     sent: int = 0
-    """Requests that were completed."""
+    """Completed requests."""
     received: int = 0
-    """SENDs that arrived; of ping-pong also WRITEs."""
+    """SENDs that arrived; in a latency test also WRITEs."""
     lost: int = 0
-    """Messages of an unreliable service that did not arrive; places that its WRITEs left torn."""
+    """Messages of an unreliable service that did not arrive, or WRITEs that arrived in part."""
     wrong: int = 0
-    """Messages, results or places that were not what they must be."""
+    """Messages, results or memory with unexpected contents."""
     verified: dict[str, str] = field(default_factory=dict)
-    """How contents were verified, by what they were."""
+    """How contents were verified, by kind of contents."""
     report: Report | None = None
-    """What the table shows of a bandwidth test."""
+    """The table of a bandwidth test."""
     latency: Latency | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether all that could be verified was right."""
+        """Whether all verified contents were correct."""
         return not self.wrong

@@ -1,10 +1,9 @@
-"""What programs of perftest tell each other before, between and after their traffic.
+"""The messages that programs of perftest exchange before and after their traffic.
 
-Everything is a step of the same kind: the client says something of a fixed size, then the
-server says something of the same size. First come the version, the sizes that buffers are
-laid out by, and the path MTU; then records, one for each queue pair. A record that is said
-again only means "I am as far as you": steps of this kind are barriers. After a bandwidth
-test five numbers follow, and `DONE`, which nobody waits for.
+In each step the client sends a message of a fixed size, then the server sends one of the same
+size. First come the version, the sizes that determine the buffer layout, and the path MTU; then
+records, one for each queue pair. A repeated record is a barrier. After a bandwidth test five
+numbers follow, and `DONE`, which is not answered.
 
     version 16 bytes | cycle buffer 4 | cache line 4 | MTU code 2 | records ... | numbers, 8 each
 
@@ -33,22 +32,22 @@ NUMBER_SIZE = 4
 MTU_SIZE = 2
 
 OLDEST = 5.70
-"""The oldest version that the tools of today talk to; its steps are those here."""
+"""The oldest version that current tools accept; it has the same steps."""
 
 DONE = b"done\0"
 
 CYCLE_BUFFER = 4096
-"""Bytes over which the places of small messages go round: a page of x86."""
+"""Bytes that the addresses of small messages cycle through: a page of x86."""
 CACHE_LINE = 64
-"""Bytes: small messages do not share one."""
+"""Bytes of a cache line: small messages do not share one."""
 
 LARGEST_CYCLE_BUFFER = 1 << 16
-"""The largest page of any Linux: the larger of both ends' cycle buffers counts."""
+"""The largest page of any Linux: the larger of both ends' cycle buffers is used."""
 LARGEST_CACHE_LINE = 1 << 10
 
 
 class Verb(StrEnum):
-    """What is measured; perftest calls it so."""
+    """The operation of a test, as in perftest."""
 
     SEND = "send"
     WRITE = "write"
@@ -58,32 +57,32 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a program says first: a number as text, and, if it is ours, that it is ibwire.
+    """The first message of a program: its version as text, and the mark of ibwire.
 
-    The tools read the text up to its NUL, so our mark behind it is for ourselves: both ends
-    then know the contents of each other's messages.
+    The tools read the text up to its NUL, so the mark after it is visible to ibwire only: two
+    ends with the mark know the contents of each other's messages.
     """
 
     number: str = "6.06"
-    """Of the perftest that Debian 12 has, which all of this is about."""
+    """Version of perftest in Debian 12."""
     is_ibwire: bool = True
 
     def pack(self) -> bytes:
-        """The 16 bytes."""
+        """Encode as 16 bytes."""
         text = self.number.encode() + (b"\0" + _MARK if self.is_ibwire else b"")
         return text.ljust(VERSION_SIZE, b"\0")
 
     @classmethod
     def unpack(cls, data: bytes) -> Version:
-        """What 16 bytes say; raises `PeerError` for no version, or a too old one."""
+        """Decode 16 bytes; raises `PeerError` for no version, or a too old one."""
         text, _, rest = data.partition(b"\0")
         if not _VERSION.fullmatch(text):
-            raise PeerError(f"this is no program of perftest: it begins with {data!r}")
+            raise PeerError(f"not a program of perftest: it begins with {data!r}")
         version = cls(text.decode(), rest.startswith(_MARK))
         if float(version.number) < OLDEST:
             raise PeerError(
-                f"its perftest is version {version.number}, "
-                f"and versions before {OLDEST:.2f} do otherwise"
+                f"its perftest is version {version.number}; "
+                f"version {OLDEST:.2f} or newer is required"
             )
         return version
 
@@ -94,9 +93,9 @@ _VERSION = re.compile(rb"[0-9]{1,4}\.[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where in a buffer messages lie one after the other, which both ends work out alike.
+    """The addresses of messages in a buffer, which both ends compute in the same way.
 
-    cycle_buffer, cache_line: bytes, the larger of what both ends have said.
+    cycle_buffer, cache_line: bytes, the larger of both ends' values.
     """
 
     size: int
@@ -106,58 +105,58 @@ class Layout:
 
     @property
     def step(self) -> int:
-        """Bytes from one place to the next."""
+        """Bytes from one address to the next."""
         return -(-self.size // self.cache_line) * self.cache_line
 
     @property
     def places(self) -> int:
-        """How many there are; large messages all lie in one."""
+        """Number of addresses; large messages all use the same one."""
         return self.cycle_buffer // self.step if 2 * self.size <= self.cycle_buffer else 1
 
     @property
     def length(self) -> int:
-        """Bytes of the whole buffer of a queue pair."""
+        """Bytes of the buffer of a queue pair."""
         return max(self.size, self.cycle_buffer)
 
 
 def pack_number(number: int) -> bytes:
-    """The four bytes of the cycle buffer or the cache line."""
+    """Encode the cycle buffer or the cache line as four bytes."""
     return number.to_bytes(NUMBER_SIZE)
 
 
 def unpack_number(data: bytes, what: str, highest: int) -> int:
-    """What four bytes say; raises `PeerError` for what no machine has."""
+    """Decode four bytes; raises `PeerError` for an impossible size."""
     number = int.from_bytes(data)
     if not 0 < number <= highest:
-        raise PeerError(f"a {what} of {number} bytes, not 1 to {highest}")
+        raise PeerError(f"{what}: {number} bytes, expected 1 to {highest}")
     return number
 
 
 def pack_mtu(mtu: int) -> bytes:
-    """The two bytes of a path MTU: its code as text."""
+    """Encode a path MTU as two bytes: its code as text."""
     return b"%d\0" % MTU_CODES[mtu]
 
 
 def unpack_mtu(data: bytes) -> int:
-    """Bytes of the path MTU; raises `PeerError`."""
+    """Decode a path MTU; raises `PeerError`."""
     code = data[0] - ord("0")
     if code not in MTU_BYTES or data[1]:
-        raise PeerError(f"a path MTU code of {data!r}")
+        raise PeerError(f"invalid path MTU code {data!r}")
     return MTU_BYTES[code]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What an end says of one of its queue pairs."""
+    """The parameters of a queue pair that one end sends to the other."""
 
     qpn: int
     psn: int
     gid: int
     rkey: int = 0
     vaddr: int = 0
-    """Where the peer's WRITEs, READs and atomics go."""
+    """Address for the peer's WRITEs, READs and atomics."""
     out_reads: int = 1
-    """READs and atomics that may be outstanding towards it."""
+    """READs and atomics that the peer may have outstanding."""
     lid: int = 0
     srqn: int = 0
 
@@ -165,37 +164,49 @@ class Record:
     BINARY_SIZE = 56
 
     def pack_text(self) -> bytes:
-        """As TCP carries it."""
+        """Encode as text, for TCP."""
         head = b"%04x:%04x:%06x:%06x:%08x:%016x:" % (
-            *(self.lid, self.out_reads, self.qpn, self.psn, self.rkey, self.vaddr),
+            self.lid,
+            self.out_reads,
+            self.qpn,
+            self.psn,
+            self.rkey,
+            self.vaddr,
         )
         gid = self.gid.to_bytes(16).hex(":").encode()
         return head + gid + b":%08x:\0" % self.srqn
 
     @classmethod
     def unpack_text(cls, data: bytes) -> Record:
-        """What TCP has brought; raises `PeerError`."""
+        """Decode text; raises `PeerError`."""
         match = _RECORD.fullmatch(data)
         if match is None:
-            raise PeerError(f"this is no record of a queue pair: {data!r}")
+            raise PeerError(f"not a record of a queue pair: {data!r}")
         lid, reads, qpn, psn, rkey, vaddr, gid, srqn = (
             int(part.replace(b":", b""), 16) for part in match.groups()
         )
         return cls(qpn, psn, gid, rkey, vaddr, reads, lid, srqn)
 
     def pack_binary(self) -> bytes:
-        """As a SEND carries it."""
+        """Encode in binary, for a SEND."""
         return _BINARY.pack(
-            *(self.lid, self.out_reads, self.qpn, self.psn, self.rkey, self.vaddr),
-            *(self.gid.to_bytes(16), self.srqn, 0),
+            self.lid,
+            self.out_reads,
+            self.qpn,
+            self.psn,
+            self.rkey,
+            self.vaddr,
+            self.gid.to_bytes(16),
+            self.srqn,
+            0,
         )
 
     @classmethod
     def unpack_binary(cls, data: bytes) -> Record:
-        """What a SEND has brought; raises `PeerError`."""
+        """Decode binary; raises `PeerError`."""
         lid, reads, qpn, psn, rkey, vaddr, gid, srqn, _ = _BINARY.unpack(data)
         if qpn >> 24 or psn >> 24:
-            raise PeerError(f"this is no record of a queue pair: {data.hex()}")
+            raise PeerError(f"not a record of a queue pair: {data.hex()}")
         return cls(qpn, psn, int.from_bytes(gid), rkey, vaddr, reads, lid, srqn)
 
 
@@ -209,23 +220,23 @@ _BINARY = struct.Struct(">5I4xQ16sII")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the end that has measured says of it: five numbers, each a step of its own."""
+    """The measurement of one end: five numbers, each sent in its own step."""
 
     size: int
     """Bytes of a message."""
     messages: int = 0
-    """Of all queue pairs together; in a test for a time only those that were counted."""
+    """Of all queue pairs together; in a timed test only those that were counted."""
     peak_mib_per_s: float = 0.0
     """perftest calls it MB/sec."""
     average_mib_per_s: float = 0.0
     rate_mpps: float = 0.0
-    """Millions of messages a second."""
+    """Millions of messages per second."""
 
     NUMBERS = 5
     NUMBER_SIZE = 8
 
     def plus(self, other: Report) -> Report:
-        """Both directions together; messages count once, as in perftest's table."""
+        """The sum of both directions; messages are not added, as in perftest's table."""
         return replace(
             self,
             peak_mib_per_s=self.peak_mib_per_s + other.peak_mib_per_s,
@@ -234,7 +245,7 @@ class Report:
         )
 
     def pack(self) -> list[bytes]:
-        """The numbers."""
+        """Encode the numbers."""
         integers = [each.to_bytes(8) for each in (self.size, self.messages)]
         return integers + [
             struct.pack(">d", each)
@@ -243,25 +254,25 @@ class Report:
 
     @classmethod
     def unpack(cls, numbers: list[bytes]) -> Report:
-        """What five numbers say; raises `PeerError` for what is no measure."""
+        """Decode five numbers; raises `PeerError` for negative or infinite ones."""
         size, messages = (int.from_bytes(each) for each in numbers[:2])
         measures = [struct.unpack(">d", each)[0] for each in numbers[2:]]
         if not all(isfinite(each) and each >= 0 for each in measures):
-            raise PeerError(f"a report of {measures} MB/s and messages")
+            raise PeerError(f"invalid report: {measures}")
         return cls(size, messages, *measures)
 
 
 class Step(Enum):
-    """What both ends say at the same time, the client first."""
+    """A step of the exchange."""
 
     ALL = "a record for each queue pair"
     ONE = "the record of the first queue pair"
     REPORT = "the numbers of a report, one by one"
-    DONE = "that it is over, which nobody waits for"
+    DONE = "the end, which is not answered"
 
 
-class Course(NamedTuple):
-    """What a program says before and after its traffic; each has its own order.
+class StepOrder(NamedTuple):
+    """The steps of a program before and after its traffic.
 
     The queue pairs are brought up after the first `Step.ALL`.
     """
@@ -270,18 +281,18 @@ class Course(NamedTuple):
     after: tuple[Step, ...]
 
 
-def course(verb: Verb, *, latency: bool, both: bool = False, timed: bool = False) -> Course:
-    """The course of a test, as the main function of its program has it.
+def step_order(verb: Verb, *, latency: bool, both: bool = False, timed: bool = False) -> StepOrder:
+    """The steps of a test, as in the main function of its program.
 
-    both: traffic in both directions. timed: for so many seconds.
+    both: traffic in both directions. timed: for a duration instead of a number of messages.
     """
     closing = (Step.ONE, Step.DONE)
     if verb is Verb.SEND:
         reports = (Step.REPORT,) if both and not timed else ()
-        return Course((Step.ALL, Step.ONE, Step.ALL, Step.ONE), (*reports, *closing))
+        return StepOrder((Step.ALL, Step.ONE, Step.ALL, Step.ONE), (*reports, *closing))
     begun = (Step.ALL, Step.ALL, Step.ONE)
     if latency:
-        return Course((Step.ONE, *begun), () if verb is Verb.WRITE else closing)
+        return StepOrder((Step.ONE, *begun), () if verb is Verb.WRITE else closing)
     if both:
-        return Course((*begun, Step.ONE), (Step.REPORT, *closing))
-    return Course(begun, (Step.ONE, Step.REPORT, *closing))
+        return StepOrder((*begun, Step.ONE), (Step.REPORT, *closing))
+    return StepOrder(begun, (Step.ONE, Step.REPORT, *closing))

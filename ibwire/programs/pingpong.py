@@ -1,12 +1,12 @@
-"""Messages back and forth with `ibv_rc_pingpong`, `ibv_uc_pingpong` or `ibv_ud_pingpong`.
+"""Ping-pong with `ibv_rc_pingpong`, `ibv_uc_pingpong` or `ibv_ud_pingpong`.
 
-The two tell each other their queue pairs over TCP, one line each way. The client begins;
+The two ends exchange their queue pairs over TCP, one line each way. The client sends first;
 each end sends its next message when the last one has arrived and its own is completed.
 
-The tools use one buffer for what they send and receive, so they send back what they got,
-byte by byte: that is how contents are verified here. The client counts its messages in
-eight bytes; the server sends everything back as it is. The first byte of every 4096 is 0,
-as the tools' option `-c` wants it.
+The tools use one buffer for sending and receiving, so they send back what they received,
+which is used to verify contents here. The client counts its messages in eight bytes; the
+server sends everything back unchanged. The first byte of every 4096 is 0, as the tools'
+option `-c` requires.
 
 Source: rdma-core libibverbs/examples/{rc,uc,ud}_pingpong.c; captures/rc-pingpong.pcap.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ibwire.base.errors import EncodeError, PeerError
-from ibwire.programs.channel import Channel, Listening
+from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up
@@ -32,27 +32,27 @@ from ibwire.rc.work import SGE, RecvWR, SendWR, WCOpcode, WCStatus
 
 PORT = 18515
 QKEY = 0x11111111
-"""Of the queue pairs of ibv_ud_pingpong."""
+"""Q_Key of ibv_ud_pingpong."""
 
 DONE = b"done\0"
-"""What the client says when it has the server's line."""
+"""Confirmation of the client after the server's line."""
 
 PAGE = 4096
-"""Bytes from one checked byte to the next: the page size of x86."""
+"""Distance of the bytes that `-c` checks: the page size of x86."""
 
 RECEIVES = 64
-"""Receive requests that are posted at once; one would do."""
+"""Posted receive requests; one would be sufficient."""
 
 COUNT = slice(8, 16)
-"""Where the client's count stands in a message, if it is long enough."""
+"""The client's counter in a message, if it is long enough."""
 
 
 LINE_SIZE = 52
-"""Bytes of the line in which an end says what it is, with its final NUL."""
+"""Bytes of the line that describes an end, with its final NUL."""
 
 
 class Destination(NamedTuple):
-    """What one end says of itself."""
+    """The parameters of one end."""
 
     qpn: int
     psn: int
@@ -60,18 +60,18 @@ class Destination(NamedTuple):
     lid: int = 0
 
     def pack(self) -> bytes:
-        """The line."""
+        """Encode as a line."""
         return b"%04x:%06x:%06x:%032x\0" % (self.lid, self.qpn, self.psn, self.gid)
 
     @classmethod
     def unpack(cls, line: bytes) -> Destination:
-        """What a line says; raises `PeerError`.
+        """Decode a line; raises `PeerError`.
 
         Older tools fill the GID with spaces (`%32x`), so these count as zeros.
         """
         match = _LINE.fullmatch(line)
         if match is None:
-            raise PeerError(f"this is no line of a pingpong program: {line!r}")
+            raise PeerError(f"not a line of a pingpong program: {line!r}")
         lid, qpn, psn, gid = (int(part.replace(b" ", b"0"), 16) for part in match.groups())
         return cls(qpn, psn, gid, lid)
 
@@ -81,23 +81,23 @@ _LINE = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):( *[0-9a-f]{1,32
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is wanted."""
+    """The parameters of a run."""
 
     qp_type: QPType = QPType.RC
     size: int = 4096
     """Bytes of a message; a UD message is one packet."""
     messages: int = 1000
-    """That each end sends."""
+    """Messages that each end sends."""
     mtu: int | None = None
-    """Path MTU; `None` for 1024, the tools' own, or less where the interface carries less."""
+    """Path MTU; `None` for 1024, the tools' default, or less where the interface carries less."""
     service_level: int = 0
-    patience: float = 10
-    """Seconds without a message after which the peer is given up."""
+    stall_timeout: float = 10
+    """Seconds without a message after which the run fails."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of it."""
+    """The result of a run."""
 
     own: str
     peer: str
@@ -108,27 +108,27 @@ class Result:
     sent: int = 0
     received: int = 0
     wrong: int = 0
-    """Messages that were not what they must be."""
+    """Messages with unexpected contents."""
     status: WCStatus = WCStatus.SUCCESS
-    """Of the completion that ended it."""
+    """Status of the completion that ended the run."""
     rounds_ns: array[int] = field(default_factory=lambda: array("q"))
-    """How long each message and its answer took."""
+    """Round-trip time of each message."""
     seconds: float = 0
 
     @property
     def passed(self) -> bool:
-        """Whether all messages arrived, and as they were sent."""
+        """Whether all messages arrived unchanged."""
         return self.status is WCStatus.SUCCESS and not self.wrong
 
 
 def connect(endpoint: Endpoint, plan: Plan, host: str, port: int = PORT) -> Result:
-    """Be the client of a program on a host."""
+    """Run as the client of a program on a host."""
     mtu = _path_mtu(endpoint, plan)
     with Channel.connect(host, port) as channel:
         qp = _queue_pair(endpoint, plan)
         own = _destination(endpoint, qp, endpoint.gid_like(channel.address))
         channel.send(own.pack())
-        peer = Destination.unpack(endpoint.read(channel, LINE_SIZE, "answer"))
+        peer = Destination.unpack(endpoint.read(channel, LINE_SIZE, "response"))
         pingpong = _Pingpong(endpoint, plan, mtu, qp, own, peer, is_client=True)
         channel.send(DONE)
     return pingpong.run()
@@ -141,28 +141,29 @@ def serve(
     *,
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
-    """Be the server of the first client that connects; who is none is told of.
+    """Run as the server of the first client that connects.
 
-    listens: called with the TCP port when one can.
+    listens: called with the TCP port when clients can connect. Connections that do not begin
+    as a client does are reported and closed.
     """
     mtu = _path_mtu(endpoint, plan)
-    with Listening(port) as listening:
+    with TCPListener(port) as listening:
         listens(listening.port)
-        channel, peer = endpoint.meet(listening, LINE_SIZE, "line", Destination.unpack)
+        channel, peer = endpoint.accept_client(listening, LINE_SIZE, "line", Destination.unpack)
     with channel:
         qp = _queue_pair(endpoint, plan)
         own = _destination(endpoint, qp, endpoint.gid_towards(peer.gid))
         pingpong = _Pingpong(endpoint, plan, mtu, qp, own, peer, is_client=False)
         channel.send(own.pack())
         if endpoint.read(channel, len(DONE), "confirmation") != DONE:
-            raise PeerError(f"{channel.peer} has not understood our line")
+            raise PeerError(f"{channel.peer} did not confirm our line")
     return pingpong.run()
 
 
 def _path_mtu(endpoint: Endpoint, plan: Plan) -> int:
     if plan.qp_type is not QPType.UD:
         return endpoint.path_mtu(plan.mtu)
-    mtu = endpoint.path_mtu(usual=4096)
+    mtu = endpoint.path_mtu(default=4096)
     if plan.size > mtu:
         raise EncodeError("size", plan.size, f"at most {mtu}: a datagram is one packet")
     return mtu
@@ -175,12 +176,12 @@ def _queue_pair(endpoint: Endpoint, plan: Plan) -> QueuePair:
 
 
 def _destination(endpoint: Endpoint, qp: QueuePair, gid_index: int) -> Destination:
-    """What this end says of itself."""
+    """The parameters of this end."""
     return Destination(qp.number, endpoint.psn(), endpoint.device.gids[gid_index])
 
 
 class _Pingpong:
-    """One end, whose queue pair is up, with everything posted that can arrive."""
+    """One end, with its queue pair up and receives posted."""
 
     def __init__(
         self,
@@ -198,10 +199,15 @@ class _Pingpong:
         self.qp = qp
         self.is_client = is_client
         self.result = Result(
-            *(address_of(own.gid), address_of(peer.gid), own.qpn, peer.qpn, mtu, plan.size)
+            own=address_of(own.gid),
+            peer=address_of(peer.gid),
+            qpn=own.qpn,
+            peer_qpn=peer.qpn,
+            mtu=mtu,
+            size=plan.size,
         )
         self.head = GRH_SIZE if plan.qp_type is QPType.UD else 0
-        """Bytes in front of a received message."""
+        """Bytes before a received message."""
         access = int(Access.LOCAL_WRITE)
         self.sending: MemoryRegion = qp.pd.register(plan.size, access)
         self.receiving: MemoryRegion = qp.pd.register(self.head + plan.size, access)
@@ -210,12 +216,12 @@ class _Pingpong:
         self._counts = plan.size >= COUNT.stop
         self._posted = 0
         self._sent_ns = 0
-        """When the last message was posted."""
+        """Time at which the last message was posted."""
         self._address = AddressVector(
             dgid=peer.gid, sgid_index=endpoint.gid_towards(peer.gid), sl=plan.service_level
         )
         self._remote_qpn = peer.qpn
-        # What the tools ask for, but that 7 retries are 7 and not for ever as with rxe.
+        # The parameters of the tools; here 7 retries are 7, not endless as with rxe.
         bring_up(
             qp,
             self._address,
@@ -235,7 +241,7 @@ class _Pingpong:
             self._post_recv()
 
     def run(self) -> Result:
-        """Send and receive what is wanted."""
+        """Send and receive all messages."""
         endpoint, result = self.endpoint, self.result
         begun = endpoint.now_ns
         if self.is_client:
@@ -244,7 +250,7 @@ class _Pingpong:
             self._step,
             lambda: result.received,
             f"message from {result.peer} QP {result.peer_qpn:#x}",
-            self.plan.patience,
+            self.plan.stall_timeout,
         )
         result.seconds = (endpoint.now_ns - begun) / 1e9
         if result.status is WCStatus.SUCCESS and self.plan.qp_type is QPType.RC:
@@ -252,7 +258,7 @@ class _Pingpong:
         return result
 
     def _step(self) -> bool:
-        """Take completions and send what is due; whether it is over."""
+        """Take completions and send the next message; returns whether the run is over."""
         result, wanted = self.result, self.plan.messages
         assert self.qp.recv_cq is not None
         for wc in self.qp.recv_cq.poll(RECEIVES):
@@ -267,8 +273,8 @@ class _Pingpong:
         if self._posted == result.sent < due:
             self._send()
         if self.is_client and result.received == wanted:
-            # The answer shows that the last message has arrived; the acknowledgement may be
-            # lost for good, because the peer is done.
+            # The response shows that the last message has arrived; its acknowledgement may be
+            # lost without a retransmission, because the peer is done.
             result.sent = wanted
         return result.sent == result.received == wanted
 
@@ -289,7 +295,7 @@ class _Pingpong:
         )
 
     def _receive(self, length: int) -> None:
-        """Look at a message; the server's next one is the same."""
+        """Verify a message; the server's next one is equal to it."""
         result, region = self.result, self.receiving
         message = region.buffer[self.head : self.head + length]
         if self.is_client:

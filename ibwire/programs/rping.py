@@ -1,15 +1,15 @@
-"""What rping's two sides say to each other over a connection that somebody else has made.
+"""The protocol of rping over an existing connection.
 
         client                              server
-        SEND  address, key, size of source
+        SEND  address, R_Key, size of source
                                             READ   the source: the ping
                                             SEND   go ahead
-        SEND  address, key, size of sink
+        SEND  address, R_Key, size of sink
                                             WRITE  the ping into the sink
                                             SEND   go ahead
-        compares sink and source, and begins again
+        compares sink and source, and repeats
 
-Each side acts when something completes, so that it runs over whatever moves frames.
+Each side acts on completions only, so it runs on any kind of link.
 
 Source: rdma-core `librdmacm/examples/rping.c`; cm-rping.
 """
@@ -34,28 +34,28 @@ from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, W
 PORT = 7174
 
 SMALLEST = 26
-"""Bytes of a ping: room for its text with the largest number (RPING_MIN_BUFSIZE)."""
+"""Smallest size of a ping: room for its text with the largest number (RPING_MIN_BUFSIZE)."""
 
 LARGEST = 65535
-"""Bytes of a ping (RPING_BUFSIZE - 1)."""
+"""Largest size of a ping (RPING_BUFSIZE - 1)."""
 
 DEFAULT_SIZE = 64
 
 
 class Advert(NamedTuple):
-    """Memory that the peer may read or write; also what says "go ahead", where nothing counts."""
+    """Memory that the peer may read or write; also the message "go ahead", without meaning."""
 
     address: int = 0
     rkey: int = 0
     size: int = 0
 
     def pack(self) -> bytes:
-        """As in a message (`struct rping_rdma_info`)."""
+        """Encode as `struct rping_rdma_info`."""
         return _ADVERT.pack(*self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Advert:
-        """From a message of `ADVERT_SIZE` bytes."""
+        """Decode a message of `ADVERT_SIZE` bytes."""
         return cls(*_ADVERT.unpack(data))
 
 
@@ -65,9 +65,9 @@ ADVERT_SIZE = _ADVERT.size
 
 
 def ping_data(number: int, size: int) -> bytes:
-    """The data of a ping, which are numbered from 0: a text that ends with a zero byte.
+    """The data of ping `number`, from 0: a text that ends with a zero byte.
 
-    Behind the number come the characters from A to z; each ping begins one later.
+    After the number come the characters from A to z; each ping starts one character later.
     """
     text = f"rdma-ping-{number}: ".encode()
     begin = number % len(_CHARACTERS)
@@ -80,22 +80,22 @@ _CHARACTERS = bytes(range(ord("A"), ord("z") + 1))
 
 
 class Side(Closing):
-    """What both sides have: a queue pair, and the messages that it brings.
+    """The common part of client and server: a queue pair and its messages.
 
-    peer: what errors call the other side. validate: raise `PeerError` for wrong contents.
-    tell: called with the data of each ping.
+    peer: name of the other side in errors. validate: raise `PeerError` for wrong contents.
+    on_data: called with the data of each ping.
     """
 
     def __init__(
-        self, device: Device, peer: str, *, validate: bool, tell: Callable[[bytes], None]
+        self, device: Device, peer: str, *, validate: bool, on_data: Callable[[bytes], None]
     ) -> None:
         self.peer = peer
         self.validate = validate
-        self.tell = tell
+        self.on_data = on_data
         self.pings = 0
-        """Those that are complete."""
+        """Completed pings."""
         self.completed = 0
-        """Work requests; as long as they grow in number the peer is there."""
+        """Completed work requests; while they increase the peer is alive."""
         self._pd = device.alloc_pd()
         self._cq = device.create_cq(_DEPTH)
         cap = QPCap(_DEPTH // 2, _DEPTH // 2, 1, 1, ADVERT_SIZE)
@@ -104,14 +104,14 @@ class Side(Closing):
         self._message = self._register(ADVERT_SIZE, Access.LOCAL_WRITE)
 
     def listen(self) -> None:
-        """Be ready for a message, as soon as the queue pair is up."""
+        """Post a receive for the next message."""
         region = self._message
         self.qp.post_recv(RecvWR([SGE(region.iova, ADVERT_SIZE, region.lkey)]))
 
     def step(self, now: Time) -> None:
-        """Act on what has completed.
+        """Handle completions.
 
-        Raises `PeerError` when the connection has failed, and for what no rping says.
+        Raises `PeerError` when the connection has failed, and for an invalid message.
         """
         for wc in self._cq.poll(_DEPTH):
             if wc.status is not WCStatus.SUCCESS:
@@ -122,15 +122,14 @@ class Side(Closing):
                 continue
             if wc.byte_len != ADVERT_SIZE:
                 raise PeerError(
-                    f"{self.peer} has sent {wc.byte_len} bytes: messages of rping "
-                    f"have {ADVERT_SIZE}"
+                    f"{self.peer} has sent a message of {wc.byte_len} bytes, expected {ADVERT_SIZE}"
                 )
             message = Advert.unpack(self._message.read(self._message.iova, ADVERT_SIZE))
             self.listen()
             self._handle_message(message, now)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
         self.qp.close()
         for region in self._regions:
             region.deregister()
@@ -139,10 +138,10 @@ class Side(Closing):
 
     @abstractmethod
     def _handle_message(self, message: Advert, now: Time) -> None:
-        """The peer has sent something."""
+        """Handle a message of the peer."""
 
     def _handle_done(self, opcode: WCOpcode, now: Time) -> None:
-        """A work request of the send queue is done; SENDs need nothing more."""
+        """Handle a completion of the send queue; SENDs need nothing."""
 
     def _register(self, size: int, access: Access) -> MemoryRegion:
         region = self._pd.register(size, int(access))
@@ -155,7 +154,7 @@ class Side(Closing):
 
 
 class Client(Side):
-    """The side that asks: `count` pings of `size` bytes, or without end for 0."""
+    """The client: `count` pings of `size` bytes, 0 for endless."""
 
     def __init__(
         self,
@@ -165,13 +164,13 @@ class Client(Side):
         size: int = DEFAULT_SIZE,
         count: int = 0,
         validate: bool = True,
-        tell: Callable[[bytes], None] = lambda data: None,
+        on_data: Callable[[bytes], None] = lambda data: None,
     ) -> None:
-        super().__init__(device, peer, validate=validate, tell=tell)
+        super().__init__(device, peer, validate=validate, on_data=on_data)
         self.size = size
         self.count = count
         self.shortest: Time = 0
-        """Of all complete pings, as the two that follow."""
+        """Shortest latency of all completed pings."""
         self.longest: Time = 0
         self.total: Time = 0
         self._source = self._register(size, Access.REMOTE_READ)
@@ -179,7 +178,7 @@ class Client(Side):
         self._data = b""
         self._begun: Time = 0
         self._is_read = False
-        """Whether the server has the data of this ping."""
+        """Whether the server has read the data of this ping."""
 
     @property
     def is_done(self) -> bool:
@@ -187,7 +186,7 @@ class Client(Side):
         return self.pings == self.count != 0
 
     def start(self, now: Time) -> None:
-        """Begin the next ping."""
+        """Start the next ping."""
         self._begun = now
         self._is_read = False
         self._data = ping_data(self.pings, self.size)
@@ -195,7 +194,7 @@ class Client(Side):
         self._offer(self._source)
 
     def _handle_message(self, message: Advert, now: Time) -> None:
-        """The server has gone on; it says no more than that."""
+        """The server allows the next step; its message has no other meaning."""
         if self.is_done:
             raise PeerError(f"{self.peer} has sent a message after the last ping")
         if not self._is_read:
@@ -204,8 +203,8 @@ class Client(Side):
             return
         pong = self._sink.read(self._sink.iova, self.size)
         if self.validate and pong != self._data:
-            raise PeerError(f"{self.peer}: ping {self.pings} has come back with other contents")
-        self.tell(pong)
+            raise PeerError(f"{self.peer}: ping {self.pings} returned with wrong contents")
+        self.on_data(pong)
         took = now - self._begun
         self.shortest = min(self.shortest, took) if self.pings else took
         self.longest = max(self.longest, took)
@@ -218,7 +217,7 @@ class Client(Side):
         self._send(Advert(region.iova, region.rkey, self.size))
 
 
-class Turn(Enum):
+class ServerState(Enum):
     """What a server waits for."""
 
     SOURCE = auto()
@@ -229,7 +228,7 @@ class Turn(Enum):
 
 
 class Server(Side):
-    """The side that answers. limit: bytes of the largest ping that it takes."""
+    """The server. limit: bytes of the largest ping that it accepts."""
 
     def __init__(
         self,
@@ -238,42 +237,42 @@ class Server(Side):
         *,
         limit: int = LARGEST,
         validate: bool = True,
-        tell: Callable[[bytes], None] = lambda data: None,
+        on_data: Callable[[bytes], None] = lambda data: None,
     ) -> None:
-        super().__init__(device, peer, validate=validate, tell=tell)
-        self.turn = Turn.SOURCE
+        super().__init__(device, peer, validate=validate, on_data=on_data)
+        self.state = ServerState.SOURCE
         self.size = 0
-        """Bytes of the newest ping."""
+        """Bytes of the current ping."""
         self._limit = limit
         self._buffer = self._register(limit, Access.LOCAL_WRITE)
 
     def _handle_message(self, message: Advert, now: Time) -> None:
-        if self.turn is Turn.SOURCE:
+        if self.state is ServerState.SOURCE:
             if message.size > self._limit:
                 raise PeerError(
-                    f"{self.peer} has a ping of {message.size} bytes: at most {self._limit} fit"
+                    f"{self.peer} has a ping of {message.size} bytes; the limit is {self._limit}"
                 )
             self.size = message.size
             self._post(WROpcode.RDMA_READ, message, self.size)
-            self.turn = Turn.READ
-        elif self.turn is Turn.SINK:
-            # As much as the text has, for a server in C handles strings.
+            self.state = ServerState.READ
+        elif self.state is ServerState.SINK:
+            # Only up to the zero byte, because the C server handles strings.
             size = self._data.find(b"\0") + 1 or self.size
             self._post(WROpcode.RDMA_WRITE, message, size)
-            self.turn = Turn.WRITE
+            self.state = ServerState.WRITE
         else:
-            raise PeerError(f"{self.peer} has sent a message before it was its turn")
+            raise PeerError(f"{self.peer} has sent an unexpected message")
 
     def _handle_done(self, opcode: WCOpcode, now: Time) -> None:
         if opcode is WCOpcode.RDMA_READ:
             data = self._data
             if self.validate and data != ping_data(self.pings, self.size):
-                raise PeerError(f"{self.peer}: ping {self.pings} has arrived with other contents")
-            self.tell(data)
-            self.turn = Turn.SINK
+                raise PeerError(f"{self.peer}: ping {self.pings} arrived with wrong contents")
+            self.on_data(data)
+            self.state = ServerState.SINK
         elif opcode is WCOpcode.RDMA_WRITE:
             self.pings += 1
-            self.turn = Turn.SOURCE
+            self.state = ServerState.SOURCE
         else:
             return
         self._send(Advert())
@@ -295,16 +294,16 @@ class Server(Side):
 
 
 def _failure(status: WCStatus) -> str:
-    """Why a connection has ended, in words."""
+    """Why a connection has failed, as text."""
     return _FAILURES.get(status, "the connection has failed")
 
 
 _FAILURES = {
-    WCStatus.RETRY_EXC_ERR: "does not acknowledge any more",
-    WCStatus.RNR_RETRY_EXC_ERR: "does not receive any more",
-    WCStatus.REM_ACCESS_ERR: "the memory that it has offered cannot be reached",
-    WCStatus.WR_FLUSH_ERR: "has asked for what it must not have, and the connection has ended",
+    WCStatus.RETRY_EXC_ERR: "no longer acknowledges",
+    WCStatus.RNR_RETRY_EXC_ERR: "no longer posts receives",
+    WCStatus.REM_ACCESS_ERR: "the memory that it has offered is not accessible",
+    WCStatus.WR_FLUSH_ERR: "has sent an invalid request, which has ended the connection",
 }
 
 _DEPTH = 32
-"""Completions that fit: rping has 16 requests in each queue (RPING_SQ_DEPTH)."""
+"""Entries of the completion queue: rping has 16 requests per queue (RPING_SQ_DEPTH)."""

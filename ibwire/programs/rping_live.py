@@ -1,4 +1,4 @@
-"""rping on a live endpoint: the client, and the server of one client or of many."""
+"""rping on a live endpoint: a client, and a server for one client or many."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ibwire.link.live import Ended
 from ibwire.programs.cm import (
     ABORT_SECONDS,
     accept,
-    asker,
+    active_address,
     connect,
     events,
     is_open,
@@ -22,20 +22,20 @@ from ibwire.programs.cm import (
     settle,
 )
 from ibwire.programs.endpoint import Endpoint, Interrupted
-from ibwire.programs.rping import DEFAULT_SIZE, LARGEST, PORT, Client, Server, Side, Turn
+from ibwire.programs.rping import DEFAULT_SIZE, LARGEST, PORT, Client, Server, ServerState, Side
 from ibwire.rc.path import address_of
 from ibwire_layers import cm
 
-PATIENCE = 20.0
-"""Seconds of silence after which a peer is given up: longer than our retries take (15)."""
+STALL_SECONDS = 20.0
+"""Seconds without progress after which a connection fails: longer than our retries (15)."""
 
 CLIENTS = 64
-"""That a persistent server has at once."""
+"""Simultaneous clients of a persistent server."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of one connection."""
+    """The result of one connection."""
 
     role: str
     local: str
@@ -45,18 +45,18 @@ class Result:
     size: int = 0
     """Bytes of a ping."""
     validated: bool = True
-    """Whether the contents of all of them were looked at, and right."""
+    """Whether the contents of all pings were verified."""
     seconds: float = 0
     problem: str | None = None
-    """Why it ended before its time."""
+    """Why it ended early."""
     latency_us: dict[str, float] = field(default_factory=dict)
-    """Of a client's pings: shortest, mean and longest."""
+    """Of a client's pings: minimum, mean and maximum."""
     qp_counters: dict[str, int] = field(default_factory=dict)
-    """Of the queue pair, without those that are 0."""
+    """Counters of the queue pair that are not 0."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was wrong to its end."""
+        """Whether there was no problem."""
         return self.problem is None
 
 
@@ -68,16 +68,16 @@ def ping(
     size: int = DEFAULT_SIZE,
     count: int = 0,
     validate: bool = True,
-    tell: Callable[[bytes], None] = lambda data: None,
+    on_data: Callable[[bytes], None] = lambda data: None,
     report: Callable[[Result], None] = lambda result: None,
 ) -> None:
-    """Have a server answer `count` pings, or any number for 0.
+    """Run a client with `count` pings, 0 for endless.
 
-    tell: called with the data of each ping that has come back. report: called with the
-    result of a connection that was made, however it ends. Raises `PeerError`, `Interrupted`.
+    on_data: called with the data of each ping that has returned. report: called with the
+    result of an established connection, however it ends. Raises `PeerError`, `Interrupted`.
     """
     peer = f"{host} port {port}"
-    side = Client(endpoint.device, peer, size=size, count=count, validate=validate, tell=tell)
+    side = Client(endpoint.device, peer, size=size, count=count, validate=validate, on_data=on_data)
     connection = connect(endpoint, host, port, side.qp, ready=side.listen)
     begun = endpoint.live.now
 
@@ -85,13 +85,13 @@ def ping(
         side.step(endpoint.live.now)
         for event in events(endpoint):
             if event.connection is connection and event.kind is not EventKind.ESTABLISHED:
-                raise PeerError(f"{peer} has disconnected before the last ping")
+                raise PeerError(f"{peer} disconnected before the last ping")
         return side.is_done
 
     problem = None
     try:
         side.start(begun)
-        endpoint.wait_on(is_over, lambda: side.completed, f"answer from {peer}", PATIENCE)
+        endpoint.wait_on(is_over, lambda: side.completed, f"response from {peer}", STALL_SECONDS)
     except PeerError as error:
         problem = str(error)
         raise
@@ -119,9 +119,9 @@ class _Session:
 
 
 class Service:
-    """A server: of one client, after which it is over, or of any number of them.
+    """A server, for one client or for any number of them.
 
-    limit: bytes of the largest ping. tell: called with the data of each ping. report:
+    limit: bytes of the largest ping. on_data: called with the data of each ping. report:
     called with the result of each connection.
     """
 
@@ -133,7 +133,7 @@ class Service:
         is_persistent: bool = False,
         limit: int = LARGEST,
         validate: bool = True,
-        tell: Callable[[bytes], None] = lambda data: None,
+        on_data: Callable[[bytes], None] = lambda data: None,
         report: Callable[[Result], None] = lambda result: None,
     ) -> None:
         self._endpoint = endpoint
@@ -141,20 +141,20 @@ class Service:
         self._room = CLIENTS if is_persistent else 1
         self._limit = limit
         self._validate = validate
-        self._tell = tell
+        self._on_data = on_data
         self._report = report
         self._sessions: dict[int, _Session] = {}
-        """By the connection's own ID."""
+        """By the local communication ID of the connection."""
         self._problem: str | None = None
         self._is_over = False
         endpoint.manager.listen(Endpoints(0, 0, 0, port).service_id)
 
     def run(self) -> None:
-        """Serve. Raises `Interrupted`, and `PeerError` when its only client has failed."""
+        """Serve clients. Raises `Interrupted`, and `PeerError` when the only client failed."""
         while not self._is_over:
             before = {number: each.side.completed for number, each in self._sessions.items()}
             try:
-                ended = self._endpoint.run(stop=self._step, seconds=PATIENCE)
+                ended = self._endpoint.run(stop=self._step, seconds=STALL_SECONDS)
             except Interrupted:
                 for session in list(self._sessions.values()):
                     self._end(session, None)
@@ -162,17 +162,19 @@ class Service:
                 raise
             for number, session in list(self._sessions.items()):
                 if ended is Ended.TIME and before.get(number) == session.side.completed:
-                    self._end(session, f"{session.side.peer} has been silent for {PATIENCE:g} s")
+                    self._end(
+                        session, f"no message from {session.side.peer} for {STALL_SECONDS:g} s"
+                    )
         self._settle()
         if self._problem:
             raise PeerError(self._problem)
 
     def _settle(self) -> None:
-        """Have what is said last leave."""
+        """Send the last messages of the connection manager."""
         settle(self._endpoint, *self._endpoint.manager.connections, seconds=ABORT_SECONDS)
 
     def _step(self) -> bool:
-        """Do what has become possible; whether it is all over."""
+        """Handle completions and events; returns whether the server is done."""
         endpoint = self._endpoint
         now = endpoint.live.now
         for session in list(self._sessions.values()):
@@ -197,8 +199,8 @@ class Service:
             self._end(session, f"{session.side.peer}: {refusal(event)}")
         elif event.kind is EventKind.DISCONNECTED:
             side = session.side
-            early = f"{side.peer} has disconnected in the middle of ping {side.pings}"
-            self._end(session, None if side.turn is Turn.SOURCE else early)
+            early = f"{side.peer} disconnected during ping {side.pings}"
+            self._end(session, None if side.state is ServerState.SOURCE else early)
 
     def _admit(self, connection: Connection) -> None:
         endpoint = self._endpoint
@@ -213,17 +215,17 @@ class Service:
             return
         side = Server(
             endpoint.device,
-            asker(connection),
+            active_address(connection),
             limit=self._limit,
             validate=self._validate,
-            tell=self._tell,
+            on_data=self._on_data,
         )
         accept(endpoint, connection, side.qp)
         side.listen()
         self._sessions[connection.local_id] = _Session(connection, side, now)
 
     def _end(self, session: _Session, problem: str | None) -> None:
-        """A client is served, or lost."""
+        """End the session of a client and report its result."""
         endpoint, side = self._endpoint, session.side
         del self._sessions[session.connection.local_id]
         leave(endpoint, session.connection)
@@ -245,14 +247,14 @@ def _result(
 ) -> Result:
     way = connection.peer
     result = Result(
-        "client" if isinstance(side, Client) else "server",
-        address_of(endpoint.device.gids[way.sgid_index]),
-        address_of(way.dgid),
-        side.pings,
-        size,
-        side.validate and not problem,
-        took / S,
-        problem,
+        role="client" if isinstance(side, Client) else "server",
+        local=address_of(endpoint.device.gids[way.sgid_index]),
+        remote=address_of(way.dgid),
+        pings=side.pings,
+        size=size,
+        validated=side.validate and not problem,
+        seconds=took / S,
+        problem=problem,
         qp_counters={name: count for name, count in side.qp.counters.as_dict().items() if count},
     )
     if isinstance(side, Client) and side.pings:

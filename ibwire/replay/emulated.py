@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from ibwire.rc.attributes import AddressVector, QPCap, QPType
@@ -42,23 +42,28 @@ class Place:
         route = recorded.arrival.route
         source, destination = ends(recorded.arrival)
         sent_by, sent_to = _macs(route)
+        vlans = () if isinstance(route, IBRoute) else route.vlans
         return cls(
-            _link(route),
-            destination,
-            source,
-            sent_to,
-            sent_by,
-            None if isinstance(route, IBRoute) or not route.vlans else route.vlans[0].vid,
-            recorded.packet.pkey | 0x8000,
+            link=_link(route),
+            own=destination,
+            peer=source,
+            own_mac=sent_to,
+            peer_mac=sent_by,
+            vlan=vlans[0].vid if vlans else None,
+            pkey=recorded.packet.pkey | 0x8000,
         )
 
     @classmethod
     def of_sender(cls, recorded: RecordedPacket) -> Self:
         """The place of the queue pair that a packet is from."""
         at = cls.of_receiver(recorded)
-        return cls(
-            *(at.link, at.peer, at.own, at.peer_mac, at.own_mac, at.vlan, at.pkey),
-            _traffic_class(recorded.arrival.route),
+        return replace(
+            at,
+            own=at.peer,
+            peer=at.own,
+            own_mac=at.peer_mac,
+            peer_mac=at.own_mac,
+            traffic_class=_traffic_class(recorded.arrival.route),
         )
 
 

@@ -348,8 +348,11 @@ class Exchanges:
             self._forget(oldest)
             self._closed(oldest)
         exchange = self._open[key] = Exchange(
-            *(key, number, self._backlog),
-            *(PacketQueue(self._backlog), PacketQueue(self._backlog)),
+            key=key,
+            first_number=number,
+            backlog=self._backlog,
+            requests=PacketQueue(self._backlog),
+            responses=PacketQueue(self._backlog),
         )
         source, destination, qpn = key
         self._unpaired.setdefault((source, destination), {})[qpn] = exchange

@@ -497,8 +497,17 @@ def _acknowledgement_in(nak: TransportPacket) -> TransportPacket:
 
 
 _FIELDS = (
-    *("ack_req", "se", "va", "rkey", "dma_len", "swap", "compare"),
-    *("imm_data", "invalidate_rkey", "sel", "plt"),
+    "ack_req",
+    "se",
+    "va",
+    "rkey",
+    "dma_len",
+    "swap",
+    "compare",
+    "imm_data",
+    "invalidate_rkey",
+    "sel",
+    "plt",
 )
 """What is compared beside opcode, PSN and size."""
 

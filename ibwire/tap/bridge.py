@@ -309,9 +309,16 @@ def losses(side: Side) -> list[str]:
 
 _CONTROL = np.dtype(
     [
-        *(("length", np.uintp), ("level", np.int32), ("type", np.int32)),
-        *(("status", np.uint32), ("wire", np.uint32), ("kept", np.uint32)),
-        *(("mac", np.uint16), ("network", np.uint16), ("tci", np.uint16), ("tpid", np.uint16)),
+        ("length", np.uintp),
+        ("level", np.int32),
+        ("type", np.int32),
+        ("status", np.uint32),
+        ("wire", np.uint32),
+        ("kept", np.uint32),
+        ("mac", np.uint16),
+        ("network", np.uint16),
+        ("tci", np.uint16),
+        ("tpid", np.uint16),
     ],
     align=True,
 )

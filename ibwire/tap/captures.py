@@ -136,9 +136,16 @@ class FileTap(Closing):
         for answer in taken.answers:
             self._write(answer, record.time_ns, None, record.interface)
         for rule, action in taken.met:
-            name, number = SIDES[side], record.number
-            self._tell(
-                Event(*(record.time_ns, name, rule, action, way.arrived, number, header_of(frame)))
+            self._report(
+                Event(
+                    time_ns=record.time_ns,
+                    side=SIDES[side],
+                    rule=rule,
+                    action=action,
+                    frame=way.arrived,
+                    packet=record.number,
+                    header=header_of(frame),
+                )
             )
 
     def _let_go(self, time_ns: int) -> None:

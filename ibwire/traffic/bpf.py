@@ -145,8 +145,10 @@ class XDPProgram:
         instructions = ctypes.create_string_buffer(code, len(code))
         terms = ctypes.create_string_buffer(b"GPL")
         what = (
-            *(_PROG_TYPE_XDP, len(code) // _INSTRUCTION.size),
-            *(ctypes.addressof(instructions), ctypes.addressof(terms)),
+            _PROG_TYPE_XDP,
+            len(code) // _INSTRUCTION.size,
+            ctypes.addressof(instructions),
+            ctypes.addressof(terms),
         )
         try:
             self.descriptor = _call(link, _PROG_LOAD, _LOAD.pack(*what, 0, 0, 0))
@@ -164,8 +166,21 @@ class XDPProgram:
         """Run it on copies of a frame, which are really sent; returns 0 or an error number."""
         place = int(frame.__array_interface__["data"][0])
         arguments = _RUN.pack(
-            *(self.descriptor, 0, len(frame), 0, place, 0, times, 0),
-            *(0, 0, 0, 0, _LIVE_FRAMES, 0, batch),
+            self.descriptor,
+            0,
+            len(frame),
+            0,
+            place,
+            0,
+            times,
+            0,
+            0,
+            0,
+            0,
+            0,
+            _LIVE_FRAMES,
+            0,
+            batch,
         )
         return 0 if _bpf(_PROG_RUN, arguments, len(arguments)) >= 0 else ctypes.get_errno()
 

@@ -135,9 +135,7 @@ def test_jitter_is_spread_over_its_whole_range() -> None:
 def test_delay_of_some_lets_the_others_overtake() -> None:
     stage = Delay(25, pick=nth(1))
 
-    assert through(stage, [b"1", b"2", b"3", b"4", b"5"], gap=10) == [
-        *(b"2", b"3", b"1", b"4", b"5")
-    ]
+    assert through(stage, [b"1", b"2", b"3", b"4", b"5"], gap=10) == [b"2", b"3", b"1", b"4", b"5"]
 
 
 @pytest.mark.parametrize(("by", "expected"), [(1, b"13245678"), (3, b"13452678"), (6, b"13456782")])
@@ -240,9 +238,7 @@ def test_frames_without_the_region_pass_untouched_and_uncounted() -> None:
     empty = packet(ROUTE4, OpCode.RC_SEND_ONLY, b"")
     stage = Corrupt(where="payload")
 
-    assert [one(stage, each) for each in (arp, empty, b"", b"short")] == [
-        *(arp, empty, b"", b"short")
-    ]
+    assert [one(stage, each) for each in (arp, empty, b"", b"short")] == [arp, empty, b"", b"short"]
     assert stage.hits == 0
 
 
@@ -512,7 +508,9 @@ def test_tap_writes_only_what_is_picked(tmp_path: Path) -> None:
     with PcapWriter(path) as writer:
         stage = Tap(writer, pick=nth(2))
         assert through(stage, [b"1" * 60, b"2" * 60, b"3" * 60]) == [
-            *(b"1" * 60, b"2" * 60, b"3" * 60)
+            b"1" * 60,
+            b"2" * 60,
+            b"3" * 60,
         ]
 
     assert [record.data for record in records_of(path)] == [b"2" * 60]
@@ -591,7 +589,8 @@ def test_no_frame_makes_a_stage_raise_and_those_that_only_change_bytes_keep_the_
 ) -> None:
     stages = [
         *(Corrupt(bits=seed + 1, where=region, seed=seed) for region in Region),
-        *(MarkECN(), MarkECN(force=True)),
+        MarkECN(),
+        MarkECN(force=True),
         *(Rewrite(always, {"bth.psn": 5, "ipv4.ttl": 1, "vlan.vid": 7}, r) for r in Repair),
     ]
 

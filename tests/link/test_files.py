@@ -77,7 +77,10 @@ def test_timeouts_between_two_records_happen_in_between(tmp_path: Path) -> None:
         link.run(node, seconds=0)
 
     assert [data for _, data in contents(tmp_path / "out.pcap")] == [
-        *(b"\x90ne", b"tick", b"tick", b"\x8bwo")
+        b"\x90ne",
+        b"tick",
+        b"tick",
+        b"\x8bwo",
     ]
 
 

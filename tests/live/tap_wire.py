@@ -92,8 +92,22 @@ class Wire:
     def _join(self, side: str, inner: str, ipv6: bool) -> None:
         number = "ab".index(side) + 1
         self.run(
-            *("middle", "ip", "link", "add", inner, "mtu", MTU, "type", "veth"),
-            *("peer", "name", "eth0", "mtu", MTU, "netns", self._pids[side]),
+            "middle",
+            "ip",
+            "link",
+            "add",
+            inner,
+            "mtu",
+            MTU,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "mtu",
+            MTU,
+            "netns",
+            self._pids[side],
         )
         self.run(side, "ip", "link", "set", "eth0", "address", f"02:00:0a:00:00:0{number}")
         self.run(side, "ip", "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")

@@ -67,9 +67,22 @@ def test_despite_loss_in_both_directions_all_messages_arrive_once_and_in_order(
 
     report, status, _ = result(
         inject(
-            *("--verb", "send", "--qpn", "0x11,0x12", "--psn", "0xfffff0", "--size", 2500),
-            *("--payload", "counter", "--count", 2 * 3 * MESSAGES),
-            *("--window", 64, "--on-nak", "goback"),
+            "--verb",
+            "send",
+            "--qpn",
+            "0x11,0x12",
+            "--psn",
+            "0xfffff0",
+            "--size",
+            2500,
+            "--payload",
+            "counter",
+            "--count",
+            2 * 3 * MESSAGES,
+            "--window",
+            64,
+            "--on-nak",
+            "goback",
         )
     )
 
@@ -115,8 +128,16 @@ def test_a_window_that_never_opens_is_an_error(inject):
 
 def test_a_cnp_slows_the_sender(inject):
     slowed = inject(
-        *("--qpn", 17, "--rate", "10kpps", "--time", "3s"),
-        *("--on-cnp", "half", "--recovery", "100s"),
+        "--qpn",
+        17,
+        "--rate",
+        "10kpps",
+        "--time",
+        "3s",
+        "--on-cnp",
+        "half",
+        "--recovery",
+        "100s",
     )
     slowed.stderr.readline()  # it says what it will do before it does it
     result(inject("--verb", "cnp", "--qpn", 17, "--count", 1, side="b"))

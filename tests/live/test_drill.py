@@ -351,6 +351,6 @@ def test_nobody_there_is_one_sentence(drill: Drill, write: Callable[..., Path]) 
     unknown = end(drill(script, address="10.0.0.99"))
 
     assert status == unknown[0] == 1
-    assert "ibwire: 10.0.0.2 port 18516: nobody listens there; the rest did not run\n" in errors
+    assert "ibwire: 10.0.0.2 port 18516: no program listens there; the rest did not run\n" in errors
     assert output == "1 script, 1 case, profile spec: 0 passed, 1 not run\n"
     assert "ibwire: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]

@@ -101,7 +101,7 @@ def test_what_a_device_dies_of_is_made_shorter_when_it_is_brought_back(
     found = tmp_path / "found"
 
     status, output, errors = fuzz(
-        *("--ops", "parser", "--budget", "60pkt", "--restart", again, "-o", found, "--json")
+        "--ops", "parser", "--budget", "60pkt", "--restart", again, "-o", found, "--json"
     )
     finding, *_, run = map(json.loads, output.splitlines())
     replayed = fuzz("replay", found / "F0001")
@@ -129,7 +129,7 @@ def test_harm_to_other_connections_is_found_and_the_run_goes_on(
     device.start("spec", "opcode", harm)
     found = tmp_path / "found"
 
-    status, output, errors = fuzz(*("--ops", "parser", "--budget", "150pkt", "-o", found, "--json"))
+    status, output, errors = fuzz("--ops", "parser", "--budget", "150pkt", "-o", found, "--json")
     finding, *_, run = map(json.loads, output.splitlines())
     replayed = fuzz("replay", found / "F0001" / "original.json")
 

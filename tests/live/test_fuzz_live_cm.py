@@ -43,7 +43,7 @@ def test_a_right_manager_that_asks_itself_raises_no_alarm(
     directory = tmp_path / "run"
 
     status, output, errors = fuzz(
-        *("--budget", "1500pkt", "-o", directory, "--json", *SERVICE), peer=ADDRESSES["b"][version]
+        "--budget", "1500pkt", "-o", directory, "--json", *SERVICE, peer=ADDRESSES["b"][version]
     )
 
     run = json.loads(output.splitlines()[-1])
@@ -192,7 +192,7 @@ def test_a_manager_behind_ipv6_raises_no_alarm(serve: Serve, fuzz: Fuzz, tmp_pat
     tap = tmp_path / "tap.pcapng"
 
     status, output, errors = fuzz(
-        *("--budget", "300pkt", "--tap", tap, "--json", *SERVICE), peer=ADDRESSES["b"][1]
+        "--budget", "300pkt", "--tap", tap, "--json", *SERVICE, peer=ADDRESSES["b"][1]
     )
 
     run = json.loads(output.splitlines()[-1])
@@ -213,8 +213,16 @@ def test_a_manager_in_a_vlan_raises_no_alarm(
     tap = tmp_path / "tap.pcapng"
 
     status, output, errors = fuzz(
-        *("--budget", "300pkt", "--tap", tap, "--json", *SERVICE),
-        *("--address", "10.0.0.8", "--vlan", 5),
+        "--budget",
+        "300pkt",
+        "--tap",
+        tap,
+        "--json",
+        *SERVICE,
+        "--address",
+        "10.0.0.8",
+        "--vlan",
+        5,
         peer="10.0.0.7",
     )
 

@@ -31,8 +31,17 @@ def test_a_device_like_its_reference_raises_no_alarm(
     serve("drill_agent.py", profile)
 
     status, output, errors = fuzz(
-        *("--role", role, "--budget", "700pkt,60s", "--seed", 5, "--tolerance", 50),
-        *("--profile", profile, "--json"),
+        "--role",
+        role,
+        "--budget",
+        "700pkt,60s",
+        "--seed",
+        5,
+        "--tolerance",
+        50,
+        "--profile",
+        profile,
+        "--json",
     )
 
     run = json.loads(output.splitlines()[-1])
@@ -47,8 +56,17 @@ def test_known_deviations_are_found_by_name(serve: Serve, fuzz: Fuzz, tmp_path: 
     directory = tmp_path / "found"
 
     status, output, errors = fuzz(
-        *("--role", "requester", "--ops", "reply", "--seed", 14, "--budget", "600pkt,100s"),
-        *("-o", directory, "--json"),
+        "--role",
+        "requester",
+        "--ops",
+        "reply",
+        "--seed",
+        14,
+        "--budget",
+        "600pkt,100s",
+        "-o",
+        directory,
+        "--json",
     )
     *found, run = map(json.loads, output.splitlines())
     names = {name for each in found for name in each["bucket"].split("; ")}

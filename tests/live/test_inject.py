@@ -126,8 +126,18 @@ def test_without_a_word_about_them_addresses_are_those_of_the_link(lab, started,
 
 def test_a_rate_that_cannot_be_held_is_an_error(lab, started):
     process = inject(
-        *(lab, started, "--dev", "veth-a", "--dst", "10.0.0.2", "--qpn", "1"),
-        *("--time", "300ms", "--rate", "100Mpps"),
+        lab,
+        started,
+        "--dev",
+        "veth-a",
+        "--dst",
+        "10.0.0.2",
+        "--qpn",
+        "1",
+        "--time",
+        "300ms",
+        "--rate",
+        "100Mpps",
     )
     output, complaint = ended(process)
 
@@ -186,8 +196,20 @@ def test_a_replay_reaches_who_has_the_new_address(lab, started, listener):
     heard = listener("800")
 
     process = inject(
-        *(lab, started, "replay", capture, "--dev", "veth-a", "--where", "ip.src == 10.77.0.1"),
-        *("--address", "10.77.0.1=10.0.0.1", "--address", "10.77.0.2=10.0.0.2", "--rate", "1kpps"),
+        lab,
+        started,
+        "replay",
+        capture,
+        "--dev",
+        "veth-a",
+        "--where",
+        "ip.src == 10.77.0.1",
+        "--address",
+        "10.77.0.1=10.0.0.1",
+        "--address",
+        "10.77.0.2=10.0.0.2",
+        "--rate",
+        "1kpps",
     )
     ended(process)
 

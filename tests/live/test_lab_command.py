@@ -121,7 +121,10 @@ def test_inner_run_reaches_the_other_side_of_the_same_lab(environment):
     done = lab(environment, "run", "--", "sh", "-c", f"ip -br link show; {inner}")
 
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
-        *("lo", "veth-a@if2", "lo", "veth-b@if2"),
+        "lo",
+        "veth-a@if2",
+        "lo",
+        "veth-b@if2",
     ]
 
 

@@ -46,8 +46,19 @@ def test_two_commands_play(start: Start, tmp_path: Path, kind: str, host: str, o
     tap = tmp_path / "tap.pcapng"
     serving = server(start, "-t", kind, "-n", 100)
     playing = start(
-        *("a", "pingpong", "--dev", "veth-a", "--connect", host, "--json"),
-        *("-t", kind, "-n", 100, "--tap", tap),
+        "a",
+        "pingpong",
+        "--dev",
+        "veth-a",
+        "--connect",
+        host,
+        "--json",
+        "-t",
+        kind,
+        "-n",
+        100,
+        "--tap",
+        tap,
     )
     ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
 
@@ -69,8 +80,17 @@ def test_faults_of_a_plan_are_survived_and_counted(start: Start, tmp_path: Path)
     plan.write_text("seed = 3\n[[in]]\nloss = 0.02\n[[out]]\nloss = 0.02\n")
     server(start, "-n", 200)
     playing = start(
-        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--json"),
-        *("-n", 200, "--faults", plan),
+        "a",
+        "pingpong",
+        "--dev",
+        "veth-a",
+        "--connect",
+        "10.0.0.2",
+        "--json",
+        "-n",
+        200,
+        "--faults",
+        plan,
     )
     result = json.loads(playing.communicate(timeout=PATIENCE)[0])
 
@@ -98,8 +118,16 @@ def test_signal_in_the_middle_leaves_a_whole_capture(
     tap = tmp_path / "tap.pcapng"
     serving = server(start, "-n", 10_000_000)
     playing = start(
-        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2"),
-        *("-n", 10_000_000, "--tap", tap),
+        "a",
+        "pingpong",
+        "--dev",
+        "veth-a",
+        "--connect",
+        "10.0.0.2",
+        "-n",
+        10_000_000,
+        "--tap",
+        tap,
     )
     while not tap.exists() or tap.stat().st_size < 100_000:
         assert playing.poll() is None
@@ -165,8 +193,8 @@ def test_address_that_no_host_can_have_is_wrong_usage(
     ("host", "reason"),
     [
         ("", ": no such host: "),
-        ("a..b", "a..b: no such host: no possible name"),
-        ("fe80::1", "fe80::1: is on which interface? fe80::1%IFACE"),
+        ("a..b", "a..b: no such host: invalid name"),
+        ("fe80::1", "fe80::1: needs an interface: fe80::1%IFACE"),
     ],
 )
 def test_host_that_means_nothing_is_a_sentence(start: Start, host: str, reason: str) -> None:
@@ -216,7 +244,7 @@ def test_path_mtu_too_large_is_a_sentence(start: Start, lab: Lab) -> None:
         subprocess.run(lab.command("a", [*ip, "9000"]), env=lab.environment(), check=True)
 
     assert status == 1
-    assert "veth-a: MTU 1500 has no room for a path MTU of 4096, which needs 4176" in errors
+    assert "veth-a: MTU 1500 is too small for a path MTU of 4096, which needs 4176" in errors
 
 
 def test_interface_that_is_down_is_a_sentence(start: Start, lab: Lab) -> None:
@@ -238,7 +266,7 @@ def test_nobody_at_the_other_end_is_a_sentence(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2"))
 
     assert status == 1
-    assert errors.endswith("ibwire: 10.0.0.2 port 18515: nobody listens there\n")
+    assert errors.endswith("ibwire: 10.0.0.2 port 18515: no program listens there\n")
 
 
 def test_tcp_port_that_is_taken_is_a_sentence(start: Start) -> None:
@@ -263,7 +291,7 @@ def test_server_goes_on_waiting_after_who_is_no_client(start: Start, lab: Lab) -
     subprocess.run(
         lab.command("a", [sys.executable, "-c", script]), env=lab.environment(), check=True
     )
-    wait_for(serving.stderr, "is no client: this is no line of a pingpong program")
+    wait_for(serving.stderr, "is not a client: this is not a line of a pingpong program")
     playing = start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "-n", 20)
 
     assert ended(playing)[0] == 0
@@ -279,8 +307,20 @@ def test_addresses_of_our_own_are_found_by_arp_and_nd(
         tap = tmp_path / f"{number.replace(':', '')}.pcapng"
         serving = server(start, "--address", number, "-n", 50, *vlan)
         playing = start(
-            *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--json"),
-            *("--address", own, "-n", 50, "--tap", tap, *vlan),
+            "a",
+            "pingpong",
+            "--dev",
+            "veth-a",
+            "--connect",
+            "10.0.0.2",
+            "--json",
+            "--address",
+            own,
+            "-n",
+            50,
+            "--tap",
+            tap,
+            *vlan,
         )
         ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
 
@@ -302,9 +342,7 @@ def test_other_ways_to_the_same_link(start: Start, via: str) -> None:
     if via == "pcap":
         pytest.importorskip("pcapy")
     serving = server(start, "--via", via, "-n", 50)
-    playing = start(
-        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--json", "-n", 50)
-    )
+    playing = start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--json", "-n", 50)
     ends = [json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (playing, serving)]
 
     assert [end["passed"] for end in ends] == [True, True]
@@ -320,7 +358,7 @@ def test_mac_address_is_for_an_address_of_our_own(start: Start) -> None:
 def test_peer_of_another_ip_version_is_a_sentence(start: Start) -> None:
     serving = server(start, "--address", "10.0.0.7")
     playing = start(
-        *("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--address", "fd00::8")
+        "a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "--address", "fd00::8"
     )
 
     assert ended(playing)[0] == 1

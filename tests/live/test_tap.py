@@ -54,8 +54,16 @@ class Tapping:
     def __init__(self, start: Start, folder: Path, plan: str, *arguments: object) -> None:
         (folder / "plan.toml").write_text(plan)
         self.process = start(
-            *("middle", "-c", TAP, "--between", "eth1", "eth2", "--json"),
-            *("--plan", folder / "plan.toml", *arguments),
+            "middle",
+            "-c",
+            TAP,
+            "--between",
+            "eth1",
+            "eth2",
+            "--json",
+            "--plan",
+            folder / "plan.toml",
+            *arguments,
         )
         wait_for(self.process.stderr, "passing between")
 
@@ -183,8 +191,18 @@ def test_luminas_example_runs_on_a_wire(start: Start, tap: Tap, tmp_path: Path) 
     """Four connections write 100 packets each; two are marked, two lose one."""
     sides = [tmp_path / "eth1.pcapng", tmp_path / "eth2.pcapng"]
     process = start(
-        *("middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "lumina"),
-        *("-o", sides[0], "-o", sides[1]),
+        "middle",
+        "-c",
+        TAP,
+        "--between",
+        "eth1",
+        "eth2",
+        "--plan",
+        "lumina",
+        "-o",
+        sides[0],
+        "-o",
+        sides[1],
     )
     wait_for(process.stderr, "passing between")
     command = ("-m", "ibwire", "perf", "write", "--dev", "eth0", "-q", 4, "-n", 1)
@@ -210,7 +228,7 @@ def test_luminas_example_runs_on_a_wire(start: Start, tap: Tap, tmp_path: Path) 
 
 def test_one_of_each_is_survived(start: Start, tap: Tap, tmp_path: Path) -> None:
     process = start(
-        *("middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "one-of-each", "--json")
+        "middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "one-of-each", "--json"
     )
     wait_for(process.stderr, "passing between")
     play(start, tmp_path)
@@ -402,8 +420,16 @@ def test_file_that_cannot_be_written_is_told_first(
     start: Start, tmp_path: Path, name: str, words: str
 ) -> None:
     process = start(
-        *("middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "lumina"),
-        *("-o", tmp_path / name),
+        "middle",
+        "-c",
+        TAP,
+        "--between",
+        "eth1",
+        "eth2",
+        "--plan",
+        "lumina",
+        "-o",
+        tmp_path / name,
     )
     told, said = process.communicate(timeout=PATIENCE)
 
@@ -445,7 +471,7 @@ def test_addresses_on_the_interfaces_are_told(wire: Wire, start: Start, tmp_path
     wire.run("middle", "ip", "addr", "add", "192.0.2.1/24", "dev", "eth1")
     try:
         process = start(
-            *("middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "lumina", "--time", 0)
+            "middle", "-c", TAP, "--between", "eth1", "eth2", "--plan", "lumina", "--time", 0
         )
         _, said = process.communicate(timeout=PATIENCE)
     finally:

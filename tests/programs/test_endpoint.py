@@ -15,7 +15,7 @@ def test_own_address_is_not_asked_for_as_that_of_the_peer() -> None:
     """Such a question, from whom it is about, would tell the link that it is ours (RFC 5227 3)."""
     port, other = ports()
     with port, other, Endpoint(port, addresses=["10.0.0.2"], mac=MAC) as own:
-        with pytest.raises(LinkError, match=r"10\.0\.0\.2 is the peer's, and ours"):
+        with pytest.raises(LinkError, match=r"10\.0\.0\.2 is both the peer's and our own address"):
             own.gid_towards(gid_of("10.0.0.2"))
 
         assert other.receive() == []
@@ -34,7 +34,7 @@ def test_peer_with_our_mac_address_is_no_peer() -> None:
     peer = Endpoint(other, addresses=["10.0.0.2"], mac=MAC)
 
     def ask() -> None:
-        with pytest.raises(LinkError, match=r"10\.0\.0\.2 has the MAC address that is to be ours"):
+        with pytest.raises(LinkError, match=r"10\.0\.0\.2 has our own MAC address"):
             own.gid_towards(gid_of("10.0.0.2"))
 
     def answer() -> None:

@@ -78,12 +78,12 @@ def test_all_is_sent_and_verified(verb: Verb, both: bool, qps: int) -> None:
     ("verb", "client_says", "server_says"),
     [
         (Verb.SEND, {}, {"messages": "every byte"}),
-        (Verb.WRITE, {}, {"writes": "every byte, of the last at each place"}),
+        (Verb.WRITE, {}, {"writes": "every byte, for the last message at each address"}),
         (Verb.READ, {"results": "every byte"}, {}),
         (
             Verb.ATOMIC,
-            {"results": "each place counts up by one"},
-            {"memory": "has gone up by 100, of 100"},
+            {"results": "each address counts up by one"},
+            {"memory": "increased by 100, of 100"},
         ),
     ],
 )
@@ -125,7 +125,7 @@ def test_atomics_of_more_than_one_round_of_places(swaps: bool) -> None:
     client, server = play(Plan(Verb.ATOMIC, messages=700, swaps=swaps, qps=2))
 
     assert client.passed
-    assert server.verified == {"memory": "has gone up by 1400, of 1400"}
+    assert server.verified == {"memory": "increased by 1400, of 1400"}
 
 
 @pytest.mark.parametrize("qp_type", [QPType.UC, QPType.UD])
@@ -263,7 +263,7 @@ def test_nobody_listens_at_the_connection_manager() -> None:
 
     def ask() -> None:
         try:
-            with pytest.raises(PeerError, match="nobody listens there"):
+            with pytest.raises(PeerError, match="no program listens there"):
                 connect_cm(a, Plan(Verb.SEND), "10.0.0.2")
         finally:
             over.set()
@@ -357,7 +357,9 @@ def test_message_of_another_size_is_wrong() -> None:
 
 def test_client_that_sends_fewer_than_were_agreed() -> None:
     plan = Plan(Verb.SEND, size=100, messages=100)
-    with pytest.raises(PeerError, match="has sent 10 messages of 100: are both ends to do as many"):
+    with pytest.raises(
+        PeerError, match="has sent 10 of 100 messages: start both ends with the same -n"
+    ):
         play(plan, replace(plan, messages=10))
 
 
@@ -368,7 +370,7 @@ def test_what_has_been_seen_does_not_count_for_what_has_not_come() -> None:
     peer, layout = Record(1, 2, 3, 4, 5), Layout(3000)
     kept = pieces_kept(peer, layout)
     reads = Reads(pd, kept, layout, peer, 0, 1)
-    (sge,) = reads.loud[0].sg_list
+    (sge,) = reads.signaled[0].sg_list
     region = device.keys.find_local(pd, sge.lkey, sge.addr, sge.length, 0)
     assert region is not None
     region.write(sge.addr, kept.row[:3000])
@@ -406,7 +408,7 @@ def test_peer_that_has_never_room_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     listens: SimpleQueue[int] = SimpleQueue()
 
     def ask() -> None:
-        plan = Plan(Verb.SEND, messages=5, patience=0.3)
+        plan = Plan(Verb.SEND, messages=5, stall_timeout=0.3)
         with pytest.raises(PeerError, match=r"no progress with .* for 0.3 s"):
             perf.connect(a, plan, "127.0.0.1", listens.get())
 
@@ -423,7 +425,7 @@ def test_peer_that_has_never_room_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     [
         (b"", "has closed its connection"),
         (b"6.06", "has closed its connection, after 4 of 16 bytes: b'6.06'"),
-        (b"GET / HTTP/1.1\r\n", "this is no program of perftest"),
+        (b"GET / HTTP/1.1\r\n", "not a program of perftest"),
         (b"5.31".ljust(16, b"\0"), "its perftest is version 5.31"),
     ],
 )
@@ -498,14 +500,14 @@ NOBODY = Record(0x11, 0x22, 0xFFFF0A000002, 0x3333, 0x444444)
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([b"5.31".ljust(16, b"\0")], "version 5.31, and versions before 5.70"),
-        ([b"HTTP/1.1 400 Bad"], "no program of perftest"),
+        ([b"5.31".ljust(16, b"\0")], "version 5.31; version 5.70 or newer is required"),
+        ([b"HTTP/1.1 400 Bad"], "not a program of perftest"),
         ([b"6.06"], "has closed its connection"),
         ([], "has closed its connection|Connection reset"),
-        ([OPENING[0], pack_number(1 << 30)], "a cycle buffer of 1073741824 bytes"),
-        ([*OPENING[:2], pack_number(0)], "a cache line of 0 bytes"),
+        ([OPENING[0], pack_number(1 << 30)], "cycle buffer: 1073741824 bytes"),
+        ([*OPENING[:2], pack_number(0)], "cache line: 0 bytes"),
         ([*OPENING[:3], b"9\0"], "path MTU code"),
-        ([*OPENING, b"x" * 108], "no record of a queue pair"),
+        ([*OPENING, b"x" * 108], "not a record of a queue pair"),
         ([*OPENING, replace(NOBODY, gid=0).pack_text()], "the peer's GID is ::"),
         ([*OPENING, NOBODY.pack_text()], "has closed its connection|reset"),
     ],
@@ -538,7 +540,7 @@ def test_queue_pair_that_nobody_has_ends_in_its_status() -> None:
 
     def ask() -> None:
         try:
-            with pytest.raises(PeerError, match="message 0 has ended with RETRY_EXC_ERR"):
+            with pytest.raises(PeerError, match="message 0 completed with RETRY_EXC_ERR"):
                 perf.connect(a, plan, "127.0.0.1", listening.getsockname()[1])
         finally:
             over.set()
@@ -577,7 +579,7 @@ def test_peer_of_the_other_ip_version_is_told_apart() -> None:
             perf.connect(a, Plan(Verb.READ), "127.0.0.1", listens.get())
 
     def serve() -> None:
-        with pytest.raises(LinkError, match=r"ours 10\.0\.0\.2: choose another of ours"):
+        with pytest.raises(LinkError, match=r"ours 10\.0\.0\.2: choose an own address"):
             perf.serve(b, Plan(Verb.READ), 0, listens=listens.put)
 
     with a, b, a.port, b.port:

@@ -12,7 +12,7 @@ import pytest
 from ibwire.base.errors import EncodeError, LinkError, PeerError
 from ibwire.impair import build_pipe
 from ibwire.programs import pingpong
-from ibwire.programs.channel import Listening
+from ibwire.programs.channel import TCPListener
 from ibwire.programs.pingpong import Destination, Plan
 from ibwire.rc.attributes import QPType
 from ibwire.rc.device import gid_of
@@ -48,7 +48,7 @@ def test_gid_filled_with_spaces_is_read() -> None:
     ],
 )
 def test_anything_else_is_refused(line: bytes) -> None:
-    with pytest.raises(PeerError, match="no line of a pingpong program"):
+    with pytest.raises(PeerError, match="not a line of a pingpong program"):
         Destination.unpack(line)
 
 
@@ -136,16 +136,16 @@ def test_path_mtu_that_does_not_fit_the_interface_is_refused() -> None:
     a, _ = endpoints()
     a.port.mtu = 1500
 
-    with a, a.port, pytest.raises(LinkError, match="MTU 1500 has no room for a path MTU of 4096"):
+    with a, a.port, pytest.raises(LinkError, match="MTU 1500 is too small for a path MTU of 4096"):
         pingpong.connect(a, Plan(mtu=4096), "127.0.0.1", 1)
 
 
 def test_nobody_listens() -> None:
-    with Listening(0, "127.0.0.1") as listening:
+    with TCPListener(0, "127.0.0.1") as listening:
         port = listening.port
     a, _ = endpoints()
 
-    with a, a.port, pytest.raises(PeerError, match="nobody listens there"):
+    with a, a.port, pytest.raises(PeerError, match="no program listens there"):
         pingpong.connect(a, Plan(), "127.0.0.1", port)
 
 
@@ -155,7 +155,7 @@ def test_nobody_listens() -> None:
         (b"", "has closed its connection"),
         # The first that a program of perftest says.
         (b"6.06".ljust(16, b"\0"), r"connection, after 16 of 52 bytes: b'6.06\x00"),
-        (b"\r\n" * 26, "no line of a pingpong program"),
+        (b"\r\n" * 26, "not a line of a pingpong program"),
     ],
 )
 def test_server_goes_on_waiting_after_who_is_no_client(said: bytes, reason: str) -> None:
@@ -206,7 +206,7 @@ def test_peer_that_falls_silent_is_given_up() -> None:
     """The client is told of a queue pair that nobody has."""
     a, b = endpoints()
 
-    def answer(listening: Listening) -> None:
+    def answer(listening: TCPListener) -> None:
         channel = None
         while channel is None:
             channel = listening.accept()
@@ -215,7 +215,7 @@ def test_peer_that_falls_silent_is_given_up() -> None:
             while channel.read(len(CLIENT_LINE) + 5) is None:
                 pass
 
-    with a, b, a.port, b.port, Listening(0, "127.0.0.1") as listening:
+    with a, b, a.port, b.port, TCPListener(0, "127.0.0.1") as listening:
         client, _ = side_by_side(
             lambda: pingpong.connect(a, Plan(), "127.0.0.1", listening.port),
             lambda: answer(listening),

@@ -153,8 +153,8 @@ def test_dialogue_is_the_captured_one_packet_by_packet() -> None:
 def test_pings_of_any_size_come_back(profile: str, size: int) -> None:
     told: list[bytes] = []
     wire = Wire(profile=profile)
-    client = Client(wire.client_device, "server", size=size, count=3, tell=told.append)
-    server = Server(wire.server_device, "client", tell=told.append)
+    client = Client(wire.client_device, "server", size=size, count=3, on_data=told.append)
+    server = Server(wire.server_device, "client", on_data=told.append)
     wire.connect(client.qp, server.qp)
     client.listen()
     server.listen()
@@ -204,9 +204,7 @@ def test_peer_that_is_gone_is_noticed_by_retries(gone: str) -> None:
     wire.loss = 1.0
 
     left, name = (server, "10.0.0.1") if gone == "client" else (client, "10.0.0.2 port 7174")
-    with pytest.raises(
-        PeerError, match=rf"^{name}: does not acknowledge any more \(RETRY_EXC_ERR\)$"
-    ):
+    with pytest.raises(PeerError, match=rf"^{name}: no longer acknowledges \(RETRY_EXC_ERR\)$"):
         wire.run(left)
 
 
@@ -249,7 +247,7 @@ def serve_stranger(*said: Callable[[Stranger], bytes]) -> tuple[Stranger, Server
 
 @pytest.mark.parametrize("length", [0, 15, 17])
 def test_message_of_another_length_is_refused_by_both(length: int) -> None:
-    said = f"^10.0.0.1 has sent {length} bytes: messages of rping have 16$"
+    said = f"^10.0.0.1 has sent a message of {length} bytes, expected 16$"
     if length <= ADVERT_SIZE:  # a longer one does not fit into what is posted
         with pytest.raises(PeerError, match=said):
             serve_stranger(lambda _: bytes(length))
@@ -259,12 +257,12 @@ def test_message_of_another_length_is_refused_by_both(length: int) -> None:
 
 
 def test_ping_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(PeerError, match=r"^10.0.0.1 has a ping of 4097 bytes: at most 4096 fit$"):
+    with pytest.raises(PeerError, match=r"^10.0.0.1 has a ping of 4097 bytes; the limit is 4096$"):
         serve_stranger(lambda stranger: stranger.offer(4097))
 
 
 def test_message_out_of_turn_is_refused() -> None:
-    with pytest.raises(PeerError, match=r"^10.0.0.1 has sent a message before it was its turn$"):
+    with pytest.raises(PeerError, match=r"^10.0.0.1 has sent an unexpected message$"):
         serve_stranger(*(lambda stranger: stranger.offer(64) for _ in range(2)))
 
 
@@ -276,7 +274,7 @@ def test_memory_that_is_not_there_is_said_to_be_so() -> None:
 
 
 def test_server_notices_contents_that_no_rping_has() -> None:
-    with pytest.raises(PeerError, match=r"^10.0.0.1: ping 0 has arrived with other contents$"):
+    with pytest.raises(PeerError, match=r"^10.0.0.1: ping 0 arrived with wrong contents$"):
         serve_stranger(lambda stranger: stranger.offer(64))
 
 
@@ -337,7 +335,7 @@ def ask_stranger(messages: int, *, validate: bool = True) -> Client:
 
 
 def test_client_notices_contents_that_did_not_come_back() -> None:
-    with pytest.raises(PeerError, match=r"^server: ping 0 has come back with other contents$"):
+    with pytest.raises(PeerError, match=r"^server: ping 0 returned with wrong contents$"):
         ask_stranger(2)
 
 

@@ -27,8 +27,16 @@ RESPONSES = range(OpCode.RC_RDMA_READ_RESPONSE_FIRST, OpCode.RC_ATOMIC_ACKNOWLED
 # What a responder was sent is not what its peer sent, where the wire damages requests, or answers
 # so that requests come again for another reason than the emulated responder can know.
 DAMAGED = (
-    *("chaos", "corrupt-both-3pc", "drop-atomic-ack", "drop-one-ack", "drop-one-last"),
-    *("drop-read-response", "dup-both-3pc", "loss-ack-only", "loss-both-2pc", "reorder-ab-3pc"),
+    "chaos",
+    "corrupt-both-3pc",
+    "drop-atomic-ack",
+    "drop-one-ack",
+    "drop-one-last",
+    "drop-read-response",
+    "dup-both-3pc",
+    "loss-ack-only",
+    "loss-both-2pc",
+    "reorder-ab-3pc",
 )
 NO_RECEIVERS_VIEW = {f"{name}.a.pcap" for name in DAMAGED}
 NO_SENDERS_VIEW = {

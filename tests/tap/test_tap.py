@@ -481,8 +481,14 @@ def test_event_as_json_names_the_frame(tmp_path: Path) -> None:
     capture = written(tmp_path / "in.pcap", [response(9), request(7), request(8)])
 
     done = invoked(
-        *(capture, "-o", tmp_path / "out.pcap", "--plan", tmp_path / "plan.toml"),
-        *("--json", "--a", "10.0.0.1"),
+        capture,
+        "-o",
+        tmp_path / "out.pcap",
+        "--plan",
+        tmp_path / "plan.toml",
+        "--json",
+        "--a",
+        "10.0.0.1",
     )
 
     event, end = map(json.loads, done.stdout.splitlines())

@@ -131,9 +131,9 @@ _VERIFIED = {
     ("read", False): ("", ""),
     ("compare and swap", True): ("results", "counts up by one"),
     # Those of the tool change nothing.
-    ("compare and swap", False): ("memory", "has gone up by 0"),
+    ("compare and swap", False): ("memory", "increased by 0"),
     ("fetch and add", True): ("results", "counts up by one"),
-    ("fetch and add", False): ("memory", f"has gone up by {ATOMICS}, of {ATOMICS}"),
+    ("fetch and add", False): ("memory", f"increased by {ATOMICS}, of {ATOMICS}"),
 }
 """By test and whether ours is the client: what ours verifies of the contents, and how."""
 
