@@ -14,10 +14,11 @@ import click
 from ibwire.base.errors import CaptureError, ScriptError, VerbsError
 from ibwire.cli.drill_live import DrillTargetOptions, target_options
 from ibwire.cli.values import QueuePairNumber
+from ibwire.connections.device_packets import DeviceConnection, read_device_connection
 from ibwire.drill import Case, Script, Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
 from ibwire.drill.targets.live import Bench
-from ibwire.drill.targets.recorded import Exchange, judge, read_exchange
+from ibwire.drill.targets.recorded import judge
 from ibwire.drill.verdict import CaseError, time_line
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES
@@ -80,13 +81,13 @@ def command(
     scripts = list(_scripts(paths))
     if not scripts:
         raise click.UsageError(f"no *.drill file in {', '.join(map(str, paths))}")
-    exchange = _exchange(capture, device, qpn)
-    if exchange is not None and live.is_wanted:
+    recorded = _recorded_connection(capture, device, qpn)
+    if recorded is not None and live.is_wanted:
         raise click.UsageError("--capture and --dev: either a recording or a device")
     _check_places(junit, directory)
     run_ = _Run(profile, wanted, as_json=as_json, verbose=verbose, directory=directory)
     with live.open() as bench:
-        number = run_.carry_out(scripts, exchange, bench)
+        number = run_.carry_out(scripts, recorded, bench)
         lost = run_.broken or ("" if bench is None else bench.lost)
         run_.end(scripts, junit, lost)
     if lost:
@@ -131,23 +132,23 @@ class _Run:
         return sum(verdict.failure is not None for verdict in self.verdicts)
 
     def carry_out(
-        self, scripts: Sequence[Path], exchange: Exchange | None, bench: Bench | None
+        self, scripts: Sequence[Path], recorded: DeviceConnection | None, bench: Bench | None
     ) -> int | None:
         """All cases of all scripts; the number of the signal that has ended it, if one has.
 
         What did not run because of that is among the verdicts all the same.
         """
-        number = self._carry_out(scripts, exchange, bench)
+        number = self._carry_out(scripts, recorded, bench)
         if number is not None or self.broken:
-            self._pass_over(scripts, self.broken or "interrupted", recorded=exchange is not None)
+            self._pass_over(scripts, self.broken or "interrupted", recorded=recorded is not None)
         return number
 
     def _carry_out(
-        self, scripts: Sequence[Path], exchange: Exchange | None, bench: Bench | None
+        self, scripts: Sequence[Path], recorded: DeviceConnection | None, bench: Bench | None
     ) -> int | None:
         for path in scripts:
             try:
-                for verdict in self._run(path, exchange, bench):
+                for verdict in self._run(path, recorded, bench):
                     self._take(verdict)
             except ScriptError as error:
                 self._refuse(error)
@@ -161,12 +162,14 @@ class _Run:
                 return interrupted.number
         return None
 
-    def _run(self, path: Path, exchange: Exchange | None, bench: Bench | None) -> Iterator[Verdict]:
-        script = load(path, self._profile, recorded=exchange is not None)
+    def _run(
+        self, path: Path, recorded: DeviceConnection | None, bench: Bench | None
+    ) -> Iterator[Verdict]:
+        script = load(path, self._profile, recorded=recorded is not None)
         for case in self._cases(script):
             try:
-                if exchange is not None:
-                    verdict = judge(script, case, exchange, self._profile)
+                if recorded is not None:
+                    verdict = judge(script, case, recorded, self._profile)
                 elif bench is not None:
                     verdict = bench.run(script, case, self._profile)
                 else:
@@ -247,16 +250,18 @@ def _check_places(junit: str | None, directory: Path | None) -> None:
         raise click.UsageError(_reason(error)) from None
 
 
-def _exchange(capture: str | None, device: str | None, qpn: int | None) -> Exchange | None:
+def _recorded_connection(
+    capture: str | None, device: str | None, qpn: int | None
+) -> DeviceConnection | None:
     """What scripts are held against, `None` for the emulator."""
     if capture is None:
         if device is not None or qpn is not None:
-            raise click.UsageError("--device and --qpn are of a recorded exchange: give --capture")
+            raise click.UsageError("--device and --qpn need --capture")
         return None
     if device is None:
         raise click.UsageError("--capture needs --device: which address is the device under test?")
     try:
-        return read_exchange(capture, device, qpn)
+        return read_device_connection(capture, device, qpn)
     except VerbsError as error:
         raise click.BadParameter(error.reason, param_hint="--device") from None
     except CaptureError as error:

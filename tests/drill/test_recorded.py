@@ -168,7 +168,7 @@ def test_what_was_received_keeps_its_time_also_behind_later_answers(
     ("arguments", "status", "message"),
     [
         (["--capture", "{captures}/drop-one-middle.b.pcap"], 2, "--capture needs --device"),
-        (["--device", "10.77.0.2"], 2, "give --capture"),
+        (["--device", "10.77.0.2"], 2, "need --capture"),
         (["--capture", "nowhere.pcap", "--device", "10.77.0.2"], 3, "cannot be opened"),
         (["--capture", "{captures}/README.md", "--device", "10.77.0.2"], 3, "not a capture"),
         (["--capture", "{captures}/rc-pingpong.pcap", "--device", "::9"], 3, "no RoCEv2 packet"),
@@ -213,7 +213,7 @@ def test_a_field_of_what_is_sent_only_has_no_place_in_a_recording(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("post_recv wr_id=1\n", "says nothing of packets, and a recording has nothing else"),
+        ("post_recv wr_id=1\n", "has no packets, and a recording has nothing else"),
         ("impair > drop\n> any\n", "needs packets that are on their way"),
     ],
 )

@@ -13,7 +13,11 @@ from random import Random
 from typing import Generic, TypeVar
 
 from ibwire.base.errors import CaptureError
-from ibwire.drill.targets.recorded import Exchange, Recorded, read_exchange
+from ibwire.connections.device_packets import (
+    DeviceConnection,
+    DevicePacket,
+    read_device_connection,
+)
 from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Connection, Packet, Post, Role, Step, Value
 from ibwire.fuzz.targets.emulated_device import INBOX, OUTBOX, SIZE, Emulation
@@ -55,11 +59,11 @@ class Seeds:
 def read_seeds(path: str, device: str, qpn: int | None = None) -> Seeds:
     """The requests of a connection of a device in a capture; `qpn` says which of several.
 
-    Raises `CaptureError` as `read_exchange`, and for a recording without any request.
+    Raises `CaptureError` as `read_device_connection`, and for a recording without any request.
     """
-    exchange = read_exchange(path, device, qpn)
-    mtu = next((each for each in MTU_CODES if each >= exchange.mtu), max(MTU_CODES))
-    seeds = Seeds(mtu, _messages(exchange, mtu), _posts(exchange))
+    recorded = read_device_connection(path, device, qpn)
+    mtu = next((each for each in MTU_CODES if each >= recorded.mtu), max(MTU_CODES))
+    seeds = Seeds(mtu, _messages(recorded, mtu), _posts(recorded))
     if not seeds.messages and not seeds.posts:
         raise CaptureError(path, None, f"nobody asks for anything on the connection of {device}")
     return seeds
@@ -127,13 +131,13 @@ class _Reel(Generic[Thing]):
 # What the device received.
 
 
-def _messages(exchange: Exchange, mtu: int) -> list[list[Packet]]:
+def _messages(recorded: DeviceConnection, mtu: int) -> list[list[Packet]]:
     """Requests to the device by message; one that was not expected is by itself."""
     messages: list[list[Packet]] = []
     current: list[Packet] = []
     expected: int | None = None
-    begin = _lowest_address(exchange)
-    for each in exchange.packets:
+    begin = _lowest_address(recorded)
+    for each in recorded.packets:
         if not each.is_received:
             expected = _asked_again(each, expected)
             continue
@@ -145,7 +149,7 @@ def _messages(exchange: Exchange, mtu: int) -> list[list[Packet]]:
         if ahead:
             messages.append([replace(packet, psn=("expected", ahead), why="recorded PSN")])
             continue
-        expected = psn + _psns(each, exchange.mtu) & MASK
+        expected = psn + _psns(each, recorded.mtu) & MASK
         position = INFO[packet.opcode].position
         if position in (Position.FIRST, Position.ONLY) or not current:
             current = []
@@ -154,7 +158,7 @@ def _messages(exchange: Exchange, mtu: int) -> list[list[Packet]]:
     return [_fitting(message, mtu) for message in messages]
 
 
-def _request(each: Recorded, begin: int) -> Packet | None:
+def _request(each: DevicePacket, begin: int) -> Packet | None:
     """A request that the device received, as a step; `None` for everything else."""
     bth, info = each.packet.bth, INFO.get(each.packet.bth.opcode)
     if info is None or info.is_response or bth.opcode == OpCode.CNP:
@@ -196,7 +200,7 @@ def _fitting(message: list[Packet], mtu: int) -> list[Packet]:
     return message
 
 
-def _asked_again(each: Recorded, expected: int | None) -> int | None:
+def _asked_again(each: DevicePacket, expected: int | None) -> int | None:
     """What the device expects after it has sent a packet: NAKs name what comes again."""
     ack = each.packet.extension(h.AETH)
     if ack is None or aeth.kind(ack.syndrome) is AckKind.ACK:
@@ -204,7 +208,7 @@ def _asked_again(each: Recorded, expected: int | None) -> int | None:
     return each.packet.bth.psn
 
 
-def _psns(each: Recorded, mtu: int) -> int:
+def _psns(each: DevicePacket, mtu: int) -> int:
     """How many PSNs a request takes."""
     reth = each.packet.extension(h.RETH)
     if INFO[each.packet.bth.opcode].operation is Operation.READ and reth is not None:
@@ -212,10 +216,10 @@ def _psns(each: Recorded, mtu: int) -> int:
     return 1
 
 
-def _lowest_address(exchange: Exchange) -> int:
+def _lowest_address(recorded: DeviceConnection) -> int:
     found = [
         header.va
-        for each in exchange.packets
+        for each in recorded.packets
         if each.is_received
         for header in each.packet.extensions
         if isinstance(header, h.RETH | h.AtomicETH)
@@ -226,17 +230,17 @@ def _lowest_address(exchange: Exchange) -> int:
 # What it asked for itself.
 
 
-def _posts(exchange: Exchange) -> list[Post]:
+def _posts(recorded: DeviceConnection) -> list[Post]:
     """The send requests of the device, each once, whatever was sent again."""
     posts: list[Post] = []
     following: int | None = None
     length = 0
-    for i in exchange.own_requests:
-        each = exchange.packets[i]
+    for i in recorded.own_requests:
+        each = recorded.packets[i]
         bth, info = each.packet.bth, INFO[each.packet.bth.opcode]
         if following is not None and distance(following, bth.psn):
             continue
-        following = bth.psn + _psns(each, exchange.mtu) & MASK
+        following = bth.psn + _psns(each, recorded.mtu) & MASK
         reth = each.packet.extension(h.RETH)
         length += len(each.packet.payload)
         if info.operation in (Operation.READ, Operation.FLUSH) and reth is not None:
