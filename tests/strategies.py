@@ -268,10 +268,11 @@ def _fragment_header(following: int, offset: int, more: int) -> bytes:
 
 
 def networked() -> list[Frame]:
-    """Options, extension headers, fragments, and IP that carries something else."""
-    to_udp, to_routing = IPProto.UDP, IPProto.ROUTING
-    ah = bytes([IPProto.UDP, 4]) + bytes(22)
-    chain = _extension(to_routing, 16) + _extension(IPProto.DEST_OPTS, 24) + _extension(IPProto.AH)
+    """Options, extension headers, fragments, and IP with another payload."""
+    return [*_ipv4_frames(), *_ipv6_frames(), *_other_frames()]
+
+
+def _ipv4_frames() -> list[Frame]:
     made = {
         "ipv4 options": ipv4(_UDP, options=b"\x94\x04\x00\x00"),
         "ipv4 longest options": ipv4(_UDP, options=b"\x01" * 40),
@@ -295,7 +296,14 @@ def networked() -> list[Frame]:
         "first fragment of ip in ip": ipv4(_IP4, IPProto.IPIP, mf=1),
         "tunnel to inner version 7": ipv4(b"\x75" + _IP4[1:], IPProto.IPIP),
     }
-    six = {
+    return [Frame(name, ethernet(data)) for name, data in made.items()]
+
+
+def _ipv6_frames() -> list[Frame]:
+    to_udp, to_routing = IPProto.UDP, IPProto.ROUTING
+    ah = bytes([IPProto.UDP, 4]) + bytes(22)
+    chain = _extension(to_routing, 16) + _extension(IPProto.DEST_OPTS, 24) + _extension(IPProto.AH)
+    made = {
         "ipv6 hop-by-hop": ipv6(_UDP, IPProto.HOPOPT, _extension(to_udp)),
         "ipv6 routing": ipv6(_UDP, IPProto.ROUTING, _extension(to_udp, 24)),
         "ipv6 destination": ipv6(_UDP, IPProto.DEST_OPTS, _extension(to_udp, 16)),
@@ -314,7 +322,11 @@ def networked() -> list[Frame]:
         "ipv6 icmp": ipv6(bytes(8), IPProto.ICMPV6),
         "ipv6 version 4": b"\x40" + ipv6(_UDP)[1:],
     }
-    others = {
+    return [Frame(name, ethernet(data, EtherType.IPV6)) for name, data in made.items()]
+
+
+def _other_frames() -> list[Frame]:
+    made = {
         "arp": ethernet(bytes(28), EtherType.ARP),
         "lldp": ethernet(bytes(28), EtherType.LLDP),
         "unknown": ethernet(bytes(28), 0x1234),
@@ -326,9 +338,7 @@ def networked() -> list[Frame]:
         ),
         "ip in ip beyond reason": ethernet(_matryoshka(30)),
     }
-    frames = [Frame(name, ethernet(data)) for name, data in made.items()]
-    frames += [Frame(name, ethernet(data, EtherType.IPV6)) for name, data in six.items()]
-    return frames + [Frame(name, data) for name, data in others.items()]
+    return [Frame(name, data) for name, data in made.items()]
 
 
 def _matryoshka(depth: int) -> bytes:

@@ -35,6 +35,7 @@ RANKS: list[list[str]] = [
 """Packages by rank, lowest first. A module imports its own package and lower ranks."""
 
 EXCEPTIONS = {
+    ("ibwire", "ibwire.base"): "the public names of ibwire are the errors",
     ("ibwire.base", "ibwire_layers"): "the root of all errors is that of the layers",
     ("ibwire.cli", "ibwire.report"): "a command prints what report formats",
     ("ibwire.__main__", "ibwire.cli"): "`python -m ibwire` is the command",

@@ -1,12 +1,12 @@
-"""Hypothesis strategies: packets, work requests and fault plans that are right.
+"""Hypothesis strategies for valid packets, work requests and fault plans.
 
     from ibwire.strategies import frames
 
     @given(frames())
     def test_parser_reads_any_packet(frame): ...
 
-Hypothesis is no dependency of ibwire: `pip install 'ibwire[pytest]'` brings it.
-docs/pytest.md shows what the strategies are for.
+Hypothesis is an optional dependency: `pip install 'ibwire[pytest]'`. docs/pytest.md shows how to
+use the strategies.
 """
 
 try:
@@ -17,7 +17,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "hypothesis":
         raise
-    # An ImportError, which is what `pytest.importorskip` waits for.
+    # An ImportError, which `pytest.importorskip` expects.
     raise ImportError("ibwire.strategies needs Hypothesis: pip install 'ibwire[pytest]'") from None
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Packets as a right sender could send them, each alone: every opcode over every route."""
+"""Valid packets, each by itself: every opcode over every route."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ def packets(
     dest_qp: st.SearchStrategy[int] | None = None,
     psn: st.SearchStrategy[int] | None = None,
 ) -> Packet:
-    """Any packet with a BTH that breaks no rule by itself.
+    """Any packet with a BTH that is valid by itself.
 
-    It has the headers, the length and the padding that its opcode demands, reserved bits are 0,
-    and `build` computes the ICRC, so a packet that is changed with `dataclasses.replace`
-    stays right as far as `repaired` goes.
+    It has the headers, length and padding of its opcode, reserved bits are 0, and `build` computes
+    the ICRC. After a change with `dataclasses.replace`, `repaired` corrects its lengths.
 
-    opcodes: which; CNPs are only made for RoCEv2. links: `rocev2` (IPv4 and IPv6), `rocev1`,
-    `ib`; route: where packets go, in place of `links`. mtu: of the path, bytes; `None`: any.
-    dest_qp: by default any but 0, 1 and the one for multicast. psn: by default `psns()`.
-    Raises `EncodeError` for an opcode or a link that does not exist.
+    opcodes: allowed ones; CNPs only over RoCEv2. links: `rocev2` (IPv4 and IPv6), `rocev1`, `ib`;
+    route: routes, in place of `links`. mtu: of the path, bytes; `None` for any. dest_qp: by default
+    any except 0, 1 and the multicast QPN. psn: by default `psns()`. Raises `EncodeError` for an
+    unknown opcode or link.
     """
     known = _known(opcodes)
     if set(known) == {OpCode.CNP}:
@@ -68,15 +67,15 @@ def frames(
 ) -> st.SearchStrategy[bytes]:
     """The bytes of any packet: Ethernet frames, or with `links=["ib"]` native ones.
 
-    options: as `packets` has them.
+    options: those of `packets`.
     """
     return packets(links=links, **options).map(Packet.build)
 
 
 def routes(links: Collection[str] = LINKS) -> st.SearchStrategy[Route]:
-    """Unicast routes, from anywhere to anywhere, tagged or not.
+    """Unicast routes between any addresses, with and without VLAN tags.
 
-    Raises `EncodeError` for a link that does not exist.
+    Raises `EncodeError` for an unknown link.
     """
     for link in links:
         if link not in LINKS:
@@ -90,12 +89,12 @@ def _known(opcodes: Collection[int] | None) -> list[int]:
         return sorted(INFO, key=lambda each: (INFO[each].position is not Position.ONLY, each))
     for opcode in opcodes:
         if opcode not in INFO:
-            raise EncodeError("opcodes", opcode, "an opcode that the specification has")
+            raise EncodeError("opcodes", opcode, "an opcode of the specification")
     return list(opcodes)
 
 
 def _bth(draw: st.DrawFn, info: OpCodeInfo, *, is_native: bool) -> dict[str, Any]:
-    """Fields of a BTH, but for destination and PSN."""
+    """Fields of a BTH without destination and PSN."""
     flag = st.integers(0, 1)
     is_request = not info.is_response and info.service is not Service.CNP
     ends = info.position in (Position.LAST, Position.ONLY)
@@ -106,7 +105,7 @@ def _bth(draw: st.DrawFn, info: OpCodeInfo, *, is_native: bool) -> dict[str, Any
         "se": draw(flag) if ends and tells else 0,
         "mig_req": draw(flag),
         "pkey": draw(st.just(0xFFFF) | _pkeys),
-        # Switches of InfiniBand set them; RoCEv2 has ECN in their place (annex A17.9).
+        # InfiniBand switches set them; RoCEv2 uses ECN instead (annex A17.9).
         "fecn": draw(flag) if is_native else 0,
         "becn": draw(flag) if is_native else int(info.service is Service.CNP),
         "ack_req": draw(flag) if is_request and is_acknowledged else 0,
@@ -126,7 +125,7 @@ def _payloads(info: OpCodeInfo, mtu: int) -> st.SearchStrategy[bytes]:
             lengths = st.integers(1, mtu) | st.just(mtu)
         case Payload.ANY:
             lengths = st.integers(0, mtu) | st.just(mtu)
-    # A few bytes again and again: drawing each of 4096 takes more than Hypothesis gives.
+    # A repeated short pattern: 4096 drawn bytes exceed the entropy limit of Hypothesis.
     return st.builds(
         lambda length, unit: (unit * (length // len(unit) + 1))[:length],
         lengths,
@@ -149,7 +148,7 @@ def _extension(draw: st.DrawFn, kind: type[Header], info: OpCodeInfo, size: int)
 
 
 def _reth(draw: st.DrawFn, info: OpCodeInfo, size: int) -> h.RETH:
-    """Says the length of the whole message, whose bytes do not go on at address 0."""
+    """A RETH with the length of the whole message, which does not wrap to address 0."""
     if info.position is Position.FIRST:
         length = draw(st.integers(size + 1, LONGEST_MESSAGE))
     elif info.operation in (Operation.READ, Operation.FLUSH):
@@ -163,7 +162,7 @@ def _reth(draw: st.DrawFn, info: OpCodeInfo, size: int) -> h.RETH:
 
 
 def _syndromes(info: OpCodeInfo) -> st.SearchStrategy[int]:
-    """Of an acknowledgement any; what brings data back says ACK (IBA 9.7.5.1.1)."""
+    """Any syndrome for acknowledgements, ACK for responses with data (IBA 9.7.5.1.1)."""
     acks = st.integers(0, 31).map(lambda code: AckKind.ACK << 5 | code)
     if info.operation is not Operation.ACKNOWLEDGE:
         return acks
@@ -189,7 +188,7 @@ _FREE: dict[type[Header], dict[str, st.SearchStrategy[int]]] = {
     h.IETH: {"rkey": _words},
     h.CNPReserved: {},
 }
-"""Headers whose fields may be anything, but for what is reserved."""
+"""Headers whose fields may have any value, except reserved ones."""
 
 
 # Routes.
@@ -199,7 +198,7 @@ _FREE: dict[type[Header], dict[str, st.SearchStrategy[int]]] = {
 def _ethernets(draw: st.DrawFn, ether_type: int) -> tuple[Ethernet, tuple[VLAN, ...]]:
     """An Ethernet header and up to two tags before this EtherType."""
     vids = draw(st.lists(st.integers(0, 0xFFE), max_size=2))
-    # Whatever leads to a tag is one of the two tag types; the inner one is a C-tag.
+    # The EtherType before a tag is one of the two tag types; the inner tag is a C-tag.
     types = [EtherType.QINQ, EtherType.VLAN, ether_type][2 - len(vids) :]
     tags = tuple(
         VLAN(pcp=draw(st.integers(0, 7)), dei=draw(st.integers(0, 1)), vid=vid, type=following)
@@ -262,7 +261,7 @@ def _grhs(draw: st.DrawFn) -> h.GRH:
     )
 
 
-# The lowest bit of the first byte is the group's.
+# The lowest bit of the first byte marks group addresses.
 _macs = st.integers(1, (1 << 47) - 1).map(lambda n: n >> 40 << 41 | n & (1 << 40) - 1)
 _ipv4s = st.integers(1 << 24, (224 << 24) - 1).filter(lambda address: address >> 24 != 127)
 _hosts = st.integers(1, (1 << 64) - 1)

@@ -1,4 +1,4 @@
-"""Fault plans: lists of rules, as TOML gives them, for the frames that go one way."""
+"""Fault plans: lists of rules, as read from TOML, for the frames of one direction."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ibwire_layers.syndrome import AckKind, NakCode
 Rule = dict[str, Any]
 
 NETWORK_ACTIONS = ("drop", "loss", "corrupt", "duplicate", "reorder", "delay", "mark_ecn")
-"""What networks do by themselves: frames are damaged, but nothing is forged."""
+"""Faults of a network: they damage frames, but forge none."""
 
 ANSWERS = ("cnp", "nak", "pfc")
-"""What only a tap can do, which has two sides."""
+"""Actions of a tap only: they send frames in the other direction."""
 
 ACTIONS = (*NETWORK_ACTIONS, "rewrite", *ANSWERS)
 
 LONGEST: Time = 10 * MS
-"""The latest that a frame comes by one rule."""
+"""Maximum delay of a frame by one rule."""
 
 
 def fault_plans(
@@ -38,12 +38,12 @@ def fault_plans(
     max_rules: int = 4,
     max_hits: int | None = None,
 ) -> st.SearchStrategy[list[Rule]]:
-    """Any plan that `ibwire.impair.build_pipe` takes, as scenarios and the tap have it.
+    """Any plan that `ibwire.impair.build_pipe` accepts, as in scenarios and for the tap.
 
-    actions: which; those that answer frames (cnp, nak, pfc) only if they are named.
-    max_rules: rules of a plan. max_hits: frames that a rule is for at most; `None` for any
-    number, so that a plan may lose everything. Raises `EncodeError` for an action that does not
-    exist.
+    actions: allowed actions; those that answer frames (cnp, nak, pfc) only if given.
+    max_rules: maximum number of rules. max_hits: maximum number of frames that a rule matches;
+    `None` for no limit, so that a plan may lose every frame. Raises `EncodeError` for an unknown
+    action.
     """
     for action in actions:
         if action not in ACTIONS:
@@ -66,7 +66,7 @@ def _rules(draw: st.DrawFn, action: str, max_hits: int | None) -> Rule:
 
 
 def _limits(max_hits: int) -> st.SearchStrategy[dict[str, Any]]:
-    """Conditions that so many frames fulfil at most, of the first ones."""
+    """Conditions that limit a rule to a number of early frames."""
     nth = st.lists(st.integers(1, 30), min_size=1, max_size=max_hits, unique=True)
     burst = st.fixed_dictionaries(
         {"count": st.integers(1, max_hits)}, optional={"first": st.integers(1, 30)}
@@ -78,7 +78,7 @@ def _limits(max_hits: int) -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def _conditions(draw: st.DrawFn) -> dict[str, Any]:
-    """A few conditions, each of which some frame could fulfil."""
+    """A few conditions, each of which a frame can meet."""
     chosen = draw(st.sets(st.sampled_from(list(_CONDITIONS)), max_size=3))
     found: dict[str, Any] = {}
     for key in _CONDITIONS:
@@ -99,7 +99,7 @@ def _options(draw: st.DrawFn, action: str) -> dict[str, Any]:
 
 
 def _durations(longest: Time = LONGEST) -> st.SearchStrategy[str]:
-    """Times with a unit, whole ones and such with a fraction."""
+    """Times with a unit, with and without a fraction."""
     whole = st.one_of(
         [
             st.integers(0, longest // size).map(f"{{}}{unit}".format)
@@ -161,7 +161,7 @@ _SHORT: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("mark_ecn", "cnp", "nak"), _probabilities),
     "delay": _durations(),
 }
-"""What stands in the place of a table."""
+"""The nested tables of a dotted key."""
 
 _Options = dict[str, st.SearchStrategy[Any]]
 
@@ -185,7 +185,7 @@ _OPTIONS: dict[str, tuple[_Options, _Options]] = {
         {"quanta": st.integers(0, 0xFFFF)},
     ),
 }
-"""Of each action: what it must say beside its conditions, and what it may."""
+"""By action: required and optional keys besides the conditions."""
 
 _opcodes = st.sampled_from(
     [
@@ -217,7 +217,7 @@ _CONDITIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "burst": _bursts(),
     "probability": _named("probability", _probabilities),
 }
-"""In the order in which they look at frames."""
+"""In the order of evaluation."""
 
 _HEADERS: tuple[type[Header], ...] = (
     Ethernet, VLAN, IPv4, IPv6, UDP, h.LRH, h.GRH, h.BTH, *EXTENSION_HEADERS,

@@ -8,6 +8,6 @@ from ibwire_layers import psn
 
 
 def psns() -> st.SearchStrategy[int]:
-    """PSNs, MSNs and SSNs: every second one lies near 0 or near 2^23, where comparisons turn."""
+    """PSNs, MSNs and SSNs: half of them near 0 or 2^23, where comparisons change."""
     near = st.builds(psn.add, st.sampled_from((0, psn.HALF)), st.integers(-8, 8))
     return near | st.integers(0, psn.MASK)

@@ -1,4 +1,4 @@
-"""Work requests that a queue pair takes and that succeed."""
+"""Valid work requests, which succeed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MOST_PIECES = 4
 
 
 class Region(Protocol):
-    """Registered memory: an `ibwire.rc.memory.MemoryRegion`, or the numbers of one elsewhere."""
+    """Registered memory: an `ibwire.rc.memory.MemoryRegion`, or the attributes of a remote one."""
 
     @property
     def iova(self) -> int:
-        """Its first address."""
+        """First address."""
         ...
 
     @property
@@ -33,12 +33,12 @@ class Region(Protocol):
 
     @property
     def lkey(self) -> int:
-        """The key of who owns it."""
+        """L_Key."""
         ...
 
     @property
     def rkey(self) -> int:
-        """The key of its peer."""
+        """R_Key."""
         ...
 
 
@@ -57,16 +57,16 @@ def work_requests(
     signaled: bool | None = True,
     **fields: Any,
 ) -> SendWR:
-    """Any send request between two regions that is right by itself.
+    """Any valid send request between two regions.
 
-    Messages are often a little shorter or longer than packets. They fit both regions, and
-    `max_length`, and a datagram fits `mtu`. opcodes: which, by default all that the type of queue
-    pair has but for those that use a memory window up: LOCAL_INV, BIND_MW and SEND_WITH_INV.
-    max_inline: bytes that may be inline. signaled: `None` for some. fields: of `SendWR`, which all
-    shall have, such as where datagrams go.
+    Message lengths are often close to packet boundaries. Messages fit both regions and
+    `max_length`, and datagrams fit `mtu`. opcodes: allowed ones, by default all of the queue pair
+    type except those that invalidate or bind keys: LOCAL_INV, BIND_MW and SEND_WITH_INV.
+    max_inline: maximum inline bytes. signaled: `None` for a mix. fields: of every `SendWR`, such
+    as the destination of datagrams.
 
-    What takes a receive at the peer succeeds if there is one: see `recv_requests`. Raises
-    `EncodeError` for opcodes that are not among those.
+    Requests that consume a receive need one at the peer: see `recv_requests`. Raises `EncodeError`
+    for other opcodes.
     """
     opcode = draw(st.sampled_from(_choice(qp_type, opcodes)))
     limit = min(local.length, remote.length)
@@ -101,7 +101,7 @@ def work_requests(
 def recv_requests(
     draw: st.DrawFn, /, local: Region, *, min_length: int = 0, max_length: int | None = None
 ) -> RecvWR:
-    """Any receive request for memory of a region, with room for `min_length` bytes or more."""
+    """Any receive request for memory of a region, with at least `min_length` bytes."""
     limit = local.length if max_length is None else min(local.length, max_length)
     length = draw(st.just(min_length) | st.integers(min_length, limit))
     return RecvWR(draw(_pieces(local, length)), draw(_longs))
@@ -125,7 +125,7 @@ def _lengths(mtu: int, limit: int) -> st.SearchStrategy[int]:
 
 @st.composite
 def _pieces(draw: st.DrawFn, region: Region, length: int) -> list[SGE]:
-    """SGEs for so many bytes, none of them empty or in two of them, in any order."""
+    """SGEs for `length` bytes in any order, not empty and without overlap."""
     if not length:
         return []
     start = draw(_addresses(region, length, 1))
@@ -136,7 +136,7 @@ def _pieces(draw: st.DrawFn, region: Region, length: int) -> list[SGE]:
 
 
 def _addresses(region: Region, length: int, step: int) -> st.SearchStrategy[int]:
-    """Where in a region so many bytes fit, at multiples of `step`."""
+    """Addresses in a region with room for `length` bytes, at multiples of `step`."""
     first = -(-region.iova // step)
     last = (region.iova + region.length - length) // step
     if last < first:

@@ -305,9 +305,8 @@ def _compile(cls: type[Header]) -> None:
     its real class at the end.
     """
     words = _words(cls.FIELDS)
-    layout = struct.Struct(
-        ">" + "".join(_CODES[w.size] if w.is_number else f"{w.size}s" for w in words)
-    )
+    codes = (_CODES[word.size] if word.is_number else f"{word.size}s" for word in words)
+    layout = struct.Struct(">" + "".join(codes))
     names = [f"w{i}" for i in range(len(words))]
     take, put, check = [], [], []
     for name, word in zip(names, words, strict=True):
