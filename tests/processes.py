@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,9 @@ class Processes:
         self.all: list[subprocess.Popen[str]] = []
 
     def start(
-        self, command: Sequence[str], environment: Mapping[str, str] | None = None, **more: int
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None, **more: Any
     ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process: subprocess.Popen[str] = subprocess.Popen(
             command,
             env=environment,
             stdout=subprocess.PIPE,

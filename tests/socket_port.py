@@ -29,7 +29,7 @@ class SocketPort(Closing):
         end.setblocking(False)
 
     def receive(self) -> Sequence[Frame]:
-        frames = []
+        frames: list[Any] = []
         try:
             while len(frames) < 64:
                 frame = self._socket.recv(1 << 16)
@@ -69,12 +69,18 @@ def ports() -> tuple[SocketPort, SocketPort]:
     )
 
 
-def endpoints(**options: Any) -> tuple[Endpoint, Endpoint]:
+class SocketEndpoint(Endpoint):
+    """An endpoint on such a port."""
+
+    port: SocketPort
+
+
+def endpoints(**options: Any) -> tuple[SocketEndpoint, SocketEndpoint]:
     """Endpoints on such ports, which know each other's MAC address."""
     a, b = ports()
     return (
-        Endpoint(a, neighbour=lambda _: b.mac, **options),
-        Endpoint(b, neighbour=lambda _: a.mac, **options),
+        SocketEndpoint(a, neighbour=lambda _: b.mac, **options),
+        SocketEndpoint(b, neighbour=lambda _: a.mac, **options),
     )
 
 

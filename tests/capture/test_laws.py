@@ -5,7 +5,7 @@ import io
 import lzma
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capture.handmade import (
@@ -20,12 +20,6 @@ from capture.handmade import (
     simple,
 )
 from ibwire.capture import PcapngWriter, PcapWriter, open_capture
-
-
-def law(*strategies: Any) -> Any:
-    """Without a deadline: the machine may be busy."""
-    return lambda test: settings(deadline=None)(given(*strategies)(test))
-
 
 chunk_sizes = st.integers(1, 3000)
 orders = st.sampled_from("<>")
@@ -78,7 +72,7 @@ def pcapngs(draw: Any) -> Any:
 captures = st.one_of(pcaps(), pcapngs())
 
 
-@law(captures, chunk_sizes)
+@given(captures, chunk_sizes)
 def test_any_chunk_size_gives_the_same_records(capture: Any, chunk_size: int) -> None:
     content, ends, _ = capture
 
@@ -89,7 +83,7 @@ def test_any_chunk_size_gives_the_same_records(capture: Any, chunk_size: int) ->
     assert read(content, chunk_size) == records
 
 
-@law(captures, chunk_sizes, st.data())
+@given(captures, chunk_sizes, st.data())
 def test_cut_capture_yields_exactly_the_records_before_the_cut(
     capture: Any, chunk_size: int, data: Any
 ) -> None:
@@ -104,7 +98,7 @@ def test_cut_capture_yields_exactly_the_records_before_the_cut(
         assert damage.offset == max(boundary for boundary in boundaries if boundary < cut)
 
 
-@law(captures, chunk_sizes, st.data())
+@given(captures, chunk_sizes, st.data())
 def test_flipped_bit_leaves_the_records_before_it(capture: Any, chunk_size: int, data: Any) -> None:
     content, ends, _ = capture
     at = data.draw(st.integers(28, max(28, len(content) - 1)))
@@ -121,7 +115,7 @@ def test_flipped_bit_leaves_the_records_before_it(capture: Any, chunk_size: int,
         assert damage.offset >= (ends[before - 1] if before else 0)
 
 
-@law(captures, st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=9))
+@given(captures, st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=9))
 def test_overwritten_bytes_raise_only_capture_errors_and_agree_over_chunk_sizes(
     capture: Any, spots: Any
 ) -> None:
@@ -136,13 +130,13 @@ def test_overwritten_bytes_raise_only_capture_errors_and_agree_over_chunk_sizes(
     assert str(same) == str(damage)
 
 
-@law(st.binary(max_size=2000), st.sampled_from([b"", pcap_header(), pcap_header(">"), section()]))
+@given(st.binary(max_size=2000), st.sampled_from([b"", pcap_header(), pcap_header(">"), section()]))
 def test_random_bytes_raise_only_capture_errors(noise: Any, head: Any) -> None:
     read_until_damage(head + noise)
     read_until_damage(head + interface() * (head[:1] == b"\x0a") + noise, 64)
 
 
-@law(st.sampled_from([gzip.compress, lzma.compress]), pcaps(), st.data())
+@given(st.sampled_from([gzip.compress, lzma.compress]), pcaps(), st.data())
 def test_damaged_compressed_files_raise_only_capture_errors(
     compress: Any, capture: Any, data: Any
 ) -> None:
@@ -158,7 +152,7 @@ writable = st.lists(
 )
 
 
-@law(writable, st.integers(0, 65535), chunk_sizes)
+@given(writable, st.integers(0, 65535), chunk_sizes)
 def test_pcap_reads_back_what_was_written(packets: Any, link_type: int, chunk_size: int) -> None:
     output = io.BytesIO()
     with PcapWriter(output, link_type) as writer:
@@ -171,7 +165,7 @@ def test_pcap_reads_back_what_was_written(packets: Any, link_type: int, chunk_si
     assert {r.link_type for r in records} <= {link_type}
 
 
-@law(writable, st.lists(st.text(max_size=20).filter(lambda t: "\0" not in t)), chunk_sizes)
+@given(writable, st.lists(st.text(max_size=20).filter(lambda t: "\0" not in t)), chunk_sizes)
 def test_pcapng_reads_back_what_was_written(packets: Any, comments: Any, chunk_size: int) -> None:
     output = io.BytesIO()
     with PcapngWriter(output) as writer:
@@ -184,7 +178,7 @@ def test_pcapng_reads_back_what_was_written(packets: Any, comments: Any, chunk_s
     assert all(r.comments == tuple(comments) for r in records)
 
 
-@law(captures, chunk_sizes)
+@given(captures, chunk_sizes)
 def test_batches_and_records_say_the_same(capture: Any, chunk_size: int) -> None:
     with open_capture(io.BytesIO(capture[0]), chunk_size) as reader:
         rows = [batch.record(row) for batch in reader.batches() for row in range(len(batch))]

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ else:
     from backports import zstd
 
 ROOT = Path(__file__).parents[2]
-COMPRESS = {"gzip": gzip.compress, "xz": lzma.compress, "zstd": zstd.compress}
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "xz": lzma.compress,
+    "zstd": zstd.compress,
+}
 compressions = pytest.mark.parametrize("compression", COMPRESS)
 
 DATA = [random.Random(n).randbytes(700) for n in range(400)]
@@ -204,7 +209,7 @@ def test_pipe_that_gives_little_at_a_time(step: int) -> None:
     ng = section() + interface() + b"".join(enhanced(data) for data in DATA[:30])
 
     for each in (content, gzip.compress(content), ng):
-        with open_capture(Pipe(each, step)) as reader:  # type: ignore[arg-type]
+        with open_capture(Pipe(each, step)) as reader:
             assert reader.size is None
             assert data_of(reader.records()) == DATA[:30]
             assert reader.position == len(each)
@@ -228,7 +233,7 @@ def test_file_object_stays_open_and_needs_only_read() -> None:
             self.read = self.file.read
 
     source = OnlyRead()
-    with open_capture(source) as reader:  # type: ignore[arg-type]
+    with open_capture(source) as reader:
         assert data_of(reader.records()) == DATA
     assert not source.file.closed
 
@@ -310,7 +315,7 @@ def test_read_error_of_the_system_is_told_after_the_records_before_it() -> None:
                 raise OSError(5, "Input/output error")
             return super().readinto(buffer)
 
-    with open_capture(Failing(CAPTURE, 1000)) as reader:  # type: ignore[arg-type]
+    with open_capture(Failing(CAPTURE, 1000)) as reader:
         records = reader.records()
         for data in DATA:
             assert next(records).data == data

@@ -46,7 +46,7 @@ def unreadable(result: Any, path: Path) -> Any:
 @pytest.mark.parametrize("option", [["--json"], ["--csv"], ["--fields", "bth.psn"], []])
 @pytest.mark.parametrize("cut", [1, 15, 16, 30])
 def test_truncated_file_yields_everything_before_the_damage(
-    tmp_path: Path, option: str, cut: int
+    tmp_path: Path, option: list[str], cut: int
 ) -> None:
     path = tmp_path / "cut.pcap"
     path.write_bytes(CONTENT[: STARTS[20] + cut])

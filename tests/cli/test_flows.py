@@ -3,6 +3,7 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,7 +19,7 @@ def flows(*arguments: object) -> Result:
     return CliRunner().invoke(command, [str(each) for each in arguments])
 
 
-def directions(*arguments: object) -> list[dict]:
+def directions(*arguments: object) -> list[dict[str, Any]]:
     """One object a direction."""
     result = flows("--json", *arguments)
     assert result.exit_code == 0, result.output
@@ -55,7 +56,7 @@ def pcap(path: Path, frames: list[tuple[int, bytes]]) -> Path:
     return path
 
 
-def test_every_direction_has_the_fields_that_programs_rely_on():
+def test_every_direction_has_the_fields_that_programs_rely_on() -> None:
     wanted = {
         *("src", "dst", "src_qpn", "dst_qpn", "transport", "packets", "bytes", "messages"),
         *("first_ns", "last_ns", "retransmitted_packets", "lost_packets", "duplicate_packets"),
@@ -67,7 +68,7 @@ def test_every_direction_has_the_fields_that_programs_rely_on():
         assert wanted <= direction.keys()
 
 
-def test_one_lost_write_packet_is_counted_with_its_nak_and_its_resend():
+def test_one_lost_write_packet_is_counted_with_its_nak_and_its_resend() -> None:
     """tshark and the wire's log: PSN 103 lost, packet 19 NAKs it, 7 packets again (20-26)."""
     there, back = directions(CAPTURES / "drop-one-middle.b.pcap")
 
@@ -80,7 +81,7 @@ def test_one_lost_write_packet_is_counted_with_its_nak_and_its_resend():
     assert (back["src_qpn"], back["dst_qpn"], back["packets"]) == (0x83, 0xB8, 3)
 
 
-def test_a_direction_without_answers_has_no_sender_queue_pair_but_what_was_agreed():
+def test_a_direction_without_answers_has_no_sender_queue_pair_but_what_was_agreed() -> None:
     """Nothing of the dead peer is in the capture; only the exchange over TCP names its QP."""
     (there,) = directions(CAPTURES / "retry-exceeded.pcap")
 
@@ -90,14 +91,14 @@ def test_a_direction_without_answers_has_no_sender_queue_pair_but_what_was_agree
     assert set(there["not_observable"]) >= {"naks", "rnr_naks"}
 
 
-def test_the_worst_connection_comes_first():
+def test_the_worst_connection_comes_first() -> None:
     names = [CAPTURES / "rcx-all-ops.pcap", CAPTURES / "rnr-late-recv.pcap"]
 
     assert directions(*names)[0]["rnr_naks"] == 9
     assert directions(*reversed(names))[0]["rnr_naks"] == 9
 
 
-def test_the_table_leaves_out_what_nobody_has():
+def test_the_table_leaves_out_what_nobody_has() -> None:
     result = flows(CAPTURES / "rcx-all-ops.pcap")
 
     assert "8 SEND 4 WRITE 3 READ 1 FADD 1 CAS" in result.stdout
@@ -105,14 +106,14 @@ def test_the_table_leaves_out_what_nobody_has():
     assert "lost" not in result.stdout
 
 
-def test_a_count_that_is_only_a_lower_bound_is_marked_and_explained():
+def test_a_count_that_is_only_a_lower_bound_is_marked_and_explained() -> None:
     result = flows(CAPTURES / "retry-exceeded.pcap")
 
     assert "?" in result.stdout.splitlines()[1]
     assert "a timer expired" in result.stdout
 
 
-def test_other_names_each_lost_frame():
+def test_other_names_each_lost_frame() -> None:
     """The log of the wire: 4 frames lost from a to b, 1 back."""
     log = json.loads((CAPTURES / "loss-both-2pc.wire.json").read_text(encoding="utf-8"))
     found = directions(
@@ -125,7 +126,7 @@ def test_other_names_each_lost_frame():
         assert lost == [(act["op"], act["psn"]) for act in acts]
 
 
-def test_pauses_and_silent_connections_are_listed(tmp_path: Path):
+def test_pauses_and_silent_connections_are_listed(tmp_path: Path) -> None:
     """65,535 quanta at 100 Gb/s are 335.5 us; refreshed after 300 us, released 200 us later."""
     ack = 0x1F000001
     path = pcap(
@@ -148,7 +149,7 @@ def test_pauses_and_silent_connections_are_listed(tmp_path: Path):
     assert directions("--link-rate", "100G", path)[0]["paused_ns"] == 500_000
 
 
-def test_a_capture_without_rdma_says_so(tmp_path: Path):
+def test_a_capture_without_rdma_says_so(tmp_path: Path) -> None:
     arp = bytes.fromhex("ffffffffffff0200000000010806") + bytes(46)
 
     result = flows(pcap(tmp_path / "arp.pcap", [(0, arp), (1, arp)]))
@@ -158,7 +159,7 @@ def test_a_capture_without_rdma_says_so(tmp_path: Path):
     assert "no RDMA packets among 2 frames" in result.stderr
 
 
-def test_a_damaged_file_keeps_what_is_readable_and_ends_with_status_3(tmp_path: Path):
+def test_a_damaged_file_keeps_what_is_readable_and_ends_with_status_3(tmp_path: Path) -> None:
     whole = (CAPTURES / "rcx-all-ops.pcap").read_bytes()
     cut = tmp_path / "cut.pcap"
     cut.write_bytes(whole[: len(whole) // 2])
@@ -170,7 +171,7 @@ def test_a_damaged_file_keeps_what_is_readable_and_ends_with_status_3(tmp_path: 
     assert "cut.pcap" in result.stderr
 
 
-def test_overlapping_captures_are_reported(tmp_path: Path):
+def test_overlapping_captures_are_reported(tmp_path: Path) -> None:
     """The two ends of a wire are not parts of one capture: their times overlap."""
     result = flows(CAPTURES / "chaos.a.pcap", CAPTURES / "chaos.b.pcap")
 
@@ -185,14 +186,14 @@ def test_overlapping_captures_are_reported(tmp_path: Path):
         (["x.pcap", "--link-rate", "fast"], "fast"),
     ],
 )
-def test_wrong_usage_is_status_2(arguments: list[str], message: str):
+def test_wrong_usage_is_status_2(arguments: list[str], message: str) -> None:
     result = flows(*arguments)
 
     assert result.exit_code == 2
     assert message in result.stderr
 
 
-def test_credits_are_the_fewest_and_the_most_that_were_given(tmp_path: Path):
+def test_credits_are_the_fewest_and_the_most_that_were_given(tmp_path: Path) -> None:
     """Codes 5 and 6 are 6 and 8 receive work requests (IBA 9.7.7.2)."""
     path = pcap(
         tmp_path / "credits.pcap",

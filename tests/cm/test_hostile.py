@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -40,7 +41,7 @@ def manager() -> ConnectionManager:
     return made
 
 
-def req(comm_id: int = 0xB0B, qpn: int = 0x77, **fields: int) -> cm.REQ:
+def req(comm_id: int = 0xB0B, qpn: int = 0x77, **fields: Any) -> cm.REQ:
     made = request(service_id=SERVICE, source=PEER, destination=OWN, qpn=qpn, starting_psn=1)
     return replace(made, local_comm_id=comm_id, local_ca_guid=0xBEEF, **fields)
 
@@ -398,10 +399,10 @@ def test_request_that_can_not_be_packed_leaves_nothing() -> None:
 @st.composite
 def any_message(draw: st.DrawFn, known: list[int]) -> bytes:
     """A message of any kind with random fields, but IDs that may mean something."""
-    kind = draw(st.sampled_from(MESSAGES))
+    kind: Any = draw(st.sampled_from(MESSAGES))
     body = bytearray(draw(st.binary(min_size=232, max_size=232)))
     message = kind.unpack(bytes(body))
-    fields = {}
+    fields: dict[str, Any] = {}
     for field in kind.FIELDS:
         if field.name in ("local_comm_id", "remote_comm_id", "request_id"):
             fields[field.name] = draw(st.sampled_from([*known, 0xB0B, 0xB0C, 0]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, product
+from typing import Any
 
 import pytest
 
@@ -233,7 +234,7 @@ class Bench:
                 manager.handle_timeout(due)
         else:
             local_qpn = (connection.local_qpn if connection else None) or 0
-            ids = {"local_comm_id": remote, "remote_comm_id": own_id}
+            ids: dict[str, Any] = {"local_comm_id": remote, "remote_comm_id": own_id}
             about = cm.MessageRejected.REQ if before_rep else cm.MessageRejected.OTHER
             guid = PEER_GUID.to_bytes(8).ljust(72, b"\0")
             messages: dict[str, Message] = {
@@ -268,7 +269,7 @@ class Bench:
         return " ".join(sent) or "-", " ".join(told) or "-"
 
 
-def _changed(message: Message, **fields: int) -> Message:
+def _changed(message: Message, **fields: Any) -> Message:
     return replace(message, **fields)
 
 

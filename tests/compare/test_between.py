@@ -507,7 +507,7 @@ class Endless(io.RawIOBase):
 
 
 def test_an_endless_capture_ends_with_the_other_one() -> None:
-    between = compare(capture(SENT), Endless(), window=1000)  # type: ignore[arg-type]
+    between = compare(capture(SENT), Endless(), window=1000)
 
     assert not any(direction.lost for direction in between.directions.values())
     assert any("was not read" in problem for problem in between.problems)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def packets(name: str, *columns: Any) -> Any:
 def ask(tmp_path: Path) -> Any:
     """Asks captures and Parquet files; every path is a string or a `Path`."""
 
-    def run(sql: str, *paths: Any, captures: Path = ()) -> Any:
+    def run(sql: str, *paths: Any, captures: Iterable[Path] = ()) -> Any:
         directory = tempfile.mkdtemp(dir=tmp_path)
         opened = [CaptureTables(str(path)) for path in captures]
         with Database(opened, list(map(str, paths)), directory) as database:
@@ -452,7 +453,7 @@ def test_tables_end_where_a_capture_is_damaged(tmp_path: Path) -> None:
     path.write_bytes((CAPTURES / "drop-one-middle.a.pcap").read_bytes()[:-1])
     capture = CaptureTables(str(path))
     with Database([capture], [], str(tmp_path)) as database:
-        (batch,) = database.run("SELECT count(*) AS n FROM packets")
+        (batch,) = database.run("SELECT count(*) AS n FROM packets")  # type: ignore[misc]
         list(database.run("FROM events"))
 
         assert batch.to_pylist() == [{"n": 34}]

@@ -59,7 +59,7 @@ def flat(told: Any) -> Any:
     return " ".join(text_of(told).split())
 
 
-def wire(name: str) -> Counter:
+def wire(name: str) -> Counter[Any]:
     """How often the wire did what between the points a and b: Counter of (direction, action)."""
     truth = json.loads((CAPTURES / f"{name}.wire.json").read_text())
     return Counter((action["dir"], action["act"]) for action in truth["actions"])

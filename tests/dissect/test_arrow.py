@@ -21,7 +21,7 @@ ALL = list(FIELDS.values())
 
 
 def objects(path: Path, fields: Any = ALL) -> Any:
-    found = []
+    found: list[Any] = []
     for columns in read(path):
         rows = np.arange(columns.rows, dtype=np.int64)
         found += map(json.loads, export.json_lines(columns, fields, rows))
@@ -33,7 +33,7 @@ def present(table: Any) -> Any:
     return [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
 
 
-def write(path: Path, captures: Path, fields: Any = ALL) -> None:
+def write(path: Path, captures: list[Path], fields: Any = ALL) -> None:
     with arrow.ParquetFile(str(path), fields) as file:
         for capture in captures:
             for columns in read(capture):

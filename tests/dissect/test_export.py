@@ -54,7 +54,7 @@ def test_json_holds_exactly_what_the_columns_hold(path: Path) -> None:
     for columns in read(path):
         found = [json.loads(line) for line in export.json_lines(columns, ALL, everything(columns))]
 
-        expected = [{} for _ in range(columns.rows)]
+        expected: list[Any] = [{} for _ in range(columns.rows)]
         for spec in ALL:
             valid = columns.valid(spec.name)
             for row in np.flatnonzero(valid):

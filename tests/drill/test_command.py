@@ -126,7 +126,7 @@ def test_an_interrupted_run_tells_what_it_has(
     def interrupted(*arguments: object) -> Verdict:
         if "right" in str(arguments[0]):
             raise KeyboardInterrupt
-        return run(*arguments)  # type: ignore[arg-type]
+        return run(*arguments)
 
     monkeypatch.setattr("ibwire.cli.drill.run", interrupted)
 
@@ -151,7 +151,7 @@ def test_what_was_wrong_or_not_wanted_is_not_left_of_an_interrupted_run(
     def interrupted(*arguments: object) -> Verdict:
         if next(cases) == 2:
             raise KeyboardInterrupt
-        return run(*arguments)  # type: ignore[arg-type]
+        return run(*arguments)
 
     monkeypatch.setattr("ibwire.cli.drill.run", interrupted)
 

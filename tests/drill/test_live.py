@@ -379,7 +379,7 @@ class Number:
 def connected(source: str, *, is_command: bool = False, **given: int) -> tuple[int, ...]:
     endpoint: Endpoint = Link()  # type: ignore[assignment]
     way = ByParameters(source, is_command=is_command)
-    with way.connect(endpoint, Number(), given) as found:  # type: ignore[arg-type]
+    with way.connect(endpoint, Number(), given) as found:
         return found.qpn, found.mtu, found.rq_psn, found.sq_psn, found.memory.get("end", 0)
 
 
@@ -447,7 +447,7 @@ class Waiting(Link):
 
 
 def test_an_answer_that_nests_too_deep_is_that_of_no_agent() -> None:
-    agent = _Agent(Waiting(), Deep(), 1.0)  # type: ignore[arg-type]
+    agent = _Agent(Waiting(), Deep(), 1.0)
 
     with pytest.raises(PeerError, match="this is no agent"):
         agent.ask({"do": "about"})

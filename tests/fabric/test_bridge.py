@@ -15,14 +15,15 @@ A, B, C, D = (bytes([2, 0, 0, 0, 0, n]) for n in range(1, 5))
 EVERYBODY = b"\xff" * 6
 
 
-def frame(dst: Any, src: Any, rest: bytes = b"\x08\x00") -> bytes:
+def frame(dst: bytes, src: bytes, rest: bytes = b"\x08\x00") -> bytes:
     return dst + src + rest + bytes(46)
 
 
 def leaving(node: Any, ports: int = 3) -> Any:
     """What waits at each port, taken out."""
     return [
-        list(iter(lambda port=port: node.poll_transmit(0, port), None)) for port in range(ports)
+        list(iter(lambda port=port: node.poll_transmit(0, port), None))  # type: ignore[misc]
+        for port in range(ports)
     ]
 
 
@@ -187,7 +188,7 @@ def test_bridge_between_wires_stores_and_forwards() -> None:
     class End:
         def __init__(self, *frames: Any) -> None:
             self.frames = list(frames)
-            self.got = []
+            self.got: list[Any] = []
 
         def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
             self.got.append((now, frame))

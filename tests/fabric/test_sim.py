@@ -22,10 +22,10 @@ class Host:
         self.name = name
         self.to_send = deque(to_send)
         self.echo = echo
-        self.got = []
-        self.asked = []
-        self.timeout = None
-        self.handled = []
+        self.got: list[Any] = []
+        self.asked: list[Any] = []
+        self.timeout: Time | None = None
+        self.handled: list[Any] = []
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.got.append((now, port, frame))
@@ -421,7 +421,7 @@ def test_timeout_that_moved_to_earlier_is_handled_early_and_the_late_one_after_i
 
 
 def test_what_a_timeout_makes_a_node_send_leaves_at_that_time() -> None:
-    a, b = Timed(3 * US, lambda now: a.to_send.append(bytes(76))), Host()
+    a, b = Timed(3 * US, lambda now: a.to_send.append(bytes(76))), Host()  # type: ignore[has-type]
 
     pair(a, b, delay=0).run()
 

@@ -206,7 +206,7 @@ def test_junit_has_a_failure_for_each_finding(tmp_path: Path) -> None:
 
     assert (suite.get("tests"), suite.get("failures")) == ("2", "2")
     assert [case.get("name") for case in suite] == ["F0001 one ?", "F0002 two"]
-    assert suite.find("testcase/failure").text == "text"  # type: ignore[union-attr]
+    assert suite.find("testcase/failure").text == "text"
 
 
 def test_junit_of_a_run_without_findings_has_passed(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_junit_has_the_findings_of_the_whole_run(tmp_path: Path) -> None:
 def test_an_interrupted_run_keeps_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one_case, found = Campaign.one_case, []
+    one_case, found = Campaign.one_case, list[Finding]()
 
     def interrupted(
         campaign: Campaign, packets: int, *, is_over: Callable[[], bool]

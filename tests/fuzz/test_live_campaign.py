@@ -61,7 +61,7 @@ class Bench:
 
 
 def target_of(bench: Bench) -> LinkTarget:
-    return link_target(bench)  # type: ignore[arg-type]
+    return link_target(bench)
 
 
 # A finding that is saved.
@@ -104,7 +104,7 @@ def test_a_script_of_a_device_that_has_gone_fails(
         raise error
 
     monkeypatch.setattr(live_target, "DrillBench", gone)
-    monkeypatch.setattr(live_target.drill, "parse", lambda text, name: None)
+    monkeypatch.setattr(live_target.drill, "parse", lambda text, name: None)  # type: ignore[attr-defined]
     bench = Bench(error)
 
     assert not target_of(bench).fulfils("")
@@ -119,7 +119,7 @@ class Interruptible(LiveCampaign):
 
     def __init__(self, trials: int) -> None:
         bench: Any = Bench(PeerError("gone"))
-        super().__init__(bench, lambda number: None)  # type: ignore[arg-type, return-value]
+        super().__init__(bench, lambda number: None)  # type: ignore[return-value]
         self.trials = trials
 
     def replay(self, case: Case, profile: object = None) -> Difference | None:

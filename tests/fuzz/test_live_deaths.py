@@ -144,7 +144,7 @@ def test_a_device_that_does_not_come_back_is_given_up_with_the_best_so_far() -> 
 def test_another_death_is_not_the_same() -> None:
     """Harm to another connection is not that the device is gone, nor the other way round."""
     device = Device(any_has(1))
-    autopsy = Autopsy(device, device.connect, Dead.OTHER, bool)  # type: ignore[arg-type]
+    autopsy = Autopsy(device, device.connect, Dead.OTHER, bool)
 
     autopsy.dissect([case(POISON)])
 

@@ -119,7 +119,7 @@ def carried_out(target: Emulation, steps: Sequence[Step]) -> Difference | None:
 
 
 def like(**changes: object) -> Profile:
-    return replace(PROFILES["spec"], **changes)  # type: ignore[arg-type]
+    return replace(PROFILES["spec"], **changes)
 
 
 # Waits.

@@ -37,7 +37,7 @@ ACK, READ = OpCode.RC_ACKNOWLEDGE, OpCode.RC_RDMA_READ_REQUEST
 def frame(
     opcode: int = SEND, qp: int = 0x11, psn: int = 0, size: int = 0, syndrome: int = 0x1F
 ) -> Any:
-    extensions = {ACK: (AETH(syndrome=syndrome, msn=1),)}.get(opcode, ())
+    extensions = (AETH(syndrome=syndrome, msn=1),) if opcode == ACK else ()
     bth = BTH(opcode=opcode, dest_qp=qp, psn=psn)
     return Packet(ROUTE4, bth, extensions, bytes(size)).repaired().build()
 
@@ -386,7 +386,7 @@ def test_match_answers_for_anything(frames: Any) -> None:
 )
 def test_nth_is_the_nth_of_those_that_fit_without_it(traffic: Any, nth: int) -> None:
     frames = [frame(opcode, qp, psn) for opcode, qp, psn in traffic]
-    conditions = {"opcode": "request", "psn": [0, 2], "connection": [1, 2]}
+    conditions: dict[str, Any] = {"opcode": "request", "psn": [0, 2], "connection": [1, 2]}
 
     fitting = meant(Match(**conditions), frames)
 

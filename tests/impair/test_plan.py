@@ -202,12 +202,14 @@ def test_error_names_the_path_of_the_key(rules: Any, path: str) -> None:
 
 
 def test_path_of_an_error_can_be_walked_in_the_document() -> None:
-    document = {"wire": [{"faults": [{"drop": {"nth": 1}}, {"drop": {"burst": {"count": "x"}}}]}]}
+    document: Any = {
+        "wire": [{"faults": [{"drop": {"nth": 1}}, {"drop": {"burst": {"count": "x"}}}]}]
+    }
 
     with pytest.raises(PlanError) as caught:
         build_pipe(document["wire"][0]["faults"], path=("wire", 0, "faults"))
 
-    found = document
+    found: Any = document
     for key in caught.value.key_path:
         found = found[key]
     assert found == "x"

@@ -52,7 +52,7 @@ def test_cnp_goes_back_to_the_sender(route: Any) -> None:
     assert (found.bth.opcode, found.bth.dest_qp, found.bth.psn) == (0x81, 0x22, 0)
     assert (found.bth.becn, found.bth.fecn) == (1, 0)
     # IBA annex A17.9: 16 zero bytes behind the BTH.
-    assert answer[-20:-4] == bytes(16)
+    assert answer[-20:-4] == bytes(16)  # type: ignore[index]
     assert found.icrc_status() is CrcStatus.GOOD
     assert (found.route.ip.src, found.route.ip.dst) == (route.ip.dst, route.ip.src)
     assert (found.route.eth.src, found.route.eth.dst) == (route.eth.dst, route.eth.src)
@@ -148,7 +148,7 @@ def test_what_is_no_rdma_packet_has_no_answer(frame: Frame) -> None:
 
 
 @given(damaged())
-def test_no_frame_makes_an_answer_fail(frame: Frame) -> None:
+def test_no_frame_makes_an_answer_fail(frame: Any) -> None:
     """What it makes of a damaged packet is right in itself."""
     for make in (
         QueuePairAnswer(Partners(), to_qp=5),
@@ -185,7 +185,7 @@ def test_pfc_answers_any_frame_with_addresses() -> None:
 
 def answered(rule: Any, *frames: Any, partners: Any = None) -> Any:
     """What a rule answers to frames, and what passes."""
-    answers = []
+    answers: list[Any] = []
     pipe = build_pipe([rule], answering=Answering(answers.append, partners or Partners()))
     passed = [out for now, frame in enumerate(frames) for _, out in pipe(frame, now)]
     return answers, passed, pipe.stages[0]

@@ -19,7 +19,7 @@ from ibwire_layers.headers import AETH, BTH, CNPReserved
 from strategies import ROUTE4, ROUTE6, ethernet
 
 ACK = OpCode.RC_ACKNOWLEDGE
-EXTENSIONS = {ACK: (AETH(syndrome=0x1F),), OpCode.CNP: (CNPReserved(),)}
+EXTENSIONS: dict[int, Any] = {ACK: (AETH(syndrome=0x1F),), OpCode.CNP: (CNPReserved(),)}
 
 
 def frame_of(
@@ -103,7 +103,7 @@ def test_looking_rules_up_changes_nothing(written: Any, traffic: Any) -> None:
 
     for now, frame in enumerate(traffic):
         assert looked_up(frame, now) == one_by_one(frame, now)
-    assert [each.hits for each in looked_up.stages] == [each.hits for each in asked.stages]
+    assert [each.hits for each in looked_up.stages] == [each.hits for each in asked.stages]  # type: ignore[attr-defined]
 
 
 def concerned(pipe: Any, traffic: Any) -> Any:

@@ -53,7 +53,7 @@ def nth(*numbers: Any) -> Match:
 
 def through(stage: Any, frames: Any, gap: int = 1) -> Any:
     """What comes out of a stage, in order of arrival, for frames that enter a `gap` apart."""
-    out = []
+    out: list[Any] = []
     for i, frame in enumerate(frames):
         out += [(i * gap + delay, len(out), each) for delay, each in stage(frame, i * gap)]
     return [each for _, _, each in sorted(out, key=lambda entry: entry[:2])]
@@ -450,7 +450,7 @@ def test_extension_headers_and_tags_are_rewritten(captures: Path) -> None:
 
     for frame in frames:
         parsed = Packet.parse(one(stage, frame))
-        assert [header.syndrome for header in parsed.extensions] == [0x60]
+        assert [header.syndrome for header in parsed.extensions] == [0x60]  # type: ignore[attr-defined]
         assert [tag.pcp for tag in parsed.route.vlans] == [5]
         assert parsed.icrc_status() is CrcStatus.GOOD
 
@@ -587,7 +587,7 @@ def test_pipe_without_stages_is_identity(frames: Any) -> None:
 def test_no_frame_makes_a_stage_raise_and_those_that_only_change_bytes_keep_the_count(
     frames: Any, seed: int
 ) -> None:
-    stages = [
+    stages: list[Any] = [
         *(Corrupt(bits=seed + 1, where=region, seed=seed) for region in Region),
         MarkECN(),
         MarkECN(force=True),

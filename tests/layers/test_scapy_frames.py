@@ -354,6 +354,6 @@ def test_show_names_opcodes_and_prints_addresses_and_crcs() -> None:
 
     shown = packet.show(dump=True)
 
-    assert "opcode    = CNP" in shown
-    assert "sgid      = fe80::1" in shown
-    assert f"icrc      = {packet[BTH].icrc:#x}" in shown
+    assert "opcode    = CNP" in shown  # type: ignore[operator]
+    assert "sgid      = fe80::1" in shown  # type: ignore[operator]
+    assert f"icrc      = {packet[BTH].icrc:#x}" in shown  # type: ignore[operator]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -23,9 +25,9 @@ LAYERS: list[type[Packet]] = [
 ]  # fmt: skip
 
 # Other opcodes are other MAC control frames.
-OPCODES = {Pause: {"opcode": 0x0001}, PFC: {"opcode": 0x0101}}
+OPCODES: dict[Any, Any] = {Pause: {"opcode": 0x0001}, PFC: {"opcode": 0x0101}}
 
-ADDRESSES = {"src": "00:00:00:00:00:01", "dst": "00:00:00:00:00:02"}
+ADDRESSES: dict[str, Any] = {"src": "00:00:00:00:00:01", "dst": "00:00:00:00:00:02"}
 
 
 def assert_rebuilt(layer: type[Packet], data: bytes) -> None:
@@ -85,17 +87,17 @@ def test_any_native_packet_is_rebuilt(lnh: int, pkt_len: int, pay_len: int, data
 def test_any_mad_is_rebuilt(data: st.DataObject, mgmt_class: int, content: bytes) -> None:
     attributes = sorted(LAYOUTS[mgmt_class].attributes) or [0]
     attribute = data.draw(st.sampled_from(attributes))
-    content = bytearray(content)
-    content[1] = mgmt_class
-    content[16:18] = attribute.to_bytes(2)
+    changed = bytearray(content)
+    changed[1] = mgmt_class
+    changed[16:18] = attribute.to_bytes(2)
     header = bth(opcodes.OpCode.UD_SEND_ONLY, 0, dest_qp=1)
     frame = bytes(Ether(**ADDRESSES) / GRH(sgid=1, dgid=2, pay_len=12 + 8 + MAD_SIZE + 4))
 
-    packet = Ether(frame + header + bytes(8) + bytes(content) + b"\x12\x34\x56\x78")
+    packet = Ether(frame + header + bytes(8) + bytes(changed) + b"\x12\x34\x56\x78")
 
     assert isinstance(packet[DETH].payload, mad.Common)
     assert packet[BTH].icrc == 0x12345678
-    assert_rebuilt(Ether, frame + header + bytes(8) + bytes(content) + b"\x12\x34\x56\x78")
+    assert_rebuilt(Ether, frame + header + bytes(8) + bytes(changed) + b"\x12\x34\x56\x78")
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
@@ -120,7 +122,7 @@ def test_layer_is_shown_whatever_its_values(layer: type[Packet]) -> None:
 
     for packet in (layer(), whole, fuzz(layer())):
         assert packet.summary()
-        assert layer.__name__ in packet.show(dump=True)
+        assert layer.__name__ in packet.show(dump=True)  # type: ignore[operator]
         assert layer.__name__ in repr(packet)
         assert packet.command().startswith(layer.__name__)
 

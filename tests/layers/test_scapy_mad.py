@@ -62,17 +62,17 @@ def test_layers_are_the_parts_that_are_read_elsewhere(data: st.DataObject, conte
     layout = management.LAYOUTS.get(mgmt_class, management.UNKNOWN_CLASS)
     attribute = data.draw(st.sampled_from(sorted(layout.attributes) or [0]))
     method = data.draw(st.sampled_from(Method))
-    content = bytearray(content)
-    content[1], content[3], content[16:18] = mgmt_class, method, attribute.to_bytes(2)
+    changed = bytearray(content)
+    changed[1], changed[3], changed[16:18] = mgmt_class, method, attribute.to_bytes(2)
     if mgmt_class == MgmtClass.SUBN_ADM:
         # DATA of RMPP, with records 8 to 120 bytes apart.
-        content[25:27] = RMPPType.DATA, data.draw(st.sampled_from([0, RMPP_ACTIVE, 3, 7]))
-        content[28:36] = bytes(3) + b"\1" + bytes(3) + b"\xdc"
-        content[44:46] = bytes([0, data.draw(st.integers(1, 15))])
+        changed[25:27] = RMPPType.DATA, data.draw(st.sampled_from([0, RMPP_ACTIVE, 3, 7]))
+        changed[28:36] = bytes(3) + b"\1" + bytes(3) + b"\xdc"
+        changed[44:46] = bytes([0, data.draw(st.integers(1, 15))])
 
-    packet = sent(gmp(bytes(content)))
+    packet = sent(gmp(bytes(changed)))
 
-    assert parts(packet) == [name for name, _, _ in management.read_mad(content)]
+    assert parts(packet) == [name for name, _, _ in management.read_mad(changed)]
     assert packet[BTH].icrc_ok() is True
 
 

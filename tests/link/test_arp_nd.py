@@ -65,10 +65,10 @@ class Node:
     """Keeps what it receives, and sends what it is given."""
 
     def __init__(self) -> None:
-        self.received = []
-        self.frames = []
+        self.received: list[Any] = []
+        self.frames: list[Any] = []
         self.due = None
-        self.handled = []
+        self.handled: list[Any] = []
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.received.append(frame)
@@ -98,7 +98,7 @@ def sent(node: Any, now: Time = 0) -> Any:
 def answers(frame: Frame, **more: Any) -> Any:
     node = responder(**more)
     node.receive(frame, 0)
-    assert node.node.received == []
+    assert node.node.received == []  # type: ignore[attr-defined]
     return sent(node)
 
 
@@ -158,7 +158,7 @@ def test_frames_for_other_mac_addresses_are_dropped() -> None:
         node.receive(STRANGER + frame[6:], 0)
 
     assert sent(node) == []
-    assert node.node.received == []
+    assert node.node.received == []  # type: ignore[attr-defined]
     assert node.counters == {"other_mac": 5}
 
 
@@ -168,9 +168,9 @@ def test_everything_else_is_the_nodes() -> None:
     frames = [ROCE, udp_v6, MAC[2] + MAC[1] + b"\x89\x15" + bytes(60), tagged(ROCE)]
     for frame in frames:
         node.receive(frame, 0)
-    node.node.frames = [b"out"]
+    node.node.frames = [b"out"]  # type: ignore[attr-defined]
 
-    assert node.node.received == frames
+    assert node.node.received == frames  # type: ignore[attr-defined]
     assert sent(node) == [b"out"]
 
 
@@ -300,7 +300,7 @@ def test_silent_peer_is_asked_three_times_a_second_apart_and_given_up() -> None:
     now, times = 5 * S, []
     while not asked.failed:
         times += [now] * len(sent(node, now))
-        now = node.poll_timeout()
+        now = node.poll_timeout()  # type: ignore[assignment]
         node.handle_timeout(now)
 
     assert times == [5 * S, 6 * S, 7 * S]
@@ -488,7 +488,7 @@ def test_requests_of_other_vlans_are_not_ours(
 
 def test_timeouts_of_the_node_and_of_questions_are_both_kept() -> None:
     node = responder(1)
-    node.node.due = 7 * S // 10
+    node.node.due = 7 * S // 10  # type: ignore[attr-defined]
     node.resolve(GIDS[2][0])
     sent(node, 0)
 
@@ -498,7 +498,7 @@ def test_timeouts_of_the_node_and_of_questions_are_both_kept() -> None:
     node.handle_timeout(second)
 
     assert (first, second) == (7 * S // 10, S)
-    assert node.node.handled == [first]
+    assert node.node.handled == [first]  # type: ignore[attr-defined]
     assert sent(node, second) == [ARP_REQUEST]
 
 

@@ -29,8 +29,8 @@ class Echo:
     def __init__(self, period: Any = None) -> None:
         self.period = period
         self.due = period
-        self.waiting = []
-        self.heard = []
+        self.waiting: list[Any] = []
+        self.heard: list[Any] = []
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.heard.append((now, frame))
@@ -39,7 +39,7 @@ class Echo:
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant | None = None) -> Frame | None:
         return self.waiting.pop(0) if self.waiting else None
 
-    def poll_timeout(self) -> Time | None:
+    def poll_timeout(self) -> Any:
         return self.due
 
     def handle_timeout(self, now: Time) -> None:
@@ -210,7 +210,7 @@ def fed(pair: Any, data: Any, node: Any = None, **options: Any) -> Any:
         with open(back, "rb") as file:
             received.append(file.read())
 
-    received = []
+    received: list[Any] = []
     threads = [threading.Thread(target=each) for each in (writer, reader)]
     for thread in threads:
         thread.start()

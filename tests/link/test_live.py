@@ -25,11 +25,11 @@ class Clock:
 
     def __init__(self) -> None:
         self.ns = 1_000_000_000
-        self.waits = []
+        self.waits: list[Any] = []
         """Readable, writable and nanoseconds to go, of each wait."""
-        self.ports = ()
+        self.ports: tuple[Any, ...] = ()
         """Those whose arrivals end a wait at once."""
-        self.events = []
+        self.events: list[Any] = []
         """What happens in the next waits, which then end early."""
 
     def now_ns(self) -> Any:
@@ -59,9 +59,9 @@ class FakePort:
         self.number = number
         self.room = room
         """Frames that are taken."""
-        self.batches = []
-        self.arrived = []
-        self.other = None
+        self.batches: list[Any] = []
+        self.arrived: list[Any] = []
+        self.other: Any = None
 
     @property
     def sent(self) -> Any:
@@ -82,6 +82,9 @@ class FakePort:
     def fileno(self) -> Any:
         return self.number
 
+    def notes(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         pass
 
@@ -90,10 +93,10 @@ class Recorder:
     """A node that notes what happens to it, and sends what is put into `waiting`."""
 
     def __init__(self) -> None:
-        self.happened = []
-        self.waiting = {0: [], 1: []}
-        self.due = None
-        self.every = None
+        self.happened: list[Any] = []
+        self.waiting: dict[Any, Any] = {0: [], 1: []}
+        self.due: Any = None
+        self.every: Any = None
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         self.happened.append(("frame", now, frame, port))
@@ -101,7 +104,7 @@ class Recorder:
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant | None = None) -> Frame | None:
         return self.waiting[port].pop(0) if self.waiting[port] else None
 
-    def poll_timeout(self) -> Time | None:
+    def poll_timeout(self) -> Any:
         return self.due
 
     def handle_timeout(self, now: Time) -> None:
@@ -439,7 +442,7 @@ class Both:
         self.devices[port].receive(frame, now)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant | None = None) -> Frame | None:
-        return self.devices[port].poll_transmit(now)
+        return self.devices[port].poll_transmit(now)  # type: ignore[no-any-return]
 
     def poll_timeout(self) -> Time | None:
         return min((due for each in self.devices if (due := each.poll_timeout())), default=None)

@@ -294,7 +294,7 @@ def test_wrong_byte_of_a_write_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
-    make = kind.__init__
+    make = kind.__init__  # type: ignore[misc]
 
     def spoiled(self: Any, pd: Any, pieces: Any, *rest: Any) -> None:
         row = bytearray(pieces.row)
@@ -582,7 +582,7 @@ def test_peer_of_the_other_ip_version_is_told_apart() -> None:
         with pytest.raises(LinkError, match=r"ours 10\.0\.0\.2: choose an own address"):
             perf.serve(b, Plan(Verb.READ), 0, listens=listens.put)
 
-    with a, b, a.port, b.port:
+    with a, b, a.port, b.port:  # type: ignore[attr-defined]
         side_by_side(ask, serve)
 
 

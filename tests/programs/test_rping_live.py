@@ -251,14 +251,14 @@ def test_second_client_of_a_server_for_one_is_told_so(hall: Hall) -> None:
 
 
 def test_path_mtu_that_does_not_fit_is_refused_with_one_that_does(hall: Hall) -> None:
-    hall.server.port.mtu = 1500  # type: ignore[misc]
+    hall.server.port.mtu = 1500
 
     def ask() -> None:
         try:
             with pytest.raises(PeerError, match=r": accepts a path MTU of at most 1024$"):
                 hall.connect()
         finally:
-            hall.client.port.mtu = 1500  # type: ignore[misc]
+            hall.client.port.mtu = 1500
             hall.ask(count=1)
 
     side_by_side(ask, hall.serve)
@@ -284,7 +284,7 @@ def test_request_that_rping_can_not_serve_is_refused(
             qpn=5,
             starting_psn=0,
             private_data=ends.private_data(),
-            **fields,  # type: ignore[arg-type]
+            **fields,
         )
         client.manager.connect(asked, client.live.now)
         answer = hall.wait_for(client, EventKind.REJECTED)

@@ -164,7 +164,7 @@ def responses(
     """READ responses one after the other; what leaves because of them."""
     heard = []
     for index, (size, name) in enumerate(zip(sizes, names, strict=True)):
-        opcode = R[f"RC_RDMA_READ_RESPONSE_{name}"]
+        opcode = OpCode[f"RC_RDMA_READ_RESPONSE_{name}"]
         said = {} if name == "MIDDLE" else {"syndrome": 0x1F}
         heard += lone.receive_packet(opcode, first + index, fill * size, **said)
     return heard

@@ -472,8 +472,8 @@ def test_flush_and_atomic_write_are_answered_by_an_empty_read_response() -> None
     assert summaries([write, flush]) == ["ATOMIC_WRITE 0", "FLUSH 1"]
     assert (write.payload, write.extension(h.RETH).dma_len) == (b"8 bytes!", 8)
     assert [type(header) for header in flush.extensions] == [h.FETH, h.RETH]
-    assert (flush.extensions[0].plt, flush.extensions[0].sel) == (3, 0)
-    assert (flush.extensions[1].dma_len, flush.payload) == (100, b"")
+    assert (flush.extensions[0].plt, flush.extensions[0].sel) == (3, 0)  # type: ignore[attr-defined]
+    assert (flush.extensions[1].dma_len, flush.payload) == (100, b"")  # type: ignore[attr-defined]
     answers = pair.packets("b")
     assert summaries(answers) == [
         "RDMA_READ_RESPONSE_ONLY 0 0x00",

@@ -228,8 +228,8 @@ def test_rxe_counts_ip_identifications_and_hops_from_64(
     lone = Peer(mtu=256, profile=profile)
     heard = lone.request(WROpcode.RDMA_WRITE, 700)
 
-    assert [getattr(p.route.ip, "id") for p in heard] == numbers  # type: ignore[union-attr]  # noqa: B009
-    assert all(p.route.ip.ttl == 64 for p in heard)  # type: ignore[union-attr]
+    assert [getattr(p.route.ip, "id") for p in heard] == numbers  # noqa: B009
+    assert all(p.route.ip.ttl == 64 for p in heard)
 
 
 # Congestion.

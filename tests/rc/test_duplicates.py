@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ibwire.rc.attributes import QPState
@@ -136,7 +138,7 @@ def test_malformed_duplicate_is_never_naked(
 # READ.
 
 
-def read(lone: Peer, first: int, *, va: int = 0, size: int = 1024, **said: int) -> list[str]:
+def read(lone: Peer, first: int, *, va: int = 0, size: int = 1024, **said: Any) -> list[str]:
     va += lone.mr.iova
     return summaries(
         lone.receive_packet(R.RC_RDMA_READ_REQUEST, first, va=va, dma_len=size, **said)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from random import Random
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -67,10 +68,10 @@ def roce(
     checksum = ~((words & 0xFFFF) + (words >> 16)) & 0xFFFF
     udp = struct.pack(">HHHH", 0xC123, 4791, size - 20 + longer + udp_longer & 0xFFFF, 0)
     masked = b"\x45\xff" + ip[2:8] + b"\xff\x11\xff\xff" + addresses + udp[:6] + b"\xff\xff"
-    icrc = crc32(bytes([0xFF] * 8) + masked + transport[:4] + b"\xff" + transport[5:])
+    icrc: int = crc32(bytes([0xFF] * 8) + masked + transport[:4] + b"\xff" + transport[5:])
     ethernet = bytes.fromhex("02000a000001 02000a000016 0800")
     ip = ip[:10] + checksum.to_bytes(2) + addresses
-    return ethernet + ip + udp + transport + icrc.to_bytes(4, "little") + tail
+    return ethernet + ip + udp + transport + icrc.to_bytes(4, "little") + tail  # type: ignore[no-any-return]
 
 
 class World:
@@ -190,7 +191,7 @@ class World:
                 qp.post_recv(RecvWR([self.sge("sink", index * 512, 2500)]))
         if state < QPState.RTS:
             return
-        remote = {"remote_addr": 0x1000, "rkey": 0x100}
+        remote: dict[str, Any] = {"remote_addr": 0x1000, "rkey": 0x100}
         works = [
             SendWR(WROpcode.SEND, [self.sge("open", 0, 3000)]),
             SendWR(WROpcode.RDMA_WRITE, [self.sge("open", 0, 100)], **remote),
@@ -224,7 +225,7 @@ class World:
         size = 16384
         for (qp, mr), (_, other) in (ends, ends[::-1]):
             qp.post_recv(RecvWR([SGE(mr.iova, size, mr.lkey)]))
-            remote = {"rkey": other.rkey, "remote_addr": other.iova + size}
+            remote: dict[str, Any] = {"rkey": other.rkey, "remote_addr": other.iova + size}
             source = [SGE(mr.iova + 3 * size, size, mr.lkey)]
             qp.post_send(SendWR(WROpcode.SEND, source))
             qp.post_send(SendWR(WROpcode.RDMA_WRITE, source, **remote))
@@ -292,7 +293,7 @@ PSNS = (0, HALF - 1, MASK - 1, 4711)
 def _bring(qp: QueuePair, last: QPState, address: AddressVector, **attr: int) -> None:
     """From RESET into a state."""
     if last in (QPState.INIT, QPState.RTR):
-        wanted = QPAttr(ah_attr=address, **attr)  # type: ignore[arg-type]
+        wanted = QPAttr(ah_attr=address, **attr)
         for state in (QPState.INIT, QPState.RTR)[:last]:
             required = TRANSITIONS[qp.qp_type][qp.state, state].required
             qp.modify(replace(wanted, qp_state=state), required | QPAttrMask.STATE)
@@ -405,7 +406,10 @@ def hostile_frame(world: World, rnd: Random) -> Frame:
     if len(transport) < 5:
         transport += bytes(5)
     if fault == 4:
-        wrong = {"longer": rnd.randrange(-70, 70), "udp_longer": rnd.choice((0, 1, -1, -8))}
+        wrong: dict[str, Any] = {
+            "longer": rnd.randrange(-70, 70),
+            "udp_longer": rnd.choice((0, 1, -1, -8)),
+        }
         return roce(bytes(transport), **wrong, tail=rnd.randbytes(rnd.randrange(9)))
     return roce(bytes(transport), ecn=rnd.choice((0, 2, 3)))
 

@@ -19,7 +19,7 @@ from ibwire.testing import Pair, create_queue_pair
 from ibwire_layers.opcodes import OpCode
 
 
-def einval(call: Any) -> None:  # type: ignore[no-untyped-def]
+def einval(call: Any) -> None:
     with pytest.raises(VerbsError) as caught:
         call()
     assert caught.value.errno == errno.EINVAL
@@ -34,8 +34,8 @@ def ack(psn: int, syndrome: int) -> TransportPacket:
 @pytest.mark.parametrize(
     ("attr", "mask"),
     [
-        (QPAttr(qp_state=99), QPAttrMask.STATE),  # type: ignore[arg-type]
-        (QPAttr(path_mig_state=7), QPAttrMask.PATH_MIG_STATE),  # type: ignore[arg-type]
+        (QPAttr(qp_state=99), QPAttrMask.STATE),
+        (QPAttr(path_mig_state=7), QPAttrMask.PATH_MIG_STATE),
         (QPAttr(path_mig_state=MigState.ARMED), QPAttrMask.PATH_MIG_STATE),
         (QPAttr(path_mig_state=MigState.REARM), QPAttrMask.PATH_MIG_STATE),
         (QPAttr(alt_pkey_index=1), QPAttrMask.ALT_PATH),
@@ -64,7 +64,7 @@ def test_attributes_that_no_packet_could_carry_are_refused(attr: QPAttr, mask: i
 @pytest.mark.parametrize(
     "wr",
     [
-        SendWR(99),  # type: ignore[arg-type]
+        SendWR(99),
         SendWR(WROpcode.SEND_WITH_IMM, imm_data=1 << 32),
         SendWR(WROpcode.SEND_WITH_INV, invalidate_rkey=-1),
         SendWR(WROpcode.RDMA_WRITE, remote_addr=1 << 64),

@@ -138,7 +138,7 @@ class Side:
 
     def users_of(self, thing: ProtectionDomain | CompletionQueue | SharedReceiveQueue) -> int:
         """How many live objects need it."""
-        users = [each.pd for each in (*self.mrs, *self.windows, *self.srqs)]
+        users = [each.pd for each in (*self.mrs, *self.windows, *self.srqs)]  # type: ignore[attr-defined]
         parts = [p for e in self.ends for p in (e.pd, e.send_cq, e.recv_cq, e.srq)]
         return sum(each is thing for each in (*users, *parts))
 
@@ -249,11 +249,11 @@ class TwoDevices(RuleBasedStateMachine):
 
     def _make(self, side: Side, kind: QPType, pick: int, shared: int) -> End:
         pd = side.pds[pick % len(side.pds)]
-        cqs = [side.cqs[n % len(side.cqs)] for n in (pick // 3, pick // 7)]
+        send_cq, recv_cq = (side.cqs[n % len(side.cqs)] for n in (pick // 3, pick // 7))
         srq = side.srqs[shared % len(side.srqs)] if side.srqs and shared % 3 == 0 else None
         cap = QPCap(DEPTH, DEPTH, 2, 2, 64)
-        qp = side.device.create_qp(QPInit(kind, pd, *cqs, srq, cap))
-        end = End(qp, side, pd, *cqs, srq)
+        qp = side.device.create_qp(QPInit(kind, pd, send_cq, recv_cq, srq, cap))
+        end = End(qp, side, pd, send_cq, recv_cq, srq)
         side.ends.append(end)
         return end
 
@@ -313,7 +313,7 @@ class TwoDevices(RuleBasedStateMachine):
         attr = QPAttr(qp_state=to, qp_access_flags=access)
         move = TRANSITIONS[qp.qp_type].get((state, to))
         allowed = move is not None and not move.required & ~mask
-        allowed = allowed and not mask & ~(move.required | move.optional | QPAttrMask.STATE)  # type: ignore[union-attr]
+        allowed = allowed and not mask & ~(move.required | move.optional | QPAttrMask.STATE)
         if qp.query().sq_draining and to is not QPState.ERR:
             allowed = False
         if not allowed:
@@ -520,7 +520,7 @@ class TwoDevices(RuleBasedStateMachine):
     def users_are_counted(self) -> None:
         for side in self.sides:
             for thing in (*side.pds, *side.cqs, *side.srqs):
-                assert thing.users == side.users_of(thing)
+                assert thing.users == side.users_of(thing)  # type: ignore[attr-defined]
 
     def _drain(self) -> None:
         """Take all completions and hold each against what was posted."""

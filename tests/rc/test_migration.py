@@ -52,7 +52,7 @@ def migrating(state: MigState = MigState.REARM, **given: Any) -> Peer:
 
 
 def destination(packet: Packet) -> int:
-    return int(packet.route.ip.dst)  # type: ignore[union-attr]
+    return int(packet.route.ip.dst)
 
 
 @pytest.mark.parametrize("state", [MigState.REARM, MigState.ARMED], ids=lambda s: s.name)
@@ -76,7 +76,7 @@ def test_rearm_becomes_armed_by_a_packet_whose_bit_is_0() -> None:
 
 def test_a_packet_over_the_alternate_path_migrates_an_armed_queue_pair() -> None:
     lone = migrating(MigState.ARMED)
-    over = {"ip.src": ipv4(PEER_ALTERNATE), "ip.dst": ipv4(ALTERNATE)}
+    over: dict[str, Any] = {"ip.src": ipv4(PEER_ALTERNATE), "ip.dst": ipv4(ALTERNATE)}
     assert lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=0, **over) == []
 
     (ack,) = lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, ack_req=1, mig_req=1, **over)
@@ -85,7 +85,7 @@ def test_a_packet_over_the_alternate_path_migrates_an_armed_queue_pair() -> None
     assert lone.qp.query().path_mig_state is MigState.MIGRATED
     assert destination(ack) == ipv4(PEER_ALTERNATE)
     assert ack.bth.mig_req == 1
-    before = {"ip.src": ipv4(PEER), "ip.dst": ipv4(OWN)}
+    before: dict[str, Any] = {"ip.src": ipv4(PEER), "ip.dst": ipv4(OWN)}
     assert lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 101, ack_req=1, **before) == []
 
 

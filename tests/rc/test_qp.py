@@ -591,7 +591,7 @@ def test_fetch_add_wraps_at_64_bits() -> None:
 def test_msn_counts_messages_and_a_read_when_it_is_accepted() -> None:
     """Section 3; a message of several packets at its last."""
     lone = Peer(mtu=256)
-    msns = []
+    msns: list[Any] = []
 
     def note(*heard: Packet) -> None:
         msns.extend(getattr(p.extensions[0], "msn", None) for p in heard if p.extensions)

@@ -84,7 +84,7 @@ def test_a_thousand_connections_all_carry_their_own_data(profile: Profile) -> No
         data = index.to_bytes(2) * (size // 2)
         near_mr.write(own, data)
         far_mr.write(other + 2 * size, data[::-1])
-        remote = {"rkey": far_mr.rkey}
+        remote: dict[str, Any] = {"rkey": far_mr.rkey}
         source = [SGE(own, size, near_mr.lkey)]
         far.post_recv(RecvWR([SGE(other, size, far_mr.lkey)], index))
         near.post_send(
@@ -136,7 +136,7 @@ def test_only_queue_pairs_with_something_to_do_are_asked(monkeypatch: pytest.Mon
     for owner, name in asked:
         original = getattr(owner, name)
 
-        def counted(self: Requester, now: int, original: Any = original) -> object:  # type: ignore[no-untyped-def]
+        def counted(self: Requester, now: int, original: Any = original) -> object:
             calls.append(self.qp.number)
             return original(self, now)
 

@@ -18,7 +18,7 @@ addresses = st.integers((1 << 32) - 5000, (1 << 32) + 5000)
 
 @given(st.lists(st.tuples(addresses, st.binary(min_size=1, max_size=9000)), max_size=6))
 def test_memory_holds_what_was_written_last(writes: Any) -> None:
-    memory, model = Memory(), {}
+    memory, model = Memory(), dict[int, int]()
     for va, data in writes:
         memory.write(SPACE, va, data)
         model.update(enumerate(data, va))

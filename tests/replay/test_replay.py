@@ -179,6 +179,8 @@ def test_another_atomic_result_is_a_difference() -> None:
 
 
 def test_a_response_that_is_missing_from_the_recording_is_a_difference() -> None:
+    removed: int | None = None
+
     def edit(number: int, packet: Any) -> Any:
         nonlocal removed
         if packet.bth.opcode == OpCode.RC_ACKNOWLEDGE and removed is None:
@@ -186,12 +188,11 @@ def test_a_response_that_is_missing_from_the_recording_is_a_difference() -> None
             return None
         return packet
 
-    removed = None
     reports = replayed(edited(CAPTURES / "rcx-all-ops.pcap", edit))
 
     (difference,) = [d for r in reports for d in r.differences]
     assert difference.recorded is None
-    assert f"psn={removed:#08x}" in difference.emulated
+    assert f"psn={removed:#08x}" in difference.emulated  # type: ignore[operator]
 
 
 def test_a_response_that_nothing_asked_for_is_a_difference() -> None:

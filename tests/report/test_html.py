@@ -34,7 +34,7 @@ HOSTILE = (
 def content(path: Path, most: int = 12) -> Any:
     survey = Survey(str(path))
     for reading in (survey, None):
-        reading = reading or (closer := Closer(survey.finish(), most))
+        reading = reading or (closer := Closer(survey.finish(), most))  # type: ignore[assignment]
         with open_capture(path) as reader:
             for batch in reader.batches():
                 reading.take(Columns(batch, str(path)))
@@ -43,7 +43,7 @@ def content(path: Path, most: int = 12) -> Any:
 
 def embedded(text: str) -> Any:
     """The object in the page, as a browser finds it: up to the first end of the element."""
-    return re.search(r'<script type="application/json" id="data">(.*?)</script', text, re.S)[1]
+    return re.search(r'<script type="application/json" id="data">(.*?)</script', text, re.S)[1]  # type: ignore[index]
 
 
 def write_commented(source: Any, target: Any, comment: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from connections.talk import VA, Talk, with_bth
 from ibwire_layers import headers as h
@@ -353,7 +354,7 @@ def _retries(talk: Talk, broken: bool) -> None:
         talk.wait(TIMEOUT_US)
 
 
-def _cnp(talk: Talk, **bth: int) -> None:
+def _cnp(talk: Talk, **bth: Any) -> None:
     talk.put(1, Op.CNP, 0, 0, h.CNPReserved(), **{"becn": 1, **bth})
 
 

@@ -174,7 +174,7 @@ count = 4
 @pytest.fixture(params=["x.pcap", "x.pcapng"])
 def native(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A capture of native InfiniBand frames."""
-    path = tmp_path / request.param
+    path = tmp_path / str(request.param)
     assert invoke(written(tmp_path, NATIVE), "-o", path).exit_code == 0
     return path
 

@@ -33,7 +33,7 @@ def refused(text: str) -> Any:
     return caught.value
 
 
-def paths(value: Any, path: Path = ()) -> Iterator[Any]:
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Every key path of a document as `tomllib` reads it, elements of arrays too."""
     inside = value.items() if isinstance(value, dict) else enumerate(value)
     for key, each in inside:

@@ -350,7 +350,7 @@ def test_weights_decide_how_often_a_value_is_drawn() -> None:
 
 
 def test_memory_of_a_flow_is_known_before_it_is_made() -> None:
-    traffic = Traffic(Choice(["x"]), Choice([100]), 5, 2, 0, Receives(3))  # type: ignore[list-item]
+    traffic = Traffic(Choice(["x"]), Choice([100]), 5, 2, 0, Receives(3))
 
     # Two slots of 104 bytes at each end, three receives, and a little.
     assert 2 * 2 * 104 + 3 * 104 <= traffic.memory <= 2 * 2 * 104 + 3 * 104 + 1000

@@ -215,7 +215,7 @@ def test_frames_are_ethernet_frames_with_a_bth(frame: bytes) -> None:
 
 @pytest.mark.parametrize("asked", [{"opcodes": [0x15]}, {"links": ["token ring"]}])
 def test_what_does_not_exist_is_refused(asked: dict[str, list[object]]) -> None:
-    @given(packets(**asked))  # type: ignore[arg-type]
+    @given(packets(**asked))
     def draw(packet: Packet) -> None: ...
 
     with pytest.raises(EncodeError, match=r"21|token ring"):

@@ -604,7 +604,7 @@ def test_luminas_example_does_its_four_events(tmp_path: Path) -> None:
     done = invoked(capture, "-o", out, "--plan", "lumina", "--json")
 
     *events, end = map(json.loads, done.stdout.splitlines())
-    first = {}
+    first: dict[Any, Any] = {}
     for record in records(capture):
         bth = Packet.parse(record.data).bth
         if bth.opcode == OpCode.RC_RDMA_WRITE_FIRST:

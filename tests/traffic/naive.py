@@ -135,12 +135,11 @@ class Sender:
         if self.stream.verb in SINGLE_OPCODES:
             return SINGLE_OPCODES[self.stream.verb]
         first, middle, last, only = SEND_OPCODES[self.stream.service, self.stream.verb]
+        found: int | None = last if index == count - 1 else middle
         if count == 1:
             found = only
         elif index == 0:
             found = first
-        else:
-            found = last if index == count - 1 else middle
         assert found is not None
         return found
 
@@ -150,7 +149,7 @@ class Sender:
             raise AssertionError("what is random is not compared")
         if pattern is Payload.COUNTER:
             width = min(size, 8)
-            return (number % 256**width).to_bytes(width) + bytes(size - width)
+            return int(number % 256**width).to_bytes(width) + bytes(size - width)
         return bytes(pattern[i % len(pattern)] for i in range(size))
 
     def _port(self) -> int:

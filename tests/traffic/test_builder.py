@@ -184,7 +184,7 @@ def test_a_mark_changes_ecn_and_ip_checksum_and_nothing_else(
     marked = built(stream(**every, ce_every=5, ce_run=2), count=1000)
 
     for number, (before, after) in enumerate(zip(plain, marked, strict=True)):
-        ip = Packet.parse(after).route.ip  # type: ignore[union-attr]
+        ip = Packet.parse(after).route.ip
         assert ip.ecn == (3 if number % 5 >= 3 else 2)
         changed = {
             at for at, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1
@@ -206,7 +206,7 @@ def test_identifications_start_again_behind_the_largest() -> None:
 def test_chance_marks_about_as_many_packets_as_it_says() -> None:
     packets = [Packet.parse(frame) for frame in built(stream(ce=0.1, size=0), count=5000)]
 
-    marked = sum(packet.route.ip.ecn == 3 for packet in packets)  # type: ignore[union-attr]
+    marked = sum(packet.route.ip.ecn == 3 for packet in packets)
     # Five standard deviations of a binomial distribution are 106.
     assert abs(marked - 500) < 106
     assert not any(ip_of(frame).ecn == 3 for frame in built(stream(ce=0.0)))

@@ -111,7 +111,7 @@ def test_a_datagrams_sender_changes_too() -> None:
 
     after = replayed(CAPTURES / "ud-pingpong.pcap", qpns={sender.src_qp: 0x777})
 
-    sources = [each.extension(h.DETH).src_qp for each in after]  # type: ignore[union-attr]
+    sources = [each.extension(h.DETH).src_qp for each in after]
     assert 0x777 in sources
     assert sender.src_qp not in sources
 
@@ -145,18 +145,18 @@ def test_one_queue_pair_may_have_a_start_of_its_own() -> None:
 
 def test_mac_addresses_are_mapped_or_those_of_the_link() -> None:
     (before, *_) = packets_of(ALL_OPS)
-    assert before.route.eth is not None  # type: ignore[union-attr]
-    old = before.route.eth.src.to_bytes(6)  # type: ignore[union-attr]
+    assert before.route.eth is not None
+    old = before.route.eth.src.to_bytes(6)
     own, mapped = bytes.fromhex("020000000009"), bytes.fromhex("02000000000a")
 
     after = replayed(src_mac=own, mac_towards=lambda gid: b"\2\3" + (gid & 0xFFFFFFFF).to_bytes(4))
     (first, *_) = replayed(src_mac=own, macs={old: mapped})
 
     for each in after:
-        eth = each.route.eth  # type: ignore[union-attr]
+        eth = each.route.eth
         assert eth.src.to_bytes(6) == own
         assert eth.dst.to_bytes(6) == b"\2\3" + ip_of(each).dst.to_bytes(4)
-    assert first.route.eth.src.to_bytes(6) == mapped  # type: ignore[union-attr]
+    assert first.route.eth.src.to_bytes(6) == mapped
 
 
 def test_a_wrong_icrc_stays_unless_something_changes_or_repair_is_asked_for(
@@ -189,7 +189,7 @@ def test_what_is_in_a_tunnel_leaves_without_it(frame: Frame, tmp_path: Path) -> 
     (bare,) = found.source.frames
     route = Packet.parse(bare).route
     assert route.prefix == b""
-    assert route.eth is not None  # type: ignore[union-attr]
+    assert route.eth is not None
     assert Packet.parse(bare).icrc_status() is CrcStatus.GOOD
 
 

@@ -101,11 +101,11 @@ def test_times_never_go_back_and_blocks_make_no_difference(
     phases: Any, repeat: bool, unit: Any, lengths: list[int], cut: int
 ) -> None:
     pace = Pace((*phases, Phase(S, 1000.0)), unit, repeat)
-    lengths = np.array(lengths)
+    sizes = np.array(lengths)
 
-    whole = Pacer(pace).due(lengths)
+    whole = Pacer(pace).due(sizes)
     pacer = Pacer(pace)
-    parts = np.concatenate((pacer.due(lengths[:cut]), pacer.due(lengths[cut:])))
+    parts = np.concatenate((pacer.due(sizes[:cut]), pacer.due(sizes[cut:])))
 
     assert (parts == whole).all()
     assert whole[0] >= 0

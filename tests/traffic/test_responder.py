@@ -20,7 +20,7 @@ SIZE = 1 << 20
 
 def answers(end: End, stream: Stream) -> list[Packet]:
     """What a device answers to so many messages."""
-    found = []
+    found: list[Any] = []
     count = MESSAGES * stream.packets
     now = 0
     for block in Builder([stream]).blocks(64):

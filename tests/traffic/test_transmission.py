@@ -11,6 +11,7 @@ import pytest
 
 from ibwire.base.errors import LinkError
 from ibwire.base.units import S
+from ibwire.traffic import transmission
 from ibwire.traffic.pace import Pace, Pacer, Phase, RecordedTimes, Unit
 from ibwire.traffic.transmission import MAXIMUM_LAG_NS, EndReason, SourceOutlet, transmit
 
@@ -19,12 +20,12 @@ LINK = "lo"
 """Only its counters are looked at."""
 
 
-class Clock:
+class Clock(transmission.Clock):
     """Moves when somebody waits, or when a call takes time."""
 
     def __init__(self) -> None:
         self.now = 7 * MS
-        self.waited = []
+        self.waited: list[Any] = []
         """Until when."""
 
     def now_ns(self) -> Any:
@@ -51,8 +52,8 @@ class Outlet:
         self.cost = cost
         self.before = before or (lambda: None)
         self.sent = 0
-        self.waits = Counter()
-        self.times = []
+        self.waits: Counter[Any] = Counter()
+        self.times: list[Any] = []
         """When each packet has left, nanoseconds since the first."""
         self.block = 256
 
@@ -209,7 +210,7 @@ def test_link_error_is_told_with_what_was_sent_before(clock: Clock) -> None:
 
 def test_error_of_the_source_is_raised(clock: Clock) -> None:
     outlet = Outlet(clock)
-    outlet.next = lambda most: 1 // 0
+    outlet.next = lambda most: 1 // 0  # type: ignore[method-assign]
 
     with pytest.raises(ZeroDivisionError):
         transmit(outlet, count=1, clock=clock)
@@ -259,9 +260,9 @@ class Rows:
     name = LINK
 
     def __init__(self) -> None:
-        self.waits = Counter()
+        self.waits: Counter[Any] = Counter()
         self.sent = 0
-        self.rows = []
+        self.rows: list[Any] = []
 
     def load(self, frames: Any, lengths: Any) -> None:
         self.loaded = [bytes(row[:length]) for row, length in zip(frames, lengths, strict=True)]

@@ -163,14 +163,14 @@ def test_device_refuses(case: str) -> None:
 
 
 USER_ERRORS: dict[str, Callable[[End], object]] = {
-    "pd from a cq": lambda a: PD(a.cq),  # type: ignore[arg-type]
-    "mr from a context": lambda a: MR(a.ctx, 10, 1),  # type: ignore[arg-type]
+    "pd from a cq": lambda a: PD(a.cq),
+    "mr from a context": lambda a: MR(a.ctx, 10, 1),
     "send without data": lambda a: SendWR(),
     "fewer sges": lambda a: RecvWR(0, 2, [a.sge(1)]),
     "global path": lambda a: AHAttr(is_global=1),
     "gid": lambda a: GID("fe80::1"),
     "gid digits": lambda a: GID("00_0:" * 7 + "0000"),
-    "cq type": lambda a: QPInitAttr(2, scq=a.mr),  # type: ignore[arg-type]
+    "cq type": lambda a: QPInitAttr(2, scq=a.mr),
     "creator and attributes": lambda a: QP(a.ctx, QPInitAttr(2)),
     "negative length": lambda a: a.mr.read(-1, 0),
     "more than given": lambda a: a.mr.write("abc", 4),

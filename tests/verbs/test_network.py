@@ -128,7 +128,7 @@ def test_frames_from_the_network_pass_the_incoming_stage_of_a_device() -> None:
 )
 def test_network_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(EncodeError):
-        Network(**wrong)  # type: ignore[arg-type]
+        Network(**wrong)
 
 
 def test_advancing_moves_time_exactly(network: Network) -> None:

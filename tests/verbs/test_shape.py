@@ -26,10 +26,10 @@ def find(name: str) -> object:
 
 def arguments(function: object) -> str:
     shown = []
-    for parameter in inspect.signature(function).parameters.values():  # type: ignore[arg-type]
+    for parameter in inspect.signature(function).parameters.values():
         if parameter.name == "self":
             continue
-        name = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
+        name = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")  # type: ignore[call-overload]
         name += parameter.name
         if parameter.default is not parameter.empty:
             default = parameter.default
