@@ -190,7 +190,7 @@ _GLOBAL = packet(ROUTE_GLOBAL)
 
 
 _ADAPTERS = bytes.fromhex("0002c9000002248a07000001")
-"""MAC addresses of a known vendor: tshark tells a control word from an address by that."""
+"""MAC addresses of a known vendor, by which tshark distinguishes them from a control word."""
 
 
 def tunnelled() -> list[Frame]:

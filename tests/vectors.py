@@ -1,4 +1,4 @@
-"""The golden frames: what each says, and how it reads.
+"""The golden frames with their expected fields.
 
 `golden/README.md` tells where they come from. `IBWIRE_VECTORS=file` runs every
 test that uses them on another file of the same form, such as the larger set

@@ -151,7 +151,11 @@ def test_cnps_are_a_verb(tmp_path: Path) -> None:
         (["--dry-run", *PLAIN, "--count", "x"], 2, "--count: 'x' is not a number"),
         (["--dry-run", *PLAIN, "--count", 1, "--mtu", 1000], 2, "--mtu: 1000 is not one of"),
         (["--dry-run", *PLAIN, "--count", 1, "--va-step", 1], 2, "--va-window: 0 is not room"),
-        (["--dry-run", *PLAIN, "--count", 1, "--fields", "a.b=1"], 2, "a.b: 'a.b' is not the name of a header"),
+        (
+            ["--dry-run", *PLAIN, "--count", 1, "--fields", "a.b=1"],
+            2,
+            "a.b: 'a.b' is not the name of a header",
+        ),
         (["--dry-run", *PLAIN, "--count", 1, "--rate", "fast"], 2, "--rate: 'fast' is not a rate"),
         (["--dry-run", *PLAIN, "--count", 1, "--burst", 2], 2, "--burst: 2 is not possible"),
         (["-o", "out.pcap", *PLAIN, "--time", "1s"], 2, "--rate: 'max' is not limited"),

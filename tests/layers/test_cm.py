@@ -76,7 +76,7 @@ def test_message_fills_232_bytes_and_ends_with_private_data(
         (cm.APR, "ap_status", 9, 0),
     ],
 )
-def test_field_stands_where_linux_puts_it(
+def test_field_has_the_offset_of_linux(
     message: type[Header], field: str, byte: int, bit: int
 ) -> None:
     """Linux `include/rdma/ibta_vol1_c12.h`."""
@@ -131,7 +131,7 @@ def test_tcp_port_18515_has_the_service_id_of_the_addressing_annex() -> None:
         (0, None, False),
     ],
 )
-def test_service_id_tells_whether_private_data_begins_with_addresses(
+def test_service_id_determines_whether_private_data_begins_with_addresses(
     service_id: int, port: tuple[int, int] | None, addresses: bool
 ) -> None:
     assert cm.rdma_cm_port(service_id) == port
@@ -145,6 +145,6 @@ def test_request_of_another_service_is_read_without_addresses() -> None:
     assert [name for name, _, _ in read_mad(bytes(payload))] == ["MAD", "REQ"]
 
 
-def test_reject_reason_28_is_the_consumers() -> None:
+def test_reject_reason_28_is_consumer_defined() -> None:
     assert cm.RejectReason(28).name == "CONSUMER_DEFINED"
     assert sorted(cm.RejectReason) == [*range(1, 34), 35]

@@ -131,7 +131,7 @@ def test_golden_frame_has_the_expected_fields(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", [v for v in FRAMES if "bth.opcode" in v.expected], ids=str)
-def test_golden_packet_is_cut_where_its_length_says(vector: Vector) -> None:
+def test_golden_packet_ends_at_its_length_field(vector: Vector) -> None:
     found = parse_frame(vector.frame, vector.link_type)
     expected = vector.expected
 
@@ -201,7 +201,7 @@ def test_udp_length_decides_nothing() -> None:
     assert found.icrc.hex() == vector.expected["icrc_wire_bytes"]
 
 
-def test_ipv4_options_stand_between_header_and_udp() -> None:
+def test_ipv4_options_are_between_header_and_udp() -> None:
     found = parse_frame(frame_of("v2_ipv4_options"))
 
     assert len(found.ipv4_options) == 4 * found.ipv4.ihl - 20 > 0

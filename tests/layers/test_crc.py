@@ -14,7 +14,7 @@ DIGITS = b"123456789"
 ONES = 8 * "ff"
 
 # Bytes with the variant fields already set to ones, and the ICRC as sent. The first eight bytes
-# are the ones that stand for the LRH, or the LRH itself.
+# are the ones that replace the LRH, or the LRH itself.
 WORKED = {
     "RoCEv2 over IPv4: CNP of a ConnectX-4 Lx": (
         ONES + "45ff003c718c4000ff11ffff0a0011010a001201000012b70028ffff"
@@ -48,7 +48,7 @@ def test_icrc_of_masked_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in WORKED if not name.startswith("native")])
-def test_seed_stands_for_eight_ones(name: str) -> None:
+def test_seed_is_the_crc_of_eight_ff_bytes(name: str) -> None:
     masked, sent = (bytes.fromhex(text) for text in WORKED[name])
 
     assert crc.icrc(masked[8:], ()) == sent

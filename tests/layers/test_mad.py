@@ -129,7 +129,7 @@ def test_header_has_the_size_of_the_specification(header: type[Header], size: in
         (PortCountersExtended, "qp1_dropped", 176, 0),
     ],
 )
-def test_field_stands_where_the_specification_puts_it(
+def test_field_has_the_offset_of_the_specification(
     header: type[Header], field: str, byte: int, bit: int
 ) -> None:
     entry = next(entry for entry in header.FIELDS if entry.name == field)
@@ -137,7 +137,7 @@ def test_field_stands_where_the_specification_puts_it(
     assert divmod(entry.offset, 8) == (byte, bit)
 
 
-def test_sm_key_stands_at_byte_36_of_the_mad() -> None:
+def test_sm_key_is_at_byte_36_of_the_mad() -> None:
     layout = LAYOUTS[MgmtClass.SUBN_ADM]
 
     assert MAD.SIZE + RMPP.SIZE == 36

@@ -218,7 +218,7 @@ def test_repair_mends_lengths_checksums_and_crcs(name: str) -> None:
 # Strictness and faults.
 
 
-def test_a_frame_without_a_bth_is_refused_with_the_reason() -> None:
+def test_frame_without_a_bth_is_a_decode_error_with_the_reason() -> None:
     (arp,) = [frame for frame in HANDMADE if frame.name == "arp"]
 
     for strict in (True, False):
@@ -237,7 +237,7 @@ def test_a_frame_without_a_bth_is_refused_with_the_reason() -> None:
         ("ipv4 no room for icrc", Fault.LENGTH),
     ],
 )
-def test_a_faulty_packet_is_refused_unless_asked_for(name: str, fault: Fault) -> None:
+def test_faulty_packet_is_a_decode_error_unless_not_strict(name: str, fault: Fault) -> None:
     (frame,) = [frame for frame in HANDMADE if frame.name == name]
 
     packet = Packet.parse(frame.data, frame.link_type, strict=False)

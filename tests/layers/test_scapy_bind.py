@@ -1,4 +1,4 @@
-"""Beside Scapy's own layers: bound, unbound and bound again, whoever was loaded first.
+"""Together with Scapy's own layers: bound, unbound and bound again, in any import order.
 
 Each case runs in a process of its own, because bindings belong to the process.
 """
@@ -142,7 +142,7 @@ for kind in before:
     )
 
 
-def test_a_link_type_that_somebody_has_registered_is_given_back() -> None:
+def test_unbind_restores_the_former_link_type() -> None:
     run(
         """
 from scapy.all import Packet, conf
@@ -185,7 +185,7 @@ assert not any(name == "scapy" or name.startswith("scapy.") for name in sys.modu
     )
 
 
-def test_names_fit_beside_scapys_own() -> None:
+def test_names_do_not_collide_with_those_of_scapy() -> None:
     run(
         """
 from scapy.all import *

@@ -340,7 +340,7 @@ def test_packet_survives_pickle() -> None:
     assert bytes(pickle.loads(pickle.dumps(packet))) == bytes(packet)
 
 
-def test_summary_tells_addresses_opcode_queue_pair_psn_and_syndrome() -> None:
+def test_summary_has_addresses_opcode_queue_pair_psn_and_syndrome() -> None:
     ack = BTH(opcode="RC_ACKNOWLEDGE", dest_qp=0x11, psn=7) / AETH(syndrome=0x60, msn=3)
 
     assert (ether() / ip() / ack).summary() == (

@@ -199,7 +199,7 @@ def test_extension_headers_payload_and_icrc_are_where_they_should_be(vector: Vec
     ]
 
     assert layers[: len(known)] == known
-    assert len(payload) == vector.expected.get("payload_len", 0)  # none where PadCnt is a lie
+    assert len(payload) == vector.expected.get("payload_len", 0)  # 0 where PadCnt is wrong
     assert bth.icrc == int.from_bytes(icrc)
     assert bth.icrc_ok() is vector.icrc_verifies
     if "immdt" in vector.expected:
@@ -245,7 +245,7 @@ def test_pfc_frame_is_built_from_its_values() -> None:
     assert Ether(bytes(frame))[PFC].time_ == times
 
 
-def test_directed_route_smp_keeps_what_stands_between_attribute_and_paths() -> None:
+def test_directed_route_smp_keeps_the_bytes_between_attribute_and_paths() -> None:
     vector = next(v for v in VECTORS if v.name == "smp_dr_get_nodedesc_2hops")
     packet = read(vector)
 

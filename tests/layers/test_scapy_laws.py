@@ -58,7 +58,7 @@ def test_any_bytes_after_udp_are_rebuilt(data: bytes) -> None:
 
 
 @given(transport, st.integers(0, 65535), st.integers(0, 65535), st.binary(max_size=20))
-def test_lengths_that_lie_do_not_move_bytes(
+def test_wrong_lengths_do_not_move_bytes(
     data: bytes, ip_length: int, udp_length: int, behind: bytes
 ) -> None:
     ip = IP(src="192.0.2.1", dst="192.0.2.2", len=ip_length % 200)
@@ -117,7 +117,7 @@ def test_fuzzed_layer_builds_and_is_read_as_what_it_is(layer: type[Packet]) -> N
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.__name__)
-def test_layer_is_shown_whatever_its_values(layer: type[Packet]) -> None:
+def test_layer_with_any_values_is_shown(layer: type[Packet]) -> None:
     whole = layer(bytes(layer()))
 
     for packet in (layer(), whole, fuzz(layer())):

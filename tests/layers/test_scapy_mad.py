@@ -94,7 +94,7 @@ def test_mad_is_filled_up_to_256_bytes() -> None:
 
 
 def test_data_fills_up_to_the_attribute_and_to_the_paths() -> None:
-    # IBA 16.1: PortCounters stand at byte 64. IBA 14.2: paths stand at byte 128.
+    # IBA 16.1: PortCounters are at byte 64. IBA 14.2: paths are at byte 128.
     counters = gmp(
         MAD(mgmt_class=MgmtClass.PERF, attribute_id=0x12),
         MADData(),

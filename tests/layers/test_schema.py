@@ -177,7 +177,7 @@ def test_what_was_unpacked_or_altered_is_as_frozen_as_what_was_made() -> None:
 @every_header
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_altered_header_differs_in_the_fields_that_were_said(
+def test_altered_header_differs_in_the_given_fields(
     kind: type[Header], data: st.DataObject
 ) -> None:
     raws = st.binary(min_size=kind.SIZE, max_size=kind.SIZE)
@@ -189,7 +189,7 @@ def test_altered_header_differs_in_the_fields_that_were_said(
     assert one.altered(**changes) == dataclasses.replace(one, **changes)
 
 
-def test_field_that_there_is_not_cannot_be_altered() -> None:
+def test_altering_an_unknown_field_is_an_error() -> None:
     for name in ("no_such_field", "pack", "SIZE", "__class__"):
         with pytest.raises(TypeError):
             headers.BTH(opcode=4).altered(**{name: 1})
@@ -197,7 +197,7 @@ def test_field_that_there_is_not_cannot_be_altered() -> None:
 
 @header("Made up", key="made", section="here")
 class Made(Header):
-    """Crooked on purpose: nothing but the whole is a number of bytes."""
+    """Unaligned on purpose: only the whole is a number of bytes."""
 
     first: int = bits(3, "First")
     second: int = bits(17, "Second", default=5, wireshark="infiniband.made.up")
@@ -213,7 +213,7 @@ def test_a_header_of_ones_own_reads_as_drawn() -> None:
     assert Made(first=5, second=3, row=(1, 2, 3, 4), raw=b"abc").pack() == data
 
 
-def test_defaults_and_names_of_a_header_of_ones_own() -> None:
+def test_defaults_and_names_of_a_new_header() -> None:
     made = Made(first=0)
 
     assert (made.second, made.row, made.raw) == (5, (0, 0, 0, 0), bytes(3))

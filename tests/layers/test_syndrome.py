@@ -13,7 +13,7 @@ from ibwire_layers.syndrome import AckKind, NakCode
 
 TABLE = Path(__file__).parents[1] / "golden" / "aeth.csv"
 
-# The last row says that bit 7 is reserved and sent as zero.
+# In the last row bit 7 is reserved and sent as zero.
 *ROWS, _BIT_7 = csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines())
 
 KINDS = {
@@ -65,7 +65,7 @@ def test_nak_codes_have_the_names_of_the_specification() -> None:
         assert syndrome.describe(number(row)) == f"NAK code {number(row) % 32}"
 
 
-def test_credits_are_described_unless_there_are_none() -> None:
+def test_credits_are_described_if_present() -> None:
     assert syndrome.describe(0x1F) == "ACK"
     assert syndrome.describe(0x05) == "ACK credits=6"
     assert syndrome.describe(0x41) == "reserved syndrome 0x41"

@@ -94,7 +94,7 @@ def test_fault_and_protocol_of_a_frame(name: str) -> None:
     assert (found.fault, found.protocol) == FAULTS[name]
 
 
-def test_the_end_of_a_packet_is_where_its_length_field_says() -> None:
+def test_packet_ends_at_its_length_field() -> None:
     frame = FRAMES["rocev2 with trailer"].data
 
     found = walk(frame)
@@ -120,8 +120,8 @@ def test_offset_of_is_the_innermost() -> None:
 
 
 @pytest.mark.parametrize("frame", HANDMADE, ids=str)
-def test_a_cut_frame_holds_the_first_headers_of_the_whole_one(frame: Frame) -> None:
-    """What was found in the whole frame up to the cut is found in the cut one, but the stop."""
+def test_cut_frame_has_the_first_headers_of_the_whole_one(frame: Frame) -> None:
+    """The cut frame has the headers of the whole frame up to the cut, with another fault."""
     whole = walk(frame.data, frame.link_type)
 
     for length in range(len(frame.data)):

@@ -1,4 +1,4 @@
-"""Without Hypothesis there are no strategies, and the message says where to get it."""
+"""Without Hypothesis the import fails with a message that names the extra."""
 
 import subprocess
 import sys

@@ -178,12 +178,12 @@ def test_every_route_is_made() -> None:
 
 
 @given(packets(links=["rocev1", "ib"], opcodes=[OpCode.CNP, OpCode.RC_SEND_ONLY]))
-def test_no_cnp_is_made_where_there_is_none(packet: Packet) -> None:
+def test_cnps_are_only_made_for_rocev2(packet: Packet) -> None:
     assert packet.bth.opcode != OpCode.CNP
 
 
 @given(st.data())
-def test_destination_sequence_and_route_are_as_asked_for(data: st.DataObject) -> None:
+def test_destination_sequence_and_route_are_the_requested_ones(data: st.DataObject) -> None:
     way = data.draw(routes(["rocev2"]))
     asked = packets(
         route=st.just(way),
@@ -202,7 +202,7 @@ def test_destination_sequence_and_route_are_as_asked_for(data: st.DataObject) ->
 
 
 @given(packets())
-def test_what_brings_data_back_never_says_nak(packet: Packet) -> None:
+def test_responses_with_data_are_never_naks(packet: Packet) -> None:
     operation = INFO[packet.bth.opcode].operation
     if operation in (Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE):
         assert all(getattr(each, "syndrome", 0) >> 5 == 0 for each in packet.extensions)

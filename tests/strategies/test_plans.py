@@ -1,4 +1,4 @@
-"""Generated plans are taken by everything that takes plans, and do no more than was asked for."""
+"""Generated plans are valid wherever plans are used, and keep their limits."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def test_each_action_is_made(action: str) -> None:
     fault_plans(actions=ALL, max_hits=3),
     st.lists(packets(links=["rocev2"], psn=st.integers(0, 40)), min_size=1, max_size=4),
 )
-def test_no_rule_is_for_more_frames_than_was_asked_for(plan: list[Any], made: list[Packet]) -> None:
+def test_no_rule_matches_more_than_the_maximum_number_of_frames(
+    plan: list[Any], made: list[Packet]
+) -> None:
     pipe = build_pipe(plan, answering=answering()[1])
     frames = [packet.build() for packet in made] * 30
 
@@ -90,7 +92,7 @@ ends = st.fixed_dictionaries(
 
 @settings(max_examples=80)
 @given(st.data(), ends, psns(), st.sampled_from(("spec", "rxe", "connectx")))
-def test_pair_survives_bounded_faults_with_its_data_or_says_so(
+def test_pair_survives_bounded_faults_with_its_data_or_an_error(
     data: st.DataObject, faults: dict[str, Any], psn: int, profile: str
 ) -> None:
     """Six rules of two frames each are at most twelve harms, in a row perhaps: with seven
@@ -121,7 +123,7 @@ def test_pair_survives_bounded_faults_with_its_data_or_says_so(
 
 @settings(max_examples=60)
 @given(st.data(), fault_plans(), fault_plans())
-def test_pair_comes_to_rest_whatever_the_plans_are(
+def test_pair_comes_to_rest_with_any_plans(
     data: st.DataObject, there: list[Any], back: list[Any]
 ) -> None:
     pair = Pair(mtu=256, faults={"a": there, "b": back}, timeout=6, retry_cnt=2, rnr_retry=2)

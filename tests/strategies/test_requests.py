@@ -48,7 +48,7 @@ def number_at(end: End, address: int) -> int:
 
 
 def carry_out(pair: Pair, wr: SendWR, receive: RecvWR | None) -> None:
-    """Post, run, and compare with what the request says, counted from the memory before."""
+    """Post, run, and compare with the effect computed from the memory before."""
     a, b = pair.a, pair.b
     if receive is not None:
         b.qp.post_recv(receive)
@@ -94,7 +94,7 @@ def carry_out(pair: Pair, wr: SendWR, receive: RecvWR | None) -> None:
     st.sampled_from((256, 1024)),
     st.sampled_from(sorted(PROFILES)),
 )
-def test_request_succeeds_and_does_what_it_says(
+def test_request_succeeds_and_has_its_effect(
     data: st.DataObject, qp_type: QPType, mtu: int, profile: str
 ) -> None:
     pair = filled(qp_type=qp_type, mtu=mtu, profile=profile)
@@ -141,7 +141,7 @@ def test_requests_stay_inside_their_regions(
 
 
 @given(st.data(), st.integers(0, 64), st.integers(0, 36))
-def test_receive_has_the_room_that_was_asked_for(data: st.DataObject, low: int, more: int) -> None:
+def test_receive_has_the_requested_room(data: st.DataObject, low: int, more: int) -> None:
     pair = Pair()
     region = pair.a.pd.register(100, 1)
 
@@ -168,7 +168,7 @@ def test_lengths_are_often_about_those_of_packets() -> None:
 
 
 @given(st.data())
-def test_requests_are_as_asked_for(data: st.DataObject) -> None:
+def test_requests_have_the_requested_properties(data: st.DataObject) -> None:
     pair = Pair()
     asked = work_requests(
         pair.a.mr,

@@ -1,4 +1,4 @@
-"""Every test has a network of its own."""
+"""Every test has its own network."""
 
 from __future__ import annotations
 

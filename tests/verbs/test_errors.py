@@ -41,7 +41,7 @@ def test_errors_belong_to_both_worlds() -> None:
     assert not issubclass(PyverbsUserError, VerbsError)
 
 
-def test_error_tells_its_code() -> None:
+def test_error_has_its_code() -> None:
     error = PyverbsRDMAError("Failed to fly", errno.EPERM)
 
     assert (error.error_code, error.errno) == (errno.EPERM, errno.EPERM)
@@ -217,7 +217,7 @@ def test_field_takes_exactly_the_numbers_of_its_width(value: int) -> None:
     assert attr.pkey_index == 0
 
 
-def test_full_receive_queue_is_enomem_and_the_bad_request_is_told() -> None:
+def test_full_receive_queue_is_enomem_and_the_bad_request_is_reported() -> None:
     a = End("ibwire0", max_recv_wr=2)
     third = a.recv(wr_id=3)
     chain = RecvWR(1, 1, [a.sge(1)], RecvWR(2, 1, [a.sge(1)], third))
@@ -228,7 +228,7 @@ def test_full_receive_queue_is_enomem_and_the_bad_request_is_told() -> None:
     assert bad.wr_id == 3
 
 
-def test_bad_send_request_is_told_and_those_before_it_are_sent() -> None:
+def test_bad_send_request_is_reported_and_those_before_it_are_sent() -> None:
     a, b = ends()
     b.qp.post_recv(b.recv())
     bad_one = a.send(99, wr_id=2)
@@ -242,7 +242,7 @@ def test_bad_send_request_is_told_and_those_before_it_are_sent() -> None:
 
 
 @pytest.mark.parametrize("attribute", ["lkey", "rkey", "length"])
-def test_closed_region_tells_nothing(attribute: str) -> None:
+def test_closed_region_has_no_keys(attribute: str) -> None:
     end = End("ibwire0")
     end.mr.close()
 

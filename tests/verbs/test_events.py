@@ -1,4 +1,4 @@
-"""Completion channels and asynchronous events; waiting lets virtual time pass."""
+"""Completion channels and asynchronous events; waiting advances virtual time."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_poll_stops_at_the_first_completion(network: Network) -> None:
     assert a.cq.poll()[0] == 1
 
 
-def test_poll_for_nothing_takes_no_time(network: Network) -> None:
+def test_poll_of_zero_entries_takes_no_time(network: Network) -> None:
     a, _ = ends()
 
     assert a.cq.poll(0) == (0, [])

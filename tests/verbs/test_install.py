@@ -1,4 +1,4 @@
-"""`install_as_pyverbs` takes pyverbs' place."""
+"""`install_as_pyverbs` replaces pyverbs."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_only_bytes_of_one_block_can_be_had(address: int, size: int, data: st.Da
     assert fault.value.errno == errno.EFAULT
 
 
-def test_released_block_is_gone_and_its_neighbours_are_not() -> None:
+def test_released_block_is_inaccessible_and_its_neighbours_are_not() -> None:
     memory = Memory()
     first, second, third = (memory.allocate(10) for _ in range(3))
     memory.release(second)

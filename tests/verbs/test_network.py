@@ -43,7 +43,7 @@ def test_network_before_is_back_after_an_error() -> None:
     assert current() is outer
 
 
-def test_devices_have_their_profile_and_numbers_of_their_own() -> None:
+def test_devices_have_their_profile_and_different_numbers() -> None:
     with use(Network(profile=["rxe", SPEC])) as network:
         first, second = network.devices.values()
         a, b = End("ibwire0"), End("ibwire1")

@@ -139,7 +139,7 @@ def test_local_path_shows_no_route() -> None:
     assert "dgid" not in str(path)
 
 
-def test_query_tells_what_was_set() -> None:
+def test_query_returns_what_was_set() -> None:
     a, b = ends(changes={"rq_psn": 100, "sq_psn": 100, "min_rnr_timer": 3})
     attr, init = a.qp.query(0)
 
@@ -152,7 +152,7 @@ def test_query_tells_what_was_set() -> None:
     assert init.max_send_wr >= 64
 
 
-def test_queue_pair_with_attributes_goes_as_far_as_it_can() -> None:
+def test_queue_pair_with_attributes_goes_to_the_last_state_without_a_peer() -> None:
     types = e.ibv_qp_type
     for qp_type, state in (
         (types.IBV_QPT_RC, e.ibv_qp_state.IBV_QPS_INIT),

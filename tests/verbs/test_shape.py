@@ -12,7 +12,7 @@ from verbs.pyverbs_shape import ATTRIBUTES, SIGNATURES
 
 
 def entries(text: str) -> list[str]:
-    """The entries of a listing, whose continued lines are indented."""
+    """The entries of a listing with indented continuation lines."""
     return text.strip().replace("\n    ", " ").split("\n")
 
 
@@ -44,7 +44,7 @@ def arguments(function: object) -> str:
 def test_arguments_and_defaults_are_those_of_pyverbs(entry: str) -> None:
     name, _, rest = entry.partition("(")
     expected = rest[:-1]
-    # A class without a constructor of its own takes none here either.
+    # A class without a constructor has no arguments here either.
     found = arguments(find(name))
     optional_attr = {"cq.CQEX.__init__": "context, init_attr=None"}
 

@@ -82,7 +82,7 @@ def test_immediate_data_of_the_completion_is_that_of_the_request(opcode: int) ->
     assert received.wc_flags & e.ibv_wc_flags.IBV_WC_WITH_IMM
 
 
-def test_number_given_as_immediate_data_stands_big_endian_in_the_packet() -> None:
+def test_immediate_data_is_big_endian_in_the_packet() -> None:
     frames: list[bytes] = []
 
     def tap(frame: bytes, now: int) -> list[tuple[int, bytes]]:
@@ -112,7 +112,7 @@ def test_remote_memory_is_written_and_read(opcode: int) -> None:
     assert target.mr.read(4000, 0) == bytes(range(200)) * 20
 
 
-def test_reading_memory_lets_an_unacknowledged_write_arrive() -> None:
+def test_reading_memory_delivers_an_unacknowledged_write() -> None:
     """UC completes a WRITE when it has left; its bytes are still on the wire."""
     a, b = ends(e.ibv_qp_type.IBV_QPT_UC)
     a.mr.write(b"landed", 6)
@@ -251,7 +251,7 @@ def _reset() -> Any:
     return attr
 
 
-def test_xrc_message_goes_to_the_named_shared_receive_queue() -> None:
+def test_xrc_message_goes_to_its_shared_receive_queue() -> None:
     with tempfile.TemporaryFile() as file:
         mask = e.ibv_xrcd_init_attr_mask
         flags = mask.IBV_XRCD_INIT_ATTR_FD | mask.IBV_XRCD_INIT_ATTR_OFLAGS

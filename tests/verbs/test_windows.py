@@ -73,7 +73,7 @@ def test_type_2_window_is_invalidated_by_its_owner() -> None:
     assert write(a, bound.rkey, b.mr.buf) == REM_ACCESS_ERR
 
 
-def test_type_2_window_is_invalidated_by_the_peer_and_the_completion_tells_the_key() -> None:
+def test_type_2_window_is_invalidated_by_the_peer_and_the_completion_has_the_key() -> None:
     a, b = ends()
     bound = bound_type_2(b)
     b.qp.post_recv(b.recv())
