@@ -349,7 +349,7 @@ def _matryoshka(depth: int) -> bytes:
 
 
 def transported() -> list[Frame]:
-    """Every opcode on every route, with padding and trailers, and BTHs that lie."""
+    """Every opcode on every route, with padding and trailers, and BTHs with wrong fields."""
     frames = []
     routes: dict[str, tuple[Route, int]] = {
         "rocev2": (ROUTE4, LinkType.ETHERNET),

@@ -118,7 +118,7 @@ class _Queue(PyverbsCM):
         self._children.add(obj)
 
     def take(self, count: int) -> list[WC]:
-        """Up to `count` completions, advancing time if there are none."""
+        """Up to `count` completions; advances time while the queue is empty."""
         cq = self.queue()
         network = self.context.network
         if not len(cq):

@@ -20,7 +20,7 @@ class PyverbsError(IbwireError):
     def __init__(self, msg: str, error_code: int = -1) -> None:
         if error_code != -1:
             msg = f"{msg}. Errno: {error_code}, {os.strerror(abs(error_code))}"
-        # Not super(): in PyverbsRDMAError that is VerbsError, whose message is another.
+        # Not super(): in PyverbsRDMAError that is VerbsError, which has another message.
         IbwireError.__init__(self, msg)
 
 

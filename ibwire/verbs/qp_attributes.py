@@ -354,14 +354,14 @@ class QPAttr(_HasCap):
     @classmethod
     def from_attributes(cls, attr: rc.QPAttr) -> QPAttr:
         """Attributes reported by a device."""
-        told = cls(int(attr.qp_state), int(attr.cur_qp_state))
-        told.path_mig_state = int(attr.path_mig_state)
+        reported = cls(int(attr.qp_state), int(attr.cur_qp_state))
+        reported.path_mig_state = int(attr.path_mig_state)
         for name in _PLAIN:
-            setattr(told, name, getattr(attr, name))
-        told._cap = QPCap.from_sizes(attr.cap)
-        told._ah_attr = _path(attr.ah_attr)
-        told._alt_ah_attr = _path(attr.alt_ah_attr)
-        return told
+            setattr(reported, name, getattr(attr, name))
+        reported._cap = QPCap.from_sizes(attr.cap)
+        reported._ah_attr = _path(attr.ah_attr)
+        reported._alt_ah_attr = _path(attr.alt_ah_attr)
+        return reported
 
     def __str__(self) -> str:
         return "".join(

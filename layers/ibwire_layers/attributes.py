@@ -68,7 +68,7 @@ class PortPhysicalState(IntEnum):
 
 
 class MTUCode(IntEnum):
-    """How attributes and CM messages write an MTU (IBA 14.2)."""
+    """MTU codes of attributes and CM messages (IBA 14.2)."""
 
     MTU_256 = 1
     MTU_512 = 2
@@ -542,7 +542,7 @@ class MulticastForwardingTable(Header):
 
 @header("SMInfo", key="sminfo", section="IBA 14.2")
 class SMInfo(Header):
-    """Who a subnet manager is, and whether it rules."""
+    """Identity, priority and state of a subnet manager."""
 
     guid: int = bits(64, "GUID", default=0, show=Show.HEX, wireshark="infiniband.sminfo.guid")
     sm_key: int = bits(64, "SM_Key", default=0, show=Show.HEX, wireshark="infiniband.sminfo.sm_key")

@@ -166,7 +166,7 @@ def has_ip_addresses(service_id: int) -> bool:
 
 @header("CM request for communication", key="cm.req", section="IBA 12.6")
 class REQ(Header):
-    """Asks for a connection.
+    """Requests a connection.
 
     tshark shows the GIDs of RoCE as IPv4 under another name, and alternate GIDs as bytes.
     """
@@ -338,7 +338,7 @@ class REQ(Header):
 
 @header("CM message receipt acknowledgement", key="cm.mra", section="IBA 12.6")
 class MRA(Header):
-    """Asks for more time before the answer."""
+    """Requests more time for the response."""
 
     local_comm_id: int = bits(32, "LocalCommID", default=0, show=Show.HEX)
     remote_comm_id: int = bits(32, "RemoteCommID", default=0, show=Show.HEX)
@@ -351,7 +351,7 @@ class MRA(Header):
 
 @header("CM reject", key="cm.rej", section="IBA 12.6")
 class REJ(Header):
-    """Refuses or ends the making of a connection."""
+    """Rejects a connection request or aborts the handshake."""
 
     local_comm_id: int = bits(
         32, "LocalCommID", default=0, show=Show.HEX, wireshark="infiniband.cm.rej.localcommid"

@@ -79,7 +79,7 @@ class Packet:
     """Extension headers in wire order, as the opcode requires."""
     payload: bytes = b""
     padding: bytes | None = None
-    """`None`: as many zeros as the pad count says."""
+    """`None` for zeros, as many as the pad count."""
     icrc: bytes | None = None
     """Four bytes as sent; `b""` for a missing ICRC, `None` to compute it."""
     vcrc: bytes | None = None
@@ -251,7 +251,7 @@ def _coverage(route: Route) -> tuple[tuple[tuple[int, crc.Mask], ...], int, int]
 
 
 def _route(found: Walk, data: bytes) -> Route:
-    """The route of a frame whose walk reached a BTH."""
+    """The route of a frame with a BTH."""
     layers = [layer for layer in found.layers if layer.offset < found.bth]
     if found.protocol is Protocol.IB:
         grh = h.GRH.unpack(data, layers.pop().offset) if layers[-1].header is h.GRH else None

@@ -21,7 +21,7 @@ RPING_REQ = bytes.fromhex(
     "00000000000000000000000000000000"
 )
 """MAD of the first frame of an rping over Linux rxe (own capture); values below as tshark 4.0.17
-prints them, but for flow label and packet rate, which it misreads."""
+prints them, except flow label and packet rate, which it misreads."""
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_masks_cover_the_variant_fields() -> None:
 def test_masks_set_to_ones_what_the_worked_bytes_have_as_ones(
     name: str, masks: tuple[tuple[int, str], ...], start: int
 ) -> None:
-    """Whatever the variant bits were, the CRC is that of the ones."""
+    """The CRC is that of ones in the variant bits, for any value of these."""
     table = {
         "ip4": crc.IPV4_MASK,
         "ip6": crc.IPV6_MASK,

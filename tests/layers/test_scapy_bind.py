@@ -1,6 +1,6 @@
 """Together with Scapy's own layers: bound, unbound and bound again, in any import order.
 
-Each case runs in a process of its own, because bindings belong to the process.
+Each case runs in its own process, because bindings belong to the process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Management datagrams: one layer for each header of `management.LAYOUTS`.
 
-A MAD is a chain: common header, headers of the class, attribute. What lies
-between them is `MADData`, what follows is `Raw`. Private data of CM messages is
+A MAD is a chain: common header, headers of the class, attribute. Bytes
+between them are `MADData`, bytes after them `Raw`. Private data of CM messages is
 the payload of the message: `MAD()/REQ()/IPCM()/b"hello"`. The common header fills
 the MAD up to 256 bytes. No field of a lower layer follows from an upper one:
 management class and attribute ID are the caller's.
