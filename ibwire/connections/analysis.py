@@ -12,7 +12,7 @@ from ibwire.connections.connection import Connection, End, Negotiated
 from ibwire.connections.connection_tracker import HORIZON, ConnectionTracker, FirstPackets
 from ibwire.connections.events import Observer
 from ibwire.connections.flow import FlowKey, Flows
-from ibwire.connections.handshakes import Agreement, Agreements
+from ibwire.connections.handshakes import Handshake, Handshakes
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses
 from ibwire.connections.summary import Summary
@@ -68,8 +68,8 @@ class Analysis:
         self._way = np.zeros(1024, np.uint8)
         self._parked: dict[int, list[Rows]] = {}
         self._parked_rows = 0
-        self._agreements = Agreements()
-        self._agreed: dict[FlowKey, int] = {}
+        self._handshakes = Handshakes()
+        self._sender_qpns: dict[FlowKey, int] = {}
         """The sender's QPN by flow, where a handshake names it."""
         self._negotiated: dict[FlowKey, Negotiated] = {}
         self._block: list[Rows] = []
@@ -87,8 +87,8 @@ class Analysis:
         summary.frames += columns.rows
         summary.packets += len(rows)
         summary.pauses.take(columns)
-        for agreement in self._agreements.take(columns):
-            self._agree(agreement)
+        for handshake in self._handshakes.take(columns):
+            self._note_handshake(handshake)
         flow = self._flows.numbers(columns, rows)
         self._grow()
         if not len(rows):
@@ -133,9 +133,9 @@ class Analysis:
         files = len(self._summary.sources)
         flows = [self._flows.number(key) for key in later._flows.keys]
         self._grow()
-        for agreement in self._agreements.merge(later._agreements):
-            self._agree(agreement)
-        self._agreed.update(later._agreed)
+        for handshake in self._handshakes.merge(later._handshakes):
+            self._note_handshake(handshake)
+        self._sender_qpns.update(later._sender_qpns)
         self._negotiated.update(later._negotiated)
         self._summary.merge(later._summary)
         for tracker in later._trackers:
@@ -203,14 +203,14 @@ class Analysis:
             self._parked_rows -= len(part)
             self._deliver(part)
 
-    def _agree(self, agreement: Agreement) -> None:
+    def _note_handshake(self, handshake: Handshake) -> None:
         """A handshake has named the queue pairs of both ends."""
-        services = (Service.RC, Service.UC) if agreement.service is None else (agreement.service,)
-        for near, far in permutations((agreement.one, agreement.other)):
+        services = (Service.RC, Service.UC) if handshake.service is None else (handshake.service,)
+        for near, far in permutations((handshake.one, handshake.other)):
             for service in services:
                 key = FlowKey(near.address, far.address, far.qpn, service)
-                self._agreed[key] = near.qpn
-                negotiated = Negotiated(near.psn, agreement.mtu, near.max_reads)
+                self._sender_qpns[key] = near.qpn
+                negotiated = Negotiated(near.psn, handshake.mtu, near.max_reads)
                 self._negotiated[key] = negotiated
                 place = self._place(key)
                 if place is not None:
@@ -283,7 +283,7 @@ class Analysis:
             key = self._flows.keys[flow]
             if key.service is not Service.UC:
                 waiting.append(pairing.candidate(flow, key, rows))
-        groups = [([p.one, p.other], p.how) for p in pairing.pair(waiting, self._agreed)]
+        groups = [([p.one, p.other], p.how) for p in pairing.pair(waiting, self._sender_qpns)]
         together = {flow for flows, _ in groups for flow in flows}
         full = force or self._parked_rows > ALL_PARKED
         for flow, (rows,) in self._parked.items():
@@ -314,7 +314,7 @@ class Analysis:
         key = self._flows.keys[flows[0]]
         back = self._flows.keys[flows[1]].dst_qpn if len(flows) > 1 else key.src_qpn
         if back is None:
-            back = self._agreed.get(key)
+            back = self._sender_qpns.get(key)
         ends = End(key.src, back), End(key.dst, key.dst_qpn)
         connection = Connection(len(self._trackers) + 1, ends, key.service)
         connection.pairing = how

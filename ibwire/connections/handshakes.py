@@ -1,15 +1,13 @@
-"""What two ends told each other before RDMA traffic began: their queue pairs and first PSNs.
+"""Handshakes before RDMA traffic: the queue pairs and first PSNs that two ends negotiate.
 
-Two kinds of exchange are read. A connection manager sends REQ and REP as
-datagrams to queue pair 1 (IBA 12). Test programs send a line of text each over a
-TCP connection of their own: `ibv_*_pingpong` of rdma-core, perftest
-(`ib_send_bw` and its like), and programs that send JSON objects with `qpn` and
-`psn`.
+Two kinds of handshake are read. A connection manager sends REQ and REP as datagrams to
+queue pair 1 (IBA 12). Test programs send one line of text each over a TCP connection:
+`ibv_*_pingpong` of rdma-core, perftest (`ib_send_bw` and similar programs), and programs
+that send JSON objects with `qpn` and `psn`.
 
-An exchange has two halves, and both make an agreement, whichever is seen first. A
-half that is sent again says nothing new. Halves of text belong together by their
-order: the n-th line of one end and the n-th of the other, which is why nothing is
-believed of a TCP connection any more once a piece of it is missing.
+A handshake has two parts, one from each end, in either order. A retransmitted part
+changes nothing. Lines of text belong together by their order: the n-th line of one end
+and the n-th of the other. So a TCP connection is ignored once a piece of it is missing.
 """
 
 from __future__ import annotations
@@ -32,22 +30,22 @@ from ibwire_layers.mad import MAD, MAD_SIZE, MgmtClass
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.schema import Header
 
-HOW = {
+PROTOCOLS = {
     "cm": "REQ and REP of a connection manager",
-    "pingpong": "the lines that the programs of the kind of ibv_rc_pingpong send over TCP",
-    "perftest": "the lines that ib_send_bw and its like send over TCP",
+    "pingpong": "the lines that ibv_rc_pingpong and similar programs send over TCP",
+    "perftest": "the lines that ib_send_bw and similar programs send over TCP",
     "json": "JSON objects with qpn and psn, sent over TCP",
 }
-"""Where an agreement was found."""
+"""Kinds of handshakes."""
 
-EXCHANGES = 1 << 14
-"""Exchanges that are remembered; the one that was quiet for longest is forgotten first."""
-CONVERSATIONS = 1 << 10
-"""TCP connections that are listened to."""
+HANDSHAKES = 1 << 14
+"""Handshakes that are remembered; the one that was silent for longest is forgotten first."""
+TCP_CONNECTIONS = 1 << 10
+"""TCP connections that are followed."""
 LONGEST_LINE = 1 << 12
-"""Bytes of a line that is waited for; no program sends longer ones."""
+"""Bytes of an incomplete line that are kept; no program sends longer lines."""
 QUIET = 1 << 16
-"""Bytes of a TCP connection without a line of the kind, after which nobody listens to it."""
+"""A TCP connection is ignored after so many bytes without a handshake line."""
 FAR = 1 << 20
 """A sequence number that is so far away belongs to another connection with the same ports."""
 HALF = 1 << 31
@@ -55,65 +53,65 @@ HALF = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One end of an agreement."""
+class Party:
+    """One end of a handshake."""
 
     address: str
-    """As `ibwire.connections.flow.addresses` has it."""
+    """As from `ibwire.connections.flow.addresses`."""
     qpn: int
     psn: int | None = None
     """Of its first request."""
     max_reads: int | None = None
     """READs and atomics that it may have outstanding."""
     rnr_retries: int | None = None
-    """How often it tries again after an RNR NAK; 7 for ever."""
+    """Retries after an RNR NAK; 7 is unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """Two queue pairs that belong together, and what else was said."""
+class Handshake:
+    """A complete handshake: two queue pairs that belong together, and negotiated parameters."""
 
-    one: Side
-    """The end that asked: the active side, the client."""
-    other: Side
-    how: str
-    """One of `HOW`."""
+    one: Party
+    """The active side, the client."""
+    other: Party
+    protocol: str
+    """One of `PROTOCOLS`."""
     number: int
-    """Of the packet that made it complete."""
+    """Of the packet that completed it."""
     time_ns: int
     service: Service | None = None
-    """What a connection manager asked for; `None` where it was not said."""
+    """Requested by a connection manager; `None` if not captured."""
     mtu: int | None = None
     """Path MTU in bytes."""
     timeout: int | None = None
     """Local ACK timeout, as a code: 4.096 us x 2^n."""
     retries: int | None = None
-    """How often both sides try again after a timeout."""
+    """Retries of both sides after a timeout."""
     flow_control: bool | None = None
-    """Whether both sides said that they do end-to-end flow control."""
+    """Whether both sides have end-to-end flow control."""
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
-    """A connection manager's word that a connection is over, or comes to nothing."""
+class Disconnection:
+    """A connection manager's message that ends or rejects a connection."""
 
     number: int
     time_ns: int
     src: str
-    """Address of the one who says so."""
+    """Address of its sender."""
     dst: str
     src_qpn: int | None
-    """`None` where it has no queue pair yet, or it was not seen to say which."""
+    """`None` if it has no queue pair yet, or none was captured."""
     dst_qpn: int | None
     reason: str
-    """In words."""
+    """As text."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """One half of an exchange. Where it stands in the capture makes no difference to it."""
+class _Part:
+    """The part of one end. Two are equal whatever their place in the capture."""
 
-    how: str
+    protocol: str
     address: str
     qpn: int
     psn: int | None
@@ -123,7 +121,7 @@ class _Said:
     service: Service | None = None
     mtu: int | None = None
     depth: int | None = None
-    """READs and atomics that it will have outstanding at most."""
+    """READs and atomics that it has outstanding at most."""
     resources: int | None = None
     """READs and atomics that it serves at once."""
     timeout: int | None = None
@@ -133,20 +131,20 @@ class _Said:
 
     @property
     def place(self) -> tuple[int, int]:
-        """What is greater for the later of two."""
+        """Greater for the later of two."""
         return self.time_ns, self.number
 
 
 _Ends = tuple[End, End]
-"""Both, the smaller first."""
+"""Both ends, the smaller first."""
 
 _Key = tuple[str, str, int] | tuple[_Ends, int]
 """Active side, passive side, the active side's communication ID; or ends, number of the line."""
 
 
 @dataclass(slots=True)
-class _Exchange:
-    halves: list[_Said | None] = field(default_factory=lambda: [None, None])
+class _OpenHandshake:
+    parts: list[_Part | None] = field(default_factory=lambda: [None, None])
     """REQ and REP; or the lines of the smaller end and of the greater."""
     over: bool = False
 
@@ -158,104 +156,104 @@ class _Stream:
     expected: int | None = None
     """Sequence number of the next byte."""
     tail: bytes = b""
-    """The beginning of a line whose end has not come yet."""
+    """The beginning of a line whose end has not arrived yet."""
     lines: int = 0
-    """Lines that count."""
+    """Handshake lines."""
     mtu: int | None = None
     broken: bool = False
-    """A piece is missing, so that nobody knows which lines its further lines answer."""
+    """A piece is missing, so that its further lines cannot be matched to lines of the other end."""
 
 
 @dataclass(slots=True)
-class _Conversation:
-    """A TCP connection that is listened to."""
+class _TcpConnection:
+    """A TCP connection that is followed."""
 
     hash: int
     streams: tuple[_Stream, _Stream] = field(default_factory=lambda: (_Stream(), _Stream()))
     quiet: int = 0
-    """Bytes since the last line that counts."""
-    late: tuple[int, _Said] | None = None
+    """Bytes since the last handshake line."""
+    late: tuple[int, _Part] | None = None
     """Direction and contents of a line that answers one from before the capture."""
 
 
-class Agreements:
-    """Listens to a capture, which goes in a chunk at a time, for what connections agree on."""
+class Handshakes:
+    """Finds the handshakes of a capture, a chunk at a time."""
 
     def __init__(self) -> None:
-        self.closings: list[Closing] = []
-        """Those in the chunk that was taken last."""
-        self._exchanges: OrderedDict[_Key, _Exchange] = OrderedDict()
-        self._conversations: OrderedDict[_Ends, _Conversation] = OrderedDict()
-        self._heard: OrderedDict[tuple[_Ends, int, int, int | None], None] = OrderedDict()
+        self.disconnections: list[Disconnection] = []
+        """In the newest chunk."""
+        self._handshakes: OrderedDict[_Key, _OpenHandshake] = OrderedDict()
+        self._tcp_connections: OrderedDict[_Ends, _TcpConnection] = OrderedDict()
+        self._received_lines: OrderedDict[tuple[_Ends, int, int, int | None], None] = OrderedDict()
         """Direction, QPN and PSN of lines: perftest sends the same ones many times."""
         self._begun: OrderedDict[int, None] = OrderedDict()
         """Hashes of TCP connections that were seen from their beginning."""
 
-    def take(self, columns: Columns) -> list[Agreement]:
-        """The agreements that the next chunk of the capture makes complete."""
-        self.closings = []
-        found = [*self._listen_to_managers(columns), *self._listen_to_programs(columns)]
+    def take(self, columns: Columns) -> list[Handshake]:
+        """The handshakes that the next chunk of the capture completes."""
+        self.disconnections = []
+        found = [*self._read_cm(columns), *self._read_tcp(columns)]
         return sorted(found, key=lambda each: each.number)
 
-    def merge(self, later: Agreements) -> list[Agreement]:
-        """Take what was learnt of the following part of the same traffic.
+    def merge(self, later: Handshakes) -> list[Handshake]:
+        """Continue with what was found in the following part of the same traffic.
 
-        Returns the agreements of which each part has one half.
+        Returns the handshakes of which each part of the traffic has one end.
         """
-        found: list[Agreement | None] = []
-        for ends, conversation in later._conversations.items():
-            if conversation.late and ends in self._conversations:
-                role, late = conversation.late
+        found: list[Handshake | None] = []
+        for ends, connection in later._tcp_connections.items():
+            if connection.late and ends in self._tcp_connections:
+                role, late = connection.late
                 found.append(self._put_after((ends, 0), role, late) if late.qpn else None)
-                self._conversations[ends].streams[role].lines += 1
-        for key, exchange in later._exchanges.items():
-            both = None not in exchange.halves
-            for role, said in enumerate(exchange.halves):
-                agreement = self._put_after(key, role, said) if said else None
-                found.append(None if both else agreement)
-            if exchange.over:
-                self._exchanges.setdefault(key, _Exchange()).over = True
-                _bound(self._exchanges, key, EXCHANGES)
-        for ends, conversation in later._conversations.items():
-            self._continue(ends, conversation)
+                self._tcp_connections[ends].streams[role].lines += 1
+        for key, pending in later._handshakes.items():
+            both = None not in pending.parts
+            for role, part in enumerate(pending.parts):
+                handshake = self._put_after(key, role, part) if part else None
+                found.append(None if both else handshake)
+            if pending.over:
+                self._handshakes.setdefault(key, _OpenHandshake()).over = True
+                _bound(self._handshakes, key, HANDSHAKES)
+        for ends, connection in later._tcp_connections.items():
+            self._continue(ends, connection)
         for begun in later._begun:
             self._begun[begun] = None
-            _bound(self._begun, begun, EXCHANGES)
-        for heard in later._heard:
-            self._heard[heard] = None
-            _bound(self._heard, heard, EXCHANGES)
-        return [agreement for agreement in found if agreement]
+            _bound(self._begun, begun, HANDSHAKES)
+        for received in later._received_lines:
+            self._received_lines[received] = None
+            _bound(self._received_lines, received, HANDSHAKES)
+        return [handshake for handshake in found if handshake]
 
-    def _put(self, key: _Key, role: int, said: _Said) -> Agreement | None:
-        """Note a half; returns the agreement if it is the second one."""
-        exchange = self._exchanges.setdefault(key, _Exchange())
-        known = exchange.halves[role]
-        if known == said:
+    def _put(self, key: _Key, role: int, part: _Part) -> Handshake | None:
+        """Note the part of one end; returns the handshake if it is the second part."""
+        pending = self._handshakes.setdefault(key, _OpenHandshake())
+        known = pending.parts[role]
+        if known == part:
             return None
-        if known is not None or exchange.over:
-            # The ID or the TCP port is in use again, so the other half is not of this exchange.
-            exchange = self._exchanges[key] = _Exchange()
-        exchange.halves[role] = said
-        _bound(self._exchanges, key, EXCHANGES)
-        one, other = exchange.halves
+        if known is not None or pending.over:
+            # The ID or the TCP port is reused, so the other part is not of this pending.
+            pending = self._handshakes[key] = _OpenHandshake()
+        pending.parts[role] = part
+        _bound(self._handshakes, key, HANDSHAKES)
+        one, other = pending.parts
         if one is None or other is None:
             return None
-        return _managed(one, other) if said.how == "cm" else _told(one, other)
+        return _from_cm(one, other) if part.protocol == "cm" else _from_lines(one, other)
 
     # Connection managers.
 
-    def _listen_to_managers(self, columns: Columns) -> Iterator[Agreement]:
+    def _read_cm(self, columns: Columns) -> Iterator[Handshake]:
         for row, at, end in _mads(columns):
             mad = columns.frames.data[at:end].tobytes()
-            kind, listen = _MESSAGES.get(int.from_bytes(mad[16:18]), (None, None))
-            if kind is not None and listen is not None:
-                heard = _Heard(columns, row, _Message(kind, mad))
-                agreement = listen(self, heard)
-                if agreement is not None:
-                    yield agreement
+            kind, read = _MESSAGES.get(int.from_bytes(mad[16:18]), (None, None))
+            if kind is not None and read is not None:
+                received = _Received(columns, row, _Message(kind, mad))
+                handshake = read(self, received)
+                if handshake is not None:
+                    yield handshake
 
-    def _request(self, heard: _Heard) -> Agreement | None:
-        message = heard.message
+    def _request(self, received: _Received) -> Handshake | None:
+        message = received.message
         comm_id, qpn = message["local_comm_id"], message["local_qpn"]
         if comm_id is None or qpn is None:
             return None
@@ -265,8 +263,13 @@ class Agreements:
             service = Service.XRC if extended else None
         else:
             service = _SERVICES.get(transport)
-        said = _Said(
-            *("cm", heard.src, qpn, message["starting_psn"], heard.number, heard.time_ns),
+        part = _Part(
+            protocol="cm",
+            address=received.src,
+            qpn=qpn,
+            psn=message["starting_psn"],
+            number=received.number,
+            time_ns=received.time_ns,
             comm_id=comm_id,
             service=service,
             mtu=_MTUS.get(message["path_packet_payload_mtu"]),
@@ -277,107 +280,116 @@ class Agreements:
             rnr_retries=message["rnr_retry_count"],
             flow_control=message["end_to_end_flow_control"],
         )
-        return self._put((heard.src, heard.dst, comm_id), 0, said)
+        return self._put((received.src, received.dst, comm_id), 0, part)
 
-    def _reply(self, heard: _Heard) -> Agreement | None:
-        message = heard.message
+    def _reply(self, received: _Received) -> Handshake | None:
+        message = received.message
         asked, qpn = message["remote_comm_id"], message["local_qpn"]
         if asked is None or qpn is None:
             return None
-        said = _Said(
-            # The target of an XRC connection stands where the EE context of RD does.
-            *("cm", heard.src, qpn or message["local_eecn"] or 0, message["starting_psn"]),
-            *(heard.number, heard.time_ns),
+        part = _Part(
+            protocol="cm",
+            address=received.src,
+            # The field of the RD EE context holds the target of an XRC connection.
+            qpn=qpn or message["local_eecn"] or 0,
+            psn=message["starting_psn"],
+            number=received.number,
+            time_ns=received.time_ns,
             comm_id=message["local_comm_id"],
             depth=message["initiator_depth"],
             resources=message["responder_resources"],
             rnr_retries=message["rnr_retry_count"],
             flow_control=message["end_to_end_flow_control"],
         )
-        return self._put((heard.dst, heard.src, asked), 1, said)
+        return self._put((received.dst, received.src, asked), 1, part)
 
-    def _reject(self, heard: _Heard) -> None:
-        code = heard.message["reason"]
+    def _reject(self, received: _Received) -> None:
+        code = received.message["reason"]
         known = code in cm.RejectReason.__members__.values()
         name = cm.RejectReason(cast(int, code)).name if known else f"reason {code}"
-        self._close(heard, f"rejected: {name.lower().replace('_', ' ')}")
+        self._close(received, f"rejected: {name.lower().replace('_', ' ')}")
 
-    def _disconnect(self, heard: _Heard) -> None:
-        self._close(heard, "disconnected", heard.message["remote_qpn"])
+    def _disconnect(self, received: _Received) -> None:
+        self._close(received, "disconnected", received.message["remote_qpn"])
 
-    def _disconnected(self, heard: _Heard) -> None:
-        self._close(heard, "disconnected")
+    def _disconnected(self, received: _Received) -> None:
+        self._close(received, "disconnected")
 
-    def _close(self, heard: _Heard, reason: str, dst_qpn: int | None = None) -> None:
-        """Say once of an exchange that it is over."""
-        local, remote = heard.message["local_comm_id"], heard.message["remote_comm_id"]
+    def _close(self, received: _Received, reason: str, dst_qpn: int | None = None) -> None:
+        """Report once that a connection is over."""
+        local, remote = received.message["local_comm_id"], received.message["remote_comm_id"]
         if local is None or remote is None:
             return
-        key, role = self._exchange_of(heard.src, heard.dst, local, remote)
-        exchange = self._exchanges.setdefault(key, _Exchange())
-        if not exchange.over:
-            src, dst = exchange.halves[role], exchange.halves[1 - role]
+        key, role = self._handshake_of(received.src, received.dst, local, remote)
+        pending = self._handshakes.setdefault(key, _OpenHandshake())
+        if not pending.over:
+            src, dst = pending.parts[role], pending.parts[1 - role]
             src_qpn = src.qpn if src else None
             dst_qpn = dst.qpn if dst else dst_qpn
-            self.closings.append(
-                Closing(
-                    *(heard.number, heard.time_ns, heard.src, heard.dst),
-                    *(src_qpn, dst_qpn, reason),
+            self.disconnections.append(
+                Disconnection(
+                    number=received.number,
+                    time_ns=received.time_ns,
+                    src=received.src,
+                    dst=received.dst,
+                    src_qpn=src_qpn,
+                    dst_qpn=dst_qpn,
+                    reason=reason,
                 )
             )
-        exchange.over = True
-        _bound(self._exchanges, key, EXCHANGES)
+        pending.over = True
+        _bound(self._handshakes, key, HANDSHAKES)
 
-    def _exchange_of(self, src: str, dst: str, local: int, remote: int) -> tuple[_Key, int]:
-        """The exchange with these communication IDs, and the sender's part in it."""
+    def _handshake_of(self, src: str, dst: str, local: int, remote: int) -> tuple[_Key, int]:
+        """The handshake with these communication IDs, and which end the sender is."""
         for role, (active, passive, asked, answered) in enumerate(
             ((src, dst, local, remote), (dst, src, remote, local))
         ):
             key: _Key = active, passive, asked
-            exchange = self._exchanges.get(key)
-            if exchange is not None:
-                reply = exchange.halves[1]
+            pending = self._handshakes.get(key)
+            if pending is not None:
+                reply = pending.parts[1]
                 if reply is None or reply.comm_id in (answered, None):
                     return key, role
         return (dst, src, remote), 1
 
     # Programs that send text over TCP.
 
-    def _listen_to_programs(self, columns: Columns) -> Iterator[Agreement]:
+    def _read_tcp(self, columns: Columns) -> Iterator[Handshake]:
         found = segments(columns)
         if found is None:
             return
         for begun in found.begun():
             self._begun[begun] = None
-            _bound(self._begun, begun, EXCHANGES)
-        listened = [each.hash for each in self._conversations.values()]
-        for segment in found.of(listened):
+            _bound(self._begun, begun, HANDSHAKES)
+        followed = [each.hash for each in self._tcp_connections.values()]
+        for segment in found.of(followed):
             src, dst = segment.src, segment.dst
             ends = (src, dst) if src < dst else (dst, src)
-            conversation = self._conversations.get(ends)
+            connection = self._tcp_connections.get(ends)
             if segment.is_first:
-                self._conversations.pop(ends, None)
+                self._tcp_connections.pop(ends, None)
                 continue
-            if conversation is None:
+            if connection is None:
                 if not segment.opens:
                     continue
-                conversation = self._conversations[ends] = _Conversation(segment.hash)
-            _bound(self._conversations, ends, CONVERSATIONS)
-            yield from self._hear(ends, conversation, int(src != ends[0]), segment)
+                connection = self._tcp_connections[ends] = _TcpConnection(segment.hash)
+            _bound(self._tcp_connections, ends, TCP_CONNECTIONS)
+            yield from self._read_segment(ends, connection, int(src != ends[0]), segment)
 
-    def _hear(
-        self, ends: _Ends, conversation: _Conversation, role: int, segment: Segment
-    ) -> Iterator[Agreement]:
-        """Take what one end says in one segment."""
-        stream = conversation.streams[role]
+    def _read_segment(
+        self, ends: _Ends, connection: _TcpConnection, role: int, segment: Segment
+    ) -> Iterator[Handshake]:
+        """Take one segment of one end."""
+        stream = connection.streams[role]
         data = segment.data
         if stream.expected is not None:
             ahead = (segment.sequence - stream.expected + HALF) % (2 * HALF) - HALF
             if abs(ahead) > FAR:
-                del self._conversations[ends]
+                del self._tcp_connections[ends]
                 if segment.opens:
-                    fresh = self._conversations[ends] = _Conversation(segment.hash)
-                    yield from self._hear(ends, fresh, role, segment)
+                    fresh = self._tcp_connections[ends] = _TcpConnection(segment.hash)
+                    yield from self._read_segment(ends, fresh, role, segment)
                 return
             if ahead + segment.size <= 0:
                 return
@@ -393,83 +405,87 @@ class Agreements:
             lines.append(tail)
             tail = b""
         stream.tail = tail if len(tail) <= LONGEST_LINE else b""
-        conversation.quiet += segment.size
+        connection.quiet += segment.size
         for left, line in enumerate(lines, 1 - len(lines)):
-            for said in read_line(line, cut=hidden > 0 and left == 0):
-                agreement = self._count(ends, conversation, role, segment, said)
-                if agreement is not None:
-                    yield agreement
+            for part in read_line(line, cut=hidden > 0 and left == 0):
+                handshake = self._count(ends, connection, role, segment, part)
+                if handshake is not None:
+                    yield handshake
             if stream.lines == 0 and MTU_LINE.fullmatch(line):
                 stream.mtu = _MTUS[int(line[-1:])]
         if hidden >= SHORTEST_LINE:
             stream.broken = True
-        if conversation.quiet > QUIET:
-            self._conversations.pop(ends, None)
+        if connection.quiet > QUIET:
+            self._tcp_connections.pop(ends, None)
 
     def _count(
-        self, ends: _Ends, conversation: _Conversation, role: int, segment: Segment, line: Line
-    ) -> Agreement | None:
-        """Note a line; returns the agreement if it answers one."""
-        conversation.quiet = 0
-        stream = conversation.streams[role]
-        said = _Said(
-            *(line.how, line.address or segment.src.address, line.qpn, line.psn),
-            *(segment.number, segment.time_ns),
+        self, ends: _Ends, connection: _TcpConnection, role: int, segment: Segment, line: Line
+    ) -> Handshake | None:
+        """Note a line; returns the handshake if it completes one."""
+        connection.quiet = 0
+        stream = connection.streams[role]
+        part = _Part(
+            protocol=line.protocol,
+            address=line.address or segment.src.address,
+            qpn=line.qpn,
+            psn=line.psn,
+            number=segment.number,
+            time_ns=segment.time_ns,
             mtu=stream.mtu,
             # Its value becomes `max_rd_atomic` of the other end (perftest ctx_modify_qp_to_rts).
             resources=line.reads,
         )
-        if self._is_late(conversation, segment):
-            conversation.late = role, said
+        if self._is_late(connection, segment):
+            connection.late = role, part
             return None
-        heard = ends, role, line.qpn, line.psn
-        again = heard in self._heard and line.qpn > 0
-        self._heard[heard] = None
-        _bound(self._heard, heard, EXCHANGES)
+        received = ends, role, line.qpn, line.psn
+        again = received in self._received_lines and line.qpn > 0
+        self._received_lines[received] = None
+        _bound(self._received_lines, received, HANDSHAKES)
         if stream.broken or (again and stream.lines):
             return None
         stream.lines += 1
-        agreement = self._put((ends, stream.lines - 1), role, said) if line.qpn else None
+        handshake = self._put((ends, stream.lines - 1), role, part) if line.qpn else None
         if segment.hash not in self._begun:
-            self._check_turns(ends, conversation)
-        return agreement
+            self._check_turns(ends, connection)
+        return handshake
 
-    def _check_turns(self, ends: _Ends, conversation: _Conversation) -> None:
-        """Believe no more of a conversation of unknown beginning where the ends take no turns.
+    def _check_turns(self, ends: _Ends, connection: _TcpConnection) -> None:
+        """Ignore a TCP connection of unknown beginning whose ends do not take turns.
 
-        The first line seen of an end that sends many at once may be any of them.
+        The first captured line of an end that sends many at once may be any of them.
         """
-        first, last = sorted(stream.lines for stream in conversation.streams)
+        first, last = sorted(stream.lines for stream in connection.streams)
         if last - first > 1:
             for line in range(first, last):
-                self._exchanges.pop((ends, line), None)
-            for stream in conversation.streams:
+                self._handshakes.pop((ends, line), None)
+            for stream in connection.streams:
                 stream.broken = True
 
-    def _is_late(self, conversation: _Conversation, segment: Segment) -> bool:
-        """Whether its line, the first one seen, may well answer one from before the capture.
+    def _is_late(self, connection: _TcpConnection, segment: Segment) -> bool:
+        """Whether its line, the first captured, may answer one from before the capture.
 
-        The client speaks first, and has the greater port: it did not choose it.
+        The client sends first, and has the greater port, because the system chose it.
         """
-        if conversation.late or any(stream.lines for stream in conversation.streams):
+        if connection.late or any(stream.lines for stream in connection.streams):
             return False
         return segment.hash not in self._begun and segment.src.port < segment.dst.port
 
-    def _put_after(self, key: _Key, role: int, said: _Said) -> Agreement | None:
-        """Note a half that the following part has under this key."""
+    def _put_after(self, key: _Key, role: int, part: _Part) -> Handshake | None:
+        """Note the part of one end that the following part of the traffic has under this key."""
         if len(key) == 2:
             ends, line = key
-            before = self._conversations.get(ends)
+            before = self._tcp_connections.get(ends)
             if before is not None:
                 stream = before.streams[role]
                 if stream.broken or stream.tail:
-                    return None  # nobody knows how many lines were before it
+                    return None  # the number of lines before it is not known
                 key = ends, line + stream.lines
-        return self._put(key, role, said)
+        return self._put(key, role, part)
 
-    def _continue(self, ends: _Ends, later: _Conversation) -> None:
-        """Go on with a conversation where the following part has left it."""
-        before = self._conversations.get(ends)
+    def _continue(self, ends: _Ends, later: _TcpConnection) -> None:
+        """Continue a TCP connection from its state at the end of the following part."""
+        before = self._tcp_connections.get(ends)
         if before is not None:
             for ours, theirs in zip(before.streams, later.streams, strict=True):
                 theirs.lines += ours.lines
@@ -479,8 +495,8 @@ class Agreements:
                 elif ours.tail:
                     theirs.broken = True
                 theirs.broken |= ours.broken
-        self._conversations[ends] = later
-        _bound(self._conversations, ends, CONVERSATIONS)
+        self._tcp_connections[ends] = later
+        _bound(self._tcp_connections, ends, TCP_CONNECTIONS)
 
 
 K = TypeVar("K")
@@ -488,25 +504,27 @@ V = TypeVar("V")
 
 
 def _bound(table: OrderedDict[K, V], key: K, limit: int) -> None:
-    """Make this entry the youngest, and forget the oldest if there are too many."""
+    """Make this entry the newest, and forget the oldest if there are too many."""
     table.move_to_end(key)
     if len(table) > limit:
         table.popitem(last=False)
 
 
-def _managed(req: _Said, rep: _Said) -> Agreement:
-    """What a REQ and its REP agree on.
+def _from_cm(req: _Part, rep: _Part) -> Handshake:
+    """The handshake of a REQ and its REP.
 
-    A starting PSN, a number of RNR retries, and a limit on READs are what the sender of
-    the message asks of the other side (Linux cm_req_handler, cm_rep_handler; the PSNs as
-    cm-rping.pcap has them). Retries and timeout stand in the REQ for both.
+    The starting PSN, the RNR retries and the limit on READs in a message apply to the
+    other side (Linux cm_req_handler, cm_rep_handler; the PSNs as in cm-rping.pcap).
+    Retries and timeout are in the REQ for both.
     """
-    last = max(req, rep, key=lambda said: said.place)
+    last = max(req, rep, key=lambda part: part.place)
     controlled = (req.flow_control, rep.flow_control)
-    return Agreement(
-        Side(req.address, req.qpn, rep.psn, _least(req.depth, rep.resources), rep.rnr_retries),
-        Side(rep.address, rep.qpn, req.psn, _least(rep.depth, req.resources), req.rnr_retries),
-        *("cm", last.number, last.time_ns),
+    return Handshake(
+        one=_party(req, rep),
+        other=_party(rep, req),
+        protocol="cm",
+        number=last.number,
+        time_ns=last.time_ns,
         service=req.service,
         mtu=req.mtu,
         timeout=req.timeout,
@@ -515,15 +533,28 @@ def _managed(req: _Said, rep: _Said) -> Agreement:
     )
 
 
-def _told(one: _Said, other: _Said) -> Agreement:
-    """What two lines of text agree on."""
-    one, other = sorted((one, other), key=lambda said: said.place)
+def _party(own: _Part, peer: _Part) -> Party:
+    """One end of a handshake of connection managers, from its message and its peer's."""
+    return Party(
+        own.address,
+        own.qpn,
+        psn=peer.psn,
+        max_reads=_least(own.depth, peer.resources),
+        rnr_retries=peer.rnr_retries,
+    )
+
+
+def _from_lines(one: _Part, other: _Part) -> Handshake:
+    """The handshake of two lines of text."""
+    one, other = sorted((one, other), key=lambda part: part.place)
     both = one.mtu is not None and other.mtu is not None
-    return Agreement(
-        Side(one.address, one.qpn, one.psn, other.resources),
-        Side(other.address, other.qpn, other.psn, one.resources),
-        *(one.how, other.number, other.time_ns),
-        # Each names the greatest that it can (perftest check_mtu).
+    return Handshake(
+        one=Party(one.address, one.qpn, psn=one.psn, max_reads=other.resources),
+        other=Party(other.address, other.qpn, psn=other.psn, max_reads=one.resources),
+        protocol=one.protocol,
+        number=other.number,
+        time_ns=other.time_ns,
+        # Each names its largest MTU (perftest check_mtu).
         mtu=_least(one.mtu, other.mtu) if both else None,
     )
 
@@ -536,7 +567,7 @@ def _least(*values: int | None) -> int | None:
 
 
 class _Message:
-    """A message of the connection manager, of which the end may not have been captured."""
+    """A message of the connection manager, possibly cut off by the snap length."""
 
     def __init__(self, kind: type[Header], mad: bytes) -> None:
         self._message = kind.unpack(mad.ljust(MAD_SIZE, b"\0"), MAD.SIZE)
@@ -550,8 +581,8 @@ class _Message:
         return cast(int, getattr(self._message, name))
 
 
-class _Heard:
-    """A message, and where it was."""
+class _Received:
+    """A message, and its place in the capture."""
 
     def __init__(self, columns: Columns, row: int, message: _Message) -> None:
         batch = columns.frames.batch
@@ -561,12 +592,12 @@ class _Heard:
         self.message = message
 
 
-_MESSAGES: dict[int, tuple[type[Header], Callable[[Agreements, _Heard], Agreement | None]]] = {
-    cm.CMAttribute.REQ: (cm.REQ, Agreements._request),
-    cm.CMAttribute.REP: (cm.REP, Agreements._reply),
-    cm.CMAttribute.REJ: (cm.REJ, Agreements._reject),
-    cm.CMAttribute.DREQ: (cm.DREQ, Agreements._disconnect),
-    cm.CMAttribute.DREP: (cm.DREP, Agreements._disconnected),
+_MESSAGES: dict[int, tuple[type[Header], Callable[[Handshakes, _Received], Handshake | None]]] = {
+    cm.CMAttribute.REQ: (cm.REQ, Handshakes._request),
+    cm.CMAttribute.REP: (cm.REP, Handshakes._reply),
+    cm.CMAttribute.REJ: (cm.REJ, Handshakes._reject),
+    cm.CMAttribute.DREQ: (cm.DREQ, Handshakes._disconnect),
+    cm.CMAttribute.DREP: (cm.DREP, Handshakes._disconnected),
 }
 
 _SERVICES: dict[int | None, Service] = {

@@ -1,10 +1,10 @@
-"""Which two flows are the two directions of one connection.
+"""Finds the two flows that are the two directions of one connection.
 
-A reliable connection's packets name the queue pair they go to and not the one
-they come from. Two flows between the same ends belong together when one answers
-the other: its responses name PSNs of requests that the other had sent before. Where
-several fit, the UDP source port decides (rxe has one for both directions); where a
-connection manager or a program's own exchange was captured, that decides first.
+Packets of a reliable connection name their destination queue pair and not their
+source. Two flows between the same ends belong together when one answers the other:
+its responses name PSNs of requests that the other had sent before. Where several
+fit, the UDP source port decides (rxe has one for both directions); where a handshake
+was captured, that decides first.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ PAIRINGS = {
 """Evidence that two directions belong together, best first."""
 
 INDEXED = 64
-"""Requests of a flow by which answers to it are known."""
+"""Requests of a flow to which responses are matched."""
 ASKED = 16
-"""Responses of a flow that are looked up."""
+"""Responses of a flow that are matched."""
 RIVALS = 4
-"""Flows that are considered for each response: those whose request came last before it."""
+"""Flows that are considered for each response: those with the newest requests before it."""
 NEAR = 4096
-"""PSNs that a response without a request of its PSN may be away: a NAK of a lost packet."""
+"""A response may be so many PSNs from the nearest request: a NAK of a lost packet."""
 CANDIDATES = 64
-"""Flows between two ends from which on none is chosen by being near."""
+"""With so many flows between two ends none is chosen by its distance."""
 
 
 class Candidate(NamedTuple):
@@ -85,17 +85,17 @@ def candidate(flow: int, key: FlowKey, rows: Rows) -> Candidate:
 _IS_RESPONSE = np.isin(np.arange(256), list(RESPONSES))
 
 
-def pair(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> list[Pair]:
+def pair(waiting: Sequence[Candidate], handshakes: dict[FlowKey, int]) -> list[Pair]:
     """Flows that belong together.
 
-    agreed: the sender's QPN by flow, where somebody said it.
+    handshakes: the sender's QPN by flow, where a handshake names it.
     """
-    pairs = [*_by_name(waiting), *_by_agreement(waiting, agreed)]
+    pairs = [*_by_name(waiting), *_by_handshake(waiting, handshakes)]
     paired = {flow for each in pairs for flow in each[:2]}
     left = [
         each
         for each in waiting
-        if each.flow not in paired and each.key not in agreed and each.key.src_qpn is None
+        if each.flow not in paired and each.key not in handshakes and each.key.src_qpn is None
     ]
     return pairs + _by_answers(left)
 
@@ -110,10 +110,10 @@ def _by_name(waiting: Sequence[Candidate]) -> Iterable[Pair]:
                 yield Pair(flow, other, "named")
 
 
-def _by_agreement(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> Iterable[Pair]:
+def _by_handshake(waiting: Sequence[Candidate], handshakes: dict[FlowKey, int]) -> Iterable[Pair]:
     flows = {each.key: each.flow for each in waiting}
     for key, flow in flows.items():
-        src_qpn = agreed.get(key)
+        src_qpn = handshakes.get(key)
         if src_qpn is not None:
             other = flows.get(FlowKey(key.dst, key.src, src_qpn, key.service))
             if other is not None and flow < other:
@@ -121,29 +121,29 @@ def _by_agreement(waiting: Sequence[Candidate], agreed: dict[FlowKey, int]) -> I
 
 
 def _by_answers(waiting: Sequence[Candidate]) -> list[Pair]:
-    asked = _Asked(waiting)
-    wishes = [wish for each in waiting if each.responses for wish in asked.wishes(each)]
-    return _first_come(wishes)
+    asked = _Requests(waiting)
+    possible = [wish for each in waiting if each.responses for wish in asked.possible(each)]
+    return _best(possible)
 
 
-class _Wish(NamedTuple):
-    """A pair that could be, in the order in which such pairs are believed."""
+class _Possible(NamedTuple):
+    """A possible pair; the smaller, the more certain."""
 
     doubt: int
-    """Index of its way in `PAIRINGS`."""
+    """Index of its evidence in `PAIRINGS`."""
     missed: int
-    """Less, the more responses answer the other flow: how many of `ASKED` do not."""
+    """How many of `ASKED` responses do not answer the other flow."""
     distance: int
-    """Packets between requests and responses, in all: with equal PSNs the nearest is likely."""
+    """Packets between requests and responses in all: of equal PSNs the nearest is likely."""
     pair: Pair
 
 
-class _Asked:
-    """The requests of all flows that wait, to be found by what answers them."""
+class _Requests:
+    """The requests of all flows that wait, by what their responses have."""
 
     def __init__(self, waiting: Sequence[Candidate]) -> None:
         self._by_ends: dict[tuple[str, str], list[Candidate]] = {}
-        self._found: dict[_Token, list[tuple[Place, int]]] = {}
+        self._found: dict[_Token, list[tuple[_PacketPlace, int]]] = {}
         for each in waiting:
             ends = each.key.src, each.key.dst
             self._by_ends.setdefault(ends, []).append(each)
@@ -155,8 +155,8 @@ class _Asked:
         for places in self._found.values():
             places.sort()
 
-    def wishes(self, each: Candidate) -> list[_Wish]:
-        """The pairs that a flow with responses could be in."""
+    def possible(self, each: Candidate) -> list[_Possible]:
+        """The possible pairs of a flow with responses."""
         of_port, of_any = self._scores(each, each.port), self._scores(each, None)
         if len(of_any) == 1:
             return self._ranked(each, of_any, "responses")
@@ -165,12 +165,12 @@ class _Asked:
         if of_any:
             return self._ranked(each, of_port or of_any, "guess")
         return [
-            _Wish(_ORDER["guess"], ASKED, 0, Pair(each.flow, asker.flow, "guess"))
+            _Possible(_ORDER["guess"], ASKED, 0, Pair(each.flow, asker.flow, "guess"))
             for asker in self._near(each)
         ]
 
     def _scores(self, each: Candidate, port: int | None) -> dict[int, tuple[int, int]]:
-        """How many responses each flow is answered by, and how far away they are in all."""
+        """Flow -> how many of its requests are answered, and their distance in all."""
         scores: dict[int, tuple[int, int]] = {}
         for packet in each.responses:
             token = each.key.dst, each.key.src, port, packet.opcode not in ACKNOWLEDGE, packet.psn
@@ -182,14 +182,16 @@ class _Asked:
                 scores[flow] = count + 1, distance + far
         return scores
 
-    def _ranked(self, each: Candidate, scores: dict[int, tuple[int, int]], how: str) -> list[_Wish]:
+    def _ranked(
+        self, each: Candidate, scores: dict[int, tuple[int, int]], how: str
+    ) -> list[_Possible]:
         return [
-            _Wish(_ORDER[how], ASKED - count, distance, Pair(each.flow, flow, how))
+            _Possible(_ORDER[how], ASKED - count, distance, Pair(each.flow, flow, how))
             for flow, (count, distance) in scores.items()
         ]
 
     def _near(self, each: Candidate) -> list[Candidate]:
-        """Flows that may have asked although none of their requests has the PSN of a response."""
+        """Flows that may be answered although no request of theirs has the PSN of a response."""
         psn = each.responses[0].psn
         askers = self._by_ends.get((each.key.dst, each.key.src), [])
         if len(askers) > CANDIDATES:
@@ -202,18 +204,18 @@ class _Asked:
         return [asker for asker in near if asker.port == each.port] or near
 
 
-Place = tuple[int, int]
+_PacketPlace = tuple[int, int]
 """File and number of a packet."""
 _Token = tuple[str, str, int | None, bool, int]
-"""Requester, responder, UDP source port (`None`: any), whether it has an answer of its own, PSN."""
+"""Requester, responder, UDP source port (`None`: any), whether it is a READ or atomic, PSN."""
 _ORDER = {how: index for index, how in enumerate(PAIRINGS)}
 
 
-def _first_come(wishes: list[_Wish]) -> list[Pair]:
-    """The pairs that contradict none better."""
+def _best(possible: list[_Possible]) -> list[Pair]:
+    """The best pairs, each flow in one of them."""
     taken: set[int] = set()
     pairs = []
-    for _, _, _, wish in sorted(wishes):
+    for _, _, _, wish in sorted(possible):
         if wish.one not in taken and wish.other not in taken and wish.one != wish.other:
             taken |= {wish.one, wish.other}
             pairs.append(wish)

@@ -1,6 +1,6 @@
-"""Lines of text in which programs tell each other their queue pairs, over TCP.
+"""Lines of text in which test programs exchange their queue pairs over TCP.
 
-Each ends with a NUL or a line feed. `ibv_rc_pingpong` and its like in rdma-core send
+Each ends with a NUL or a line feed. `ibv_rc_pingpong` and similar programs of rdma-core send
 `LID:QPN:PSN:GID`, perftest sends `LID:READs:QPN:PSN:R_Key:address:GID:SRQ number:`
 (both in hexadecimal digits, of fixed number), others a JSON object.
 """
@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """What one line says of its sender."""
+    """What one line names of its sender."""
 
-    how: str
+    protocol: str
     qpn: int
-    """0 if it only fills a place: srq_pingpong sends 256 lines, however few queue pairs it has."""
+    """0 in a filler line: srq_pingpong always sends 256 lines, also with fewer queue pairs."""
     psn: int | None
     address: str | None = None
-    """`None` if it names none: that of the IP header."""
+    """`None` if it names no address: then that of the IP header."""
     reads: int | None = None
     """READs and atomics that it serves at once."""
 
 
 VERSION_SIZE = 16
-"""Bytes in which perftest says its version, before anything else (reference/habits#perftest)."""
+"""Bytes in which perftest sends its version, before anything else (reference/habits#perftest)."""
 
 _NUMBERS = rb"([0-9a-f]{4}):(?:([0-9a-f]{4}):)?([0-9a-f]{6}):([0-9a-f]{6}):"
 """LID, READs that are served (perftest since 2010 or so), QPN, PSN."""
@@ -42,7 +42,7 @@ SHORTEST_LINE = 50
 """Bytes that may be missing without a whole line among them."""
 
 MTU_LINE = re.compile(rb"[^.]{0,3}[1-5]", re.DOTALL)
-"""The code of an MTU, alone on its line but for what has no end of its own (check_mtu)."""
+"""The code of an MTU on its line, after bytes without a line end (check_mtu)."""
 
 _OBJECT = re.compile(rb"\{[^{}]*\}")
 _QPN, _PSN = re.compile(rb'"qpn"\s*:\s*(\d{1,8})\b'), re.compile(rb'"psn"\s*:\s*(\d{1,8})\b')
@@ -50,7 +50,7 @@ _GID = re.compile(rb'"gid"\s*:\s*"([0-9a-fA-F:.]{2,45})"')
 
 
 def read_line(line: bytes, cut: bool) -> Iterator[Line]:
-    """What a line says; a JSON line may say it of several.
+    """The queue pair that a line names; a JSON line may name several.
 
     cut: the end of the line was not captured.
     """
@@ -61,12 +61,12 @@ def read_line(line: bytes, cut: bool) -> Iterator[Line]:
     lid, reads, qpn, psn = (int(part or b"0", 16) for part in match.groups()[:4])
     gid, octets = (None, None) if cut else match.groups()[4:]
     address = _address((gid or octets or b"").replace(b":", b""), lid)
-    how = "pingpong" if gid or (cut and match[2] is None) else "perftest"
-    yield Line(how, qpn, psn, address, reads or None)
+    protocol = "pingpong" if gid or (cut and match[2] is None) else "perftest"
+    yield Line(protocol, qpn=qpn, psn=psn, address=address, reads=reads or None)
 
 
 def _address(gid: bytes, lid: int) -> str | None:
-    """The address that packets will have: by the GID, where there is one, else by the LID.
+    """The address that packets will have: from the GID if there is one, else from the LID.
 
     A GID that holds an IPv4 address stands for that one, as in RoCEv2.
     """
@@ -87,4 +87,4 @@ def _read_json(line: bytes) -> Iterator[Line]:
         except ipaddress.AddressValueError:
             continue
         where = str(address.ipv4_mapped or address) if address else None
-        yield Line("json", int(qpn[1]), int(psn[1]), where)
+        yield Line("json", qpn=int(qpn[1]), psn=int(psn[1]), address=where)

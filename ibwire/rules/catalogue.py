@@ -35,16 +35,28 @@ FAMILIES = {
 RULES: dict[str, Rule] = {
     rule.id: rule
     for rules in (
-        *(sequences.RULES, lengths.RULES, psn_acks.RULES, naks.RULES, credits.RULES),
-        *(reads.RULES, atomics.RULES, repeat.RULES, congestion.RULES, integrity.RULES),
+        sequences.RULES,
+        lengths.RULES,
+        psn_acks.RULES,
+        naks.RULES,
+        credits.RULES,
+        reads.RULES,
+        atomics.RULES,
+        repeat.RULES,
+        congestion.RULES,
+        integrity.RULES,
     )
     for rule in rules
 }
 """By id."""
 
 PACKET_RULES: tuple[PacketRule, ...] = (
-    *(*sequences.PACKET_RULES, *lengths.PACKET_RULES, *psn_acks.PACKET_RULES),
-    *(*naks.PACKET_RULES, *atomics.PACKET_RULES, *congestion.PACKET_RULES),
+    *sequences.PACKET_RULES,
+    *lengths.PACKET_RULES,
+    *psn_acks.PACKET_RULES,
+    *naks.PACKET_RULES,
+    *atomics.PACKET_RULES,
+    *congestion.PACKET_RULES,
     *integrity.PACKET_RULES,
 )
 """Those that one packet breaks by itself."""

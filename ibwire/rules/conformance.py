@@ -115,8 +115,11 @@ class Conformance:
         checked = np.flatnonzero((status == GOOD) | (status == BAD))
         rows = rows[checked]
         self._tally.take(
-            *(found[checked], frames.opcode[rows], columns["bth.padcnt"][rows]),
-            *(status[checked], rows + frames.batch.first_number),
+            found[checked],
+            frames.opcode[rows],
+            columns["bth.padcnt"][rows],
+            status[checked],
+            rows + frames.batch.first_number,
         )
         return flow
 

@@ -76,8 +76,16 @@ class Life:
     """What the laws remember of the requests of one end and the responses to them."""
 
     __slots__ = (
-        *("answer_ids", "front", "half", "mtu", "newest", "operands"),
-        *("reads", "request_ids", "requests", "unsure"),
+        "answer_ids",
+        "front",
+        "half",
+        "mtu",
+        "newest",
+        "operands",
+        "reads",
+        "request_ids",
+        "requests",
+        "unsure",
     )
 
     def __init__(self, half: RequestTracker, operands: Mapping[int, Operands]) -> None:

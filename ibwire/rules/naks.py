@@ -134,8 +134,16 @@ class Refusals(Law):
     """What the responder refused last, and what became of it."""
 
     __slots__ = (
-        *("duplicates", "eager", "excused", "fatal", "hasty"),
-        *("latest", "missing", "refused", "repeats", "waits"),
+        "duplicates",
+        "eager",
+        "excused",
+        "fatal",
+        "hasty",
+        "latest",
+        "missing",
+        "refused",
+        "repeats",
+        "waits",
     )
 
     def __init__(self, life: Life) -> None:

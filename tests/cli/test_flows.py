@@ -144,7 +144,7 @@ def test_pauses_and_silent_connections_are_listed(tmp_path: Path) -> None:
 
     result = flows("--link-rate", "100G", path)
 
-    assert "02:00:00:00:00:aa paused priority 3: 3 frames, 1 pauses, 500 us in all" in result.stdout
+    assert "02:00:00:00:00:aa paused priority 3: 3 frames, 1 pause, 500 us in all" in result.stdout
     assert "connection 1, 0.0.0.1 - 0.0.0.2, silent for 500 us" in result.stdout
     assert directions("--link-rate", "100G", path)[0]["paused_ns"] == 500_000
 

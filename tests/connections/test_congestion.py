@@ -244,8 +244,17 @@ def test_json_has_counts_delays_and_rates() -> None:
 # To the edges of bins and windows.
 DELTAS = st.sampled_from(
     (
-        *(0, 1, BIN_NS - 1, BIN_NS, BIN_NS + 1, 5 * BIN_NS),
-        *(WINDOW_NS - BIN_NS, WINDOW_NS - 1, WINDOW_NS, WINDOW_NS + 1, WINDOW_NS + BIN_NS),
+        0,
+        1,
+        BIN_NS - 1,
+        BIN_NS,
+        BIN_NS + 1,
+        5 * BIN_NS,
+        WINDOW_NS - BIN_NS,
+        WINDOW_NS - 1,
+        WINDOW_NS,
+        WINDOW_NS + 1,
+        WINDOW_NS + BIN_NS,
     )
 )
 
@@ -480,8 +489,12 @@ def test_marks_of_generated_traffic_are_answered(traffic: Path) -> None:
             data = np.flatnonzero(is_data & (sender == qpn))
             cnps = np.flatnonzero(is_cnp & (sender == qpn))
             found.setdefault(qpn, Congestion()).take(
-                *(time[data], number[data], columns["payload.len"][data], ecn[data] == 3),
-                *(time[cnps], number[cnps]),
+                time[data],
+                number[data],
+                columns["payload.len"][data],
+                ecn[data] == 3,
+                time[cnps],
+                number[cnps],
             )
         for row in np.flatnonzero(is_cnp | is_data & (ecn == 3)).tolist():
             each = counted.setdefault(int(sender[row]), Counted())

@@ -17,7 +17,7 @@ from ibwire.capture import open_capture
 from ibwire.capture.pcapng import PcapngWriter
 from ibwire.connections import handshakes
 from ibwire.connections.flow import addresses
-from ibwire.connections.handshakes import Agreement, Agreements, Closing, Side
+from ibwire.connections.handshakes import Disconnection, Handshake, Handshakes, Party
 from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.dissect import Columns
 from ibwire_layers import cm, opcodes, outer
@@ -50,20 +50,20 @@ def captured(
     return chunks(file)
 
 
-def agreements_of(parts: Iterable[Columns]) -> list[Agreement]:
-    listener = Agreements()
+def handshakes_of(parts: Iterable[Columns]) -> list[Handshake]:
+    listener = Handshakes()
     return [each for columns in parts for each in listener.take(columns)]
 
 
-def closings_of(parts: Iterable[Columns]) -> list[Closing]:
-    listener, found = Agreements(), []
+def closings_of(parts: Iterable[Columns]) -> list[Disconnection]:
+    listener, found = Handshakes(), []
     for columns in parts:
         listener.take(columns)
-        found += listener.closings
+        found += listener.disconnections
     return found
 
 
-def qpns(agreements: Iterable[Agreement]) -> list[tuple[int, int]]:
+def qpns(agreements: Iterable[Handshake]) -> list[tuple[int, int]]:
     return [(each.one.qpn, each.other.qpn) for each in agreements]
 
 
@@ -116,12 +116,14 @@ REP = cm.REP(
 
 
 def test_a_request_and_its_reply_say_who_begins_with_which_psn(captures: Path) -> None:
-    [found] = agreements_of(chunks(captures / "cm-rping.pcap"))
+    [found] = handshakes_of(chunks(captures / "cm-rping.pcap"))
 
-    assert found == Agreement(
-        Side("10.77.0.1", 0x92, 0x4BB17F, max_reads=1, rnr_retries=7),
-        Side("10.77.0.2", 0x5E, 0xFC17B7, max_reads=1, rnr_retries=7),
-        *("cm", 2, found.time_ns),
+    assert found == Handshake(
+        Party("10.77.0.1", 0x92, 0x4BB17F, max_reads=1, rnr_retries=7),
+        Party("10.77.0.2", 0x5E, 0xFC17B7, max_reads=1, rnr_retries=7),
+        "cm",
+        2,
+        found.time_ns,
         service=Service.RC,
         mtu=4096,
         timeout=19,
@@ -131,7 +133,7 @@ def test_a_request_and_its_reply_say_who_begins_with_which_psn(captures: Path) -
 
 
 def test_interleaved_exchanges_are_told_apart(captures: Path) -> None:
-    found = agreements_of(chunks(captures / "cm-ucmatose.pcap"))
+    found = handshakes_of(chunks(captures / "cm-ucmatose.pcap"))
 
     assert qpns(found) == [(0x94, 0x60), (0x95, 0x61), (0x96, 0x62)]
     assert [each.number for each in found] == [6, 8, 10]
@@ -140,10 +142,10 @@ def test_interleaved_exchanges_are_told_apart(captures: Path) -> None:
 
 def test_a_side_limits_the_reads_and_rnr_retries_of_the_other() -> None:
     """IBA 12.6: the initiator depth is at most the responder resources of the other side."""
-    [found] = agreements_of(captured([datagram(REQ), datagram(REP, back(ROUTE4))]))
+    [found] = handshakes_of(captured([datagram(REQ), datagram(REP, back(ROUTE4))]))
 
-    assert found.one == Side("10.0.0.1", 0x111, 0xB, max_reads=3, rnr_retries=7)
-    assert found.other == Side("10.0.0.2", 0x222, 0xA, max_reads=4, rnr_retries=2)
+    assert found.one == Party("10.0.0.1", 0x111, 0xB, max_reads=3, rnr_retries=7)
+    assert found.other == Party("10.0.0.2", 0x222, 0xA, max_reads=4, rnr_retries=2)
     assert (found.mtu, found.timeout, found.retries, found.flow_control) == (1024, 14, 5, False)
 
 
@@ -162,7 +164,7 @@ def test_managers_are_understood_on_every_network(route: Route, ends: tuple[str,
     link = LinkType.INFINIBAND if isinstance(route, IBRoute) else LinkType.ETHERNET
     frames = [datagram(REQ, route), datagram(REP, back(route))]
 
-    [found] = agreements_of(captured(frames, link=link))
+    [found] = handshakes_of(captured(frames, link=link))
 
     assert (found.one.address, found.other.address) == ends
 
@@ -174,7 +176,7 @@ def test_managers_are_understood_on_every_network(route: Route, ends: tuple[str,
 def test_the_request_names_the_service(kind: int, extended: int, service: Service | None) -> None:
     req = replace(REQ, transport_service_type=kind, extended_transport_type=extended)
 
-    [found] = agreements_of(captured([datagram(req), datagram(REP, back(ROUTE4))]))
+    [found] = handshakes_of(captured([datagram(req), datagram(REP, back(ROUTE4))]))
 
     assert found.service is service
 
@@ -183,7 +185,7 @@ def test_the_target_of_an_xrc_connection_stands_in_the_ee_context() -> None:
     req = replace(REQ, transport_service_type=3, extended_transport_type=1)
     rep = replace(REP, local_qpn=0, local_eecn=0x333)
 
-    found = agreements_of(captured([datagram(req), datagram(rep, back(ROUTE4))]))
+    found = handshakes_of(captured([datagram(req), datagram(rep, back(ROUTE4))]))
 
     assert qpns(found) == [(0x111, 0x333)]
 
@@ -192,7 +194,7 @@ def test_the_target_of_an_xrc_connection_stands_in_the_ee_context() -> None:
 def test_order_and_copies_of_messages_make_no_difference(order: str) -> None:
     frames = {"Q": datagram(REQ), "P": datagram(REP, back(ROUTE4))}
 
-    found = agreements_of(captured(frames[letter] for letter in order))
+    found = handshakes_of(captured(frames[letter] for letter in order))
 
     assert qpns(found) == [(0x111, 0x222)]
 
@@ -203,21 +205,21 @@ def test_a_communication_id_may_be_used_again() -> None:
     frames = [datagram(REQ), datagram(REP, back(ROUTE4))]
     frames += [datagram(second), datagram(REP, ROUTE4), datagram(answer, back(ROUTE4))]
 
-    assert qpns(agreements_of(captured(frames))) == [(0x111, 0x222), (0x444, 0x555)]
+    assert qpns(handshakes_of(captured(frames))) == [(0x111, 0x222), (0x444, 0x555)]
 
 
 def test_a_damaged_message_is_not_believed() -> None:
     frame = bytearray(datagram(REQ))
     frame[14 + 20 + 8 + 12 + 8 + 24 + 33] ^= 1  # in the local QPN
 
-    assert agreements_of(captured([bytes(frame), datagram(REP, back(ROUTE4))])) == []
+    assert handshakes_of(captured([bytes(frame), datagram(REP, back(ROUTE4))])) == []
 
 
 def test_messages_cut_at_128_bytes_still_say_the_queue_pairs() -> None:
     """66 bytes of the MAD are left: up to the QPN of a REQ, and the most of a REP."""
     frames = [datagram(REQ), datagram(REP, back(ROUTE4))]
 
-    [found] = agreements_of(captured(frames, snaplen=128))
+    [found] = handshakes_of(captured(frames, snaplen=128))
 
     assert (found.one.qpn, found.one.psn) == (0x111, 0xB)
     assert (found.other.qpn, found.other.psn) == (0x222, None)
@@ -227,8 +229,13 @@ def test_messages_cut_at_128_bytes_still_say_the_queue_pairs() -> None:
 def test_a_rejection_says_why(captures: Path) -> None:
     [found] = closings_of(chunks(captures / "cm-reject.pcap"))
 
-    assert found == Closing(
-        *(2, found.time_ns, "10.77.0.2", "10.77.0.1", None, 0x98),
+    assert found == Disconnection(
+        2,
+        found.time_ns,
+        "10.77.0.2",
+        "10.77.0.1",
+        None,
+        0x98,
         "rejected: invalid service id",
     )
 
@@ -289,7 +296,7 @@ def test_nothing_is_agreed_with_a_request_that_was_rejected() -> None:
     rej = cm.REJ(remote_comm_id=7, reason=cm.RejectReason.CONSUMER_DEFINED)
     frames = [datagram(REQ), datagram(rej, back(ROUTE4)), datagram(REP, back(ROUTE4))]
 
-    assert agreements_of(captured(frames)) == []
+    assert handshakes_of(captured(frames)) == []
     assert [each.reason for each in closings_of(captured(frames))] == ["rejected: consumer defined"]
 
 
@@ -311,9 +318,7 @@ class Talk:
         """side: 0 for the client."""
         source, destination = self.ports[side], self.ports[1 - side]
         size, sequence = 8 << 4, self.next[side]
-        head = struct.pack(
-            *(">HHIIBBHHH", source, destination, sequence, 0, size, flags, 512, 0, 0)
-        )
+        head = struct.pack(">HHIIBBHHH", source, destination, sequence, 0, size, flags, 512, 0, 0)
         segment = head + bytes(12) + data
         if self.six:
             fixed = outer.IPv6.unpack(ipv6(segment, IPProto.TCP))
@@ -356,43 +361,64 @@ PREAMBLE = [b"6.06" + bytes(12), b"\0\0\0\1", b"\0\0\0@"]
     ("name", "how", "one", "other", "mtu"),
     [
         (
-            *("vlan-rc-pingpong.pcap", "pingpong"),
-            *(Side("10.78.0.1", 0xC3, 0x4536D6), Side("10.78.0.2", 0x8E, 0xABA409), None),
+            "vlan-rc-pingpong.pcap",
+            "pingpong",
+            Party("10.78.0.1", 0xC3, 0x4536D6),
+            Party("10.78.0.2", 0x8E, 0xABA409),
+            None,
         ),
         (
-            *("ud-pingpong.pcap", "pingpong"),
-            *(Side("10.77.0.1", 0x81, 0x59A0DB), Side("10.77.0.2", 0x4D, 0x5DD49A), None),
+            "ud-pingpong.pcap",
+            "pingpong",
+            Party("10.77.0.1", 0x81, 0x59A0DB),
+            Party("10.77.0.2", 0x4D, 0x5DD49A),
+            None,
         ),
         (
-            *("uc-write-bw.pcap", "perftest"),
-            *(Side("10.77.0.1", 0x8F, 0x4EC499, 1), Side("10.77.0.2", 0x5B, 0xE9A08E, 1), 1024),
+            "uc-write-bw.pcap",
+            "perftest",
+            Party("10.77.0.1", 0x8F, 0x4EC499, 1),
+            Party("10.77.0.2", 0x5B, 0xE9A08E, 1),
+            1024,
         ),
         (
-            *("rcx-ipv6.pcap", "json"),
-            *(Side("fd77::1", 176, 11303374), Side("fd77::2", 123, 12014425), None),
+            "rcx-ipv6.pcap",
+            "json",
+            Party("fd77::1", 176, 11303374),
+            Party("fd77::2", 123, 12014425),
+            None,
         ),
     ],
 )
 def test_lines_of_programs_say_what_the_programs_printed(
-    name: str, how: str, one: Side, other: Side, mtu: int | None, captures: Path
+    name: str, how: str, one: Party, other: Party, mtu: int | None, captures: Path
 ) -> None:
-    [found] = agreements_of(chunks(captures / name))
+    [found] = handshakes_of(chunks(captures / name))
 
-    assert (found.how, found.one, found.other, found.mtu) == (how, one, other, mtu)
+    assert (found.protocol, found.one, found.other, found.mtu) == (how, one, other, mtu)
 
 
 def test_lines_that_segments_cut_in_two_are_put_together(captures: Path) -> None:
     """Each end sends 256 lines, of which 16 name a queue pair."""
-    found = agreements_of(chunks(captures / "srq-pingpong.pcap"))
+    found = handshakes_of(chunks(captures / "srq-pingpong.pcap"))
 
     assert qpns(found) == [(0x70 + nth, 0x3C + nth) for nth in range(16)]
     assert (found[5].one.psn, found[5].other.psn) == (0xC8E830, 0x85058E)
 
 
 NAMES = (
-    *("vlan-rc-pingpong.pcap", "uc-write-bw.pcap", "rcx-ipv6.pcap", "rcx-all-ops.pcap"),
-    *("srq-pingpong.pcap", "cm-rping.pcap", "cm-ucmatose.pcap", "drop-one-last.b.pcap"),
-    *("ecn-ce.b.pcap", "fmt-pcapng.pcapng", "rnr-multi-packet.pcap", "nak-send-too-big.pcap"),
+    "vlan-rc-pingpong.pcap",
+    "uc-write-bw.pcap",
+    "rcx-ipv6.pcap",
+    "rcx-all-ops.pcap",
+    "srq-pingpong.pcap",
+    "cm-rping.pcap",
+    "cm-ucmatose.pcap",
+    "drop-one-last.b.pcap",
+    "ecn-ce.b.pcap",
+    "fmt-pcapng.pcapng",
+    "rnr-multi-packet.pcap",
+    "nak-send-too-big.pcap",
 )
 
 
@@ -401,7 +427,7 @@ def test_packets_bear_out_what_was_said(name: str, captures: Path) -> None:
     """Every flow is of an agreement, and its first request has the PSN that was said."""
     parts = chunks(captures / name)
     said: dict[tuple[str, str, int], int | None] = {}
-    for each in agreements_of(parts):
+    for each in handshakes_of(parts):
         for src, dst in ((each.one, each.other), (each.other, each.one)):
             said[src.address, dst.address, dst.qpn] = src.psn
     first: dict[tuple[str, str, int], int] = {}
@@ -429,11 +455,11 @@ def test_the_exchange_of_several_queue_pairs_is_in_their_order() -> None:
     talk.say(0, bytes(7) + b"(").say(1, bytes(7) + b"(")
     talk.say(0, perftest(0x87, 1, 16)).say(1, perftest(0x53, 2, 8)).say(0, b"done\0")
 
-    found = agreements_of(captured(talk.frames))
+    found = handshakes_of(captured(talk.frames))
 
     assert qpns(found) == [(0x87, 0x53), (0x88, 0x54)]
-    assert found[0].one == Side("10.0.0.1", 0x87, 1, max_reads=8)
-    assert found[0].other == Side("10.0.0.2", 0x53, 2, max_reads=16)
+    assert found[0].one == Party("10.0.0.1", 0x87, 1, max_reads=8)
+    assert found[0].other == Party("10.0.0.2", 0x53, 2, max_reads=16)
     assert found[0].mtu == 1024
 
 
@@ -447,9 +473,9 @@ def test_the_exchange_of_several_queue_pairs_is_in_their_order() -> None:
     ids=("perftest 1", "perftest 2 to 4", "perftest 5"),
 )
 def test_lines_of_older_programs_without_a_gid_are_read(line: bytes) -> None:
-    [found] = agreements_of(captured(Talk().begin().say(0, line).say(1, line).frames))
+    [found] = handshakes_of(captured(Talk().begin().say(0, line).say(1, line).frames))
 
-    assert found.one == Side("10.0.0.1", 0x87, 0x130038, found.one.max_reads)
+    assert found.one == Party("10.0.0.1", 0x87, 0x130038, found.one.max_reads)
 
 
 @pytest.mark.parametrize(
@@ -465,7 +491,7 @@ def test_lines_of_older_programs_without_a_gid_are_read(line: bytes) -> None:
 def test_a_gid_or_else_a_lid_names_the_address(gid: int, lid: int, address: str) -> None:
     talk = Talk().begin().say(0, pingpong(1, 0, gid, lid)).say(1, pingpong(2))
 
-    [found] = agreements_of(captured(talk.frames))
+    [found] = handshakes_of(captured(talk.frames))
 
     assert (found.one.address, found.other.address) == (address, "10.0.0.2")
 
@@ -473,7 +499,7 @@ def test_a_gid_or_else_a_lid_names_the_address(gid: int, lid: int, address: str)
 def test_programs_may_talk_over_ipv6() -> None:
     talk = Talk(six=True).begin().say(0, pingpong(1)).say(1, pingpong(2))
 
-    [found] = agreements_of(captured(talk.frames))
+    [found] = handshakes_of(captured(talk.frames))
 
     assert (found.one.address, found.other.address) == ("2001:db8::1", "2001:db8::2")
 
@@ -483,14 +509,14 @@ def test_a_segment_that_is_sent_again_says_nothing_new() -> None:
     talk.frames += talk.frames[-2:]
     talk.say(0, pingpong(3)).say(1, pingpong(4))
 
-    assert qpns(agreements_of(captured(talk.frames))) == [(1, 2), (3, 4)]
+    assert qpns(handshakes_of(captured(talk.frames))) == [(1, 2), (3, 4)]
 
 
 def test_after_a_gap_no_line_is_believed_to_answer_another() -> None:
     talk = Talk().begin().say(0, pingpong(1)).say(1, pingpong(2))
     talk.skip(0, pingpong(3)).say(0, pingpong(5)).say(1, pingpong(4)).say(1, pingpong(6))
 
-    assert qpns(agreements_of(captured(talk.frames))) == [(1, 2)]
+    assert qpns(handshakes_of(captured(talk.frames))) == [(1, 2)]
 
 
 def test_ports_may_be_used_again() -> None:
@@ -502,7 +528,7 @@ def test_ports_may_be_used_again() -> None:
     third.next = [0x50000000, 0x60000000]
     third.say(0, pingpong(7)).say(1, pingpong(8))
 
-    found = agreements_of(captured(first.frames + second.frames + third.frames))
+    found = handshakes_of(captured(first.frames + second.frames + third.frames))
 
     assert qpns(found) == [(1, 2), (5, 6), (7, 8)]
 
@@ -510,7 +536,7 @@ def test_ports_may_be_used_again() -> None:
 def test_a_capture_that_begins_between_line_and_answer_joins_no_strangers() -> None:
     talk = Talk().skip(0, perftest(1)).say(1, perftest(2)).say(0, perftest(3)).say(1, perftest(4))
 
-    assert qpns(agreements_of(captured(talk.frames))) == [(3, 4)]
+    assert qpns(handshakes_of(captured(talk.frames))) == [(3, 4)]
 
 
 def test_a_capture_that_begins_among_the_lines_of_one_end_joins_no_strangers() -> None:
@@ -520,14 +546,14 @@ def test_a_capture_that_begins_among_the_lines_of_one_end_joins_no_strangers() -
         talk.say(0, b"".join([pingpong(3), pingpong(4), pingpong(0), pingpong(0)][seen:]))
         talk.say(1, b"".join(map(pingpong, (5, 6, 7, 8, 0, 0))))
 
-        assert agreements_of(captured(talk.frames)) == []
+        assert handshakes_of(captured(talk.frames)) == []
 
 
 def test_lines_cut_by_the_capture_still_say_queue_pair_and_psn() -> None:
     talk = Talk().begin().say(0, perftest(1, 5)).say(1, perftest(2, 6))
     talk.say(0, perftest(3, 7)).say(1, perftest(4, 8))
 
-    found = agreements_of(captured(talk.frames, snaplen=128))
+    found = handshakes_of(captured(talk.frames, snaplen=128))
 
     assert qpns(found) == [(1, 2), (3, 4)]
     assert [(each.one.psn, each.other.psn) for each in found] == [(5, 6), (7, 8)]
@@ -537,7 +563,7 @@ def test_lines_hidden_behind_a_cut_break_the_order() -> None:
     talk = Talk().begin().say(0, perftest(1) + perftest(3)).say(1, perftest(2))
     talk.say(0, perftest(5)).say(1, perftest(4))
 
-    assert qpns(agreements_of(captured(talk.frames, snaplen=128))) == [(1, 2)]
+    assert qpns(handshakes_of(captured(talk.frames, snaplen=128))) == [(1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -554,7 +580,7 @@ def test_lines_hidden_behind_a_cut_break_the_order() -> None:
     ],
 )
 def test_what_only_looks_like_a_line_is_none(text: bytes) -> None:
-    assert agreements_of(captured(Talk().begin().say(0, text).say(1, text).frames)) == []
+    assert handshakes_of(captured(Talk().begin().say(0, text).say(1, text).frames)) == []
 
 
 # What holds of all.
@@ -582,17 +608,17 @@ def _single(columns: Columns) -> list[Columns]:
 def test_chunks_make_no_difference(name: str, captures: Path) -> None:
     parts = scene(name, captures)
     if name == "talk":
-        assert qpns(agreements_of(parts)) == [(0x87, 0x53), (0x88, 0x54)]
+        assert qpns(handshakes_of(parts)) == [(0x87, 0x53), (0x88, 0x54)]
     else:
-        assert agreements_of(parts) == agreements_of(chunks(captures / name))
+        assert handshakes_of(parts) == handshakes_of(chunks(captures / name))
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_two_parts_merged_know_what_the_whole_knows(name: str, captures: Path) -> None:
     parts = scene(name, captures)
-    whole = {frozenset(pair) for pair in qpns(agreements_of(parts))}
+    whole = {frozenset(pair) for pair in qpns(handshakes_of(parts))}
     for border in range(len(parts) + 1):
-        one, other = Agreements(), Agreements()
+        one, other = Handshakes(), Handshakes()
         found = [each for columns in parts[:border] for each in one.take(columns)]
         found += [each for columns in parts[border:] for each in other.take(columns)]
         found += one.merge(other)
@@ -609,7 +635,7 @@ def test_a_border_inside_a_line_joins_no_strangers() -> None:
     border = len(talk.frames)
     talk.say(0, perftest(1)[30:]).say(1, perftest(2)).say(0, perftest(3))
     parts = [part for whole in captured(talk.frames) for part in _single(whole)]
-    one, other = Agreements(), Agreements()
+    one, other = Handshakes(), Handshakes()
 
     found = [each for columns in parts[:border] for each in one.take(columns)]
     found += [each for columns in parts[border:] for each in other.take(columns)]
@@ -625,19 +651,19 @@ def test_nobody_listens_to_a_connection_that_has_other_things_to_say() -> None:
         talk.say(0, bytes(1200))
     talk.say(0, b"x\0" + pingpong(3)).say(1, pingpong(2)).say(1, pingpong(4))
 
-    assert qpns(agreements_of(captured(talk.frames))) == [(1, 2)]
+    assert qpns(handshakes_of(captured(talk.frames))) == [(1, 2)]
 
 
 def test_endless_requests_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshakes, "EXCHANGES", 16)
-    monkeypatch.setattr(handshakes, "CONVERSATIONS", 16)
+    monkeypatch.setattr(handshakes, "HANDSHAKES", 16)
+    monkeypatch.setattr(handshakes, "TCP_CONNECTIONS", 16)
     frames = [datagram(replace(REQ, local_comm_id=nth)) for nth in range(100)]
     frames += [datagram(cm.DREQ(local_comm_id=nth, remote_comm_id=nth)) for nth in range(100)]
     for nth in range(100):
         frames += Talk(30000 + nth).begin().say(0, pingpong(nth + 1)).frames
     last = [datagram(replace(REQ, local_comm_id=500)), datagram(REP, back(ROUTE4))]
     last[1] = datagram(replace(REP, remote_comm_id=500), back(ROUTE4))
-    listener = Agreements()
+    listener = Handshakes()
     found = [each for columns in captured(frames + last) for each in listener.take(columns)]
 
     assert qpns(found) == [(0x111, 0x222)]
@@ -666,7 +692,7 @@ def test_no_text_is_too_strange(said: list[tuple[int, bytes, int]], snaplen: int
         talk.say(side, text)
         talk.next[side] = (talk.next[side] + (0, 0, -5, 70)[gap]) % 2**32
 
-    found = agreements_of(captured(talk.frames, snaplen=snaplen))
+    found = handshakes_of(captured(talk.frames, snaplen=snaplen))
 
     assert all(each.one.qpn and each.other.qpn for each in found)
 
@@ -677,6 +703,6 @@ def test_no_message_is_too_strange(name: str, data: st.DataObject) -> None:
     body = data.draw(st.binary(min_size=kind.SIZE, max_size=kind.SIZE))
     frames = [datagram(REQ), datagram(kind.unpack(body)), datagram(kind.unpack(body), back(ROUTE4))]
 
-    found = agreements_of(captured(frames, snaplen=data.draw(st.integers(60, 400))))
+    found = handshakes_of(captured(frames, snaplen=data.draw(st.integers(60, 400))))
 
     assert len(found) <= 2

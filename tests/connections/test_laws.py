@@ -23,8 +23,11 @@ from ibwire.connections.tracker import RequestTracker
 from ibwire.rc.work import WROpcode
 
 OPCODES = (
-    *(WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ),
-    *(WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.RDMA_WRITE_WITH_IMM),
+    WROpcode.SEND,
+    WROpcode.RDMA_WRITE,
+    WROpcode.RDMA_READ,
+    WROpcode.ATOMIC_FETCH_AND_ADD,
+    WROpcode.RDMA_WRITE_WITH_IMM,
 )
 WORK = st.lists(
     st.builds(Work, st.sampled_from(OPCODES), st.sampled_from((0, 10, 256, 1000, 3000))),

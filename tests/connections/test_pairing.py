@@ -44,8 +44,10 @@ def test_a_flow_that_answers_the_psns_of_one_other_belongs_to_it() -> None:
 
 def test_where_several_fit_the_source_port_decides() -> None:
     flows = [
-        *(asking(0, 10, port=7), asking(1, 10, port=8)),
-        *(answering(2, 10, port=8), answering(3, 10, port=7)),
+        asking(0, 10, port=7),
+        asking(1, 10, port=8),
+        answering(2, 10, port=8),
+        answering(3, 10, port=7),
     ]
 
     assert sorted(pair(flows, {})) == [Pair(2, 1, "port"), Pair(3, 0, "port")]

@@ -202,9 +202,23 @@ def odd(talk: Talk, what: str) -> None:
 
 
 ODDITIES = (
-    *("gap", "again", "nak", "rnr", "stale ack", "unasked ack", "broken message", "other verb"),
-    *("late start", "passed read", "read without mtu", "new mtu", "marked", "damaged", "copy"),
-    *("swap", "restart"),
+    "gap",
+    "again",
+    "nak",
+    "rnr",
+    "stale ack",
+    "unasked ack",
+    "broken message",
+    "other verb",
+    "late start",
+    "passed read",
+    "read without mtu",
+    "new mtu",
+    "marked",
+    "damaged",
+    "copy",
+    "swap",
+    "restart",
 )
 
 

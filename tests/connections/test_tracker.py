@@ -19,8 +19,10 @@ NAK_SEQUENCE, NAK_ACCESS = 0x60, 0x62
 RNR_1280_US = 0x2E
 """Receiver not ready, timer code 14: 1.28 ms (IBA table 45)."""
 ONLY, FIRST, MIDDLE, LAST = (
-    *(OpCode.RC_SEND_ONLY, OpCode.RC_SEND_FIRST),
-    *(OpCode.RC_SEND_MIDDLE, OpCode.RC_SEND_LAST),
+    OpCode.RC_SEND_ONLY,
+    OpCode.RC_SEND_FIRST,
+    OpCode.RC_SEND_MIDDLE,
+    OpCode.RC_SEND_LAST,
 )
 READ, ATOMIC = OpCode.RC_RDMA_READ_REQUEST, OpCode.RC_FETCH_ADD
 R_FIRST, R_MIDDLE, R_LAST, R_ONLY = range(0x0D, 0x11)
@@ -331,7 +333,8 @@ def test_a_gap_in_the_responses_of_a_read_is_why_it_is_asked_again() -> None:
 
     assert watcher.verdicts == [
         *("new",) * 5,
-        *("after_gap", "new"),
+        "after_gap",
+        "new",
         *("retransmitted",) * 4,
     ]
     resend = only(watcher.of(FlowEventKind.RETRANSMISSION))

@@ -58,10 +58,18 @@ def browse(directory: Any, capture: Any, script: Any, *options: Any) -> Any:
     page.write_text(f"{head}{USE.replace('SCRIPT', script)}</body>{tail}", encoding="utf-8")
     run = subprocess.run(
         [
-            *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-            *(f"--user-data-dir={directory / 'profile'}", "--virtual-time-budget=30000"),
-            *("--window-size=1300,900", "--disable-background-networking", *options),
-            *("--dump-dom", page.as_uri()),
+            CHROMIUM,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            f"--user-data-dir={directory / 'profile'}",
+            "--virtual-time-budget=30000",
+            "--window-size=1300,900",
+            "--disable-background-networking",
+            *options,
+            "--dump-dom",
+            page.as_uri(),
         ],
         capture_output=True,
         text=True,
@@ -117,7 +125,9 @@ def test_the_page_draws_itself_without_errors_or_network(used: Any) -> None:
 
 def test_every_panel_and_every_kind_of_mark_is_drawn(used: Any) -> None:
     assert [title.split(" ")[0].rstrip(":") for title in used["panels"]] == [
-        *("PSN", "Message", "Goodput")
+        "PSN",
+        "Message",
+        "Goodput",
     ]
     assert {"request", "request sent again", "NAK", "lost (never seen here)"} <= set(used["names"])
     assert used["text"] == "NAK"

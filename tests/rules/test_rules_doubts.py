@@ -175,7 +175,9 @@ def test_a_sender_whose_icrcs_are_mostly_wrong_is_to_blame() -> None:
     for psn in range(10):
         wrong = psn % 3 > 0
         talk.ask(
-            *(Op.RC_SEND_ONLY, psn, 64),
+            Op.RC_SEND_ONLY,
+            psn,
+            64,
             change=(lambda packet: replace(packet, icrc=bytes(4))) if wrong else None,
         )
 
@@ -190,7 +192,9 @@ def test_a_sender_that_is_wrong_about_one_kind_of_packet_is_to_blame() -> None:
     for psn in range(20):
         wrong = psn % 5 == 0
         talk.ask(
-            *(Op.RC_SEND_ONLY, psn, 61 if wrong else 64),
+            Op.RC_SEND_ONLY,
+            psn,
+            61 if wrong else 64,
             change=(lambda packet: replace(packet, icrc=bytes(4))) if wrong else None,
         )
 
