@@ -7,6 +7,7 @@ until it is used: everything of ibwire is imported where it is needed.
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
@@ -68,6 +69,33 @@ def pytest_configure(config: pytest.Config) -> None:
         if profile not in PROFILES:
             known = ", ".join(PROFILES)
             raise pytest.UsageError(f"--ibwire-profile: {profile!r} is not one of {known}")
+
+
+def pytest_collection_finish() -> None:
+    """Draw once from the strategies, if tests have imported them.
+
+    At the first draw of a process, Hypothesis looks for constants in the source of every module
+    loaded from outside site-packages. On a slow machine its health check would count that time
+    against the first test.
+    """
+    if "ibwire.strategies" not in sys.modules:
+        return
+    from hypothesis import HealthCheck, Phase, given, settings
+
+    from ibwire.strategies import fault_plans, packets
+
+    @settings(
+        max_examples=1,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(packets(), fault_plans())
+    def draw(packet: object, plan: object) -> None:
+        pass
+
+    draw()
 
 
 # Drill scripts.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capture.handmade import pcap_header, pcap_record
@@ -131,7 +131,7 @@ def test_show_tells_what_it_cannot_read(tmp_path: Path, view: str) -> None:
     unreadable(result, path)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     flips=st.lists(st.integers(0, 8 * len(CONTENT) - 1), min_size=1, max_size=200),
     spare_file_structure=st.booleans(),

@@ -222,3 +222,22 @@ def test_fixture_says_what_it_is(name: str) -> None:
 
     text = vars(ibwire.pytest_plugin)[name].__doc__
     assert text
+
+
+def test_the_strategies_are_drawn_from_before_the_first_test(tmp_path: Path) -> None:
+    (tmp_path / "test_draw.py").write_text(
+        "import sys\n"
+        "import ibwire.strategies\n"
+        "strategies = sys.modules['ibwire.strategies.packets']\n"
+        "drawn, original = [], strategies._bth\n"
+        "def bth(*arguments, **options):\n"
+        "    drawn.append(arguments)\n"
+        "    return original(*arguments, **options)\n"
+        "strategies._bth = bth\n"
+        "def test_drawn():\n"
+        "    assert drawn\n"
+    )
+
+    run = pytest_in(tmp_path)
+
+    assert run.returncode == 0, run.stdout

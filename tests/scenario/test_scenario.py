@@ -283,7 +283,7 @@ wrong = 5
         ),
         (
             "[[node]]\nname='a'\naddress = 'elsewhere'\n" + WORKLOAD,
-            *(3, 11, "node[0].address: 'elsewhere' is no IP address"),
+            *(3, 11, "node[0].address: 'elsewhere' is not an IP address"),
         ),
         ("[[wire]]\nrate = 100" + WORKLOAD, 2, 8, "wire[0].rate: 100 is not a rate such as 100G"),
         ("[[wire]]\nbetween = ['a']" + WORKLOAD, 2, 11, "is not two nodes"),
