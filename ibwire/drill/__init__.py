@@ -1,6 +1,6 @@
-"""Conformance scripts that read as the exchange: a device does what they say, or a line fails.
+"""Conformance scripts: packets to a device, and those expected from it, line by line.
 
-`load` and `parse` read a script, `run` carries one of its cases out, `report` explains a failure.
+`load` and `parse` read a script, `run` runs one of its cases, `report` explains a failure.
 The language is in docs/drill.md.
 """
 

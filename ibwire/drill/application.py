@@ -1,4 +1,4 @@
-"""The verbs of a script, carried out on the device: what its application does and finds."""
+"""The verbs of a script: what the application of the device does and checks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LARGEST_MESSAGE = 1 << 32
 
 
 class Application:
-    """Does what verbs say; `told` is what the last one did, for the time line.
+    """Carries verbs out; `summary` describes the last one, for the time line.
 
-    manager: makes the device's connection manager, or finds it.
+    manager: makes or finds the device's connection manager.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class Application:
         self._device = device
         self._find_manager = manager
         self._scope = scope
-        self.told = ""
+        self.summary = ""
         self._completions: dict[str, list[WC]] = {"send": [], "recv": []}
         self._events: list[EventType] = []
         self._used_manager: CommandedManager | None = None
 
     def do(self, step: Verb) -> str | None:
-        """Carry a verb out; what was not as it says, `None` if all was."""
+        """Carry a verb out; returns what differs from its expectation, `None` for nothing."""
         name = step.token.text
-        self.told = self.wanted(step)
+        self.summary = self.wanted(step)
         if "fails" in step.args:
             return self._do_failing(step)
         try:
@@ -52,7 +52,7 @@ class Application:
             return f"{error}"
 
     def is_there(self, step: Verb) -> bool:
-        """Whether what `poll` or `event` waits for has come, whatever it is."""
+        """Whether there is a completion or event for a verb that waits for one."""
         self._collect()
         if step.word is None:
             return False
@@ -63,7 +63,7 @@ class Application:
         return bool(self._completions[step.word.text])
 
     def left_over(self) -> str | None:
-        """A completion or event that no line of the script has looked at."""
+        """The first completion or event that no line of the script has expected."""
         self._collect()
         for name, completions in self._completions.items():
             if completions:
@@ -75,7 +75,7 @@ class Application:
         return None
 
     def wanted(self, step: Verb) -> str:
-        """A verb as written, with the numbers behind its symbols."""
+        """A verb as written, with the values of its symbols."""
         words = [step.token.text]
         if step.word is not None:
             words.append(step.word.text)
@@ -87,7 +87,7 @@ class Application:
         return " ".join(words)
 
     def _collect(self) -> None:
-        """Take what has completed and happened from the device."""
+        """Read completions and events of the device."""
         completions, events = self._device.collect()
         for name, found in self._completions.items():
             found += completions[name]
@@ -187,7 +187,7 @@ class Application:
         self._device.write(address, data)
         return None
 
-    # What it finds.
+    # What it checks.
 
     def _memory(self, step: Verb) -> str | None:
         address, expected = self._contents(step)
@@ -195,7 +195,7 @@ class Application:
         return None if actual == expected else byte_difference(expected, actual)
 
     def _contents(self, step: Verb) -> tuple[int, bytes]:
-        """Address and bytes that a line has."""
+        """Address and bytes in a line."""
         assert step.address is not None
         address = step.address.evaluate(self._scope)
         if step.data is not None:
@@ -224,7 +224,7 @@ class Application:
             "imm_data": completion.imm_data,
             "flags": int(completion.wc_flags),
         }
-        # A completion is a success unless a script expects something else of it.
+        # Unless a script expects another status, a completion has to be a success.
         wrong = "status" not in step.args and completion.status is not WCStatus.SUCCESS
         captured: dict[str, int] = {}
         for name, (_, value) in step.args.items():
@@ -276,7 +276,7 @@ class Application:
     @property
     def _manager(self) -> CommandedManager:
         if self._find_manager is None:
-            raise Unable("a connection manager that does what a script says")
+            raise Unable("needs a connection manager that a script can command")
         self._used_manager = self._find_manager()
         return self._used_manager
 
@@ -287,7 +287,7 @@ class Application:
 
 
 def _completion(wc: WC) -> str:
-    """A completion in a line; after an error only its number and status count."""
+    """A completion as text; after an error only `wr_id` and status are valid."""
     text = f"wr_id={wc.wr_id} status={wc.status.name}"
     if wc.status is WCStatus.SUCCESS:
         text += f" opcode={WCOpcode(wc.opcode).name} byte_len={wc.byte_len}"
@@ -320,4 +320,4 @@ _MANAGER_LIMITS = {
     "service_timeout": (0, 31),
     "reason": (0, 0xFFFF),
 }
-"""Least and most of what is said to a connection manager."""
+"""Least and greatest value of each argument of a connection manager."""

@@ -1,4 +1,4 @@
-"""Files about a run: the packets of a case as pcapng, results as JUnit XML."""
+"""Files of a run: the packets of a case as pcapng, results as JUnit XML."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ibwire.drill.verdict import INTO, OUT_OF, CaseError, Verdict, report
 def write_capture(verdict: Verdict, directory: Path, taken: set[Path], script: str = "") -> Path:
     """Write every packet of a case; returns the file, named after script and case.
 
-    script: what the name begins with, if not that of the script.
-    taken: files of this run, which are left alone; this one is among them afterwards.
-    They are in order of time. Each has a comment: the line of the script that sent or
-    expected it, or that none did; the first that none did, or the last of all, also has
-    what was expected there.
+    script: start of the file name, by default the name of the script.
+    taken: files of this run, which are not overwritten; this one is added to it.
+    Packets are in order of time. Each has a comment: the line of the script that sent or
+    expected it, or that no line did. The first unexpected packet, or else the last one, also
+    has the expectation that failed.
     Raises `OSError` that names the file and `CaptureError` when it cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def write_capture(verdict: Verdict, directory: Path, taken: set[Path], script: s
 
 
 def free(path: Path, taken: set[Path]) -> Path:
-    """A path that is not taken yet, but is then: `x-2.pcapng` where `x.pcapng` is."""
+    """A path that is not taken yet, which it is from then on: `x-2.pcapng` beside `x.pcapng`."""
     found, number = path, 1
     while found in taken:
         number += 1
@@ -104,7 +104,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Let each `OSError` name the file that it is about: a full disk has no name by itself."""
+    """Add the file name to each `OSError`; that of a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -123,12 +123,12 @@ def _comment(way: str, line: int | None) -> str:
 
 
 def _file_name(verdict: Verdict, script: str) -> str:
-    """Letters, digits and signs that every file system takes."""
+    """A name of letters, digits and signs that every file system allows."""
     stem = script or Path(verdict.path).name.removesuffix(".drill")
     name = f"{stem}.{verdict.case}" if verdict.case else stem
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", name)[:120]
 
 
 def _clean(text: str) -> str:
-    """Without the characters that XML does not know."""
+    """The text without characters that XML does not allow."""
     return re.sub(r"[^\t\n\x20-\uD7FF\uE000-\uFFFD]", "?", text)

@@ -1,8 +1,8 @@
-"""Packets of a script as frames, and frames against packets of a script.
+"""Frames of the packets in a script, and comparison of received frames with them.
 
-What a script sends is right in everything that it does not say otherwise: the addresses,
-P_Key, destination queue pair, pad count, lengths, checksums and the ICRC, which is made
-last. What the device sends must be right in everything that the script does not mention.
+In packets to the device every field that a script does not set is right: addresses, P_Key,
+destination queue pair, pad count, lengths, checksums and the ICRC, which is computed last. In
+packets of the device every field that a script does not mention must be right.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ MAXIMUM_PAYLOAD = 16384
 """Bytes of a packet of a script: more than any path MTU, for packets that are too long."""
 
 GOOD, BAD, NONE = -1, -2, -3
-"""What `icrc` may be besides a number."""
+"""Values of `icrc` besides a number."""
 
 
 def pattern(at: int, length: int) -> bytes:
-    """Bytes of the test pattern, which repeats after 2^16 and is another at every offset near."""
+    """Bytes of the test pattern, which repeats after 2^16 and differs at near offsets."""
     at &= 0xFFFF
     return (_PATTERN * ((at + length >> 16) + 1))[at : at + length]
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What the packets of one connection have in common, seen from who sends to the device."""
+    """The constants of the packets of one connection, as the peer of the device sends them."""
 
     route: Route
     """From the peer to the device."""
@@ -63,14 +63,14 @@ class Wire:
 
 
 def psn_base(wire: Wire, *, to_device: bool, is_response: bool) -> int:
-    """What `psn` is in a packet: the first PSN of the stream of requests that it belongs to."""
+    """The value of `psn` in a packet: the first PSN of the requests that it belongs to."""
     return wire.rq_psn if to_device != is_response else wire.sq_psn
 
 
 def aim(
     literal: Literal, wire: Wire, scope: Scope, *, to_device: bool, packet: Packet | None = None
 ) -> None:
-    """Let `psn` stand for the stream that a packet belongs to: in `any`, the one that came."""
+    """Set `psn` to the first PSN of a packet's direction; for `any`, of the received packet."""
     is_response = literal.is_response
     if literal.is_any and packet is not None:
         is_response = _is_response(packet)
@@ -78,7 +78,7 @@ def aim(
 
 
 def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
-    """The frame of a packet that a script sends; raises `ScriptError` for what does not fit."""
+    """The frame of a packet to the device; raises `ScriptError` for values that do not fit."""
     given = _numbers(literal, scope)
     payload = _payload(literal, given, scope)
     pad = _word(literal, scope, "pad", -len(payload) % 4, 0, MAXIMUM_PAYLOAD)
@@ -127,12 +127,12 @@ def build(literal: Literal, wire: Wire, scope: Scope) -> bytes:
 
 
 def has_no_icrc(literal: Literal, scope: Scope) -> bool:
-    """Whether a packet is sent without its last four bytes."""
+    """Whether a packet is sent without an ICRC."""
     return _icrc(literal, scope) == NONE
 
 
 def parse(frame: bytes) -> Packet | str:
-    """A frame of the device as a packet, or what is wrong with it."""
+    """A frame of the device as a packet, or its error as text."""
     try:
         packet = Packet.parse(frame)
     except DecodeError as error:
@@ -145,11 +145,11 @@ def parse(frame: bytes) -> Packet | str:
 def differences(
     literal: Literal, packet: Packet, wire: Wire, scope: Scope, *, from_device: bool = True
 ) -> list[str]:
-    """Why a packet is not the one that a script expects; nothing if it is.
+    """The differences of a packet from the one that a script expects; empty if there are none.
 
-    from_device: it must be right in what the script does not mention.
+    from_device: fields that the script does not mention must be right.
 
-    What it is to be remembered by is in `scope` only when nothing differs.
+    Captured variables are set in `scope` only when nothing differs.
     """
     aim(literal, wire, scope, to_device=not from_device, packet=packet)
     opcode = literal.opcode
@@ -184,7 +184,7 @@ def differences(
 
 
 def wrong_anyway(packet: Packet, wire: Wire, named: frozenset[str] = frozenset()) -> list[str]:
-    """What no packet of the device may have, unless the script names the field itself."""
+    """Errors that no packet of the device may have, except in fields named by the script."""
     bth = packet.bth
     found = []
     qpn = QP1 if bth.opcode == OpCode.UD_SEND_ONLY else wire.peer_qpn
@@ -207,7 +207,7 @@ def wrong_anyway(packet: Packet, wire: Wire, named: frozenset[str] = frozenset()
 
 
 def describe(packet: Packet, wire: Wire, *, to_device: bool) -> str:
-    """A packet in a line, with its PSN relative to the connection."""
+    """A packet as a line of text, with its PSN relative to the first of the connection."""
     if management.is_management(packet):
         return management.describe(packet)
     info = INFO.get(packet.bth.opcode)
@@ -233,9 +233,9 @@ def describe(packet: Packet, wire: Wire, *, to_device: bool) -> str:
 
 
 def shown(literal: Literal, scope: Scope | None) -> str:
-    """What a script expects or sends, in a line, with the numbers behind the symbols.
+    """A packet of a script as a line of text, with the values of its symbols.
 
-    Without a scope, which is what `any` has as long as no packet has come, as written.
+    Without a scope, as for `any` before a packet has come, it is as written.
     """
     words = ["any" if literal.is_any else literal.name]
     for place, (_, value) in literal.fields.items():
@@ -365,7 +365,7 @@ def _compare(
 
 
 def _mask(name: str) -> int:
-    """What is left of a number in a field of this name; -1 is all of it."""
+    """Mask of a number in a field of this name; -1 keeps all of it."""
     return MASK if name in WRAPPING else -1
 
 

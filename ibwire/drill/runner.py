@@ -1,11 +1,10 @@
-"""A case of a script against a device: each step is done or waited for, in order.
+"""Runs a case of a script against a device, one step after the other.
 
-The clock of a script is where the last step ended: an event at `+1us` is a microsecond
-after what was last done or heard. A packet at `+1us` must come then, give or take the
-tolerance; at `+0` or without a time it must be there, from whenever; in a range it must
-come within. What the device sends waits in order until a step expects it. At the end
-nothing may be left over: no packet, no completion, no event. A device on a real link may
-be late by the slack of its target, with everything.
+Times count from the end of the step before: an event at `+1us` is one microsecond after it. A
+packet at `+1us` must come at that time, within the tolerance; at `+0` or without a time it must
+have come already; in a range it must come within the range. Packets of the device wait in order
+until a step expects them. At the end nothing may be left over: no packet, no completion, no
+event. On a real link everything may be late by the slack of the target.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from ibwire.drill.language.expressions import Expression, NoValue, Scope
 from ibwire.drill.language.literals import Literal, single
 from ibwire.drill.language.steps import (
     Case,
-    Hear,
+    Expect,
     Impair,
-    Say,
+    Inject,
     Script,
     Silence,
     Step,
@@ -50,13 +49,13 @@ from ibwire.rc.attributes import MTU_CODES
 from ibwire_layers.packet import Packet
 
 TOLERANCE: Time = 1 * US
-"""How far a packet may be from its time, unless the script says otherwise."""
+"""Greatest difference of a packet from its time, unless the script sets another."""
 
 
 def run(script: Script, case: Case, profile: str = "spec") -> Verdict:
-    """Carry out a case on the emulator.
+    """Run a case on the emulator.
 
-    Raises `ScriptError` for a number that does not fit where the script has it.
+    Raises `ScriptError` for a number that does not fit its field.
     """
     verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
     scope = Scope(script.path, {})
@@ -75,10 +74,10 @@ def carry_out(
     application: Application | None,
     scope: Scope,
 ) -> None:
-    """Hold steps against a target; what came of it is in the verdict.
+    """Run steps against a target; the result is in the verdict.
 
-    Without an application verbs are passed over. Raises `LinkError` and `PeerError` for a
-    device that is lost; the verdict says at which step.
+    Without an application verbs are skipped. Raises `LinkError` and `PeerError` for a device
+    that is lost; the verdict has the step.
     """
     try:
         _Runner(script, target, verdict, application, scope).run(steps)
@@ -95,7 +94,7 @@ class _Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """When something is expected: absolute times."""
+    """Absolute times between which something is expected."""
 
     first: Time
     last: Time
@@ -122,7 +121,7 @@ class _Runner:
         self._tolerance = max(self._tolerance, target.slack)
 
     def run(self, steps: Sequence[Step]) -> None:
-        """All steps, and then nothing more."""
+        """Run all steps, and check that nothing is left over."""
         for step in steps:
             try:
                 self._step(step)
@@ -145,12 +144,12 @@ class _Runner:
 
     def _step(self, step: Step) -> None:
         match step:
-            case Say():
-                self._say(step)
-            case Hear():
-                self._hear(step)
+            case Inject():
+                self._inject(step)
+            case Expect():
+                self._expect(step)
             case Unordered():
-                self._hear_all(step)
+                self._expect_unordered(step)
             case Silence():
                 self._silence(step)
             case Verb():
@@ -158,12 +157,12 @@ class _Runner:
             case Impair():
                 self._impair(step)
 
-    def _say(self, step: Say) -> None:
+    def _inject(self, step: Inject) -> None:
         if not self._device.is_recorded:
             self._wait(step.when)
         self._note_damage()
         self._aim(step.literal, to_device=True)
-        time, frame, problems = self._device.say(step.literal, self._scope)
+        time, frame, problems = self._device.inject(step.literal, self._scope)
         if frame is None:
             raise self._failed(step.line, shown(step.literal, self._scope), "nothing", INTO)
         text = self._told(step.literal, frame)
@@ -174,7 +173,7 @@ class _Runner:
             raise _Failed(Failure(step.line, wanted, text, problems, INTO))
         self._note(INTO, text, step.line, frame, time)
 
-    def _hear(self, step: Hear) -> None:
+    def _expect(self, step: Expect) -> None:
         span = self._span(step.when)
         most = 1 if step.most is None else step.most.evaluate(self._scope)
         for _ in range(min(most, LIMIT_UPTO)):
@@ -192,7 +191,7 @@ class _Runner:
                 raise self._unexpected(step.line, wanted, problems)
             self._take(step.line)
 
-    def _hear_all(self, step: Unordered) -> None:
+    def _expect_unordered(self, step: Unordered) -> None:
         span = self._span(step.when)
         left = list(step.members)
         while left:
@@ -216,8 +215,8 @@ class _Runner:
         length = 0 if step.when.low is None else self._duration(step.when.low)
         length = max(length, self._device.slack)
         end = min(self._device.now + length, self._device.end)
-        self._device.advance(end, self._has_heard)
-        if self._device.heard:
+        self._device.advance(end, self._has_outbound)
+        if self._device.outbound:
             raise self._unexpected(step.line, f"silence until {_shown(end)}", [], APPLICATION)
         self._note(APPLICATION, f"silence of {_length(length)}", step.line)
 
@@ -240,12 +239,12 @@ class _Runner:
             if problem is not None and VERBS[step.token.text].expects:
                 problem = self._late(application, step, problem)
             if step.token.text in MANAGER_VERBS:
-                # It takes its time to find the way to a peer.
+                # Resolving the route to a peer takes time.
                 self._device.settle()
             self._refresh()
         if problem is not None:
             raise self._failed(step.line, application.wanted(step), problem)
-        self._note(APPLICATION, application.told, step.line, time=begun)
+        self._note(APPLICATION, application.summary, step.line, time=begun)
 
     def _impair(self, step: Impair) -> None:
         self._wait(step.when)
@@ -256,10 +255,10 @@ class _Runner:
         self._note(APPLICATION, step.line.text.strip(), step.line)
 
     def _note_damage(self) -> None:
-        """What rules have done to packets since the last time, for the time line."""
+        """Add the actions of impairment rules since the last call to the time line."""
         while (damage := self._device.poll_damage()) is not None:
             text = self._described(damage.frame, to_device=damage.way == INTO)
-            # Without the packet: a capture of the run is that of the peer.
+            # Without the frame: a capture of the run shows the packets of the peer.
             text = f"{text}  ({damage.what})"
             entry = Entry(damage.time, damage.way, text, damage.line.number)
             entries = self._verdict.entries
@@ -269,7 +268,7 @@ class _Runner:
             entries.insert(at, entry)
 
     def _late(self, application: Application, step: Verb, problem: str) -> str | None:
-        """Look again for as long as a device may be late; what is wrong then."""
+        """Repeat a check while the device may be late; returns the last problem."""
         device, found = self._device, problem
 
         def is_right() -> bool:
@@ -284,8 +283,8 @@ class _Runner:
     def _nothing_left(self, line: Line) -> None:
         if self._device.is_recorded:
             return
-        self._device.advance(self._device.now + self._device.slack, self._has_heard)
-        if self._device.heard:
+        self._device.advance(self._device.now + self._device.slack, self._has_outbound)
+        if self._device.outbound:
             raise self._unexpected(line, "nothing after this line", [], APPLICATION)
         if self._application is None:
             return
@@ -296,7 +295,7 @@ class _Runner:
     # Time.
 
     def _wait(self, when: When) -> None:
-        """Let the time before a step pass."""
+        """Let the time of a step pass."""
         if when.low is None:
             return
         length = self._duration(when.low)
@@ -337,22 +336,22 @@ class _Runner:
     # Packets.
 
     def _next(self, span: _Span) -> tuple[Time, Frame] | None:
-        """The next packet of the device, `None` if none comes in time."""
+        """The next packet of the device; `None` if none comes in time."""
         device = self._device
         device.settle()
-        if not device.heard:
-            device.advance(span.last, self._has_heard)
-        return device.heard[0] if device.heard else None
+        if not device.outbound:
+            device.advance(span.last, self._has_outbound)
+        return device.outbound[0] if device.outbound else None
 
-    def _has_heard(self) -> bool:
-        return bool(self._device.heard)
+    def _has_outbound(self) -> bool:
+        return bool(self._device.outbound)
 
     def _take(self, line: Line) -> None:
-        time, frame = self._device.heard.popleft()
+        time, frame = self._device.outbound.popleft()
         self._note(OUT_OF, self._described(frame, to_device=False), line, frame, time)
 
-    def _misfit(self, step: Hear, frame: Frame) -> list[str]:
-        """Why a packet fits none of the alternatives, for each; nothing if it fits one."""
+    def _misfit(self, step: Expect, frame: Frame) -> list[str]:
+        """Why a packet fits none of the alternatives; empty if it fits one."""
         packet = parse(frame)
         if isinstance(packet, str):
             return [packet]
@@ -368,7 +367,7 @@ class _Runner:
         return problems
 
     def _aim(self, literal: Literal, *, to_device: bool, packet: Packet | None = None) -> None:
-        """Let symbols stand for what they are in a packet of this kind."""
+        """Set the symbols to their values for a packet of this kind."""
         if literal.form is not None:
             self._refresh()
             if "cm_id" not in self._scope.symbols:
@@ -377,7 +376,7 @@ class _Runner:
                 )
         aim(literal, self._device.wire, self._scope, to_device=to_device, packet=packet)
 
-    def _wanted(self, step: Hear, frame: Frame | None = None) -> str:
+    def _wanted(self, step: Expect, frame: Frame | None = None) -> str:
         """What fits, with the numbers that this means for the frame that came."""
         parsed = None if frame is None else parse(frame)
         packet = parsed if isinstance(parsed, Packet) else None
@@ -388,7 +387,7 @@ class _Runner:
             texts.append(shown(literal, self._scope if is_known else None))
         return " or ".join(texts)
 
-    def _all_wanted(self, members: Sequence[Hear], frame: Frame | None = None) -> str:
+    def _all_wanted(self, members: Sequence[Expect], frame: Frame | None = None) -> str:
         return " and ".join(self._wanted(member, frame) for member in members)
 
     def _told(self, literal: Literal, frame: Frame) -> str:
@@ -409,7 +408,7 @@ class _Runner:
             text += f" icrc {packet.icrc_status().value}"
         return text
 
-    # What is told.
+    # The verdict.
 
     def _note(
         self,
@@ -434,8 +433,8 @@ class _Runner:
         self, line: Line, wanted: str, problems: list[str], way: str = OUT_OF
     ) -> _Failed:
         self._note_damage()
-        first = self._device.heard[0]
-        for time, frame in list(self._device.heard)[:_MOST_LEFT_OVER]:
+        first = self._device.outbound[0]
+        for time, frame in list(self._device.outbound)[:_MOST_LEFT_OVER]:
             text = self._described(frame, to_device=False)
             entry = Entry(time, OUT_OF, text, None, frame, is_expected=False)
             self._verdict.entries.append(entry)
@@ -451,14 +450,14 @@ class _Runner:
 
 
 def _line_of(step: Step, error: ScriptError) -> Line:
-    """The line of a step, or of that of several packets which an error is about."""
+    """The line of a step; of several packets, the line of the one with the error."""
     members = step.members if isinstance(step, Unordered) else ()
     lines = (member.line for member in members if member.line.number == error.line)
     return next(lines, step.line)
 
 
 def _connect(steps: list[Step], scope: Scope, profile: str) -> Emulated:
-    """Make the connection as the first step asks, which is taken away, or as usual."""
+    """Make the connection by the first step if it is a `qp`, which is removed, or by default."""
     token, given = asked_for(steps, scope)
     try:
         return Emulated(profile, given)
@@ -469,7 +468,7 @@ def _connect(steps: list[Step], scope: Scope, profile: str) -> Emulated:
 
 
 def asked_for(steps: list[Step], scope: Scope) -> tuple[Token | None, dict[str, int]]:
-    """What the first step, which is taken away, says of the connection, if it is a `qp`."""
+    """Name and arguments of the first step if it is a `qp`; the step is removed."""
     first = steps[0] if steps else None
     asked = first if isinstance(first, Verb) and first.token.text == "qp" else None
     if asked is not None:
@@ -499,7 +498,7 @@ def _lateness(time: Time, span: _Span) -> list[str]:
 
 
 def _when(when: When, span: _Span) -> str:
-    """What a line says of its time, behind what it expects."""
+    """The time of a line, behind its expectation."""
     return "" if when.low is None else f" {span.text}"
 
 

@@ -1,4 +1,4 @@
-"""What came of a case: passed, or the line that failed with all that shows why."""
+"""The result of a case: passed, skipped, or the line that failed and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ibwire.base.units import NS, US, Time
 from ibwire.drill.language.tokens import Line
 
 INTO, OUT_OF, APPLICATION = "<", ">", " "
-"""Which way an entry of the time line goes."""
+"""The direction of an entry of the time line."""
 
 
 @dataclass(slots=True)
@@ -22,27 +22,27 @@ class Entry:
     way: str
     text: str
     line: int | None
-    """Of the script, which did or expected it; `None` for what nobody expected."""
+    """Number of the script line that did or expected it; `None` if no line did."""
     frame: Frame | None = None
     is_expected: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A line of a script that a device did not fulfil."""
+    """A line of a script whose expectation a device did not meet."""
 
     line: Line
     expected: str
     got: str
     details: Sequence[str] = ()
-    """In what they differ."""
+    """The differences between the two."""
     way: str = OUT_OF
-    """Of what was expected."""
+    """The direction of the expected packet."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of a case."""
+    """The result of a case."""
 
     path: str
     case: str
@@ -52,17 +52,17 @@ class Verdict:
     entries: list[Entry] = field(default_factory=list)
     failure: Failure | None = None
     skipped: str = ""
-    """Why it was not carried out, or not to its end."""
+    """Why the case did not run, or not to its end."""
     is_lost: bool = False
-    """Whether that is because the device was lost before."""
+    """Whether the device was lost before the case."""
 
     @property
     def passed(self) -> bool:
-        """Whether the device did everything that it should."""
+        """Whether every line of the case was met."""
         return self.failure is None and not self.skipped
 
     def forget_packets(self) -> None:
-        """Give the memory of the packets back; what is told about them stays."""
+        """Drop the frames to save memory; the lines about them stay."""
         for entry in self.entries:
             entry.frame = None
 
@@ -73,7 +73,7 @@ class Verdict:
 
 
 class CaseError(ScriptError):
-    """A mistake of a script that shows when a case is carried out: a number that does not fit."""
+    """An error of a script found while a case runs: a number that does not fit its field."""
 
     def __init__(self, case: str, error: ScriptError) -> None:
         self.case = case
@@ -83,7 +83,7 @@ class CaseError(ScriptError):
 
 
 def report(verdict: Verdict) -> str:
-    """A failure for a reader: what was to happen, what did, and everything before it."""
+    """A failure as text: the expected and the received packet, and everything before."""
     failure = verdict.failure
     if failure is None:
         return "\n".join(time_line(verdict))
@@ -103,10 +103,10 @@ def report(verdict: Verdict) -> str:
 
 
 def time_line(verdict: Verdict) -> list[str]:
-    """Everything that happened, with its time in microseconds and its line of the script.
+    """Every event of a case, with its time in microseconds and its line of the script.
 
-    `<` is what the device received and `>` what it sent. A failure ends it as two sides do:
-    `-` is what was expected, `+` what came in its place.
+    `<` marks packets to the device, `>` packets from it. A failure ends the list like a diff:
+    `-` is what the line expected, `+` what happened instead.
     """
     shown = verdict.entries
     omitted = len(shown) - _MOST_ENTRIES
@@ -114,12 +114,12 @@ def time_line(verdict: Verdict) -> list[str]:
     if omitted > 0:
         lines.append(f"  {f'... {omitted} before':>14}")
         shown = shown[omitted:]
-    told = False
+    is_shown = False
     for entry in shown:
         number = "" if entry.line is None else str(entry.line)
         mark = " " if entry.is_expected else "+"
-        if not entry.is_expected and verdict.failure is not None and not told:
-            told = True
+        if not entry.is_expected and verdict.failure is not None and not is_shown:
+            is_shown = True
             failure = verdict.failure
             lines.append(f"- {'':14}  {failure.line.number:>4}  {failure.way} {failure.expected}")
         lines.append(f"{mark} {_time(entry.time):>14}  {number:>4}  {entry.way} {entry.text}")

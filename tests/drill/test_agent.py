@@ -421,7 +421,7 @@ def test_an_event_that_scripts_have_no_name_for_is_a_reason_to_leave_a_case_out(
     answers = {**GOOD, "cm_events": [{"event": event, "status": 0}]}
     manager = remote(lambda asked: {"ok": answers[asked["do"]]}).manager()
 
-    with pytest.raises(Unable, match=f"was told event {event}"):
+    with pytest.raises(Unable, match=f"has received event {event}"):
         assert manager.events
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ibwire.drill import parse, report, run
 from ibwire.drill.language.cursor import SYMBOLS
-from ibwire.drill.language.literals import SAID_WORDS, WORDS
+from ibwire.drill.language.literals import INBOUND_WORDS, WORDS
 from ibwire.drill.language.vocabulary import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ BLOCKS = TEXT.split("```\n")[1::2]
 """The examples: a script, a run of the command, a report, the usage, ..., last the blocks."""
 
 
-@pytest.mark.parametrize("word", sorted({*VERBS, *WORDS, *SAID_WORDS, *SYMBOLS}))
+@pytest.mark.parametrize("word", sorted({*VERBS, *WORDS, *INBOUND_WORDS, *SYMBOLS}))
 def test_every_word_is_documented(word: str) -> None:
     assert f"`{word}" in TEXT
 

@@ -111,7 +111,7 @@ def test_what_the_peer_sends_to_queue_pairs_is_the_scripts() -> None:
     diverted.receive(frame(0x77), 3)
     diverted.receive(frame(0x78), 4)
 
-    assert list(diverted.heard) == [(3, frame(0x77)), (4, frame(0x78))]
+    assert list(diverted.outbound) == [(3, frame(0x77)), (4, frame(0x78))]
 
 
 @pytest.mark.parametrize("source", [PEER, PEER_V6])
@@ -122,7 +122,7 @@ def test_a_packet_that_is_cut_off_is_the_scripts_too(source: int) -> None:
     diverted.receive(given, 3)
     diverted.receive(tagged(given), 3)
 
-    assert list(diverted.heard) == [(3, given), (3, tagged(given))]
+    assert list(diverted.outbound) == [(3, given), (3, tagged(given))]
 
 
 def tagged(given: Frame) -> Frame:
@@ -146,7 +146,7 @@ def test_everything_else_is_the_nodes(given: Frame) -> None:
     diverted.receive(given, 3)
 
     assert node.received == [given]
-    assert not diverted.heard
+    assert not diverted.outbound
 
 
 # Connection management.
@@ -169,7 +169,7 @@ def test_messages_to_qp1_are_the_scripts_when_it_is_about_them() -> None:
 
     diverted.receive(message(5, 6), 3)
     diverted.receive(frame(1), 3)
-    heard = list(diverted.heard)
+    heard = list(diverted.outbound)
     diverted.forget(0x66)
     diverted.receive(message(5, 6), 4)
 
@@ -188,7 +188,7 @@ def test_messages_about_exchanges_that_are_over_are_the_nodes() -> None:
         diverted.receive(message(*ids), 3)
 
     assert node.received == [message(5, 6), message(6, 9)]
-    assert [each for _, each in diverted.heard] == [message(7, 8), message(0, 0)]
+    assert [each for _, each in diverted.outbound] == [message(7, 8), message(0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_flood_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         diverted.receive(frame(0x77), 0)
 
-    assert len(diverted.heard) == 3
+    assert len(diverted.outbound) == 3
     assert diverted.is_flooded
 
 
@@ -298,7 +298,7 @@ def test_what_the_peer_sends_is_heard_as_rules_leave_it() -> None:
         diverted.receive(frame(0x77), now)
     diverted.handle_timeout(5030)
 
-    assert [time for time, _ in diverted.heard] == [20, 5030]
+    assert [time for time, _ in diverted.outbound] == [20, 5030]
 
 
 def test_what_a_rule_holds_back_is_heard_when_nothing_has_overtaken_it() -> None:
@@ -306,11 +306,11 @@ def test_what_a_rule_holds_back_is_heard_when_nothing_has_overtaken_it() -> None
     impaired(diverted, "impair > reorder nth=1 max_delay=5ns")
 
     diverted.receive(frame(0x77), 10)
-    before = len(diverted.heard)
+    before = len(diverted.outbound)
     diverted.handle_timeout(5011)
 
     assert before == 0
-    assert list(diverted.heard) == [(5011, frame(0x77))]
+    assert list(diverted.outbound) == [(5011, frame(0x77))]
 
 
 def test_rules_end_with_their_connection() -> None:
@@ -322,7 +322,7 @@ def test_rules_end_with_their_connection() -> None:
     diverted.receive(frame(0x77), 20)
     diverted.handle_timeout(5010)
 
-    assert list(diverted.heard) == [(20, frame(0x77))]
+    assert list(diverted.outbound) == [(20, frame(0x77))]
     assert diverted.poll_transmit(5010) == b"of the node"
 
 
@@ -403,7 +403,7 @@ def test_a_command_is_told_our_end_of_the_connection() -> None:
         ("[" * 100_000, "this is no JSON"),
         ("[]", "no JSON object"),
         ("{}", "qpn, the number of the device's queue pair, is missing"),
-        ('{"qpn": 5, "foo": 1}', "'foo' is none of qpn, peer_qpn, "),
+        ('{"qpn": 5, "foo": 1}', "'foo' is not one of qpn, peer_qpn, "),
         ('{"qpn": "5"}', "qpn is '5'"),
         ('{"qpn": 16777216}', "qpn is 16777216, not a number below 16777216"),
         ('{"qpn": 5, "va": -1}', "va is -1"),

@@ -15,7 +15,7 @@ from ibwire.drill.application import Application
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.runner import carry_out
 from ibwire.drill.targets.emulated import Emulated
-from ibwire.drill.targets.target import Told
+from ibwire.drill.targets.target import ManagerEvent
 from ibwire.rc.attributes import QPState
 from ibwire_layers import cm
 from ibwire_layers.headers import DETH, IPCM
@@ -199,7 +199,7 @@ def test_target_without_a_manager_to_command_leaves_the_case_out() -> None:
 
     carry_out(script, script.cases[0].steps, device, verdict, Application(device, scope), scope)
 
-    assert verdict.skipped == "a connection manager that does what a script says"
+    assert verdict.skipped == "needs a connection manager that a script can command"
 
 
 class Slow(Emulated):
@@ -212,7 +212,7 @@ class Slow(Emulated):
         self._passed = 0
 
     @property
-    def events(self) -> deque[Told]:
+    def events(self) -> deque[ManagerEvent]:
         return self.manager.events
 
     def do(self, verb: str, given: Mapping[str, int]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ibwire.base.errors import ScriptError
 from ibwire.drill import Script, parse, run
 from ibwire.drill.language.parser import MAXIMUM_CASES, MAXIMUM_STEPS
-from ibwire.drill.language.steps import Hear, Say, Verb
+from ibwire.drill.language.steps import Expect, Inject, Verb
 from ibwire.drill.language.tokens import MAXIMUM_LINE, MAXIMUM_SIZE
 from ibwire.drill.language.vocabulary import VERBS
 from ibwire.rc.profile import PROFILES
@@ -66,7 +66,7 @@ ERRORS = {
     "< ACK psn nak=INVALID_REQUEST rnr=3": "1:3: nak and rnr are the same field",
     "< SEND_ONLY psn !len": "1:18: len is no flag; expected ack, se",
     '< SEND_ONLY psn data="0g"': "1:22: '0g' is no hexadecimal",
-    '< SEND_ONLY psn data="00" len=4': "1:3: data says what the payload is; len and at do too",
+    '< SEND_ONLY psn data="00" len=4': "1:3: data sets the payload, so len and at cannot",
     "< any": "1:3: any is no opcode; expected one such as ACK, ACKNOWLEDGE, ATOMIC_ACK, "
     "ATOMIC_ACKNOWLEDGE, ATOMIC_WRITE, CNP, COMPARE_SWAP, FETCH_ADD, FLUSH, RC_ACKNOWLEDGE, "
     "RC_ATOMIC_ACKNOWLEDGE, RC_ATOMIC_WRITE",
@@ -141,8 +141,8 @@ ERRORS = {
     "on rxe {\nmr m\n} otherwise {\nmr m\n}\nmr m": "6:4: m is the name of another region or "
     "window",
     "for psn in 1..3 {\nsilence\n}": "1:5: psn is a number of the connection already",
-    "> upto 0 any": "1:8: up to 0 packets: silence says that",
-    "> upto 1-2 any": "1:8: up to -1 packets: silence says that",
+    "> upto 0 any": "1:8: up to 0 packets: use silence",
+    "> upto 1-2 any": "1:8: up to -1 packets: use silence",
     "poll sent": "1:6: sent is no queue, send or recv; did you mean send?",
     "poll": "1:5: expected a queue, send or recv, found the end of the line",
     "cases a, b {\n1\n}": "2:2: 1 cells in a table of 2 columns",
@@ -238,7 +238,7 @@ def test_rows_and_loops_stand_for_tokens() -> None:
     assert [case.name for case in script.cases] == ["one", "two"]
     assert [len(case.steps) for case in script.cases] == [2, 2]
     one = script.cases[0].steps[0]
-    assert isinstance(one, Say)
+    assert isinstance(one, Inject)
     assert set(one.literal.words) == {"len"}
 
 
@@ -288,7 +288,7 @@ def test_the_example_of_the_architecture_is_a_script() -> None:
 """
     )
 
-    assert [type(step) for step in script.cases[0].steps] == [Verb, Verb, Say, Say, Hear]
+    assert [type(step) for step in script.cases[0].steps] == [Verb, Verb, Inject, Inject, Expect]
     assert run(script, script.cases[0]).passed
 
 

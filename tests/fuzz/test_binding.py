@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fuzz.cases import EXTENSIONS, WIDTHS
 from ibwire.drill import parse
 from ibwire.drill.language.expressions import Scope
-from ibwire.drill.language.steps import Say
+from ibwire.drill.language.steps import Inject
 from ibwire.drill.packets import Wire, build
 from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Connection, Packet
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
@@ -42,7 +42,7 @@ def in_drill(line: str) -> bytes:
     )
     script = parse(f"// Any.\n< {line}\n".encode(), "any.drill")
     said = script.cases[0].steps[0]
-    assert isinstance(said, Say)
+    assert isinstance(said, Inject)
     return build(said.literal, wire, Scope("any.drill", SYMBOLS))
 
 

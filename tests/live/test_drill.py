@@ -231,8 +231,8 @@ def test_without_an_agent_verbs_are_a_reason_to_skip(
         "needs post_recv at the device: there is no agent",
         "needs qp access=0: the device's program makes the queue pair",
         "takes 11 s, and the limit is 10 s",
-        "needs memory of the device, of which nothing is known",
-        "needs an agent: connection management is the device's program's own",
+        "needs memory of the device, whose address and R_Key are not known",
+        "needs an agent: the device's program does its own connection management",
     ]
 
 

@@ -126,7 +126,7 @@ class RDMAManager:
     def unlisten(self) -> None:
         """Listen no more."""
         if self._listener is None:
-            raise OSError(errno.EINVAL, "nobody listens")
+            raise OSError(errno.EINVAL, "no listener to end")
         self._destroy(self._listener)
         self._listener = None
 

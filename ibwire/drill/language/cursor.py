@@ -1,4 +1,4 @@
-"""Where in a line the reader is, what may come there, and errors that say so."""
+"""A position in a line of tokens, checks of the next token, and their errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYMBOLS = frozenset(
 """Numbers of the connection, of its first memory region, and of how it is being made."""
 
 PARTS = ("va", "rkey", "lkey", "size", "end")
-"""What a region or window with a name of its own has."""
+"""Attributes of a named region or window."""
 
 
 class Cursor:
@@ -30,9 +30,9 @@ class Cursor:
     ) -> None:
         self.path = path
         self.captured = captured
-        """Variables that have a value by now."""
+        """Variables with a value at this line."""
         self.regions = regions
-        """Memory regions and windows that have been named by now."""
+        """Memory regions and windows named before this line."""
         self._tokens = tokens
         self._at = 0
 
@@ -48,55 +48,55 @@ class Cursor:
 
     @property
     def at_end(self) -> bool:
-        """Whether the line has no more."""
+        """Whether the end of the line is reached."""
         return self.here.kind is Kind.END
 
     def take(self) -> Token:
-        """The next token, which is behind us then; the end stays."""
+        """Take the next token; the end of the line is never passed."""
         token = self.here
         if token.kind is not Kind.END:
             self._at += 1
         return token
 
     def takes(self, sign: str) -> bool:
-        """Go behind this sign, if it is next."""
+        """Take this sign if it is next."""
         found = self.here.kind is Kind.SIGN and self.here.text == sign
         if found:
             self._at += 1
         return found
 
     def takes_name(self, name: str) -> bool:
-        """Go behind this word, if it is next."""
+        """Take this word if it is next."""
         found = self.here.kind is Kind.NAME and self.here.text == name
         if found:
             self._at += 1
         return found
 
     def sign(self, sign: str) -> Token:
-        """Go behind this sign, which must be next."""
+        """Take this sign, which must be next."""
         token = self.here
         if not self.takes(sign):
             raise self.expected(f"'{sign}'", token)
         return token
 
     def name(self, what: str) -> Token:
-        """A name, which must be next."""
+        """Take a name, which must be next."""
         if self.here.kind is not Kind.NAME:
             raise self.expected(what, self.here)
         return self.take()
 
     def end(self, what: str = "the end of the line") -> None:
-        """Nothing more may come."""
+        """Raise unless the line ends here."""
         if not self.at_end:
             raise self.expected(what, self.here)
 
     @property
     def position(self) -> int:
-        """How many tokens are behind us."""
+        """The number of tokens taken."""
         return self._at
 
     def text_since(self, position: int) -> str:
-        """What was read since a position, as written but for its spaces."""
+        """The text since a position, as written, with normal spaces."""
         return "".join(token.text for token in self._tokens[position : self._at])
 
     def error(self, token: Token, reason: str) -> ScriptError:
@@ -104,15 +104,15 @@ class Cursor:
         return ScriptError(self.path, token.line, token.column, reason)
 
     def expected(self, what: str, found: Token) -> ScriptError:
-        """An error about a token that is not what must stand there."""
+        """An error about a token other than the expected one."""
         return self.error(found, f"expected {what}, found {found}")
 
     def unknown(self, token: Token, what: str, known: Iterable[str]) -> ScriptError:
-        """An error about a name that nobody knows."""
+        """An error about an unknown name."""
         return self.error(token, unknown(token.text, what, known))
 
     def check_symbol(self, token: Token, names: Mapping[str, int]) -> None:
-        """Raise for a symbol that no connection has."""
+        """Raise for an unknown symbol."""
         region, _, part = token.text.partition(".")
         if token.text in SYMBOLS or (region in self.regions and part in PARTS):
             return
@@ -121,7 +121,7 @@ class Cursor:
 
 
 def unknown(name: str, what: str, known: Iterable[str]) -> str:
-    """That nobody knows a name, and which others there are."""
+    """A message about an unknown name, with the known ones."""
     names = sorted(set(known))
     close = difflib.get_close_matches(name, names, 1)
     if close:

@@ -1,4 +1,4 @@
-"""Numbers in a script: read once, worth something when the connection is known.
+"""Numbers in a script: parsed once, evaluated when the connection is known.
 
 An expression has numbers, symbols of the connection (`psn`, `rkey`, `va`, ...), variables
 that were captured, the functions `ack_timeout` and `rnr_wait`, and + - * with brackets.
@@ -18,18 +18,18 @@ from ibwire.drill.language.tokens import Kind, Token
 from ibwire_layers.syndrome import RNR_TIMER_US
 
 LIMIT = 1 << 130
-"""Above every field: numbers in between may leave the 128 bits of an address for a moment."""
+"""Above every field: intermediate results may exceed the 128 bits of an address."""
 
 DEEPEST = 20
 """Brackets within brackets."""
 
 
 class NoValue(ScriptError):
-    """A variable without a value, as what was to set it did not come: no mistake of a script."""
+    """A variable without a value, as the packet that sets it did not come."""
 
 
 class Scope:
-    """What the names in an expression stand for."""
+    """Values of the names in expressions."""
 
     def __init__(self, path: str, symbols: Mapping[str, int]) -> None:
         self.path = path
@@ -53,10 +53,10 @@ class Expression:
     text: str
     evaluate: Evaluate
     is_plain: bool = False
-    """Whether the text says it all: a number, or the name of one."""
+    """Whether the text is a number or the name of one."""
 
     def shown(self, scope: Scope | None, mask: int = -1) -> str:
-        """As written, with the number where that says something else and is known."""
+        """The text as written, with its value where that is known and differs."""
         if self.is_plain or scope is None:
             return self.text
         return f"{self.text} ({_number(self.evaluate(scope) & mask)})"
@@ -64,9 +64,9 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a field may be: one of `choices`, each a range whose ends are alike for a number.
+    """The allowed values of a field: `choices` are ranges, a number is a range of one.
 
-    No choices: anything; `name` is the variable that it becomes.
+    Without choices any value is allowed, and `name` is the variable that gets it.
     """
 
     token: Token
@@ -74,7 +74,7 @@ class Value:
     name: str = ""
 
     def accepts(self, actual: int, scope: Scope, mask: int = -1) -> bool:
-        """Whether a number is among them; `mask` is for fields that wrap."""
+        """Whether a number is allowed; `mask` is for fields that wrap."""
         if not self.choices:
             return True
         for low, high in self.choices:
@@ -98,7 +98,7 @@ class Value:
 
 
 def read_expression(cursor: Cursor, names: Mapping[str, int] | None = None) -> Expression:
-    """Read an expression; `names` are numbers by name that only this one may use."""
+    """Read an expression; `names` are further names of numbers."""
     start, token = cursor.position, cursor.here
     evaluate = _sum(cursor, names or {}, 0)
     text = cursor.text_since(start)
@@ -107,7 +107,7 @@ def read_expression(cursor: Cursor, names: Mapping[str, int] | None = None) -> E
 
 
 def constant(expression: Expression, path: str) -> int | None:
-    """What an expression is whatever the connection; `None` if that depends on it."""
+    """The value of an expression without a connection; `None` if it needs one."""
     try:
         return expression.evaluate(Scope(path, {}))
     except ScriptError:
@@ -115,7 +115,7 @@ def constant(expression: Expression, path: str) -> int | None:
 
 
 def read_value(cursor: Cursor, names: Mapping[str, int] | None = None) -> Value:
-    """Read what a field may be."""
+    """Read the allowed values of a field."""
     token = cursor.here
     if cursor.takes("*"):
         return Value(token)

@@ -31,7 +31,7 @@ ACTIONS = ("drop", "loss", "corrupt", "duplicate", "reorder", "delay", "mark_ecn
 """What a rule may do here."""
 
 _OF_TWO_SIDES = ("cnp", "nak", "pfc")
-"""What only `ibwire tap` can, which says so."""
+"""Actions that only `ibwire tap` has."""
 
 MAXIMUM_RULES = 64
 """Rules of a run."""

@@ -1,6 +1,6 @@
 """A packet in a script: `SEND_FIRST psn+1 len=1024 ack`, with any field of any header.
 
-The name of the opcode says which headers there are. A field is a header's field by its
+The opcode determines the headers. A field is a header's field by its
 name, with the header before it where two have the same (`ieth.rkey`, `ip.ttl`), or one
 of the words below, which stand for several fields or for none. The same words describe
 what is sent, where they have one value each, and what is expected.
@@ -24,7 +24,7 @@ from ibwire_layers.schema import Field, Header, Show
 from ibwire_layers.syndrome import NakCode
 
 WRAPPING = ("psn", "msn")
-"""Fields whose numbers go on at 0."""
+"""Fields whose values wrap to 0."""
 
 WORDS = {
     "len": "bytes of payload",
@@ -34,29 +34,29 @@ WORDS = {
     "rnr": "the timer code of an RNR NAK",
     "credits": "the credit code of the syndrome",
 }
-"""Words for what is sent and for what is expected."""
+"""Words for packets in both directions."""
 
-SAID_WORDS = {
+INBOUND_WORDS = {
     "pad": "bytes of padding, whatever the payload needs",
     "fill": "what each byte of the padding is",
     "icrc": "good, bad, none, or the four bytes as a number",
     "cut": "bytes that are left of the packet, from its BTH on",
     "more": "bytes behind the padding that no header knows of",
 }
-"""Words for what is sent only."""
+"""Words for packets to the device only."""
 
 NAMES: Mapping[str, Mapping[str, int]] = {
     "nak": {code.name: code.value for code in NakCode},
     "icrc": {"good": -1, "bad": -2, "none": -3},
 }
-"""Names of the numbers of a word."""
+"""Names of the values of a word."""
 
 _ADDRESSES = {
     Show.MAC: "MAC address such as 02:00:0a:00:00:01",
     Show.IPV4: "IP address such as 10.0.0.1",
     Show.IPV6: "IP address such as 10.0.0.1 or fd00::1",
 }
-"""What may stand in quotes in the place of a number."""
+"""Values in quotes instead of a number, by the kind of field."""
 
 _MAC_SIZE = 6
 
@@ -75,7 +75,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A packet as a script has it: what it says about its fields."""
+    """A packet in a script: its opcode and the given fields."""
 
     token: Token
     opcode: int
@@ -85,21 +85,21 @@ class Literal:
     fields: Mapping[Place, tuple[Token, Value]]
     data: bytes | None
     form: Form | None = None
-    """Of a message of connection management."""
+    """The form of a message of connection management."""
 
     @property
     def name(self) -> str:
-        """As reports have it."""
+        """Its name in reports."""
         return short_name(self.opcode) if self.form is None else self.form.name
 
     @property
     def is_any(self) -> bool:
-        """Whether its opcode may be any."""
+        """Whether every opcode fits."""
         return self.opcode == ANY
 
     @property
     def is_response(self) -> bool:
-        """Whether it goes from the responder to the requester."""
+        """Whether it is sent by the responder."""
         info = INFO.get(self.opcode)
         return info is not None and info.is_response
 
@@ -107,7 +107,7 @@ class Literal:
 ANY = -1
 
 OPCODES: dict[str, int] = {}
-"""Opcodes by each of their names: with or without `RC_`, with or without `RDMA_`, ACK."""
+"""Opcodes by each of their names: with or without `RC_` and `RDMA_`, and ACK."""
 for _opcode in OpCode:
     _short = _opcode.name.replace("RDMA_", "")
     for _name in (_opcode.name, _short):
@@ -117,7 +117,7 @@ OPCODES["ATOMIC_ACK"] = OpCode.RC_ATOMIC_ACKNOWLEDGE
 
 
 def short_name(opcode: int) -> str:
-    """An opcode as reports have it."""
+    """The name of an opcode in reports."""
     info = INFO.get(opcode)
     if info is None:
         return f"OPCODE_0x{opcode:02X}"
@@ -125,24 +125,24 @@ def short_name(opcode: int) -> str:
 
 
 def read_said(cursor: Cursor) -> Literal:
-    """A packet to send: every field has one value."""
-    return _read(cursor, said=True)
+    """Read a packet to the device: every field has one value."""
+    return _read(cursor, is_inbound=True)
 
 
 def read_heard(cursor: Cursor) -> Literal:
-    """A packet that is expected: fields that are not named may be anything right."""
-    return _read(cursor, said=False)
+    """Read an expected packet: fields that are not named may have any right value."""
+    return _read(cursor, is_inbound=False)
 
 
 def single(value: Value) -> Expression:
-    """The value of a field that is sent."""
+    """The value of a field of a packet to the device."""
     return value.choices[0][0]
 
 
-def _read(cursor: Cursor, *, said: bool) -> Literal:
+def _read(cursor: Cursor, *, is_inbound: bool) -> Literal:
     token = cursor.name("the name of an opcode")
     form = FORMS.get(token.text)
-    opcode = OpCode.UD_SEND_ONLY if form else _opcode_of(cursor, token, said=said)
+    opcode = OpCode.UD_SEND_ONLY if form else _opcode_of(cursor, token, is_inbound=is_inbound)
     info = INFO.get(opcode)
     headers = info.headers if info else ()
     known = _fields_of(headers) if form is None else _fields_of_message(form)
@@ -150,9 +150,9 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
     fields: dict[Place, tuple[Token, Value]] = {}
     data: bytes | None = None
     if form is None and _begins_psn(cursor):
-        fields[known["psn"]] = cursor.here, _value(cursor, {}, said=said)
+        fields[known["psn"]] = cursor.here, _value(cursor, {}, is_inbound=is_inbound)
     own_words = WORDS if form is None else {"data": WORDS["data"]}
-    vocabulary = {**own_words, **SAID_WORDS} if said else own_words
+    vocabulary = {**own_words, **INBOUND_WORDS} if is_inbound else own_words
     while not cursor.at_end and cursor.here.text not in ("|", "{"):
         negated = cursor.takes("!")
         name = cursor.name("a field of the packet")
@@ -177,7 +177,7 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
         if place is not None and place.field.show in _ADDRESSES and cursor.here.kind is Kind.TEXT:
             value = _address(cursor, place.field.show)
         else:
-            value = _value(cursor, names, said=said)
+            value = _value(cursor, names, is_inbound=is_inbound)
         if name.text not in vocabulary:
             _put(cursor, fields, known[name.text], name, value)
         elif name.text in words:
@@ -192,7 +192,7 @@ def _read(cursor: Cursor, *, said: bool) -> Literal:
 def _unknown(
     cursor: Cursor, token: Token, name: Token, known: Mapping[str, Place], own: list[str]
 ) -> ScriptError:
-    """A field that a packet has not: with a header before it, it is that header's."""
+    """The error about a field that a packet does not have."""
     part, dot, rest = name.text.partition(".")
     if not dot:
         return cursor.unknown(name, f"field of {token.text}", own)
@@ -216,7 +216,7 @@ def read_data(cursor: Cursor) -> bytes:
 
 
 def _check(cursor: Cursor, literal: Literal, known: Mapping[str, Place]) -> None:
-    """What contradicts itself."""
+    """Raise for words that contradict each other."""
     given = [name for name in _SYNDROMES if name in literal.words]
     syndrome = known.get("syndrome")
     if syndrome in literal.fields:
@@ -227,7 +227,7 @@ def _check(cursor: Cursor, literal: Literal, known: Mapping[str, Place]) -> None
     if len(given) > 1:
         raise cursor.error(literal.token, f"{given[0]} and {given[1]} are the same field")
     if literal.data is not None and ("len" in literal.words or "at" in literal.words):
-        raise cursor.error(literal.token, "data says what the payload is; len and at do too")
+        raise cursor.error(literal.token, "data sets the payload, so len and at cannot")
     if literal.form is not None and len(literal.data or b"") > literal.form.room:
         reason = f"{literal.token.text} has room for {literal.form.room} bytes of private data"
         raise cursor.error(literal.token, reason)
@@ -245,8 +245,8 @@ def _put(
     fields[place] = token, value
 
 
-def _value(cursor: Cursor, names: Mapping[str, int], *, said: bool) -> Value:
-    if not said:
+def _value(cursor: Cursor, names: Mapping[str, int], *, is_inbound: bool) -> Value:
+    if not is_inbound:
         return read_value(cursor, names)
     if cursor.here.kind is Kind.TEXT:
         raise cursor.expected("a number", cursor.here)
@@ -256,7 +256,7 @@ def _value(cursor: Cursor, names: Mapping[str, int], *, said: bool) -> Value:
 
 
 def _address(cursor: Cursor, show: Show) -> Value:
-    """An address as people write it, in quotes."""
+    """Read an address in its usual notation, in quotes."""
     token = cursor.take()
     try:
         if show is Show.MAC:
@@ -279,7 +279,7 @@ def _constant(token: Token, value: bool) -> Value:
 
 
 def _begins_psn(cursor: Cursor) -> bool:
-    """Whether a PSN without its name comes: `psn+1`, a number, `(psn)`, `*` or `?x`."""
+    """Whether a PSN without its name is next: `psn+1`, a number, `(psn)`, `*` or `?x`."""
     here = cursor.here
     if here.kind in (Kind.NUMBER, Kind.VARIABLE):
         return True
@@ -288,8 +288,8 @@ def _begins_psn(cursor: Cursor) -> bool:
     return here.text in ("psn", "rq_psn", "sq_psn") and cursor.after.text != "="
 
 
-def _opcode_of(cursor: Cursor, token: Token, *, said: bool) -> int:
-    if token.text == "any" and not said:
+def _opcode_of(cursor: Cursor, token: Token, *, is_inbound: bool) -> int:
+    if token.text == "any" and not is_inbound:
         return ANY
     if token.text in OPCODES:
         return OPCODES[token.text]
@@ -301,7 +301,7 @@ def _opcode_of(cursor: Cursor, token: Token, *, said: bool) -> int:
             pass
     if token.text.startswith(PREFIX):
         raise cursor.unknown(token, "message of connection management", FORMS)
-    raise cursor.unknown(token, "opcode", OPCODES if said else [*OPCODES, "any"])
+    raise cursor.unknown(token, "opcode", OPCODES if is_inbound else [*OPCODES, "any"])
 
 
 def _own_names(headers: tuple[type[Header], ...]) -> list[str]:
@@ -313,14 +313,14 @@ def _with_bth(headers: tuple[type[Header], ...]) -> tuple[type[Header], ...]:
 
 
 def _fields_of(headers: tuple[type[Header], ...]) -> dict[str, Place]:
-    """Every name that a field has in a packet with these extension headers."""
+    """The fields of a packet with these extension headers, by every name."""
     if headers not in _KNOWN:
         _KNOWN[headers] = _places(_with_bth(headers))
     return _KNOWN[headers]
 
 
 def _fields_of_message(form: Form) -> dict[str, Place]:
-    """Every name of a number in a message of connection management; its own come first."""
+    """The fields of a message of connection management by every name; its own take precedence."""
     headers = (*form.headers, h.BTH)
     if headers not in _KNOWN:
         known = _places(headers)
@@ -331,7 +331,7 @@ def _fields_of_message(form: Form) -> dict[str, Place]:
 
 
 def _places(headers: tuple[type[Header], ...]) -> dict[str, Place]:
-    """Fields by their names, and with the header before it; the first has a name to itself."""
+    """Fields by name, alone and with their header; the first field gets the name alone."""
     known: dict[str, Place] = {}
     for header in headers:
         for entry in header.FIELDS:

@@ -1,6 +1,6 @@
 """Messages of connection management in a script: `CM_REQ`, `CM_REP reason=...`, both ways.
 
-What a script does not say is right for the exchange that is under way, whose
+Fields that a script does not set are right for the current exchange, whose
 numbers are symbols (`manager.Exchange`): what the peer sends is made so, and what the
 device sends must be so. Otherwise they are as the RDMA-CM of Linux sends them.
 """
@@ -26,7 +26,7 @@ Symbols = Mapping[str, int]
 PREFIX = "CM_"
 
 PORT, PEER_PORT = 7174, 49152
-"""Of the listener and of who asks: that of rping, and the lowest dynamic one (RFC 6335)."""
+"""Ports of the listener (that of rping) and of the active side (lowest dynamic, RFC 6335)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Form:
     """A message: what is right in it, by the symbols of the exchange."""
 
     kind: type[Message]
-    said: Mapping[str, str]
+    inbound: Mapping[str, str]
     """Fields of the peer's message."""
-    heard: Mapping[str, str]
+    outbound: Mapping[str, str]
     """Fields of the device's message."""
     transaction: str = ""
     """Of an answer; empty for a message that begins something, which may have any."""
@@ -64,7 +64,7 @@ class Form:
 
 def build(form: Form, given: Mapping[str, Mapping[str, int]], data: bytes, sym: Symbols) -> bytes:
     """The MAD that a peer sends. given: numbers by the key of a header and the field's name."""
-    right: dict[str, Any] = {name: sym[symbol] for name, symbol in form.said.items()}
+    right: dict[str, Any] = {name: sym[symbol] for name, symbol in form.inbound.items()}
     right["private_data"] = padded(form.kind, data)
     message: Message
     if form.kind is cm.REQ:
@@ -127,7 +127,7 @@ def is_message(form: Form, packet: Packet) -> bool:
 def differences(
     form: Form, packet: Packet, named: frozenset[str], data: bytes | None, sym: Symbols
 ) -> list[str]:
-    """What is not right in a message of this form, but for the fields that are named.
+    """The wrong fields of a message of this form, except those named in a script.
 
     data: what the application's private data must be, `None` for whatever it likes.
     """
@@ -136,7 +136,7 @@ def differences(
     message = found.message
     wrong = [
         _wrong(name, getattr(message, name), sym[symbol])
-        for name, symbol in form.heard.items()
+        for name, symbol in form.outbound.items()
         if name not in named and getattr(message, name) != sym[symbol]
     ]
     transaction = sym[form.transaction] if form.transaction else found.transaction_id
@@ -156,7 +156,7 @@ def differences(
 
 
 def describe(packet: Packet) -> str:
-    """A packet to QP1 in a line: the message and what tells it from others."""
+    """A packet to QP1 as a line of text: the message and its main fields."""
     found = received(packet)
     if found is None:
         return f"a datagram of {len(packet.payload)} bytes for QP{packet.bth.dest_qp}"

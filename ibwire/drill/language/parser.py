@@ -27,8 +27,8 @@ from ibwire.drill.language.impairments import read_impair
 from ibwire.drill.language.literals import Literal, read_data, read_heard, read_said
 from ibwire.drill.language.steps import (
     Case,
-    Hear,
-    Say,
+    Expect,
+    Inject,
     Script,
     Silence,
     Step,
@@ -93,7 +93,7 @@ class _Row:
 class _Parser:
     def __init__(self, path: str, profile: str, *, recorded: bool) -> None:
         self._path = path
-        self._read_said = read_heard if recorded else read_said
+        self._read_inbound = read_heard if recorded else read_said
         self._profile = profile
         self._captured: set[str] = set()
         self._regions: set[str] = set()
@@ -276,11 +276,11 @@ class _Parser:
     def _unordered(
         self, block: _Block, when: When, tokens: Mapping[str, tuple[Token, ...]]
     ) -> Unordered:
-        members: list[Hear] = []
+        members: list[Expect] = []
         for step in self._steps(block.body, tokens):
-            if not isinstance(step, Hear) or step.most is not None or step.when.low is not None:
+            if not isinstance(step, Expect) or step.most is not None or step.when.low is not None:
                 at = step.line.tokens[0]
-                is_optional = isinstance(step, Hear) and step.most is not None
+                is_optional = isinstance(step, Expect) and step.most is not None
                 reason = "in any order come only packets, '>', without a time"
                 raise self._error(at, reason + (": no '>?' and no upto" if is_optional else ""))
             members.append(step)
@@ -300,14 +300,14 @@ class _Parser:
         step: Step
         if cursor.takes("<"):
             self._exact(when, token)
-            step = Say(line, when, self._read_said(cursor))
+            step = Inject(line, when, self._read_inbound(cursor))
         elif cursor.takes(">?"):
             most = Expression(token, "1", lambda scope: 1, is_plain=True)
-            step = Hear(line, when, self._alternatives(cursor), most)
+            step = Expect(line, when, self._alternatives(cursor), most)
         elif cursor.takes(">"):
             upto = cursor.takes_name("upto")
             count = self._count_of(cursor) if upto else None
-            step = Hear(line, when, self._alternatives(cursor), count)
+            step = Expect(line, when, self._alternatives(cursor), count)
         elif cursor.takes_name("silence"):
             self._exact(when, token)
             step = Silence(line, when)
@@ -327,7 +327,7 @@ class _Parser:
             raise cursor.expected("'<', '>', silence or a verb", token)
         cursor.end(
             "a field, '|' or the end of the line"
-            if isinstance(step, Hear)
+            if isinstance(step, Expect)
             else "the end of the line"
         )
         return step
@@ -336,7 +336,7 @@ class _Parser:
         count = read_expression(cursor)
         number = constant(count, self._path)
         if number is not None and number < 1:
-            raise cursor.error(count.token, f"up to {number} packets: silence says that")
+            raise cursor.error(count.token, f"up to {number} packets: use silence")
         return count
 
     def _alternatives(self, cursor: Cursor) -> tuple[Literal, ...]:
@@ -479,7 +479,7 @@ def _written(line: Line, cell: Sequence[Token]) -> str:
 
 
 def _case_names(texts: Sequence[Sequence[str]]) -> list[str]:
-    """The first cell of each row where that tells them apart, else the whole row."""
+    """Names of cases: the first cell of each row where these differ, else the whole row."""
     firsts = [row[0] for row in texts]
     if len(set(firsts)) == len(firsts):
         return firsts
@@ -502,4 +502,4 @@ _TEXTS = {
     "section": "a section of the specification",
     "virtual": "what a real link cannot give",
 }
-"""Lines that are a text, and what it says."""
+"""Lines whose value is text, and its meaning."""

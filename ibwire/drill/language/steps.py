@@ -1,4 +1,4 @@
-"""What a script does, one step a line, when all its loops and tables are laid out."""
+"""The steps of a script, one a line, after loops and tables are expanded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ibwire.drill.language.tokens import Line, Token
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """From `low` to `high` after the step before; a `high` that is missing is for ever."""
+    """From `low` to `high` after the step before; without `high`, until the end of the run."""
 
     low: Expression | None
     """`None` for +0."""
@@ -21,7 +21,7 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Inject:
     """The device receives a packet."""
 
     line: Line
@@ -30,10 +30,10 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
+class Expect:
     """The device sends a packet that fits one of the alternatives.
 
-    With `most`, up to so many, and it may send none.
+    With `most`, up to that many, or none.
     """
 
     line: Line
@@ -48,12 +48,12 @@ class Unordered:
 
     line: Line
     when: When
-    members: tuple[Hear, ...]
+    members: tuple[Expect, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The device sends nothing for so long."""
+    """The device sends nothing for a time."""
 
     line: Line
     when: When
@@ -61,16 +61,16 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """The application of the device does or finds something."""
+    """The application of the device does or checks something."""
 
     line: Line
     when: When
     token: Token
     """Its name."""
     word: Token | None
-    """What follows the name without `=`: an opcode, a queue, a state, a region."""
+    """The word after the name, without `=`: an opcode, a queue, a state, a region."""
     address: Expression | None
-    """Where in memory, for those that say it."""
+    """Address in memory, for verbs that have one."""
     args: Mapping[str, tuple[Token, Value]]
     data: bytes | None
 
@@ -81,7 +81,7 @@ Words = Value | tuple[Token, ...]
 
 @dataclass(frozen=True, slots=True)
 class Impair:
-    """From here on packets that go one way are damaged."""
+    """From here on packets in one direction are impaired."""
 
     line: Line
     when: When
@@ -91,7 +91,7 @@ class Impair:
     args: Mapping[str, tuple[Token, Words]]
 
 
-Step = Say | Hear | Unordered | Silence | Verb | Impair
+Step = Inject | Expect | Unordered | Silence | Verb | Impair
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +109,11 @@ class Script:
 
     path: str
     rule: str
-    """The comment at its top: what it shows."""
+    """The comment at its top: the rule that it tests."""
     section: str
-    """Where that is specified."""
+    """The section that specifies the rule."""
     virtual: str
-    """Why it can be carried out in virtual time only; empty if it can on a link, too."""
+    """Why it runs in virtual time only; empty if it can run on a link, too."""
     tolerance: Expression | None
-    """How much later or earlier than said a packet may come."""
+    """How much later or earlier than its time a packet may come."""
     cases: tuple[Case, ...]

@@ -1,4 +1,4 @@
-"""A script as lines of tokens, each of which knows where it stands.
+"""A script as lines of tokens, each with its position.
 
 A token is a number, a name, a text in quotes, a variable (`$name`), a sign, or the end of
 its line. Numbers with a unit of time are picoseconds. Comments begin with `//`.
@@ -18,11 +18,11 @@ MAXIMUM_SIZE = 1 << 16
 """Bytes of a script."""
 
 MAXIMUM_LINE = 400
-"""Characters of a line: what a reader still takes in, and a bound on how deep it nests."""
+"""Characters of a line, which also bounds its nesting."""
 
 
 class Kind(Enum):
-    """What a token is, in the words of a message."""
+    """Kinds of tokens, with the words of messages."""
 
     NUMBER = "a number"
     NAME = "a name"
@@ -65,7 +65,7 @@ class Line:
 def read_lines(content: bytes, name: str) -> tuple[list[str], list[Line]]:
     """The comment at the top of a script and its lines; `name` is for messages.
 
-    Raises `ScriptError` for what is not text, too long, or has characters that begin no token.
+    Raises `ScriptError` for input that is not text, is too long, or has unknown characters.
     """
     if len(content) > MAXIMUM_SIZE:
         reason = f"a script has at most {MAXIMUM_SIZE} bytes"

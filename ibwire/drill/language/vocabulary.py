@@ -1,6 +1,6 @@
-"""The verbs of a script: what the application of the device does and finds.
+"""The verbs of a script: what the application of the device does and checks.
 
-Names of attributes, opcodes, states, statuses and events are those of the verbs.
+Names of attributes, opcodes, states, statuses and events are those of libibverbs.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _CONTENTS: Mapping[str, Names] = {"len": NOTHING, "at": NOTHING, "u64": NOTHING}
 
 @dataclass(frozen=True, slots=True)
 class VerbForm:
-    """What a verb takes."""
+    """The arguments of a verb."""
 
     doc: str
     args: Mapping[str, Names]
-    """Arguments, each with the names that its numbers have."""
+    """Arguments, each with the names of its values."""
     words: Names | None = None
-    """What follows its name: one of these; `{}` for any new name."""
+    """The words that may follow the name; `{}` for any new name."""
     what: str = ""
-    """That word, in a message."""
+    """That word, in messages."""
     has_address: bool = False
     has_data: bool = False
     expects: bool = False
-    """Whether it looks for something, so that its arguments may be ranges."""
+    """Whether it checks something, so that its arguments may be ranges."""
     waits: bool = False
-    """Whether what it looks for may still come, so that its time is a limit."""
+    """Whether it waits, so that its time is a limit."""
 
 
 VERBS: Mapping[str, VerbForm] = {
@@ -203,4 +203,4 @@ MANAGER_VERBS = (
     "ready",
     "disconnect",
 )
-"""What the application has its connection manager do."""
+"""Commands of the application to its connection manager."""

@@ -124,7 +124,7 @@ class Emulated:
         settings = {**DEFAULTS, **given}
         own, peer = ADDRESSES[settings["version"]]
         self.now: Time = 0
-        self.heard: deque[tuple[Time, Frame]] = deque()
+        self.outbound: deque[tuple[Time, Frame]] = deque()
         """Frames of the device that no line has expected yet."""
         self._frames = self._timeouts = 0
         self._end = End(
@@ -188,7 +188,7 @@ class Emulated:
 
     @property
     def symbols(self) -> dict[str, int]:
-        """What the names in a script stand for."""
+        """Values of the symbols of a script."""
         wire = self.wire
         found = {
             "rq_psn": wire.rq_psn,
@@ -219,7 +219,7 @@ class Emulated:
 
     # The wire.
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
+    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
         """Let a packet arrive."""
         frame = build(literal, self.wire, scope)
         manager = self._manager if literal.form is None else self.manager
@@ -235,7 +235,7 @@ class Emulated:
         for frame in frames_from(self.way, self.now):
             if self._manager is not None:
                 self.exchange.note(frame, from_device=True)
-            self.heard.append((self.now, frame))
+            self.outbound.append((self.now, frame))
             self._frames += 1
             if self._frames > MAXIMUM_FRAMES:
                 raise TooBusy(f"more than {MAXIMUM_FRAMES} packets")
@@ -265,7 +265,7 @@ class Emulated:
         self.way.impair(step, scope, self.now)
 
     def poll_damage(self) -> Damage | None:
-        """The next thing that a rule has done."""
+        """The next frame that a rule has acted on."""
         return self.way.damage.popleft() if self.way.damage else None
 
     # The connection manager.

@@ -1,8 +1,9 @@
-"""A device on a real link as the target of a script: ibwire is its peer, and a mere mouth.
+"""A device on a real link as the target of a script: ibwire sends and records packets, and
+keeps no transport state.
 
-What comes from the device for the connection of the script is heard, and answered by
-nobody; everything else, ARP and neighbour discovery, and the connection manager as long as
-no script is about it, an `Endpoint` does as ever.
+Packets of the device for the connection of the script are recorded and get no response. An
+`Endpoint` handles everything else: ARP, neighbour discovery, and connection management unless
+the script is about it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ibwire.drill.application import Application
 from ibwire.drill.language.expressions import Expression, Scope
 from ibwire.drill.language.impairments import Impaired
 from ibwire.drill.language.literals import Literal
-from ibwire.drill.language.steps import Case, Hear, Impair, Say, Script, Step, Unordered, Verb
+from ibwire.drill.language.steps import Case, Expect, Impair, Inject, Script, Step, Unordered, Verb
 from ibwire.drill.language.vocabulary import MANAGER_VERBS
 from ibwire.drill.packets import Wire, build
 from ibwire.drill.runner import asked_for, carry_out
@@ -38,13 +39,13 @@ from ibwire_layers.outer import EtherType, IPProto, IPv4
 from ibwire_layers.packet import Packet, RoCEv2Route
 
 SLACK: Time = 20 * MS
-"""How late a device may be: a round trip, and two busy machines."""
+"""How late a device may be: a round trip between two busy machines."""
 
 LIMIT: Time = 10 * S
-"""Time of a case."""
+"""The longest case that is run."""
 
 STEP: Time = 2 * MS
-"""From one look at what a device's application finds to the next."""
+"""Time between two polls of a device's application."""
 
 MANAGEMENT_QPN = 1
 
@@ -55,11 +56,11 @@ SOURCE_PORT = 0xC000
 
 
 class Line:
-    """The peer as a node: what it receives is sent to it, what it sends has arrived."""
+    """The device as a node: frames for it go into `leaving`, frames of it come from `arrived`."""
 
     def __init__(self) -> None:
         self.mac: bytes | None = None
-        """Its own, when nothing may be sent to another."""
+        """MAC address of the device, when nothing may be sent to another."""
         self.arrived: deque[Frame] = deque()
         self.leaving: deque[Frame] = deque()
 
@@ -74,77 +75,77 @@ class Line:
         return self.arrived.popleft() if self.arrived else None
 
     def poll_timeout(self) -> Time | None:
-        """Never: it looks at its own clock."""
+        """`None`: the device has its own clock."""
         return None
 
     def handle_timeout(self, now: Time) -> None:
-        """Nothing is ever due."""
+        """Do nothing: no timeout is ever due."""
 
 
 class Diverted:
-    """A node, but what a peer sends to queue pairs is heard and not handed on.
+    """A node whose packets to queue pairs of one peer are diverted to a script.
 
-    Packets to QP1 are still the node's while no script is about connection management, and so
-    is always what others send, and what is about connections of former cases.
+    The node still receives packets to QP1 while no script is about connection management,
+    packets of other senders, and packets of connections of former cases.
     """
 
     def __init__(self, node: Node, mac: bytes, peer: int) -> None:
         self.node = node
         self.mac = mac
-        """Ours: what is for another one is not heard, as by an adapter."""
-        self.heard: deque[tuple[Time, Frame]] = deque()
+        """Our MAC address; frames to another one are not diverted."""
+        self.outbound: deque[tuple[Time, Frame]] = deque()
         self.line = Line()
         self.way = Impaired(self.line)
-        """To the peer and back: where rules are."""
+        """To the peer and back, through the impairment rules."""
         self.leaving = self.line.leaving
         self.former: set[int] = set()
-        """Our numbers of connections that are over: nobody listens there any more."""
+        """Our QPNs of former connections."""
         self.former_ids: set[int] = set()
-        """Communication IDs of exchanges that are over."""
+        """Communication IDs of former exchanges."""
         self.is_managed = False
-        """Whether messages of connection management are the script's."""
+        """Whether messages of connection management are diverted too."""
         self.is_flooded = False
         self._peer = peer
 
     def forget(self, qpn: int, ids: Iterable[int] = ()) -> None:
-        """The connection with that number of ours is over, and so are the rules for it."""
+        """End the connection with this QPN of ours, and its rules."""
         self.former.add(qpn)
         self.former_ids.update(ids)
         self.is_managed = False
-        for frames in (self.heard, self.line.arrived, self.leaving):
+        for frames in (self.outbound, self.line.arrived, self.leaving):
             frames.clear()
         self.way = Impaired(self.line)
         self.is_flooded = False
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Hear a frame, or hand it on."""
+        """Divert a frame, or pass it to the node."""
         if self._is_for_script(frame):
             self.line.arrived.append(frame)
-            self._hear(now)
+            self._collect(now)
         else:
             self.node.receive(frame, now, port)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """What the script sends, then what the node does."""
+        """Frames of the script first, then those of the node."""
         if self.leaving:
             return self.leaving.popleft()
         return self.node.poll_transmit(now, port, grant)
 
     def poll_timeout(self) -> Time | None:
-        """That of the node, or of what is on its way."""
+        """The next timeout of the node or of a delayed frame."""
         due = (self.node.poll_timeout(), self.way.poll_timeout())
         return min((time for time in due if time is not None), default=None)
 
     def handle_timeout(self, now: Time) -> None:
-        """The node's, and what is on its way arrives."""
+        """Handle the timeouts of the node and of delayed frames."""
         self.way.handle_timeout(now)
-        self._hear(now)
+        self._collect(now)
         self.node.handle_timeout(now)
 
-    def _hear(self, now: Time) -> None:
+    def _collect(self, now: Time) -> None:
         while (frame := self.way.poll_transmit(now)) is not None:
-            if len(self.heard) < MAXIMUM_FRAMES:
-                self.heard.append((now, frame))
+            if len(self.outbound) < MAXIMUM_FRAMES:
+                self.outbound.append((now, frame))
             else:
                 self.is_flooded = True
 
@@ -172,7 +173,7 @@ class Diverted:
 
 
 def _is_datagram(frame: Frame, source: int) -> bool:
-    """Whether an address sends a UDP packet, however damaged; ports hand over none but RoCEv2."""
+    """Whether a frame is a UDP packet of an address, perhaps damaged; ports deliver only RoCEv2."""
     at = 12
     while frame[at : at + 2] == _VLAN:
         at += 4
@@ -203,7 +204,7 @@ class LiveDevice:
         self.end = end
         self.wire = wire
         self.now: Time = 0
-        self.heard: deque[tuple[Time, Frame]] = deque()
+        self.outbound: deque[tuple[Time, Frame]] = deque()
         self._endpoint = endpoint
         self._diverted = diverted
         self._connected = connected
@@ -211,11 +212,11 @@ class LiveDevice:
         self._begin = endpoint.live.now
         self._frames = 0
         self._is_under_way = False
-        """Whether something was said since something was heard."""
+        """Whether a packet was sent after the last one of the device."""
 
     @property
     def symbols(self) -> dict[str, int]:
-        """What the names in a script stand for."""
+        """Values of the symbols of a script."""
         wire, verbs = self.wire, self._connected.verbs
         return {
             "rq_psn": wire.rq_psn,
@@ -228,14 +229,14 @@ class LiveDevice:
             **(self._connected.memory if verbs is None else verbs.symbols),
         }
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
-        """Send a packet with the others of this moment."""
+    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame, list[str]]:
+        """Send a packet, at the next `settle`."""
         for place, (token, _) in literal.fields.items():
             if place.part == "eth":
                 raise Unable(f"needs {token.text}: only the peer is sent to")
         has_key = h.RETH in literal.headers or h.AtomicETH in literal.headers
         if has_key and "rkey" not in self.symbols:
-            raise Unable("needs memory of the device, of which nothing is known")
+            raise Unable("needs memory of the device, whose address and R_Key are not known")
         frame = build(literal, self.wire, scope)
         mtu = self._endpoint.port.mtu
         if len(frame) > mtu + ETHERNET_SIZE:
@@ -246,17 +247,17 @@ class LiveDevice:
         return self.now, frame, []
 
     def settle(self) -> None:
-        """Send what was said, and hear what has come."""
+        """Send the injected packets, and read those of the device."""
         self._endpoint.run(seconds=0)
-        self._hear()
+        self._collect()
 
     def deliver(self) -> None:
-        """Let what was said arrive: the agent is asked another way, which may be faster."""
+        """Let the injected packets arrive before the agent gets a command over TCP."""
         self.settle()
         if self._is_under_way:
-            before = len(self.heard)
+            before = len(self.outbound)
             until = self.now + _round_trip(self.slack)
-            self.advance(until, lambda: len(self.heard) > before)
+            self.advance(until, lambda: len(self.outbound) > before)
             self._is_under_way = False
 
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
@@ -265,14 +266,14 @@ class LiveDevice:
         while not stop() and self.now < until:
             span = min(until - self.now, STEP)
             self._endpoint.run(stop=self._has_come, seconds=span / S)
-            self._hear()
+            self._collect()
 
     def impair(self, step: Impair, scope: Scope) -> None:
-        """Begin a rule, or end those that there are."""
+        """Begin a rule, or end all rules."""
         self._diverted.way.impair(step, scope, self._endpoint.live.now)
 
     def poll_damage(self) -> Damage | None:
-        """The next thing that a rule has done."""
+        """The next frame that a rule has acted on."""
         damage = self._diverted.way.damage
         if not damage:
             return None
@@ -280,7 +281,7 @@ class LiveDevice:
         return replace(found, time=found.time - self._begin)
 
     def _note(self, frame: Frame, *, from_device: bool) -> None:
-        """Learn from a message of connection management."""
+        """Take over the identifiers of a message of connection management."""
         if self._exchange is not None:
             message = self._exchange.note(frame, from_device=from_device)
             self.wire = offered(self.wire, message, from_device=from_device)
@@ -288,36 +289,36 @@ class LiveDevice:
                 self._diverted.former_ids -= ids_of(message)
 
     def _has_come(self) -> bool:
-        return bool(self._diverted.heard)
+        return bool(self._diverted.outbound)
 
-    def _hear(self) -> None:
+    def _collect(self) -> None:
         diverted = self._diverted
         self.now = self._endpoint.live.now - self._begin
-        while diverted.heard:
-            time, frame = diverted.heard.popleft()
+        while diverted.outbound:
+            time, frame = diverted.outbound.popleft()
             self._frames += 1
             self._note(frame, from_device=True)
-            self.heard.append((time - self._begin, frame))
+            self.outbound.append((time - self._begin, frame))
             self._is_under_way = False
         if diverted.is_flooded or self._frames > MAXIMUM_FRAMES:
             raise TooBusy(f"more than {MAXIMUM_FRAMES} packets")
 
 
 class Bench:
-    """Where scripts are carried out on a device on a link.
+    """Runs scripts against a device on a link.
 
-    peer: the IP address of the device. slack: how late it may be. limit: time of a case; one
-    that needs more is skipped.
-    Raises `LinkError` when there is no way to the peer.
+    peer: the IP address of the device. slack: how late it may be. limit: time of a case; a
+    longer one is skipped.
+    Raises `LinkError` when the peer cannot be reached.
     """
 
     def __init__(
         self, endpoint: Endpoint, peer: str, way: Way, *, slack: Time = SLACK, limit: Time = LIMIT
     ) -> None:
         self.lost = ""
-        """Why the device is given up; empty as long as it is there."""
+        """Why the device is given up; empty while it responds."""
         self._last = ""
-        """The case that was carried out last."""
+        """The last case that was run."""
         self._endpoint = endpoint
         self._peer = gid_of(peer)
         self._way = way
@@ -328,10 +329,10 @@ class Bench:
         endpoint.live.node = self._diverted
 
     def run(self, script: Script, case: Case, profile: str) -> Verdict:
-        """Carry out a case on a new connection; what cannot be is skipped.
+        """Run a case on a new connection, or skip it where the device lacks something.
 
-        Afterwards `lost` says whether the device is. Raises `ScriptError` for a number that
-        does not fit where the script has it, and `Interrupted`.
+        `lost` is set when the device does not respond any more. Raises `ScriptError` for a number
+        that does not fit its field, and `Interrupted`.
         """
         verdict = Verdict(script.path, case.name, script.rule, script.section, profile)
         if self.lost:
@@ -369,7 +370,7 @@ class Bench:
         exchange = self._exchange(given) if is_about_management(steps) else None
         device = endpoint.device
         cq = device.create_cq(1)
-        # It only holds the number: its packets are diverted.
+        # It only reserves the QPN: its packets are diverted.
         qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
         own_qpn = qp.number
         try:
@@ -381,7 +382,11 @@ class Bench:
                 diverted.line.mac = device.neighbours[self._peer]
                 diverted.is_managed = exchange is not None
                 target = LiveDevice(
-                    *(endpoint, diverted, connected, wire, exchange),
+                    endpoint,
+                    diverted,
+                    connected,
+                    wire,
+                    exchange,
                     slack=self._slack,
                     end=needed + self._limit,
                 )
@@ -394,15 +399,18 @@ class Bench:
             qp.close()
 
     def _exchange(self, given: Mapping[str, int]) -> Exchange:
-        """The first exchange of a case, with numbers that the device does not remember.
+        """The first exchange of a case, with random identifiers, new to the device.
 
-        Raises `Unable` for a number that its connection manager draws itself.
+        Raises `Unable` for a number that the device's connection manager draws.
         """
         if "rq_psn" in given:
             raise Unable("needs rq_psn: the device's connection manager draws its first PSN")
         endpoint = self._endpoint
         return Exchange(
-            *(self._peer, self._gid, 0, ca_guid(endpoint.device.mac)),
+            gid=self._peer,
+            peer_gid=self._gid,
+            guid=0,
+            peer_guid=ca_guid(endpoint.device.mac),
             peer_cm_id=endpoint.random.randrange(1, 1 << 32),
             transaction=endpoint.random.getrandbits(63),
         )
@@ -420,13 +428,19 @@ class Bench:
         memory = connected.memory
         return Wire(
             route,
-            *(connected.qpn, own_qpn, connected.pkey, connected.mtu),
-            *(connected.rq_psn, connected.sq_psn, memory.get("va", 0), memory.get("rkey", 0)),
+            qpn=connected.qpn,
+            peer_qpn=own_qpn,
+            pkey=connected.pkey,
+            mtu=connected.mtu,
+            rq_psn=connected.rq_psn,
+            sq_psn=connected.sq_psn,
+            va=memory.get("va", 0),
+            rkey=memory.get("rkey", 0),
         )
 
 
 def time_of(steps: Sequence[Step], scope: Scope) -> Time:
-    """The longest that a case takes by its own words; a range without an end counts nothing."""
+    """The sum of the longest times of a case; a range without an end counts only its start."""
     return sum(_time(step, scope) for step in steps)
 
 
@@ -441,35 +455,35 @@ def _value(expression: Expression | None, scope: Scope) -> Time:
     try:
         return 0 if expression is None else expression.evaluate(scope)
     except ScriptError:
-        return 0  # it depends on what the device will say
+        return 0  # it depends on packets of the device
 
 
 def _check_timeout(steps: Sequence[Step], given: Mapping[str, int], slack: Time) -> None:
-    """Raise `Unable` when the device gives up before our answers can be there in time."""
+    """Raise `Unable` when the device gives up before our responses can arrive."""
     timeout = ack_timeout(given.get("timeout", 0))
     tries = given.get("retry_cnt", DEFAULTS["retry_cnt"]) + 1
     round_trip = _round_trip(slack)
-    is_answered = any(isinstance(step, Say) for step in steps)
+    is_answered = any(isinstance(step, Inject) for step in steps)
     if timeout is not None and is_answered and tries * timeout < round_trip:
         reason = f"needs an answer within {tries * timeout / US:g} us"
         raise Unable(f"{reason}: on a link it may take {round_trip / MS:g} ms")
 
 
 def _round_trip(slack: Time) -> Time:
-    """What a packet and its answer take, with a device that is not busy."""
+    """Time of a packet and its response, with a device that is not busy."""
     return slack // 4
 
 
 def is_about_management(steps: Sequence[Step]) -> bool:
-    """Whether a script says what is said on QP1, or to the device's connection manager."""
+    """Whether a script has messages of connection management, or commands of the manager."""
     return any(_is_about_management(step) for step in steps)
 
 
 def _is_about_management(step: Step) -> bool:
     match step:
-        case Say():
+        case Inject():
             return step.literal.form is not None
-        case Hear():
+        case Expect():
             return any(literal.form is not None for literal in step.alternatives)
         case Unordered():
             return is_about_management(step.members)
@@ -485,12 +499,12 @@ _UDP = bytes([IPProto.UDP])
 
 
 def _check_verbs(steps: Sequence[Step]) -> None:
-    """Raise `Unable` for the first verb: the device has no application that asks us.
+    """Raise `Unable` for the first verb: no agent runs beside the device.
 
-    And for messages of connection management: the device's program has made its connection.
+    Also for messages of connection management: the device's program makes the connection.
     """
     if is_about_management(steps):
-        raise Unable("needs an agent: connection management is the device's program's own")
+        raise Unable("needs an agent: the device's program does its own connection management")
     for step in steps:
         if isinstance(step, Verb):
             raise Unable(f"needs {step.token.text} at the device: there is no agent")

@@ -23,7 +23,7 @@ from ibwire.cm.node import ManagedDevice
 from ibwire.cm.states import EventKind
 from ibwire.drill.language.manager_messages import PORT, endpoints, received
 from ibwire.drill.packets import Wire
-from ibwire.drill.targets.target import Told
+from ibwire.drill.targets.target import ManagerEvent
 from ibwire.rc.attributes import MTU_BYTES, QPState
 from ibwire.rc.device import Device
 from ibwire_layers import cm
@@ -33,20 +33,20 @@ SERVICE = cm.rdma_cm_service_id(cm.PortSpace.TCP, PORT)
 
 _DEPTHS = {"initiator_depth": 1, "responder_resources": 1}
 
-USUAL: Mapping[str, Mapping[str, int]] = {
+MANAGER_DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "listen": {"service": SERVICE, "backlog": 128},
     "connect": {"service": SERVICE, **_DEPTHS},
     "accept": _DEPTHS,
     "reject": {"reason": cm.RejectReason.CONSUMER_DEFINED},
 }
-"""What a verb has that does not say it."""
+"""Defaults of the arguments of each verb."""
 
 FIRST_ID, FIRST_TRANSACTION = 0x0B0B0001, 0x7700000000000001
-"""Of the peer, unless a script says otherwise."""
+"""First communication ID and transaction of the peer, unless a script sets them."""
 
 
 class Connected(Protocol):
-    """What is to be connected: the device with its queue pair."""
+    """A device whose queue pair a connection manager connects."""
 
     device: Device
 
@@ -57,7 +57,7 @@ class Connected(Protocol):
 
     @property
     def symbols(self) -> dict[str, int]:
-        """What the names in a script stand for."""
+        """Values of the symbols of a script."""
         ...
 
     @property
@@ -72,22 +72,22 @@ class Connected(Protocol):
 
 @dataclass(slots=True)
 class Exchange:
-    """The numbers of the exchange that is under way, as both sides have named them last."""
+    """The identifiers of the current exchange of messages, as last sent by either side."""
 
     gid: int
     peer_gid: int
     guid: int
-    """Of the device's adapter, 0 for one that it has to say first."""
+    """GUID of the device's adapter; 0 until a message contains it."""
     peer_guid: int
     cm_id: int = 0
-    """The device's, 0 until it has said it."""
+    """Communication ID of the device; 0 until a message contains it."""
     peer_cm_id: int = FIRST_ID
     transaction: int = FIRST_TRANSACTION
-    """Of the REQ, whoever sent it."""
+    """Transaction of the REQ, of either side."""
     dreq_transaction: int = 0
     is_asked_by_device: bool = False
     ids: set[int] = field(default_factory=set)
-    """Every communication ID that a message has had."""
+    """Every communication ID in the messages so far."""
     _own_transaction: int = 0
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class Exchange:
 
     @property
     def symbols(self) -> dict[str, int]:
-        """What the names in a script stand for."""
+        """Values of the symbols of a script."""
         asked = self.is_asked_by_device
         return {
             "cm_id": self.cm_id,
@@ -115,7 +115,7 @@ class Exchange:
         }
 
     def note(self, frame: Frame, *, from_device: bool) -> Message | None:
-        """Learn from a message, which is returned; `None` for any other packet."""
+        """Take over the identifiers of a message and return it; `None` for other packets."""
         found = message_in(frame)
         if found is None:
             return None
@@ -143,7 +143,7 @@ class Exchange:
 
 
 def message_in(frame: Frame) -> Received | None:
-    """The message of connection management in a frame, `None` if there is none."""
+    """The message of connection management in a frame; `None` for other frames."""
     try:
         return received(Packet.parse(frame, strict=False))
     except DecodeError:
@@ -151,7 +151,7 @@ def message_in(frame: Frame) -> Received | None:
 
 
 def ids_of(message: Message) -> set[int]:
-    """The communication IDs in a message, without 0, which is none."""
+    """The communication IDs in a message, without 0, which stands for none."""
     names = ("local_comm_id", "remote_comm_id")
     return {getattr(message, name, 0) for name in names} - {0}
 
@@ -180,14 +180,14 @@ class Manager:
     def __init__(self, connected: Connected, node: ManagedDevice | None = None) -> None:
         self._connected = connected
         self.node = node or ManagedDevice(connected.device, Random(1))
-        self.events: deque[Told] = deque()
+        self.events: deque[ManagerEvent] = deque()
         """What the application was told and no line has looked at."""
         self._manager = self.node.manager
         self._listener: Listener | None = None
         self._newest: Connection | None = None
 
     def settle(self) -> None:
-        """Do what an application does by itself when it is told something."""
+        """Handle the events that an application handles without a command."""
         while (event := self._manager.poll_event()) is not None:
             if event.kind is EventKind.CONNECT_REQUEST:
                 self._newest = event.connection
@@ -196,8 +196,8 @@ class Manager:
             self.events.append(event)
 
     def do(self, verb: str, given: Mapping[str, int]) -> None:
-        """Carry a command out; raises `VerbsError` where there is nothing that it could mean."""
-        _COMMANDS[verb](self, {**USUAL.get(verb, {}), **given})
+        """Carry a command out; raises `VerbsError` for one without an object."""
+        _COMMANDS[verb](self, {**MANAGER_DEFAULTS.get(verb, {}), **given})
         self.settle()
 
     def _listen(self, given: Mapping[str, int]) -> None:
@@ -205,7 +205,7 @@ class Manager:
 
     def _unlisten(self, given: Mapping[str, int]) -> None:
         if self._listener is None:
-            raise VerbsError(errno.EINVAL, "nobody listens")
+            raise VerbsError(errno.EINVAL, "no listener to end")
         self._manager.unlisten(self._listener)
         self._listener = None
 
@@ -265,7 +265,7 @@ class Manager:
         return self._newest
 
 
-def described(event: Told) -> str:
+def described(event: ManagerEvent) -> str:
     """An event in a line."""
     text = event.kind.name
     if event.kind is EventKind.REJECTED:

@@ -17,7 +17,7 @@ from ibwire.base.units import Time
 from ibwire.connections.device_packets import DeviceConnection, DevicePacket
 from ibwire.drill.language.expressions import Scope
 from ibwire.drill.language.literals import Literal
-from ibwire.drill.language.steps import Case, Impair, Say, Script, Step, Verb
+from ibwire.drill.language.steps import Case, Impair, Inject, Script, Step, Verb
 from ibwire.drill.packets import Wire, differences
 from ibwire.drill.runner import carry_out
 from ibwire.drill.targets.target import LONGEST, Damage, Unable
@@ -68,7 +68,7 @@ class _Recording:
         self._connection = connection
         self._received = bisect_left(connection.received, start)
         self._sent = bisect_left(connection.sent, start)
-        self.heard: deque[tuple[Time, Frame]] = deque()
+        self.outbound: deque[tuple[Time, Frame]] = deque()
         self.now: Time = packets[start].time
         addressed = _next(connection.addressed, start, packets)
         reth = addressed.packet.extension(h.RETH) if addressed else None
@@ -101,7 +101,7 @@ class _Recording:
             "rkey": wire.rkey,
         }
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
+    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
         """The next packet that the device received, which may be older than what it sent last."""
         received = self._connection.received
         if self._received == len(received):
@@ -116,7 +116,7 @@ class _Recording:
         """Read the packets that the device has sent by now."""
         while (each := self._next_sent()) is not None and each.time <= self.now:
             self._sent += 1
-            self.heard.append((each.time, each.frame))
+            self.outbound.append((each.time, each.frame))
 
     def deliver(self) -> None:
         """Do nothing: a recorded packet has arrived."""
@@ -147,7 +147,7 @@ class _Recording:
 
 def _starts(steps: Sequence[Step], connection: DeviceConnection) -> Sequence[int]:
     """Packets at which a script may begin: those in the direction of its first step."""
-    return connection.received if isinstance(steps[0], Say) else connection.sent
+    return connection.received if isinstance(steps[0], Inject) else connection.sent
 
 
 def _next(

@@ -11,8 +11,8 @@ from typing import Any
 from ibwire.base.errors import PeerError, VerbsError
 from ibwire.cm.states import EventKind
 from ibwire.drill.targets.emulated import ATTRIBUTES, DEFAULTS, UP
-from ibwire.drill.targets.manager import USUAL
-from ibwire.drill.targets.target import Told, Unable
+from ibwire.drill.targets.manager import MANAGER_DEFAULTS
+from ibwire.drill.targets.target import ManagerEvent, Unable
 from ibwire.rc.attributes import (
     MTU_CODES,
     EventType,
@@ -27,7 +27,7 @@ from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, WC, RecvWR, SendWR, WCOpcode, WCStatus, WROpcode
 
 Ask = Callable[[dict[str, Any]], Any]
-"""Brings a question to the agent and the answer back; raises `PeerError`."""
+"""Sends a question to the agent and returns its reply; raises `PeerError`."""
 
 
 @dataclass(slots=True)
@@ -55,38 +55,38 @@ class Remote:
     ) -> None:
         self._ask_agent = ask
         self._gids = tuple(map(_text, gids))
-        told = {**DEFAULTS, **given}
-        if told["mtu"] not in MTU_CODES:
-            raise Unable(f"path MTU {told['mtu']}, not one of {list(MTU_CODES)}")
+        settings = {**DEFAULTS, **given}
+        if settings["mtu"] not in MTU_CODES:
+            raise Unable(f"path MTU {settings['mtu']}, not one of {list(MTU_CODES)}")
         self.known_access = self._number(self._ask("about"), "access")
         """Access flags that the device's library has."""
         self._attr = QPAttr(
             port_num=1,
-            path_mtu=MTU_CODES[told["mtu"]],
+            path_mtu=MTU_CODES[settings["mtu"]],
             dest_qp_num=peer_qpn,
-            rq_psn=told["rq_psn"],
-            sq_psn=told["sq_psn"],
+            rq_psn=settings["rq_psn"],
+            sq_psn=settings["sq_psn"],
         )
-        self._type = QPType(told["type"])
-        self._pkey = told["pkey"]
+        self._type = QPType(settings["type"])
+        self._pkey = settings["pkey"]
         made = self._ask(
             "create",
-            type=told["type"],
-            size=told["size"],
-            srq=bool(told["srq"]),
+            type=settings["type"],
+            size=settings["size"],
+            srq=bool(settings["srq"]),
             access=self._access(int(ALL_ACCESS | Access.MW_BIND)),
-            **{name: told[name] for name in _CAPACITIES},
+            **{name: settings[name] for name in _CAPACITIES},
         )
         self.qpn = self._number(made, "qpn")
-        self.regions: dict[str, Region] = {"mr": self._region(made, told["size"])}
+        self.regions: dict[str, Region] = {"mr": self._region(made, settings["size"])}
         self._manager = RemoteManager(self._ask, *self._gids)
-        attributes = {name: told[name] for name in ATTRIBUTES if name in told}
+        attributes = {name: settings[name] for name in ATTRIBUTES if name in settings}
         self._modify(attributes, QPState.RESET, None)
-        self._climb(QPState(told["state"]))
+        self._climb(QPState(settings["state"]))
 
     @property
     def symbols(self) -> dict[str, int]:
-        """What the names in a script stand for, of memory."""
+        """Values of the symbols of a script for memory."""
         found: dict[str, int] = {}
         for name, region in self.regions.items():
             prefix = "" if name == "mr" else f"{name}."
@@ -125,11 +125,11 @@ class Remote:
         self.regions[name].valid = False
 
     def modify(self, given: Mapping[str, int], state: QPState | None) -> None:
-        """Set attributes; with a state, also those that the transition needs, as they were."""
+        """Set attributes; with a state, also those that the transition requires, unchanged."""
         self._modify(given, self.state, state)
 
     def _climb(self, state: QPState) -> None:
-        """From RESET to a state, by those between."""
+        """Bring the queue pair from RESET to a state, through those on the way to it."""
         before = QPState.RESET
         while before is not state:
             after = UP[UP.index(before) + 1] if before in UP[:-1] else state
@@ -137,10 +137,10 @@ class Remote:
             before = after
 
     def _modify(self, given: Mapping[str, int], before: QPState, state: QPState | None) -> None:
-        told = dict(given)
-        if "access" in told:
-            told["access"] = self._access(told["access"])
-        fields: dict[str, Any] = {_FIELDS[ATTRIBUTES[name]]: told[name] for name in told}
+        settings = dict(given)
+        if "access" in settings:
+            settings["access"] = self._access(settings["access"])
+        fields: dict[str, Any] = {_FIELDS[ATTRIBUTES[name]]: settings[name] for name in settings}
         wanted = replace(self._attr, **fields)
         if state is None and before is QPState.RESET:
             self._attr = wanted
@@ -193,7 +193,7 @@ class Remote:
         self._ask("write", region=region, offset=offset, data=data.hex())
 
     def read(self, address: int, length: int) -> bytes:
-        """What memory holds."""
+        """Read memory."""
         region, offset = self._region_at(address, length)
         answer = self._ask("read", region=region, offset=offset, len=length)
         try:
@@ -202,7 +202,7 @@ class Remote:
             raise PeerError(f"the agent reads {answer!r}, which are no bytes") from None
 
     def collect(self) -> tuple[dict[str, list[WC]], list[EventType]]:
-        """Completions by queue, and events, since the last time."""
+        """Completions by queue, and events, since the last call."""
         answer = self._ask("collect")
         try:
             found = {name: [_completion(each) for each in answer[name]] for name in _QUEUES}
@@ -236,7 +236,7 @@ class Remote:
     def _number(answer: Any, name: str) -> int:
         number = answer.get(name) if isinstance(answer, dict) else None
         if not isinstance(number, int):
-            raise PeerError(f"the agent says nothing about {name}: {answer!r}")
+            raise PeerError(f"the reply of the agent has no {name}: {answer!r}")
         return number
 
     def _region(self, made: Any, length: int) -> Region:
@@ -246,7 +246,7 @@ class Remote:
         return Region(number, va, length, rkey, lkey)
 
     def _region_at(self, va: int, length: int) -> tuple[int, int]:
-        """Number of the region that holds these bytes, and their offset."""
+        """Number of the region with these bytes, and their offset."""
         for region in self.regions.values():
             is_memory = region.lkey is not None and region.valid
             if is_memory and region.va <= va and va + length <= region.va + region.length:
@@ -254,7 +254,7 @@ class Remote:
         raise Unable(f"no memory for {length} bytes at {va:#x}")
 
     def _access(self, access: int) -> int:
-        """Access flags as far as the device has them, when all are wanted."""
+        """Access flags; of all flags those that the device supports."""
         missing = access & ~self.known_access
         if missing and access & ALL_ACCESS != ALL_ACCESS:
             names = "+".join(each.name or "" for each in Access if missing & each)
@@ -264,14 +264,14 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class RemoteEvent:
-    """What an agent was told about a connection."""
+    """An event of a connection manager, from an agent."""
 
     kind: EventKind
     reason: int
 
 
 class RemoteManager:
-    """A connection manager that an agent commands."""
+    """A connection manager commanded through an agent."""
 
     def __init__(self, ask: Callable[..., Any], gid: str, peer_gid: str) -> None:
         self._ask = ask
@@ -279,20 +279,22 @@ class RemoteManager:
             "listen": {"gid": gid},
             "connect": {"gid": peer_gid, "own_gid": gid},
         }
-        self._events: deque[Told] = deque()
+        self._events: deque[ManagerEvent] = deque()
 
     @property
-    def events(self) -> deque[Told]:
-        """What the application was told and no line has looked at."""
+    def events(self) -> deque[ManagerEvent]:
+        """Events that no line of the script has expected yet."""
         found = self._ask("cm_events")
         if not isinstance(found, list):
-            raise PeerError(f"the agent was told {found!r}, which is no list")
+            raise PeerError(f"the events of the agent are {found!r}, not a list")
         self._events += map(_told, found)
         return self._events
 
     def do(self, verb: str, given: Mapping[str, int]) -> None:
-        """Have it do something; raises `VerbsError` and `Unable`."""
-        self._ask(verb, **{**USUAL.get(verb, {}), **given, **self._addresses.get(verb, {})})
+        """Carry a command out; raises `VerbsError` and `Unable`."""
+        self._ask(
+            verb, **{**MANAGER_DEFAULTS.get(verb, {}), **given, **self._addresses.get(verb, {})}
+        )
 
 
 def _text(gid: int) -> str:
@@ -309,11 +311,11 @@ def _told(found: object) -> RemoteEvent:
         case {"event": int(number), "status": int(status)}:
             if number in _EVENTS:
                 kind = EventKind[_EVENTS[number]]
-                # Linux tells the reason of a REJ, and otherwise an errno (`cma_ib_handler`).
+                # Linux reports the reason of a REJ, and otherwise an errno (`cma_ib_handler`).
                 return RemoteEvent(kind, status if kind is EventKind.REJECTED else 0)
             if 0 <= number <= _LAST_EVENT:
-                raise Unable(f"the agent was told event {number}, which scripts have no name for")
-    raise PeerError(f"the agent was told {found!r}")
+                raise Unable(f"the agent has received event {number}, which has no name in scripts")
+    raise PeerError(f"the agent has received {found!r}")
 
 
 def _completion(found: dict[str, int]) -> WC:

@@ -1,4 +1,4 @@
-"""What a script is held against: a device that answers, or the recording of one."""
+"""What a script runs against: a device that responds, or the recording of one."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ibwire.rc.attributes import EventType, QPState
 from ibwire.rc.work import WC, RecvWR, SendWR
 
 LONGEST: Time = 10_000 * S
-"""Time of a run: longer than any timer, and an end for what waits for ever."""
+"""The longest run: longer than any timer."""
 
 
 class TooBusy(Exception):
-    """A device does not come to rest; the text says in which way."""
+    """A device sends or wakes without end; the text names what it does."""
 
 
 class Unable(Exception):
-    """A script cannot be carried out on a target; the text says what it lacks."""
+    """A script cannot run on a target; the text names what the target lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A frame that a rule has done something to."""
+    """A frame that an impairment rule has acted on."""
 
     time: Time
     way: str
@@ -45,35 +45,35 @@ class Target(Protocol):
     """A device with one connection, whose time passes only when a script lets it."""
 
     now: Time
-    heard: deque[tuple[Time, Frame]]
-    """What the device has sent and no line has expected yet."""
+    outbound: deque[tuple[Time, Frame]]
+    """Frames that the device has sent and no line has expected yet, with their times."""
     wire: Wire
     is_recorded: bool
-    """Whether all has happened: then an answer is not late for coming when it came."""
+    """Whether the packets are recorded: their times are then not checked."""
     slack: Time
-    """How late everything may be, whatever a script says: nothing for a device in virtual time."""
+    """How late every packet may be beyond the times of a script; 0 in virtual time."""
     end: Time
-    """When the run is over in any case."""
+    """The time at which the run ends in any case."""
 
     @property
     def symbols(self) -> dict[str, int]:
-        """What the names in a script stand for."""
+        """Values of the symbols of a script."""
         ...
 
-    def say(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
-        """Let the device receive a packet: its time, the frame, and in what it is not the packet.
+    def inject(self, literal: Literal, scope: Scope) -> tuple[Time, Frame | None, list[str]]:
+        """Let the device receive a packet; returns its time, frame, and differences from it.
 
-        No frame when there is none any more. Raises `ScriptError` for a number that does
+        The frame is `None` at the end of a recording. Raises `ScriptError` for a number that does
         not fit its field, and `Unable` for a packet that cannot be sent.
         """
         ...
 
     def settle(self) -> None:
-        """Hear what the device has sent by now."""
+        """Read the frames that the device has sent by now."""
         ...
 
     def deliver(self) -> None:
-        """Let the device have what was said, before its application does something."""
+        """Let the injected packets arrive, before the application of the device acts."""
         ...
 
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
@@ -84,24 +84,24 @@ class Target(Protocol):
         ...
 
     def impair(self, step: Impair, scope: Scope) -> None:
-        """Begin a rule for packets to or from the device, or end those that there are.
+        """Begin a rule for packets to or from the device, or end all rules.
 
-        Raises `ScriptError` for a value that it cannot have, and `Unable` where packets cannot
-        be kept from arriving.
+        Raises `ScriptError` for an impossible value, and `Unable` on a target that cannot impair
+        packets.
         """
         ...
 
     def poll_damage(self) -> Damage | None:
-        """The next thing that a rule has done, `None` if nobody has done anything."""
+        """The next frame that a rule has acted on, `None` if there is no more."""
         ...
 
 
-class Told(Protocol):
-    """What an application is told about a connection."""
+class ManagerEvent(Protocol):
+    """An event of a connection manager for its application."""
 
     @property
     def kind(self) -> EventKind:
-        """What has happened."""
+        """The kind of event."""
         ...
 
     @property
@@ -111,25 +111,25 @@ class Told(Protocol):
 
 
 class CommandedManager(Protocol):
-    """A device's connection manager, as its application has it do things."""
+    """A connection manager that takes commands of the application."""
 
     @property
-    def events(self) -> deque[Told]:
-        """What the application was told and no line has looked at."""
+    def events(self) -> deque[ManagerEvent]:
+        """Events that no line of the script has expected yet."""
         ...
 
     def do(self, verb: str, given: Mapping[str, int]) -> None:
         """Carry a command out.
 
-        Raises `VerbsError` for what is refused, `Unable` for what the manager has no means to do.
+        Raises `VerbsError` for a refused command, `Unable` for one that the manager does not have.
         """
         ...
 
 
 class Verbs(Protocol):
-    """The verbs of a device: what its application can do.
+    """The verbs of a device.
 
-    All raise `VerbsError` for what the device refuses, `Unable` for what it does not know.
+    All raise `VerbsError` where the device refuses, `Unable` where it has no such verb.
     """
 
     def register(self, name: str, length: int, access: int, *, other_pd: bool = False) -> None:
@@ -145,7 +145,7 @@ class Verbs(Protocol):
         ...
 
     def modify(self, given: Mapping[str, int], state: QPState | None) -> None:
-        """Set attributes; with a state, also those that the transition needs, as they were."""
+        """Set attributes; with a state, also those that the transition requires, unchanged."""
         ...
 
     def post_send(self, wr: SendWR) -> None:
@@ -161,11 +161,11 @@ class Verbs(Protocol):
         ...
 
     def read(self, address: int, length: int) -> bytes:
-        """What memory holds."""
+        """Read memory."""
         ...
 
     def collect(self) -> tuple[Mapping[str, list[WC]], list[EventType]]:
-        """Completions by queue, `send` and `recv`, and events since the last time."""
+        """Completions by queue, `send` and `recv`, and events, since the last call."""
         ...
 
     @property

@@ -29,10 +29,10 @@ from ibwire.rc.qp import QueuePair
 AGENT_PORT = 18516
 
 LONGEST_LINE = 1 << 24
-"""Bytes of an answer: memory is read in hexadecimal, 4 MiB at most."""
+"""Bytes of a reply: memory is read in hexadecimal, 4 MiB at most."""
 
 SECONDS = 10.0
-"""That a peer may take for an answer over TCP, or a command for its numbers."""
+"""Time for a reply over TCP, and for a command that prints numbers."""
 
 
 @dataclass(slots=True)
@@ -45,19 +45,19 @@ class Connected:
     """The first PSN that it expects."""
     sq_psn: int
     memory: Mapping[str, int] = field(default_factory=dict)
-    """`va`, `rkey`, `size`, `end` of a region that is open to us, if there is one."""
+    """`va`, `rkey`, `size`, `end` of a region that we can access, if any."""
     verbs: Remote | None = None
     pkey: int = DEFAULTS["pkey"]
     peer_qpn: int | None = None
-    """Our number, if the device was told another than that of our queue pair."""
+    """Our QPN as the device knows it, if it is not that of our queue pair."""
 
 
 class Way(Protocol):
-    """How a connection comes about."""
+    """How a connection with the device is made."""
 
     @property
     def has_verbs(self) -> bool:
-        """Whether what the device's application does is ours to say."""
+        """Whether the script can command the device's application."""
         ...
 
     def connect(
@@ -65,8 +65,8 @@ class Way(Protocol):
     ) -> AbstractContextManager[Connected]:
         """A connection of our queue pair, which ends with the context.
 
-        given: what a script wants of the device's queue pair. Raises `Unable` for what cannot
-        be had, `VerbsError` for what the device refuses, `LinkError` and `PeerError`.
+        given: attributes of the device's queue pair in the script. Raises `Unable` for those that
+        this way cannot set, `VerbsError` where the device refuses, `LinkError` and `PeerError`.
         """
         ...
 
@@ -91,11 +91,11 @@ class ByAgent:
     def connect(
         self, endpoint: Endpoint, qp: QueuePair, given: Mapping[str, int]
     ) -> Iterator[Connected]:
-        """Have a queue pair made."""
-        told = {**DEFAULTS, **given}
+        """Connect to a queue pair that the agent makes."""
+        settings = {**DEFAULTS, **given}
         device = gid_of(self.peer)
-        if (told["version"] == 4) != is_v4(device):
-            raise Unable(f"needs a peer with an IPv{told['version']} address")
+        if (settings["version"] == 4) != is_v4(device):
+            raise Unable(f"needs a peer with an IPv{settings['version']} address")
         own = endpoint.device.gids[endpoint.gid_towards(device)]
         with ExitStack() as closing:
             channel = self._kept.pop() if self._kept else self._channel()
@@ -103,12 +103,15 @@ class ByAgent:
             agent = _Agent(endpoint, channel, self.seconds)
             remote = Remote(agent.ask, given, (device, own), qp.number)
             yield Connected(
-                *(remote.qpn, told["mtu"], told["rq_psn"], told["sq_psn"]),
-                remote.symbols,
-                remote,
-                pkey=told["pkey"],
+                qpn=remote.qpn,
+                mtu=settings["mtu"],
+                rq_psn=settings["rq_psn"],
+                sq_psn=settings["sq_psn"],
+                memory=remote.symbols,
+                verbs=remote,
+                pkey=settings["pkey"],
             )
-            # After an error nobody knows what it would answer next.
+            # After an error the state of the channel is unknown, so it is not kept.
             if self.keeps:
                 closing.pop_all()
                 self._kept.append(channel)
@@ -130,7 +133,7 @@ class ByPingpong:
     def connect(
         self, endpoint: Endpoint, qp: QueuePair, given: Mapping[str, int]
     ) -> Iterator[Connected]:
-        """Be the client."""
+        """Connect as the client of the server."""
         mtu = endpoint.path_mtu(self.mtu)
         rq_psn = given.get("rq_psn", endpoint.psn())
         _check(given, mtu, rq_psn)
@@ -139,11 +142,11 @@ class ByPingpong:
             channel.send(pingpong.Destination(qp.number, rq_psn, gid).pack())
             line = endpoint.read(channel, pingpong.LINE_SIZE, "answer", seconds=SECONDS)
             channel.send(pingpong.DONE)
-        told = pingpong.Destination.unpack(line)
-        yield Connected(told.qpn, mtu, rq_psn, told.psn)
+        peer = pingpong.Destination.unpack(line)
+        yield Connected(peer.qpn, mtu, rq_psn, peer.psn)
 
     def _channel(self, endpoint: Endpoint) -> Channel:
-        """The server of the case before may still be there, and the next one not yet."""
+        """Connect to the server; the one of the former case may still be closing."""
         end = endpoint.now_ns + int(SECONDS * 1e9)
         while True:
             try:
@@ -166,7 +169,7 @@ class ByManager:
     def connect(
         self, endpoint: Endpoint, qp: QueuePair, given: Mapping[str, int]
     ) -> Iterator[Connected]:
-        """Ask for a connection, and end it afterwards."""
+        """Request a connection, and end it afterwards."""
         connection = cm.connect(endpoint, self.host, self.port, qp, depth=self.depth)
         try:
             _, attributes = connection.queue_pair_attributes()
@@ -182,7 +185,7 @@ class ByManager:
 
 @dataclass(frozen=True, slots=True)
 class ByParameters:
-    """Numbers of a queue pair that somebody else has connected to us.
+    """Numbers of a queue pair that another program has connected to us.
 
     source: a file of JSON, or with `is_command` a command of the shell that prints it, which
     is run for each case and finds our end in its environment. `peer_qpn` in it is our number,
@@ -197,7 +200,7 @@ class ByParameters:
     def connect(
         self, endpoint: Endpoint, qp: QueuePair, given: Mapping[str, int]
     ) -> Iterator[Connected]:
-        """Take the numbers."""
+        """Use the numbers of the file or command."""
         numbers = self._numbers(endpoint, qp, given.get("rq_psn", endpoint.psn()))
         _check(given, numbers["mtu"], numbers["rq_psn"])
         memory: dict[str, int] = {
@@ -206,7 +209,11 @@ class ByParameters:
         if "va" in memory and "size" in memory:
             memory["end"] = memory["va"] + memory["size"]
         yield Connected(
-            *(numbers["qpn"], numbers["mtu"], numbers["rq_psn"], numbers["sq_psn"], memory),
+            qpn=numbers["qpn"],
+            mtu=numbers["mtu"],
+            rq_psn=numbers["rq_psn"],
+            sq_psn=numbers["sq_psn"],
+            memory=memory,
             peer_qpn=numbers.get("peer_qpn"),
         )
 
@@ -222,7 +229,7 @@ class ByParameters:
         for name, number in found.items():
             if name not in _LIMITS:
                 known = ", ".join(_LIMITS)
-                raise PeerError(f"{self.source}: {name[:40]!r} is none of {known}")
+                raise PeerError(f"{self.source}: {name[:40]!r} is not one of {known}")
             limit = _LIMITS[name]
             if type(number) is not int or not 0 <= number < limit:
                 raise PeerError(f"{self.source}: {name} is {number!r}, not a number below {limit}")
@@ -260,7 +267,7 @@ class ByParameters:
 
 
 class _Agent:
-    """A line there, a line back; frames are heard meanwhile."""
+    """A question and its reply, each a line; frames are received meanwhile."""
 
     def __init__(self, endpoint: Endpoint, channel: Channel, seconds: float) -> None:
         self._endpoint = endpoint
@@ -290,7 +297,7 @@ class _Agent:
 
 
 def _check(given: Mapping[str, int], mtu: int, rq_psn: int) -> None:
-    """Raise `Unable` for what a script wants of a queue pair that others have made."""
+    """Raise `Unable` for attributes that a queue pair made by others does not have."""
     had = {"mtu": mtu, "rq_psn": rq_psn, "type": QPType.RC, "state": QPState.RTS}
     for name, wanted in given.items():
         if had.get(name) != wanted:

@@ -197,7 +197,7 @@ class LiveTarget:
     def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
         """What comes within the tolerance, or later by so much; no longer than until so many
         frames have come."""
-        heard = self._bench.diverted.heard
+        heard = self._bench.diverted.outbound
         wanted = MAXIMUM_ANSWERS + 1 if count is None else count
         if len(heard) < wanted:
             self._live(self._bench.tolerance + late + self._bench.paused, wanted)
@@ -216,7 +216,7 @@ class LiveTarget:
         """Let time pass: what it sends meanwhile, and when."""
         if time > LONGEST_WAIT:
             raise CaseError(f"a wait of {time / S:g} s: on a link {LONGEST_WAIT / S:g} s at most")
-        heard, start = self._bench.diverted.heard, self._bench.endpoint.live.now
+        heard, start = self._bench.diverted.outbound, self._bench.endpoint.live.now
         self._live(time)
         found = [(when - start, self._with_usual_headers(frame)) for when, frame in heard]
         heard.clear()
@@ -224,7 +224,7 @@ class LiveTarget:
 
     def _live(self, time: Time, wanted: int = MAXIMUM_ANSWERS) -> None:
         """Let time pass, until so many frames are there."""
-        heard = self._bench.diverted.heard
+        heard = self._bench.diverted.outbound
         self._bench.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
 
     def _with_usual_headers(self, frame: Frame) -> Frame:

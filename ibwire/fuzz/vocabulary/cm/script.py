@@ -222,7 +222,7 @@ class _ManagerWriter(Writer):
         if found is None or form is None:
             raise CannotSay("an answer that drill does not know")
         symbols, words = self._symbols(), {}
-        for name, symbol in form.heard.items():
+        for name, symbol in form.outbound.items():
             value = getattr(found.message, name)
             if value != symbols[symbol] and name not in _OWN_NUMBERS:
                 words[name] = self._number(name, value)
