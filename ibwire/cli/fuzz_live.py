@@ -17,11 +17,10 @@ from ibwire.cli.values import Decorated, as_one
 from ibwire.drill.targets.live import SLACK
 from ibwire.drill.targets.ways import AGENT_PORT, ByAgent
 from ibwire.fuzz.targets.link.manager import ManagerBench
-from ibwire.fuzz.targets.link.manager_target import ManagerLinkTarget, manager_target
 from ibwire.fuzz.targets.link.peer import RATE
 from ibwire.fuzz.targets.link.queue_pair import Bench
 from ibwire.fuzz.targets.link.restart import Restart
-from ibwire.fuzz.targets.link.target import LinkTarget, link_target
+from ibwire.fuzz.targets.link.target import LinkTarget, ManagerLinkTarget
 from ibwire.traffic.safety import injectable_interface
 
 AGENT_TIMEOUT = 5.0
@@ -64,10 +63,10 @@ class FuzzTargetOptions(TargetOptions):
             }
             if self.service is not None:
                 with ManagerBench(endpoint, peer, self.service, **options) as manager:
-                    yield manager_target(manager)
+                    yield ManagerLinkTarget(manager)
                 return
             with Bench(endpoint, peer, way, **options) as bench:
-                yield link_target(bench)
+                yield LinkTarget(bench)
 
 
 class CommandType(click.ParamType[Restart]):

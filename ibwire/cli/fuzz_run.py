@@ -27,14 +27,15 @@ from ibwire.cli.fuzzing import (
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
-from ibwire.fuzz.campaign import ENDLESS, Maker
+from ibwire.fuzz.campaign import ENDLESS, Campaign
 from ibwire.fuzz.case import Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.prefetch import Ahead
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import counted, finding_lines
 from ibwire.fuzz.run_file import Session, Settings, load
-from ibwire.fuzz.targets.emulator import Target
+from ibwire.fuzz.stepper import Maker
+from ibwire.fuzz.targets.testbed import Target
 from ibwire.fuzz.vocabulary.operators import groups
 from ibwire.fuzz.watchdog import watchdog
 from ibwire.programs.endpoint import Interrupted
@@ -228,8 +229,8 @@ class _Run:
         self.failure: OSError | CaptureError | None = None
         """Why nothing more can be written, which ends the run."""
         settings = session.settings
-        self._campaign = tested.campaign(
-            settings.role,
+        self._campaign = Campaign(
+            tested.testbed(settings.role),
             _maker(settings),
             profile=settings.profile,
             first=session.next_case,

@@ -16,7 +16,9 @@ from ibwire.fuzz.case import Case, CaseError, RunsAway, from_json
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.run_file import NAME, load
-from ibwire.fuzz.targets.emulator import DEFAULT, Target, is_python, makers, role_of, target
+from ibwire.fuzz.targets.emulator import DEFAULT, is_python, target
+from ibwire.fuzz.targets.testbed import Target
+from ibwire.fuzz.vocabulary.vocabularies import role_of, vocabulary_for
 from ibwire.rc.profile import Profile
 
 FOUND = 1
@@ -142,7 +144,8 @@ def judge(case: Case, tested: Target, path: Path) -> tuple[Campaign, Profile, Di
     try:
         profile_of(case.profile, case.choices)
         role = role_of(case)
-        campaign = tested.campaign(role, makers(role, 0, ()), profile=case.profile)
+        make = vocabulary_for(role).generators(0, role, ())
+        campaign = Campaign(tested.testbed(role), make, profile=case.profile)
         return campaign, *campaign.judge(case)
     except CaseError as error:
         raise CaseError(f"{path}: {error}") from None

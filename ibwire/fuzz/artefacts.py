@@ -21,9 +21,11 @@ from ibwire.fuzz.case import Case, Connect, Packet, Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import finding_lines, some
-from ibwire.fuzz.targets.emulator import Target, role_of, target
+from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.targets.testbed import Target
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
+from ibwire.fuzz.vocabulary.vocabularies import role_of
 
 SCRIPT = "case.drill"
 

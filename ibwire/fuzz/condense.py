@@ -37,6 +37,15 @@ def condensed(case: Case, shows: Callable[[Case], bool]) -> Case:
     return _whole(case, [*others, last])
 
 
+def joined(history: Sequence[Case], case: Case) -> Case:
+    """One case of all cases that were carried out on a pair of devices."""
+    first, *others = [*history, case]
+    steps = list(first.steps)
+    for other in others:
+        steps += [Connect(other.connection), *other.steps]
+    return replace(case, connection=first.connection, steps=tuple(steps))
+
+
 def _parts(case: Case) -> list[Part]:
     found: list[tuple[Connection, list[Step]]] = [(case.connection, [])]
     for step in case.steps:

@@ -23,8 +23,9 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Self
 
-from ibwire.fuzz.campaign import HISTORY, Campaign, History
+from ibwire.fuzz.campaign import Campaign, History
 from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.report import HISTORY
 from ibwire.fuzz.run_file import Session, Settings
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.watchdog import watchdog
@@ -205,14 +206,15 @@ def _work(settings: Settings, pipe: Pipe) -> None:
             order: Order = pipe.recv()
             report = Session.new(settings).report
             report.taken = dict(order.taken)
-            campaign = tested.campaign(
-                *(settings.role, make),
+            campaign = Campaign(
+                tested.testbed(settings.role),
+                make,
                 profile=settings.profile,
                 first=order.first,
                 report=report,
             )
             # What there is to read is another order, or the end: this one is not wanted.
-            history = campaign.look_ahead(pipe.poll)
+            history = campaign.prefetch(pipe.poll)
             if history is not None:
                 pipe.send((order.plan, history))
     except Exception:  # the campaign comes to the same case, and tells

@@ -11,7 +11,7 @@ from ibwire.base.units import US, Time
 from ibwire.cm.states import EventKind
 from ibwire.drill.packets import Wire, describe
 from ibwire.fuzz.case import Case, Connect, Pause, Role, step_text
-from ibwire.fuzz.judge.comparison import Difference, Duel
+from ibwire.fuzz.judge.comparison import FATAL, Comparison, Difference, Kind
 from ibwire.fuzz.judge.findings import one_line, part_of, verdict, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import (
@@ -23,7 +23,8 @@ from ibwire.fuzz.targets.emulated_device import (
     SMALL,
     Completion,
 )
-from ibwire.fuzz.targets.emulator import Target, role_of
+from ibwire.fuzz.targets.testbed import Target
+from ibwire.fuzz.vocabulary.vocabularies import role_of
 from ibwire.rc.attributes import EventType
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1
@@ -70,7 +71,7 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
 
     profile: of the reference, unless it is that of the case.
     """
-    duel = tested.duel(case, profile or profile_of(case.profile, case.choices))
+    duel = tested.comparison(case, profile or profile_of(case.profile, case.choices))
     duel.records = True
     wire = _wire(duel)
     entries: list[Entry] = []
@@ -95,16 +96,16 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
 def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list[str], list[str]]:
     """What was expected and what came, in words, from where they differ."""
     kind, expected, got = difference.kind, list(difference.expected), list(difference.got)
-    if kind in ("crash", "endless"):
+    if kind in FATAL:
         return ["a device that goes on"], [one_line(each) for each in got]
-    if kind == "event" and is_managed:  # behind the events what stands in the manager's tables
+    if kind == Kind.EVENT and is_managed:  # behind the events what stands in the manager's tables
         return [f"tables {expected}"], [f"tables {got}"]
     pairs = list(zip(expected, got, strict=False))
     same = next((i for i, (one, other) in enumerate(pairs) if one != other), len(pairs))
-    if kind == "memory":
+    if kind == Kind.MEMORY:
         same = 0
     words = [[_thing(kind, each, wire) for each in things[same:]] for things in (expected, got)]
-    if kind == "answer" and words[0][:1] == words[1][:1] != []:
+    if kind == Kind.ANSWER and words[0][:1] == words[1][:1] != []:
         fields = wrong_fields(difference)[same]
         for texts, frame in zip(words, pairs[same], strict=True):
             texts[0] += "".join(
@@ -121,7 +122,7 @@ def _field(frame: object, part: str, name: str) -> str:
     return value[:8].hex() if isinstance(value, bytes) else str(value)
 
 
-def _wire(duel: Duel) -> Wire:
+def _wire(duel: Comparison) -> Wire:
     reference, symbols = duel.reference, duel.reference.symbols
     connection = reference.connection
     return Wire(
@@ -146,17 +147,17 @@ def _said(frame: Frame, wire: Wire, to_device: bool) -> str:
 
 def _thing(kind: str, thing: object, wire: Wire) -> str:
     """One of the things in which a target differs."""
-    if kind == "answer" and isinstance(thing, bytes):
+    if kind == Kind.ANSWER and isinstance(thing, bytes):
         return _said(thing, wire, False)
-    if kind == "completion" and isinstance(thing, tuple):
+    if kind == Kind.COMPLETION and isinstance(thing, tuple):
         return completion_text(thing)
-    if kind == "time" and isinstance(thing, int):
+    if kind == Kind.TIME and isinstance(thing, int):
         return f"at {thing / US:g} us"
-    if kind == "event" and isinstance(thing, int):
+    if kind == Kind.EVENT and isinstance(thing, int):
         return EventType(thing).name
-    if kind == "memory" and isinstance(thing, int):
+    if kind == Kind.MEMORY and isinstance(thing, int):
         return f"at {place_of(thing)[0]}"
-    if kind == "memory" and isinstance(thing, bytes):
+    if kind == Kind.MEMORY and isinstance(thing, bytes):
         return thing.hex()
     return str(thing)
 

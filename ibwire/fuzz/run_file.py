@@ -16,16 +16,17 @@ from typing import Any
 
 from ibwire.base.errors import CaptureError
 from ibwire.drill.files import write_text
-from ibwire.fuzz.campaign import Campaign, Maker, Report
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import CaseError, Role
+from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.targets.emulator import DEFAULT, makers
-from ibwire.fuzz.vocabulary.cm.coverage import STATES as MANAGER_STATES
-from ibwire.fuzz.vocabulary.cm.coverage import ManagerCoverage
+from ibwire.fuzz.report import Report
+from ibwire.fuzz.stepper import Maker
+from ibwire.fuzz.targets.emulator import DEFAULT
 from ibwire.fuzz.vocabulary.operators import Group
-from ibwire.fuzz.vocabulary.queue_pair.coverage import STATES, Coverage
 from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
+from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 
 FORMAT = 2
 """Of `run.json`."""
@@ -62,7 +63,7 @@ class Settings:
         Raises `CaptureError` for a recording that cannot be read, or has nothing for the role.
         """
         if not self.capture:
-            return makers(self.role, self.seed, self.ops)
+            return vocabulary_for(self.role).generators(self.seed, self.role, self.ops)
         seeds = read_seeds(self.capture, self.device, self.qpn)
         if not seeds.roles(self.role):
             reason = f"its requests are none for role {self.role}"
@@ -109,8 +110,7 @@ class Session:
     @classmethod
     def new(cls, settings: Settings) -> Session:
         """A run that has not begun."""
-        coverage = ManagerCoverage() if settings.role is Role.CM else Coverage()
-        return cls(settings, Report(coverage=coverage))
+        return cls(settings, Report(Coverage(vocabulary_for(settings.role).coverage)))
 
     def add(self, finding: Finding, *, has_script: bool) -> None:
         """Take a finding into the index."""
@@ -183,7 +183,11 @@ def _session(document: _Object) -> Session:
         document.text("device"),
         None if document.document.get("qpn") is None else document.number("qpn"),
     )
-    report = Report(packets=document.number("packets"), cases=document.number("cases"))
+    report = Report(
+        _coverage(document.items("coverage"), settings.role),
+        packets=document.number("packets"),
+        cases=document.number("cases"),
+    )
     known: list[Known] = []
     for number, each in enumerate(document.objects("findings"), 1):
         finding = Known(
@@ -201,13 +205,12 @@ def _session(document: _Object) -> Session:
         if not name.isprintable():
             raise CaseError(f"unstable: {name!r}, not a line of text")
     report.unstable = Counter({name: unstable.number(name) for name in unstable.document})
-    report.coverage = _coverage(document.items("coverage"), settings.role)
     return Session(settings, report, document.number("next_case"), known)
 
 
 def _coverage(rows: list[Any], role: Role) -> Coverage:
-    coverage = ManagerCoverage() if role is Role.CM else Coverage()
-    states = MANAGER_STATES if role is Role.CM else STATES
+    coverage = Coverage(vocabulary_for(role).coverage)
+    states = coverage.scheme.states
     for index, row in enumerate(rows):
         where = f"coverage[{index}]"
         if not isinstance(row, list) or len(row) != 4:

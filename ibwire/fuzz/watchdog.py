@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TypeVar
 
 from ibwire.fuzz.case import RunsAway
-from ibwire.fuzz.judge.comparison import Duel
+from ibwire.fuzz.judge.comparison import Comparison
 
 Result = TypeVar("Result")
 
@@ -72,8 +72,8 @@ def _call_of_device(frame: FrameType | None) -> FrameType | None:
     while frame is not None:
         if frame.f_code is supervised.__code__:
             return frame
-        if frame.f_code is Duel.step.__code__:
-            duel = frame.f_locals["self"]
-            return frame if duel.is_theirs else None
+        if frame.f_code is Comparison.step.__code__:
+            comparison = frame.f_locals["self"]
+            return frame if comparison.in_target else None
         frame = frame.f_back
     return None

@@ -29,11 +29,16 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 from scapy.packet import fuzz as scapy_fuzz
 
-from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Role
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
-from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.vocabularies import (
+    CONNECTION_MANAGER,
+    manager_generators,
+    queue_pair_generators,
+)
 
 PAYLOAD = bytes(64)
 PEER_PACKETS = 1000
@@ -44,9 +49,11 @@ def ours(role: str, seed: int, packets: int) -> float:
     """Packets a second."""
     campaign: Campaign
     if role == "cm":
-        campaign = ManagerCampaign(ManagedEmulation, manager_generators(seed))
+        campaign = Campaign(
+            EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(seed)
+        )
     else:
-        campaign = Campaign(Emulation, generators(seed, Role(role)))
+        campaign = Campaign(EmulatorTestbed(Emulation), queue_pair_generators(seed, Role(role)))
     gc.collect()  # what was made before is not to be paid for here
     begin = time.process_time()
     findings = list(campaign.run(packets))

@@ -15,13 +15,16 @@ import pytest
 from click.testing import CliRunner
 
 from ibwire.cli.fuzz import command
-from ibwire.fuzz.campaign import HISTORY, Campaign, Report
+from ibwire.fuzz.campaign import HISTORY, Campaign
 from ibwire.fuzz.case import Role
+from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.prefetch import Ahead
+from ibwire.fuzz.report import Report
 from ibwire.fuzz.run_file import Session, Settings
 from ibwire.fuzz.targets.emulator import is_python, target
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
 from ibwire.rc.profile import PROFILES
 from processes import ending
 
@@ -61,8 +64,9 @@ def run(
     """disturb: called after every advance."""
     first, report = resumed or (0, Session.new(settings).report)
     tested = target(settings.target)
-    campaign: Campaign = tested.campaign(
-        *(settings.role, settings.maker()),
+    campaign: Campaign = Campaign(
+        tested.testbed(settings.role),
+        settings.maker(),
         profile=settings.profile,
         first=first,
         report=report,
@@ -140,11 +144,13 @@ def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
 def test_a_history_with_another_reference_is_thrown_away() -> None:
     """The case that comes next is the one that was expected, but the reference is hns by now."""
     tested, make = target("emu"), CLEAN.maker()
-    campaign = tested.campaign(Role.RESPONDER, make)
-    taken = Report(taken=choices_of(PROFILES["hns"], "spec"))
+    campaign = Campaign(tested.testbed(Role.RESPONDER), make)
+    taken = Report(Coverage(QUEUE_PAIR.coverage), taken=choices_of(PROFILES["hns"], "spec"))
     with Ahead(CLEAN, 2) as ahead:
         ahead.advance(campaign, 100_000, bool)
-        other = tested.campaign(Role.RESPONDER, make, first=campaign.next_case, report=taken)
+        other = Campaign(
+            tested.testbed(Role.RESPONDER), make, first=campaign.next_case, report=taken
+        )
         ahead.advance(other, 100_000, bool)
 
     assert campaign.report.cases == HISTORY
@@ -176,7 +182,7 @@ def test_a_run_that_goes_on_is_as_the_one_that_did_with_one_process() -> None:
 @pytest.mark.slow
 def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
     """What follows the last packet of a case is not carried out then."""
-    campaign = target("emu").campaign(Role.RESPONDER, CLEAN.maker())
+    campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
     history = campaign.look_ahead(bool)
     assert history is not None
 
@@ -233,7 +239,7 @@ def test_ctrl_c_is_not_for_the_processes() -> None:
 
 
 def test_nobody_is_waited_for_when_time_is_up() -> None:
-    campaign = target("emu").campaign(Role.RESPONDER, CLEAN.maker())
+    campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
     with Ahead(CLEAN, 2) as ahead:
         assert ahead.advance(campaign, 10_000, lambda: True) is None
 
@@ -244,7 +250,7 @@ def test_nobody_is_waited_for_when_time_is_up() -> None:
 def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> None:
     """The capture is gone: the other processes end without a word, the campaign has read it."""
     gone = Settings(role=Role.RESPONDER, capture=str(tmp_path / "gone.pcap"), device=ASKED)
-    campaign = target("emu").campaign(Role.RESPONDER, CLEAN.maker())
+    campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
     with Ahead(gone, 2) as ahead:
         while campaign.report.packets < 500:
             ahead.advance(campaign, 500, bool)

@@ -18,7 +18,7 @@ from ibwire.base.units import ack_timeout
 from ibwire.capture import open_capture
 from ibwire.drill import load, run
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
-from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
     Case,
     CaseError,
@@ -31,6 +31,7 @@ from ibwire.fuzz.case import (
     Wait,
     from_json,
 )
+from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.run_file import Session, Settings
@@ -38,6 +39,7 @@ from ibwire.fuzz.run_file import load as load_session
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, queue_pair_generators
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.packet import CrcStatus
@@ -47,7 +49,7 @@ RXE = target("emu:rxe")
 
 
 def campaign(packets: int) -> Campaign:
-    found = Campaign(RXE.open, generators(1, Role.BOTH), origin="seed 1, ")
+    found = Campaign(RXE.testbed(Role.BOTH), queue_pair_generators(1, Role.BOTH), origin="seed 1, ")
     assert list(found.run(packets))
     return found
 
@@ -172,12 +174,12 @@ def test_what_depends_on_time_or_on_a_choice_is_in_a_script(
 def test_a_fault_that_no_packet_shows_is_in_the_script(tmp_path: Path) -> None:
     """Memory that is not as it should be is read after the last packet."""
     tested = target("py:mutants.target:odd-write-across-a-page")
-    run_ = Campaign(tested.open, generators(0, Role.RESPONDER))
+    run_ = Campaign(tested.testbed(Role.BOTH), queue_pair_generators(0, Role.RESPONDER))
     finding = next(iter(run_.run(20_000)))
     _, reason = save(finding, tmp_path / "F0001", tested)
 
     assert not reason
-    assert finding.difference.kind == "memory"
+    assert finding.difference.kind == Kind.MEMORY
     assert "  memory va+" in (tmp_path / "F0001" / "case.drill").read_text("utf-8")
 
 
@@ -296,7 +298,10 @@ def test_a_damaged_run_is_refused_with_the_place(
 def test_a_run_keeps_the_choices_that_were_given_back(done: Campaign, tmp_path: Path) -> None:
     session = session_of(done)
     report = replace(done.report, given_back=["naks_after_rnr"])
-    session.save(tmp_path, Campaign(RXE.open, generators(1, Role.BOTH), report=report))
+    session.save(
+        tmp_path,
+        Campaign(RXE.testbed(Role.BOTH), queue_pair_generators(1, Role.BOTH), report=report),
+    )
 
     assert load_session(tmp_path).report.given_back == ["naks_after_rnr"]
 
@@ -334,8 +339,10 @@ class Talkative(Emulation):
 
 
 def test_a_crash_with_a_lot_to_say_can_be_kept(tmp_path: Path) -> None:
-    tested = replace(target("emu"), open=Talkative)
-    finding = next(iter(Campaign(tested.open, generators(1, Role.RESPONDER)).run(100)))
+    tested = replace(target("emu"), devices={QUEUE_PAIR.name: Talkative})
+    finding = next(
+        iter(Campaign(tested.testbed(Role.BOTH), queue_pair_generators(1, Role.RESPONDER)).run(100))
+    )
     save(finding, tmp_path / "F0001", tested)
 
     with open_capture(str(tmp_path / "F0001" / "case.pcapng")) as capture:

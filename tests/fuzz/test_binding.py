@@ -15,7 +15,7 @@ from ibwire.drill.language.steps import Inject
 from ibwire.drill.packets import Wire, build
 from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Connection, Packet
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire_layers.crc import internet_checksum
 from ibwire_layers.opcodes import INFO, OpCode, Service
 from ibwire_layers.packet import CrcStatus

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from fuzz.cases import cases
 from ibwire.base.node import Frame
 from ibwire.base.units import MS
-from ibwire.fuzz.campaign import Campaign, Report, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
     Case,
     CaseError,
@@ -28,16 +28,19 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
+from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.findings import Finding, signature
 from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.report import Report, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulator import role_of
+from ibwire.fuzz.targets.emulator import EmulatorTestbed, role_of
 from ibwire.fuzz.targets.emulator import target as emulator
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.operators import RESPONSE_MUTATORS
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, queue_pair_generators
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
@@ -93,7 +96,9 @@ def names_of(finding: Finding) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2])
 def test_the_deviations_of_rxe_are_found_by_name_and_nothing_else(seed: int) -> None:
-    campaign = Campaign(target("rxe"), generators(seed, Role.BOTH), minimises=False)
+    campaign = Campaign(
+        EmulatorTestbed(target("rxe")), queue_pair_generators(seed, Role.BOTH), minimises=False
+    )
     names: set[str] = set()
     for finding in campaign.run(60_000):
         names |= names_of(finding)
@@ -104,7 +109,9 @@ def test_the_deviations_of_rxe_are_found_by_name_and_nothing_else(seed: int) -> 
 
 
 def test_first_findings_in_rxe_are_deviations_by_name() -> None:
-    campaign = Campaign(target("rxe"), generators(2, Role.BOTH), minimises=False)
+    campaign = Campaign(
+        EmulatorTestbed(target("rxe")), queue_pair_generators(2, Role.BOTH), minimises=False
+    )
 
     names = set().union(*map(names_of, campaign.run(300)))
 
@@ -114,7 +121,9 @@ def test_first_findings_in_rxe_are_deviations_by_name() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_nothing_is_found_in_what_is_like_the_reference(profile: str) -> None:
-    campaign = Campaign(target(profile), generators(1, Role.BOTH), profile=profile)
+    campaign = Campaign(
+        EmulatorTestbed(target(profile)), queue_pair_generators(1, Role.BOTH), profile=profile
+    )
 
     assert list(campaign.run(3000)) == []
     assert not campaign.report.unstable
@@ -127,7 +136,9 @@ def test_what_the_specification_leaves_open_is_a_choice_and_no_finding(profile: 
     changes: dict[str, Any] = {
         choice.name: getattr(PROFILES[profile], choice.name) for choice in CHOICES if choice.allowed
     }
-    campaign = Campaign(target(replace(SPEC, **changes)), generators(1, Role.BOTH))
+    campaign = Campaign(
+        EmulatorTestbed(target(replace(SPEC, **changes))), queue_pair_generators(1, Role.BOTH)
+    )
 
     assert list(campaign.run(4000)) == []
     assert campaign.report.choices
@@ -147,7 +158,7 @@ def test_a_choice_that_was_taken_in_error_is_given_back() -> None:
         scripted.connection = Connection(receives=0)
         return scripted
 
-    campaign = Campaign(target("rdmavt"), make)
+    campaign = Campaign(EmulatorTestbed(target("rdmavt")), make)
     found, taken = [], []
     for _ in range(4):
         found.append(campaign.one_case(100))
@@ -169,8 +180,10 @@ def test_a_choice_that_was_given_back_is_not_taken_again_when_a_run_goes_on() ->
         Packet(int(OpCode.RC_SEND_ONLY), ("expected", 1)),
     )
     case = Case(Connection(receives=0), steps)
-    report = Report(given_back=["naks_after_rnr"])
-    campaign = Campaign(target("rdmavt"), lambda number: Scripted(WRITE), report=report)
+    report = Report(Coverage(QUEUE_PAIR.coverage), given_back=["naks_after_rnr"])
+    campaign = Campaign(
+        EmulatorTestbed(target("rdmavt")), lambda number: Scripted(WRITE), report=report
+    )
     campaign.judge(case)
 
     assert list(report.taken) == ["duplicate_clears_nak"]
@@ -185,7 +198,7 @@ def test_two_choices_about_the_same_are_one_name() -> None:
         def _nearer(self, case: Case, best: object) -> Any:
             return two, PROFILES["hns"]
 
-    campaign = Both(target("hns"), generators(1, Role.BOTH))
+    campaign = Both(EmulatorTestbed(target("hns")), queue_pair_generators(1, Role.BOTH))
 
     assert len(two) == 2
     assert campaign._explain(case) == [about]
@@ -202,7 +215,11 @@ def test_a_judge_begins_anew_with_the_choices_of_a_case() -> None:
             return []
 
     case = Case(Connection(), (Packet(0x1F),))
-    Watched(target("rxe"), generators(1, Role.BOTH), report=Report(given_back=["x"])).judge(case)
+    Watched(
+        EmulatorTestbed(target("rxe")),
+        queue_pair_generators(1, Role.BOTH),
+        report=Report(Coverage(QUEUE_PAIR.coverage), given_back=["x"]),
+    ).judge(case)
 
     assert seen == [["x"], ["x"]]
 
@@ -212,11 +229,11 @@ def test_a_signal_on_a_link_ends_making_a_case_shorter_as_an_interrupt_does() ->
         assert shows(case.with_steps([READ]))
         raise Interrupted(signal.SIGTERM)
 
-    campaign = Campaign(Emulation, generators(1, Role.BOTH))
-    short = campaign._shorter(shorten, Case(Connection(), (WRITE, READ)), lambda case: True)
+    search = Search()
+    short = search.shorter(shorten, Case(Connection(), (WRITE, READ)), lambda case: True)
 
     assert short.steps == (READ,)
-    assert campaign.is_interrupted
+    assert search.is_interrupted
 
 
 class Forgetful(Emulation):
@@ -236,7 +253,7 @@ class Forgetful(Emulation):
 
 
 def test_what_leaks_from_one_connection_to_the_next_is_found() -> None:
-    campaign = Campaign(Forgetful, lambda number: Scripted(WRITE))
+    campaign = Campaign(EmulatorTestbed(Forgetful), lambda number: Scripted(WRITE))
     (finding,) = campaign.run(10)
 
     assert finding.bucket == "WRITE_ONLY in IDLE: silence instead of ACK"
@@ -265,13 +282,13 @@ def test_what_takes_many_connections_is_found_with_few_steps_carried_out() -> No
     """600 of them: one by one it would be 600 times 600."""
     carried_out = 0
 
-    class Counted(Campaign):
-        def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
+    class Counted(EmulatorTestbed):
+        def replay(self, case: Case, profile: Profile) -> Difference | None:
             nonlocal carried_out
             carried_out += len(case.steps)
             return super().replay(case, profile)
 
-    campaign = Counted(Exhausted, lambda number: Scripted(*[WRITE, READ] * 5))
+    campaign = Campaign(Counted(Exhausted), lambda number: Scripted(*[WRITE, READ] * 5))
     (finding,) = campaign.run(610)
 
     assert [type(step) for step in finding.case.steps] == [Connect] * 60 + [Packet]
@@ -293,7 +310,7 @@ class Once(Emulation):
 
 def test_what_does_not_come_again_is_counted_and_no_finding() -> None:
     Once.left = 1
-    campaign = Campaign(Once, lambda number: Scripted(WRITE))
+    campaign = Campaign(EmulatorTestbed(Once), lambda number: Scripted(WRITE))
 
     assert list(campaign.run(10)) == []
     assert campaign.report.unstable == {"WRITE_ONLY in IDLE: silence instead of ACK": 1}
@@ -301,7 +318,7 @@ def test_what_does_not_come_again_is_counted_and_no_finding() -> None:
 
 def test_what_does_not_come_again_is_counted_within_bounds() -> None:
     """A thousand kinds of it, and the rest together."""
-    report = Report()
+    report = Report(Coverage(QUEUE_PAIR.coverage))
     for number in range(1500):
         report.count_unstable(f"kind {number}")
     report.count_unstable("kind 7")
@@ -319,7 +336,9 @@ class Crashing(Emulation):
 
 
 def test_a_crash_is_a_finding_and_made_short() -> None:
-    campaign = Campaign(Crashing, lambda number: Scripted(WRITE, WRITE, READ, WRITE))
+    campaign = Campaign(
+        EmulatorTestbed(Crashing), lambda number: Scripted(WRITE, WRITE, READ, WRITE)
+    )
     (finding,) = campaign.run(20)
 
     assert finding.bucket == "READ_REQUEST: ZeroDivisionError in receive"
@@ -330,13 +349,13 @@ def test_a_crash_is_a_finding_and_made_short() -> None:
 def test_a_choice_with_which_a_case_does_not_come_to_rest_explains_nothing() -> None:
     """7 retries for ever, of 4 us each."""
     steps = (Post(int(WROpcode.SEND)), Wait(100 * MS))
-    campaign = Campaign(target("rxe"), generators(1, Role.BOTH))
+    campaign = Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH))
 
     assert campaign.judge(Case(Connection(timeout=1), steps))[1] is not None
 
 
 def test_a_bucket_is_told_once_and_counted() -> None:
-    campaign = Campaign(Crashing, lambda number: Scripted(READ))
+    campaign = Campaign(EmulatorTestbed(Crashing), lambda number: Scripted(READ))
 
     assert len(list(campaign.run(30))) == 1
     assert list(campaign.report.seen.values()) == [30]
@@ -344,12 +363,19 @@ def test_a_bucket_is_told_once_and_counted() -> None:
 
 def test_a_run_goes_on_where_another_has_stopped() -> None:
     """With the next case, with the choices that it knows, and without what it has told."""
-    first = Campaign(target("rxe"), generators(1, Role.BOTH), minimises=False)
+    first = Campaign(
+        EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH), minimises=False
+    )
     before = [finding.bucket for finding in first.run(100)]
-    report = Report(packets=first.report.packets, seen=first.report.seen, taken=first.report.taken)
+    report = Report(
+        Coverage(QUEUE_PAIR.coverage),
+        packets=first.report.packets,
+        seen=first.report.seen,
+        taken=first.report.taken,
+    )
     second = Campaign(
-        target("rxe"),
-        generators(1, Role.BOTH),
+        EmulatorTestbed(target("rxe")),
+        queue_pair_generators(1, Role.BOTH),
         minimises=False,
         first=first.next_case,
         report=report,
@@ -364,11 +390,15 @@ def test_a_run_goes_on_where_another_has_stopped() -> None:
 
 def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
     """Whatever else the target does otherwise, which the run has told before."""
-    findings = list(Campaign(target("rxe"), generators(1, Role.BOTH)).run(120))
+    findings = list(
+        Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH)).run(120)
+    )
 
     assert len(findings) > 5
     for finding in findings:
-        _, difference = Campaign(target("rxe"), generators(1, Role.BOTH)).judge(finding.original)
+        _, difference = Campaign(
+            EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH)
+        ).judge(finding.original)
         assert difference is not None
         assert signature(difference) == signature(finding.difference)
 
@@ -379,7 +409,7 @@ def test_an_interrupted_case_is_still_the_next_one() -> None:
             raise KeyboardInterrupt
 
     makers: Iterator[Scripted] = iter([Scripted(WRITE), Interrupting(), Scripted(WRITE)])
-    campaign = Campaign(Emulation, lambda number: next(makers))
+    campaign = Campaign(EmulatorTestbed(Emulation), lambda number: next(makers))
     campaign.one_case(10)
 
     with pytest.raises(KeyboardInterrupt):
@@ -400,7 +430,9 @@ def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted()
                 raise KeyboardInterrupt
             super().__init__(connection)
 
-    campaign = Campaign(Stubborn, lambda number: Scripted(*[WRITE] * 20, READ, WRITE))
+    campaign = Campaign(
+        EmulatorTestbed(Stubborn), lambda number: Scripted(*[WRITE] * 20, READ, WRITE)
+    )
     with pytest.raises(KeyboardInterrupt):
         list(campaign.run(100))
     (finding,) = campaign.report.findings
@@ -425,7 +457,7 @@ def test_what_leaks_is_kept_whenever_the_run_is_interrupted(opening: int) -> Non
                 raise KeyboardInterrupt
             super().__init__(connection)
 
-    campaign = Campaign(Stubborn, lambda number: Scripted(WRITE, READ))
+    campaign = Campaign(EmulatorTestbed(Stubborn), lambda number: Scripted(WRITE, READ))
     with pytest.raises(KeyboardInterrupt):
         list(campaign.run(10))
     (finding,) = campaign.report.findings
@@ -438,7 +470,7 @@ def test_what_leaks_is_kept_whenever_the_run_is_interrupted(opening: int) -> Non
 def test_a_finding_is_made_shorter_as_long_as_there_is_time() -> None:
     """For one trial."""
     looks = count()
-    campaign = Campaign(Crashing, lambda number: Scripted(*[WRITE] * 20, READ))
+    campaign = Campaign(EmulatorTestbed(Crashing), lambda number: Scripted(*[WRITE] * 20, READ))
     finding = campaign.one_case(100, is_over=lambda: next(looks) > 1)
 
     assert finding is not None
@@ -447,7 +479,7 @@ def test_a_finding_is_made_shorter_as_long_as_there_is_time() -> None:
 
 
 def test_a_finding_replays_against_the_reference_that_it_names() -> None:
-    campaign = Campaign(target("rxe"), generators(1, Role.RESPONDER))
+    campaign = Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.RESPONDER))
     findings = [finding for finding, _ in zip(campaign.run(3000), range(3), strict=False)]
 
     assert findings
@@ -461,10 +493,16 @@ def test_a_finding_replays_against_the_reference_that_it_names() -> None:
 def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
     case = Case(Connection(), (WRITE, Packet(0x1F)))  # rxe: no credits; a reserved opcode
 
-    assert Campaign(target("rxe"), generators(1, Role.BOTH)).judge(case)[1] is not None
+    assert (
+        Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH)).judge(case)[1]
+        is not None
+    )
     # hns has another UDP source port, which is a choice.
     assert (
-        Campaign(target("hns"), generators(1, Role.BOTH)).judge(case.with_steps([WRITE]))[1] is None
+        Campaign(EmulatorTestbed(target("hns")), queue_pair_generators(1, Role.BOTH)).judge(
+            case.with_steps([WRITE])
+        )[1]
+        is None
     )
 
 
@@ -473,7 +511,9 @@ def test_a_case_by_itself_differs_only_in_what_is_not_allowed() -> None:
 def test_every_case_that_can_be_read_can_be_carried_out(case: Case) -> None:
     """Whatever it holds: the emulator does with it as the emulator does, or never rests."""
     tested = emulator("emu")
-    campaign = tested.campaign(role_of(case), generators(0, Role.BOTH), profile=case.profile)
+    campaign = Campaign(
+        tested.testbed(role_of(case)), queue_pair_generators(0, Role.BOTH), profile=case.profile
+    )
 
     try:
         difference = campaign.replay(case, PROFILES["spec"])

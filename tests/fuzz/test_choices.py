@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from ibwire.base.units import MS
-from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Receive, Role, Step, Wait
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import value_text
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
-from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.vocabularies import (
+    CONNECTION_MANAGER,
+    manager_generators,
+    queue_pair_generators,
+)
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
 from ibwire_layers.opcodes import OpCode
@@ -85,7 +90,9 @@ def target(profile: str | Profile) -> type[Emulation]:
 @pytest.mark.parametrize("profile", ["rdmavt", "connectx", "hns"])
 def test_the_deviations_of_a_profile_are_found_by_name_and_nothing_else(profile: str) -> None:
     """The fuzzer is not told what the target is, and takes over nothing that it does not do."""
-    campaign = Campaign(target(profile), generators(3, Role.BOTH), minimises=False)
+    campaign = Campaign(
+        EmulatorTestbed(target(profile)), queue_pair_generators(3, Role.BOTH), minimises=False
+    )
     names: set[str] = set()
     for finding in campaign.run(40_000 if known(profile) else 3000):
         names |= names_of(finding)
@@ -112,7 +119,9 @@ def test_a_manager_of_rxe_is_found_by_what_its_datagrams_ask_for() -> None:
         def __init__(self, connection: Connection) -> None:
             super().__init__(connection, PROFILES["rxe"])
 
-    campaign = ManagerCampaign(Target, manager_generators(1), minimises=False)
+    campaign = Campaign(
+        EmulatorTestbed(Target, CONNECTION_MANAGER), manager_generators(1), minimises=False
+    )
     names: set[str] = set()
     for finding in campaign.run(1500):
         names |= names_of(finding)
@@ -186,7 +195,9 @@ def test_a_deviation_has_its_name_from_the_first_case_that_shows_it(name: str) -
     (about,) = {choice.about for choice in choices_of_field(name)}
     changes: dict[str, Any] = {name: getattr(LIKE_RXE, name)}
     case = Case(OTHER_CONNECTIONS.get(name, Connection()), IN_RXE[name])
-    campaign = Campaign(target(replace(SPEC, **changes)), lambda number: Once(case))
+    campaign = Campaign(
+        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: Once(case)
+    )
 
     finding = campaign.one_case(100)
 
@@ -207,7 +218,9 @@ ALLOWED_IN_RXE: dict[str, tuple[Step, ...]] = {
 def test_what_is_left_open_is_taken_over_and_no_finding(name: str) -> None:
     changes: dict[str, Any] = {name: True}
     case = Case(Connection(), ALLOWED_IN_RXE[name])
-    campaign = Campaign(target(replace(SPEC, **changes)), lambda number: Once(case))
+    campaign = Campaign(
+        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: Once(case)
+    )
 
     assert campaign.one_case(100) is None
     assert list(campaign.report.taken) == [name]
@@ -220,7 +233,9 @@ def test_what_two_deviations_do_together_has_the_names_of_both() -> None:
     failure = other(ACK.altered(psn=("una", 1)), aeth__syndrome=0x58)
     unlimited = Post(int(WROpcode.SEND), 8), other(ACK, aeth__syndrome=0x1F)
     case = Case(Connection(), (*unlimited, Receive(1), Post(int(WROpcode.SEND), 257), failure))
-    campaign = Campaign(target(replace(SPEC, **changes)), lambda number: Once(case))
+    campaign = Campaign(
+        EmulatorTestbed(target(replace(SPEC, **changes))), lambda number: Once(case)
+    )
 
     finding = campaign.one_case(100)
 

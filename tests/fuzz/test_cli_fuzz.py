@@ -189,7 +189,7 @@ def test_time_ends_the_search_for_a_shorter_case_too(monkeypatch: pytest.MonkeyP
         return case
 
     monkeypatch.setattr("ibwire.cli.fuzz_run.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("ibwire.fuzz.campaign.minimise", searching)
+    monkeypatch.setattr("ibwire.fuzz.targets.emulator.minimise", searching)
     result = fuzz("--target", "emu:rxe", "--budget", "100s", "--json")
 
     assert told == [False, True]
@@ -302,7 +302,7 @@ def test_a_finding_is_kept_that_was_being_made_shorter(
     def interrupted(case: Case, *_: object, **__: object) -> Case:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ibwire.fuzz.campaign.minimise", interrupted)
+    monkeypatch.setattr("ibwire.fuzz.targets.emulator.minimise", interrupted)
     result = fuzz("--target", "emu:rxe", "-o", tmp_path / "out")
     index = json.loads((tmp_path / "out" / "run.json").read_text())
 
@@ -318,7 +318,7 @@ def test_a_case_that_was_being_made_short_is_written(
     def interrupted(case: Case, *_: object, **__: object) -> Case:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ibwire.fuzz.campaign.minimise", interrupted)
+    monkeypatch.setattr("ibwire.fuzz.targets.emulator.minimise", interrupted)
     short = tmp_path / "short.json"
     result = fuzz("min", done / "F0001", "-o", short)
 

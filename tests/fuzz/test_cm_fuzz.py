@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ibwire.base.node import Frame
 from ibwire.base.units import S
 from ibwire.cm.states import State
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
     MESSAGES,
     Case,
@@ -30,6 +31,7 @@ from ibwire.fuzz.case import (
     step_text,
     to_json,
 )
+from ibwire.fuzz.judge.comparison import Comparison
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.targets.emulated_manager import (
@@ -38,10 +40,11 @@ from ibwire.fuzz.targets.emulated_manager import (
     OWN_TRANSACTION,
     ManagedEmulation,
 )
-from ibwire.fuzz.vocabulary.cm.binding import FORMS, ManagerBinding, encode
-from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.vocabulary.cm.exact import ManagerDuel
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.cm.encoding import FORMS, encode_message
 from ibwire.fuzz.vocabulary.operators import OPERATORS, Group
+from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER, manager_generators
 from ibwire.rc.attributes import QPState
 from ibwire.rc.unreliable import QP1
 from ibwire_layers.headers import BTH, DETH
@@ -64,7 +67,7 @@ class Alone:
 
     def __init__(self, device: ManagedEmulation | None = None) -> None:
         self.device = device or ManagedEmulation(Connection())
-        self._binding = ManagerBinding(PEER_ADDRESS, ADDRESS)
+        self._binding = Binding(PEER_ADDRESS, ADDRESS)
 
     def __call__(self, step: Step) -> list[Frame]:
         """Carry out a step: what the device sends."""
@@ -185,7 +188,9 @@ def test_exchanges_have_their_own_numbers() -> None:
 
 
 def test_attacks_reach_every_state_and_come_from_every_group() -> None:
-    campaign = ManagerCampaign(ManagedEmulation, manager_generators(3))
+    campaign = Campaign(
+        EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(3)
+    )
 
     assert list(campaign.run(4000)) == []
     table = campaign.report.coverage.table()
@@ -197,7 +202,9 @@ def test_attacks_reach_every_state_and_come_from_every_group() -> None:
 
 @pytest.mark.parametrize("packets", [4000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_nothing_is_found_in_the_unmodified_device(packets: int) -> None:
-    campaign = ManagerCampaign(ManagedEmulation, manager_generators(1))
+    campaign = Campaign(
+        EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(1)
+    )
 
     assert list(campaign.run(packets)) == []
     assert not campaign.report.unstable
@@ -208,7 +215,9 @@ def test_nothing_is_found_in_the_unmodified_device(packets: int) -> None:
 def found(name: str) -> tuple[type[ManagedEmulation], Finding]:
     """A device with a planted fault, and what is found in it first."""
     device = copied(FAULTS[name])["ibwire.fuzz.targets.emulated_manager"].ManagedEmulation
-    campaign = ManagerCampaign(device, manager_generators(1), explains=False)
+    campaign = Campaign(
+        EmulatorTestbed(device, CONNECTION_MANAGER), manager_generators(1), explains=False
+    )
     return device, next(campaign.run(20_000))
 
 
@@ -220,8 +229,16 @@ def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     assert "docs/reference/cm.md#" in finding.rule
     saved = from_json(to_json(finding.case))
     assert saved == finding.case
-    assert ManagerCampaign(device, manager_generators(1)).replay(saved) is not None
-    assert ManagerCampaign(ManagedEmulation, manager_generators(1)).replay(saved) is None
+    assert (
+        Campaign(EmulatorTestbed(device, CONNECTION_MANAGER), manager_generators(1)).replay(saved)
+        is not None
+    )
+    assert (
+        Campaign(
+            EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(1)
+        ).replay(saved)
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -231,7 +248,7 @@ def test_case_replays_where_both_sides_choose_other_ids(name: str) -> None:
 
     reference = ManagedEmulation(case.connection, seed=77, own_id=0x4000)
     target = device(case.connection, seed=77, own_id=0x4000)
-    again = ManagerDuel(reference, target)
+    again = Comparison(Binding(PEER_ADDRESS, ADDRESS), reference, target)
     differences = [again.step(step) for step in case.steps]
 
     assert differences[:-1] == [None] * (len(differences) - 1)
@@ -406,7 +423,7 @@ def test_frame_of_a_message_is_what_the_schema_packs(data: st.DataObject) -> Non
                 said[each.name] = 0
         expected += kind(**said).pack()
 
-    assert encode(Mad(message=name, fields=given_fields), psn, symbols) == expected
+    assert encode_message(Mad(message=name, fields=given_fields), psn, symbols) == expected
 
 
 def said_transaction(device: ManagedEmulation, step: Step) -> set[int]:

@@ -11,14 +11,16 @@ import pytest
 import ibwire.drill as drill
 from ibwire.base.units import S
 from ibwire.fuzz.artefacts import checked_script
-from ibwire.fuzz.case import Case, Command, Connection, Mad, Step, Wait
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.campaign import Campaign
+from ibwire.fuzz.case import Case, Command, Connection, Mad, Role, Step, Wait
+from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
 from ibwire.fuzz.targets.emulator import target
-from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.vocabulary.cm.exact import ManagerDuel
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
+from ibwire.fuzz.vocabulary.vocabularies import manager_generators
 
 SCRIPTED = (
     *("short-mad-crashes", "req-with-a-reserved-mtu", "repeated-req-connects-twice"),
@@ -29,7 +31,9 @@ SCRIPTED = (
 
 def script(*steps: Step) -> str:
     case = Case(Connection(), steps, "spec")
-    text = manager_script(case, Difference(len(steps) - 1, "answer", [], []), "A rule.", "IBA 12.9")
+    text = manager_script(
+        case, Difference(len(steps) - 1, Kind.ANSWER, [], []), "A rule.", "IBA 12.9"
+    )
     return text.partition("\n\n  qp state=RESET\n  listen backlog=6\n\n")[2]
 
 
@@ -84,7 +88,7 @@ def test_what_comes_of_it_is_expected_with_its_time() -> None:
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_script_of_a_finding_passes_on_the_emulator_and_not_on_the_target(name: str) -> None:
     tested = target(f"py:mutants.target:{name}")
-    campaign = ManagerCampaign(tested.open_managed, manager_generators(1), explains=False)
+    campaign = Campaign(tested.testbed(Role.CM), manager_generators(1), explains=False)
     texts = (checked_script(finding, tested)[0] for finding in campaign.run(20_000))
 
     text = next(filter(None, texts))
@@ -100,7 +104,7 @@ def exchanges(seed: int, count: int) -> Iterator[Case]:
         generator = make(number)
         connection = generator.connection
         device = ManagedEmulation(connection)
-        duel = ManagerDuel(device, ManagedEmulation(connection))
+        duel = Comparison(Binding(PEER_ADDRESS, ADDRESS), device, ManagedEmulation(connection))
         found: dict[int, list[Step]] = {}
         steps: Iterator[Step] = iter(partial(generator.next, device), None)
         for step in steps:
@@ -117,7 +121,7 @@ def test_script_of_any_exchange_passes_on_the_emulator() -> None:
     written = 0
     for case in exchanges(seed=6, count=20):
         try:
-            text = manager_script(case, Difference(0, "answer", [], []), "A law.")
+            text = manager_script(case, Difference(0, Kind.ANSWER, [], []), "A law.")
         except CannotSay:
             continue
         assert passes(text), text

@@ -13,10 +13,12 @@ from click.testing import CliRunner
 from ibwire.cli.fuzz import COMMANDS, command
 from ibwire.cli.fuzz_live import target_options
 from ibwire.cli.fuzz_run import command as run
-from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Connection, Packet, Role, Wait, from_json
 from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.operators import Group
+from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "fuzz.md").read_text()
@@ -64,7 +66,10 @@ def test_everything_about_a_packet_is_documented(word: str) -> None:
 def test_the_case_by_hand_is_one_and_the_reference_refuses_it() -> None:
     """7 bytes before the end there is no room for 8: NAK remote access error."""
     case = from_json(HAND)
-    deaf = Campaign(lambda connection: Emulation(connection), generators(0, Role.BOTH))
+    deaf = Campaign(
+        EmulatorTestbed(lambda connection: Emulation(connection)),
+        queue_pair_generators(0, Role.BOTH),
+    )
 
     assert [type(step) for step in case.steps] == [Packet, Wait]
     assert deaf.replay(case) is None

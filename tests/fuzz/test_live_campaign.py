@@ -10,18 +10,21 @@ import pytest
 
 from ibwire.base.errors import LinkError, PeerError
 from ibwire.drill.targets.live import Diverted
-from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet, Role
+from ibwire.fuzz.coverage import Coverage
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.recording import record
+from ibwire.fuzz.report import Report, RunState, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, REGIONS, Numbers
 from ibwire.fuzz.targets.link import target as live_target
-from ibwire.fuzz.targets.link.campaign import LiveCampaign
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead
-from ibwire.fuzz.targets.link.target import LinkTarget, link_target
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.targets.link.queue_pair_testbed import QueuePairTestbed
+from ibwire.fuzz.targets.link.target import LinkTarget
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.path import Path
+from ibwire.rc.profile import SPEC
 from ibwire_layers.opcodes import OpCode
 
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
@@ -61,7 +64,7 @@ class Bench:
 
 
 def target_of(bench: Bench) -> LinkTarget:
-    return link_target(bench)
+    return LinkTarget(bench)
 
 
 # A finding that is saved.
@@ -74,7 +77,7 @@ def test_a_device_that_cannot_be_had_any_more_is_dead(error: Exception) -> None:
     recording = record(Case(Connection(), (WRITE,)), target_of(bench))
 
     assert recording.difference is not None
-    assert recording.difference.kind == "crash"
+    assert recording.difference.kind == Kind.CRASH
     assert recording.got == [f"{Dead.CONNECTION}: {error}"]
     assert len(recording.entries) == 1
 
@@ -114,16 +117,16 @@ def test_a_script_of_a_device_that_has_gone_fails(
 # A case that is made shorter.
 
 
-class Interruptible(LiveCampaign):
+class Interruptible(QueuePairTestbed):
     """Shows what is looked for in each case with a READ; the user has enough at some trial."""
 
     def __init__(self, trials: int) -> None:
         bench: Any = Bench(PeerError("gone"))
-        super().__init__(bench, lambda number: None)  # type: ignore[return-value]
+        super().__init__(bench, Role.RESPONDER)
         self.trials = trials
 
     def replay(self, case: Case, profile: object = None) -> Difference | None:
-        return Difference(0, "answer", [], [b""])
+        return Difference(0, Kind.ANSWER, [], [b""])
 
     def _shows(self, case: Case, *what: object) -> bool:
         self.trials -= 1
@@ -137,11 +140,20 @@ def test_a_case_is_as_short_as_it_has_become_when_it_is_interrupted(
     trials: int, length: int
 ) -> None:
     """The last two steps are tried second: before that nothing is shorter."""
-    campaign = Interruptible(trials)
+    testbed = Interruptible(trials)
+    state = RunState(
+        report=Report(Coverage(testbed.vocabulary.coverage)),
+        base="spec",
+        profile=SPEC,
+        search=Search(),
+        origin="",
+        next_case=0,
+        minimises=True,
+    )
     case = Case(Connection(), (*[WRITE] * 20, READ, WRITE))
 
-    short = campaign.shortest(case, Difference(20, "answer", [], [b""]), campaign._profile)
+    short = testbed.shorten(state, case, Difference(20, Kind.ANSWER, [], [b""]), SPEC)
 
     assert len(short.steps) == length
     assert READ in short.steps
-    assert campaign.is_interrupted == (trials < 100)
+    assert state.search.is_interrupted == (trials < 100)

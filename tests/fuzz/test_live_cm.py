@@ -17,22 +17,23 @@ from ibwire.base.units import MS, S, Time
 from ibwire.cm.messages import Received, request
 from ibwire.cm.states import State
 from ibwire.fuzz.artefacts import checked_script
-from ibwire.fuzz.campaign import Report
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Role, RunsAway, Step
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import record
+from ibwire.fuzz.report import Report
 from ibwire.fuzz.targets.emulated_device import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.link import listener
 from ibwire.fuzz.targets.link.manager import ManagerBench
-from ibwire.fuzz.targets.link.manager_campaign import LiveManagerCampaign, PossibleMessages, duel
-from ibwire.fuzz.targets.link.manager_target import manager_target
+from ibwire.fuzz.targets.link.manager_testbed import ManagerTestbed, PossibleMessages, comparison
 from ibwire.fuzz.targets.link.restart import Restart
-from ibwire.fuzz.vocabulary.cm.campaign import manager_generators
-from ibwire.fuzz.vocabulary.cm.comparison import LiveManagerDuel
+from ibwire.fuzz.targets.link.target import ManagerLinkTarget
+from ibwire.fuzz.vocabulary.cm.comparison import ManagerComparison
 from ibwire.fuzz.vocabulary.cm.follower import meet, wishing
 from ibwire.fuzz.vocabulary.cm.names import oddity
+from ibwire.fuzz.vocabulary.vocabularies import manager_generators
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import SPEC
@@ -48,7 +49,7 @@ def run(
 ) -> Report:
     """A run of so many packets; what came of it."""
     target = bench(across, **options)
-    campaign = LiveManagerCampaign(target, manager_generators(seed), report=report)
+    campaign = Campaign(ManagerTestbed(target), manager_generators(seed), report=report)
     for _ in campaign.run(campaign.report.packets + packets):
         pass
     return campaign.report
@@ -58,7 +59,7 @@ def differences(across: Across, *steps: Step) -> list[Difference | None]:
     """Those of each step, carefully carried out."""
     target = bench(across)
     meet(target)
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     return [live.step(step) for step in steps]
 
 
@@ -112,7 +113,7 @@ def test_frames_go_to_the_peer_in_our_own_name_alone() -> None:
 def test_frames_have_the_rate_between_them_whatever_is_said_meanwhile() -> None:
     across = Across()
     meet(target := bench(across, rate=10))
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     for step in (Mad(), Mad(message="RTU"), Mad(message="DREQ"), Mad(message="DREQ")):
         assert live.step(step) is None
 
@@ -135,7 +136,7 @@ def test_a_case_that_would_go_to_somebody_else_is_not_sent(field: str, value: in
     before = len(across.sent)
 
     with pytest.raises(CaseError, match="only the peer is sent to"):
-        duel(target, SPEC).step(Mad(fields={field: value}))
+        comparison(target, SPEC).step(Mad(fields={field: value}))
     assert len(across.sent) == before
 
 
@@ -150,8 +151,8 @@ def test_a_case_that_was_recorded_leaves_no_connection_behind() -> None:
     across = Across()
     case = Case(Connection(), (Mad(), Mad(message="RTU")))
     with bench(across) as target:
-        tested = manager_target(target)
-        tested.campaign(Role.CM, manager_generators(1)).judge(case)
+        tested = ManagerLinkTarget(target)
+        Campaign(tested.testbed(Role.CM), manager_generators(1)).judge(case)
         record(case, tested)
         assert across.established == 1
 
@@ -247,9 +248,9 @@ def test_a_right_manager_that_is_late_raises_no_doubts(
     assert report.packets == 400
 
 
-def quick_duel(across: Across) -> LiveManagerDuel:
+def quick_duel(across: Across) -> ManagerComparison:
     meet(target := bench(across, tolerance=20 * MS))
-    return duel(target, SPEC, is_quick=True)
+    return comparison(target, SPEC, is_quick=True)
 
 
 def test_what_comes_while_somebody_else_asks_is_still_heard() -> None:
@@ -287,7 +288,7 @@ def test_two_requests_may_be_refused_in_the_same_words() -> None:
         return [replace(received, message=said)]
 
     across.alter = refuses
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     steps = (Mad(fields={"req.transport_service_type": kind}) for kind in (2, 1))
 
     assert [live.step(step) for step in steps] == [None, None]
@@ -334,7 +335,7 @@ def test_a_reference_that_does_not_stop_talking_is_no_difference(
 ) -> None:
     """It is an error of ours."""
     meet(target := bench(Across()))
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
 
     def run_away() -> list[Frame]:
         raise RunsAway("more and more")
@@ -380,7 +381,7 @@ def test_a_device_that_is_told_to_asks_and_does_what_the_exchange_wishes_for(
 ) -> None:
     across = Across(obeys=True)
     meet(target := bench(across))
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     rep, dreq = (Mad(message=message, exchange=exchange) for message in ("REP", "DREQ"))
 
     assert [live.step(Command("connect", exchange)), live.step(rep)] == [None, None]
@@ -452,7 +453,7 @@ class Listed:
 )
 def test_what_a_device_that_has_asked_cannot_be_sent_is_left_out(step: Step) -> None:
     meet(target := bench(Across(obeys=True)))
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     possible = PossibleMessages(Listed(CALLED, step), target, Taken(), bool)
 
     assert possible.next(live.follower) == CALLED
@@ -468,7 +469,7 @@ def test_nothing_is_left_of_what_a_device_has_asked_for(
 ) -> None:
     across = Across(obeys=True)
     meet(target := bench(across))
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     for step in (
         Command("connect", exchange),
         *(Mad(message=each, exchange=exchange) for each in messages),
@@ -496,7 +497,7 @@ def test_who_is_told_to_ask_in_vain_ends_the_case() -> None:
     """It may have no time for it just now."""
     across = Across(obeys=True)
     meet(target := bench(across))
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     across.alter = without(cm.REQ)
 
     assert (live.step(CALLED), live.is_over) == (None, True)
@@ -533,8 +534,8 @@ def test_a_request_that_comes_late_is_none_for_who_has_told_to_ask_since() -> No
     across = Across(obeys=True)
     meet(target := bench(across))
     across.alter = late
-    duel(target, SPEC).step(CALLED)
-    live = duel(target, SPEC)
+    comparison(target, SPEC).step(CALLED)
+    live = comparison(target, SPEC)
 
     assert (live.step(CALLED), live.is_over) == (None, True)
     assert (len(held), live.follower.exchanges) == (2, {})
@@ -555,7 +556,7 @@ def test_a_device_is_told_nothing_but_to_ask() -> None:
     meet(target := bench(Across(obeys=True)))
 
     with pytest.raises(CaseError, match="sent messages and told to connect, and no more"):
-        duel(target, SPEC).step(Command("disconnect"))
+        comparison(target, SPEC).step(Command("disconnect"))
 
 
 @pytest.mark.parametrize("mtu", [1, 9])
@@ -566,10 +567,10 @@ def test_a_device_may_be_silent_about_a_partition_that_it_is_not_in(mtu: int) ->
     target = bench(across)
     meet(target)
     across.alter = lambda received: []
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
 
     assert [live.step(strange), live.is_over] == [None, True]
-    assert duel(target, SPEC).step(Mad()) is not None
+    assert comparison(target, SPEC).step(Mad()) is not None
 
 
 # What is wrong.
@@ -612,7 +613,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("text", FAULTS)
 def test_what_the_specification_fixes_is_found(text: str) -> None:
-    campaign = LiveManagerCampaign(bench(Across(FAULTS[text])), manager_generators(3))
+    campaign = Campaign(ManagerTestbed(bench(Across(FAULTS[text]))), manager_generators(3))
 
     found = next((each for each in campaign.run(2000) if text in each.bucket), None)
 
@@ -639,7 +640,7 @@ ASKING_FAULTS = {
 @pytest.mark.parametrize("text", ASKING_FAULTS)
 def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) -> None:
     across = Across(ASKING_FAULTS[text], obeys=True)
-    campaign = LiveManagerCampaign(bench(across), manager_generators(3))
+    campaign = Campaign(ManagerTestbed(bench(across)), manager_generators(3))
 
     found = next((each for each in campaign.run(2000) if text in each.bucket), None)
 
@@ -651,9 +652,9 @@ def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) 
 
 def test_a_script_is_not_written_because_nobody_tries_it() -> None:
     """It would ask for a REJ, where a device may also be silent."""
-    tested = manager_target(bench(Across(FAULTS["cm.rej.reason"])))
+    tested = ManagerLinkTarget(bench(Across(FAULTS["cm.rej.reason"])))
     case = Case(Connection(), (Mad(message="REP"),))
-    _, difference = tested.campaign(Role.CM, manager_generators(1)).judge(case)
+    _, difference = Campaign(tested.testbed(Role.CM), manager_generators(1)).judge(case)
     assert difference is not None
     finding = Finding(1, "Any.", case, case, difference, 1, "Any.")
 
@@ -682,7 +683,7 @@ def test_a_case_is_told_of_a_device_that_is_dead_as_if_it_had_asked() -> None:
     before = len(across.sent)
     case = Case(Connection(), (CALLED, Mad(message="REP"), Mad(message="DREQ")))
 
-    recording = record(case, manager_target(target))
+    recording = record(case, ManagerLinkTarget(target))
 
     assert [entry.text.split()[0] for entry in recording.entries] == ["REP", "DREQ"]
     assert (recording.got, len(across.sent)) == (["gone"], before)
@@ -695,7 +696,7 @@ def test_a_manager_that_asks_no_more_is_a_finding() -> None:
         said.append(received)
         return [] if len(said) > 500 and isinstance(received.message, cm.REQ) else [received]
 
-    campaign = LiveManagerCampaign(bench(Across(tires, obeys=True)), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(bench(Across(tires, obeys=True))), manager_generators(1))
     found = list(campaign.run(2000))
 
     assert campaign.lost == f"{ADDRESS} does not ask for connections any more"
@@ -732,7 +733,7 @@ def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool
     across = Across(longest=256, forgets=forgets)
     restart = Restarted(across)
     target = bench(across, restart=cast(Restart, restart))
-    campaign = LiveManagerCampaign(target, manager_generators(1))
+    campaign = Campaign(ManagerTestbed(target), manager_generators(1))
     steps = (Mad(), Mad(message="RTU"), Mad(message="DREQ", more=8))
 
     _, difference = campaign.judge(case := Case(Connection(), steps))
@@ -747,7 +748,7 @@ def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool
 def test_a_death_is_kept_when_the_user_interrupts_while_it_is_made_shorter() -> None:
     across = Across(longest=256)
     restart = cast(Restart, Restarted(across, interrupts=True))
-    campaign = LiveManagerCampaign(bench(across, restart=restart), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(bench(across, restart=restart)), manager_generators(1))
 
     with pytest.raises(KeyboardInterrupt):
         list(campaign.run(2000))
@@ -760,13 +761,13 @@ def test_a_death_is_kept_when_the_user_interrupts_while_it_is_made_shorter() -> 
 @pytest.mark.usefixtures("new_mac")
 def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
     across = Across(longest=256, forgets=True)
-    campaign = LiveManagerCampaign(bench(across), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(bench(across)), manager_generators(1))
     case = Case(Connection(), (Mad(message="DREQ", more=8),))
 
     _, difference = campaign.judge(case)
 
     assert difference is not None
-    assert difference.kind == "crash"
+    assert difference.kind == Kind.CRASH
     assert difference.got == ["a right request is answered by REJ 8, and was by REP"]
     with pytest.raises(PeerError, match="made shorter with --restart COMMAND"):
         campaign.shortest(case, difference, SPEC)
@@ -775,14 +776,14 @@ def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
 def test_a_manager_that_does_not_stop_talking_after_a_case_is_told_as_that() -> None:
     across = Across()
     meet(target := bench(across))
-    live = duel(target, SPEC, is_quick=True)
+    live = comparison(target, SPEC, is_quick=True)
     assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
 
     target.ears.heard.extend(across.said[-1:] * (MAXIMUM_ANSWERS + 1))
     difference = live.end()
 
     assert difference is not None
-    assert difference.kind == "endless"
+    assert difference.kind == Kind.ENDLESS
 
 
 class Insistent(Across):
@@ -800,7 +801,7 @@ class Insistent(Across):
 def test_a_manager_that_repeats_itself_is_not_waited_for_without_end() -> None:
     across = Insistent()
     meet(target := bench(across, tolerance=20 * MS))
-    live = duel(target, SPEC)
+    live = comparison(target, SPEC)
     assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
     across.alter = FAULTS["instead of DREP"]
     across.insists, begin = True, across.live.now
@@ -819,7 +820,9 @@ def test_a_manager_that_does_not_stop_talking_from_a_greeting_on_is_dead() -> No
         said.append(received)
         return [received] * (MAXIMUM_ANSWERS + 1 if len(said) > 6 else 1)
 
-    campaign = LiveManagerCampaign(bench(Across(flood)), manager_generators(1), minimises=False)
+    campaign = Campaign(
+        ManagerTestbed(bench(Across(flood))), manager_generators(1), minimises=False
+    )
     list(campaign.run(500))
 
     assert "packets without a pause" in campaign.lost

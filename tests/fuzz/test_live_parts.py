@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from ibwire.fuzz.case import CaseError, Connection, Packet, Receive, RunsAway
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.judge.findings import bucket_of, distance, wrong_fields
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.link.campaign import Possible
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
-from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel, Playback, Unheard, coalesced
+from ibwire.fuzz.targets.link.queue_pair_testbed import Possible
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.comparison import (
+    Playback,
+    TolerantComparison,
+    Unheard,
+    coalesced,
+)
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, ethernet_route
 from ibwire_layers.opcodes import OpCode
@@ -31,7 +36,7 @@ def answers(*packets: Packet, together: bool = False) -> list[bytes]:
     return found
 
 
-def duel(profile: str, target: Playback | Emulation) -> LiveDuel:
+def duel(profile: str, target: Playback | Emulation) -> TolerantComparison:
     route = ethernet_route(
         source=gid_of(ADDRESS),
         destination=gid_of(PEER_ADDRESS),
@@ -40,7 +45,9 @@ def duel(profile: str, target: Playback | Emulation) -> LiveDuel:
         source_port=0xC000,
     )
     reference = Emulation(Connection(), profile)
-    return LiveDuel(Binding(PEER_ADDRESS, ADDRESS), Path(route), reference, target, taken=Taken())
+    return TolerantComparison(
+        Binding(PEER_ADDRESS, ADDRESS), Path(route), reference, target, taken=Taken()
+    )
 
 
 # Answers.
@@ -136,7 +143,7 @@ def test_a_device_that_runs_away_is_endless() -> None:
     difference = duel("spec", Endless(hears=False)).step(Packet(WRITE, length=8))
 
     assert difference is not None
-    assert difference.kind == "endless"
+    assert difference.kind == Kind.ENDLESS
 
 
 @pytest.mark.parametrize("hears", [True, False])
@@ -153,7 +160,7 @@ def test_a_reference_that_runs_away_is_no_difference(hears: bool) -> None:
 
 def test_an_event_that_was_found_missing_is_not_compared_any_more() -> None:
     taken = Taken()
-    taken.add(Difference(0, "event", [QP_REQ_ERR], []), None)
+    taken.add(Difference(0, Kind.EVENT, [QP_REQ_ERR], []), None)
 
     assert taken.events == {QP_REQ_ERR}
     assert Taken(taken.texts).events == {QP_REQ_ERR}
@@ -162,7 +169,7 @@ def test_an_event_that_was_found_missing_is_not_compared_any_more() -> None:
 def test_flags_of_a_completion_are_taken_over() -> None:
     taken = Taken()
     taken.add(
-        Difference(0, "completion", [(1, 0, 0, 128, 0, 7, 9)], [(1, 0, 0, 128, 0, 7, 5)]), None
+        Difference(0, Kind.COMPLETION, [(1, 0, 0, 128, 0, 7, 9)], [(1, 0, 0, 128, 0, 7, 5)]), None
     )
 
     assert Taken(taken.texts).flags == {9: 5}
@@ -172,7 +179,7 @@ def test_what_ended_a_device_is_not_sent_again_first_or_last() -> None:
     """But the same operation without that fault is."""
     deadly = Packet(WRITE, length=4, fields={"reth.dma_len": 0}, why="DMA length")
     taken = Taken()
-    taken.add(Difference(0, "crash", [], ["gone"]), deadly)
+    taken.add(Difference(0, Kind.CRASH, [], ["gone"]), deadly)
     known = Taken(taken.texts)
 
     assert known.has(deadly)
@@ -184,7 +191,7 @@ def test_opcodes_that_there_are_not_are_left_out_together() -> None:
     """A device that dies of one is not killed again by each of the others."""
     taken = Taken()
     one = Packet(WRITE, fields={"bth.opcode": 25}, why="opcode")
-    taken.add(Difference(0, "crash", [], ["gone"]), one)
+    taken.add(Difference(0, Kind.CRASH, [], ["gone"]), one)
     known = Taken(taken.texts)
 
     assert known.has(Packet(READ, fields={"bth.opcode": 31}, why="opcode"))

@@ -13,13 +13,13 @@ from ibwire.base.units import MS, US
 from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Role, Step, Value, Wait
 from ibwire.fuzz.judge import response_names as names
 from ibwire.fuzz.judge.choices import CHOICES
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.judge.response_names import About, about, name
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.link.campaign import Possible
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
-from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel, with_usual_marks
+from ibwire.fuzz.targets.link.queue_pair_testbed import Possible
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.comparison import TolerantComparison, with_usual_marks
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
 from ibwire.fuzz.vocabulary.queue_pair.link_steps import LONG_CODE, Timely, fits_link
 from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import START
@@ -77,7 +77,7 @@ def response(kind: str, length: int, offset: int = 0) -> Packet:
     return Packet(int(OpCode[f"RC_RDMA_READ_RESPONSE_{kind}"]), ("una", offset), length)
 
 
-def duel(target: Emulation, connection: Connection = ASKS) -> LiveDuel:
+def duel(target: Emulation, connection: Connection = ASKS) -> TolerantComparison:
     route = ethernet_route(
         source=gid_of(ADDRESS),
         destination=gid_of(PEER_ADDRESS),
@@ -86,7 +86,7 @@ def duel(target: Emulation, connection: Connection = ASKS) -> LiveDuel:
         source_port=0xC000,
     )
     binding = Binding(PEER_ADDRESS, ADDRESS)
-    return LiveDuel(
+    return TolerantComparison(
         binding, Path(route), Emulation(connection), _Alike(target, Path(route)), taken=Taken()
     )
 
@@ -329,7 +329,7 @@ def test_memory_of_a_read_counts_when_it_has_completed() -> None:
 
     assert under_way is None
     assert done is not None
-    assert done.kind == "memory"
+    assert done.kind == Kind.MEMORY
 
 
 def test_memory_beside_a_read_always_counts() -> None:
@@ -341,7 +341,7 @@ def test_memory_beside_a_read_always_counts() -> None:
     difference = live.step(response("FIRST", 256))
 
     assert difference is not None
-    assert difference.kind == "memory"
+    assert difference.kind == Kind.MEMORY
 
 
 # Names.
@@ -420,8 +420,8 @@ def test_one_cause_has_one_name_whatever_comes_of_it() -> None:
     live.step(read(8))
     answer = response("ONLY", 4)
     live.step(answer)
-    silent = Difference(1, "completion", [(0, 0, 11)], [])
-    completed = Difference(1, "completion", [(0, 0, 11)], [(0, 0, 0, 2)])
+    silent = Difference(1, Kind.COMPLETION, [(0, 0, 11)], [])
+    completed = Difference(1, Kind.COMPLETION, [(0, 0, 11)], [(0, 0, 0, 2)])
 
     names = {name(each, answer, "WAITING", live.about) for each in (silent, completed)}
 
@@ -433,7 +433,7 @@ def test_what_a_known_deviation_is_about_has_its_name() -> None:
     live.step(read(8))
     answer = response("ONLY", 4)
     live.step(answer)
-    difference = Difference(1, "completion", [(0, 0, 11)], [(0, 0, 4)])
+    difference = Difference(1, Kind.COMPLETION, [(0, 0, 11)], [(0, 0, 4)])
 
     known = name(difference, answer, "WAITING", live.about, {"checks_response_length": "False"})
 
@@ -449,7 +449,7 @@ def test_what_is_about_deviations_names_fields_that_there_are() -> None:
 
 def test_a_request_has_one_name_whatever_it_asks_for() -> None:
     names = {
-        name(Difference(0, "answer", [], [b"frame"]), post, "IDLE", None)
+        name(Difference(0, Kind.ANSWER, [], [b"frame"]), post, "IDLE", None)
         for post in (send(), read(8))
     }
 

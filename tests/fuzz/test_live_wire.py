@@ -16,7 +16,7 @@ from ibwire.fuzz.targets.link.frames import Pacer, behind_ip, check_addressee, t
 from ibwire.fuzz.targets.link.manager import ManagerBench
 from ibwire.fuzz.targets.link.peer import damaged
 from ibwire.fuzz.targets.link.queue_pair import Bench, LiveTarget
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.rc.device import Device
 from ibwire.rc.path import Path
 from ibwire.rc.work import WROpcode

@@ -10,7 +10,7 @@ import pytest
 
 from ibwire.base.node import Frame
 from ibwire.base.units import US
-from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import (
     Case,
     CaseError,
@@ -23,17 +23,18 @@ from ibwire.fuzz.case import (
     step_text,
     to_json,
 )
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulator import target
+from ibwire.fuzz.targets.emulator import EmulatorTestbed, target
 from ibwire.fuzz.targets.link.frames import Pacer, check_addressee, is_pause, stops
 from ibwire.fuzz.targets.link.queue_pair import Bench
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
-from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel
+from ibwire.fuzz.vocabulary.queue_pair.comparison import TolerantComparison
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, script
+from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
 from ibwire.rc.path import Path
 from ibwire_layers.opcodes import OpCode
 
@@ -76,7 +77,7 @@ def run(role: str, ops: Collection[str], packets: int = 3000) -> tuple[Campaign,
         device.received = received
         return device
 
-    campaign = Campaign(opened, generators(3, Role(role), ops))
+    campaign = Campaign(EmulatorTestbed(opened), queue_pair_generators(3, Role(role), ops))
     assert list(campaign.run(packets)) == []
     return campaign, [frame for frame in received if frame[12:14] == b"\x88\x08"]
 
@@ -98,7 +99,7 @@ def test_pauses_come_only_when_they_are_asked_for(role: str) -> None:
 
 
 def test_a_device_that_a_pause_harms_is_found() -> None:
-    campaign = Campaign(Fragile, generators(1, Role.BOTH, ("pfc",)))
+    campaign = Campaign(EmulatorTestbed(Fragile), queue_pair_generators(1, Role.BOTH, ("pfc",)))
 
     finding = next(campaign.run(3000))
 
@@ -112,7 +113,7 @@ def test_a_case_is_read_as_it_was_written_and_has_no_script() -> None:
     assert from_json(to_json(case)) == case
     assert step_text(case.steps[0]) == "PFC priorities=0x10 quanta=7"
     with pytest.raises(CannotSay, match="PFC"):
-        script(case, Difference(1, "answer", [], []), "A rule.")
+        script(case, Difference(1, Kind.ANSWER, [], []), "A rule.")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_priorities_that_are_not_named_are_not_stopped() -> None:
 
 def test_what_a_pause_kills_is_not_paused_again() -> None:
     taken = Taken()
-    taken.add(Difference(1, "crash", [], ["the host is dead"]), Pause())
+    taken.add(Difference(1, Kind.CRASH, [], ["the host is dead"]), Pause())
 
     assert taken.texts == ["pfc"]
     assert taken.pauses
@@ -201,7 +202,7 @@ def test_a_pause_among_messages_of_the_manager_has_no_script() -> None:
     case = Case(Connection(), (Mad(), Pause()))
 
     with pytest.raises(CannotSay, match="PFC"):
-        manager_script(case, Difference(1, "answer", [], []), "A rule.")
+        manager_script(case, Difference(1, Kind.ANSWER, [], []), "A rule.")
 
 
 def test_what_comes_behind_a_pause_finds_the_port_stopped() -> None:
@@ -217,7 +218,7 @@ def test_what_comes_behind_a_pause_finds_the_port_stopped() -> None:
     emulated = Binding(PEER_ADDRESS, ADDRESS)
     answers = Path(Binding(ADDRESS, PEER_ADDRESS).route)
     device = Looked(Connection())
-    duel = LiveDuel(emulated, answers, Emulation(Connection()), device, taken=Taken())
+    duel = TolerantComparison(emulated, answers, Emulation(Connection()), device, taken=Taken())
 
     assert duel.step(Pause()) is None
     assert device.looks == 0

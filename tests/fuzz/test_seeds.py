@@ -13,6 +13,7 @@ from ibwire.cli.fuzz import command
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Packet, Post, Role, step_text
 from ibwire.fuzz.targets.emulated_device import SIZE, Emulation
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.queue_pair.recorded_traffic import read_seeds, seeded
 from ibwire.rc.work import WROpcode
 
@@ -84,9 +85,9 @@ def test_recorded_traffic_is_right_and_the_operators_are_between(captures: Path)
     """Nothing is found in the reference itself; a known deviation of rxe is."""
     seeds = read_seeds(str(captures / "rc-pingpong.pcap"), B)
 
-    assert list(Campaign(Emulation, seeded(seeds, 1, Role.BOTH)).run(700)) == []
+    assert list(Campaign(EmulatorTestbed(Emulation), seeded(seeds, 1, Role.BOTH)).run(700)) == []
     rxe = Campaign(
-        lambda connection: Emulation(connection, "rxe"),
+        EmulatorTestbed(lambda connection: Emulation(connection, "rxe")),
         seeded(seeds, 1, Role.BOTH),
         minimises=False,
     )

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from ibwire.base.node import Frame
-from ibwire.fuzz.campaign import Campaign, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Role, RunsAway, Step
-from ibwire.fuzz.judge.comparison import Difference, Duel
+from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulator import makers, target
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.targets.emulator import EmulatorTestbed, target
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.vocabularies import queue_pair_generators
 from ibwire.fuzz.watchdog import Watch, supervised, watchdog
 from ibwire_layers.opcodes import OpCode
 
@@ -53,16 +54,16 @@ def nothing() -> None:
     pass
 
 
-def duel(of_reference: Callable[[], None], of_target: Callable[[], None]) -> Duel:
+def duel(of_reference: Callable[[], None], of_target: Callable[[], None]) -> Comparison:
     binding = Binding(PEER_ADDRESS, ADDRESS)
-    return Duel(binding, Looked(of_reference), Looked(of_target))
+    return Comparison(binding, Looked(of_reference), Looked(of_target))
 
 
 def test_a_device_that_is_met_twice_in_one_call_is_endless() -> None:
     found = duel(nothing, looks(2, Watch(3))).step(WRITE)
 
     assert isinstance(found, Difference)
-    assert found.kind == "endless"
+    assert found.kind == Kind.ENDLESS
     assert found.got == ["does not come back for 3 s of processor time"]
 
 
@@ -122,15 +123,15 @@ class Few:
 
 def test_a_device_that_loops_is_found_and_its_case_made_short_and_replayed() -> None:
     with watchdog(PATIENCE):
-        campaign = Campaign(Looping, lambda number: Few())
+        campaign = Campaign(EmulatorTestbed(Looping), lambda number: Few())
         finding = next(iter(campaign.run(10)))
-        again = Campaign(Looping, lambda number: Few()).replay(finding.case)
+        again = Campaign(EmulatorTestbed(Looping), lambda number: Few()).replay(finding.case)
 
     assert finding.bucket == "READ_REQUEST in IDLE: endless"
     assert finding.original.steps == (WRITE, READ)
     assert finding.case.steps == (Packet(int(OpCode.RC_RDMA_READ_REQUEST)),)
     assert again is not None
-    assert again.kind == "endless"
+    assert again.kind == Kind.ENDLESS
 
 
 def test_no_choice_explains_a_device_that_does_not_go_on() -> None:
@@ -144,7 +145,7 @@ def test_no_choice_explains_a_device_that_does_not_go_on() -> None:
             super().__init__(connection, "rxe")
 
     with watchdog(PATIENCE):
-        campaign = Campaign(Counted, generators(1, Role.RESPONDER))
+        campaign = Campaign(EmulatorTestbed(Counted), queue_pair_generators(1, Role.RESPONDER))
         assert campaign.judge(Case(steps=(READ,)))[1] is not None
 
     assert opened <= 6
@@ -202,7 +203,9 @@ def test_a_device_that_makes_no_connection_is_told(tmp_path: Path, does: str, re
 
     with watchdog(PATIENCE):
         with pytest.raises(CaseError) as caught:
-            tested.campaign(Role.RESPONDER, makers(Role.RESPONDER, 0, ())).one_case(10)
+            Campaign(
+                tested.testbed(Role.RESPONDER), queue_pair_generators(0, Role.RESPONDER)
+            ).one_case(10)
         passed = tested.fulfils("  qp size=4096\n")
 
     assert str(caught.value) == f"the target makes no connection: {reason}"

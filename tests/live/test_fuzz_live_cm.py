@@ -109,7 +109,7 @@ def test_a_manager_that_dies_is_a_finding_and_the_end(
         assert list(capture.records())
     assert (replayed[0], refused[0]) == (1, 1)
     assert "expected  a device that goes on" in replayed[1]
-    assert "what it dies of is made shorter with --restart COMMAND" in refused[2]
+    assert "a case that ends it is made shorter with --restart COMMAND" in refused[2]
 
 
 def test_what_a_manager_that_comes_back_died_of_is_made_shorter(

@@ -25,7 +25,7 @@ from random import Random
 from ibwire.base.units import MS
 from ibwire.fuzz.case import Command, Connection, Mad, Packet, Post, Step, Value, Wait
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.vocabulary.cm.binding import FORMS as MESSAGES
+from ibwire.fuzz.vocabulary.cm.encoding import FORMS as MESSAGES
 from ibwire.fuzz.vocabulary.queue_pair.messages import ATOMICS, FORMS, READ, answers
 from ibwire.fuzz.vocabulary.queue_pair.response_mutators import in_turn
 from ibwire.rc.work import WROpcode

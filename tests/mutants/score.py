@@ -17,13 +17,15 @@ from random import Random
 from statistics import median_high
 from typing import TypeVar
 
-from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Role, from_json, to_json
 from ibwire.fuzz.judge.comparison import FATAL
 from ibwire.fuzz.judge.profiles import profile_of
+from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
-from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
+from ibwire.fuzz.targets.emulator import EmulatorTestbed, Open
+from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 from ibwire.fuzz.watchdog import watchdog
 from ibwire.rc.profile import PROFILES
 from mutants.baseline import Baseline
@@ -38,7 +40,7 @@ SHORT = 5
 
 
 def _stateful(seed: int, role: str) -> Maker:
-    return manager_generators(seed) if role == "cm" else generators(seed, Role(role))
+    return vocabulary_for(Role(role)).generators(seed, Role(role), ())
 
 
 def _baseline(seed: int, role: str) -> Maker:
@@ -202,8 +204,8 @@ class _Clean:
 
 
 def _run_clean(job: _Clean) -> Alarms:
-    campaign = _kind(job.role)(
-        partial(_device(job.role), profile=job.profile),
+    campaign = Campaign(
+        _testbed(partial(_device(job.role), profile=job.profile), job.role),
         _stateful(job.seed, job.role),
         profile=job.reference,
         explains=job.profile != job.reference,
@@ -233,7 +235,7 @@ def _carry_out(job: _Job) -> Score:
 
 def trial(target: Open, role: str, make: Maker, cap: int) -> Trial:
     """A generator against a device, until it has found something or sent so many packets."""
-    campaign = _kind(role)(target, make)
+    campaign = Campaign(_testbed(target, role), make)
     finding = next(campaign.run(cap), None)
     if finding is None:
         return Trial(None)
@@ -241,7 +243,7 @@ def trial(target: Open, role: str, make: Maker, cap: int) -> Trial:
     profile = profile_of(saved.profile, saved.choices)
     right = partial(_device(role), profile=profile)
     shown, invented = (
-        _kind(role)(device, make).replay(saved, profile) is not None for device in (target, right)
+        _testbed(device, role).replay(saved, profile) is not None for device in (target, right)
     )
     return Trial(
         packets=finding.packet,
@@ -252,8 +254,8 @@ def trial(target: Open, role: str, make: Maker, cap: int) -> Trial:
     )
 
 
-def _kind(role: str) -> type[Campaign]:
-    return ManagerCampaign if role == "cm" else Campaign
+def _testbed(device: Open, role: str) -> EmulatorTestbed:
+    return EmulatorTestbed(device, vocabulary_for(Role(role)))
 
 
 def _device(role: str) -> type[Emulation]:

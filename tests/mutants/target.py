@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ibwire.fuzz.case import CaseError
-from ibwire.fuzz.targets.emulator import Target, emulator
+from ibwire.fuzz.targets.emulator import Emulator, emulator
 from mutants.engine import EMULATOR, copied
 from mutants.table import FUZZED, read_mutants
 
 
-def open_target(name: str, argument: str) -> Target:
+def open_target(name: str, argument: str) -> Emulator:
     """The emulator with a mutant: NAME of the table, or FILE:NAME of another one.
 
     Raises `CaseError` for an unknown mutant.

@@ -21,10 +21,10 @@ from ibwire.base.units import GBPS, US, S
 from ibwire.drill.packets import pattern
 from ibwire.fabric.sim import Simulator
 from ibwire.fuzz.case import Connection, Packet
-from ibwire.fuzz.judge.comparison import Duel
+from ibwire.fuzz.judge.comparison import Comparison
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.rc.packet import decode
 from ibwire_layers import cm
 from ibwire_layers.opcodes import OpCode
@@ -380,7 +380,7 @@ NARROW: dict[str, list[Packet]] = {
 def test_narrow_fault_shows_in_the_last_packet(name: str) -> None:
     connection = Connection()
     target = copied(FUZZED[name])["ibwire.fuzz.targets.emulated_device"].Emulation(connection)
-    duel = Duel(
+    duel = Comparison(
         Binding(PEER_ADDRESS, ADDRESS),
         ibwire.fuzz.targets.emulated_device.Emulation(connection),
         target,

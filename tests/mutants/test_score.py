@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 from bench.fuzz_score import command
 from ibwire.fuzz.case import Packet, Post, Step, Wait, from_json
 from ibwire.fuzz.judge.choices import CHOICES
-from ibwire.fuzz.judge.comparison import Duel
+from ibwire.fuzz.judge.comparison import Comparison
 from ibwire.fuzz.judge.findings import verdicts
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire_layers.opcodes import INFO, OpCode
 from mutants.baseline import Baseline, library
 from mutants.engine import copied
@@ -152,7 +152,7 @@ def talk(role: str, number: int, *, has_paths: bool = True) -> list[tuple[Step, 
     """A case of the baseline: what it does, and what a right device says to that."""
     generator = Baseline(Random(number), role, has_paths=has_paths)
     binding = Binding(PEER_ADDRESS, ADDRESS)
-    duel = Duel(binding, Emulation(generator.connection), Emulation(generator.connection))
+    duel = Comparison(binding, Emulation(generator.connection), Emulation(generator.connection))
     said = []
     while (step := generator.next(duel.reference)) is not None:
         assert duel.step(step) is None

@@ -1,16 +1,19 @@
-"""A case carried out on the reference and on a target, step by step, and how they differ."""
+"""A case carried out on the reference and on a device, step by step, and how they differ."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from ibwire.base.node import Frame
 from ibwire.base.units import Time
 from ibwire.fuzz.case import (
+    Case,
     CaseError,
+    Command,
     Connect,
     Connection,
     Packet,
@@ -22,11 +25,11 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 
 
-class Subject(Protocol):
-    """A device under test with one connection, in this process."""
+class Device(Protocol):
+    """A device under test with one connection."""
 
     @property
     def memory(self) -> bytearray:
@@ -54,7 +57,11 @@ class Subject(Protocol):
         ...
 
     def post_send(self, post: Post) -> bool:
-        """Post a send request; whether it was taken."""
+        """Post a send request; whether it was accepted."""
+        ...
+
+    def command(self, command: Command) -> bool:
+        """Let the application call its connection manager; whether the state allowed it."""
         ...
 
     def completions(self) -> list[Completion]:
@@ -66,121 +73,136 @@ class Subject(Protocol):
         ...
 
 
-KINDS = ("crash", "endless", "answer", "time", "completion", "memory", "event")
-"""What a difference may be, in the order in which it is looked for."""
+class Kind(StrEnum):
+    """In what a device differs, in the order in which it is compared."""
 
-FATAL = ("crash", "endless")
+    CRASH = "crash"
+    ENDLESS = "endless"
+    """A call does not return, or packets do not end."""
+    ANSWER = "answer"
+    TIME = "time"
+    COMPLETION = "completion"
+    MEMORY = "memory"
+    EVENT = "event"
+
+
+KINDS = tuple(Kind)
+
+FATAL = (Kind.CRASH, Kind.ENDLESS)
 """Those that are seen without a reference, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a target left the reference."""
+    """Where a device left the reference."""
 
     step: int
     """Number of the step, from 0."""
-    kind: str
-    """One of `KINDS`."""
+    kind: Kind
     expected: Sequence[object]
     got: Sequence[object]
     """Frames, completions, events, bytes; lines of text of a crash."""
 
 
-class Duel:
-    """A reference and a target with the same connection."""
+def crash(case: Case, reason: object) -> Difference:
+    """A device that does not go on after a case."""
+    return Difference(max(len(case.steps) - 1, 0), Kind.CRASH, [], [str(reason)])
 
-    def __init__(self, binding: Binding, reference: Emulation, target: Subject) -> None:
+
+class Comparison:
+    """A reference and a device in this process with the same connection, compared exactly."""
+
+    def __init__(self, binding: Binding, reference: Emulation, target: Device) -> None:
         self.binding = binding
         self.reference = reference
         self.target = target
         self.steps = 0
         self.frames: list[tuple[str, Time, Frame]] = []
-        """What went over the wire, `<` into the device and `>` out of it, if asked for."""
+        """What went over the wire, `<` into the device and `>` out of it, if `records`."""
         self.expected: list[Frame] = []
         """What the reference answered to the last step."""
         self.records = False
-        self.is_theirs = False
-        """Whether it is the target that is at work, and what fails now."""
+        self.in_target = False
+        """Whether the device under test is at work, so that a failure is a difference."""
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same.
 
-        What is under test may raise anything: that is a difference, too. Raises `CaseError`
+        A device under test may raise anything: that is a difference, too. Raises `CaseError`
         with the place for a step that does not fit the connection.
         """
         reference, target = self.reference, self.target
         number = self.steps
         self.steps += 1
         self.expected = []
+        reference.prepare(step)
         try:
-            if isinstance(step, Packet):
-                if "aeth.msn" in step.fields:
-                    reference.symbols["ssn"] = reference.oldest_ssn
-                frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
+            if isinstance(step, Packet | Pause):
+                frame = self._frame(step)
                 if self.records:
                     self.frames.append(("<", reference.now, frame))
                 reference.receive(frame)
-                self.is_theirs = True
+                self.in_target = True
                 target.receive(frame)
-                if step.held:
+                if isinstance(step, Packet) and step.held:
                     return None
-            elif isinstance(step, Pause):
-                frame = self.binding.pause(step)
-                if self.records:
-                    self.frames.append(("<", reference.now, frame))
-                reference.receive(frame)
-                self.is_theirs = True
-                target.receive(frame)
             elif isinstance(step, Wait):
                 return self._wait(step.time, number)
             else:
-                self._command(reference, step)
-                self.is_theirs = True
-                self._command(target, step)
+                _apply(reference, step)
+                self.in_target = True
+                _apply(target, step)
             return self._compare(number)
         except RunsAway as error:
-            if not self.is_theirs:
+            if not self.in_target:
                 raise
-            return Difference(number, "endless", self.expected, [str(error)])
+            return Difference(number, Kind.ENDLESS, self.expected, [str(error)])
         except Exception as error:
-            if not self.is_theirs:
+            if not self.in_target:
                 if isinstance(error, CaseError):
                     raise CaseError(f"steps[{number}]: {error}") from None
                 raise
-            self.is_theirs = False
+            self.in_target = False
             last = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__} in {last.name}"
-            return Difference(number, "crash", self.expected, [what, str(error)])
+            return Difference(number, Kind.CRASH, self.expected, [what, str(error)])
         finally:
-            self.is_theirs = False
+            self.in_target = False
 
     def end(self) -> Difference | None:
-        """What is only seen when a case is over: nothing, step by step all was."""
+        """What is only seen when a case is over: nothing, as each step was compared."""
         return None
 
-    def _command(self, subject: Subject, step: Step) -> None:
-        if isinstance(step, Post):
-            subject.post_send(step)
-        elif isinstance(step, Receive):
-            subject.post_recv(step.count)
-        elif isinstance(step, Connect):
-            subject.reconnect(step.connection)
+    def carry_out(self, case: Case) -> Difference | None:
+        """Carry out the steps of a case up to the first difference."""
+        for step in case.steps:
+            difference = self.step(step)
+            if difference is not None:
+                return difference
+        return self.end()
+
+    def _frame(self, step: Packet | Pause) -> Frame:
+        """What the device receives in a step."""
+        if isinstance(step, Pause):
+            return self.binding.pause(step)
+        reference = self.reference
+        return self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
 
     def _compare(self, number: int) -> Difference | None:
-        self.is_theirs = False
+        self.in_target = False
         self.expected = expected = self.reference.answers()
-        self.is_theirs = True
+        self.in_target = True
         got = self.target.answers()
         if self.records:
             self.frames += [(">", self.reference.now, frame) for frame in got]
         if expected != got:
-            return Difference(number, "answer", expected, got)
+            return Difference(number, Kind.ANSWER, expected, got)
         return self._compare_application(number)
 
     def _wait(self, time: Time, number: int) -> Difference | None:
         expected = self.reference.wait(time)
         self.expected = [frame for _, frame in expected]
-        self.is_theirs = True
+        self.in_target = True
         got = self.target.wait(time)
         if self.records:
             self.frames += [(">", when, frame) for when, frame in got]
@@ -188,22 +210,34 @@ class Duel:
             frames = [frame for _, frame in got]
             if frames == self.expected:
                 times = [when for when, _ in expected], [when for when, _ in got]
-                return Difference(number, "time", *times)
-            return Difference(number, "answer", self.expected, frames)
+                return Difference(number, Kind.TIME, *times)
+            return Difference(number, Kind.ANSWER, self.expected, frames)
         return self._compare_application(number)
 
     def _compare_application(self, number: int) -> Difference | None:
-        """What the application of the device finds: completions, events, memory."""
+        """What the application of the device sees: completions, events, memory."""
         reference, target = self.reference, self.target
         completed, found = reference.completions(), target.completions()
         if completed != found:
-            return Difference(number, "completion", completed, found)
+            return Difference(number, Kind.COMPLETION, completed, found)
         if reference.memory != target.memory:
-            return Difference(number, "memory", *first_bytes(reference.memory, target.memory))
-        heard, told = reference.events(), target.events()
-        if heard != told:
-            return Difference(number, "event", heard, told)
+            return Difference(number, Kind.MEMORY, *first_bytes(reference.memory, target.memory))
+        expected, raised = reference.events(), target.events()
+        if expected != raised:
+            return Difference(number, Kind.EVENT, expected, raised)
         return None
+
+
+def _apply(device: Device, step: Step) -> None:
+    """Do what a step says of the device's application."""
+    if isinstance(step, Post):
+        device.post_send(step)
+    elif isinstance(step, Receive):
+        device.post_recv(step.count)
+    elif isinstance(step, Command):
+        device.command(step)
+    elif isinstance(step, Connect):
+        device.reconnect(step.connection)
 
 
 def first_bytes(expected: bytearray, got: bytearray) -> tuple[list[object], list[object]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from ibwire.fuzz.case import CaseError, Packet, Pause
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire_layers.opcodes import INFO, OpCode
 
 FLAGS = 6
@@ -41,7 +41,7 @@ class Taken:
         """What would only be found again. last: what the device got last in the case."""
         texts: list[str] = []
         expected, got = difference.expected, difference.got
-        if difference.kind == "event":
+        if difference.kind == Kind.EVENT:
             texts += [f"event {event}" for event in {*expected, *got}]
         elif differs_in_flags(difference):
             for one, other in zip(expected, got, strict=True):
@@ -50,8 +50,8 @@ class Taken:
                 if one != other:
                     texts.append(f"flags {one[FLAGS]} {other[FLAGS]}")
         elif isinstance(last, Pause):
-            texts += ["pfc"] * (difference.kind == "crash")
-        elif last is not None and difference.kind == "crash":
+            texts += ["pfc"] * (difference.kind == Kind.CRASH)
+        elif last is not None and difference.kind == Kind.CRASH:
             texts.append(f"packet {opcode_on_wire(last)} {last.why}".rstrip())
         elif last is not None and last.opcode in OPTIONAL and not last.fields and not got:
             texts.append(f"packet {last.opcode}")
@@ -88,7 +88,7 @@ def opcode_on_wire(packet: Packet) -> int:
 
 def differs_in_flags(difference: Difference) -> bool:
     """Whether completions are the same but for their flags."""
-    return difference.kind == "completion" and (
+    return difference.kind == Kind.COMPLETION and (
         _without_flags(difference.expected) == _without_flags(difference.got)
     )
 

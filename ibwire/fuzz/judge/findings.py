@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from ibwire.cm.messages import decode
 from ibwire.fuzz.case import Case, Command, Mad, Packet, Step, opcode_text, packet_text, step_text
-from ibwire.fuzz.judge.comparison import KINDS, Difference
+from ibwire.fuzz.judge.comparison import KINDS, Difference, Kind
 from ibwire.fuzz.judge.exclusions import FLAGS
 from ibwire.fuzz.vocabulary.cm.coverage import manager_verdict
 from ibwire.rc.unreliable import QP1
@@ -71,12 +71,12 @@ def verdicts(frames: Sequence[object]) -> str:
 def bucket_of(difference: Difference, step: Step, state: str) -> str:
     """Same for differences that are likely to have one cause."""
     what = packet_text(step) if isinstance(step, Packet) else step_text(step).split(" ")[0]
-    if difference.kind == "answer":
+    if difference.kind == Kind.ANSWER:
         expected, got = first_verdicts(difference)
         if expected != got:
             return f"{what} in {state}: {got} instead of {expected}"
         return f"{what} in {state}: another {got}"
-    if difference.kind == "crash":
+    if difference.kind == Kind.CRASH:
         return f"{what}: {one_line(difference.got[0])}"
     return f"{what} in {state}: {difference.kind}"
 
@@ -89,7 +89,7 @@ def one_line(thing: object) -> str:
 
 def signature(difference: Difference) -> tuple[str, str, str]:
     """What stays the same while a case is made shorter."""
-    if difference.kind == "crash":
+    if difference.kind == Kind.CRASH:
         return "crash", "", str(difference.got[0])
     return difference.kind, *first_verdicts(difference)
 
@@ -105,7 +105,7 @@ def first_verdicts(difference: Difference) -> tuple[str, str]:
 
 def wrong_fields(difference: Difference) -> list[list[tuple[str, str]]]:
     """For each answer of the last step the fields that the target has otherwise, with headers."""
-    if difference.kind != "answer":
+    if difference.kind != Kind.ANSWER:
         return []
     return [
         list(_wrong_fields(one, other))
@@ -182,13 +182,13 @@ def rule_of(difference: Difference, step: Step) -> str:
     info = INFO.get(step.opcode)
     if info is not None and info.is_response:
         return "IBA 9.7.6; docs/reference/transport.md#responses"
-    expected = verdicts(difference.expected) if difference.kind == "answer" else ""
+    expected = verdicts(difference.expected) if difference.kind == Kind.ANSWER else ""
     for text, rule in _RULES.items():
         if text in expected:
             return rule
-    if difference.kind == "completion":
+    if difference.kind == Kind.COMPLETION:
         return "IBA 11.6.2; docs/reference/transport.md#completion-status"
-    if difference.kind == "memory":
+    if difference.kind == Kind.MEMORY:
         return "IBA 10.6; docs/reference/transport.md#memory-access"
     if step.psn[1] < 0:
         return "IBA 9.7.5.1.4; docs/reference/transport.md#duplicates"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ibwire.fuzz.case import GOOD, Packet, Post, Step, Wait
 from ibwire.fuzz.judge.choices import CHOICES
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import bucket_of, wrong_fields
 from ibwire.fuzz.targets.emulated_device import SENDS, Emulation
 from ibwire.rc.send_state import SendWQE
@@ -120,9 +120,9 @@ def name(
 
 def _effect(difference: Difference) -> str:
     expected, got = difference.expected, difference.got
-    if difference.kind == "completion":
+    if difference.kind == Kind.COMPLETION:
         return f"{_completed(got)} instead of {_completed(expected)}"
-    if difference.kind != "answer":
+    if difference.kind != Kind.ANSWER:
         return difference.kind
     if not got:
         return "nothing is sent"

@@ -15,7 +15,7 @@ from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame, Node
 from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import Connection, Post, RunsAway
+from ibwire.fuzz.case import Command, Connection, Packet, Post, RunsAway, Step
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
@@ -217,6 +217,11 @@ class Emulation:
                 self.device.keys.add_region(found[name])
         return found
 
+    def prepare(self, step: Step) -> None:
+        """Let `symbols` stand for what a step is about."""
+        if isinstance(step, Packet) and "aeth.msn" in step.fields:
+            self.symbols["ssn"] = self.oldest_ssn
+
     # The wire.
 
     def receive(self, frame: Frame) -> None:
@@ -271,6 +276,10 @@ class Emulation:
             return False
         self._posted += 1
         return True
+
+    def command(self, command: Command) -> bool:
+        """Call the connection manager, which only a `ManagedEmulation` has."""
+        return False
 
     def completions(self) -> list[Completion]:
         """What has completed since the last call."""

@@ -23,7 +23,7 @@ from ibwire.cm.messages import reply, request
 from ibwire.cm.node import ManagedDevice, ca_guid
 from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
-from ibwire.fuzz.case import Command, Connection
+from ibwire.fuzz.case import Command, Connection, Mad, Packet, Step
 from ibwire.fuzz.targets.emulated_device import (
     ADDRESS,
     PEER_ADDRESS,
@@ -106,6 +106,14 @@ class ManagedEmulation(Emulation):
         return identifiers(Random(self._seed))
 
     # The wire.
+
+    def prepare(self, step: Step) -> None:
+        """Let `symbols` and PSNs be about the exchange of a step."""
+        if isinstance(step, Command):
+            self.exchange = step.exchange
+        elif isinstance(step, Packet):
+            self.choose(step.exchange if isinstance(step, Mad) else self.exchange)
+        super().prepare(step)
 
     def choose(self, exchange: int) -> None:
         """Let `symbols` and PSNs be about an exchange, as it is now."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -12,69 +12,201 @@ from typing import Any
 
 import ibwire.drill  # noqa: F401 - found by name below
 from ibwire.base.errors import ScriptError
-from ibwire.fuzz.campaign import Campaign, Maker, Open, generators
-from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Role
-from ibwire.fuzz.judge.comparison import Duel
-from ibwire.fuzz.judge.findings import one_line
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role, Step
+from ibwire.fuzz.condense import joined
+from ibwire.fuzz.judge.choices import CHOICES, Choice
+from ibwire.fuzz.judge.comparison import Comparison, Device, Difference
+from ibwire.fuzz.judge.findings import Finding, bucket_of, one_line, rule_of, signature
+from ibwire.fuzz.minimise import Shows, condense, minimise
+from ibwire.fuzz.report import HISTORY, RunState
+from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
-from ibwire.fuzz.vocabulary.cm.campaign import ManagerCampaign, manager_generators
-from ibwire.fuzz.vocabulary.cm.exact import ManagedSubject, ManagerDuel
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.targets.testbed import Confirmed, Crash
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.vocabularies import (
+    CONNECTION_MANAGER,
+    QUEUE_PAIR,
+    Vocabulary,
+    role_of,
+    vocabulary_for,
+)
 from ibwire.fuzz.watchdog import supervised
 from ibwire.rc.profile import PROFILES, Profile
 
 DEFAULT = "emu"
 
+EXAMINED = 8
+"""Differences of a bucket that are examined; all later ones are taken for the same."""
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A device under test."""
+Open = Callable[[Connection], Device]
+"""Makes the device for a connection."""
 
-    name: str
-    open: Open
-    open_managed: Callable[[Connection], ManagedSubject]
-    """The device with a connection manager."""
-    fulfils: Callable[[str], bool]
-    """Whether it does what a drill script says; raises `CannotSay` where that is not tried."""
+
+class EmulatorTestbed:
+    """Cases one after the other on the same two emulated devices.
+
+    Each has a connection of its own, so that what leaks from one to the next is noticed. A
+    difference is looked for again on fresh devices, first with its case alone.
+    """
+
+    choices: Sequence[Choice] = CHOICES
+    failures: tuple[type[Exception], ...] = ()
+
+    def __init__(self, open_device: Open, vocabulary: Vocabulary = QUEUE_PAIR) -> None:
+        self.vocabulary = vocabulary
+        self.lost = ""
+        self.history: list[Case] = []
+        self._open = open_device
+        self._binding = Binding(PEER_ADDRESS, ADDRESS)
+        self._comparison: Comparison | None = None
+        self._before = ""
+        """State of the connection before the difference that is examined."""
 
     @property
-    def place(self) -> str:
-        """How a command is told on which link it is; empty for an emulator."""
-        return ""
+    def is_fresh(self) -> bool:
+        """Whether the next case is carried out on new devices."""
+        return self._comparison is None or len(self.history) >= HISTORY
+
+    def reset(self) -> None:
+        """Carry the next case out on new devices."""
+        self.history.clear()
+        self._comparison = None
+
+    def begin_case(self, state: RunState) -> None:
+        """Be ready for a case: an emulated device always is."""
+
+    def stepper(self, made: Stepper, number: int) -> Stepper:
+        """The stepper of a case: an emulated device can be given every step."""
+        return made
+
+    def connect(self, connection: Connection, profile: Profile) -> Comparison:
+        """The same pair of devices with a new connection, or a new pair."""
+        if self._comparison is not None and len(self.history) < HISTORY:
+            self._comparison.steps = 0
+            if self._comparison.step(Connect(connection)) is None:
+                return self._comparison
+        self.history.clear()
+        self._comparison = self.comparison(connection, profile)
+        return self._comparison
+
+    def comparison(self, connection: Connection, profile: Profile) -> Comparison:
+        """A new pair of devices with this connection."""
+        reference = self.vocabulary.reference(connection, profile)
+        return Comparison(self._binding, reference, self._open(connection))
+
+    def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
+        """Check the device after a case: it cannot be dead."""
+
+    def leave(self) -> None:
+        """End what the case has left behind: nothing outside this process."""
+
+    def refuse(self, error: CaseError) -> None:
+        """Raise the error of a case that cannot be carried out."""
+        raise error
+
+    def confirm(
+        self, state: RunState, case: Case, difference: Difference, before: str
+    ) -> Confirmed | None:
+        """See whether a difference comes again on new devices, alone or after the history."""
+        report = state.report
+        bucket = bucket_of(difference, case.steps[-1], before)
+        history = list(self.history)
+        self.reset()
+        self._before = before
+        if report.seen[bucket] >= EXAMINED:
+            report.seen[bucket] += 1
+            return None
+        if self.replay(case, state.profile) is not None:
+            return Confirmed(case, bucket, original=case)
+        original = joined(history, case)
+        again = self.replay(original, state.profile)
+        if again is None:
+            report.count_unstable(bucket)
+            return None
+        shows = self._showing(again, state.profile)
+        return Confirmed(state.search.shorter(condense, original, shows), bucket, original)
+
+    def replay(self, case: Case, profile: Profile) -> Difference | None:
+        """Carry a case out on new devices."""
+        return self.comparison(case.connection, profile).carry_out(case)
+
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
+        """The name of what is left of a difference."""
+        return bucket_of(left, case.steps[left.step], self._before)
+
+    def rule_of(self, difference: Difference, step: Step) -> str:
+        """The rule that a difference breaks."""
+        return rule_of(difference, step)
+
+    def shorten(
+        self, state: RunState, case: Case, difference: Difference, profile: Profile
+    ) -> Case:
+        """A shorter case that shows the same difference from this reference."""
+        shorten = partial(minimise, is_over=state.search.is_over)
+        return state.search.shorter(shorten, case, self._showing(difference, profile))
+
+    def _showing(self, difference: Difference, profile: Profile) -> Shows:
+        """Whether a case shows the same against this reference."""
+        wanted = signature(difference)
+
+        def shows(case: Case) -> bool:
+            found = self.replay(case, profile)
+            return found is not None and signature(found) == wanted
+
+        return shows
+
+    def diagnose(self, state: RunState, reason: str) -> Crash | None:
+        """What has crashed the device: a crash of an emulator is a difference."""
+        return None
+
+    def note_crash(self, finding: Finding, *, is_new: bool) -> None:
+        """Take note of a crash, so that it is not looked for again."""
+
+    def shows_only_crashes(self, case: Case) -> bool:
+        """Whether of a case only a crash can be seen."""
+        return False
+
+    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
+        """How a case has crashed the device: see `diagnose`."""
+        return None
+
+    def check(self, difference: Difference | None) -> None:
+        """Check the device after a single case: it cannot be dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """An emulated device under test."""
+
+    name: str
+    devices: Mapping[str, Open]
+    """Makes the device for a connection, by the name of the vocabulary."""
+    drill: Callable[[str], bool]
+    """Whether it passes a drill script."""
+    place: str = field(default="", init=False)
+    role: Role = field(default=Role.BOTH, init=False)
 
     @property
     def options(self) -> str:
-        """How a command is told of it."""
+        """Options of `ibwire fuzz` that select it."""
         return f"--target {self.name}"
 
-    def campaign(self, role: Role, make: Maker, **options: Any) -> Campaign:
-        """A run against it; arguments are those of `Campaign`, which see."""
-        if role is Role.CM:
-            return ManagerCampaign(self.open_managed, make, **options)
-        return Campaign(self.open, make, **options)
+    def testbed(self, role: Role) -> EmulatorTestbed:
+        """Where a role of it is attacked."""
+        vocabulary = vocabulary_for(role)
+        return EmulatorTestbed(self.devices[vocabulary.name], vocabulary)
 
-    def duel(self, case: Case, profile: Profile) -> Duel:
-        """The reference and it, with the connection of a case."""
-        connection = case.connection
-        if role_of(case) is Role.CM:
-            reference = ManagedEmulation(connection, profile)
-            return ManagerDuel(reference, self.open_managed(connection))
-        binding = Binding(PEER_ADDRESS, ADDRESS)
-        return Duel(binding, Emulation(connection, profile), self.open(connection))
+    def comparison(self, case: Case, profile: Profile) -> Comparison:
+        """The reference and the device, with the connection of a case."""
+        return self.testbed(role_of(case)).comparison(case.connection, profile)
+
+    def fulfils(self, text: str) -> bool:
+        """Whether a drill script passes on it."""
+        return self.drill(text)
 
 
-def role_of(case: Case) -> Role:
-    """Who is attacked by a case: the connection manager, or the device itself."""
-    return Role.CM if any(isinstance(step, Mad | Command) for step in case.steps) else Role.BOTH
-
-
-def makers(role: Role, seed: int, ops: Collection[str]) -> Maker:
-    """The generators of a run."""
-    return manager_generators(seed, ops) if role is Role.CM else generators(seed, role, ops)
-
-
-def target(name: str) -> Target:
+def target(name: str) -> Emulator:
     """The target of a name: `emu`, `emu:PROFILE`, or `py:MODULE:ARGUMENT`.
 
     For the last one, `open_target(name, ARGUMENT)` of the Python module makes the target.
@@ -99,30 +231,31 @@ def is_python(name: str) -> bool:
 
 def emulator(
     name: str, profile: str = "spec", modules: Mapping[str, ModuleType] = sys.modules
-) -> Target:
+) -> Emulator:
     """The emulator as a target.
 
     modules: by name, those of the emulator and of drill; a changed copy of them makes a
     changed device.
     """
     device, managed = modules[Emulation.__module__], modules[ManagedEmulation.__module__]
-    return Target(
-        name,
-        lambda connection: _opened(device.Emulation, connection, profile),
-        lambda connection: _opened(managed.ManagedEmulation, connection, profile),
-        _fulfils(modules["ibwire.drill"], profile),
-    )
+    devices: dict[str, Open] = {
+        QUEUE_PAIR.name: lambda connection: _opened(device.Emulation, connection, profile),
+        CONNECTION_MANAGER.name: lambda connection: _opened(
+            managed.ManagedEmulation, connection, profile
+        ),
+    }
+    return Emulator(name, devices, _fulfils(modules["ibwire.drill"], profile))
 
 
-def _made_in_python(name: str, place: str) -> Target:
+def _made_in_python(name: str, place: str) -> Emulator:
     module_name, _, argument = place.partition(":")
     try:
         make = import_module(module_name).open_target
     except (ImportError, ValueError, AttributeError) as error:
         raise CaseError(f"target {name!r}: {error}") from None
     made = make(name, argument)
-    if not isinstance(made, Target):
-        raise CaseError(f"target {name!r}: {module_name}.open_target returns no Target")
+    if not isinstance(made, Emulator):
+        raise CaseError(f"target {name!r}: {module_name}.open_target returns no Emulator")
     return made
 
 

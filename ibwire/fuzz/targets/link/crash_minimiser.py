@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from ibwire.base.errors import LinkError, PeerError, VerbsError
 from ibwire.drill.targets.target import Unable
-from ibwire.fuzz.campaign import joined
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Step
-from ibwire.fuzz.judge.comparison import Duel
+from ibwire.fuzz.condense import joined
+from ibwire.fuzz.judge.comparison import Comparison
 from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.targets.link.queue_pair import Bench
@@ -32,7 +32,7 @@ TRIALS = 150
 DEATHS = 32
 """Of them, in which it dies."""
 
-Begin = Callable[[Connection], Duel]
+Begin = Callable[[Connection], Comparison]
 """A new connection, and a duel on it."""
 
 

@@ -28,7 +28,7 @@ from ibwire.fuzz.targets.emulated_manager import EXCHANGES
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip, transport
 from ibwire.fuzz.targets.link.listener import CALL, CALL_SIZE
 from ibwire.fuzz.targets.link.peer import PeerBench, damaged
-from ibwire.fuzz.vocabulary.cm.binding import ManagerBinding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.path import V4_MAPPED
 from ibwire_layers import cm
@@ -149,7 +149,7 @@ class ManagerBench(PeerBench):
         self.own_service_id = Endpoints(self._gid, self.service, self._own, CLIENT_PORT).service_id
         """What the device asks for when it is told to call."""
         macs = self.macs[1], mac
-        self.binding = ManagerBinding(self.address, self.peer, macs, ends.private_data())
+        self.binding = Binding(self.address, self.peer, macs, ends.private_data())
 
     def find_again(self) -> None:
         """Ask who has the device's address, after a restart; raises `LinkError` if nobody has."""

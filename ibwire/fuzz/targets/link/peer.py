@@ -14,7 +14,7 @@ from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.targets.link.frames import Pacer, behind_ip, check_addressee, is_pause, stops
 from ibwire.fuzz.targets.link.host import Host
 from ibwire.fuzz.targets.link.restart import Restart
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import Path, address_of, ethernet_route, is_v4

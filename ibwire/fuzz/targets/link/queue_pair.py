@@ -15,7 +15,7 @@ from ibwire.base.units import S, Time
 from ibwire.drill.targets.live import Diverted
 from ibwire.drill.targets.target import Unable
 from ibwire.drill.targets.ways import Connected, Way
-from ibwire.fuzz.case import CaseError, Connection, Post, RunsAway
+from ibwire.fuzz.case import CaseError, Command, Connection, Post, RunsAway
 from ibwire.fuzz.judge.exclusions import Taken
 from ibwire.fuzz.targets.emulated_device import (
     CONTENT,
@@ -33,7 +33,7 @@ from ibwire.fuzz.targets.emulated_device import (
 from ibwire.fuzz.targets.link.frames import transport
 from ibwire.fuzz.targets.link.liveness import ALIVE, Liveness
 from ibwire.fuzz.targets.link.peer import PeerBench, damaged
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import ALL_ACCESS
@@ -251,6 +251,10 @@ class LiveTarget:
                 raise PeerError(f"the agent has read {len(part)} bytes, not {size}")
             found += part
         return found
+
+    def command(self, command: Command) -> bool:
+        """The agent makes connections without a connection manager."""
+        raise CaseError("a case on a link has no commands to a connection manager")
 
     def reconnect(self, connection: Connection) -> None:
         """Another connection is another target."""

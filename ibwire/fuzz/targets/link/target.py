@@ -1,65 +1,62 @@
-"""A device on a link as a target of `ibwire fuzz`."""
+"""A device on a link as a target of `ibwire fuzz`: its queue pairs, or its connection manager."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from ibwire import drill
-from ibwire.base.errors import LinkError, PeerError, VerbsError
+from ibwire.base.errors import LinkError, PeerError
 from ibwire.drill.targets.live import Bench as DrillBench
 from ibwire.drill.targets.live import Diverted
-from ibwire.drill.targets.target import Unable
-from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Case, CaseError, Connect, Role, Step
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulator import Target
-from ibwire.fuzz.targets.link.campaign import LiveCampaign
 from ibwire.fuzz.targets.link.liveness import Dead, Death
+from ibwire.fuzz.targets.link.manager import ManagerBench
+from ibwire.fuzz.targets.link.manager_testbed import ManagerTestbed, comparison
 from ibwire.fuzz.targets.link.queue_pair import Bench
-from ibwire.fuzz.targets.link.run import not_made
-from ibwire.fuzz.vocabulary.queue_pair.comparison import LiveDuel, Playback
-from ibwire.fuzz.vocabulary.queue_pair.link_steps import timely
+from ibwire.fuzz.targets.link.queue_pair_testbed import FAILURES, QueuePairTestbed
+from ibwire.fuzz.vocabulary.cm.comparison import SentOnly
+from ibwire.fuzz.vocabulary.queue_pair.comparison import Playback, TolerantComparison
+from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
 from ibwire.rc.profile import Profile
 
-ROLE = Role.RESPONDER
-"""What of a device on a link is attacked unless somebody says otherwise."""
 
-
-@dataclass(frozen=True)
-class LinkTarget(Target):
-    """The device of a bench."""
+@dataclass(frozen=True, slots=True)
+class LinkTarget:
+    """The queue pairs of a device on a link."""
 
     bench: Bench
+    role: Role = field(default=Role.RESPONDER, init=False)
 
     @property
-    def role(self) -> Role:
-        """What of it is attacked unless somebody says otherwise."""
-        return ROLE
+    def name(self) -> str:
+        """Its address."""
+        return f"live:{self.bench.peer}"
 
     @property
     def place(self) -> str:
-        """How a command is told on which link it is."""
+        """Options of `ibwire drill` that select the link."""
         return f"--dev {self.bench.endpoint.port.name} --peer {self.bench.peer}"
 
     @property
     def options(self) -> str:
-        """How a command is told of it."""
+        """Options of `ibwire fuzz` that select it."""
         return self.place
 
-    def campaign(self, role: Role, make: Maker, **options: Any) -> LiveCampaign:
-        """A run against it; raises `CaseError` for a role that it cannot have."""
+    def testbed(self, role: Role) -> QueuePairTestbed:
+        """Where a role of it is attacked; raises `CaseError` for a role that it cannot have."""
         if role is Role.CM:
             raise CaseError("role 'cm': on a link it needs --service, the port of a listener there")
-        return LiveCampaign(self.bench, make if role is ROLE else timely(make), **options)
+        return QueuePairTestbed(self.bench, role)
 
-    def duel(self, case: Case, profile: Profile) -> LiveDuel:
-        """The reference and it, with a new connection."""
+    def comparison(self, case: Case, profile: Profile) -> Comparison:
+        """The reference and the device, with a new connection; without the device if it is dead."""
         bench, numbers = self.bench, self.bench.numbers
-        if numbers is not None and _has_several(case) and not bench.death.what:
-            return _Gone(bench, Emulation(case.connection, profile, numbers))
+        has_several = any(isinstance(step, Connect) for step in case.steps)
+        if numbers is not None and has_several and not bench.death.what:
+            return _SentOnly(bench, Emulation(case.connection, profile, numbers))
         try:
             if bench.death.what:
                 raise PeerError(bench.death.reason)
@@ -69,63 +66,15 @@ class LinkTarget(Target):
                 raise
             if not bench.death.what:
                 bench.death = Death(Dead.CONNECTION, str(error))
-            return _Gone(bench, Emulation(case.connection, profile, numbers))
+            return _SentOnly(bench, Emulation(case.connection, profile, numbers))
         reference = Emulation(case.connection, profile, target.numbers)
-        watched = _Watched(bench.binding, bench.path, reference, target, taken=bench.taken)
-        watched.as_heard = bench.as_heard
-        return watched
+        guarded = _Guarded(bench.binding, bench.path, reference, target, taken=bench.taken)
+        guarded.as_heard = bench.as_heard
+        return guarded
 
-
-class _Watched(LiveDuel):
-    """A duel in which the device may die, which is a difference."""
-
-    def step(self, step: Step) -> Difference | None:
-        """Carry out one step."""
-        return self._watched(lambda: super(_Watched, self).step(step))
-
-    def end(self) -> Difference | None:
-        """What has not been looked for yet."""
-        return self._watched(super().end)
-
-    def _watched(self, act: Callable[[], Difference | None]) -> Difference | None:
-        try:
-            return act()
-        except (LinkError, PeerError, Unable, VerbsError) as error:
-            return Difference(max(self.steps - 1, 0), "crash", [], [str(error)])
-
-
-class _Gone(LiveDuel):
-    """A duel with a device that is not looked at: what was sent to it.
-
-    It is not there any more, or has outlived a case of several connections: of those only
-    what it dies of is looked for.
-    """
-
-    def __init__(self, bench: Bench, reference: Emulation) -> None:
-        super().__init__(
-            *(bench.binding, bench.path, reference, Playback([])), taken=bench.taken, is_quick=True
-        )
-        self._death = bench.death
-
-    def step(self, step: Step) -> Difference | None:
-        """As far as the fuzzer has its part in it, on one connection or several."""
-        if not isinstance(step, Connect):
-            return super().step(step)
-        self.steps += 1
-        self.reference.reconnect(step.connection)
-        return None
-
-    def end(self) -> Difference | None:
-        """It does not go on, if it is dead."""
-        if not self._death.what:
-            return None
-        return Difference(max(self.steps - 1, 0), "crash", [], [str(self._death)])
-
-
-def link_target(bench: Bench) -> LinkTarget:
-    """The device of a bench as a target."""
-
-    def fulfils(text: str) -> bool:
+    def fulfils(self, text: str) -> bool:
+        """Whether a drill script passes on it."""
+        bench = self.bench
         if not bench.is_v4:
             return True  # a script that names no version of IP is for IPv4
         if bench.death.what:
@@ -140,13 +89,88 @@ def link_target(bench: Bench) -> LinkTarget:
         except (LinkError, PeerError):
             return False  # it has gone meanwhile
         finally:
-            if isinstance(endpoint.live.node, Diverted):  # its queue pairs may still ask
+            if isinstance(endpoint.live.node, Diverted):  # its queue pairs may still send
                 diverted.former |= endpoint.live.node.former
             endpoint.live.node = diverted
 
-    return LinkTarget(f"live:{bench.peer}", not_made, not_made, fulfils, bench)
+
+@dataclass(frozen=True, slots=True)
+class ManagerLinkTarget:
+    """The connection manager of a device on a link."""
+
+    bench: ManagerBench
+    place: str = field(default="", init=False)
+    role: Role = field(default=Role.CM, init=False)
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+        return f"live:{self.bench.peer}"
+
+    @property
+    def options(self) -> str:
+        """Options of `ibwire fuzz` that select it."""
+        bench = self.bench
+        place = f"--dev {bench.endpoint.port.name} --peer {bench.peer}"
+        return f"{place} --service {bench.service}"
+
+    def testbed(self, role: Role) -> ManagerTestbed:
+        """Where it is attacked; raises `CaseError` for another role than `cm`."""
+        if role is not Role.CM:
+            what = f"role {str(role)!r}"
+            raise CaseError(f"{what}: with --service the connection manager is attacked")
+        return ManagerTestbed(self.bench)
+
+    def comparison(self, case: Case, profile: Profile) -> Comparison:
+        """The reference and the manager as a new CA; without the manager if it is dead."""
+        bench = self.bench
+        return SentOnly(bench) if bench.dead or bench.lost else comparison(bench, profile)
+
+    def fulfils(self, text: str) -> bool:
+        """Raise `CannotSay`: no script is run."""
+        raise CannotSay("a script is not tried with a connection manager on a link")
 
 
-def _has_several(case: Case) -> bool:
-    """Whether a case has several connections."""
-    return any(isinstance(step, Connect) for step in case.steps)
+class _Guarded(TolerantComparison):
+    """A comparison in which a failure of the device is a difference."""
+
+    def step(self, step: Step) -> Difference | None:
+        """Carry out one step."""
+        return self._guarded(lambda: super(_Guarded, self).step(step))
+
+    def end(self) -> Difference | None:
+        """Compare what was not compared yet."""
+        return self._guarded(super().end)
+
+    def _guarded(self, act: Callable[[], Difference | None]) -> Difference | None:
+        try:
+            return act()
+        except FAILURES as error:
+            return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [str(error)])
+
+
+class _SentOnly(TolerantComparison):
+    """What was sent to a device that is dead, or has survived a case of several connections.
+
+    Of such a case only a crash is looked for.
+    """
+
+    def __init__(self, bench: Bench, reference: Emulation) -> None:
+        super().__init__(
+            bench.binding, bench.path, reference, Playback([]), taken=bench.taken, is_quick=True
+        )
+        self._death = bench.death
+
+    def step(self, step: Step) -> Difference | None:
+        """Carry out the fuzzer's part of a step, on one connection or several."""
+        if not isinstance(step, Connect):
+            return super().step(step)
+        self.steps += 1
+        self.reference.reconnect(step.connection)
+        return None
+
+    def end(self) -> Difference | None:
+        """A crash, if the device is dead."""
+        if not self._death.what:
+            return None
+        return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [str(self._death)])

@@ -18,7 +18,7 @@ from ibwire.cm.connection import Connection
 from ibwire.cm.messages import Message, Received, decode, encode, request
 from ibwire.cm.states import State
 from ibwire.fuzz.case import CaseError, Command, Mad, RunsAway, Step
-from ibwire.fuzz.judge.comparison import Difference, Duel
+from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
 from ibwire.fuzz.targets.emulated_manager import EXCHANGES
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
 from ibwire.fuzz.targets.link.manager import (
@@ -31,13 +31,13 @@ from ibwire.fuzz.targets.link.manager import (
     mad_of,
 )
 from ibwire.fuzz.vocabulary.cm.follower import MANAGERS_REASONS, Follower, is_alive, tell_to_call
-from ibwire.fuzz.vocabulary.queue_pair.binding import Symbols
+from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols
 from ibwire_layers import cm
 from ibwire_layers import headers as h
 
 
-class Farewell(Duel):
-    """A duel with a manager that is not there any more: what was sent to it."""
+class SentOnly(Comparison):
+    """What was sent to a manager that is dead."""
 
     def __init__(self, bench: ManagerBench) -> None:
         identity = bench.begin().identity
@@ -66,7 +66,7 @@ class Farewell(Duel):
 
     def end(self) -> Difference:
         """It does not go on."""
-        return Difference(max(self.steps - 1, 0), "crash", [], [self._reason])
+        return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [self._reason])
 
 
 def is_possible(step: Step) -> TypeGuard[Mad | Command]:
@@ -92,7 +92,7 @@ class Due:
     is_optional: bool
 
 
-class LiveManagerDuel(Duel):
+class ManagerComparison(Comparison):
     """A reference manager and that of a device.
 
     is_quick: look only where an answer is due; what comes otherwise is seen with the next.
@@ -170,7 +170,7 @@ class LiveManagerDuel(Duel):
         difference = self._look_for(number)
         if step.why and not is_alive(self._bench):
             return Difference(
-                number, "crash", self.expected, ["nothing on QP1 is answered any more"]
+                number, Kind.CRASH, self.expected, ["nothing on QP1 is answered any more"]
             )
         return self._unless_in_doubt(difference)
 
@@ -221,11 +221,11 @@ class LiveManagerDuel(Duel):
         try:
             return self._compare(number)
         except RunsAway as error:
-            if not self.is_theirs:
+            if not self.in_target:
                 raise
-            return Difference(number, "endless", self.expected, [str(error)])
+            return Difference(number, Kind.ENDLESS, self.expected, [str(error)])
         finally:
-            self.is_theirs = False
+            self.in_target = False
 
     def _compare(self, number: int) -> Difference | None:
         strange: list[Heard] = []
@@ -259,7 +259,7 @@ class LiveManagerDuel(Duel):
             alike = next((due for due in self._due if _are_alike(due, each)), None)
             got.append(self._in_our_terms(each, alike) if alike else each.frame)
         self._due.clear()
-        return Difference(number, "answer", missing, got)
+        return Difference(number, Kind.ANSWER, missing, got)
 
     def _waited_for(self) -> list[Heard]:
         """What comes before nothing is missing any more, as far as it is not explained.
@@ -281,9 +281,9 @@ class LiveManagerDuel(Duel):
     def _hear(
         self, time: Time, is_last: Callable[[Heard], bool] = lambda heard: False
     ) -> list[Heard]:
-        self.is_theirs = True
+        self.in_target = True
         heard = self._manager.hear(is_last, time)
-        self.is_theirs = False
+        self.in_target = False
         return heard
 
     @property

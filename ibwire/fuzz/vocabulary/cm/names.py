@@ -8,7 +8,7 @@ from ibwire.fuzz.case import Command, Mad
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.findings import bucket_of, verdicts, wrong_fields
 from ibwire.fuzz.targets.link.manager import MAD_START
-from ibwire.fuzz.vocabulary.cm.binding import FORMS
+from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire_layers.mad import MAD_SIZE
 
 SIZES = ("a datagram shorter than a MAD", "a datagram longer than a MAD")

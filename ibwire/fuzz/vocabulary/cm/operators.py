@@ -24,7 +24,7 @@ from ibwire.fuzz.targets.emulated_manager import (
     MAXIMUM_CONNECTIONS,
     ManagedEmulation,
 )
-from ibwire.fuzz.vocabulary.cm.binding import FORMS
+from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire.fuzz.vocabulary.cm.traffic import CONNECTED, REQUESTED, ManagerTraffic
 from ibwire_layers import cm
 from ibwire_layers import headers as h

@@ -23,8 +23,9 @@ from ibwire.fuzz.judge.findings import part_of
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, SIZE, Completion, Emulation
 from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT, SERVICE, ManagedEmulation
-from ibwire.fuzz.vocabulary.cm.binding import PARTS, ManagerBinding, encode
-from ibwire.fuzz.vocabulary.queue_pair.binding import Symbols, number_of
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.cm.encoding import PARTS, encode_message
+from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, number_of
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay, Moment, Writer, odd_ends
 from ibwire.rc.profile import Profile
 from ibwire.rc.unreliable import QP1
@@ -70,7 +71,7 @@ def manager_script(case: Case, difference: Difference, rule: str, section: str =
 def moments(case: Case, profile: Profile) -> Iterator[ManagedMoment]:
     """A case carried out on one device."""
     device = ManagedEmulation(case.connection, profile)
-    binding = ManagerBinding(PEER_ADDRESS, ADDRESS)
+    binding = Binding(PEER_ADDRESS, ADDRESS)
     for step in case.steps:
         start, psn, accepted, frame = device.now, 0, True, None
         answers: list[tuple[Time, Frame]] = []
@@ -164,7 +165,7 @@ class _ManagerWriter(Writer):
         words = [form.name]
         own = {name: value for name, value in given.items() if name.partition(".")[0] == part}
         plain = Mad(message=packet.message, fields=own)
-        ours = _message(encode(plain, 0, moment.symbols)[_BEFORE_MAD:])
+        ours = _message(encode_message(plain, 0, moment.symbols)[_BEFORE_MAD:])
         theirs = _message(drill.build(form, {}, b"", symbols))
         for entry in form.kind.FIELDS:
             value = getattr(ours, entry.name)
@@ -182,7 +183,7 @@ class _ManagerWriter(Writer):
             raise CannotSay(f"{packet.length} bytes of private data")
         if packet.length:
             words.append(f'data="{pattern(packet.at, packet.length).hex()}"')
-        words += odd_ends(packet, len(encode(replace(packet, cut=None), 0, moment.symbols)))
+        words += odd_ends(packet, len(encode_message(replace(packet, cut=None), 0, moment.symbols)))
         return " ".join(words)
 
     def _other_fields(

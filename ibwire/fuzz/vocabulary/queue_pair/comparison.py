@@ -16,6 +16,7 @@ from ibwire.base.node import Frame
 from ibwire.base.units import MS, Time
 from ibwire.fuzz.case import (
     CaseError,
+    Command,
     Connection,
     Packet,
     Pause,
@@ -25,13 +26,13 @@ from ibwire.fuzz.case import (
     Step,
     Wait,
 )
-from ibwire.fuzz.judge.comparison import Difference, Duel, Subject, first_bytes
+from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, first_bytes
 from ibwire.fuzz.judge.exclusions import FLAGS, Taken
 from ibwire.fuzz.judge.response_names import About, about
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
 from ibwire.fuzz.targets.link.queue_pair import LiveTarget
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding
+from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import Reads
 from ibwire.rc.path import Path
 from ibwire_layers import syndrome as aeth
@@ -109,6 +110,10 @@ class Playback:
         """It was done then."""
         return True
 
+    def command(self, command: Command) -> bool:
+        """Nothing was asked of a connection manager then."""
+        raise Unheard
+
     def reconnect(self, connection: Connection) -> None:
         """A case on a link has one connection."""
         raise Unheard
@@ -122,7 +127,7 @@ class Unheard(Exception):
     """A target that is played back was never told this."""
 
 
-class LiveDuel(Duel):
+class TolerantComparison(Comparison):
     """A reference and a device on a link, or what it did.
 
     path: the headers that all answers get. is_quick: look only where an answer is due.
@@ -133,7 +138,7 @@ class LiveDuel(Duel):
         binding: Binding,
         path: Path,
         reference: Emulation,
-        target: Subject,
+        target: Device,
         *,
         taken: Taken,
         is_quick: bool = False,
@@ -168,11 +173,11 @@ class LiveDuel(Duel):
         try:
             return act()
         except RunsAway as error:
-            if not self.is_theirs:
+            if not self.in_target:
                 raise
-            return Difference(self.steps - 1, "endless", self.expected, [str(error)])
+            return Difference(self.steps - 1, Kind.ENDLESS, self.expected, [str(error)])
         finally:
-            self.is_theirs = False
+            self.in_target = False
 
     def _step(self, step: Step) -> Difference | None:
         reference = self.reference
@@ -213,10 +218,9 @@ class LiveDuel(Duel):
     def _act(self, step: Step) -> None:
         """Do to both what a step says."""
         reference, target = self.reference, self.target
-        self.is_theirs = False
+        self.in_target = False
         if isinstance(step, Packet):
-            if "aeth.msn" in step.fields:
-                reference.symbols["ssn"] = reference.oldest_ssn
+            reference.prepare(step)
             base = reference.psn(step.psn[0])
             self.about = about(reference, step, base + step.psn[1] & MASK)
             frame = self.binding.frame(step, base, reference.symbols)
@@ -256,10 +260,10 @@ class LiveDuel(Duel):
         left = self._left
         time = time if left is None else left
         is_timeout = left is not None and not self._is_refused
-        self._has_acted = self.is_theirs = False
+        self._has_acted = self.in_target = False
         self.expected = [frame for _, frame in self.reference.wait(time)]
         self._take_answers()
-        self.is_theirs = True
+        self.in_target = True
         if is_timeout and isinstance(self.target, LiveTarget):
             # No longer than until it asks again: from then on it waits for the next time.
             self._early += self.target.hear(len(self._waiting) or 1, LATEST * time)
@@ -274,7 +278,7 @@ class LiveDuel(Duel):
 
     def _look(self, number: int) -> Difference | None:
         """What came of the steps so far: all of it, or quickly what is answered."""
-        self.is_theirs = True
+        self.in_target = True
         if not self._is_quick:
             return self._compare_all(number)
         if not self._waiting or not isinstance(self.target, LiveTarget):
@@ -300,7 +304,7 @@ class LiveDuel(Duel):
             difference = self._pass(0, number)
             if difference is not None:
                 return difference
-        self.is_theirs = True
+        self.in_target = True
         return self._compare_all(number) if self._is_quick else None
 
     def _compare_answers(self, number: int, got: list[Frame]) -> Difference | None:
@@ -312,7 +316,7 @@ class LiveDuel(Duel):
             expected, got = coalesced(expected), coalesced(got)
         got = with_usual_marks(got, expected)
         self._waiting, self._sent = [], []
-        return Difference(number, "answer", expected, got) if expected != got else None
+        return Difference(number, Kind.ANSWER, expected, got) if expected != got else None
 
     def _compare_all(self, number: int) -> Difference | None:
         reference, target = self.reference, self.target
@@ -333,16 +337,16 @@ class LiveDuel(Duel):
             for each in reference.completions()
         ]
         if completed != outcome.completions:
-            return Difference(number, "completion", completed, outcome.completions)
+            return Difference(number, Kind.COMPLETION, completed, outcome.completions)
         self._reads.complete(completed)
         memory = self._reads.with_undefined(outcome.memory, reference.memory)
         if reference.memory != memory:
-            return Difference(number, "memory", *first_bytes(reference.memory, memory))
+            return Difference(number, Kind.MEMORY, *first_bytes(reference.memory, memory))
         raised = [
             [event for event in events if event not in self._taken.events]
             for events in (reference.events(), outcome.events)
         ]
-        return Difference(number, "event", *raised) if raised[0] != raised[1] else None
+        return Difference(number, Kind.EVENT, *raised) if raised[0] != raised[1] else None
 
 
 def in_usual_order(frames: Sequence[Frame]) -> list[Frame]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ibwire.fuzz.campaign import Maker, Stepper
 from ibwire.fuzz.case import Case, Connection, Packet, Post, Step, Wait
+from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.vocabulary.queue_pair.comparison import LONG, TIMEOUT
 from ibwire.rc.work import WROpcode
@@ -76,11 +76,6 @@ def fits_link(case: Case) -> bool:
     if has_fitting_timeout(case.connection):
         return True
     return not any(isinstance(step, Post) for step in case.steps)
-
-
-def timely(make: Maker) -> Maker:
-    """The generators of a run, without waits but those."""
-    return lambda number: Timely(make(number), number)
 
 
 def _is_rnr_nak(step: Step | None) -> bool:

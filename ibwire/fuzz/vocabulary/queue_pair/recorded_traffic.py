@@ -18,8 +18,8 @@ from ibwire.connections.device_packets import (
     DevicePacket,
     read_device_connection,
 )
-from ibwire.fuzz.campaign import Maker
 from ibwire.fuzz.case import Connection, Packet, Post, Role, Step, Value
+from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulated_device import INBOX, OUTBOX, SIZE, Emulation
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
 from ibwire.fuzz.vocabulary.queue_pair.traffic import Traffic

@@ -32,7 +32,7 @@ from ibwire.fuzz.case import (
     step_text,
     value_text,
 )
-from ibwire.fuzz.judge.comparison import Difference
+from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.findings import part_of, wrong_fields
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.recording import REGIONS, place_of
@@ -48,7 +48,8 @@ from ibwire.fuzz.targets.emulated_device import (
     Completion,
     Emulation,
 )
-from ibwire.fuzz.vocabulary.queue_pair.binding import Binding, Symbols, encode
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, encode
 from ibwire.rc.attributes import EventType
 from ibwire.rc.memory import Access
 from ibwire.rc.profile import Profile
@@ -189,7 +190,7 @@ class Writer:
         if usual.events != chosen.events:
             raise CannotSay("its events depend on a choice of the device")
         self.lines += [f"  event {EventType(event).name}" for event in usual.events]
-        if difference is not None and difference.kind == "memory":
+        if difference is not None and difference.kind == Kind.MEMORY:
             self.lines.append(f"  memory {_memory(difference)}")
 
     def _line(self, text: str, comment: str = "") -> None:

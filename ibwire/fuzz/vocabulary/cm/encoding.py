@@ -1,7 +1,7 @@
-"""Messages of connection management as frames, for the exchange that they belong to.
+"""Messages of connection management as bytes, for the exchange that they belong to.
 
 What a step does not say is right for that exchange: IDs and transaction, queue pairs and
-PSNs, the Q_Key of QP1. Every other packet is as in `binding`.
+PSNs, the Q_Key of QP1.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ibwire.base.node import Frame
 from ibwire.cm.messages import BASE_VERSION, CLASS_VERSION, LINUX, Message
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import CaseError, Mad, Packet
-from ibwire.fuzz.vocabulary.queue_pair.binding import OUTER, Binding, Symbols, number_of, rewritten
+from ibwire.fuzz.case import CaseError, Mad
+from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, number_of, rewritten
 from ibwire.rc.unreliable import QP1
 from ibwire_layers import cm
 from ibwire_layers import headers as h
@@ -22,31 +21,7 @@ from ibwire_layers.psn import MASK
 from ibwire_layers.schema import Header
 
 
-class ManagerBinding(Binding):
-    """The way from the fuzzer to a device with a connection manager.
-
-    The arguments are those of `Binding`. ends: what the private data of requests begins with,
-    for a service that is told so who talks (`ibwire.cm.rdma_cm`).
-    """
-
-    def __init__(
-        self,
-        source: str,
-        destination: str,
-        macs: tuple[bytes, bytes] | None = None,
-        ends: bytes = b"",
-    ) -> None:
-        super().__init__(source, destination, macs)
-        self._ends = ends
-
-    def frame(self, packet: Packet, psn: int, symbols: Symbols) -> Frame:
-        """The frame of a step. symbols: of the exchange that it belongs to."""
-        if not isinstance(packet, Mad):
-            return super().frame(packet, psn, symbols)
-        return self.enclosed(packet, encode(packet, psn, symbols, self._ends), symbols)
-
-
-def encode(packet: Mad, psn: int, symbols: Symbols, ends: bytes = b"") -> bytes:
+def encode_message(packet: Mad, psn: int, symbols: Symbols, ends: bytes = b"") -> bytes:
     """The bytes from the BTH to the padding. ends: what private data of requests begins with."""
     number, places = _USUAL[packet.message]
     pad = packet.pad or 0  # every MAD is a multiple of 4
@@ -80,7 +55,7 @@ def _changed(whole: bytes, packet: Mad, symbols: Symbols) -> bytes:
         part, _, key = name.partition(".")
         if part in given:
             given[part][key] = number_of(value, symbols)
-        elif part not in OUTER:
+        elif part not in _OUTER:
             raise CaseError(f"a {packet.message} has no {name}")
     changed, begin = b"", 0
     for kind in kinds:
@@ -183,6 +158,8 @@ FORMS: Mapping[str, Form] = {
 (reference/cm#linux-values)."""
 
 _REQUESTS = ("REQ", "SIDR_REQ")
+_OUTER = ("eth", "ip", "udp")
+"""Headers before the BTH, which belong to the frame."""
 
 
 _COMMON: tuple[type[Header], ...] = (h.BTH, h.DETH, MAD)

@@ -1,119 +1,134 @@
-"""A run against the connection manager of a device on a link.
+"""The connection manager of a device on a link as a target.
 
-Every case speaks as somebody new, and afterwards somebody else asks in the right way: who is
-not answered as at the beginning has found a manager that is dead, or whose listener is. A
-difference that a quick duel sees is looked for again in a careful one.
+Every case speaks as another CA, and afterwards yet another one sends a right request: when
+it is not answered as at the beginning, the manager or its listener is dead. A difference
+that a quick comparison sees is looked for again in a careful one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ibwire.base.errors import LinkError, PeerError
 from ibwire.cm.messages import Message
-from ibwire.fuzz.campaign import Maker, Report, Stepper
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Step, Value
-from ibwire.fuzz.judge.comparison import Difference, Duel
+from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind, crash
 from ibwire.fuzz.judge.exclusions import Taken
-from ibwire.fuzz.judge.findings import Finding, bucket_of, signature
+from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
 from ibwire.fuzz.minimise import Shows
+from ibwire.fuzz.report import RunState
+from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.link.manager import ManagerBench
-from ibwire.fuzz.targets.link.run import HEADERS, LinkCampaign, last_steps
-from ibwire.fuzz.vocabulary.cm.comparison import LiveManagerDuel, is_possible
-from ibwire.fuzz.vocabulary.cm.coverage import ManagerCoverage
+from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed, last_steps
+from ibwire.fuzz.targets.testbed import Confirmed, Crash
+from ibwire.fuzz.vocabulary.cm.comparison import ManagerComparison, is_possible
 from ibwire.fuzz.vocabulary.cm.follower import Follower, calls, greet, meet, wish_of, wishing
 from ibwire.fuzz.vocabulary.cm.names import SIZES, by_oddity, manager_bucket, oddity
+from ibwire.fuzz.vocabulary.vocabularies import CONNECTION_MANAGER
 from ibwire.rc.profile import Profile
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD_SIZE
 
 LONGEST = 120
-"""Steps of a case: what takes longer is up to the clocks of both sides."""
+"""Steps of a case: in longer ones the clocks of both sides decide."""
 
 
-class LiveManagerCampaign(LinkCampaign):
-    """Cases against a connection manager on a link; options are those of `Campaign`."""
+class ManagerTestbed(LinkTestbed):
+    """A connection manager that is reached by messages to QP1, and a program that listens."""
 
-    def __init__(
-        self, bench: ManagerBench, make: Maker, *, report: Report | None = None, **options: Any
-    ) -> None:
-        report = report or Report(coverage=ManagerCoverage())
-        super().__init__(bench, self._possible, report=report, explains=False, **options)
-        self._any = make
+    vocabulary = CONNECTION_MANAGER
+    choices: Sequence[Choice] = ()
+    failures: tuple[type[Exception], ...] = (LinkError, PeerError)
+
+    def __init__(self, bench: ManagerBench) -> None:
+        super().__init__(bench)
         self._bench = bench
-        self._duelling: LiveManagerDuel | None = None
-        self._taken = Taken(self.report.left_out)
+        self._comparison: ManagerComparison | None = None
+        self._taken = Taken()
+        self._before = ""
+        """State of the exchange before the last step."""
 
-    def _next_case(self, budget: int) -> Finding | None:
-        """The next case on a device that lives, or what is found when it does not."""
-        bench = self._bench
-        try:
-            bench.dead = ""
-            meet(bench)
-            for finding in self._new_findings():
-                self._leave_out(finding)
-            found = super()._next_case(budget)
-            self._leave()
-            self._look()
-        except (LinkError, PeerError) as error:
-            self._give_up()
-            return self._lose(str(error))
-        return found
+    def begin_case(self, state: RunState) -> None:
+        """Find out how the manager behaves, and exclude what was found of it."""
+        report = state.report
+        if self._taken.texts is not report.left_out:
+            self._taken = Taken(report.left_out)
+        self._bench.dead = ""
+        meet(self._bench)
+        for finding in self._new_findings(report):
+            self._exclude(finding)
 
-    def _connected(self, connection: Connection) -> Duel:
-        """Somebody new, and a duel that is quick."""
-        return self._begin(self._profile, is_quick=True)
+    def stepper(self, made: Stepper, number: int) -> PossibleMessages:
+        """The stepper of a case with only those messages that the manager can be sent."""
+        self._stepper = possible = PossibleMessages(
+            made, self._bench, self._taken, lambda: self._is_void
+        )
+        return possible
 
-    def _possible(self, number: int) -> PossibleMessages:
-        made = self._any(number)
-        stepper = PossibleMessages(made, self._bench, self._taken, lambda: self._is_void)
-        self._stepper = stepper
-        return stepper
+    def connect(self, connection: Connection, profile: Profile) -> Comparison:
+        """A new CA, and a quick comparison."""
+        return self._begin(profile, is_quick=True)
 
     @property
     def _is_void(self) -> bool:
-        """Whether what is under way proves nothing any more."""
-        return self._duelling is not None and self._duelling.is_over
+        """Whether the case under way proves nothing any more."""
+        return self._comparison is not None and self._comparison.is_over
 
-    def _begin(self, profile: Profile, *, is_quick: bool = False) -> LiveManagerDuel:
-        self._duelling = duel(self._bench, profile, is_quick=is_quick)
-        return self._duelling
+    def _begin(self, profile: Profile, *, is_quick: bool = False) -> ManagerComparison:
+        self._comparison = comparison(self._bench, profile, is_quick=is_quick)
+        return self._comparison
 
-    def _leave(self) -> None:
-        self._duelling = None
+    def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
+        """End the connections of the case, and check the manager."""
+        if found is not None:
+            self._examined.clear()
+        self._end_connections()
+        self._look()
+
+    def _end_connections(self) -> None:
+        self._comparison = None
         self._bench.leave()
 
     def _give_up(self) -> None:
-        self._duelling = None
+        self._comparison = None
         self._bench.give_up()
 
-    # What is found.
+    def leave(self) -> None:
+        """End what the case has left behind: `end_case` has done so."""
 
-    def _examine(self, case: Case, difference: Difference, state: str) -> Finding | None:
-        """A difference: does it come again?"""
-        if difference.kind == "crash":
+    def refuse(self, error: CaseError) -> None:
+        """Raise the error of a case that cannot be carried out."""
+        raise error
+
+    # Findings.
+
+    def confirm(
+        self, state: RunState, case: Case, difference: Difference, before: str
+    ) -> Confirmed | None:
+        """See whether a difference comes again in a careful comparison."""
+        if difference.kind is Kind.CRASH:
             raise PeerError(str(difference.got[0]))
         if not difference.got:
             self._look()
-        report = self.report
-        self._state = state
-        quick = bucket_of(difference, case.steps[-1], state)
+        quick = bucket_of(difference, case.steps[-1], before)
+        self._before = before
         if self._has_seen_enough(quick):
             return None
-        found = self.replay(case)
+        found = self.replay(case, state.profile)
         if found is None:
             if not self._is_void:
-                report.count_unstable(quick)
+                state.report.count_unstable(quick)
             return None
-        if found.kind == "crash":
+        if found.kind is Kind.CRASH:
             raise PeerError(str(found.got[0]))
         case = case.with_steps(case.steps[: found.step + 1])
-        return self._judged(self._without_byplay(case, found), quick)
+        case = self._without_byplay(case, found, state.profile)
+        return Confirmed(case, quick, original=case)
 
-    def _without_byplay(self, case: Case, difference: Difference) -> Case:
+    def _without_byplay(self, case: Case, difference: Difference, profile: Profile) -> Case:
         """The case with a last message in which nothing is wrong that does not matter."""
         wanted = signature(difference)
         *before, last = case.steps
@@ -122,26 +137,19 @@ class LiveManagerCampaign(LinkCampaign):
         for name in last.fields:
             fields = {key: value for key, value in last.fields.items() if key != name}
             plainer = replace(last, fields=fields, why=last.why if fields else "")
-            found = self.replay(case.with_steps([*before, plainer]))
+            found = self.replay(case.with_steps([*before, plainer]), profile)
             if found is not None and signature(found) == wanted:
                 last = plainer
         return case.with_steps([*before, last])
 
-    def _name_of(self, case: Case, left: Difference | None, bucket: str) -> str:
-        """By what is wrong with the message on purpose, if it is no right one."""
-        if left is None or left.kind != "answer":
-            return bucket
-        step = case.steps[left.step]
-        return manager_bucket(left, step, self._state) if is_possible(step) else bucket
-
-    def replay(self, case: Case, profile: Profile | None = None) -> Difference | None:
-        """Carry a case out as somebody new."""
-        careful = self._begin(profile or self._profile)
+    def replay(self, case: Case, profile: Profile) -> Difference | None:
+        """Carry a case out as a new CA."""
+        careful = self._begin(profile)
         reference = careful.follower
         for step in case.steps:
             if isinstance(step, Mad | Command):
                 reference.choose(step.exchange)
-            self._state = reference.state
+            self._before = reference.state
             difference = careful.step(step)
             if difference is not None:
                 return difference
@@ -149,28 +157,26 @@ class LiveManagerCampaign(LinkCampaign):
                 return None
         return None
 
-    def judge(self, case: Case) -> tuple[Profile, Difference | None]:
-        """A case by itself; there are no choices that a manager could have made."""
-        meet(self._bench)
-        try:
-            found = self.replay(case)
-            if found is None:
-                self._leave()
-                self._look()
-        except PeerError as error:
-            found = Difference(max(len(case.steps) - 1, 0), "crash", [], [str(error)])
-        if found is not None and found.kind == "crash":
-            self._bench.dead = str(found.got[0])
-            self._give_up()
-        return self._profile, found
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
+        """By what is wrong with the message on purpose, if it is not a right one."""
+        if left.kind is not Kind.ANSWER:
+            return bucket
+        step = case.steps[left.step]
+        return manager_bucket(left, step, self._before) if is_possible(step) else bucket
 
-    def shortest(self, case: Case, difference: Difference, profile: Profile) -> Case:
-        """A case made shorter on the device; one that it dies of only if it can be brought back."""
-        if difference.kind == "crash":
+    def rule_of(self, difference: Difference, step: Step) -> str:
+        """The rule that a difference breaks."""
+        return rule_of(difference, step)
+
+    def shorten(
+        self, state: RunState, case: Case, difference: Difference, profile: Profile
+    ) -> Case:
+        """A shorter case found on the device; after a crash only with a command to restart it."""
+        if difference.kind is Kind.CRASH:
             if self._bench.restart is None:
                 death = difference.got[0]
-                raise PeerError(f"{death}: what it dies of is made shorter with --restart COMMAND")
-            return self._shortest_deadly(case)
+                raise PeerError(f"{death}: {NEEDS_RESTART}")
+            return self._shorten_crash(state, case)
         wanted = signature(difference)
 
         def shows(shorter: Case) -> bool:
@@ -180,18 +186,18 @@ class LiveManagerCampaign(LinkCampaign):
                 return False
             return found is not None and signature(found) == wanted
 
-        return self._shorter(self._end_first, case, shows)
+        return self._shorter_on_device(state, case, shows)
 
-    def _leave_out(self, finding: Finding) -> None:
-        """Do not try again what would only kill once more, or has one cause for all messages."""
+    def _exclude(self, finding: Finding) -> None:
+        """Do not send again what would only crash it again, or has one cause in all messages."""
         last = finding.case.steps[-1]
         if not isinstance(last, Mad) or not oddity(last):
             return
-        if finding.difference.kind == "crash" or oddity(last) in SIZES:
-            dead = replace(finding.difference, kind="crash")
+        if finding.difference.kind is Kind.CRASH or oddity(last) in SIZES:
+            dead = replace(finding.difference, kind=Kind.CRASH)
             self._taken.add(dead, by_oddity(last))
 
-    # What is dead.
+    # Crashes.
 
     def _look(self) -> None:
         """Whether a right request is answered as ever; raises `PeerError` if not."""
@@ -212,48 +218,52 @@ class LiveManagerCampaign(LinkCampaign):
         if bench.calls and not calls(bench):
             raise PeerError(f"{bench.peer} does not ask for connections any more")
 
-    def _lose(self, reason: str) -> Finding | None:
-        """The device did not do its part: what was it told last?"""
-        report, whole, bench = self.report, self._under_way(), self._bench
+    def diagnose(self, state: RunState, reason: str) -> Crash | None:
+        """After which message the manager did not do its part."""
+        bench = self._bench
+        self._give_up()
+        whole = self._case_under_way(state)
         bench.dead = reason
         if bench.restart is None or bench.usual is None:
-            bench.lost = reason
+            self.lost = reason
         if whole is None:
             return None
-        case = whole if bench.lost else self._shortest_deadly(whole)
+        case = whole if self.lost else self._shorten_crash(state, whole)
         last = whole.steps[-1]
-        difference = Difference(len(case.steps) - 1, "crash", [], [reason])
         what = (oddity(last) or last.message) if isinstance(last, Mad) else "connect"
-        bucket = f"the manager is dead after {what}"
-        report.seen[bucket] += 1
-        finding = Finding(
-            *(len(report.seen), bucket, case, whole, difference),
-            *(report.packets, "IBA 12.6 to 12.9; docs/reference/cm.md#handshake"),
+        return Crash(
+            bucket=f"the manager is dead after {what}",
+            case=case,
+            original=whole,
+            difference=crash(case, reason),
+            rule=RULE,
         )
-        self._leave_out(finding)
-        if report.seen[bucket] > 1:
-            return None
-        report.findings.append(finding)
-        return finding
 
-    def _shortest_deadly(self, case: Case) -> Case:
-        """Only the last steps, if the device dies of them as well; it is brought back."""
+    def note_crash(self, finding: Finding, *, is_new: bool) -> None:
+        """Do not send again what has crashed it."""
+        self._exclude(finding)
+
+    def _shorten_crash(self, state: RunState, case: Case) -> Case:
+        """Only the last steps, if they crash the device as well; it is brought back."""
 
         def shorten(case: Case, kills: Shows) -> Case:
             self._bring_back()
             return last_steps(case, kills)
 
+        def kills(case: Case) -> bool:
+            return self._kills(case, state.profile)
+
         try:
-            return self._shorter(shorten, case, self._kills)
+            return state.search.shorter(shorten, case, kills)
         except (LinkError, PeerError) as error:
-            self._bench.lost = str(error)
+            self.lost = str(error)
         return case
 
-    def _kills(self, case: Case) -> bool:
+    def _kills(self, case: Case, profile: Profile) -> bool:
         try:
-            found = self.replay(case)
-            if found is None or found.kind != "crash":
-                self._leave()
+            found = self.replay(case, profile)
+            if found is None or found.kind is not Kind.CRASH:
+                self._end_connections()
                 self._look()
                 return False
         except PeerError:
@@ -276,6 +286,27 @@ class LiveManagerCampaign(LinkCampaign):
             else:
                 return
         raise PeerError(f"after {bench.restart}: {reason}")
+
+    # A single case.
+
+    def shows_only_crashes(self, case: Case) -> bool:
+        """Whether of a case only a crash can be seen."""
+        return False
+
+    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
+        """How a case has crashed the device."""
+        self._bench.dead = reason
+        self._give_up()
+        return crash(case, reason)
+
+    def check(self, difference: Difference | None) -> None:
+        """Check the manager after a single case."""
+        if difference is None:
+            self._end_connections()
+            self._look()
+        elif difference.kind is Kind.CRASH:
+            self._bench.dead = str(difference.got[0])
+            self._give_up()
 
 
 class PossibleMessages:
@@ -334,12 +365,14 @@ class PossibleMessages:
         return not any(name.startswith(left_out) for name in step.fields)
 
 
-def duel(bench: ManagerBench, profile: Profile, *, is_quick: bool = False) -> LiveManagerDuel:
+def comparison(
+    bench: ManagerBench, profile: Profile, *, is_quick: bool = False
+) -> ManagerComparison:
     """The reference and the manager, with somebody new; the duel before ends."""
     bench.leave()
     manager = bench.begin()
     reference = Follower(bench, manager.identity, profile, bench.usual)
-    begun = LiveManagerDuel(bench, reference, manager, is_quick=is_quick)
+    begun = ManagerComparison(bench, reference, manager, is_quick=is_quick)
     bench.part_by(begun.leave)
     return begun
 
@@ -348,6 +381,8 @@ def kind_of(said: Message) -> str:
     """Its name, and why if it refuses."""
     return f"REJ {said.reason}" if isinstance(said, cm.REJ) else type(said).__name__
 
+
+RULE = "IBA 12.6 to 12.9; docs/reference/cm.md#handshake"
 
 RETURN = 10
 """Greetings, of some seconds each, until a restarted device must answer as before."""

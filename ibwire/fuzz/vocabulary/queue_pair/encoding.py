@@ -1,100 +1,22 @@
-"""Packets of a case as frames, for the connection that the case runs on.
+"""Packets of a queue pair as bytes, from the BTH to the padding.
 
-What a step does not say is right, whatever happened before: destination, P_Key, lengths,
-padding, checksums and, last of all, the ICRC.
+What a step does not say is right: destination, P_Key, lengths, padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import Any
 
-from ibwire.base.node import Frame
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import BAD, GOOD, NONE, CaseError, Packet, Pause, Value, value_text
-from ibwire.rc.device import gid_of, mac_of
-from ibwire.rc.path import Path, ethernet_route, is_v4
+from ibwire.fuzz.case import CaseError, Packet, Value, value_text
 from ibwire_layers import headers as h
-from ibwire_layers.build import Icrc, enclose
 from ibwire_layers.opcodes import INFO
-from ibwire_layers.outer import (
-    MAC_CONTROL_ADDRESS,
-    PFC,
-    UDP,
-    Ethernet,
-    EtherType,
-    IPv4,
-    IPv6,
-)
 from ibwire_layers.psn import MASK
 from ibwire_layers.schema import Header
 
-SOURCE_PORT = 0xC000
-OUTER = ("eth", "ip", "udp")
-"""Headers before the BTH that a step may change."""
-
-_OUTER = tuple(f"{part}." for part in OUTER)
-
-SHORTEST = 60
-"""Bytes of an Ethernet frame without FCS."""
-
 Symbols = Mapping[str, int]
-
-
-class Binding:
-    """The way from the fuzzer to one device.
-
-    source, destination: IP addresses. macs: of both, if they are not those that an
-    emulated network gives.
-    """
-
-    def __init__(
-        self, source: str, destination: str, macs: tuple[bytes, bytes] | None = None
-    ) -> None:
-        ends = gid_of(source), gid_of(destination)
-        source_mac, destination_mac = macs or (mac_of(ends[0]), mac_of(ends[1]))
-        self.source_mac = source_mac
-        self.route = ethernet_route(
-            source=ends[0],
-            destination=ends[1],
-            source_mac=source_mac,
-            destination_mac=destination_mac,
-            source_port=SOURCE_PORT,
-        )
-        self._path = Path(self.route)
-        ip = IPv4 if is_v4(ends[1]) else IPv6
-        self._masks = {
-            f"{part}.{field.name}": (1 << field.width) - 1
-            for part, kind in (("eth", Ethernet), ("ip", ip), ("udp", UDP))
-            for field in kind.FIELDS
-        }
-        """Fields of the headers before the BTH, with the bits that have room."""
-
-    def frame(self, packet: Packet, psn: int, symbols: Symbols) -> Frame:
-        """The frame of a step. psn: what its PSN counts from, as a number."""
-        return self.enclosed(packet, encode(packet, psn, symbols), symbols)
-
-    def pause(self, step: Pause) -> Frame:
-        """A PFC frame from the fuzzer's port (IEEE 802.1Q 36; reference/wire-formats#pfc)."""
-        times = tuple(step.quanta * (step.priorities >> number & 1) for number in range(8))
-        source = int.from_bytes(self.source_mac)
-        ethernet = Ethernet(MAC_CONTROL_ADDRESS, source, EtherType.MAC_CONTROL)
-        frame = ethernet.pack() + PFC(class_enable=step.priorities, time=times).pack()
-        return frame.ljust(SHORTEST, b"\0")
-
-    def enclosed(self, packet: Packet, transport: bytes, symbols: Symbols) -> Frame:
-        """The frame with these bytes from the BTH to the padding."""
-        outer: dict[str, Any] = {}
-        for name, value in packet.fields.items():
-            if name.startswith(_OUTER):
-                if name not in self._masks:
-                    raise CaseError(f"no field {name} on this route")
-                outer[name] = number_of(value, symbols) & self._masks[name]
-        if packet.icrc == GOOD and not outer and len(transport) >= h.BTH.SIZE:
-            return self._path.frame(transport)
-        icrc = _ICRCS.get(packet.icrc, packet.icrc)
-        return enclose(transport, route=self.route, icrc=icrc, **outer)
+"""What the symbols of a case stand for on a connection."""
 
 
 def encode(packet: Packet, psn: int, symbols: Symbols) -> bytes:
@@ -165,8 +87,6 @@ def number_of(value: Value, symbols: Symbols) -> int:
     except KeyError:
         raise CaseError(f"{value_text(value)}: this connection has no {name}") from None
 
-
-_ICRCS: Mapping[int, Icrc] = {GOOD: "good", BAD: "bad", NONE: "none"}
 
 Write = Callable[[int, Symbols], bytes]
 """Makes a header for so many bytes of payload, with what is right or does not matter."""

@@ -1,0 +1,106 @@
+"""What a run has found so far, and what it has learned about the target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ibwire.fuzz.case import Case
+from ibwire.fuzz.coverage import Coverage
+from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.minimise import Shows
+from ibwire.programs.endpoint import Interrupted
+from ibwire.rc.profile import Profile
+
+HISTORY = 200
+"""Cases on one pair of emulated devices."""
+
+MAXIMUM_BUCKETS = 1000
+"""Different findings that are kept, and different ones that were not seen again."""
+
+OTHERS = "others"
+"""The bucket of all differences beyond those."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a run."""
+
+    coverage: Coverage
+    packets: int = 0
+    cases: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+    """How often each bucket was seen, also in runs that this one resumes."""
+    taken: dict[str, str] = field(default_factory=dict)
+    """Choices that the reference has taken over from the target: values by field."""
+    given_back: list[str] = field(default_factory=list)
+    """Fields of choices that were taken in error, and are not taken again."""
+    left_out: list[str] = field(default_factory=list)
+    """What a device on a link is not tested with any more: `Exclusions` as text."""
+    unstable: Counter[str] = field(default_factory=Counter)
+    """Differences that were not seen again, by bucket."""
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The rules of the allowed choices in `taken`, by what they are about."""
+        return {
+            choice.about: choice.rule
+            for choice in CHOICES
+            if choice.allowed and choice.name in self.taken
+        }
+
+    def count_unstable(self, bucket: str) -> None:
+        """Count a difference that was not seen again."""
+        is_known = bucket in self.unstable or len(self.unstable) < MAXIMUM_BUCKETS
+        self.unstable[bucket if is_known else OTHERS] += 1
+
+
+@dataclass(slots=True)
+class Search:
+    """A search for a shorter case, which time or the user may end."""
+
+    is_over: Callable[[], bool] = bool
+    """Whether time is up."""
+    is_interrupted: bool = False
+    """Whether the user has interrupted it."""
+
+    def shorter(self, shorten: Callable[[Case, Shows], Case], case: Case, shows: Shows) -> Case:
+        """The case that `shorten` makes, or the shortest one so far when it is interrupted."""
+        best = case
+
+        def keeps(shorter: Case) -> bool:
+            nonlocal best
+            if not shows(shorter):
+                return False
+            best = shorter
+            return True
+
+        try:
+            return shorten(case, keeps)
+        except (KeyboardInterrupt, Interrupted):
+            self.is_interrupted = True
+            return best
+
+
+@dataclass(slots=True)
+class RunState:
+    """What a campaign and its testbed share."""
+
+    report: Report
+    base: str
+    """Name of the profile of the reference."""
+    profile: Profile
+    """The same with the choices that were taken over from the target."""
+    search: Search
+    origin: str
+    """How the origin of each case begins."""
+    next_case: int
+    """Number of the next case."""
+    minimises: bool
+
+    def origin_of_next(self) -> str:
+        """The origin of the next case."""
+        return f"{self.origin}case {self.next_case}"

@@ -1,0 +1,498 @@
+"""The queue pairs of a device on a link as a target: every case on a connection of its own.
+
+A difference that a quick comparison sees is looked for again in a careful one, on a new
+connection. What the device did there is kept, so that references with other choices can be
+compared with it without the device. A case that a known deviation explains is made shorter
+on an emulator that deviates in the same way, any other on the device itself.
+
+Between cases a READ over the control connection and the agent show whether the device is
+alive. When it is not, all cases since it was last seen alive are suspects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from ibwire.base.errors import LinkError, PeerError, VerbsError
+from ibwire.drill.targets.target import Unable
+from ibwire.fuzz.case import (
+    Case,
+    CaseError,
+    Connect,
+    Connection,
+    Packet,
+    Pause,
+    Post,
+    Role,
+    Step,
+    Wait,
+    opcode_text,
+)
+from ibwire.fuzz.judge.choices import CHOICES, Choice
+from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, crash
+from ibwire.fuzz.judge.exclusions import OPTIONAL, Taken, differs_in_flags, opcode_on_wire
+from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
+from ibwire.fuzz.judge.response_names import About, name
+from ibwire.fuzz.minimise import minimise
+from ibwire.fuzz.report import RunState
+from ibwire.fuzz.stepper import Stepper
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation, Numbers
+from ibwire.fuzz.targets.link.crash_minimiser import Autopsy, carry_out
+from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
+from ibwire.fuzz.targets.link.queue_pair import Bench
+from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed
+from ibwire.fuzz.targets.testbed import Confirmed, Crash
+from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.fuzz.vocabulary.queue_pair.comparison import (
+    Outcome,
+    Playback,
+    TolerantComparison,
+    Unheard,
+)
+from ibwire.fuzz.vocabulary.queue_pair.link_steps import Timely, fits_link, has_fitting_timeout
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
+from ibwire.programs.endpoint import Interrupted
+from ibwire.rc.attributes import EventType
+from ibwire.rc.profile import Profile
+from ibwire.rc.work import WROpcode
+from ibwire_layers.headers import IETH
+from ibwire_layers.opcodes import INFO
+
+SUSPECTS = 10
+"""Cases after which the device is checked, if nothing else gives reason to."""
+
+REFUSED = 20
+"""Cases in a row that cannot be carried out before a device is given up."""
+
+FAILURES = (LinkError, PeerError, Unable, VerbsError)
+"""What is raised when a device does not do its part."""
+
+
+class QueuePairTestbed(LinkTestbed):
+    """A device whose application is driven by an agent on its host.
+
+    role: which of its two sides is attacked; requesters need cases that wait as a device does.
+    """
+
+    vocabulary = QUEUE_PAIR
+    choices: Sequence[Choice] = CHOICES
+    failures: tuple[type[Exception], ...] = FAILURES
+
+    def __init__(self, bench: Bench, role: Role) -> None:
+        super().__init__(bench)
+        self._bench = bench
+        self._role = role
+        self._kept: _Kept | None = None
+        self._about: About | None = None
+        """What the last response is that the device received before the last difference."""
+        self._refused = 0
+        self._dissected: set[str] = set()
+        """Crashes that were made shorter, as they were found."""
+        self._last_death = ALIVE
+
+    def begin_case(self, state: RunState) -> None:
+        """Bring the device back if it is dead, and exclude what was found of it."""
+        report, bench = state.report, self._bench
+        if bench.taken.texts is not report.left_out:
+            bench.taken = Taken(report.left_out)
+        for finding in self._new_findings(report):
+            bench.taken.add(finding.difference, _last_sent(finding.case))
+        bench.begin()
+
+    def stepper(self, made: Stepper, number: int) -> Possible:
+        """The stepper of a case with only those steps that the device can be given."""
+        bench = self._bench
+        if self._role is not Role.RESPONDER:
+            made = Timely(made, number)
+        self._stepper = possible = Possible(
+            made, bench.largest, bench.taken, bench.liveness.qpn, is_v4=bench.is_v4
+        )
+        return possible
+
+    def connect(self, connection: Connection, profile: Profile) -> TolerantComparison:
+        """A new connection, and a quick comparison."""
+        target = self._bench.connect(connection)
+        reference = Emulation(connection, profile, target.numbers)
+        return self._comparison(reference, target, is_quick=True)
+
+    def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
+        """Check the device after some cases."""
+        if found is not None:
+            self._examined.clear()
+        elif len(self.history) >= SUSPECTS or is_last:
+            self._look()
+        self._refused = 0
+
+    def leave(self) -> None:
+        """End the connection of the case."""
+        self._bench.disconnect()
+
+    def refuse(self, error: CaseError) -> None:
+        """Count a case that cannot be carried out, and give the device up after many."""
+        self._refused += 1
+        if self._refused == REFUSED:
+            self.lost = f"{REFUSED} cases in a row cannot be carried out: {error}"
+
+    # Findings.
+
+    def confirm(
+        self, state: RunState, case: Case, difference: Difference, before: str
+    ) -> Confirmed | None:
+        """See whether a difference comes again in a careful comparison on a new connection."""
+        self._look()
+        self.history.append(case)
+        quick = bucket_of(difference, case.steps[-1], before)
+        if self._has_seen_enough(quick):
+            return None
+        self._kept = None
+        found = self.replay(case, state.profile)
+        if found is None or self._kept is None:
+            state.report.count_unstable(quick)
+            return None
+        case = case.with_steps(case.steps[: found.step + 1])
+        case = self._unknown(case, found, state.profile) or case
+        return Confirmed(case, quick, original=case)
+
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
+        """The name of a difference in the careful comparison: the quick one may see it late."""
+        if self._kept is None:
+            return bucket
+        if left.kind is Kind.EVENT:
+            return _event_bucket(left)
+        if differs_in_flags(left):
+            return "flags of a completion"
+        if _is_unknown(case, left) and not _has_fields(case):
+            return f"{opcode_text(_opcode(case))} is not known"
+        return name(left, case.steps[left.step], self._kept.state, self._about, state.report.taken)
+
+    def rule_of(self, difference: Difference, step: Step) -> str:
+        """The rule that a difference breaks: of a response, that for what it is."""
+        return self._about.rule if self._about is not None else rule_of(difference, step)
+
+    def _unknown(self, case: Case, difference: Difference, profile: Profile) -> Case | None:
+        """The plainest case of an optional operation that the device does not know, if it is."""
+        if not _is_unknown(case, difference):
+            return None
+        opcode = _opcode(case)
+        kept = self._kept
+        plain = replace(
+            case, connection=Connection(), steps=(Packet(opcode, length=OPTIONAL[opcode]),)
+        )
+        found = self.replay(plain, profile)
+        if found is not None and _is_unknown(plain, found):
+            return plain
+        self._kept = kept
+        return None
+
+    def replay(self, case: Case, profile: Profile) -> Difference | None:
+        """Carry a case out on a new connection, or compare with what was done on the last."""
+        kept = self._kept
+        if kept is not None and kept.covers(case):
+            reference = Emulation(case.connection, profile, kept.numbers)
+            comparison = self._comparison(reference, Playback(kept.outcomes))
+            try:
+                difference = comparison.carry_out(case)
+            except Unheard:
+                pass  # this reference would have taken another course
+            else:
+                self._about = comparison.about
+                return difference
+        target = self._bench.connect(case.connection)
+        reference = Emulation(case.connection, profile, target.numbers)
+        comparison = self._comparison(reference, target)
+        difference = comparison.carry_out(case)
+        self._about = comparison.about
+        done = case.with_steps(case.steps[: comparison.steps])
+        self._kept = _Kept(done, target.numbers, comparison.outcomes, comparison.state)
+        return difference
+
+    def _comparison(
+        self, reference: Emulation, target: Device, *, is_quick: bool = False
+    ) -> TolerantComparison:
+        bench = self._bench
+        return TolerantComparison(
+            bench.binding, bench.path, reference, target, taken=bench.taken, is_quick=is_quick
+        )
+
+    def shorten(
+        self, state: RunState, case: Case, difference: Difference, profile: Profile
+    ) -> Case:
+        """A shorter case: found on an emulator if one does the same, else on the device."""
+        if difference.kind is Kind.CRASH:
+            return self._shorten_crash(state, case)
+        wanted, about = signature(difference), self._about
+        if self.replay(case, state.profile) is None:
+            binding, model = Binding(PEER_ADDRESS, ADDRESS), state.profile
+
+            def on_model(shorter: Case) -> bool:
+                connection = shorter.connection
+                if not fits_link(shorter):
+                    return False
+                target = Emulation(connection, model)
+                comparison = Comparison(binding, Emulation(connection, profile), target)
+                found = comparison.carry_out(shorter)
+                return found is not None and signature(found) == wanted
+
+            search = state.search
+            shorter = search.shorter(partial(minimise, is_over=search.is_over), case, on_model)
+            found = self.replay(shorter, profile)
+            if found is not None and signature(found) == wanted:
+                return shorter
+            if search.is_interrupted:
+                return case
+
+        def on_device(shorter: Case) -> bool:
+            return self._shows(shorter, profile, wanted, about)
+
+        return self._shorter_on_device(state, case, on_device)
+
+    def _shows(
+        self, case: Case, profile: Profile, wanted: tuple[str, str, str], about: About | None
+    ) -> bool:
+        if not fits_link(case):
+            return False
+        try:
+            comparison = self.connect(case.connection, profile)
+        except CaseError:
+            return False  # the device has no such connection
+        found = comparison.carry_out(case)
+        if found is None or signature(found) != wanted:
+            return False
+        return about is None or comparison.about == about
+
+    # Crashes.
+
+    def _look(self) -> None:
+        """Check the control connection; raises `PeerError` if it is dead."""
+        death = self._bench.liveness.look()
+        if death.what:
+            raise PeerError(death.reason)
+        self.history.clear()
+
+    def diagnose(self, state: RunState, reason: str) -> Crash | None:
+        """What is dead when the device did not do its part, and after which case."""
+        bench = self._bench
+        suspects = self._suspects(state)
+        self.history.clear()
+        try:
+            death = self._death(reason)
+            if death.what.is_end and (bench.liveness.restart is None or not suspects):
+                self.lost = death.reason
+            return self._examined_crash(state, death, suspects) if suspects else None
+        except LinkError as error:  # our end of the link is gone
+            self.lost = str(error)
+            return None
+
+    def _examined_crash(self, state: RunState, death: Death, suspects: Sequence[Case]) -> Crash:
+        case = original = suspects[-1]
+        before = _bucket(death, case)
+        if before not in self._dissected and state.minimises and not self.lost:
+            self._dissected.add(before)
+            autopsy = self._dissect(state, suspects, death)
+            if autopsy.best is None and autopsy.is_done:
+                death = replace(death, reason=f"{death.reason}, which was not seen again")
+            case, original = autopsy.best or case, autopsy.original or original
+        self._last_death = death
+        rule = "IBA 9.9; docs/reference/transport.md#error-classes"
+        return Crash(_bucket(death, case), case, original, crash(case, death), rule)
+
+    def note_crash(self, finding: Finding, *, is_new: bool) -> None:
+        """Keep a new death for its report; do not send again what was found before."""
+        if is_new:
+            self._bench.death = self._last_death
+        else:
+            self._bench.taken.add(finding.difference, _last_sent(finding.case))
+
+    def _suspects(self, state: RunState) -> list[Case]:
+        """Cases since the device was seen alive; the last one may not have come to its end."""
+        suspects, last = list(self.history), self._case_under_way(state)
+        if last is not None and (not suspects or suspects[-1].steps != last.steps):
+            suspects.append(last)
+        return suspects
+
+    def _death(self, reason: str) -> Death:
+        """What is dead, when something failed for this reason."""
+        self._kept = None
+        self._bench.disconnect()
+        death = self._bench.liveness.examine()
+        return death if death.what else Death(Dead.CONNECTION, reason)
+
+    def _dissect(self, state: RunState, suspects: Sequence[Case], death: Death) -> Autopsy:
+        begin = partial(self.connect, profile=state.profile)
+        autopsy = Autopsy(self._bench, begin, death.what, state.search.is_over)
+        try:
+            autopsy.dissect(suspects)
+        except (Interrupted, KeyboardInterrupt):
+            state.search.is_interrupted = True
+        return autopsy
+
+    def _shorten_crash(self, state: RunState, case: Case) -> Case:
+        bench = self._bench
+        death = bench.death
+        if bench.liveness.has_ended and bench.liveness.restart is None:
+            raise PeerError(f"{death}: {NEEDS_RESTART}")
+        short = self._dissect(state, [case], death).best
+        bench.death = death
+        return short or case
+
+    # A single case.
+
+    def shows_only_crashes(self, case: Case) -> bool:
+        """Whether a case has several connections: of those only a crash is looked for."""
+        return any(isinstance(step, Connect) for step in case.steps)
+
+    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
+        """How a case has crashed the device; without a reason it is carried out for that."""
+        if reason:
+            death = self._death(reason)
+        else:
+            begin = partial(self.connect, profile=state.profile)
+            death = carry_out(self._bench, begin, case)
+        if not death.what:
+            return None
+        self._bench.death = death
+        return crash(case, death)
+
+    def check(self, difference: Difference | None) -> None:
+        """Check the device after a single case."""
+        self._look()
+
+
+class Possible:
+    """A stepper, but only what a device on a link can be sent.
+
+    spared: number of a queue pair that is not sent to. is_v4: whether that goes over IPv4.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        largest: int,
+        taken: Taken,
+        spared: int | None = None,
+        *,
+        is_v4: bool = True,
+    ) -> None:
+        self.steps: list[Step] = []
+        """All so far."""
+        self._stepper = stepper
+        self._largest = largest
+        self._taken = taken
+        self._spared = spared
+        self._left_out = ELSEWHERE if is_v4 else (*ELSEWHERE, *_OF_IPV4)
+
+    @property
+    def connection(self) -> Connection:
+        """The connection that the case begins with."""
+        return self._stepper.connection
+
+    def next(self, reference: Emulation) -> Step | None:
+        """The next step, `None` at the end of the case."""
+        while (step := self._stepper.next(reference)) is not None:
+            if self._is_possible(step, reference):
+                if isinstance(step, Packet) and step.held:
+                    # How many a device has before it answers the first is its own affair.
+                    step = replace(step, held=False)
+                self.steps.append(step)
+                return step
+        return None
+
+    def _is_possible(self, step: Step, reference: Emulation) -> bool:
+        if isinstance(step, Post):
+            return has_fitting_timeout(reference.connection) and step.opcode not in UNKNOWN
+        if isinstance(step, Wait):
+            return reference.qp.sends.timers.next_timeout() is not None
+        if isinstance(step, Pause):
+            return not self._taken.pauses
+        if not isinstance(step, Packet):
+            return True
+        if self._taken.has(step):
+            return False
+        if step.length + step.more + HEADERS > self._largest:
+            return False
+        needed = {value[0] for value in step.fields.values() if isinstance(value, tuple)}
+        info = INFO.get(step.opcode)
+        if info is not None and IETH in info.headers:
+            needed.add("mw.rkey")
+        if any(name.startswith(self._left_out) for name in step.fields):
+            return False
+        aim = step.fields.get("bth.dest_qp")
+        if isinstance(aim, tuple):
+            aim = reference.symbols.get(aim[0], 0) + aim[1]
+        if aim is not None and aim == self._spared:
+            return False
+        return needed - {"ssn"} <= reference.symbols.keys()  # that one is always found out
+
+
+class _Kept:
+    """What a device did in a case."""
+
+    def __init__(
+        self, case: Case, numbers: Numbers, outcomes: Sequence[Outcome], state: str
+    ) -> None:
+        self.numbers = numbers
+        self.outcomes = outcomes
+        self.state = state
+        """Of the connection before the last step."""
+        self._case = case
+
+    def covers(self, case: Case) -> bool:
+        """Whether it is this case as far as it went."""
+        done = self._case.steps
+        count = min(len(done), len(case.steps))
+        return case.connection == self._case.connection and case.steps[:count] == done[:count]
+
+
+def _bucket(death: Death, case: Case) -> str:
+    last = _last_sent(case)
+    if last is None:
+        return f"{death.what} after nothing"
+    if isinstance(last, Pause):
+        return f"{death.what} after PFC"
+    opcode = opcode_on_wire(last)
+    return f"{death.what} after {opcode_text(opcode) if opcode in INFO else 'a reserved opcode'}"
+
+
+def _last_sent(case: Case) -> Packet | Pause | None:
+    return next((each for each in reversed(case.steps) if isinstance(each, Packet | Pause)), None)
+
+
+def _is_unknown(case: Case, difference: Difference) -> bool:
+    """Whether a device is silent where an operation comes that it need not have."""
+    return _opcode(case) in OPTIONAL and difference.kind == Kind.ANSWER and not difference.got
+
+
+def _has_fields(case: Case) -> bool:
+    last = case.steps[-1]
+    return isinstance(last, Packet) and bool(last.fields)
+
+
+def _opcode(case: Case) -> int:
+    last = case.steps[-1]
+    return last.opcode if isinstance(last, Packet) else -1
+
+
+def _event_bucket(difference: Difference) -> str:
+    expected, got = (
+        [EventType(_number(each)).name for each in things]
+        for things in (difference.expected, difference.got)
+    )
+    missing = ", ".join(each for each in expected if each not in got)
+    return f"no event {missing}" if missing else f"event {', '.join(got)} for nothing"
+
+
+def _number(thing: object) -> int:
+    assert isinstance(thing, int)
+    return thing
+
+
+UNKNOWN = (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE)
+"""What most agents cannot post: their library or their device does not have it."""
+
+ELSEWHERE = ("eth.", "ip.dst")
+"""Fields that would lead a frame to somebody else."""
+
+_OF_IPV4 = ("ip.total_length",)
+"""Fields that operators change and IPv6 does not have (RFC 8200, 3)."""

@@ -1,0 +1,166 @@
+"""What a campaign needs of a target: where cases are carried out, and what is alive there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ibwire.fuzz.case import Case, CaseError, Connection, Role, Step
+from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.comparison import Comparison, Difference
+from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.report import RunState
+from ibwire.fuzz.stepper import Stepper
+from ibwire.fuzz.vocabulary.vocabularies import Vocabulary
+from ibwire.rc.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A difference that was seen again."""
+
+    case: Case
+    """The case to judge."""
+    bucket: str
+    """The name of the difference, if nothing explains it."""
+    original: Case
+    """The case as it was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """What a device does not survive."""
+
+    bucket: str
+    case: Case
+    original: Case
+    difference: Difference
+    rule: str
+
+
+class Testbed(Protocol):
+    """Where the cases of one vocabulary are carried out on a target."""
+
+    vocabulary: Vocabulary
+    choices: Sequence[Choice]
+    """Those that the target may make otherwise than the reference."""
+    failures: tuple[type[Exception], ...]
+    """What is raised when the device does not do its part."""
+    lost: str
+    """Why the target is given up; empty as long as it is there."""
+    history: list[Case]
+    """Cases on the same devices, or since the device was last seen alive."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the next case is carried out on new devices."""
+        ...
+
+    def reset(self) -> None:
+        """Carry the next case out on new devices."""
+        ...
+
+    def begin_case(self, state: RunState) -> None:
+        """Be ready for a case; raises one of `failures` when the device is not there."""
+        ...
+
+    def stepper(self, made: Stepper, number: int) -> Stepper:
+        """The stepper of a case with only those steps that the target can be given."""
+        ...
+
+    def connect(self, connection: Connection, profile: Profile) -> Comparison:
+        """The comparison for the next case of a run."""
+        ...
+
+    def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
+        """Check the device after a case; raises one of `failures`."""
+        ...
+
+    def leave(self) -> None:
+        """End what the case has left behind."""
+        ...
+
+    def refuse(self, error: CaseError) -> None:
+        """Count a case that cannot be carried out, or raise the error."""
+        ...
+
+    def confirm(
+        self, state: RunState, case: Case, difference: Difference, before: str
+    ) -> Confirmed | None:
+        """See whether a difference comes again. before: state before the last step."""
+        ...
+
+    def replay(self, case: Case, profile: Profile) -> Difference | None:
+        """Carry a case out on a new connection."""
+        ...
+
+    def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
+        """The name of a difference that nothing explains. bucket: its first name."""
+        ...
+
+    def rule_of(self, difference: Difference, step: Step) -> str:
+        """The rule that a difference breaks."""
+        ...
+
+    def shorten(
+        self, state: RunState, case: Case, difference: Difference, profile: Profile
+    ) -> Case:
+        """A shorter case that shows the same difference from this reference."""
+        ...
+
+    def diagnose(self, state: RunState, reason: str) -> Crash | None:
+        """What has crashed the device, when one of `failures` was raised."""
+        ...
+
+    def note_crash(self, finding: Finding, *, is_new: bool) -> None:
+        """Take note of a crash, so that it is not looked for again."""
+        ...
+
+    def shows_only_crashes(self, case: Case) -> bool:
+        """Whether of a case only a crash can be seen."""
+        ...
+
+    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
+        """How a case has crashed the device; without a reason it is carried out for that."""
+        ...
+
+    def check(self, difference: Difference | None) -> None:
+        """Check the device after a single case; raises one of `failures`."""
+        ...
+
+
+class Target(Protocol):
+    """A device under test, as the command line names it."""
+
+    @property
+    def name(self) -> str:
+        """`emu:rxe`, `live:192.0.2.7`."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Options of `ibwire drill` that select the link; empty for an emulator."""
+        ...
+
+    @property
+    def options(self) -> str:
+        """Options of `ibwire fuzz` that select it."""
+        ...
+
+    @property
+    def role(self) -> Role:
+        """What of it is attacked by default."""
+        ...
+
+    def testbed(self, role: Role) -> Testbed:
+        """Where a role of it is attacked; raises `CaseError` for a role that it cannot have."""
+        ...
+
+    def comparison(self, case: Case, profile: Profile) -> Comparison:
+        """The reference and the device, with the connection of a case."""
+        ...
+
+    def fulfils(self, text: str) -> bool:
+        """Whether a drill script passes on it; raises `CannotSay` where none can be run."""
+        ...
