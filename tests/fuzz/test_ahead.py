@@ -282,7 +282,7 @@ def test_a_device_on_a_link_has_no_processes_that_work_ahead() -> None:
     result = CliRunner().invoke(command, link)
 
     assert result.exit_code == 2
-    assert "--jobs: of an emulator" in result.stderr
+    assert "--jobs: only without --dev, for an emulator" in result.stderr
 
 
 def test_ctrl_c_leaves_no_processes_and_no_tracebacks(tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--target emu:windows", "target 'emu:windows', not emu or one of emu:spec"),
+        ("--target emu:windows", "target 'emu:windows', not emu, one of emu:spec"),
         ("--role responder --ops reply", "--ops: 'reply' is not one of parser"),
-        ("--target eth0", "target 'eth0', not emu or one of emu:spec"),
+        ("--target eth0", "target 'eth0', not emu, one of emu:spec"),
         ("--ops psn,all", "--ops: 'all' is not one of parser, length"),
         ("--role cm --ops psn", "--ops: 'psn' is not one of order"),
         ("--ops=", "'': a name is missing"),
@@ -253,7 +253,7 @@ def test_a_run_goes_on_as_it_was(done: Path) -> None:
 
 
 def test_a_damaged_run_does_not_go_on(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"ibwire-fuzz-run": 1}')
+    (tmp_path / "run.json").write_text('{"ibwire-fuzz-run": 2}')
     result = fuzz("--resume", tmp_path)
 
     assert result.exit_code == 2
@@ -591,7 +591,7 @@ def test_coverage_counts_every_packet(done: Path) -> None:
         count for row in told["table"].values() for cell in row.values() for count in cell.values()
     ]
 
-    assert sum(counts) == 600
+    assert sum(counts) == 200
     assert told["answers"] == len(counts)
 
 
@@ -599,5 +599,5 @@ def test_help_names_the_commands() -> None:
     with click.Context(command) as context:
         text = command.get_help(context)
 
-    for name in ("run", "replay", "min", "cover", "score"):
+    for name in ("run", "replay", "min", "cover"):
         assert f"\n  {name} " in text
