@@ -155,6 +155,7 @@ def test_requests_both_ways_alone_pair_nothing(service: OpCode) -> None:
     assert [each.pairing for each in found.connections] == ["none", "none"]
 
 
+@pytest.mark.slow
 def test_20_000_connections_in_one_capture_are_all_there() -> None:
     talk = Talk()
     talk.sends(10, 1)

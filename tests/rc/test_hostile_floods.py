@@ -327,6 +327,7 @@ def cheap_frames(count: int) -> Iterator[bytes]:
             yield path.frame(encode(made))
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_cheap_frames_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches, queues and counters: from the first quarter on all of them are full.
 
