@@ -22,8 +22,6 @@ TOO_LONG = {
     "ibwire/cli/respond.py:command",
     "ibwire/cm/messages.py:request",
     "ibwire/fabric/sim.py:connect",
-    "ibwire/replay/requester.py:_reproduce",
-    "ibwire/replay/responder.py:_infer",
     "ibwire/testing.py:__init__",
     "layers/ibwire_layers/schema.py:_compile",
 }

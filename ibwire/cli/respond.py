@@ -15,7 +15,7 @@ from ibwire.cli.values import QueuePairNumber
 from ibwire.rc.profile import PROFILES
 from ibwire.replay.conversation import ROLES, Conversation
 from ibwire.replay.output import ReplayCapture
-from ibwire.replay.report import Inference, Report, name_of
+from ibwire.replay.report import Inference, ReplayReport, name_of
 
 DIFFERENT = 1
 """Exit status when an emulated packet is not as recorded."""
@@ -141,7 +141,7 @@ def command(
         sys.exit(DIFFERENT)
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: ReplayReport) -> Iterator[str]:
     """One connection for people."""
     own = "?" if report.src_qpn is None else f"{report.src_qpn:#x}"
     total = report.responses if report.role == "responder" else report.requests

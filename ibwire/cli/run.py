@@ -209,7 +209,7 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
     else:
         _print_summary(console, senders, outcome)
     for where, rule, hits in outcome.hits:
-        click.echo(f"{where}: {rule} met {hits} frame{'' if hits == 1 else 's'}")
+        click.echo(f"{where}: {rule} applied to {hits} frame{'' if hits == 1 else 's'}")
     for name, what in _ON_THE_WAY.items():
         if outcome.metrics[name]:
             click.echo(f"{what}: {_count(outcome.metrics[name])}")

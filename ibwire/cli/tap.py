@@ -1,4 +1,4 @@
-"""`ibwire tap`: a plan of faults carried out in the path, or on a capture."""
+"""`ibwire tap`: a fault plan applied between two interfaces, or to a capture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ibwire.tap.bridge import Side, notes
 from ibwire.tap.captures import FileTap
 from ibwire.tap.live import LiveTap
 from ibwire.tap.plan import Event, Plan, load_plan, shipped
-from ibwire.tap.record import Record
+from ibwire.tap.record import TapRecord
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -28,30 +28,32 @@ WRONG_USAGE = 2
     "--between",
     nargs=2,
     metavar="A B",
-    help="The two interfaces that everything passes between.",
+    help="Forward all frames between these two interfaces.",
 )
-@click.option("--plan", metavar="FILE", help="What happens to which frames; or a shipped plan.")
-@click.option("--list", "listed", is_flag=True, help="The plans that ibwire brings along.")
+@click.option("--plan", metavar="FILE", help="Fault plan (TOML), or the name of a shipped plan.")
+@click.option("--list", "listed", is_flag=True, help="List the shipped plans.")
 @click.option(
     "-o",
     "--output",
     "outputs",
     metavar="FILE",
     multiple=True,
-    help="Write what passes: once for both interfaces, twice for one each.",
+    help="Write the frames: given once for both interfaces, twice for one each.",
 )
 @click.option(
     "--a",
     "sources",
     metavar="ADDRESS",
     multiple=True,
-    help="On a capture: an address, or the interface, whose frames come from side a.",
+    help="With CAPTURE: address or interface of side a.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draw otherwise than the plan says.")
-@click.option("--time", "seconds", type=click.FloatRange(min=0), help="End after SECONDS.")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N frames.")
-@click.option("--spin", is_flag=True, help="Never sleep: less latency, one processor more.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object an event, one at the end.")
+@click.option("--seed", type=click.IntRange(min=0), help="Random seed instead of that in the plan.")
+@click.option("--time", "seconds", type=click.FloatRange(min=0), help="Stop after SECONDS.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N frames.")
+@click.option("--spin", is_flag=True, help="Never sleep: less latency, one busy processor.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object for each event and one at the end."
+)
 def command(
     capture: str | None,
     between: tuple[str, str] | None,
@@ -65,11 +67,11 @@ def command(
     spin: bool,
     as_json: bool,
 ) -> None:
-    """Pass frames between two interfaces, and do to some of them what a plan says.
+    """Forward frames between two interfaces and apply a fault plan to them.
 
-    Everything else passes untouched and in order: a bump in the wire, for any two devices.
-    Side a is the first interface. With a CAPTURE in place of the interfaces the same
-    is done to its packets; side a is then who sends the first of them.
+    All other frames pass unchanged and in order, so the tap works between any two devices.
+    Side a is the first interface. With CAPTURE instead of the interfaces the plan
+    is applied to its packets; side a is then the sender of the first one.
 
     \b
     ibwire tap --between eth1 eth2 --plan faults.toml -o both.pcapng
@@ -81,18 +83,20 @@ def command(
             click.echo(f"{name:24}{description}")
         return
     if (capture is None) == (between is None):
-        raise click.UsageError("one of CAPTURE and --between")
+        raise click.UsageError("one of CAPTURE and --between is required")
     if plan is None:
-        raise click.UsageError("which --plan? `ibwire tap --list` names those that are shipped")
+        raise click.UsageError("--plan is required; `ibwire tap --list` lists the shipped plans")
     try:
         loaded = load_plan(plan, seed)
         if between is not None:
             if sources:
-                raise click.UsageError("--a is for captures: side a is the first interface")
+                raise click.UsageError(
+                    "--a requires CAPTURE: with --between side a is the first interface"
+                )
             _between(between, loaded, outputs, seconds, count, spin, as_json)
         elif capture is not None:
             if seconds is not None or len(outputs) != 1:
-                raise click.UsageError("a capture needs one -o, and knows no --time")
+                raise click.UsageError("CAPTURE requires one -o and excludes --time")
             _over(capture, loaded, outputs[0], sources, count, as_json)
     except (ScriptError, EncodeError) as error:
         _fail(error, WRONG_USAGE)
@@ -114,20 +118,20 @@ def _between(
     as_json: bool,
 ) -> None:
     if names[0] == names[1]:
-        raise click.UsageError("--between needs two interfaces")
+        raise click.UsageError("--between requires two different interfaces")
     if len(outputs) > 2:
-        raise click.UsageError("-o once for both interfaces, or twice for one each")
+        raise click.UsageError("-o can be given once for both interfaces, or twice for one each")
     with ExitStack() as stack:
         first, second = (stack.enter_context(Side(name)) for name in names)
-        record = stack.enter_context(Record(outputs, names)) if outputs else None
+        record = stack.enter_context(TapRecord(outputs, names)) if outputs else None
         for note in notes([first, second]):
             click.echo(f"note: {note}", err=True)
-        tap = LiveTap(plan, (first, second), _Teller(as_json), record, spin=spin)
+        tap = LiveTap(plan, (first, second), _EventPrinter(as_json), record, spin=spin)
         click.echo(f"passing between {names[0]} and {names[1]}", err=True)
         try:
             signal = tap.run(seconds=seconds, count=count)
         finally:
-            # Also when a link goes down: what was done is the first question.
+            # Also after an error, for which the counters are the first evidence.
             _report(plan, names, tap.counters(), tap.problems(), as_json)
     if signal is not None:
         sys.exit(128 + signal)
@@ -138,7 +142,7 @@ def _between(
 def _over(
     capture: str, plan: Plan, output: str, sources: Sequence[str], count: int | None, as_json: bool
 ) -> None:
-    with FileTap(plan, capture, output, _Teller(as_json), sources) as tap:
+    with FileTap(plan, capture, output, _EventPrinter(as_json), sources) as tap:
         try:
             tap.run(count)
         finally:
@@ -150,7 +154,7 @@ def _fail(reason: object, status: int) -> NoReturn:
     sys.exit(status)
 
 
-class _Teller:
+class _EventPrinter:
     """Prints events."""
 
     def __init__(self, as_json: bool) -> None:
@@ -158,7 +162,7 @@ class _Teller:
 
     def __call__(self, event: Event) -> None:
         click.echo(json.dumps(event.as_dict()) if self._as_json else str(event))
-        # Whoever reads a pipe wants to know now.
+        # A reader of a pipe needs each event at once.
         sys.stdout.flush()
 
 
@@ -169,7 +173,7 @@ def _report(
     problems: Sequence[str],
     as_json: bool,
 ) -> None:
-    """What came of the rules, and of the frames."""
+    """Print the counts of rules and frames."""
     if as_json:
         rules = [
             {"from": name, **each}
@@ -183,14 +187,14 @@ def _report(
             for each in way.hits():
                 click.echo(_rule_in_words(name, **each))
         for name, found in counters.items():
-            told = ", ".join(f"{what} {number}" for what, number in found.items())
-            click.echo(f"{name}: {told or 'nothing came'}")
+            counts = ", ".join(f"{what} {number}" for what, number in found.items())
+            click.echo(f"{name}: {counts or 'no frames'}")
     sys.stdout.flush()
     for text in problems:
         click.echo(f"note: {text}", err=True)
 
 
 def _rule_in_words(name: str, rule: int, action: str, frames: int, unanswered: int = 0) -> str:
-    met = "no frame" if not frames else "1 frame" if frames == 1 else f"{frames} frames"
-    rest = f", {unanswered} more could not be answered" if unanswered else ""
-    return f"rule {rule} from {name}: {action} met {met}{rest}"
+    count = "1 frame" if frames == 1 else f"{frames or 'no'} frames"
+    rest = f", no reply to {unanswered} more" if unanswered else ""
+    return f"rule {rule} from {name}: {action} applied to {count}{rest}"

@@ -1,4 +1,8 @@
-"""Faults and other things that happen to frames on their way, each a `Stage`."""
+"""Impairments of frames on a link, each a `Stage`, and fault plans made of them.
+
+A `Pick` selects frames, a stage acts on them, and `build_pipe` makes stages from the rules
+of a plan.
+"""
 
 from ibwire.impair.match import All, Burst, Chance, Match, Pick, always
 from ibwire.impair.plan import PlanError, build_pipe

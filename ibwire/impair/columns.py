@@ -1,8 +1,8 @@
-"""Destination QPN, opcode and PSN of many frames at once.
+"""Reads destination QPN, opcode and PSN of many frames at once.
 
-Frames are read by what nearly all look like: RoCEv2 over IPv4 or IPv6, with an
-802.1Q tag or without. What is certainly no RDMA packet is told apart from what
-somebody must look at.
+Only the common layouts are read: RoCEv2 over IPv4 or IPv6, with or without an
+802.1Q tag. Frames that are certainly no RDMA packets are marked, others must be parsed
+one by one.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ibwire_layers import headers as h
 from ibwire_layers.outer import ROCEV2_PORT, UDP, VLAN, Ethernet, EtherType, IPProto, IPv4, IPv6
 
 NO_PACKET = -1
-"""The key of a frame that carries no BTH."""
+"""The key of a frame without a BTH."""
 UNREAD = -2
-"""The key of a frame that is like no other here."""
+"""The key of a frame with another layout."""
 
 WINDOW = Ethernet.SIZE + VLAN.SIZE + IPv6.SIZE + UDP.SIZE + h.BTH.SIZE + h.AETH.SIZE
-"""Bytes that must follow the start of each frame in its buffer, whatever they are."""
+"""Bytes that must follow the start of each frame in its buffer, with any contents."""
 
 
 class Columns(NamedTuple):
-    """What was read, by frame; the others mean nothing where the key is negative."""
+    """The values of each frame; only `keys` is valid where it is negative."""
 
     keys: list[int]
     """Destination QPN times 256 plus the opcode, or `NO_PACKET`, or `UNREAD`."""
     psns: list[int]
     behind: list[int]
-    """The four bytes behind the BTH: an AETH, if the opcode says so."""
+    """The four bytes after the BTH: an AETH, if the opcode has one."""
 
 
 def read(
@@ -62,7 +62,7 @@ def _read(
     keys: npt.NDArray[np.int64],
     words: npt.NDArray[np.int64],
 ) -> None:
-    """Fill in those of one layout; `lengths` are as if there were no tag. words: (2, n)."""
+    """Fill in the frames of one layout; `lengths` are without the tag. words: (2, n)."""
     kind = heads["type"]
     v4 = wanted & (kind == _IPV4)
     size = heads["v4_size"]
@@ -108,7 +108,7 @@ _VERSION_4 = 0x45
 _FRAGMENTED = 0x3FFF
 """More fragments, or an offset."""
 _CARRY_NOTHING = np.array([IPProto.ICMP, IPProto.TCP, IPProto.ICMPV6], np.uint8)
-"""Protocols in IP behind which there is never a packet."""
+"""IP protocols that never carry an RDMA packet."""
 
 _V4_HEADERS = Ethernet.SIZE + IPv4.SIZE + UDP.SIZE + h.BTH.SIZE
 _V6_HEADERS = Ethernet.SIZE + IPv6.SIZE + UDP.SIZE + h.BTH.SIZE
@@ -125,7 +125,7 @@ _BTH = np.dtype(
 
 
 def _layout(tag: int) -> np.dtype[Any]:
-    """Where the fields are in a window, behind a tag of so many bytes."""
+    """Offsets of the fields in a window, after a tag of `tag` bytes."""
     ip = Ethernet.SIZE + tag
     v4, v6 = ip + IPv4.SIZE + UDP.SIZE, ip + IPv6.SIZE + UDP.SIZE
     fields: dict[str, tuple[Any, int]] = {

@@ -1,8 +1,8 @@
-"""Which frames: by what they carry, by where they stand in the traffic, or by chance.
+"""Selects frames: by headers, by their position in the traffic, or at random.
 
-A `Pick` is asked about every frame that passes one point, once, in order: most
-count. Random ones own their generator, named after their place, so that one more
-of them elsewhere changes nothing here.
+A `Pick` is called once for every frame that passes one point, in order, because most picks
+count. Random picks have their own generator, named after their place in the plan, so that
+adding one elsewhere changes nothing here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ibwire_layers.syndrome import AckKind, NakCode, kind
 from ibwire_layers.walk import walk
 
 Pick = Callable[[Frame, Time], bool]
-"""Whether the frame that passes now is one of those meant."""
+"""Whether the frame that passes now is selected."""
 
 MAXIMUM_QPNS = 65_536
-"""Destination QPNs that a `Match` numbers; later ones have no number. It bounds the memory."""
+"""Destination QPNs that a `Match` numbers, to bound the memory; later ones have no number."""
 
 
 def always(frame: Frame, now: Time) -> bool:
@@ -32,27 +32,27 @@ def always(frame: Frame, now: Time) -> bool:
     return True
 
 
-class Place(NamedTuple):
-    """Where the parts of an RDMA packet stand in its frame, in bytes from the start."""
+class Offsets(NamedTuple):
+    """Offsets of the parts of an RDMA packet in its frame, in bytes."""
 
     network: int
     """IP header or GRH."""
     bth: int
-    """-1 when the frame carries none."""
+    """-1 without a BTH."""
     end: int
-    """Behind the ICRC, as the length field says; may lie behind the end of the frame."""
+    """After the ICRC, from the length field; may be after the end of the frame."""
 
 
-def locate(frame: Frame, link_type: int = LinkType.ETHERNET) -> Place:
-    """Find the BTH: by what nearly all frames look like, by `walk` otherwise."""
+def locate(frame: Frame, link_type: int = LinkType.ETHERNET) -> Offsets:
+    """Find the BTH: directly in the common layout, with `walk` otherwise."""
     if link_type == LinkType.ETHERNET and _is_plain(frame):
-        return Place(_NETWORK, _BTH, _NETWORK + (frame[16] << 8 | frame[17]))
+        return Offsets(_NETWORK, _BTH, _NETWORK + (frame[16] << 8 | frame[17]))
     found = walk(frame, link_type)
-    return Place(found.start, found.bth, found.end)
+    return Offsets(found.start, found.bth, found.end)
 
 
 def _is_plain(frame: Frame) -> bool:
-    """Whether it is RoCEv2 over IPv4, with neither tags nor options, and the BTH is whole."""
+    """Whether it is RoCEv2 over IPv4 without tags and options, with a whole BTH."""
     return (
         frame[12:15] == _PLAIN_IPV4
         and frame[36:38] == _ROCEV2
@@ -64,10 +64,10 @@ def _is_plain(frame: Frame) -> bool:
 
 
 class Sightings:
-    """The queue pairs that packets at one place were for, and with which PSN each sequence began.
+    """The destination QP numbers seen at one point, and the first PSN of each sequence.
 
-    Rules of one place share it, so that what one of them does to a packet does not change
-    what the others count from.
+    The rules of one point share it, so that a rule that changes a packet does not change the
+    counting of the others.
     """
 
     def __init__(self) -> None:
@@ -76,12 +76,12 @@ class Sightings:
         """By destination QPN and whether it is a response."""
 
     def note(self, dest_qp: int, opcode: int, number: int) -> None:
-        """A packet has come: destination QPN, opcode and PSN."""
+        """Record a packet: destination QPN, opcode and PSN."""
         self.connection(dest_qp)
         self.distance(dest_qp, opcode, number)
 
     def connection(self, dest_qp: int) -> int | None:
-        """Number of a destination QPN, the first that was seen is 1; `None` for those without."""
+        """Number of a destination QPN in order of appearance, from 1; `None` without a number."""
         known = self._numbers
         number = known.get(dest_qp)
         if number is None and dest_qp > 1 and len(known) < MAXIMUM_QPNS:
@@ -89,14 +89,14 @@ class Sightings:
         return number
 
     def first(self, dest_qp: int, opcode: int) -> int | None:
-        """The PSN with which the sequence of such packets began; `None` for none."""
+        """The first PSN of the sequence of such packets; `None` without one."""
         if opcode == opcodes.OpCode.CNP:
             return None
         return self._firsts.get((dest_qp, opcode in RESPONSES))
 
     def distance(self, dest_qp: int, opcode: int, number: int) -> int | None:
-        """PSNs from the first of its sequence, which it may be; `None` where there is none."""
-        if opcode == opcodes.OpCode.CNP:  # its PSN means nothing (IBA annex A17.9)
+        """Distance of a PSN from the first of its sequence; `None` without a sequence."""
+        if opcode == opcodes.OpCode.CNP:  # its PSN has no meaning (IBA annex A17.9)
             return None
         known = self._firsts
         sequence = dest_qp, opcode in RESPONSES
@@ -109,10 +109,10 @@ class Sightings:
 
 
 class Match:
-    """Frames that fit every condition that is given; conditions on headers need a BTH.
+    """Selects frames that meet all given conditions; conditions on headers require a BTH.
 
     opcode: number, name as in `OpCode`, name of an `Operation` (any service), or
-    "request" or "response"; one or several. CNPs are neither.
+    "request" or "response"; one or several. A CNP is neither.
     dest_qp: destination QPN. connection: number of the destination QPN in the order
     in which destination QPNs were first seen here, the first is 1; QP 0 and 1,
     the management ones, are not counted.
@@ -121,12 +121,12 @@ class Match:
     absolute_psn: as in the header. Each of these four: one number or several.
     syndrome: name of an `AckKind` or a `NakCode`; one or several.
     min_size, max_size: bytes of the frame. after, before: `after <= now < before`.
-    nth: of the frames that fit everything else, the nth, the first is 1; one or
-    several. every: of those, the nth, 2nth, and so on.
-    link_type: what the frames are, Ethernet or native InfiniBand. sightings: what
-    `connection` and `psn` count from, when it is shared with others.
+    nth: the nth frame that meets all other conditions, from 1; one or
+    several. every: every nth such frame.
+    link_type: of the frames, Ethernet or native InfiniBand. sightings: base of
+    `connection` and `psn`, if shared with other rules.
 
-    Raises `EncodeError` for a condition that no frame could fit or that says nothing.
+    Raises `EncodeError` for a condition that no frame can meet, or an empty one.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Match:
         sightings: Sightings | None = None,
     ) -> None:
         self.fitting = 0
-        """Frames that fitted everything but `nth` and `every`."""
+        """Frames that met all conditions except `nth` and `every`."""
         self._link_type = link_type
         self._opcodes = _opcodes(opcode)
         self._dest_qps = _numbers("dest_qp", dest_qp, 0, _MAXIMUM_24)
@@ -171,14 +171,14 @@ class Match:
         self.reads_headers = (
             self._reads_numbers or self._opcodes is not None or self._syndromes is not None
         )
-        """Whether only packets with a BTH can fit, and not all of them."""
+        """Whether there are conditions on headers, which only packets with a BTH can meet."""
         self._sightings = Sightings() if sightings is None else sightings
 
     def __call__(self, frame: Frame, now: Time) -> bool:
-        """Whether the frame is one of those meant; counts it."""
-        # The headers come first: also a frame that is too small or too early is the first
-        # of its queue pair.
-        if self.reads_headers and not self._headers_fit(frame):
+        """Whether the frame is selected; counts it."""
+        # Headers are checked first: a frame that is too small or too early may also be the
+        # first of its queue pair.
+        if self.reads_headers and not self._headers_match(frame):
             return False
         size = len(frame)
         if (
@@ -194,10 +194,10 @@ class Match:
         return self._every is None or self.fitting % self._every == 0
 
     def psns(self, dest_qp: int, opcode: int) -> Collection[int] | None:
-        """PSNs of the packets for a queue pair, with an opcode, that may fit; `None`: any.
+        """PSNs of packets to a queue pair, with an opcode, that may match; `None`: any.
 
-        Whether one really does is only known when it is asked about. The queue pair's first
-        packet must have been noted.
+        Only calling the object shows whether a packet matches. The first packet of the queue
+        pair must have been recorded.
         """
         if (self._opcodes is not None and opcode not in self._opcodes) or (
             self._dest_qps is not None and dest_qp not in self._dest_qps
@@ -215,7 +215,7 @@ class Match:
         numbers = frozenset(first + distance & psn.MASK for distance in self._relative)
         return numbers if self._absolute is None else numbers & self._absolute
 
-    def _headers_fit(self, frame: Frame) -> bool:
+    def _headers_match(self, frame: Frame) -> bool:
         if self._link_type == LinkType.ETHERNET and _is_plain(frame):
             at = _BTH
         else:
@@ -223,8 +223,8 @@ class Match:
             if at < 0:
                 return False
         opcode = frame[at]
-        # Asked first: also a packet with another opcode is the first of its queue pair.
-        if self._reads_numbers and not self._numbers_fit(frame, at, opcode):
+        # Checked first: a packet with another opcode may also be the first of its queue pair.
+        if self._reads_numbers and not self._numbers_match(frame, at, opcode):
             return False
         if self._opcodes is not None and opcode not in self._opcodes:
             return False
@@ -235,7 +235,7 @@ class Match:
             return False
         return frame[at + aeth] in self._syndromes
 
-    def _numbers_fit(self, frame: Frame, at: int, opcode: int) -> bool:
+    def _numbers_match(self, frame: Frame, at: int, opcode: int) -> bool:
         dest_qp = int.from_bytes(frame[at + 5 : at + 8])
         number = int.from_bytes(frame[at + 9 : at + 12])
         connection = distance = None
@@ -252,7 +252,7 @@ class Match:
 
 
 class Chance:
-    """Each frame with the same probability, independently of the others."""
+    """Selects each frame with the same probability, independently."""
 
     def __init__(self, probability: float, *, seed: int = 0, name: str = "chance") -> None:
         if not _is_number(probability) or not 0 <= probability <= 1:
@@ -261,14 +261,14 @@ class Chance:
         self._draw = random.Random(f"{seed}/{name}").random
 
     def __call__(self, frame: Frame, now: Time) -> bool:
-        """Draw."""
+        """Draw a random number."""
         return self._draw() < self.probability
 
 
 class Burst:
-    """`count` frames in a row from the `first` on, which counts from 1.
+    """Selects `count` consecutive frames from number `first` on, counted from 1.
 
-    period: a burst begins again so many frames after the last one began; `None`: once.
+    period: distance in frames between the starts of two bursts; `None`: only one burst.
     """
 
     def __init__(self, count: int, *, first: int = 1, period: int | None = None) -> None:
@@ -287,13 +287,13 @@ class Burst:
 
 
 class All:
-    """Frames that every one of several picks means; each is asked only if those before agree."""
+    """Selects frames that all picks select; each is called only if those before selected it."""
 
     def __init__(self, *picks: Pick) -> None:
         self.picks = picks
 
     def __call__(self, frame: Frame, now: Time) -> bool:
-        """Ask them in order."""
+        """Call the picks in order."""
         return all(pick(frame, now) for pick in self.picks)
 
 
@@ -326,7 +326,7 @@ def _numbers(field: str, value: object, low: int, high: int | None = None) -> fr
 
 
 def _named(field: str, value: object, names: Mapping[str, Iterable[int]]) -> frozenset[int] | None:
-    """Everything that one or several names stand for."""
+    """The numbers of one or several names."""
     if value is None:
         return None
     meant: set[int] = set()

@@ -1,4 +1,4 @@
-"""Rules as TOML gives them, made into a `Pipe`.
+"""Builds a pipe of stages from the rules of a TOML plan.
 
     [[faults]]
     drop = { psn = 2, nth = 1 }
@@ -7,10 +7,10 @@
     [[faults]]
     corrupt = { probability = 0.001, bits = 3, where = "payload" }
 
-A rule is one action. A table of an action holds what the action takes and which
-frames it is for: the conditions of `Match`, then `burst`, then `probability`, each of
-which looks only at the frames that those before it let through. A number in the
-place of the table is a probability. `after`, `before` and other times are strings
+A rule has one action. The table of an action has its parameters and the selection of
+frames: the conditions of `Match`, then `burst`, then `probability`, each of
+which is applied only to frames that the ones before select. A number instead of
+the table is a probability. `after`, `before` and other times are strings
 with a unit.
 """
 
@@ -34,10 +34,9 @@ KeyPath = tuple[str | int, ...]
 
 
 class PlanError(IbwireError):
-    """A rule that cannot be followed; `key_path` leads from the top to what is wrong.
+    """An invalid rule; `key_path` leads from the top to the mistake.
 
-    at_key: it is the key that is wrong, not the value behind it. known: the keys that may
-    stand there, if nobody knows this one.
+    at_key: the key is wrong, not its value. known: the valid keys, for an unknown one.
     """
 
     def __init__(
@@ -59,24 +58,24 @@ def build_pipe(
     link_type: int = LinkType.ETHERNET,
     answering: Answering | None = None,
 ) -> Rules:
-    """The stages of a list of rules, in its order.
+    """The stages of a list of rules, in order.
 
-    name: of the place that the pipe is for; each random part draws from a generator
-    named `seed/name/index`. path: where the list stands, for errors. link_type: what
-    the frames are, Ethernet or native InfiniBand. answering: where answers go, without
-    which there is no `cnp`, `nak` or `pfc`. Raises `PlanError`.
+    name: of the point that the pipe is for; each random rule has a generator
+    named `seed/name/index`. path: of the list in the file, for errors. link_type: of
+    the frames, Ethernet or native InfiniBand. answering: takes replies; without it `cnp`, `nak`
+    and `pfc` are not possible. Raises `PlanError`.
     """
     if not isinstance(rules, Sequence) or isinstance(rules, str):
         raise PlanError(path, f"{_shown(rules)} is not a list of rules")
-    place = _Place(seed, link_type, Sightings(), answering)
+    place = _Context(seed, link_type, Sightings(), answering)
     stages = [
         _stage(rule, (*path, index), f"{name}/{index}", place) for index, rule in enumerate(rules)
     ]
     return Rules(*stages, sightings=place.sightings, link_type=link_type)
 
 
-class _Place(NamedTuple):
-    """What all rules of a list share."""
+class _Context(NamedTuple):
+    """The values that all rules of a list share."""
 
     seed: int
     link_type: int
@@ -84,7 +83,7 @@ class _Place(NamedTuple):
     answering: Answering | None
 
 
-def _stage(rule: object, path: KeyPath, name: str, place: _Place) -> Stage:
+def _stage(rule: object, path: KeyPath, name: str, place: _Context) -> Stage:
     if not isinstance(rule, Mapping):
         raise PlanError(path, f"{_shown(rule)} is not a table")
     for key in rule:
@@ -101,9 +100,11 @@ def _stage(rule: object, path: KeyPath, name: str, place: _Place) -> Stage:
 
 
 class _Table:
-    """The value of an action: takes keys out one by one, and what is left over is unknown."""
+    """The table of an action: keys are taken one by one, and the rest is unknown."""
 
-    def __init__(self, value: object, action: str, path: KeyPath, name: str, place: _Place) -> None:
+    def __init__(
+        self, value: object, action: str, path: KeyPath, name: str, place: _Context
+    ) -> None:
         self.seed = place.seed
         self.link_type = place.link_type
         self.name = name
@@ -120,11 +121,11 @@ class _Table:
         self._is_short = not isinstance(value, Mapping)
 
     def path_of(self, key: str) -> KeyPath:
-        """Where the value of a key stands."""
+        """The path of the value of a key."""
         return self.path if self._is_short else (*self.path, key)
 
     def take(self, *keys: str) -> dict[str, Any]:
-        """Those of the keys that are given, with their values."""
+        """The given keys with their values."""
         self._known += keys
         return {key: self._left.pop(key) for key in keys if key in self._left}
 
@@ -139,7 +140,7 @@ class _Table:
         return times
 
     def pick(self) -> Pick:
-        """Which frames; the last thing to be taken."""
+        """The selection of frames; it is taken last."""
         picks: list[Pick] = []
         conditions = self.take(*_CONDITIONS) | self.take_times("after", "before")
         burst = self.take("burst")
@@ -175,15 +176,15 @@ class _Table:
             return Burst(**value)
 
     def answering(self) -> Answering:
-        """Where answers go."""
+        """The context for replies."""
         if self._place.answering is None:
-            reason = "only `ibwire tap` answers frames, which has two sides"
+            reason = "only `ibwire tap` can reply to frames"
             raise PlanError(self.path, reason, at_key=True)
         return self._place.answering
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Errors of what is made inside lead to the key that they name."""
+        """Convert an `EncodeError` to a `PlanError` at its key."""
         with _errors(self.path_of):
             yield
 
@@ -250,7 +251,7 @@ def _rewrite(table: _Table) -> Stage:
     path = (*table.path, "set")
     if not isinstance(fields, Mapping):
         raise PlanError(path, _EXPECTED_FIELDS)
-    # TOML makes a table of the header in a dotted key that is not in quotes.
+    # In TOML an unquoted dotted key is a table of the header.
     flat: dict[str, Any] = {}
     paths: dict[str, KeyPath] = {}
     for key, value in fields.items():
@@ -324,7 +325,7 @@ _SHORTHANDS = {
     **dict.fromkeys(("mark_ecn", "cnp", "nak"), "probability"),
     "delay": "time",
 }
-"""Action -> the key that a value other than a table stands for."""
+"""Action -> key for a value that is not a table."""
 
 _CONDITIONS = (
     "opcode",

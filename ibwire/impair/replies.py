@@ -1,9 +1,8 @@
-"""Frames that a rule makes as if the receiver, or a switch, had answered: CNP, NAK, PFC.
+"""Replies that a rule sends in place of the receiver or a switch: CNP, NAK, PFC.
 
-An answer goes to where the frame came from, so it leaves by the other direction; the
-frame itself passes. An acknowledgement names the queue pair that asked, and a packet of a
-reliable connection does not say which one sent it: a rule names it, or it is known by
-what goes the other way.
+A reply is sent in the other direction, to the sender of the frame; the frame itself passes.
+An acknowledgement needs the requester's QP number, which a packet of a reliable connection
+does not have: a rule gives it, or it is learned from the packets in the other direction.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from ibwire_layers.packet import Packet, RoCEv1Route, RoCEv2Route
 from ibwire_layers.syndrome import AckKind, NakCode
 
 Make = Callable[[Frame], Frame | None]
-"""Makes the answer to a frame; `None` when it cannot."""
+"""Makes the reply to a frame; `None` when it cannot."""
 
 Send = Callable[[Frame | None], None]
-"""Takes answers; `None` stands for one that could not be made."""
+"""Takes replies; `None` stands for one that could not be made."""
 
 
 class Answer:
-    """Frames are answered, and pass."""
+    """Sends a reply to picked frames and lets all frames pass."""
 
     def __init__(self, pick: Pick, make: Make, send: Send) -> None:
         self.pick = pick
         self.hits = 0
-        """Frames that were answered."""
+        """Frames with a reply."""
         self.unanswered = 0
-        """Frames that were meant and for which there was no answer: they are no RoCE packets,
-        or it is not known which queue pair sent them."""
+        """Picked frames without a reply: they are no RoCE packets, or the QP number of their
+        sender is unknown."""
         self._make = make
         self._send = send
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
-        """The frame; its answer goes to `send`."""
+        """Pass the frame and send its reply."""
         if self.pick(frame, now):
             answer = self._make(frame)
             if answer is None:
@@ -58,32 +57,32 @@ class Answer:
 
 
 class Answering(NamedTuple):
-    """What rules that answer need."""
+    """The context of rules that reply."""
 
     send: Send
     partners: Partners
 
 
 class Partners:
-    """The newest PSN of every sequence that goes one way: what goes the other way belongs to it.
+    """The newest PSN of every flow in one direction, to find the sender of a packet in the other.
 
-    A response carries the PSN of the request that it answers. So of two queue pairs whose
-    packets go opposite ways and have nearly the same PSN, one asks and the other answers.
+    A response has the PSN of its request. So two queue pairs whose packets have opposite
+    directions and nearly the same PSN are requester and responder of a connection.
     """
 
     LIMIT = 1 << 16
-    """Queue pairs and opcodes that are remembered; they are all forgotten then."""
+    """Pairs of queue pair and opcode that are kept; above it all are dropped."""
     NEAR = 4096
-    """PSNs that may be between a packet and the newest one of the other direction."""
+    """Largest PSN distance between a packet and the newest one of the other direction."""
 
     def __init__(self) -> None:
         self.wanted = False
-        """Whether an answer depends on it."""
+        """Whether a reply depends on it."""
         self._newest: dict[int, tuple[int, int]] = {}
-        """PSN, and what is behind the BTH, by destination QPN times 256 plus opcode."""
+        """PSN, and the four bytes after the BTH, by destination QPN times 256 plus opcode."""
 
     def see(self, columns: Columns) -> None:
-        """Packets have passed."""
+        """Record packets that have passed."""
         if len(self._newest) > self.LIMIT:
             self._newest.clear()
         self._newest.update(
@@ -91,7 +90,7 @@ class Partners:
         )
 
     def partner(self, packet: Packet) -> int | None:
-        """The queue pair that sent a packet of the other direction; `None` when it is not sure."""
+        """The queue pair that sent a packet of the other direction; `None` if it is ambiguous."""
         wants_response = packet.bth.opcode not in RESPONSES
         near = {
             key >> 8
@@ -105,14 +104,14 @@ class Partners:
         return near.pop() if len(near) == 1 else None
 
     def msn(self, dest_qp: int) -> int:
-        """The MSN that a queue pair was told last, 0 when none was."""
+        """The last MSN sent to a queue pair; 0 without any."""
         newest = self._newest
         keys = (dest_qp << 8 | opcode for opcode in _BEGIN_WITH_AETH)
-        told = [newest[key] for key in keys if key in newest]
-        if not told:
+        known = [newest[key] for key in keys if key in newest]
+        if not known:
             return 0
-        first = told[0][0]
-        return max(told, key=lambda each: psn.distance(first, each[0]))[1] & psn.MASK
+        first = known[0][0]
+        return max(known, key=lambda each: psn.distance(first, each[0]))[1] & psn.MASK
 
     def _is_near(self, one: int, other: int) -> bool:
         distance = one - other & psn.MASK
@@ -122,8 +121,8 @@ class Partners:
 class QueuePairAnswer:
     """Makes CNPs or NAKs.
 
-    to_qp: the queue pair they go to; `None`: the one that sent the frame, as `partners` or
-    the frame itself says. dscp: of the answer; `None`: that of the frame.
+    to_qp: their destination QP number; `None`: that of the frame's sender, from `partners` or
+    the DETH. dscp: of the reply; `None`: that of the frame.
     """
 
     def __init__(
@@ -135,9 +134,9 @@ class QueuePairAnswer:
         code: str | None = None,
         timer: int | None = None,
     ) -> None:
-        """A CNP when `code` is `None`; else a NAK: the name of a `NakCode`, or "RNR_NAK".
+        """code: `None` for a CNP; otherwise a NAK: the name of a `NakCode`, or "RNR_NAK".
 
-        timer: of an RNR NAK, its code, 12 (0.64 ms) when nothing is said. Raises `EncodeError`.
+        timer: code of an RNR NAK, by default 12 (0.64 ms). Raises `EncodeError`.
         """
         self._partners = partners
         partners.wanted = partners.wanted or to_qp is None or code is not None
@@ -146,7 +145,7 @@ class QueuePairAnswer:
         self._syndrome = None if code is None else _syndrome(code, timer)
 
     def __call__(self, frame: Frame) -> Frame | None:
-        """The answer to a frame."""
+        """The reply to a frame."""
         try:
             packet = Packet.parse(frame, strict=False)
         except DecodeError:
@@ -172,10 +171,10 @@ class QueuePairAnswer:
 
 
 class PFCAnswer:
-    """Makes PFC frames, which stop or resume priorities of the frame's last sender.
+    """Makes PFC frames, which pause or resume priorities of the neighbour that sent the frame.
 
-    priorities: 0 to 7, one or several. quanta: how long, in 512 bit times of the link; 0
-    lets them go on. Raises `EncodeError`.
+    priorities: 0 to 7, one or several. quanta: duration in 512 bit times of the link; 0
+    resumes. Raises `EncodeError`.
     """
 
     def __init__(self, priorities: int | Sequence[int], quanta: int = 0xFFFF) -> None:
@@ -191,7 +190,7 @@ class PFCAnswer:
         self._body = pfc.pack().ljust(_SMALLEST - outer.Ethernet.SIZE, b"\0")
 
     def __call__(self, frame: Frame) -> Frame | None:
-        """The PFC frame for whoever sent a frame: it comes from where the frame went."""
+        """The PFC frame to the sender of a frame; its source is the frame's destination."""
         if len(frame) < outer.Ethernet.SIZE:
             return None
         neighbour = outer.Ethernet.unpack(frame)
@@ -202,7 +201,7 @@ class PFCAnswer:
 
 
 def _back(packet: Packet, dscp: int | None) -> RoCEv2Route | RoCEv1Route | None:
-    """The route back to the sender of a packet; nothing odd in its headers is repeated."""
+    """The route back to the sender of a packet, without invalid header values of it."""
     route = packet.route
     if not isinstance(route, RoCEv1Route | RoCEv2Route) or route.eth is None or route.prefix:
         return None
@@ -230,7 +229,7 @@ def _acknowledge(packet: Packet) -> int:
 def _syndrome(code: object, timer: object) -> int:
     if code == AckKind.RNR_NAK.name:
         number = _within("timer", timer, 31)
-        return AckKind.RNR_NAK << 5 | (_USUAL_TIMER if number is None else number)
+        return AckKind.RNR_NAK << 5 | (_DEFAULT_TIMER if number is None else number)
     if not isinstance(code, str) or code not in NakCode.__members__:
         names = ", ".join([*NakCode.__members__, AckKind.RNR_NAK.name])
         raise EncodeError("code", code, f"one of {names}")
@@ -248,9 +247,9 @@ def _within(field: str, value: object, high: int) -> int | None:
 
 
 _BEGIN_WITH_AETH = [code for code, info in INFO.items() if info.headers[:1] == (h.AETH,)]
-_USUAL_TIMER = 12
-"""0.64 ms (IBA 9.7.5.2.4): what scenarios have too."""
+_DEFAULT_TIMER = 12
+"""0.64 ms (IBA 9.7.5.2.4), as in scenarios."""
 _HOPS = 64
-"""Hops of an answer: those that rxe gives its packets (captures/rc-pingpong.pcap)."""
+"""Hop limit of a reply, as rxe sends it (captures/rc-pingpong.pcap)."""
 _SMALLEST = 60
 """Bytes of the smallest Ethernet frame, without FCS (IEEE 802.3 4.4.2)."""

@@ -1,9 +1,8 @@
-"""Stages of which each is asked only about the frames that it may be for.
+"""A pipe that calls each stage only for the frames that may concern it.
 
-Nearly every frame passes a plan untouched. So the rules are not asked one by one:
-what a rule says about opcode, queue pair and PSN is looked up by these three, in a table that
-is filled as queue pairs appear. Only rules that could be for any frame, such as random
-loss, are asked about every one.
+Nearly every frame passes a plan unchanged. So the rules are not called one by one: a table,
+which is filled as queue pairs appear, gives the rules for an opcode, queue pair and PSN. Only
+rules that may concern any frame, such as random loss, are called for every frame.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from ibwire_layers.outer import LinkType
 
 
 class Rule(Protocol):
-    """A stage that says which frames it is for, and how many it has met."""
+    """A stage with its selection of frames and a count of frames that it acted on."""
 
     pick: Pick
     hits: int
 
     def __call__(self, frame: Frame, now: Time, /) -> Passing:
-        """What comes out for a frame."""
+        """The frames that come out for one."""
         ...
 
 
 class Rules(Pipe):
-    """A pipe of rules; what comes out is the same as that of a `Pipe` with the same stages.
+    """A pipe of rules with the same results as a `Pipe` with the same stages.
 
-    sightings: those that the rules share; every frame is noted there before any rule sees it.
+    sightings: shared by the rules; every frame is recorded there before any rule is called.
     """
 
     __slots__ = (
@@ -50,10 +49,10 @@ class Rules(Pipe):
     )
 
     LIMIT = 1 << 16
-    """Queue pairs and opcodes, and PSNs, that the table holds; it is begun anew then."""
+    """Entries of the table; above it the table is cleared."""
 
     FEW = 8
-    """Frames that are sooner asked about one by one than read at once: that takes some 40 us."""
+    """Frames below which parsing one by one is faster than `columns.read`, which takes 40 us."""
 
     def __init__(
         self,
@@ -63,14 +62,14 @@ class Rules(Pipe):
     ) -> None:
         super().__init__(*stages)
         self.met: list[int] = []
-        """Which rules have done something to the last frame, by number from 0."""
+        """Numbers of the rules that acted on the last frame, from 0."""
         self.sightings = sightings
-        """What the rules count connections and PSNs by."""
+        """Connections and PSNs that the rules count by."""
         self._link_type = link_type
         self._everything = tuple(
             number for number, stage in enumerate(stages) if _match_of(stage) is None
         )
-        """Rules that any frame may concern."""
+        """Rules that may concern any frame."""
         self._reorders = [
             (number, stage) for number, stage in enumerate(stages) if isinstance(stage, Reorder)
         ]
@@ -85,16 +84,16 @@ class Rules(Pipe):
 
     @property
     def holding(self) -> bool:
-        """Whether a rule keeps a frame until others have passed, and so must see them all."""
+        """Whether a rule holds a frame back until others have passed, so that it must see all."""
         return any(stage.held is not None for _, stage in self._reorders)
 
     def poll_timeout(self) -> Time | None:
-        """When a frame that is held has waited long enough; `None` for never."""
+        """When a held frame is released; `None` for never."""
         times = [stage.until for _, stage in self._reorders if stage.held is not None]
         return min(times, default=None)
 
     def release(self, now: Time, *, all_of_them: bool = False) -> list[tuple[Time, Frame]]:
-        """What comes out of frames that have been held for long enough, or for whatever time."""
+        """The frames that come out of held frames whose time is over, or of all held frames."""
         self.met.clear()
         leaving = []
         for number, stage in self._reorders:
@@ -109,10 +108,10 @@ class Rules(Pipe):
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
     ) -> Sequence[int]:
-        """Which of many frames some rule must be asked about, and all that must be looked at.
+        """Rows of the frames for which a rule must be called.
 
-        data, starts, lengths: as for `columns.read`. While a rule holds a frame the answer is
-        too short: then it must see them all.
+        data, starts, lengths: as for `columns.read`. While a rule holds a frame it must see all
+        frames, which the result does not include.
         """
         if not self.stages:
             return ()
@@ -143,7 +142,7 @@ class Rules(Pipe):
             passing = stage(frame, now)
             if stage.hits != hits:
                 self.met.append(number)
-            # Mostly a rule that was asked lets the frame through after all.
+            # In most cases the rule lets the frame pass after all.
             if isinstance(passing, tuple) and len(passing) == 1 and passing[0] == (0, frame):
                 continue
             return [
@@ -154,7 +153,7 @@ class Rules(Pipe):
         return [(0, frame)]
 
     def _concern(self, frame: Frame) -> Sequence[int]:
-        """Numbers of the rules that must be asked about a frame, in order."""
+        """Numbers of the rules to call for a frame, in order."""
         if len(self._everything) == len(self.stages):
             return self._everything
         at = locate(frame, self._link_type).bth
@@ -173,7 +172,7 @@ class Rules(Pipe):
         return numbers
 
     def _learn(self, key: int, psn: int) -> _Interest:
-        """What the rules want of packets for a queue pair, with an opcode, that are new here."""
+        """Fill the table for packets to a new pair of queue pair and opcode."""
         dest_qp, opcode = key >> 8, key & 0xFF
         self.sightings.note(dest_qp, opcode, psn)
         always = []
@@ -199,16 +198,16 @@ class Rules(Pipe):
 
 
 class _Interest(NamedTuple):
-    """Rules that must be asked about packets for one queue pair with one opcode, in order."""
+    """Rules to call for packets to one queue pair with one opcode, in order."""
 
     always: tuple[int, ...]
-    """Whatever the PSN is."""
+    """For any PSN."""
     by_psn: dict[int, tuple[int, ...]]
-    """For some PSNs, with those of `always`."""
+    """For some PSNs, including those of `always`."""
 
 
 def _match_of(stage: Stage) -> Match | None:
-    """What a rule says about headers before it says anything else; `None`: nothing."""
+    """The header conditions that a rule checks first; `None` without any."""
     pick = stage.pick if _is_rule(stage) else None
     if isinstance(pick, All) and pick.picks:
         pick = pick.picks[0]

@@ -1,8 +1,8 @@
-"""What can happen to a frame on its way: each class here is a `Stage`.
+"""Impairments of frames: each class here is a `Stage`.
 
-A stage acts on the frames that its `Pick` means, counts them in `hits`, and lets
-the others through as they are. `Only` puts a pick before any stage. Errors are
-`EncodeError` when a stage is made; no frame makes a stage raise.
+A stage acts on the frames that its `Pick` selects, counts them in `hits`, and lets
+the others pass unchanged. `Only` puts a pick before any stage. Creating a stage may raise
+`EncodeError`; no frame makes a stage raise.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ibwire_layers.packet import Packet
 from ibwire_layers.walk import walk
 
 Passing = Iterable[tuple[Time, Frame]]
-"""What a stage lets out: extra delays and frames."""
+"""The output of a stage: extra delays and frames."""
 
 
 class Only:
-    """The frames that `pick` means go through a stage, the others past it."""
+    """Applies a stage only to the frames that `pick` selects."""
 
     def __init__(self, pick: Pick, stage: Stage) -> None:
         self.pick = pick
@@ -36,7 +36,7 @@ class Only:
         self.hits = 0
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
-        """Through or past."""
+        """The output of the stage, or the frame."""
         if not self.pick(frame, now):
             return ((0, frame),)
         self.hits += 1
@@ -44,7 +44,7 @@ class Only:
 
 
 class Loss:
-    """Frames are lost."""
+    """Drops frames."""
 
     def __init__(self, pick: Pick = always) -> None:
         self.pick = pick
@@ -59,7 +59,7 @@ class Loss:
 
 
 class Duplicate:
-    """Frames come more than once; the `copies` follow the original, each later by `delay`."""
+    """Duplicates frames; the `copies` follow the original, each later by `delay`."""
 
     MAXIMUM_COPIES = 1000
 
@@ -80,10 +80,10 @@ class Duplicate:
 
 
 class Delay:
-    """Frames come later, by `time` and at random by up to `jitter` more, inclusive.
+    """Delays frames by `time` and a random time up to `jitter`, inclusive.
 
-    Frames that come closer together than the jitter overtake one another, and those
-    that are not picked overtake those that are.
+    Frames closer together than the jitter are reordered, and frames that are not picked
+    overtake picked ones.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Delay:
 
 
 class Reorder:
-    """A frame is held back until `by` later ones have passed, and comes right behind the last.
+    """Holds a frame back until `by` later ones have passed.
 
     A stage is only called when a frame passes. So a frame that is held when the
-    traffic ends stays in `held`, as if lost, until something passes again; when that
-    is after `max_delay`, the held frame goes first. One frame is held at a time:
-    those that pass meanwhile are not picked, so the memory is one frame. To reorder
-    by time instead, give some frames a `Delay`.
+    traffic ends stays in `held`, as if lost, until another frame passes; when that
+    is after `max_delay`, the held frame goes first. Only one frame is held at a time:
+    frames that pass meanwhile are not picked. To reorder by time instead, use `Delay` for some
+    frames.
     """
 
     def __init__(self, pick: Pick = always, by: int = 1, max_delay: Time = MS) -> None:
@@ -127,12 +127,12 @@ class Reorder:
         self.hits = 0
         self.held: Frame | None = None
         self.until: Time = 0
-        """When the frame that is held has waited for `max_delay`."""
+        """When the held frame has waited for `max_delay`."""
         self._to_pass = 0
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
-        """Nothing, the frame, or the frame and the one that was held."""
-        picked = self.pick(frame, now)  # always asked: it may count
+        """Nothing, the frame, or the frame and the held one."""
+        picked = self.pick(frame, now)  # always called, because it may count
         held = self.held
         if held is not None:
             self._to_pass -= 1
@@ -151,27 +151,27 @@ class Reorder:
 
 
 class Region(StrEnum):
-    """The part of a frame in which bits are flipped; never the Ethernet header or a tag."""
+    """The part of a frame in which bits are flipped; never the Ethernet header or a VLAN tag."""
 
     PACKET = "packet"
-    """BTH to ICRC, but for the byte of the BTH that the ICRC leaves out: one to three
-    flipped bits are always found by it."""
+    """BTH to ICRC, except the byte of the BTH that the ICRC does not cover: the ICRC always
+    detects one to three flipped bits."""
     PAYLOAD = "payload"
-    """What follows the extension headers, with its padding."""
+    """Payload and padding after the extension headers."""
     ICRC = "icrc"
     NETWORK = "network"
-    """IP and UDP, or GRH, or LRH. The ICRC covers it in part; the IP
-    checksum, addresses and ports give the rest away, except for some of the bits that
+    """IP and UDP, or GRH, or LRH. The ICRC covers part of it; the IP
+    checksum, addresses and ports reveal other changes, except some bits that
     routers change."""
     FRAME = "frame"
-    """Everything behind the Ethernet header and tags, in any frame."""
+    """Everything after the Ethernet header and VLAN tags, in any frame."""
 
 
 class Corrupt:
-    """Random bits of frames are flipped and no checksum is put right.
+    """Flips random bits of frames without updating checksums.
 
-    A frame that has no such region passes untouched. Fewer bits are flipped
-    where the region has no more.
+    A frame without the region passes unchanged. If the region has fewer bits, all of them are
+    flipped.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Corrupt:
         self._random = random.Random(f"{seed}/{name}")
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
-        """The frame, damaged or not."""
+        """The frame, corrupted if picked."""
         if not self.pick(frame, now):
             return ((0, frame),)
         start, end, gap = _region(frame, self.where, self._link_type)
@@ -212,12 +212,12 @@ class Corrupt:
 
 
 class MarkECN:
-    """A switch marks packets "congestion experienced" (RFC 3168 5).
+    """Marks packets "congestion experienced" (CE), as a switch does (RFC 3168 5).
 
-    Only packets of ECN-capable transports are marked; `force` marks those too that
-    say they are not. The IPv4 checksum is adjusted (RFC 1624), so a wrong one stays
-    wrong; the ICRC leaves the field out. Of an IP packet in another, the outer is
-    marked, as a switch would; RoCEv1 has no such field.
+    Only packets of ECN-capable transports are marked; `force` also marks others.
+    The IPv4 checksum is adjusted (RFC 1624), so a wrong one stays
+    wrong; the ICRC does not cover the field. In a tunnel the outer IP header is
+    marked, as by a switch; RoCEv1 has no such field.
     """
 
     def __init__(self, pick: Pick = always, force: bool = False) -> None:
@@ -226,17 +226,17 @@ class MarkECN:
         self.pick = pick
         self.force = force
         self.hits = 0
-        """Frames that carry a mark that they did not come with."""
+        """Frames that were newly marked."""
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
-        """The frame, marked or not."""
+        """The frame, marked if picked."""
         if not self.pick(frame, now):
             return ((0, frame),)
         at = _ip_header(frame)
         if at < 0:
             return ((0, frame),)
         is_ipv6 = frame[at] >> 4 == 6
-        # Traffic class: the second byte of IPv4, astride the first two of IPv6.
+        # Traffic class: the second byte of IPv4, across the first two bytes of IPv6.
         shift = 4 if is_ipv6 else 0
         ecn = frame[at + 1] >> shift & 3
         if ecn == _CE or (ecn == _NOT_ECT and not self.force):
@@ -254,19 +254,19 @@ class MarkECN:
 
 
 class Repair(StrEnum):
-    """What `Rewrite` puts right afterwards."""
+    """What `Rewrite` recomputes."""
 
     NOTHING = "nothing"
-    """Only the fields change: the ICRC becomes wrong if it covers one of them."""
+    """Nothing: the ICRC becomes wrong if it covers a changed field."""
     ICRC = "icrc"
-    """The ICRC fits the packet, whatever it says."""
+    """The ICRC."""
     EVERYTHING = "everything"
-    """Pad count, lengths, IP checksum and ICRC too, as `Packet.repaired` does; these
-    cannot be rewritten then."""
+    """Pad count, lengths, IP checksum and ICRC, as `Packet.repaired` does; these fields
+    cannot be rewritten."""
 
 
 class Rewrite:
-    """Sets fields of packets to other values.
+    """Sets header fields of packets.
 
     fields: values by name, as `ibwire_layers.fields` has them: `{"bth.psn": 5, "ip.ttl": 1}`.
     A packet that has none of these headers passes unchanged, and so does a frame without a BTH.
@@ -291,7 +291,7 @@ class Rewrite:
         self._changes = changes_of(fields)
 
     def __call__(self, frame: Frame, now: Time) -> Passing:
-        """The frame, with its new values."""
+        """The frame with the new values."""
         if not self.pick(frame, now):
             return ((0, frame),)
         try:
@@ -323,7 +323,7 @@ def _at_least(field: str, value: object, low: int) -> int:
 
 
 def _region(frame: Frame, where: Region, link_type: int) -> tuple[int, int, int]:
-    """First byte and end of a region, and a byte that does not belong to it or -1."""
+    """Start and end of a region, and the offset of a byte to leave out, or -1."""
     if where is Region.FRAME:
         start = _behind_tags(frame) if link_type == LinkType.ETHERNET else 0
         return start, len(frame), -1
@@ -349,7 +349,7 @@ def _behind_tags(frame: Frame) -> int:
 
 
 def _ip_header(frame: Frame) -> int:
-    """Where the outermost IP header stands, -1 when there is none."""
+    """Offset of the outermost IP header; -1 without one."""
     if frame[12:15] == b"\x08\x00\x45" and len(frame) >= outer.Ethernet.SIZE + outer.IPv4.SIZE:
         return outer.Ethernet.SIZE
     for layer in walk(frame).layers:

@@ -1,4 +1,4 @@
-"""A whole capture: every connection in it replayed with one half emulated."""
+"""Replays every connection of a capture with one side emulated."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ibwire.capture.stream import Target
 from ibwire.rc.profile import RXE, Profile
 from ibwire.replay.inferred import Memory
 from ibwire.replay.recorded import Exchange, Exchanges, Key, RecordedPacket, RecordedPackets
-from ibwire.replay.report import Report
+from ibwire.replay.report import ReplayReport
 from ibwire.replay.requester import RequesterReplay
-from ibwire.replay.responder import ResponderReplay, Tap
+from ibwire.replay.responder import ReplayOutput, ResponderReplay
 
 
 class Replay(Protocol):
-    """One half of one connection, emulated."""
+    """The replay of one connection."""
 
     def advance(self) -> None:
-        """The exchange has got a packet."""
+        """Continue after a new packet of the exchange."""
         ...
 
-    def finish(self) -> Report:
-        """Nothing more comes."""
+    def finish(self) -> ReplayReport:
+        """End the replay and return its report."""
         ...
 
 
 class Conversation:
-    """Replays a capture; `reports()` gives the connections as they end.
+    """Replays a capture; `reports()` yields the connections as they end.
 
-    role: `responder` or `requester`, the half that is emulated. qpn: only requests to
-    this queue pair. requests: a capture of the requests as they reached the responder,
-    where that was recorded apart, perhaps by another clock; those of the first capture
-    then do not count. interface: only packets of this interface of a pcapng file.
+    role: `responder` or `requester`, the emulated side. qpn: only requests to
+    this queue pair. requests: a separate capture of the requests as they reached the responder,
+    possibly with another clock; the requests of the first capture are then
+    ignored. interface: only packets of this interface of a pcapng file.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Conversation:
         qpn: int | None = None,
         requests: Target | None = None,
         interface: int | None = None,
-        tap: Tap | None = None,
+        tap: ReplayOutput | None = None,
     ) -> None:
         self._packets = RecordedPackets(source, frames=tap is not None, interface=interface)
         self._arrived = None
@@ -60,12 +60,12 @@ class Conversation:
         self._tap = tap
         self._memory = Memory()
         self._replays: dict[Key, Replay] = {}
-        self._ended: list[Report] = []
+        self._ended: list[ReplayReport] = []
         self._exchanges = Exchanges(self._end)
 
     @property
     def skipped(self) -> Counter[str]:
-        """Frames that no queue pair would have seen, by reason."""
+        """Frames that no queue pair would have processed, by reason."""
         skipped = Counter(self._packets.skipped)
         if self._arrived is not None:
             skipped.update(self._arrived.skipped)
@@ -73,7 +73,7 @@ class Conversation:
 
     @property
     def copies(self) -> int:
-        """Packets that are in the capture more than once, on several interfaces."""
+        """Packets that are in the capture on several interfaces."""
         return self._packets.copies
 
     @property
@@ -81,8 +81,8 @@ class Conversation:
         """Responses whose requests are not in the capture."""
         return self._exchanges.unclaimed
 
-    def reports(self) -> Iterator[Report]:
-        """The connections; raises `CaptureError` at damage, after what was before it."""
+    def reports(self) -> Iterator[ReplayReport]:
+        """The reports; raises `CaptureError` for damage, after the connections before it."""
         damage: CaptureError | None = None
         try:
             for recorded in self._merged():
@@ -122,7 +122,7 @@ class Conversation:
             self._ended.append(replay.finish())
 
     def _merged(self) -> Iterator[RecordedPacket]:
-        """Both captures as one, in the order of time by the clock of the first."""
+        """Both captures merged by time, with the clock of the first."""
         if self._arrived is None:
             return iter(self._packets)
         before: list[RecordedPacket] = []

@@ -1,4 +1,4 @@
-"""A queue pair that stands where a recorded one stood: same addresses, numbers and headers."""
+"""An emulated queue pair in place of a recorded one, with the same addresses and numbers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ibwire.replay.recorded import Address, RecordedPacket, ends
 from ibwire_layers.packet import IBRoute, RoCEv1Route, RoCEv2Route, Route
 
 DEPTH = 128
-"""READs and atomics outstanding, in both directions: as many as a device here can have."""
+"""Outstanding READs and atomics in both directions: the limit of an emulated device."""
 
 SENDS = 8192
-"""Work requests outstanding: the transport looks through them for each response."""
+"""Outstanding work requests: the transport searches them for each response."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a queue pair is, and where its peer is, as a packet between them shows it."""
+class PathEnds:
+    """The addresses of a queue pair and its peer, from a packet between them."""
 
     link: str
     own: Address
@@ -34,11 +34,11 @@ class Place:
     vlan: int | None
     pkey: int
     traffic_class: int = 0
-    """Of what it sends."""
+    """Traffic class of what it sends."""
 
     @classmethod
     def of_receiver(cls, recorded: RecordedPacket) -> Self:
-        """The place of the queue pair that a packet is for."""
+        """The endpoints, seen from the receiver of a packet."""
         route = recorded.arrival.route
         source, destination = ends(recorded.arrival)
         sent_by, sent_to = _macs(route)
@@ -55,7 +55,7 @@ class Place:
 
     @classmethod
     def of_sender(cls, recorded: RecordedPacket) -> Self:
-        """The place of the queue pair that a packet is from."""
+        """The endpoints, seen from the sender of a packet."""
         at = cls.of_receiver(recorded)
         return replace(
             at,
@@ -68,11 +68,11 @@ class Place:
 
 
 def queue_pair_at(
-    place: Place, number: int, profile: Profile, keys: KeyTable, **attr: int
+    place: PathEnds, number: int, profile: Profile, keys: KeyTable, **attr: int
 ) -> QueuePair | None:
-    """A queue pair in RTS on a device of its own; `None` for a number that none can have.
+    """A queue pair in RTS on its own device; `None` for an invalid QP number.
 
-    attr: fields of `QPAttr` beside those that let it do everything.
+    attr: fields of `QPAttr`; by default everything is allowed.
     """
     if number >= MULTICAST_QPN:
         return None

@@ -1,11 +1,12 @@
-"""Memory and keys of a recorded peer: whatever its requests name exists, unless its answer says no.
+"""Memory and keys of a recorded peer: each key and address of a request is valid, unless the
+response refuses it.
 
-Contents are what was written and what READ responses have shown, byte by byte with
-the knowledge whether it is known at all. They live in pages that are forgotten when
-there are too many, so a capture of any length and addresses of any size cost the same.
+Contents are known from WRITEs and from READ responses, byte by byte, each with a flag
+whether it is known. They are kept in a limited number of pages, so memory does not grow
+with the capture.
 
-The responder asks the key table for a region and works on its buffer; here that is a
-piece as large as a packet, made for the one access, which `release` puts back.
+The responder gets a region from the key table and uses its buffer. Here that is a copy as
+large as a packet, made for one access, which `release` writes back.
 """
 
 from __future__ import annotations
@@ -18,35 +19,35 @@ from ibwire.replay.recorded import Address
 
 PAGE = 4096
 PAGES = 16384
-"""Pages that are kept: 64 MiB, and as much again for what is known of them."""
+"""Pages that are kept: 64 MiB, and as much for the flags."""
 KEYS = 128
-"""Keys that are told apart in a report."""
+"""Keys that a report lists."""
 LARGEST_ACCESS = 4096
-"""Bytes that a responder touches at a time: one packet."""
+"""Bytes that a responder accesses at a time: one packet."""
 
 
 @dataclass(slots=True)
 class KeyUse:
-    """What the requests of a connection have used a key for."""
+    """The use of a key by the requests of a connection."""
 
     start: int
     end: int
-    """First address behind it."""
+    """First address after it."""
     access: int
 
 
 Space = tuple[Address, int]
-"""A host and a key: what an address means something in."""
+"""A host and a key: an address space."""
 
 
 class Memory:
-    """Bytes by host, key and address, as far as a capture tells them."""
+    """Bytes by host, key and address, as far as a capture shows them."""
 
     def __init__(self) -> None:
         self._pages: OrderedDict[tuple[Space, int], tuple[bytearray, bytearray]] = OrderedDict()
 
     def read(self, space: Space, va: int, size: int) -> bytearray:
-        """The bytes; those that nobody knows are zero."""
+        """The bytes; unknown ones are zero."""
         result = bytearray()
         for page, offset, length in _pieces(va, size):
             kept = self._pages.get((space, page))
@@ -54,7 +55,7 @@ class Memory:
         return result
 
     def write(self, space: Space, va: int, data: bytes | bytearray) -> None:
-        """Set bytes, which are known from now on."""
+        """Set bytes, which become known."""
         done = 0
         for page, offset, length in _pieces(va, len(data)):
             contents, known = self._page((space, page))
@@ -62,8 +63,8 @@ class Memory:
             known[offset : offset + length] = b"\x01" * length
             done += length
 
-    def knows_otherwise(self, space: Space, va: int, data: bytes) -> bool:
-        """Whether bytes that are known differ from these."""
+    def contradicts(self, space: Space, va: int, data: bytes) -> bool:
+        """Whether known bytes differ from these."""
         done = 0
         for page, offset, length in _pieces(va, len(data)):
             kept = self._pages.get((space, page))
@@ -91,7 +92,7 @@ class Memory:
 
 
 class InferredKeys(KeyTable):
-    """A key table in which every key opens every address, except what is denied."""
+    """A key table in which every key gives access to every address, unless it is denied."""
 
     __slots__ = ("_host", "_memory", "_open", "denied", "use")
 
@@ -100,14 +101,14 @@ class InferredKeys(KeyTable):
         self._memory = memory
         self._host = host
         self.denied = False
-        """Whether the request being handled has no right to what it names."""
+        """Whether the current request has no access."""
         self.use: dict[int, KeyUse] = {}
         self._open: tuple[int, int, MemoryRegion] | None = None
 
     def find_remote(
         self, pd: ProtectionDomain, qp_num: int, rkey: int, va: int, length: int, access: int
     ) -> tuple[MemoryRegion, int] | None:
-        """The wanted bytes as a region, of a longer range the first packet's worth."""
+        """The requested bytes as a region, of a longer range only the first packet."""
         if self.denied or va + length > 1 << 64:
             return None
         self._note(rkey, va, length, access)
@@ -120,7 +121,7 @@ class InferredKeys(KeyTable):
     def find_local(
         self, pd: ProtectionDomain, lkey: int, addr: int, length: int, access: int
     ) -> MemoryRegion | None:
-        """Memory of the application that holds zeros and keeps nothing."""
+        """Local memory that holds zeros and keeps nothing."""
         if self.denied:
             return None
         return MemoryRegion(
@@ -128,16 +129,16 @@ class InferredKeys(KeyTable):
         )
 
     def invalidate(self, rkey: int, pd: ProtectionDomain, qp_num: int) -> bool:
-        """Whether a SEND WITH INVALIDATE names a window of ours: as its answer says."""
+        """Whether a SEND WITH INVALIDATE has a valid key, as its response shows."""
         return not self.denied
 
     def expect(self) -> None:
-        """A request is about to be handled: what an earlier one was given is no longer valid."""
+        """Start a request: regions of earlier requests become invalid."""
         self.generation += 1
         self._open = None
 
     def release(self, size: int) -> None:
-        """A request has been executed; keep the bytes that it has written."""
+        """End a request: keep the bytes that it has written."""
         if self._open is not None and size:
             rkey, va, region = self._open
             self._memory.write((self._host, rkey), va, region.buffer[:size].tobytes())
@@ -154,7 +155,7 @@ class InferredKeys(KeyTable):
 
 
 def _pieces(va: int, size: int) -> list[tuple[int, int, int]]:
-    """A range by page: page number, offset into it, length."""
+    """Divide a range into pages: page number, offset, length."""
     page, offset = divmod(va, PAGE)
     if offset + size <= PAGE:
         return [(page, offset, size)] if size else []

@@ -1,4 +1,4 @@
-"""An emulated conversation as a pcapng file: what went in, and what came out."""
+"""Writes an emulated connection to a pcapng file: recorded input and emulated output."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ibwire_layers.outer import LinkType
 
 
 class ReplayCapture(Closing):
-    """Writes recorded frames as they were, and emulated ones with the time of their originals.
+    """Writes recorded frames unchanged, and emulated ones with the time of their originals.
 
-    Connections are replayed each at its own pace, so frames wait to be sorted by time. One
-    that comes too late even so gets the time of the frame before it: times never go back.
-    Recorded and emulated frames have interfaces of their own.
+    Connections are replayed independently, so frames wait to be sorted by time. A frame that
+    still comes too late gets the time of the frame before it, so times never decrease.
+    Recorded and emulated frames are on different interfaces.
     """
 
     WAITING = 16 << 20
@@ -27,19 +27,19 @@ class ReplayCapture(Closing):
         self._writer = CaptureWriter(target, file_format="pcapng")
         self._writer.interface(_EMULATED, name=_EMULATED)
         self._waiting: list[tuple[int, int, int, bytes]] = []
-        """Time, order of coming, interface and frame."""
+        """Time, order of arrival, interface and frame."""
         self._size = 0
-        """Bytes of what waits, about."""
+        """Approximate bytes of frames that wait."""
         self._count = 0
         self._last_ns = 0
         """Time of the last frame written."""
 
     def recorded(self, packet: RecordedPacket) -> None:
-        """A recorded packet as it went into the emulation."""
+        """Write a recorded packet that was passed to the emulation."""
         self._write(packet.frame, packet.time_ns, _RECORDED, packet.link_type)
 
     def emulated(self, frame: bytes, time_ns: int, link: str) -> None:
-        """A frame that came out of it."""
+        """Write a frame that the emulation has sent."""
         link_type = LinkType.INFINIBAND if link == "ib" else LinkType.ETHERNET
         self._write(frame, time_ns, _EMULATED, link_type)
 
@@ -66,7 +66,7 @@ class ReplayCapture(Closing):
 
 
 _ENTRY = 128
-"""Bytes that a frame which waits takes beside its own."""
+"""Memory of a waiting frame in addition to its bytes."""
 
 _RECORDED = "recorded"
 _EMULATED = "emulated"

@@ -1,13 +1,13 @@
-"""What a capture says of connections: packets, and which requests and responses belong together.
+"""The packets of a capture, and which requests and responses belong to one connection.
 
-A packet names only the queue pair it is for, so the two directions of a connection
-have to be paired. A connection manager's exchange says which queue pairs belong
-together; without one the first response does, by the PSN of a request that waits for
-an answer, and where several fit by the UDP source port, which many senders choose the
-same in both directions.
+A packet has only its destination QP number, so the two directions of a connection
+have to be paired. Messages of the connection manager show which queue pairs belong
+together. Without them the first response does, by the PSN of a request that waits for
+a response and, where several match, by the UDP source port, which many senders choose
+equal in both directions.
 
-What is kept is bounded: packets are handed on at once, and of connections the one
-that was quiet for longest is given up when there are too many.
+Memory is bounded: packets are passed on at once, and with too many connections the one
+without packets for the longest time is closed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ Address = tuple[int, int]
 """GID and, on native InfiniBand, LID."""
 
 Key = tuple[Address, Address, int]
-"""Sender, receiver and destination QPN: what every packet says of its flow."""
+"""Sender, receiver and destination QPN, which identify the flow of a packet."""
 
 
 @dataclass(slots=True)
 class RecordedPacket:
-    """One packet of a capture that a queue pair would have looked at."""
+    """A packet of a capture that a queue pair would have processed."""
 
     number: int
     time_ns: int
     packet: TransportPacket
     arrival: Arrival
     frame: bytes
-    """Empty unless `RecordedPackets` was asked for frames."""
+    """Empty unless `RecordedPackets` keeps frames."""
     link_type: int
     is_apart: bool = False
-    """Whether it is from another capture than its answers, so that numbers tell no order."""
+    """Whether it is from another capture than its responses, so that numbers give no order."""
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate bytes of memory."""
         return len(self.packet.payload) + len(self.frame) + 1024
 
     @property
@@ -60,13 +60,13 @@ class RecordedPacket:
 
 
 class RecordedPackets:
-    """The RC packets of a capture and the datagrams to its connection managers, in order.
+    """The RC packets of a capture and the datagrams to connection managers, in order.
 
-    What a device would drop before any queue pair saw it is only counted.
+    Frames that a device drops before they reach a queue pair are only counted.
     """
 
     RECENT = 4096
-    """Packets among which copies on other interfaces are looked for."""
+    """Packets that are searched for copies on other interfaces."""
 
     def __init__(
         self,
@@ -76,20 +76,20 @@ class RecordedPackets:
         frames: bool = False,
         interface: int | None = None,
     ) -> None:
-        """`frames`: whether the frames are kept beside their packets. `interface`: only its
-        packets, by its number in the file, counted from 0."""
+        """frames: whether frames are kept with their packets. interface: number of the only
+        interface to read, from 0."""
         self._source = source
         self._interface = interface
         self._recent: OrderedDict[bytes, int] = OrderedDict()
         self.copies = 0
-        """Packets that another interface has shown as well."""
+        """Packets that were also on another interface."""
         self._apart = apart
         self._frames = frames
         self.skipped: Counter[str] = Counter()
         """Frames that were left out, by reason: `bad_icrc`, `malformed`, `other`."""
 
     def __iter__(self) -> Iterator[RecordedPacket]:
-        """Raises `CaptureError` at damage, after everything before it."""
+        """Raises `CaptureError` for damage, after the packets before it."""
         arrivals: dict[int, Arrivals] = {}
         with open_capture(self._source) as reader:
             for batch in reader.batches():
@@ -141,9 +141,9 @@ class RecordedPackets:
         return None
 
     def _look_for_copy(self, frame: bytes, arrival: Arrival, interface: int) -> None:
-        """Count a packet that was on another interface just before.
+        """Count a packet that was recently on another interface.
 
-        A BTH and an ICRC tell packets apart well enough, and no hop changes them.
+        BTH and ICRC identify a packet sufficiently, and no hop changes them.
         """
         recent = self._recent
         contents = frame[arrival.size : arrival.size + 12] + frame[arrival.end - 4 : arrival.end]
@@ -162,36 +162,36 @@ def ends(arrival: Arrival) -> tuple[Address, Address]:
 
 
 @dataclass(slots=True)
-class Agreed:
-    """What a connection manager's exchange says of one direction."""
+class ManagedFlow:
+    """One direction of a connection, from messages of the connection manager."""
 
     src_qpn: int
     psn: int
-    """Of the first request."""
+    """PSN of the first request."""
     exchange: tuple[int, int]
-    """Both communication IDs."""
+    """Both communication IDs of the connection."""
 
 
 class Backlog:
-    """How much waits in all queues together."""
+    """The size of all queues together."""
 
     __slots__ = ("size",)
 
     LIMIT = 64 << 20
-    """Bytes from which on nothing waits any longer."""
+    """Bytes above which nothing waits any longer."""
 
     def __init__(self) -> None:
         self.size = 0
-        """Bytes, about."""
+        """Approximate bytes."""
 
     @property
     def is_full(self) -> bool:
-        """Whether what waits has to be dealt with as it is."""
+        """Whether packets that wait must be processed now."""
         return self.size > self.LIMIT
 
 
 class PacketQueue:
-    """Packets that wait, counted in a backlog."""
+    """A queue of packets, counted in a backlog."""
 
     __slots__ = ("_backlog", "_packets")
 
@@ -207,47 +207,47 @@ class PacketQueue:
 
     @property
     def first(self) -> RecordedPacket | None:
-        """The oldest, `None` if there is none."""
+        """The oldest packet; `None` if there is none."""
         return self._packets[0] if self._packets else None
 
     def append(self, recorded: RecordedPacket) -> None:
-        """Add one."""
+        """Add a packet."""
         self._packets.append(recorded)
         self._backlog.size += recorded.size
 
     def popleft(self) -> RecordedPacket:
-        """Take the oldest."""
+        """Remove the oldest packet."""
         recorded = self._packets.popleft()
         self._backlog.size -= recorded.size
         return recorded
 
     def pop(self) -> RecordedPacket:
-        """Take the newest."""
+        """Remove the newest packet."""
         recorded = self._packets.pop()
         self._backlog.size -= recorded.size
         return recorded
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all packets."""
         while self._packets:
             self.popleft()
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """The requests to one queue pair, and their answers."""
+    """The requests to one queue pair and their responses."""
 
     key: Key
     first_number: int
-    """Number of the packet that it began with."""
+    """Number of its first packet."""
     backlog: Backlog
     requests: PacketQueue
-    """Those that nobody has taken yet."""
+    """Requests not processed yet."""
     responses: PacketQueue
     src_qpn: int | None = None
-    """Whom the answers go to; `None` until it is learnt."""
+    """QP number of the requester; `None` until it is known."""
     first_psn: int | None = None
-    """PSN of the first request, where a connection manager says so."""
+    """PSN of the first request, from the connection manager."""
     seen_requests: int = 0
     seen_responses: int = 0
     waiting: list[tuple[Address, Address, int]] = field(default_factory=list)
@@ -258,26 +258,26 @@ class Exchange:
 
     @property
     def answer_key(self) -> Key | None:
-        """The flow of its answers."""
+        """The flow of its responses."""
         source, destination, _ = self.key
         return None if self.src_qpn is None else (destination, source, self.src_qpn)
 
 
 class Exchanges:
-    """Sorts packets into exchanges.
+    """Assigns packets to exchanges.
 
-    closed: called with an exchange that is over because too many others are open, or
-    because a connection manager has set up another one with its queue pairs.
+    closed: called with an exchange that ends because too many others are open, or
+    because the connection manager made another connection with its queue pairs.
     """
 
     LIMIT = 4096
-    """Exchanges that are open at a time."""
+    """Open exchanges."""
     PARKED = 64
-    """Responses of a flow that wait until it is known what they answer."""
+    """Responses of a flow that wait until their requests are known."""
     INDEXED = 128
-    """Requests of an exchange by which its answers may be recognised."""
+    """Requests of an exchange that are indexed to recognise its responses."""
     NEAR = 4096
-    """How far a PSN may be from that of a request to be an answer to its connection."""
+    """Largest distance of the PSN of a response from that of a request of its connection."""
 
     def __init__(self, closed: Callable[[Exchange], None]) -> None:
         self._closed = closed
@@ -288,13 +288,13 @@ class Exchanges:
         self._parked: OrderedDict[Key, PacketQueue] = OrderedDict()
         self._backlog = Backlog()
         self._asked: OrderedDict[tuple[Address, int], tuple[int, int]] = OrderedDict()
-        """QPN and PSN by the communication ID of a CM request."""
-        self._agreed: OrderedDict[Key, Agreed] = OrderedDict()
+        """QPN and PSN of a REQ, by communication ID."""
+        self._agreed: OrderedDict[Key, ManagedFlow] = OrderedDict()
         self.unclaimed = 0
-        """Responses to requests that the capture does not have."""
+        """Responses whose requests are not in the capture."""
 
     def take(self, recorded: RecordedPacket) -> Exchange | None:
-        """Put a packet where it belongs; returns the exchange that has got it, if any."""
+        """Assign a packet; returns the exchange that it belongs to, if any."""
         packet = recorded.packet
         if packet.form.service is Service.UD:
             self._read_management(recorded)
@@ -304,7 +304,7 @@ class Exchanges:
         return self._take_request(recorded)
 
     def finish(self) -> Iterator[Exchange]:
-        """All exchanges that are still open, in the order in which they began."""
+        """The exchanges that are still open, in the order of their first packets."""
         for exchange in sorted(self._open.values(), key=lambda each: each.first_number):
             self._forget(exchange)
             yield exchange
@@ -375,8 +375,8 @@ class Exchanges:
         unpaired = self._unpaired.get((source, destination), {})
         if len(unpaired) > self.PARKED:
             return None
-        # An answer that names no request: a NAK for a lost one, the middle of a READ,
-        # or 0xffffff, with which rxe answers a duplicate before anything else.
+        # A response with the PSN of no request: a NAK for a lost one, the middle of a READ,
+        # or 0xffffff, with which rxe answers a duplicate before any other request.
         near = [
             exchange
             for exchange in unpaired.values()
@@ -396,7 +396,7 @@ class Exchanges:
         while parked:
             exchange.responses.append(parked.popleft())
             exchange.seen_responses += 1
-        # The requests in the other direction are answered by our sender's peer.
+        # Pair the requests in the other direction as well.
         other = self._open.get(answer_key)
         if other is not None and other.src_qpn is None:
             self._pair(other, qpn)
@@ -440,7 +440,7 @@ class Exchanges:
             del self._answers[answer_key]
 
     def _read_management(self, recorded: RecordedPacket) -> None:
-        """Learn from a CM REQ and the REP to it which queue pairs belong together."""
+        """Learn from a REQ and its REP which queue pairs belong together."""
         payload = recorded.packet.payload
         if len(payload) < _MAD_SIZE:
             return
@@ -459,14 +459,14 @@ class Exchanges:
             if asked is not None:
                 ids = rep.remote_comm_id, rep.local_comm_id
                 # The PSN that the other side shall begin with (cm-rping; Linux cm_req_handler).
-                active = Agreed(asked[0], rep.starting_psn, ids)
-                passive = Agreed(rep.local_qpn, asked[1], ids)
+                active = ManagedFlow(asked[0], rep.starting_psn, ids)
+                passive = ManagedFlow(rep.local_qpn, asked[1], ids)
                 self._agree((destination, source, rep.local_qpn), active)
                 self._agree((source, destination, asked[0]), passive)
 
-    def _agree(self, key: Key, agreed: Agreed) -> None:
+    def _agree(self, key: Key, agreed: ManagedFlow) -> None:
         if self._agreed.get(key) == agreed:
-            return  # the REP has been sent again
+            return  # a repeated REP
         self._agreed[key] = agreed
         if len(self._agreed) > self.LIMIT:
             self._agreed.popitem(last=False)

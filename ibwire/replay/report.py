@@ -1,4 +1,4 @@
-"""What comes out of replaying a connection: how many packets are equal, and what differs."""
+"""The result of replaying a connection: equal packets and differences."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from ibwire.replay.recorded import Address, Exchange, Key
 from ibwire_layers import syndrome as aeth
 
 KEPT = 1000
-"""Differences, and kinds of inferences, of one connection that are kept; the rest is counted."""
+"""Differences and kinds of inferences of a connection that are kept; further ones are counted."""
 
 NAMED = 8
-"""Packets that an inference names."""
+"""Packets that an inference lists."""
 
 Value = int | str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field in which an emulated packet is not what was recorded."""
+    """A field in which an emulated packet differs from the recorded one."""
 
     packet: int
-    """Number of the recorded packet; where there is none, of the one that was looked at next."""
+    """Number of the recorded packet; if there is none, of the one that was expected next."""
     field: str
-    """The field, or `packet` when one side has no such packet at all."""
+    """The field, or `packet` when one side has no such packet."""
     recorded: Value
     emulated: Value
 
 
 @dataclass(slots=True)
 class Inference:
-    """Something that was not in the replayed packets but taken from the recorded answers."""
+    """A fact that was taken from the recorded responses, not from the replayed packets."""
 
     what: str
     count: int = 0
     packets: list[int] = field(default_factory=list)
-    """The first packets it was taken from or needed for."""
+    """The first packets that it was taken from or needed for."""
 
 
 @dataclass(slots=True)
-class Report:
-    """One connection: the requests to one queue pair, and their answers."""
+class ReplayReport:
+    """The result of one connection: the requests to one queue pair and their responses."""
 
     role: str
-    """Who was emulated: `responder` or `requester`."""
+    """The emulated side: `responder` or `requester`."""
     profile: str
     source: Address
     destination: Address
@@ -54,19 +54,19 @@ class Report:
     src_qpn: int | None = None
     requests: int = 0
     responses: int = 0
-    """Packets of the capture."""
+    """Responses in the capture."""
     equal: int = 0
-    """Recorded packets of the emulated side that the emulation reproduces in every field."""
+    """Recorded packets of the emulated side that are equal in every field."""
     coalesced: int = 0
-    """Emulated acknowledgements that a later recorded one covers, where the profile
-    leaves it to time which are sent."""
+    """Emulated acknowledgements that a later recorded one covers, with a profile that coalesces
+    acknowledgements depending on time."""
     differences: list[Difference] = field(default_factory=list)
     more_differences: int = 0
-    """Those that were not kept."""
+    """Differences that were not kept."""
     inferred: dict[str, Inference] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, exchange: Exchange, role: str, profile: str) -> Report:
+    def of(cls, exchange: Exchange, role: str, profile: str) -> ReplayReport:
         """An empty report of an exchange."""
         source, destination, qpn = exchange.key
         return cls(role, profile, source, destination, qpn)
@@ -78,18 +78,18 @@ class Report:
 
     @property
     def has_differences(self) -> bool:
-        """Whether anything differs."""
+        """Whether there are differences."""
         return bool(self.differences)
 
     def differ(self, packet: int, name: str, recorded: Value, emulated: Value) -> None:
-        """Note a difference."""
+        """Add a difference."""
         if len(self.differences) < KEPT:
             self.differences.append(Difference(packet, name, recorded, emulated))
         else:
             self.more_differences += 1
 
     def infer(self, what: str, packet: int) -> None:
-        """Note that something was taken from the recording."""
+        """Add a fact that was taken from the recording."""
         inference = self.inferred.get(what)
         if inference is None:
             if len(self.inferred) >= KEPT:
@@ -130,7 +130,7 @@ class Report:
 
 
 def name_of(address: Address) -> str:
-    """An address as people write it: IPv4, IPv6, or a LID."""
+    """An address as text: IPv4, IPv6, or a LID."""
     gid, lid = address
     if lid and not gid:
         return f"LID {lid}"
@@ -139,7 +139,7 @@ def name_of(address: Address) -> str:
 
 
 def summary_of(packet: TransportPacket) -> str:
-    """A packet in a few words, for a difference that concerns it as a whole."""
+    """A short description of a packet, for a difference that concerns all of it."""
     text = f"{packet.form.name} psn={packet.psn:#08x}"
     if packet.form.has_aeth:
         text += f" {aeth.describe(packet.syndrome)} msn={packet.msn}"

@@ -1,14 +1,14 @@
-"""A recorded requester against an emulated one.
+"""Compares a recorded requester with an emulated one.
 
-The recorded requests are read back into work requests, which an emulated requester
-posts; it gets the recorded responses, and each request packet that it sends is held
-against the next recorded one.
+The recorded requests are converted to work requests, which an emulated requester
+executes. It receives the recorded responses, and each request packet that it sends is
+compared with the next recorded one.
 
-Time decides much of what a requester does, and a capture shows only the outcome. Work
-is posted when its first packet is in the capture, timers expire when a packet shows
+A requester depends on timing that a capture shows only indirectly. Work requests
+are posted when their first packet is in the capture, timers expire when a packet shows
 that they did, and a response is delivered, in order, no later than the first packet
-that needs it and never before it arrived. What a packet looks like, where a
-retransmission begins and how it goes on is the emulator's own.
+that needs it and never before it arrived. The contents of packets, and where a
+retransmission begins and continues, come from the emulator.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ibwire.rc.packet import TransportPacket, encode
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, SendFlags, SendWR, WROpcode
-from ibwire.replay.emulated import Place, queue_pair_at
+from ibwire.replay.emulated import PathEnds, queue_pair_at
 from ibwire.replay.inferred import InferredKeys, Memory
 from ibwire.replay.recorded import Exchange, PacketQueue, RecordedPacket
-from ibwire.replay.report import Report, summary_of
-from ibwire.replay.responder import LOOKAHEAD, Tap
+from ibwire.replay.report import ReplayReport, summary_of
+from ibwire.replay.responder import LOOKAHEAD, ReplayOutput
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import MASK, distance
 from ibwire_layers.syndrome import INVALID_CREDITS, AckKind, NakCode
 
 LONGEST = 16384
-"""Packets of a message that wait for its end, without which its length is unknown."""
+"""Packets of a message that wait for its end, which shows its length."""
 
 LAG_NS = 20_000_000
-"""How long after its arrival a response may still not have been looked at: guests under
+"""How long after its arrival a response may still be unprocessed: guests under
 emulation take up to 18 ms (netem-reorder; reference/habits#other-captures)."""
 
 NAK_LAG_NS = 50_000_000
@@ -49,16 +49,16 @@ MTUS = tuple(MTU_CODES)
 RETRIES = 7
 
 UNKNOWN_LENGTH = 1 << 30
-"""Bytes taken for a message whose end is not in sight."""
+"""Length assumed for a message whose end is unknown."""
 
 
 @dataclass(slots=True)
 class _Message:
-    """A work request as far as its packets have been read."""
+    """A work request of which some packets have been read."""
 
     first: TransportPacket
     packets: int = 1
-    """PSNs."""
+    """Number of PSNs."""
     length: int = 0
 
     def work_request(self, last: TransportPacket) -> SendWR:
@@ -70,7 +70,7 @@ class _Message:
             opcode = _WITH_IMM.get(opcode, opcode)
         elif last.form.has_invalidate:
             opcode = WROpcode.SEND_WITH_INV
-        # In two pieces, so that the requester asks for a packet's worth at a time.
+        # In two pieces, so that the requester gathers one packet at a time.
         pieces = [SGE(0, min(self.length, 1), 0), SGE(1, max(self.length - 1, 0), 0)]
         wr = SendWR(opcode, pieces, SendFlags.SIGNALED)
         if last.se:
@@ -93,40 +93,40 @@ class _Message:
 
 
 class RequesterReplay:
-    """One connection: call `advance` whenever its exchange has got a packet."""
+    """The replay of one connection: call `advance` after each packet of its exchange."""
 
     def __init__(
-        self, exchange: Exchange, profile: Profile, memory: Memory, tap: Tap | None = None
+        self, exchange: Exchange, profile: Profile, memory: Memory, tap: ReplayOutput | None = None
     ) -> None:
         self.exchange = exchange
-        self.report = Report.of(exchange, "requester", profile.name)
+        self.report = ReplayReport.of(exchange, "requester", profile.name)
         self._profile = profile
         self._keys = InferredKeys(memory, exchange.key[0])
         self._tap = tap
         self._qp: QueuePair | None = None
         self._now: Time = 0
         self._mtu = 0
-        """0 until a packet has shown it."""
+        """0 until a packet shows it."""
         self._following: int | None = None
-        """PSN of the first request that has not been read."""
+        """PSN of the next request to read."""
         self._message: _Message | None = None
-        """What is being read."""
+        """The message being read."""
         self._read = PacketQueue(exchange.backlog)
-        """Requests that have been read and not reproduced."""
+        """Requests that are read and not yet reproduced."""
         self._whole = 0
-        """How many of them belong to messages that have been read to their end."""
+        """How many of them belong to complete messages."""
         self._last_number = 0
         self._work: dict[int, SendWR] = {}
-        """By PSN of their first packets, those that have not been posted."""
+        """Work requests that are not posted yet, by the PSN of their first packets."""
         self._over = False
-        """Whether nothing further can be replayed."""
+        """Whether nothing more can be replayed."""
 
     def advance(self) -> None:
-        """Go on as far as the recorded messages are complete."""
+        """Replay as far as the recorded messages are complete."""
         self._run(closing=False)
 
-    def finish(self) -> Report:
-        """Replay what is left; nothing more comes."""
+    def finish(self) -> ReplayReport:
+        """Replay the rest and return the report."""
         self._run(closing=True)
         exchange = self.exchange
         while exchange.responses:
@@ -156,7 +156,7 @@ class RequesterReplay:
     # Recorded requests to work requests.
 
     def _take(self, recorded: RecordedPacket, closing: bool) -> bool:
-        """Read one request; `False` if more of the capture must be known before."""
+        """Read one request; `False` if more of the capture is needed first."""
         packet = recorded.packet
         form = packet.form
         if form.operation not in _OPCODES:
@@ -214,7 +214,7 @@ class RequesterReplay:
         self._message = None
 
     def _cut_short(self, message: _Message) -> None:
-        """Make do with a message whose end the capture does not have, or not soon."""
+        """End a message whose end is missing in the capture, or too far away."""
         what = "the end of its message is not in the capture"
         self.report.infer(what, self._last_number)
         first = message.first
@@ -228,9 +228,9 @@ class RequesterReplay:
         self._whole = len(self._read)
 
     def _begin_again(self, psn: int) -> None:
-        """Leave out what cannot be reconstructed, and go on with another queue pair."""
+        """Skip packets that cannot be converted, and continue with another queue pair."""
         if self._message is not None:
-            # The packets read of it are no message; what came before is replayed first.
+            # The packets read of it are no message; earlier messages are replayed first.
             for _ in range(len(self._read) - self._whole):
                 self._read.pop()
         while self._whole:
@@ -242,7 +242,7 @@ class RequesterReplay:
         self._qp = None
 
     def _knows_count(self, packet: TransportPacket, closing: bool) -> bool:
-        """Whether it is certain how many PSNs a READ takes."""
+        """Whether the number of PSNs of a READ is known."""
         exchange = self.exchange
         length = packet.dma_len
         if self._mtu or length <= MTUS[0]:
@@ -269,7 +269,7 @@ class RequesterReplay:
     # The emulated requester.
 
     def _reproduce(self, recorded: RecordedPacket) -> None:
-        """Bring the emulated requester to send what was recorded next."""
+        """Make the emulated requester send the packet that was recorded next."""
         if self._over:
             return
         packet, number = recorded.packet, recorded.number
@@ -284,36 +284,40 @@ class RequesterReplay:
         work = self._work.pop(packet.psn, None)
         if work is not None and not self._post(qp, work, recorded):
             return
-        responses = self.exchange.responses
+        if self._send(qp, recorded):
+            return
+        self.report.differ(number, "packet", summary_of(packet), None)
+        if qp.state is QPState.RTS:
+            # Both continue from here, as if the recorded packet had been sent.
+            if distance(sends.next_psn, packet.psn) > 0:
+                sends.next_psn = packet.psn
+            sends.restart(packet.psn)
+            qp.poll_transmit(self._now)
+
+    def _send(self, qp: QueuePair, recorded: RecordedPacket) -> bool:
+        """Deliver responses and expire timers until the requester sends a packet, and compare it.
+
+        `False` if it sends none.
+        """
+        packet, sends, responses = recorded.packet, qp.sends, self.exchange.responses
         expired = False
         split = 0
         while qp.state is QPState.RTS:
-            pending = responses.first
-            if pending is not None and pending.number > number:
-                pending = None
-            if pending is not None and (
-                packet.psn == sends.una != sends.next_psn
-                and self._would_complete(qp, pending.packet)
-            ):
-                pending = None  # it came too late to keep this packet from being sent again
-            late = False
-            if pending is not None:
-                limit = NAK_LAG_NS if self._goes_back(qp, pending.packet) else LAG_NS
-                late = recorded.time_ns - pending.time_ns > limit
-            if pending is not None and self._had_credits(qp, packet, pending.packet):
-                late = True
+            pending = self._pending(qp, recorded)
+            late = pending is not None and self._is_late(qp, pending, recorded)
             if not late and sends.psn == packet.psn and sends.cursor < len(sends.wqes):
                 emulated = qp.poll_transmit(self._now)
                 if emulated is not None:
                     self._compare(qp, emulated, recorded)
-                    return
+                    return True
             if (
                 pending is not None
                 and pending.number != split
                 and self._makes_room(qp, pending.packet, packet)
             ):
                 split = pending.number
-                self.report.infer("left in the room that a NAK made, before going back", number)
+                what = "left in the room that a NAK made, before going back"
+                self.report.infer(what, recorded.number)
                 self._deliver(replace(pending, packet=_acknowledgement_in(pending.packet)))
             elif pending is not None:
                 responses.popleft()
@@ -322,16 +326,27 @@ class RequesterReplay:
                 break
             else:
                 expired = True
-        self.report.differ(number, "packet", summary_of(packet), None)
-        if qp.state is QPState.RTS:
-            # Both go on from here, and what was recorded has been sent.
-            if distance(sends.next_psn, packet.psn) > 0:
-                sends.next_psn = packet.psn
-            sends.restart(packet.psn)
-            qp.poll_transmit(self._now)
+        return False
+
+    def _pending(self, qp: QueuePair, recorded: RecordedPacket) -> RecordedPacket | None:
+        """The next response, if it can have been processed before a packet was sent."""
+        pending, packet, sends = self.exchange.responses.first, recorded.packet, qp.sends
+        if pending is None or pending.number > recorded.number:
+            return None
+        is_retransmission = packet.psn == sends.una != sends.next_psn
+        if is_retransmission and self._would_complete(qp, pending.packet):
+            return None  # it came too late to prevent this retransmission
+        return pending
+
+    def _is_late(self, qp: QueuePair, pending: RecordedPacket, recorded: RecordedPacket) -> bool:
+        """Whether a response must have been processed before a packet was sent."""
+        limit = NAK_LAG_NS if self._goes_back(qp, pending.packet) else LAG_NS
+        if recorded.time_ns - pending.time_ns > limit:
+            return True
+        return self._had_credits(qp, recorded.packet, pending.packet)
 
     def _post(self, qp: QueuePair, work: SendWR, recorded: RecordedPacket) -> bool:
-        """Post a work request; `False` if the send queue has failed or is full."""
+        """Post a work request; `False` if the queue pair has failed or its send queue is full."""
         if self._mtu:
             qp.mtu = self._mtu
         responses = self.exchange.responses
@@ -352,7 +367,7 @@ class RequesterReplay:
         return True
 
     def _goes_back(self, qp: QueuePair, response: TransportPacket) -> bool:
-        """Whether a response is a sequence NAK, and nothing but SENDs and WRITEs is before it."""
+        """Whether a response is a sequence NAK with only SENDs and WRITEs before it."""
         if not _is_sequence_nak(response):
             return False
         return not any(
@@ -364,9 +379,9 @@ class RequesterReplay:
     def _had_credits(
         self, qp: QueuePair, wanted: TransportPacket, response: TransportPacket
     ) -> bool:
-        """Whether a packet shows that credits were there which only this response can give.
+        """Whether a packet shows credits that only this response can have given.
 
-        The first packet of a message beyond the credits asks for an acknowledgement.
+        The first packet of a message beyond the credits requests an acknowledgement.
         """
         sends = qp.sends
         if wanted.ack_req or not wanted.form.is_first or wanted.form.is_last:
@@ -381,7 +396,7 @@ class RequesterReplay:
     def _makes_room(
         self, qp: QueuePair, response: TransportPacket, wanted: TransportPacket
     ) -> bool:
-        """Whether a sequence NAK acknowledges something, and new packets still follow it."""
+        """Whether a sequence NAK acknowledges packets, and new packets still follow it."""
         sends = qp.sends
         return (
             wanted.psn == sends.next_psn
@@ -396,11 +411,11 @@ class RequesterReplay:
             return False
         if distance(sends.una, response.psn) < 0 or not sends.wqes:
             return False
-        # Beyond what a READ waits for it is an implied NAK instead, or nothing.
+        # Beyond the PSN that a READ waits for it is an implied NAK, or has no effect.
         return not sends.wqes[0].plan.is_answered or response.psn == sends.una
 
     def _deliver(self, recorded: RecordedPacket) -> None:
-        """Let the requester have a response."""
+        """Pass a response to the requester."""
         qp = self._qp
         if qp is None:
             return
@@ -418,11 +433,11 @@ class RequesterReplay:
             self._learn_mtu(packet)
 
     def _refresh(self, qp: QueuePair) -> None:
-        """How many retries there are is for the capture to show."""
+        """Reset the retry counters: the capture shows how many retries there are."""
         qp.sends.retries = qp.sends.rnr_retries = RETRIES
 
     def _expire(self, qp: QueuePair, recorded: RecordedPacket) -> bool:
-        """Let the timer expire that makes the requester send this packet; `False` if none does."""
+        """Expire the timer that makes the requester send this packet; `False` if there is none."""
         sends, timers = qp.sends, qp.sends.timers
         psn = recorded.packet.psn
         self._refresh(qp)
@@ -442,7 +457,7 @@ class RequesterReplay:
 
     def _create(self, recorded: RecordedPacket) -> QueuePair | None:
         responses = self.exchange.responses
-        place = Place.of_sender(recorded)
+        place = PathEnds.of_sender(recorded)
         if self.exchange.src_qpn is None and not responses:
             self.report.infer("own QP number", recorded.number)
         qp = queue_pair_at(
@@ -460,7 +475,7 @@ class RequesterReplay:
         return qp
 
     def _compare(self, qp: QueuePair, packet: TransportPacket, recorded: RecordedPacket) -> None:
-        """Hold an emulated request against the recorded one."""
+        """Compare an emulated request with the recorded one."""
         shown = recorded.packet
         number = recorded.number
         report = self.report
@@ -489,7 +504,7 @@ def _is_sequence_nak(packet: TransportPacket) -> bool:
 
 
 def _acknowledgement_in(nak: TransportPacket) -> TransportPacket:
-    """What a sequence NAK says of the packets before it, as an ACK."""
+    """An ACK for the packets that a sequence NAK acknowledges."""
     ack = copy(nak)
     ack.psn = nak.psn - 1 & MASK
     ack.syndrome = INVALID_CREDITS
@@ -509,7 +524,7 @@ _FIELDS = (
     "sel",
     "plt",
 )
-"""What is compared beside opcode, PSN and size."""
+"""Fields compared in addition to opcode, PSN and size."""
 
 _SEGMENTED = (Operation.SEND, Operation.WRITE)
 

@@ -1,13 +1,13 @@
-"""A recorded responder against an emulated one.
+"""Compares a recorded responder with an emulated one.
 
-The recorded requests of a connection go into an emulated responder one by one, and
-each response that it gives is held against the next recorded one. A request waits
-until that one is known, because some things only the answer tells: whether a receive
+The recorded requests of a connection are passed to an emulated responder one by one, and
+each emulated response is compared with the next recorded one. A request waits
+until its recorded response is known, because only that shows some facts: whether a receive
 request was posted, a key valid, a buffer large enough. Each of these is listed as
 inferred. Everything else, above all opcode, PSN, MSN and syndrome of every response,
-is the emulator's own.
+comes from the emulator.
 
-Packets are taken as they come and forgotten once compared.
+Packets are read as a stream and dropped after the comparison.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from ibwire.rc.packet import TransportPacket, encode
 from ibwire.rc.profile import Profile
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, RecvWR
-from ibwire.replay.emulated import Place, queue_pair_at
+from ibwire.replay.emulated import PathEnds, queue_pair_at
 from ibwire.replay.inferred import InferredKeys, Memory
 from ibwire.replay.recorded import Exchange, RecordedPacket
-from ibwire.replay.report import Report, summary_of
+from ibwire.replay.report import ReplayReport, summary_of
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import MASK, distance
 from ibwire_layers.syndrome import CREDITS, INVALID_CREDITS, AckKind, NakCode
 
 LOOKAHEAD = 2048
-"""Requests that wait for the next response at most; without one they are replayed anyway."""
+"""Largest number of requests that wait for the next response; more are replayed without it."""
 
 UNMATCHED = 256
-"""Emulated responses in a row that are compared though none of them was recorded."""
+"""Consecutive emulated responses without a recorded one that are compared."""
 
 READS = 256
-"""READ requests whose addresses are remembered, to know where their answers come from."""
+"""READ requests whose addresses are kept, to find the memory that their responses show."""
 
 LARGEST_MTU = 4096
-"""Path MTU as long as no packet has shown it."""
+"""Path MTU until a packet shows it."""
 
 MAX_READ = 1 << 31
 """Bytes of a message (IBA 9.7.2)."""
 
 
-class Tap(Protocol):
-    """Takes the packets of the emulated conversation."""
+class ReplayOutput(Protocol):
+    """Takes the packets of the emulated connection."""
 
     def recorded(self, packet: RecordedPacket) -> None:
-        """A recorded packet as it went into the emulation."""
+        """Take a recorded packet that was passed to the emulation."""
         ...
 
     def emulated(self, frame: bytes, time_ns: int, link: str) -> None:
-        """A frame that came out of it."""
+        """Take a frame that the emulation has sent."""
         ...
 
 
@@ -69,42 +69,42 @@ class _Read:
 
 
 class ResponderReplay:
-    """One connection: call `advance` whenever its exchange has got a packet."""
+    """The replay of one connection: call `advance` after each packet of its exchange."""
 
     def __init__(
-        self, exchange: Exchange, profile: Profile, memory: Memory, tap: Tap | None = None
+        self, exchange: Exchange, profile: Profile, memory: Memory, tap: ReplayOutput | None = None
     ) -> None:
         self.exchange = exchange
-        self.report = Report.of(exchange, "responder", profile.name)
+        self.report = ReplayReport.of(exchange, "responder", profile.name)
         self._profile = profile
         self._memory = memory
         self._host = exchange.key[1]
         self._keys = InferredKeys(memory, self._host)
         self._forbidden = False
-        """Whether the queue pair does not allow the request being handled."""
+        """Whether the queue pair does not allow the current request."""
         self._tap = tap
         self._qp: QueuePair | None = None
         self._link = "rocev2"
         self._mtu = 0
-        """0 until a packet has shown it."""
+        """0 until a packet shows it."""
         self._held: TransportPacket | None = None
         """An emulated response that has not been compared yet."""
         self._reads: deque[_Read] = deque(maxlen=READS)
         self._message: Operation | None = None
-        """SEND or WRITE while a message of several packets is under way."""
+        """SEND or WRITE within a message of several packets."""
         self._last_number = 0
         self._last_time = 0
         self._unmatched = 0
         """Emulated responses in a row that were not recorded."""
         self._skipped_to: int | None = None
-        """PSN of the first request replayed, if some before it could not be."""
+        """PSN of the first replayed request, if earlier ones could not be replayed."""
 
     def advance(self) -> None:
-        """Go on as far as the recorded responses reach."""
+        """Replay as far as the recorded responses allow."""
         self._run(closing=False)
 
-    def finish(self) -> Report:
-        """Replay what is left; nothing more comes."""
+    def finish(self) -> ReplayReport:
+        """Replay the rest and return the report."""
         self._run(closing=True)
         report = self.report
         exchange = self.exchange
@@ -126,15 +126,15 @@ class ResponderReplay:
                 return
             qp = self._qp
             if self._held is None and qp is not None and qp.responder.replies:
-                if self._was_further(qp, request, expected) and request is not None:
-                    if not hurried and self._waits_for_answer(request):
+                if self._took_request_earlier(qp, request, expected) and request is not None:
+                    if not hurried and self._waits_for_response(request):
                         return
-                    self._feed(requests.popleft(), self._answer_to(qp, request))
+                    self._feed(requests.popleft(), self._response_to(qp, request))
                     continue
                 self._held = self._poll(qp, expected)
             if self._held is not None:
                 self._compare(self._held, expected)
-            elif expected is not None and self._was_granted(request, expected):
+            elif expected is not None and self._is_unsolicited_credit(request, expected):
                 continue
             elif request is not None:
                 if expected is not None and _precedes(expected, request):
@@ -148,15 +148,15 @@ class ResponderReplay:
             else:
                 return
 
-    # How far the recorded responder was.
+    # Progress of the recorded responder.
 
-    def _was_further(
+    def _took_request_earlier(
         self, qp: QueuePair, request: RecordedPacket | None, expected: RecordedPacket | None
     ) -> bool:
-        """Whether the next response shows that the responder had this request before it.
+        """Whether the next response shows that the responder handled this request before it.
 
-        A responder may take requests in while it answers others, or leave them waiting:
-        what it did is for the MSN, or the PSN, of the response to tell.
+        A responder may accept requests while it answers others, or leave them waiting: the MSN
+        or the PSN of the response shows which.
         """
         if request is None or expected is None:
             return False
@@ -169,15 +169,15 @@ class ResponderReplay:
         if ahead > 0:
             return coalesces
         if ahead < 0 or (reply.position > reply.first and shown.form.is_first):
-            return self._is_asked_again(qp, expected)
+            return self._may_answer_duplicate(qp, expected)
         if coalesces and distance(qp.responder.epsn, request.packet.psn) < 0:
-            return True  # one answer for all duplicates that have come
+            return True  # one response to all duplicates
         return shown.form.has_aeth and self._completes(
             distance(qp.responder.msn, shown.msn), expected
         )
 
-    def _is_asked_again(self, qp: QueuePair, expected: RecordedPacket) -> bool:
-        """Whether duplicates before a response may be what it answers."""
+    def _may_answer_duplicate(self, qp: QueuePair, expected: RecordedPacket) -> bool:
+        """Whether a response may answer duplicate requests before it."""
         return any(
             distance(qp.responder.epsn, request.packet.psn) < 0
             and distance(request.packet.psn, expected.packet.psn) >= 0
@@ -186,7 +186,7 @@ class ResponderReplay:
         )
 
     def _completes(self, messages: int, expected: RecordedPacket) -> bool:
-        """Whether the requests before a response complete as many messages, and at least one."""
+        """Whether the requests before a response complete this number of messages, at least one."""
         if messages <= 0:
             return False
         for request in self.exchange.requests:
@@ -197,8 +197,8 @@ class ResponderReplay:
                 return True
         return False
 
-    def _waits_for_answer(self, request: RecordedPacket) -> bool:
-        """Whether the recorded answer to a request may still come."""
+    def _waits_for_response(self, request: RecordedPacket) -> bool:
+        """Whether the recorded response to a request may still follow."""
         exchange = self.exchange
         if max(len(exchange.requests), len(exchange.responses)) > LOOKAHEAD:
             return False
@@ -207,8 +207,8 @@ class ResponderReplay:
             for each in exchange.responses
         )
 
-    def _answer_to(self, qp: QueuePair, request: RecordedPacket) -> RecordedPacket | None:
-        """The recorded answer to a request that is taken in while others are being answered."""
+    def _response_to(self, qp: QueuePair, request: RecordedPacket) -> RecordedPacket | None:
+        """The recorded response to a request that is accepted while others are being answered."""
         for response in self.exchange.responses:
             shown = response.packet
             ahead = distance(request.packet.psn, shown.psn)
@@ -221,8 +221,10 @@ class ResponderReplay:
                 return response
         return None
 
-    def _was_granted(self, request: RecordedPacket | None, expected: RecordedPacket) -> bool:
-        """Whether the next response gives credits of its own accord; the responder then does."""
+    def _is_unsolicited_credit(
+        self, request: RecordedPacket | None, expected: RecordedPacket
+    ) -> bool:
+        """Whether the next response gives unsolicited credits; the emulated responder then does."""
         qp, shown = self._qp, expected.packet
         if qp is None or not qp.profile.live_credits or not _is_plain_ack(shown):
             return False
@@ -230,7 +232,7 @@ class ResponderReplay:
         if shown.psn != last or qp.responder.failed:
             return False
         if request is not None and distance(last, request.packet.psn) <= 0:
-            return False  # it may be the answer to a duplicate
+            return False  # it may be the response to a duplicate
         self._set_credits(qp, shown, expected.number)
         qp.responder.send_credits()
         qp.receives.waiting.clear()
@@ -239,10 +241,10 @@ class ResponderReplay:
         self.report.infer("receive requests were posted", expected.number)
         return True
 
-    # Requests in.
+    # Requests.
 
     def _feed(self, recorded: RecordedPacket, expected: RecordedPacket | None) -> None:
-        """Let the responder have a request."""
+        """Pass a request to the responder."""
         packet = recorded.packet
         self._last_number, self._last_time = recorded.number, recorded.time_ns
         self._learn_mtu(packet, expected)
@@ -280,7 +282,7 @@ class ResponderReplay:
         keys.denied = self._forbidden = False
 
     def _begins(self, recorded: RecordedPacket, expected: RecordedPacket | None) -> bool:
-        """Whether the replay can begin with this request."""
+        """Whether the replay can start with this request."""
         if recorded.packet.form.is_first or self.exchange.first_psn is not None:
             return True
         answer = expected.packet if expected is not None else None
@@ -289,7 +291,7 @@ class ResponderReplay:
             and answer.psn == recorded.packet.psn
             and _nak_code(answer) == NakCode.INVALID_REQUEST
         ):
-            return True  # it was wrong, not late
+            return True  # the request was invalid, not late
         self.report.infer("the capture begins inside a message, which is left out", recorded.number)
         self._skipped_to = recorded.packet.psn + 1 & MASK
         return False
@@ -317,7 +319,7 @@ class ResponderReplay:
         ):
             psn = psn + 1 & MASK
             self.report.infer("a duplicate, as MSN 0 of the answer says", recorded.number)
-        here = Place.of_receiver(recorded) if expected is None else Place.of_sender(expected)
+        here = PathEnds.of_receiver(recorded) if expected is None else PathEnds.of_sender(expected)
         qp = queue_pair_at(
             replace(here, pkey=packet.pkey | 0x8000),
             packet.dest_qp,
@@ -333,7 +335,7 @@ class ResponderReplay:
         return qp
 
     def _learn_mtu(self, packet: TransportPacket, expected: RecordedPacket | None) -> None:
-        """A packet that is neither the last nor the only one has the size of the path MTU."""
+        """Learn the path MTU from a packet that is neither the last nor the only one."""
         if self._mtu:
             return
         for shown in (packet, expected.packet if expected is not None else None):
@@ -346,7 +348,7 @@ class ResponderReplay:
     def _infer(
         self, qp: QueuePair, recorded: RecordedPacket, expected: RecordedPacket | None
     ) -> bool:
-        """Arrange what the recorded answer tells of the expected request.
+        """Arrange what the recorded response shows about the expected request.
 
         `False` if the request never arrived.
         """
@@ -367,25 +369,9 @@ class ResponderReplay:
                 "lost behind the capture point, as a NAK for it says", recorded.number
             )
             return False
-        size = len(packet.payload)
         room = _ENDLESS
         if code is not None and self._is_sound(packet, qp.mtu):
-            if form.operation is Operation.SEND and code == qp.profile.oversized_send and size:
-                self.report.infer("receive buffer too small", recorded.number)
-                if form.is_first:
-                    room = RecvWR([SGE(0, size - 1, 0)])
-                else:
-                    qp.receives.room = qp.receives.filled + size - 1
-            elif code == NakCode.REMOTE_ACCESS_ERROR:
-                self._keys.denied = True
-                what = "key invalid, without permission, or out of bounds"
-                self.report.infer(what, recorded.number)
-            elif code == NakCode.REMOTE_OPERATIONAL_ERROR and form.operation is Operation.SEND:
-                self._keys.denied = True
-                self.report.infer("receive buffer itself at fault", recorded.number)
-            elif code == NakCode.INVALID_REQUEST and form.operation is not Operation.SEND:
-                self._forbidden = True
-                self.report.infer("operation not allowed on the queue pair", recorded.number)
+            room = self._infer_refusal(qp, recorded, code)
         waiting = qp.receives.waiting
         waiting.clear()
         if form.takes_receive:
@@ -403,12 +389,36 @@ class ResponderReplay:
         ):
             original = answer.original.to_bytes(8, "little")
             space = self._host, packet.rkey
-            if not self._memory.knows_otherwise(space, packet.va, original):
+            if not self._memory.contradicts(space, packet.va, original):
                 self._memory.write(space, packet.va, original)
         return True
 
+    def _infer_refusal(self, qp: QueuePair, recorded: RecordedPacket, code: int) -> RecvWR:
+        """Arrange that the responder refuses a valid request with a NAK code.
+
+        Returns the receive request that it finds.
+        """
+        packet = recorded.packet
+        operation, size = packet.form.operation, len(packet.payload)
+        if operation is Operation.SEND and code == qp.profile.oversized_send and size:
+            self.report.infer("receive buffer too small", recorded.number)
+            if packet.form.is_first:
+                return RecvWR([SGE(0, size - 1, 0)])
+            qp.receives.room = qp.receives.filled + size - 1
+        elif code == NakCode.REMOTE_ACCESS_ERROR:
+            self._keys.denied = True
+            what = "key invalid, without permission, or out of bounds"
+            self.report.infer(what, recorded.number)
+        elif code == NakCode.REMOTE_OPERATIONAL_ERROR and operation is Operation.SEND:
+            self._keys.denied = True
+            self.report.infer("receive buffer itself at fault", recorded.number)
+        elif code == NakCode.INVALID_REQUEST and operation is not Operation.SEND:
+            self._forbidden = True
+            self.report.infer("operation not allowed on the queue pair", recorded.number)
+        return _ENDLESS
+
     def _is_sound(self, packet: TransportPacket, mtu: int) -> bool:
-        """Whether nothing in a request itself is a reason to refuse it."""
+        """Whether a request is valid in itself."""
         form = packet.form
         operation = form.operation
         size = len(packet.payload)
@@ -425,10 +435,10 @@ class ResponderReplay:
             return not size and not packet.va & 7
         return operation is not None
 
-    # Responses out.
+    # Responses.
 
     def _poll(self, qp: QueuePair, expected: RecordedPacket | None) -> TransportPacket | None:
-        """The next emulated response; memory and receive queue first become as recorded."""
+        """The next emulated response, after setting memory and receive queue as recorded."""
         shown = expected.packet if expected is not None else None
         if shown is not None and expected is not None:
             if shown.form.operation is Operation.READ_RESPONSE and shown.payload:
@@ -449,7 +459,7 @@ class ResponderReplay:
             and shown.psn == packet.psn
             and abs(distance(packet.msn, shown.msn)) > 1
         ):
-            # One more or less would be a fault of the emulator: captures mostly begin at 0.
+            # A difference of 1 would be a fault of the emulator: captures mostly begin at 0.
             qp.responder.msn = qp.responder.msn + shown.msn - packet.msn & MASK
             packet.msn = shown.msn
             self.report.infer(f"MSN {shown.msn} of the first response", self._last_number)
@@ -459,19 +469,19 @@ class ResponderReplay:
         return packet
 
     def _show_memory(self, shown: TransportPacket, number: int) -> None:
-        """Give memory the contents that a READ response shows."""
+        """Set memory to the contents that a READ response shows."""
         for read in reversed(self._reads):
             position = (shown.psn - read.psn) & MASK
             if position < read.count:
                 va = read.va + position * (self._mtu or LARGEST_MTU)
                 space = self._host, read.rkey
-                if self._memory.knows_otherwise(space, va, shown.payload):
+                if self._memory.contradicts(space, va, shown.payload):
                     self.report.infer("memory changed by its owner", number)
                 self._memory.write(space, va, shown.payload)
                 return
 
     def _set_credits(self, qp: QueuePair, shown: TransportPacket, number: int) -> None:
-        """Let as many receive requests wait as the recorded credits say."""
+        """Post as many receive requests as the recorded credits show."""
         if aeth.kind(shown.syndrome) is not AckKind.ACK:
             return
         code = aeth.code(shown.syndrome)
@@ -483,13 +493,13 @@ class ResponderReplay:
             qp.receives.waiting.extend([_ENDLESS] * CREDITS[code])
 
     def _compare(self, packet: TransportPacket, expected: RecordedPacket | None) -> None:
-        """Hold an emulated response against the next recorded one."""
+        """Compare an emulated response with the next recorded one."""
         report = self.report
         if expected is None:
             self._held = None
             what = "no answer recorded; the responder was gone or the capture over"
             report.infer(what, self._last_number)
-            self._give_up_answer()
+            self._drop_response()
             return
         shown = expected.packet
         if packet.psn == shown.psn:
@@ -509,10 +519,10 @@ class ResponderReplay:
             report.differ(expected.number, "packet", None, summary_of(packet))
             self._unmatched += 1
             if self._unmatched >= UNMATCHED:
-                self._give_up_answer()
+                self._drop_response()
 
-    def _give_up_answer(self) -> None:
-        """Forget the rest of a READ's answer: one request may ask for half a million packets."""
+    def _drop_response(self) -> None:
+        """Drop the rest of a READ response, which may have half a million packets."""
         self._unmatched = 0
         if self._qp is not None:
             self._qp.responder.replies.clear()
@@ -541,7 +551,7 @@ class ResponderReplay:
             self.report.equal += 1
 
     def _miss(self, expected: RecordedPacket) -> None:
-        """A recorded response that the emulated responder does not give."""
+        """Report a recorded response that the emulated responder does not send."""
         if self._qp is None:
             self.report.infer(_EARLIER, expected.number)
             return
@@ -552,7 +562,7 @@ class ResponderReplay:
 
 
 def _precedes(response: RecordedPacket, request: RecordedPacket) -> bool:
-    """Whether a response was there before a request, and so cannot answer it."""
+    """Whether a response was recorded before a request, and so cannot answer it."""
     return not request.is_apart and response.number < request.number
 
 
@@ -570,7 +580,7 @@ def _is_plain_ack(packet: TransportPacket) -> bool:
 _EARLIER = "answers a request before the first one replayed"
 
 _ENDLESS = RecvWR([SGE(0, MAX_READ, 0)])
-"""A receive request that any message fits into."""
+"""A receive request with room for any message."""
 
 _REMOTE = (Access.REMOTE_READ, Access.REMOTE_WRITE, Access.REMOTE_ATOMIC)
 _BOTH_ATOMIC = (Operation.ATOMIC_ACKNOWLEDGE, Operation.ATOMIC_ACKNOWLEDGE)

@@ -1,1 +1,1 @@
-"""A plan of faults in the path, between two interfaces or from capture to capture."""
+"""Applies a fault plan to frames between two interfaces, or from capture to capture."""

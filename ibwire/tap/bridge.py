@@ -1,16 +1,16 @@
-"""A bump in the wire: what arrives at one interface leaves at another, frame by frame.
+"""A transparent bridge: frames that arrive at one interface are sent on another.
 
-Each side is a promiscuous packet socket, which sees every frame that comes in and nothing that
-goes out. A batch of frames that shall pass as they are is handed from one socket to
-the other where it lies in memory.
+Each side is a promiscuous packet socket, which receives every arriving frame and no
+outgoing ones. A batch of unchanged frames is passed from one socket to
+the other without copying it.
 
-The kernel has changed a frame by the time a packet socket sees it, and each change is
-undone on the way out:
+The kernel changes frames before a packet socket receives them, and each change is
+undone when they are sent:
 
-- A VLAN tag has been taken off, and is told beside the frame; it is put back.
-- A frame of a local virtual interface may have an unfinished checksum, or be many TCP
-  segments in one; received segments may have been merged. The header of `PACKET_VNET_HDR`
-  says so on arrival, and lets the other interface's kernel finish or cut them.
+- A VLAN tag is removed and reported separately; it is inserted again.
+- A frame of a local virtual interface may have an incomplete checksum, or contain many TCP
+  segments; received segments may be merged. The header of `PACKET_VNET_HDR`
+  describes this, and lets the kernel complete or divide them on the other interface.
 
 Source: packet(7), linux/if_packet.h, linux/virtio_net.h, recvmmsg(2), sendmmsg(2);
 af_packet.c packet_rcv and packet_snd, skbuff.c skb_checksum_help.
@@ -57,7 +57,7 @@ from ibwire_layers.outer import VLAN, Ethernet, EtherType
 
 
 class Arrived:
-    """A batch of frames that have arrived at one side; good until that side receives again."""
+    """A batch of frames that have arrived at one side; valid until that side receives again."""
 
     def __init__(
         self,
@@ -67,45 +67,45 @@ class Arrived:
         merged: npt.NDArray[np.bool_],
     ) -> None:
         self.data = data
-        """Where the frames are, each with its `PACKET_VNET_HDR` before it."""
+        """The memory of the frames, each after its `PACKET_VNET_HDR`."""
         self.starts = starts
-        """Of each frame in the data."""
+        """Offset of each frame in the data."""
         self.lengths = lengths
         self.merged = merged
-        """Which are several packets in one."""
+        """Which frames are several merged packets."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def frame(self, row: int) -> Frame:
-        """A copy of a frame, with the checksum that the kernel has left unfinished."""
+        """A copy of a frame, with its checksum completed."""
         start, length = int(self.starts[row]), int(self.lengths[row])
         frame = self.data[start : start + length].tobytes()
         flags, _, _, _, begin, offset = _OFFLOAD.unpack_from(self.data.data, start - _OFFLOAD.size)
         if not flags & _NEEDS_CHECKSUM or begin + offset + 2 > length:
             return frame
-        # What stands there is the sum of the pseudo header; for UDP no 0, which means none.
+        # The field has the sum of the pseudo header; for UDP 0 would mean no checksum.
         checksum = internet_checksum(frame[begin:]) or 0xFFFF
         return frame[: begin + offset] + checksum.to_bytes(2) + frame[begin + offset + 2 :]
 
 
 class Side(Closing):
-    """One interface of the bump; a context manager, at whose end it is as it was before.
+    """One interface of the bridge; closing it restores the interface.
 
-    receive_buffer: bytes that may wait in the kernel. Raises `LinkError` when there is no
+    receive_buffer: bytes of the kernel's buffer. Raises `LinkError` when there is no
     such interface, it is down, or the right to open packet sockets is missing.
     """
 
     BATCH = 128
-    """Frames that are received or sent by one system call."""
+    """Frames received or sent by one system call."""
 
     def __init__(self, name: str, *, receive_buffer: int = 64 << 20) -> None:
         self.interface: Interface = interface(name)
         if not self.interface.is_up:
             raise LinkError(name, f"is down: ip link set {name} up")
         self.counters: Counter[str] = Counter()
-        """`received`, `sent`; and frames that are lost: `too_long` for the other interface's
-        MTU, `refused` by its queue, `no_room` in the kernel for arriving ones."""
+        """`received`, `sent`; and lost frames: `too_long` for the MTU of the other interface,
+        `refused` by its queue, `no_room` in the kernel for arriving ones."""
         self._socket = packet_socket(name)
         try:
             self._prepare(receive_buffer)
@@ -130,7 +130,7 @@ class Side(Closing):
         return self.interface.name
 
     def receive(self, most: int = BATCH) -> Arrived | None:
-        """Frames that have arrived, at most `BATCH`, `None` for none; never waits."""
+        """Frames that have arrived, at most `BATCH`; `None` for none; never waits."""
         headers = self._receiving.headers
         limit = min(most, self.BATCH)
         count = recvmmsg(self.fileno(), self._receiving.address, limit, MSG_DONTWAIT, None)
@@ -156,14 +156,14 @@ class Side(Closing):
         return arrived
 
     def forward(self, arrived: Arrived) -> None:
-        """Send all frames of a batch as they have arrived."""
+        """Send all frames of a batch unchanged."""
         self._send(
             arrived.data.ctypes.data + arrived.starts - _OFFLOAD.size,
             arrived.lengths + _OFFLOAD.size,
         )
 
     def send(self, frames: Sequence[Frame | int], arrived: Arrived | None = None) -> None:
-        """Send frames in order; a number stands for that of a batch, as it has arrived."""
+        """Send frames in order; a number stands for a frame of the batch, unchanged."""
         for begin in range(0, len(frames), self.BATCH):
             addresses, lengths, kept = [], [], []
             for each in frames[begin : begin + self.BATCH]:
@@ -186,14 +186,14 @@ class Side(Closing):
         return self._socket.fileno()
 
     def count_losses(self) -> None:
-        """Ask the kernel for `no_room`; raises `LinkError`."""
+        """Read `no_room` from the kernel; raises `LinkError`."""
         try:
             self.counters["no_room"] += take_lost(self._socket)
         except OSError as error:
             raise LinkError(self.name, str(error.strerror)) from None
 
     def close(self) -> None:
-        """Close the socket, with which the interface stops being promiscuous."""
+        """Close the socket, which ends the promiscuous mode."""
         self._socket.close()
 
     def _prepare(self, receive_buffer: int) -> None:
@@ -212,11 +212,11 @@ class Side(Closing):
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
     ) -> None:
-        """Insert the tag behind the addresses: all before it moves to the front."""
+        """Insert VLAN tags after the addresses; the bytes before move to the front."""
         table = self._data.reshape(self.BATCH, _ROW)
         addresses = _FRAME + 2 * _MAC
         front = table[rows, _FRAME - _OFFLOAD.size : addresses]
-        # The checksum of what is behind the tag begins later now.
+        # The checksummed part begins later now.
         begins = front[:, _CHECKSUM_AT : _CHECKSUM_AT + 2].copy().view(np.uint16)
         begins[front[:, 0] & _NEEDS_CHECKSUM != 0] += VLAN.SIZE
         front[:, _CHECKSUM_AT : _CHECKSUM_AT + 2] = begins.view(np.uint8)
@@ -251,17 +251,17 @@ class Side(Closing):
                     self.counters["refused"] += count - done
                     return
             elif code in (errno.ENOBUFS, errno.EINVAL):
-                # The queue is full; or the kernel takes no merged packets of this kind.
+                # The queue is full, or the kernel does not support such merged packets.
                 self.counters["refused"] += 1
                 done += 1
             else:
                 check(self.name, code)
 
     def _wait(self) -> bool:
-        """Wait until the interface takes more."""
+        """Wait until the interface accepts more frames."""
         poll = select.poll()
         poll.register(self.fileno(), select.POLLOUT)
-        return bool(poll.poll(_PATIENCE_MS))
+        return bool(poll.poll(_SEND_TIMEOUT_MS))
 
 
 class _Messages:
@@ -276,30 +276,30 @@ class _Messages:
         message["vector_count"] = 1
 
     def place(self, addresses: npt.NDArray[np.int64]) -> None:
-        """Say where the buffers are."""
+        """Set the addresses of the buffers."""
         self.vectors["base"] = addresses
 
 
 def notes(sides: Sequence[Side]) -> list[str]:
-    """What a user should know about the interfaces before traffic goes through, a sentence each."""
+    """Sentences for the user about the interfaces, before traffic passes."""
     sentences = []
     for side in sides:
         if side.interface.addresses:
             sentences.append(
-                f"{side.name}: has IP addresses, so the kernel of this machine speaks there too: "
+                f"{side.name}: has IP addresses, so the kernel of this machine also sends there: "
                 f"ip addr flush dev {side.name}"
             )
         if not side.interface.has_carrier:
-            sentences.append(f"{side.name}: nobody is at the other end yet (no carrier)")
+            sentences.append(f"{side.name}: no carrier: nothing is connected at the other end")
     mtus = {side.interface.mtu for side in sides}
     if len(mtus) > 1:
-        told = ", ".join(f"{side.name} {side.interface.mtu}" for side in sides)
-        sentences.append(f"the MTUs differ ({told}): longer frames will be lost")
+        mtu_list = ", ".join(f"{side.name} {side.interface.mtu}" for side in sides)
+        sentences.append(f"the MTUs differ ({mtu_list}): longer frames will be lost")
     return sentences
 
 
 def losses(side: Side) -> list[str]:
-    """What was lost at one side, a sentence each."""
+    """Sentences about frames lost at one side."""
     return [
         f"{side.name}: {side.counters[counter]} {reason.format(side.name)}"
         for counter, reason in _LOSSES.items()
@@ -324,29 +324,29 @@ _CONTROL = np.dtype(
 )
 """struct cmsghdr with struct tpacket_auxdata."""
 _OFFLOAD = Struct("=BBHHHH")
-"""struct virtio_net_hdr: flags, what it merges, bytes of its headers, bytes of a segment, where
-the checksum begins to count, and where it stands from there."""
+"""struct virtio_net_hdr: flags, kind of merged packets, bytes of their headers, bytes of a segment,
+start of the checksummed part, and offset of the checksum from there."""
 _NO_OFFLOAD = bytes(_OFFLOAD.size)
 _CHECKSUM_AT = 6
-"""Where it says from where on the checksum counts."""
+"""Offset of the start of the checksummed part in the header."""
 _NEEDS_CHECKSUM = 1  # VIRTIO_NET_HDR_F_NEEDS_CSUM
 _NOT_MERGED = 0  # VIRTIO_NET_HDR_GSO_NONE
 
 _MAC = 6
 _FRAME = VLAN.SIZE + _OFFLOAD.size
-"""Where a frame begins in its row: before it are the header and room for a tag."""
+"""Offset of a frame in its row, after the header and room for a VLAN tag."""
 _ROW = _FRAME + Ethernet.SIZE + (1 << 16) + 1024
-"""A merged frame has up to 64 KiB and its headers; readers look beyond the end of a short one."""
+"""A merged frame has up to 64 KiB and its headers; readers access bytes after a short one."""
 
-_PATIENCE_MS = 1000
-"""Milliseconds that a line may be busy."""
+_SEND_TIMEOUT_MS = 1000
+"""Milliseconds for which an interface may be busy."""
 
 _LOSSES = {
-    "no_room": "arriving frames are lost: they came faster than they were taken",
-    "too_long": "frames are lost: longer than the MTU of {0}",
-    "refused": "frames are lost: refused by the queue of the interface: "
+    "no_room": "arriving frames lost: they arrived faster than they were processed",
+    "too_long": "frames lost: longer than the MTU of {0}",
+    "refused": "frames lost: refused by the queue of the interface: "
     "ip link set {0} txqueuelen 10000",
 }
-"""What the counters of lost frames mean."""
+"""Descriptions of the counters of lost frames."""
 
 _PACKET_VNET_HDR = 15

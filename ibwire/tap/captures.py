@@ -1,9 +1,9 @@
-"""The tap from capture to capture: the same plan on what was recorded.
+"""The tap from capture to capture: applies a plan to recorded frames.
 
-Records pass as they are, byte for byte and with their times; what a rule delays has a later
-time, and its place in the order of time. Which side a frame comes from is told by its
-source address, or by the interface of a pcapng: side a is what was given, or else the
-sender of the first RDMA packet. Everybody else is side b.
+Records pass unchanged, byte for byte and with their times; a delayed frame has a later
+time and its place in the order of time. The side of a frame is determined by its
+source address, or by the interface of a pcapng: side a is the given one, or otherwise the
+sender of the first RDMA packet. All others are side b.
 """
 
 from __future__ import annotations
@@ -24,25 +24,30 @@ from ibwire.base.units import NS, Time
 from ibwire.capture import CaptureWriter, RecordBatch, open_capture
 from ibwire.capture.pcapng import Interface
 from ibwire.impair.match import locate
-from ibwire.tap.plan import SIDES, Event, Plan, Tell, header_of
+from ibwire.tap.plan import SIDES, Event, Plan, ReportEvent, header_of
 from ibwire_layers.outer import VLAN, Ethernet, EtherType, LinkType
 
 
 class FileTap(Closing):
-    """A plan between two captures; a context manager.
+    """Applies a plan to a capture and writes another; a context manager.
 
     sources: addresses, or names or numbers of interfaces, whose frames come from side a.
-    tell: takes events. Raises `CaptureError`.
+    report: takes events. Raises `CaptureError`.
     """
 
     BATCH = 256
-    """Records that are looked at together."""
+    """Records processed together."""
 
     def __init__(
-        self, plan: Plan, capture: str, output: str, tell: Tell, sources: Sequence[str] = ()
+        self,
+        plan: Plan,
+        capture: str,
+        output: str,
+        report: ReportEvent,
+        sources: Sequence[str] = (),
     ) -> None:
         self.plan = plan
-        self._tell = tell
+        self._report = report
         self._path = output
         self._sides = _Sides(sources)
         if os.path.exists(output) and os.path.exists(capture) and os.path.samefile(capture, output):
@@ -58,7 +63,7 @@ class FileTap(Closing):
         self._now: Time = 0
 
     def run(self, count: int | None = None) -> None:
-        """Read to the end, or so many records; raises `CaptureError`, after what could be read."""
+        """Process all records, or `count`; raises `CaptureError` after those that could be read."""
         try:
             for batch in self._reader.batches():
                 for part in batch.split(self.BATCH):
@@ -72,34 +77,38 @@ class FileTap(Closing):
                     self._write(frame, self._time_ns(time))
 
     def counters(self) -> dict[str, Any]:
-        """Records."""
+        """Counts of records."""
         return {"records": {name: number for name, number in self._counts.items() if number}}
 
     def problems(self) -> list[str]:
-        """What could not be done, a sentence each."""
-        told = []
+        """Sentences about problems."""
+        problems = []
         if self._counts["not_ethernet"]:
-            told.append(f"{self._counts['not_ethernet']} records are no Ethernet frames: untouched")
+            problems.append(
+                f"{self._counts['not_ethernet']} records are no Ethernet frames: untouched"
+            )
         for side, way in zip(SIDES, self.plan.ways, strict=True):
             if not way.arrived:
-                told.append(f"no frame comes from side {side}")
+                problems.append(f"no frame comes from side {side}")
             if way.overflow:
-                told.append(f"{way.overflow} delayed frames of {side} are lost: too many waited")
-        return told
+                problems.append(
+                    f"{way.overflow} delayed frames of {side} are lost: too many waited"
+                )
+        return problems
 
     def close(self) -> None:
         """Finish the file."""
         self._closing.close()
 
     def _pass(self, batch: RecordBatch) -> None:
-        """Hand the records of a batch on, in their order."""
+        """Process the records of a batch in order."""
         if self._begin_ns is None:
             self._begin_ns = int(batch.time_ns[0])
         sides = self._sides.of(batch, self._reader.interfaces)
         wanted = self._concerned(batch, np.array(sides))
         times = batch.time_ns.tolist()
         for row, side in enumerate(sides):
-            self._let_go(times[row])
+            self._release_until(times[row])
             self._counts["read"] += 1
             if side is None:
                 self._counts["not_ethernet"] += 1
@@ -113,7 +122,7 @@ class FileTap(Closing):
                 self._copy(batch, row)
 
     def _concerned(self, batch: RecordBatch, sides: npt.NDArray[Any]) -> Collection[int]:
-        """Rows that some rule must be asked about."""
+        """Rows for which a rule must be called."""
         wanted: set[int] = set()
         for number, way in enumerate(self.plan.ways):
             rows = np.flatnonzero(sides == number)
@@ -122,7 +131,7 @@ class FileTap(Closing):
         return wanted
 
     def _take(self, batch: RecordBatch, row: int, side: int) -> None:
-        """Hand a record to the rules of its side."""
+        """Pass a record to the rules of its side."""
         record = batch.record(row)
         way, frame = self.plan.ways[side], record.data
         taken = way.take(frame, self._now)
@@ -130,7 +139,7 @@ class FileTap(Closing):
             if out is frame:
                 self._copy(batch, row)
             else:
-                # A record that was cut stays so.
+                # A truncated record stays truncated.
                 wire = record.wire_len + len(out) - len(frame)
                 self._write(out, record.time_ns, wire, record.interface, record.comments)
         for answer in taken.answers:
@@ -148,10 +157,10 @@ class FileTap(Closing):
                 )
             )
 
-    def _let_go(self, time_ns: int) -> None:
-        """Time has come to a record: what was delayed until then goes first."""
+    def _release_until(self, time_ns: int) -> None:
+        """Write the frames that were delayed until the time of a record."""
         assert self._begin_ns is not None
-        # It never goes back, whatever the capture says.
+        # The time never decreases, even if that of the capture does.
         self._now = max(self._now, (time_ns - self._begin_ns) * NS)
         for way in self.plan.ways:
             if way.poll_timeout() is not None:
@@ -200,15 +209,15 @@ class FileTap(Closing):
 
 
 class _Sides:
-    """Which side each record comes from."""
+    """Determines the side that each record comes from."""
 
     LIMIT = 1024
-    """MAC addresses of side a that are remembered."""
+    """MAC addresses of side a that are kept."""
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._addresses: set[bytes] = set()
         self._macs: set[bytes] = set()
-        """Of frames from those addresses: what is no IP is told by them."""
+        """MAC addresses of frames from those addresses, for frames without IP."""
         self._interfaces: set[str] = set()
         for source in sources:
             try:
@@ -217,7 +226,7 @@ class _Sides:
                 self._interfaces.add(source)
 
     def of(self, batch: RecordBatch, interfaces: Any) -> list[int | None]:
-        """The side of each row; `None` for what is no Ethernet."""
+        """The side of each row; `None` for records that are not Ethernet."""
         return [
             self._side(batch, row, interfaces) if link_type == LinkType.ETHERNET else None
             for row, link_type in enumerate(batch.link_type.tolist())
@@ -242,7 +251,7 @@ class _Sides:
 
 
 def _source(head: bytes) -> tuple[bytes, bytes]:
-    """The MAC address that sent a frame, and the IP address or GID, or the MAC address again."""
+    """The source MAC address of a frame, and its source IP address or GID, or the MAC address."""
     at = Ethernet.SIZE
     if head[at - 2 : at] == _VLAN:
         at += VLAN.SIZE
@@ -255,8 +264,8 @@ def _source(head: bytes) -> tuple[bytes, bytes]:
 
 
 _LATER = ("delay", "duplicate")
-"""Actions that make times of their own, which may be finer than those of the capture."""
+"""Actions that create new times, which may be finer than those of the capture."""
 _IPV4, _IPV6 = EtherType.IPV4.to_bytes(2), EtherType.IPV6.to_bytes(2)
 _ROCE, _VLAN = EtherType.ROCE.to_bytes(2), EtherType.VLAN.to_bytes(2)
 _HEAD = Ethernet.SIZE + VLAN.SIZE + 24
-"""Bytes of a frame within which its addresses are."""
+"""Bytes of a frame that contain its addresses."""

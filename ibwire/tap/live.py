@@ -1,4 +1,4 @@
-"""The tap between two interfaces: batches go through as they are but for what the plan says."""
+"""The tap between two interfaces: forwards batches of frames and applies a plan to some."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from ibwire.base.units import NS, Time
 from ibwire.link.live import MonotonicClock
 from ibwire.link.signals import Signals
 from ibwire.tap.bridge import Arrived, Side, losses
-from ibwire.tap.plan import Event, Plan, Tell, header_of
-from ibwire.tap.record import Record
+from ibwire.tap.plan import Event, Plan, ReportEvent, header_of
+from ibwire.tap.record import TapRecord
 
 
 class LiveTap:
-    """A plan between two sides.
+    """Applies a plan to frames between two interfaces.
 
-    record: where frames are written down; `None`: nowhere. tell: takes events. spin: never
-    sleep, which is faster and takes a processor.
+    record: where frames are written; `None`: nowhere. report: takes events. spin: never
+    sleep, which is faster and uses one processor.
     """
 
     FLUSH_NS = 500_000_000
-    """How long what has arrived may put the end off."""
+    """How long frames that have arrived may delay the end."""
 
     def __init__(
         self,
         plan: Plan,
         sides: tuple[Side, Side],
-        tell: Tell,
-        record: Record | None = None,
+        report: ReportEvent,
+        record: TapRecord | None = None,
         *,
         spin: bool = False,
     ) -> None:
         self.plan = plan
         self.sides = sides
-        self._tell = tell
+        self._report = report
         self._record = record
         self._spin = spin
         self._clock = MonotonicClock()
@@ -44,14 +44,14 @@ class LiveTap:
 
     @property
     def arrived(self) -> int:
-        """Frames from both sides."""
+        """Frames that have arrived from both sides."""
         return sum(way.arrived for way in self.plan.ways)
 
     def run(self, *, seconds: float | None = None, count: int | None = None) -> int | None:
-        """Pass frames on until the time is over, so many have arrived, or a signal comes.
+        """Forward frames until the time is over, `count` have arrived, or a signal comes.
 
-        Returns the number of the signal. What has arrived by then still passes, for half a
-        second at most, and what is delayed leaves at once. Raises `LinkError`.
+        Returns the number of the signal. Frames that have arrived by then still pass, for at most
+        half a second, and delayed frames leave at once. Raises `LinkError`.
         """
         end = None if seconds is None else self._clock.now_ns() + int(seconds * 1e9)
         with Signals() as signals:
@@ -70,21 +70,22 @@ class LiveTap:
             return signals.number
 
     def problems(self) -> list[str]:
-        """What was lost or could not be done, a sentence each."""
-        told = [text for side in self.sides for text in losses(side)]
+        """Sentences about lost frames and other problems."""
+        problems = [text for side in self.sides for text in losses(side)]
         for way, side in zip(self.plan.ways, self.sides, strict=True):
             if way.overflow:
-                told.append(f"{side.name}: {way.overflow} delayed frames are lost: too many waited")
+                problems.append(
+                    f"{side.name}: {way.overflow} delayed frames are lost: too many waited"
+                )
             if way.unread:
-                told.append(
-                    f"{side.name}: {way.unread} frames are packets that the kernel has merged, "
-                    "which no rule saw: "
+                problems.append(
+                    f"{side.name}: {way.unread} frames are merged packets, seen by no rule: "
                     f"ethtool -K {side.name} rx-udp-gro-forwarding off rx-gro-list off gro off"
                 )
-        return told
+        return problems
 
     def counters(self) -> dict[str, Any]:
-        """Frames by interface and what became of them."""
+        """Counts of frames by interface."""
         return {
             side.name: {name: count for name, count in side.counters.items() if count}
             for side in self.sides
@@ -95,7 +96,7 @@ class LiveTap:
         return (self._clock.now_ns() - self._begin_ns) * NS
 
     def _pass(self, count: int | None) -> bool:
-        """Take one batch of each side, and let go what is due; whether there was any."""
+        """Forward one batch of each side, and due delayed frames; whether there were batches."""
         busy = False
         for number in range(2):
             busy = self._take(number, count) or busy
@@ -105,7 +106,7 @@ class LiveTap:
         return busy
 
     def _take(self, number: int, count: int | None) -> bool:
-        """Take one batch of a side; whether there was any."""
+        """Forward one batch of a side; whether there was one."""
         most = Side.BATCH if count is None else min(Side.BATCH, count - self.arrived)
         arrived = self.sides[number].receive(most) if most else None
         if arrived is None:
@@ -123,7 +124,7 @@ class LiveTap:
         return True
 
     def _pass_some(self, number: int, arrived: Arrived, rows: Sequence[int]) -> None:
-        """Hand some frames of a batch to the rules, and all that come while a rule holds one."""
+        """Pass some frames of a batch to the rules, and all frames while a rule holds one."""
         way, now, time_ns = self.plan.ways[number], self._now, time.time_ns()
         wanted = frozenset(rows)
         leaving: list[Frame | int] = []
@@ -150,7 +151,7 @@ class LiveTap:
             self._record.left(number, answers, time_ns)
         for several in events.values():
             for event in several:
-                self._tell(event)
+                self._report(event)
 
     def _events(
         self, number: int, row: int, frame: Frame, met: Sequence[tuple[int, str]], time_ns: int
@@ -158,7 +159,18 @@ class LiveTap:
         packet = None if self._record is None else self._record.count(number) + row + 1
         name, header = self.sides[number].name, header_of(frame)
         place = self.plan.ways[number].arrived + row + 1
-        return [Event(time_ns, name, rule, action, place, packet, header) for rule, action in met]
+        return [
+            Event(
+                time_ns=time_ns,
+                side=name,
+                rule=rule,
+                action=action,
+                frame=place,
+                packet=packet,
+                header=header,
+            )
+            for rule, action in met
+        ]
 
     def _finish(self) -> None:
         for number, way in enumerate(self.plan.ways):
@@ -167,14 +179,14 @@ class LiveTap:
             side.count_losses()
 
     def _leave(self, number: int, frames: Sequence[Frame]) -> None:
-        """Send frames that came from a side to the other."""
+        """Send frames from one side on the other."""
         if frames:
             self.sides[1 - number].send(frames)
             if self._record is not None:
                 self._record.left(1 - number, frames, time.time_ns())
 
     def _until(self, end: int | None) -> int | None:
-        """When the loop must wake up, in nanoseconds of the clock."""
+        """When the loop must wake up, in nanoseconds of the clock; `None` for never."""
         times = [] if end is None else [end]
         for way in self.plan.ways:
             due = way.poll_timeout()

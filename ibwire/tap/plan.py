@@ -1,4 +1,4 @@
-"""A plan of what happens to frames between two sides, and the plan at work.
+"""A fault plan for frames between two sides, and its state while it is applied.
 
     seed = 7
 
@@ -7,9 +7,8 @@
     [[from.b]]
     cnp = { opcode = "RC_RDMA_READ_RESPONSE_MIDDLE", nth = 10 }
 
-Rules stand by the side that the frames come from; they are those of `ibwire.impair.plan`.
-A `Way` carries them out for one direction, without sockets, files or clocks, and tells
-what it did.
+Rules belong to the side that the frames come from; they are those of `ibwire.impair.plan`.
+A `Direction` applies them to the frames of one direction, without sockets, files or clocks.
 """
 
 from __future__ import annotations
@@ -42,21 +41,21 @@ SIDES = ("a", "b")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A rule has done something to a frame."""
+    """A rule has acted on a frame."""
 
     time_ns: int
-    """Of day."""
+    """Time since the epoch."""
     side: str
-    """The side that the frame came from: what the interface is called, or `a` or `b`."""
+    """The side that the frame came from: the name of the interface, or `a` or `b`."""
     rule: int
-    """Number of the rule among those of its side; the first is 1."""
+    """Number of the rule on its side, from 1."""
     action: str
     frame: int
-    """Number of the frame among those from its side; the first is 1."""
+    """Number of the frame on its side, from 1."""
     packet: int | None
     """Number of the frame in the capture."""
     header: dict[str, Any]
-    """Opcode, destination QPN and PSN as it came; empty for what carries no BTH."""
+    """Opcode, destination QPN and PSN on arrival; empty without a BTH."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -78,38 +77,38 @@ class Event:
         return f"{where}: {self.action} (rule {self.rule}){_in_words(self.header)}"
 
 
-class Taken(NamedTuple):
-    """What has become of a frame that was handed to the rules."""
+class Outcome(NamedTuple):
+    """The result of passing a frame to the rules."""
 
     leaving: list[Frame]
-    """What leaves now on the other side; the same object where it is as it came."""
+    """Frames that leave on the other side now; the same object if it is unchanged."""
     answers: list[Frame]
-    """What goes back to where the frame came from."""
+    """Frames that go back to the sender."""
     met: list[tuple[int, str]]
-    """Which rules did something, from 1, and what."""
+    """Numbers of the rules that acted, from 1, and their actions."""
 
 
-class Way:
-    """One direction: its rules, and the frames that are on their way for longer."""
+class Direction:
+    """One direction: its rules, and its delayed frames."""
 
     LIMIT = 256 << 20
-    """Bytes of frames that may wait."""
+    """Bytes of delayed frames."""
 
     def __init__(
         self, side: str, rules: Any, seed: int, partners: Partners, opposite: Partners
     ) -> None:
-        """The rules of a side as TOML has them.
+        """rules: of a side, as parsed from TOML.
 
-        partners: of what goes this way. opposite: of what comes towards it. Raises `PlanError`.
+        partners: of this direction. opposite: of the other direction. Raises `PlanError`.
         """
         self.side = side
         self.partners = partners
         self.arrived = 0
         """Frames."""
         self.overflow = 0
-        """Frames that were lost because too many waited."""
+        """Frames that were lost because too many were delayed."""
         self.unread = 0
-        """Packets that the kernel had merged, to which nothing was done."""
+        """Packets merged by the kernel, to which no rule was applied."""
         self._answers: list[Frame | None] = []
         self.rules: Rules = build_pipe(
             rules,
@@ -129,24 +128,24 @@ class Way:
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
     ) -> Sequence[int]:
-        """Which of the next frames must be handed to `take`; while a rule holds one, all.
+        """Which of the next frames must be passed to `take`; all while a rule holds one.
 
-        data, starts, lengths: as for `columns.read`. The others pass as they are.
+        data, starts, lengths: as for `columns.read`. The others pass unchanged.
         """
         if self.partners.wanted:
             self.partners.see(read(data, starts, lengths))
         return self.rules.concerned(data, starts, lengths)
 
-    def take(self, frame: Frame, now: Time) -> Taken:
-        """Hand a frame to the rules."""
+    def take(self, frame: Frame, now: Time) -> Outcome:
+        """Pass a frame to the rules."""
         leaving = self._leaving(self.rules(frame, now), now)
         met = [(number + 1, self.actions[number]) for number in self.rules.met]
         answers = [each for each in self._answers if each is not None]
         self._answers.clear()
-        return Taken(leaving, answers, met)
+        return Outcome(leaving, answers, met)
 
     def poll_timeout(self) -> Time | None:
-        """When `due` has something; `None` for never."""
+        """When `due` has frames; `None` for never."""
         times = [self._waiting[0][0]] if self._waiting else []
         held = self.rules.poll_timeout()
         if held is not None:
@@ -154,42 +153,42 @@ class Way:
         return min(times, default=None)
 
     def due(self, now: Time) -> Iterator[tuple[Time, Frame]]:
-        """The frames whose time to leave has come, in order, with that time."""
+        """The delayed frames that leave by now, in order, with their times."""
         held = self.rules.poll_timeout()
         if held is not None and held < now:
             for delay, frame in self.rules.release(now):
-                self._put_off(held + delay, frame)
+                self._delay(held + delay, frame)
         while self._waiting and self._waiting[0][0] <= now:
             yield self._next()
 
     def rest(self, now: Time) -> Iterator[tuple[Time, Frame]]:
-        """All frames that still wait, because it is over."""
+        """All delayed and held frames, at the end."""
         until = self.rules.poll_timeout()
         for delay, frame in self.rules.release(now, all_of_them=True):
-            self._put_off((now if until is None else until) + delay, frame)
+            self._delay((now if until is None else until) + delay, frame)
         while self._waiting:
             yield self._next()
 
     def hits(self) -> list[dict[str, Any]]:
-        """What each rule has done: number, action, frames; for answers those without one."""
-        told: list[dict[str, Any]] = []
+        """For each rule: number, action, number of frames; for replies also frames without one."""
+        result: list[dict[str, Any]] = []
         for number, (stage, action) in enumerate(zip(self.rules.stages, self.actions, strict=True)):
             found: Any = stage
-            told.append({"rule": number + 1, "action": action, "frames": found.hits})
+            result.append({"rule": number + 1, "action": action, "frames": found.hits})
             if isinstance(stage, Answer) and stage.unanswered:
-                told[-1]["unanswered"] = stage.unanswered
-        return told
+                result[-1]["unanswered"] = stage.unanswered
+        return result
 
     def _leaving(self, passing: list[tuple[Time, Frame]], now: Time) -> list[Frame]:
         leaving = []
         for delay, frame in passing:
             if delay:
-                self._put_off(now + delay, frame)
+                self._delay(now + delay, frame)
             else:
                 leaving.append(frame)
         return leaving
 
-    def _put_off(self, time: Time, frame: Frame) -> None:
+    def _delay(self, time: Time, frame: Frame) -> None:
         if self._waiting_size + len(frame) + _ENTRY > self.LIMIT:
             self.overflow += 1
             return
@@ -204,14 +203,14 @@ class Way:
 
 
 class Plan(NamedTuple):
-    """A plan that has been read, ready to begin."""
+    """A plan that was read, with its state."""
 
     description: str
-    ways: tuple[Way, Way]
+    ways: tuple[Direction, Direction]
 
 
 def shipped() -> dict[str, str]:
-    """The plans of this package: name and first line of the comment."""
+    """The shipped plans: name and first line of the comment."""
     return {
         name: read_plan(file.read_bytes(), name).description
         for name, file in sorted(_shipped_files().items())
@@ -219,9 +218,9 @@ def shipped() -> dict[str, str]:
 
 
 def load_plan(name: str, seed: int | None = None) -> Plan:
-    """The plan in a file, or the one of that name that is shipped when it has no suffix.
+    """The plan in a file, or the shipped plan of that name, if it has no suffix.
 
-    seed: instead of the one in the plan. Raises `ScriptError`, which says where it is wrong.
+    seed: instead of that in the plan. A `ScriptError` gives the place of a mistake.
     """
     path = Path(name)
     if path.suffix != _SUFFIX and not path.exists():
@@ -233,7 +232,7 @@ def load_plan(name: str, seed: int | None = None) -> Plan:
 
 
 def read_plan(content: bytes, name: str, seed: int | None = None) -> Plan:
-    """A plan from the bytes of its file, whose name is for messages only."""
+    """A plan from the contents of its file; name: for messages."""
     top = Document(content, name).top
     written = top.take_int("seed", 1, 0, (1 << 63) - 1)
     table = top.table("from") or top.absent("from")
@@ -243,15 +242,15 @@ def read_plan(content: bytes, name: str, seed: int | None = None) -> Plan:
     chosen = written if seed is None else seed
     going, coming = Partners(), Partners()
     try:
-        a = Way("a", both[0], chosen, going, coming)
-        b = Way("b", both[1], chosen, coming, going)
+        a = Direction("a", both[0], chosen, going, coming)
+        b = Direction("b", both[1], chosen, coming, going)
     except PlanError as error:
         raise top.error_at(error.key_path, error.reason, at_key=error.at_key) from None
     return Plan(_description(content), (a, b))
 
 
 def header_of(frame: Frame) -> dict[str, Any]:
-    """What an event says of a frame."""
+    """The header fields of a frame in an event."""
     at = locate(frame).bth
     if at < 0 or at + BTH.SIZE > len(frame):
         return {}
@@ -263,7 +262,7 @@ def header_of(frame: Frame) -> dict[str, Any]:
 
 
 def _listed(rules: Any) -> Any:
-    """A single table is a list of one rule."""
+    """The rules as a list; a single table is a list of one rule."""
     if rules is None:
         return []
     return [rules] if isinstance(rules, dict) else rules
@@ -290,9 +289,9 @@ def _in_words(header: dict[str, Any]) -> str:
     return f": {header['opcode']} qp {header['dest_qp']:#x} psn {header['psn']}"
 
 
-Tell = Callable[[Event], None]
-"""Takes events as they happen."""
+ReportEvent = Callable[[Event], None]
+"""Takes each event when it happens."""
 
 _SUFFIX = ".toml"
 _ENTRY = 128
-"""Bytes that a frame which waits takes beside its own."""
+"""Memory of a delayed frame in addition to its bytes."""

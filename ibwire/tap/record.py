@@ -1,7 +1,7 @@
-"""What a tap writes down: every frame where it arrived, and everything where it left.
+"""The captures of a tap: every frame at the side where it arrived and where it left.
 
-With one file both interfaces are in it; with two, each has its own, which is what a capture
-at this interface would be. Frames that a rule met carry a comment that says so.
+One file has both interfaces; with two files each has one, like a capture at this interface.
+Frames that a rule acted on have a comment.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ibwire.tap.bridge import Arrived
 from ibwire.tap.plan import Event
 
 
-class Record(Closing):
+class TapRecord(Closing):
     """One pcapng file, or one for each side; a context manager."""
 
     def __init__(self, paths: Sequence[str], names: Sequence[str]) -> None:
-        """Raises `CaptureError` for a file that cannot be opened, or has another suffix."""
+        """Raises `CaptureError` for a file that cannot be opened, or with another suffix."""
         for path in paths:
             if format_of(path) != "pcapng":
                 raise CaptureError(path, None, "its name does not end in .pcapng")
@@ -49,7 +49,7 @@ class Record(Closing):
         events: Mapping[int, Sequence[Event]],
         time_ns: int,
     ) -> None:
-        """A batch has arrived at a side, and frames have left at the other.
+        """Write a batch that has arrived at a side, and the frames that have left at the other.
 
         leaving: as for `Side.send`. events: by row of the batch.
         """
@@ -67,7 +67,7 @@ class Record(Closing):
         )
 
     def left(self, side: int, frames: Sequence[Frame], time_ns: int) -> None:
-        """Frames have left at a side."""
+        """Write frames that have left at a side."""
         self._write(side, [memoryview(each) for each in frames], time_ns, {})
 
     def close(self) -> None:

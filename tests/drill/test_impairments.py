@@ -218,7 +218,7 @@ ERRORS = {
     "impair > rewrite": "1:10: expected a table of fields",
     "impair > rewrite bth.pns=5": "1:26: ",
     "impair > drop burst.first=2": "1:10: count is missing",
-    "impair > cnp": "1:10: only `ibwire tap` answers frames, which has two sides",
+    "impair > cnp": "1:10: only `ibwire tap` can reply to frames",
     "impair > nothing nth=1": "1:18: nothing has no conditions",
     "+1us..2us impair > drop": "1:11: this happens at one time: a range is for what is expected",
     "on rxe {\nimpair > lose\n}": "2:10: lose is no impairment; ",

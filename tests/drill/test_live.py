@@ -461,12 +461,12 @@ def test_an_answer_that_nests_too_deep_is_that_of_no_agent() -> None:
     [
         (["--dev", "lo"], "--dev and --peer are required"),
         (["--peer", "10.0.0.1"], "--dev and --peer are required"),
-        (["--connect", "params"], "needs --params or --params-from"),
+        (["--connect", "params"], "requires --params or --params-from"),
         (["--params", "x"], "require --connect params"),
         (["--mtu", "256"], "--mtu requires --connect pingpong"),
         (["--capture", "x", "--device", "10.0.0.1"], "either a recording or a device"),
-        (["--tolerance", "5", "--limit", "3"], "--tolerance, --limit: for a device on a link"),
-        (["--params-from", "true", "--vlan", "5"], "--params-from, --vlan: for a device on a link"),
+        (["--tolerance", "5", "--limit", "3"], "--tolerance, --limit: --dev and --peer"),
+        (["--params-from", "true", "--vlan", "5"], "--params-from, --vlan: --dev and --peer"),
     ],
 )
 def test_options_that_do_not_fit_are_wrong_usage(

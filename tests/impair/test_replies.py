@@ -250,7 +250,7 @@ def test_error_names_the_path_of_the_key(rule: Any, where: str) -> None:
 
 @pytest.mark.parametrize("action", ["cnp", "nak", "pfc"])
 def test_without_a_second_side_nothing_can_be_answered(action: str) -> None:
-    with pytest.raises(PlanError, match=f"faults\\[0\\].{action}: only `ibwire tap` answers"):
+    with pytest.raises(PlanError, match=f"faults\\[0\\].{action}: only `ibwire tap` can reply"):
         build_pipe([{action: {"nth": 1}}])
 
 

@@ -1,4 +1,4 @@
-"""`ibwire tap` as a bump in a real wire: what passes, what a plan does, how it ends.
+"""`ibwire tap` between two real interfaces.
 
 Two ends and a middle, each a namespace; the tap runs in the middle.
 """
@@ -217,10 +217,10 @@ def test_luminas_example_runs_on_a_wire(start: Start, tap: Tap, tmp_path: Path) 
     told, _ = process.communicate(timeout=PATIENCE)
 
     assert [line for line in told.splitlines() if line.startswith("rule")] == [
-        "rule 1 from eth1: mark_ecn met 1 frame",
-        "rule 2 from eth1: mark_ecn met 1 frame",
-        "rule 3 from eth1: drop met 1 frame",
-        "rule 4 from eth1: drop met 1 frame",
+        "rule 1 from eth1: mark_ecn applied to 1 frame",
+        "rule 2 from eth1: mark_ecn applied to 1 frame",
+        "rule 3 from eth1: drop applied to 1 frame",
+        "rule 4 from eth1: drop applied to 1 frame",
     ]
     found = {kind: len(each) for kind, each in between(*sides).items()}
     assert found == {"marked_between": 2, "lost_between": 2}

@@ -10,7 +10,7 @@ from typing import Any
 
 from ibwire.capture import PcapWriter, Record, open_capture
 from ibwire.replay.conversation import Conversation
-from ibwire.replay.report import Report
+from ibwire.replay.report import ReplayReport
 from ibwire_layers.packet import Packet
 
 Edit = Callable[[int, Packet], Packet | None]
@@ -50,7 +50,7 @@ def edited(path: Path, edit: Edit) -> io.BytesIO:
     return capture_of(kept)
 
 
-def replayed(source: Any, **options: Any) -> list[Report]:
+def replayed(source: Any, **options: Any) -> list[ReplayReport]:
     return list(Conversation(source, **options).reports())
 
 

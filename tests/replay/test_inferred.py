@@ -38,7 +38,7 @@ def test_bytes_are_known_otherwise_only_where_they_were_written(
     written = dict(enumerate(data, va))
 
     expected = any(written.get(other + n, byte) != byte for n, byte in enumerate(shown))
-    assert memory.knows_otherwise(SPACE, other, shown) is expected
+    assert memory.contradicts(SPACE, other, shown) is expected
 
 
 def test_the_same_address_under_another_key_or_host_is_other_memory() -> None:

@@ -52,7 +52,7 @@ def test_report_shows_metrics_expectations_and_seed(tmp_path: Path) -> None:
     assert rows["NAKs: sequence"] == ["1"]
     assert rows["timeouts"] == ["0"]
     assert rows["goodput"] == ["13.38", "Gb/s"]
-    assert "a-b, from a: drop met 1 frame\n" in result.stdout
+    assert "a-b, from a: drop applied to 1 frame\n" in result.stdout
     assert "pass  retransmitted == 6  (is 6)\n" in result.stdout
     assert result.stdout.endswith("seed 5\n")
 

@@ -23,7 +23,7 @@ from ibwire.impair.columns import WINDOW
 from ibwire.tap.bridge import Arrived
 from ibwire.tap.captures import FileTap
 from ibwire.tap.live import LiveTap
-from ibwire.tap.plan import Event, Way, header_of, load_plan, read_plan, shipped
+from ibwire.tap.plan import Direction, Event, header_of, load_plan, read_plan, shipped
 from ibwire_layers import OpCode, Packet
 from ibwire_layers.headers import AETH, BTH
 from ibwire_layers.outer import EtherType, IPv4
@@ -128,7 +128,7 @@ def test_every_shipped_plan_says_what_it_is() -> None:
 def test_ways_share_a_seed_and_draw_apart() -> None:
     text = b"[[from.a]]\nloss = 0.5\n[[from.b]]\nloss = 0.5\n"
 
-    def lost(way: Way) -> list[bool]:
+    def lost(way: Direction) -> list[bool]:
         return [not way.take(bytes(60), n).leaving for n in range(64)]
 
     first, second = read_plan(text, "").ways, read_plan(text, "").ways
@@ -140,7 +140,7 @@ def test_ways_share_a_seed_and_draw_apart() -> None:
 # A way.
 
 
-def way_of(text: str) -> Way:
+def way_of(text: str) -> Direction:
     return read_plan(text.encode(), "plan").ways[0]
 
 
@@ -176,7 +176,7 @@ def test_rest_is_what_was_delayed_and_held() -> None:
 
 
 def test_too_many_delayed_frames_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Way, "LIMIT", 1000)
+    monkeypatch.setattr(Direction, "LIMIT", 1000)
     way = way_of("[[from.a]]\ndelay = '1s'")
     for n in range(10):
         way.take(request(n), n)
@@ -319,7 +319,7 @@ def test_packets_that_the_kernel_has_merged_pass_and_are_told() -> None:
     tap.run(count=16)
 
     assert sides[1].sent == [frame for n, frame in enumerate(frames) if n != 6]
-    assert "1 frames are packets that the kernel has merged" in tap.problems()[0]
+    assert "1 frames are merged packets, seen by no rule" in tap.problems()[0]
 
 
 # From capture to capture.
@@ -354,7 +354,7 @@ def test_dropped_packet_is_missing_and_everything_else_there(
     assert [(each.time_ns, each.data) for each in after] == gone
     assert told == [
         "from a: frame 4, packet 16: drop (rule 1): RC_SEND_LAST qp 0x36 psn 1205253",
-        "rule 1 from a: drop met 1 frame",
+        "rule 1 from a: drop applied to 1 frame",
         f"records: read {len(before)}, written {len(after)}",
     ]
 
@@ -456,8 +456,8 @@ def test_cut_records_stay_cut(tmp_path: Path, tapped: Tapped) -> None:
     assert [(len(each.data), each.wire_len) for each in after] == [(60, 1082)] * 3
     # The packet that was to be damaged is not all there: nothing to damage it in.
     assert told[1:3] == [
-        "rule 1 from a: mark_ecn met 1 frame",
-        "rule 2 from a: corrupt met no frame",
+        "rule 1 from a: mark_ecn applied to 1 frame",
+        "rule 2 from a: corrupt applied to no frames",
     ]
 
 
@@ -538,18 +538,18 @@ def invoked(*arguments: object) -> Result:
     [
         ([], 2, "one of CAPTURE and --between"),
         (["in.pcap", "--between", "x", "y"], 2, "one of CAPTURE and --between"),
-        (["in.pcap", "-o", "out.pcap"], 2, "which --plan?"),
-        (["in.pcap", "--plan", "lumina"], 2, "needs one -o"),
-        (["in.pcap", "--plan", "lumina", "-o", "a.pcap", "-o", "b.pcap"], 2, "needs one -o"),
-        (["in.pcap", "--plan", "lumina", "-o", "o.pcap", "--time", "1"], 2, "knows no --time"),
+        (["in.pcap", "-o", "out.pcap"], 2, "--plan is required"),
+        (["in.pcap", "--plan", "lumina"], 2, "requires one -o"),
+        (["in.pcap", "--plan", "lumina", "-o", "a.pcap", "-o", "b.pcap"], 2, "requires one -o"),
+        (["in.pcap", "--plan", "lumina", "-o", "o.pcap", "--time", "1"], 2, "excludes --time"),
         (["in.pcap", "--plan", "lumina", "-o", "in.pcap"], 1, "the capture that is read"),
         (["in.pcap", "--plan", "lumina", "-o", "out.txt"], 1, "ends neither in .pcap nor"),
         (["none.pcap", "--plan", "lumina", "-o", "out.pcap"], 3, "none.pcap: cannot be opened"),
         (["in.pcap", "--plan", "lumina", "-o", "no/out.pcap"], 1, "no/out.pcap: cannot be written"),
         (["in.pcap", "--plan", "lumina", "-o", "full.pcap"], 1, "full.pcap: No space left"),
         (["in.pcap", "--plan", "lumin", "-o", "out.pcap"], 2, "did you mean lumina"),
-        (["--between", "x", "x", "--plan", "lumina"], 2, "two interfaces"),
-        (["--between", "x", "y", "--plan", "lumina", "--a", "1.2.3.4"], 2, "--a is for captures"),
+        (["--between", "x", "x", "--plan", "lumina"], 2, "two different interfaces"),
+        (["--between", "x", "y", "--plan", "lumina", "--a", "1.2.3.4"], 2, "--a requires CAPTURE"),
         (["--between", "none-such", "y", "--plan", "lumina"], 1, "none-such: no such interface"),
     ],
 )
