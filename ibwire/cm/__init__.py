@@ -1,7 +1,9 @@
-"""Communication management on QP1: connections made, refused and ended by messages, sans I/O.
+"""Connection management on QP1, sans I/O: connections made, rejected and ended by MADs.
 
-A `ConnectionManager` takes MADs and gives MADs; a `ManagedDevice` is a node of a network
-whose QP1 it serves. `rdma_cm` has the addressing that `rdma_connect` and rping use.
+The names below are public. A `ConnectionManager` takes and returns MADs; a `ManagedDevice` is
+a device with a manager on its QP1, as a node of a network. `request` and `reply` build the
+usual REQ and REP; `Endpoints` and the functions around it add the IP addressing of
+`rdma_connect` and rping. `states` has the states of a connection and the table of moves.
 """
 
 from ibwire.cm.connection import Connection, Event, Listener

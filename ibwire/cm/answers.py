@@ -1,7 +1,7 @@
-"""What a manager says by itself: refusals, requests for time, the end of a connection.
+"""Messages that a manager builds: REJ, MRA, DREQ, DREP and failed SIDR_REP.
 
 Source: Linux `cm_format_rej`, `cm_issue_rej`, `cm_format_mra`, `cm_format_dreq`,
-`cm_issue_drep` for who names which ID; reference/cm#teardown; cm-reject.
+`cm_issue_drep` for the IDs in each; reference/cm#teardown; cm-reject.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def rejection(
     ari: bytes = b"",
     about: cm.MessageRejected | None = None,
 ) -> cm.REJ:
-    """The REJ of a connection as it stands.
+    """The REJ of a connection in its current state.
 
-    guid: of our CA. about: what it answers; `None` for what the state says. As long as
-    the peer's ID is not known, the only way to say which connection is meant is the
-    reason TIMEOUT, for which it is looked up by the GUID and our own ID.
+    guid: of the local CA. about: the rejected message; `None` for that of the state. Until
+    the peer's ID is known, only a REJ with the reason TIMEOUT identifies the connection: the
+    peer finds it by the GUID and the local ID.
     """
-    if not connection.knows_remote:
+    if not connection.has_remote_id:
         reason = cm.RejectReason.TIMEOUT
     if reason == cm.RejectReason.TIMEOUT:
         ari = guid.to_bytes(8)
     if about is None:
         about = _ABOUT.get(connection.state, cm.MessageRejected.OTHER)
-    has_id = connection.state is not State.REQ_RCVD  # otherwise the peer has never seen it
+    has_id = connection.state is not State.REQ_RCVD  # the peer has not received it yet
     return _REJ.altered(
         local_comm_id=connection.local_id if has_id else 0,
         remote_comm_id=connection.remote_id,
@@ -48,7 +48,7 @@ def rejection(
 
 
 def refusal(request: cm.REQ, reason: cm.RejectReason, ari: bytes = b"") -> cm.REJ:
-    """The REJ to a REQ of which nothing is kept."""
+    """The REJ to a REQ without a connection."""
     return _REJ.altered(
         remote_comm_id=request.local_comm_id,
         message_rejected=cm.MessageRejected.REQ,
@@ -58,17 +58,17 @@ def refusal(request: cm.REQ, reason: cm.RejectReason, ari: bytes = b"") -> cm.RE
     )
 
 
-def objection(
+def automatic_refusal(
     request: cm.REQ | cm.SIDR_REQ, services: Container[int], gids: Sequence[int]
 ) -> cm.REJ | cm.SIDR_REP | None:
-    """The refusal of a request about which no application need be asked, `None` if it may be.
+    """The refusal of a request that the application need not see, `None` for a valid request.
 
-    services: IDs that somebody listens to. gids: our own.
+    services: IDs with a listener. gids: the local GIDs.
     """
     if isinstance(request, cm.SIDR_REQ):
         if request.service_id in services:
             return None
-        return unresolved(request, cm.SIDRStatus.UNSUPPORTED)
+        return sidr_rejection(request, cm.SIDRStatus.UNSUPPORTED)
     if request.service_id not in services:
         return refusal(request, cm.RejectReason.INVALID_SERVICE_ID)
     service = request.transport_service_type
@@ -77,14 +77,14 @@ def objection(
     if request.path_packet_payload_mtu not in MTU_BYTES:
         return refusal(request, cm.RejectReason.INVALID_MTU)
     if request.primary_remote_gid not in gids:
-        # With one that would do (Linux `cm_req_handler`).
+        # The ARI has a GID that would be accepted (Linux `cm_req_handler`).
         gid = gids[0].to_bytes(16)
         return refusal(request, cm.RejectReason.INVALID_PRIMARY_GID, gid)
     return None
 
 
-def disbelief(message: cm.REP | cm.RTU, reason: cm.RejectReason) -> cm.REJ:
-    """The REJ to who believes in a connection that is none here."""
+def reject_unknown_connection(message: cm.REP | cm.RTU, reason: cm.RejectReason) -> cm.REJ:
+    """The REJ for an unused communication ID."""
     is_rep = isinstance(message, cm.REP)
     return _REJ.altered(
         local_comm_id=message.remote_comm_id,
@@ -94,8 +94,10 @@ def disbelief(message: cm.REP | cm.RTU, reason: cm.RejectReason) -> cm.REJ:
     )
 
 
-def postponement(connection: Connection, service_timeout: int, private_data: bytes = b"") -> cm.MRA:
-    """The MRA to the REQ or REP that waits for a decision."""
+def receipt_acknowledgement(
+    connection: Connection, service_timeout: int, private_data: bytes = b""
+) -> cm.MRA:
+    """The MRA for the REQ or REP that waits for a decision."""
     is_active = connection.is_active
     return cm.MRA(
         local_comm_id=connection.local_id,
@@ -106,7 +108,7 @@ def postponement(connection: Connection, service_timeout: int, private_data: byt
     )
 
 
-def disconnection(connection: Connection, private_data: bytes = b"") -> cm.DREQ:
+def disconnect_request(connection: Connection, private_data: bytes = b"") -> cm.DREQ:
     """The DREQ of a connection."""
     return cm.DREQ(
         local_comm_id=connection.local_id,
@@ -116,13 +118,13 @@ def disconnection(connection: Connection, private_data: bytes = b"") -> cm.DREQ:
     )
 
 
-def confirmation(message: cm.DREQ) -> cm.DREP:
-    """The DREP to a DREQ, also one about a connection that nobody knows."""
+def disconnect_reply(message: cm.DREQ) -> cm.DREP:
+    """The DREP to a DREQ, also for an unknown connection."""
     return cm.DREP(local_comm_id=message.remote_comm_id, remote_comm_id=message.local_comm_id)
 
 
-def unresolved(request: cm.SIDR_REQ, status: cm.SIDRStatus) -> cm.SIDR_REP:
-    """The SIDR_REP that names no queue pair."""
+def sidr_rejection(request: cm.SIDR_REQ, status: cm.SIDRStatus) -> cm.SIDR_REP:
+    """The SIDR_REP without a queue pair."""
     return cm.SIDR_REP(request_id=request.request_id, status=status, service_id=request.service_id)
 
 

@@ -1,4 +1,4 @@
-"""One connection as its manager knows it, and what its queue pair must be set to."""
+"""One connection of a manager, and the attributes of its queue pair."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ibwire_layers import cm
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """Somebody who accepts connections to a service, or answers who resolves it."""
+    """A listener for connections to a service, or for its resolution."""
 
     service_id: int
     backlog: int
     """Requests that may wait for the application's decision."""
     waiting: int = 0
-    """Those that do."""
+    """Requests that wait."""
 
 
 class CMTimeouts(NamedTuple):
@@ -47,41 +47,41 @@ class Connection:
 
     local_id: int
     transaction_id: int
-    """Of what we begin: REQ, SIDR_REQ, DREQ."""
+    """Of messages that start an exchange here: REQ, SIDR_REQ, DREQ."""
     request_transaction: int
-    """Of the REQ or SIDR_REQ, whoever sent it, and of what answers it."""
+    """Of the REQ or SIDR_REQ, sent or received, and of the messages that answer it."""
     is_active: bool
-    """Whether the request was ours."""
+    """Whether this side sent the request."""
     request: cm.REQ | cm.SIDR_REQ
     peer: AddressVector
-    """Where messages for the peer's manager go."""
+    """Address of the peer's manager."""
     timeouts: CMTimeouts
     listener: Listener | None = None
     state: State = State.IDLE
     remote_id: int = 0
     reply: cm.REP | cm.SIDR_REP | None = None
     local_qpn: int | None = None
-    """Our queue pair, once it is known."""
+    """The local queue pair, once it is known."""
     remote_qpn: int | None = None
     """The peer's, once it is known."""
     remote_guid: int | None = None
     """The peer's CA, once it is known."""
     retries_left: int = 0
-    promised: Time = 0
-    """What an MRA of ours has asked for: so long may the peer not repeat its question."""
+    extra_time: Time = 0
+    """Time that a sent MRA has requested: the peer may wait that long before it retransmits."""
     deadline: Time | None = None
-    last: bytes = b""
-    """The MAD that was sent last."""
+    last_sent: bytes = b""
+    """The MAD that was sent last, for retransmission."""
 
     @property
-    def knows_remote(self) -> bool:
-        """Whether `remote_id` is the peer's, which 0 may be: it comes with the first message."""
+    def has_remote_id(self) -> bool:
+        """Whether `remote_id` is known; 0 is a valid ID. The first message of the peer has it."""
         return not self.is_active or self.reply is not None
 
     def queue_pair_attributes(self) -> tuple[AddressVector, dict[str, Any]]:
-        """Where our queue pair sends to, and its attributes as fields of `QPAttr`.
+        """Destination and attributes (fields of `QPAttr`) of the local queue pair.
 
-        Known from the REP on, whichever side sends it: EINVAL before. Source:
+        Known after the REP is sent or received: EINVAL before. Source:
         reference/cm#request; for the PSNs the data packets of cm-rping and Linux `ib_send_cm_req`,
         `cm_req_handler`.
         """
@@ -93,7 +93,7 @@ class Connection:
         timeout = request.primary_local_ack_timeout
         if active:
             timeout = combined_ack_timeout(answer.target_ack_delay, max(timeout - 1, 0))
-        # What one side serves bounds what the other has outstanding.
+        # The READs that one side executes limit those that the other has outstanding.
         depth = min(own.initiator_depth, other.responder_resources)
         served = min(own.responder_resources, other.initiator_depth)
         address = AddressVector(
@@ -107,7 +107,7 @@ class Connection:
         )
         return address, {
             "dest_qp_num": self.remote_qpn,
-            # A side says from which PSN on it listens, and the other sends from there.
+            # Each side gives its expected PSN, which is the first PSN of the other.
             "sq_psn": other.starting_psn,
             "rq_psn": own.starting_psn,
             "path_mtu": request.path_packet_payload_mtu,
@@ -120,18 +120,18 @@ class Connection:
         }
 
     def bring_up(self, qp: QueuePair, **attr: Any) -> None:
-        """Take a queue pair from RESET to RTS; `attr` are fields of `QPAttr` that differ.
+        """Move a queue pair from RESET to RTS; `attr` are fields of `QPAttr` that differ.
 
-        The passive side does so right after `accept`, as the RDMA-CM of Linux: then data is no
-        COMM_EST any more, and a lost RTU comes when the REP is repeated. The active side does
-        so before `ready`.
+        The passive side calls it right after `accept`, as the RDMA-CM of Linux: then data
+        raises no COMM_EST, and a lost RTU is retransmitted for the repeated REP. The active
+        side calls it before `ready`.
         """
         address, attributes = self.queue_pair_attributes()
         bring_up(qp, address, **attributes | attr)
 
 
 class Event(NamedTuple):
-    """What an application is told about a connection."""
+    """An event about a connection for the application."""
 
     kind: EventKind
     connection: Connection
@@ -140,14 +140,14 @@ class Event(NamedTuple):
     reason: int = 0
     """`RejectReason` when REJECTED, `SIDRStatus` when RESOLVED."""
     ari: bytes = b""
-    """What a REJ adds to its reason."""
+    """Additional reject information of a REJ."""
 
 
 def timeouts_of(request: cm.REQ | cm.SIDR_REQ, timing: Timing, *, is_active: bool) -> CMTimeouts:
-    """What a request says about times, and our own `timing` where it says nothing.
+    """Timeouts from the fields of a request, and from the local `timing` for the others.
 
-    Whoever has sent a REQ waits for it to get there, for the peer to think, and for the
-    answer to get back; the other side is told how long that takes from its end (Linux
+    The sender of a REQ waits for its transfer, for the response time of the peer and for
+    the transfer of the answer; the REQ has the corresponding time for the other side (Linux
     `ib_send_cm_req`, `cm_req_handler`). TIMEWAIT takes a local ACK timeout
     (`cm_enter_timewait`).
     """
@@ -171,12 +171,12 @@ def timeouts_of(request: cm.REQ | cm.SIDR_REQ, timing: Timing, *, is_active: boo
 
 
 def queue_pair_of(answer: cm.REP, request: cm.REQ | cm.SIDR_REQ) -> int:
-    """The queue pair that a REP to a request names."""
+    """The queue pair number in a REP to this request."""
     return answer.local_eecn if is_xrc(request) else answer.local_qpn
 
 
 def is_xrc(request: cm.REQ | cm.SIDR_REQ) -> bool:
-    """Whether a REQ asks for an XRC connection, whose REP has its QPN elsewhere."""
+    """Whether a REQ is for an XRC connection, whose REP has the QPN in another field."""
     return (
         isinstance(request, cm.REQ)
         and request.transport_service_type == cm.TransportType.EXTENDED
@@ -186,4 +186,4 @@ def is_xrc(request: cm.REQ | cm.SIDR_REQ) -> bool:
 
 _WRITABLE = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
 _SERVING = int(_WRITABLE | Access.REMOTE_READ | Access.REMOTE_ATOMIC)
-"""What a peer may do, without and with requests that are answered."""
+"""Remote access without and with READs and atomics."""

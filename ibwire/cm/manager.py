@@ -1,18 +1,18 @@
-"""The connection manager of one port: who has asked for, accepted, refused and ended what.
+"""The connection manager of one port.
 
-It has four kinds of method, as a queue pair has. Commands come from the application:
+It has three kinds of method, like a queue pair. Commands come from the application:
 `connect`, `listen`, `accept`, `reject`, `delay`, `ready`, `disconnect`, `resolve`; they
 fail at once with a `VerbsError` or `EncodeError`, or not at all. `handle_mad`,
 `handle_established` and `handle_timeout` take input. `poll_transmit`, `poll_timeout` and
 `poll_event` give output: after any command or input the caller drains the first until
 `None`, then reads the second, then drains the third.
 
-What a peer can make it keep is bounded: connections, requests that wait for a decision,
-messages that wait to be sent, events that nobody has taken. Beyond that a message is
-dropped and counted, as if the network had lost it; a peer that means it asks again.
+Everything that a peer can cause it to keep is bounded: connections, requests that wait for
+a decision, messages that wait to be sent, events that are not polled. Beyond that a message
+is dropped and counted, as if the network had lost it; the peer retransmits it.
 
-`states.py` has the rules. Here is which connection a message is about, what the messages
-say, and when.
+`states.py` has the table of moves. This module finds the connection of a message, builds
+messages and runs timers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dataclasses import replace
 from ibwire.base.errors import EncodeError, VerbsError
 from ibwire.base.units import Time
 from ibwire.cm.answers import (
-    confirmation,
-    disbelief,
-    disconnection,
-    objection,
-    postponement,
+    automatic_refusal,
+    disconnect_reply,
+    disconnect_request,
+    receipt_acknowledgement,
     refusal,
+    reject_unknown_connection,
     rejection,
-    unresolved,
+    sidr_rejection,
 )
 from ibwire.cm.connection import Connection, Event, Listener, queue_pair_of, timeouts_of
 from ibwire.cm.messages import (
@@ -48,8 +48,8 @@ from ibwire.cm.messages import (
 )
 from ibwire.cm.registry import Registry
 from ibwire.cm.states import (
-    ACTIVE_HEARS,
-    PASSIVE_HEARS,
+    ACTIVE_INPUTS,
+    PASSIVE_INPUTS,
     TRANSITIONS,
     WAITS,
     EventKind,
@@ -66,7 +66,8 @@ from ibwire_layers import cm
 def identifiers(source: random.Random) -> Iterator[tuple[int, int]]:
     """Communication and transaction IDs for new connections, drawn from a generator.
 
-    A stranger who can guess the first can end a connection: live, pass `SystemRandom`.
+    A third party that guesses a communication ID can end a connection: use `SystemRandom`
+    on a real network.
     """
     while True:
         yield source.getrandbits(32), source.getrandbits(64)
@@ -75,7 +76,7 @@ def identifiers(source: random.Random) -> Iterator[tuple[int, int]]:
 class ConnectionManager:
     """Connections of a port over RoCE.
 
-    gids: the port's own. guid: of the CA. ids: communication and transaction ID of each
+    gids: of the port. guid: of the CA. ids: communication and transaction ID of each
     new connection; IDs in use and 0 are skipped.
     """
 
@@ -84,7 +85,7 @@ class ConnectionManager:
     LIMIT_MESSAGES = 4096
     """MADs that wait to be sent."""
     LIMIT_EVENTS = 4096
-    """Events that nobody has taken, from which on requests are dropped."""
+    """Events that are not polled; with this many, requests are dropped."""
 
     def __init__(
         self,
@@ -108,9 +109,9 @@ class ConnectionManager:
     # Commands.
 
     def listen(self, service_id: int, backlog: int = 128) -> Listener:
-        """Accept requests for a service, at every GID; EADDRINUSE if somebody does already.
+        """Accept requests for a service at every GID; EADDRINUSE if it has a listener.
 
-        backlog: requests that may wait for a decision; more of them are dropped.
+        backlog: requests that may wait for a decision; further ones are dropped.
         """
         if service_id in self.listeners:
             raise VerbsError(errno.EADDRINUSE, f"service ID {service_id:#x}")
@@ -118,12 +119,12 @@ class ConnectionManager:
         return listener
 
     def unlisten(self, listener: Listener) -> None:
-        """Stop accepting; requests that have come already can still be answered."""
+        """Stop accepting; received requests can still be answered."""
         if self.listeners.get(listener.service_id) is listener:
             del self.listeners[listener.service_id]
 
     def connect(self, request: cm.REQ, now: Time) -> Connection:
-        """Ask for a connection; EADDRNOTAVAIL unless it is from a GID of ours."""
+        """Request a connection; EADDRNOTAVAIL unless it is from a local GID."""
         if request.primary_local_gid not in self.gids:
             raise VerbsError(errno.EADDRNOTAVAIL, f"GID {request.primary_local_gid:#x}")
         request = request.altered(local_ca_guid=self.guid)
@@ -142,7 +143,7 @@ class ConnectionManager:
         return connection
 
     def resolve(self, request: cm.SIDR_REQ, peer: AddressVector, now: Time) -> Connection:
-        """Ask for the queue pair that serves a service ID."""
+        """Request the queue pair of a service ID."""
         connection = self._begin(request, peer)
         message = request.altered(request_id=connection.local_id)
         self._start(connection, Input.RESOLVE, message, now)
@@ -160,7 +161,7 @@ class ConnectionManager:
         elif isinstance(request, cm.SIDR_REQ) and isinstance(reply, cm.SIDR_REP):
             reply = reply.altered(request_id=connection.remote_id, service_id=request.service_id)
         else:
-            raise VerbsError(errno.EINVAL, f"{type(reply).__name__} is no answer to this request")
+            raise VerbsError(errno.EINVAL, f"{type(reply).__name__} does not answer this request")
         self._command(connection, Input.ACCEPT, now, reply)
         connection.reply = reply
         if isinstance(reply, cm.REP):
@@ -175,7 +176,7 @@ class ConnectionManager:
         private_data: bytes = b"",
         ari: bytes = b"",
     ) -> None:
-        """Refuse a connection, or give up making it, at any time before it is established.
+        """Reject a connection at any time before it is established.
 
         A SIDR_REQ is refused with `SIDRStatus.REJECTED`, and without private data.
         """
@@ -184,7 +185,7 @@ class ConnectionManager:
         if isinstance(request, cm.REQ):
             message = rejection(connection, self.guid, reason, private_data, ari)
         else:
-            message = unresolved(request, cm.SIDRStatus.REJECTED)
+            message = sidr_rejection(request, cm.SIDRStatus.REJECTED)
         self._command(connection, Input.REJECT, now, message)
 
     def delay(
@@ -194,15 +195,17 @@ class ConnectionManager:
         service_timeout: int | None = None,
         private_data: bytes = b"",
     ) -> None:
-        """Ask the peer for more time to answer its REQ or REP; a code n, 4.096 us x 2^n.
+        """Request more time to answer a REQ or REP, as a code n: 4.096 us x 2^n.
 
-        Not needed where the peer's patience will do: who asks twice is told by itself.
+        Only needed for more time than the peer waits: a repeated message gets an MRA without it.
         """
         code = self.timing.service_timeout if service_timeout is None else service_timeout
-        self._command(connection, Input.DELAY, now, postponement(connection, code, private_data))
+        self._command(
+            connection, Input.DELAY, now, receipt_acknowledgement(connection, code, private_data)
+        )
 
     def ready(self, connection: Connection, now: Time, private_data: bytes = b"") -> None:
-        """Answer a REP: our queue pair is up, and the connection with it."""
+        """Answer a REP with an RTU: the local queue pair is up, the connection is established."""
         message = cm.RTU(
             local_comm_id=connection.local_id,
             remote_comm_id=connection.remote_id,
@@ -211,16 +214,16 @@ class ConnectionManager:
         self._command(connection, Input.READY, now, message)
 
     def disconnect(self, connection: Connection, now: Time, private_data: bytes = b"") -> None:
-        """End a connection that is established."""
-        message = disconnection(connection, private_data)
+        """End an established connection."""
+        message = disconnect_request(connection, private_data)
         self._command(connection, Input.DISCONNECT, now, message)
 
     # Input.
 
     def handle_mad(self, mad: bytes, source: AddressVector, now: Time) -> None:
-        """Take a MAD from QP1 in; nothing that it says raises.
+        """Process a MAD from QP1; no content of it raises.
 
-        source: the way back to its sender.
+        source: address of its sender.
         """
         received = decode(mad)
         if received is None:
@@ -237,20 +240,20 @@ class ConnectionManager:
             case cm.LAP() | cm.APR():
                 self.counters["unsupported"] += 1
             case _:
-                connection = self.connections.addressed(message, source)
+                connection = self.connections.with_ids_of(message, source)
                 if connection is None:
-                    self._handle_stray(message, received, source)
+                    self._handle_unknown(message, received, source)
                 elif not isinstance(message, cm.DREQ) or message.remote_qpn == connection.local_qpn:
-                    self._hear(connection, _input_of(message), now, received)
+                    self._deliver(connection, _input_of(message), now, received)
 
     def handle_established(self, qpn: int, now: Time) -> None:
-        """A queue pair of ours has its first data (COMM_EST), which stands for the RTU."""
+        """Process the first data of a local queue pair (COMM_EST), which replaces the RTU."""
         connection = self.connections.local_queue_pair(qpn)
         if connection is not None and not connection.is_active:
             self._move(connection, Input.COMM_EST, now)
 
     def handle_timeout(self, now: Time) -> None:
-        """Do what is due by `now`."""
+        """Handle the timers that are due by `now`."""
         for connection in self._timers.take_due(now):
             if WAITS[connection.state] is Wait.LINGER or not connection.retries_left:
                 self._move(connection, Input.EXPIRED, now)
@@ -261,23 +264,23 @@ class ConnectionManager:
     # Output.
 
     def poll_transmit(self, now: Time) -> tuple[bytes, AddressVector] | None:
-        """The next MAD for QP1 of a peer, and where that is; `None` when there is none."""
+        """The next MAD for QP1 of a peer with its address, or `None`."""
         return self._messages.popleft() if self._messages else None
 
     @property
     def has_messages(self) -> bool:
-        """Whether `poll_transmit` has one."""
+        """Whether a MAD waits to be sent."""
         return bool(self._messages)
 
     def poll_timeout(self) -> Time | None:
-        """When `handle_timeout` wants to be called; earlier than needed is possible."""
+        """When to call `handle_timeout` next; may be earlier than needed."""
         return self._timers.next_timeout()
 
     def poll_event(self) -> Event | None:
-        """The next thing that the application should know, `None` when there is none."""
+        """The next event for the application, or `None`."""
         return self._events.popleft() if self._events else None
 
-    # Messages, by what they begin or answer.
+    # Received messages.
 
     def _handle_request(
         self, request: cm.REQ | cm.SIDR_REQ, received: Received, source: AddressVector, now: Time
@@ -286,13 +289,13 @@ class ConnectionManager:
         is_datagram = isinstance(request, cm.SIDR_REQ)
         if known is not None:
             self.counters["duplicates"] += 1
-            self._hear(known, Input.SIDR_REQ if is_datagram else Input.REQ, now, received)
+            self._deliver(known, Input.SIDR_REQ if is_datagram else Input.REQ, now, received)
             return
-        refused: Message | None = objection(request, self.listeners, self.gids)
+        refused: Message | None = automatic_refusal(request, self.listeners, self.gids)
         if isinstance(request, cm.REQ):
             stale = self.connections.stale(request.local_ca_guid, request.local_qpn, source)
             if stale is not None:
-                # The peer has forgotten the old connection (Linux `cm_match_req`).
+                # The peer does not have the old connection any more (Linux `cm_match_req`).
                 self._end(stale, now)
                 refused = refusal(request, cm.RejectReason.STALE_CONNECTION)
             elif refused is None:
@@ -322,20 +325,20 @@ class ConnectionManager:
     def _handle_rep(
         self, answer: cm.REP, received: Received, source: AddressVector, now: Time
     ) -> None:
-        connection = self.connections.asked(answer.remote_comm_id, source)
+        connection = self.connections.with_local_id(answer.remote_comm_id, source)
         if connection is None or not isinstance(connection.request, cm.REQ):
-            self._disbelieve(answer, received, source, cm.RejectReason.INVALID_COMM_ID)
+            self._reject_unknown(answer, received, source, cm.RejectReason.INVALID_COMM_ID)
         elif connection.reply is not None:
             self.counters["duplicates"] += 1
             if answer.local_comm_id == connection.remote_id:
-                self._hear(connection, Input.REP, now, received)
+                self._deliver(connection, Input.REP, now, received)
         elif connection.is_active and Input.REP in TRANSITIONS[connection.state]:
             qpn = queue_pair_of(answer, connection.request)
             stale = self.connections.stale(answer.local_ca_guid, qpn, source)
-            if self.connections.knows_remote(answer, source):
+            if self.connections.has_remote(answer, source):
                 self.counters["ignored"] += 1  # before it may be stale, as Linux `cm_rep_handler`
             elif stale is not None:
-                self._disbelieve(answer, received, source, cm.RejectReason.STALE_CONNECTION)
+                self._reject_unknown(answer, received, source, cm.RejectReason.STALE_CONNECTION)
                 self._end(stale, now)
             else:
                 connection.reply = answer
@@ -345,38 +348,40 @@ class ConnectionManager:
                 self._move(connection, Input.REP, now, received)
 
     def _handle_resolution(self, answer: cm.SIDR_REP, source: AddressVector, now: Time) -> None:
-        connection = self.connections.asked(answer.request_id, source)
+        connection = self.connections.with_local_id(answer.request_id, source)
         if connection is None or connection.state is not State.SIDR_REQ_SENT:
             self.counters["unknown"] += 1
             return
         connection.reply = answer
         self._move(connection, Input.SIDR_REP, now, Received(0, answer))
 
-    def _handle_stray(self, message: Message, received: Received, source: AddressVector) -> None:
-        """A message about no connection of ours."""
+    def _handle_unknown(self, message: Message, received: Received, source: AddressVector) -> None:
+        """Process a message for an unknown connection."""
         if isinstance(message, cm.DREQ):
-            # The connection is over, and saying so ends the waiting (Linux `cm_issue_drep`).
-            self._put(encode(confirmation(message), received.transaction_id), source)
+            # The connection has ended; the DREP stops the retransmissions (Linux `cm_issue_drep`).
+            self._put(encode(disconnect_reply(message), received.transaction_id), source)
         elif isinstance(message, cm.RTU):
-            self._disbelieve(message, received, source, cm.RejectReason.INVALID_COMM_ID)
+            self._reject_unknown(message, received, source, cm.RejectReason.INVALID_COMM_ID)
         else:
             self.counters["unknown"] += 1
 
-    def _disbelieve(
+    def _reject_unknown(
         self,
         message: cm.REP | cm.RTU,
         received: Received,
         source: AddressVector,
         reason: cm.RejectReason,
     ) -> None:
-        """Tell who believes in a connection that it is none. Linux lets it find out by itself."""
+        """Send a REJ for an unused communication ID; Linux sends nothing."""
         self.counters["unknown"] += 1
-        self._put(encode(disbelief(message, reason), received.transaction_id), source)
+        self._put(
+            encode(reject_unknown_connection(message, reason), received.transaction_id), source
+        )
 
     def _end(self, connection: Connection, now: Time) -> None:
-        """End a connection whose peer does not know it any more."""
+        """End a connection that the peer does not have any more."""
         if Input.DISCONNECT in TRANSITIONS[connection.state]:
-            self._move(connection, Input.DISCONNECT, now, outgoing=disconnection(connection))
+            self._move(connection, Input.DISCONNECT, now, outgoing=disconnect_request(connection))
 
     # Connections.
 
@@ -386,7 +391,7 @@ class ConnectionManager:
         peer: AddressVector,
         received: Received | None = None,
     ) -> Connection:
-        """A new connection, of ours or with the request that was received."""
+        """A new connection, for a local request or for a received one."""
         if len(self.connections) >= self.LIMIT_CONNECTIONS:
             raise VerbsError(errno.ENOMEM, f"{self.LIMIT_CONNECTIONS} connections exist already")
         local_id, transaction_id = next(self._ids)
@@ -417,7 +422,7 @@ class ConnectionManager:
     def _start(
         self, connection: Connection, what: Input, request: cm.REQ | cm.SIDR_REQ, now: Time
     ) -> None:
-        """Send the request of a connection of ours; nothing is left of it if it cannot be sent."""
+        """Send the request of a new connection; removes it if the request cannot be encoded."""
         connection.request = request
         try:
             self._command(connection, what, now, request)
@@ -426,16 +431,16 @@ class ConnectionManager:
             raise
 
     def _command(self, connection: Connection, what: Input, now: Time, outgoing: Message) -> None:
-        """Do what the application asks for; raises EINVAL where the state does not allow it."""
+        """Execute a command of the application; raises EINVAL if the state does not allow it."""
         if what not in TRANSITIONS[connection.state]:
-            raise VerbsError(errno.EINVAL, f"no {what.name} in {connection.state.name}")
+            raise VerbsError(errno.EINVAL, f"{what.name} is not allowed in {connection.state.name}")
         self._move(connection, what, now, outgoing=outgoing)
 
-    def _hear(
+    def _deliver(
         self, connection: Connection, what: Input | None, now: Time, received: Received
     ) -> None:
-        """Give a message to its connection, if its side is the one to hear it."""
-        if what in (ACTIVE_HEARS if connection.is_active else PASSIVE_HEARS) and what is not None:
+        """Apply a message to its connection, if its side accepts it."""
+        if what in (ACTIVE_INPUTS if connection.is_active else PASSIVE_INPUTS) and what is not None:
             self._move(connection, what, now, received)
 
     def _move(
@@ -446,7 +451,7 @@ class ConnectionManager:
         received: Received | None = None,
         outgoing: Message | None = None,
     ) -> None:
-        """Do what the table says. outgoing: the application's message, where it has made it."""
+        """Apply a move of the table. outgoing: the message that the application has built."""
         move = TRANSITIONS[connection.state].get(what)
         if move is None:
             self.counters["ignored"] += 1
@@ -456,15 +461,15 @@ class ConnectionManager:
         before, connection.state = connection.state, move.state
         if before is not move.state:
             self._enter(connection, before)
-        # Not for what a peer repeats, or it could keep a question of ours alive; but an answer
-        # is kept as long as somebody asks for it.
+        # Not for a repeated message, with which a peer could keep the connection forever.
+        # ANSWERED lasts as long as the request is repeated.
         if before is not move.state or what is Input.TIMEOUT or before is State.ANSWERED:
             self._arm(connection, now, received)
-        if move.tell is not None:
-            self._tell(connection, move.tell, received)
+        if move.event is not None:
+            self._emit(connection, move.event, received)
 
     def _enter(self, connection: Connection, before: State) -> None:
-        """Account for a new state."""
+        """Update the listener and the registry for a new state."""
         state, listener = connection.state, connection.listener
         if listener is not None:
             listener.waiting += (state in _UNDECIDED) - (before in _UNDECIDED)
@@ -474,7 +479,7 @@ class ConnectionManager:
             self.connections.remove(connection)
 
     def _arm(self, connection: Connection, now: Time, received: Received | None) -> None:
-        """Set the timer of the state that a connection has entered, or asks in once more."""
+        """Set the timer of the state that a connection has entered or retransmits in."""
         wait = WAITS.get(connection.state)
         if wait is None:
             connection.deadline = None
@@ -488,7 +493,7 @@ class ConnectionManager:
             assert isinstance(received.message, cm.MRA)
             time += duration(received.message.service_timeout)
         elif connection.state is State.ANSWERED:
-            time += timeouts.repetition + connection.promised
+            time += timeouts.repetition + connection.extra_time
         self._timers.set(connection, now + time, len(self.connections))
 
     def _send(
@@ -498,7 +503,7 @@ class ConnectionManager:
         received: Received | None,
         outgoing: Message | None,
     ) -> None:
-        if send is not Send.AGAIN:
+        if send is not Send.RETRANSMIT:
             message = outgoing or self._automatic(connection, send, received)
             if send is Send.DREQ:
                 transaction = connection.transaction_id
@@ -506,22 +511,22 @@ class ConnectionManager:
                 transaction = received.transaction_id
             else:
                 transaction = connection.request_transaction
-            connection.last = encode(message, transaction)
+            connection.last_sent = encode(message, transaction)
             if isinstance(message, cm.MRA):
-                connection.promised = duration(message.service_timeout)
-            if send in _ASKS:
+                connection.extra_time = duration(message.service_timeout)
+            if send in _RETRANSMITTED:
                 connection.retries_left = connection.timeouts.retries
-        self._put(connection.last, connection.peer)
+        self._put(connection.last_sent, connection.peer)
 
     def _automatic(self, connection: Connection, send: Send, received: Received | None) -> Message:
         """A message that the manager sends by itself."""
-        heard = received.message if received is not None else None
+        message = received.message if received is not None else None
         if send is Send.MRA:
-            return postponement(connection, self.timing.service_timeout)
-        if send is Send.DREP and isinstance(heard, cm.DREQ):
-            return confirmation(heard)
+            return receipt_acknowledgement(connection, self.timing.service_timeout)
+        if send is Send.DREP and isinstance(message, cm.DREQ):
+            return disconnect_reply(message)
         if send is Send.REJ_STALE:
-            about = _ABOUT.get(type(heard), cm.MessageRejected.OTHER)
+            about = _ABOUT.get(type(message), cm.MessageRejected.OTHER)
             stale = cm.RejectReason.STALE_CONNECTION
             return rejection(connection, self.guid, stale, about=about)
         assert send is Send.REJ_TIMEOUT
@@ -533,7 +538,7 @@ class ConnectionManager:
         else:
             self._messages.append((mad, to))
 
-    def _tell(self, connection: Connection, kind: EventKind, received: Received | None) -> None:
+    def _emit(self, connection: Connection, kind: EventKind, received: Received | None) -> None:
         message = received.message if received is not None else None
         reason, ari = 0, b""
         if isinstance(message, cm.REJ):
@@ -547,7 +552,7 @@ class ConnectionManager:
 
 
 def _input_of(message: Message) -> Input | None:
-    """What a message about a known connection is to it; `None` for an MRA about a LAP."""
+    """The input of a message for a known connection; `None` for the MRA of a LAP."""
     if isinstance(message, cm.MRA):
         return _MRAED.get(message.message_mraed)
     return _INPUTS.get(type(message))
@@ -566,10 +571,10 @@ _ABOUT: dict[type, cm.MessageRejected] = {
     cm.REQ: cm.MessageRejected.REQ,
     cm.REP: cm.MessageRejected.REP,
 }
-"""What a REJ answers, by what it was sent for."""
+"""Rejected message of a REJ by the type of message."""
 
-_ASKS = frozenset({Send.REQ, Send.REP, Send.DREQ, Send.SIDR_REQ})
-"""Messages that are repeated until they are answered."""
+_RETRANSMITTED = frozenset({Send.REQ, Send.REP, Send.DREQ, Send.SIDR_REQ})
+"""Messages that are retransmitted until they are answered."""
 
 _UNDECIDED = frozenset({State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD})
-"""States in which the application's decision is waited for."""
+"""States that wait for a decision of the application."""

@@ -1,7 +1,7 @@
-"""The messages of communication management to and from MADs, and the usual REQ, REP and SIDR_REQ.
+"""Messages of communication management to and from MADs, and the usual REQ and REP.
 
-The messages themselves are the headers of `ibwire_layers.cm`. A connection manager fills
-in communication IDs and CA GUIDs; whatever else a message says is its maker's.
+The messages are the headers of `ibwire_layers.cm`. A connection manager sets communication
+IDs and CA GUIDs; the caller sets the other fields.
 
 Source: reference/cm#messages; IBA 13.4 for the common header.
 """
@@ -41,21 +41,21 @@ PERMISSIVE_LID = 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things take and how often they are tried; times are codes n: 4.096 us x 2^n.
+    """Times and retries; times are codes n: 4.096 us x 2^n.
 
-    The defaults are those of the RDMA-CM of Linux 6.1 over rxe, as the captures have them.
+    The defaults are those of the RDMA-CM of Linux 6.1 over rxe, as in the captures.
     """
 
     packet_life_time: int = 18
-    """Of a packet on its way through the network (`CMA_IBOE_PACKET_LIFETIME`)."""
+    """Time of a packet through the network (`CMA_IBOE_PACKET_LIFETIME`)."""
     ca_ack_delay: int = 15
-    """Until a device here answers a packet (rxe)."""
+    """Time until the local device answers a packet (rxe)."""
     response_timeout: int = 20
-    """Until a connection manager answers, here and at the peer (`CMA_CM_RESPONSE_TIMEOUT`)."""
+    """Time until a connection manager answers, on both sides (`CMA_CM_RESPONSE_TIMEOUT`)."""
     max_cm_retries: int = 15
     """`CMA_MAX_CM_RETRIES`."""
     service_timeout: int = 24
-    """What an MRA asks for (`CMA_CM_MRA_SETTING`)."""
+    """Time that an MRA requests (`CMA_CM_MRA_SETTING`)."""
 
 
 LINUX = Timing()
@@ -63,7 +63,7 @@ LINUX = Timing()
 
 @dataclass(slots=True)
 class Received:
-    """A message as it came; nobody changes one."""
+    """A received message with its transaction ID."""
 
     transaction_id: int
     message: Message
@@ -78,9 +78,9 @@ def encode(message: Message, transaction_id: int) -> bytes:
 
 
 def decode(data: bytes) -> Received | None:
-    """Read a MAD; `None` for one that is of another size, class, version or method, or unknown.
+    """Parse a MAD; `None` for another size, class, version or method, or an unknown message.
 
-    The attribute modifier is not looked at: with it a REQ offers vendors' extensions (ECE), and
+    The attribute modifier is ignored: with it a REQ offers vendors' extensions (ECE), and
     a REP in which it is 0 declines them (Linux `cm_format_rep_event`).
     """
     if len(data) != MAD_SIZE:
@@ -117,11 +117,11 @@ def request(
 ) -> cm.REQ:
     """A REQ from one GID to another over RoCE.
 
-    starting_psn: of the first packet that the peer shall send us, not that we send.
-    mtu: bytes, of the path. responder_resources: READs and atomics that we can serve at
-    once; initiator_depth: that we shall have outstanding. flow_label, traffic_class,
+    starting_psn: of the first packet that the peer sends, not of the first one sent here.
+    mtu: bytes, of the path. responder_resources: READs and atomics that this side
+    executes at once; initiator_depth: that it may have outstanding. flow_label, traffic_class,
     hop_limit: of the connection's packets, in both directions. retry_count,
-    rnr_retry_count: of the peer's queue pair, and our own retry_count.
+    rnr_retry_count: of the peer's queue pair; retry_count: of both.
     Raises `EncodeError`.
     """
     if mtu not in MTU_CODES:
@@ -169,7 +169,7 @@ def reply(
 ) -> cm.REP:
     """A REP for RC or UC. Raises `EncodeError`.
 
-    starting_psn: of the first packet that the peer shall send us. rnr_retry_count: of the
+    starting_psn: of the first packet that the peer sends. rnr_retry_count: of the
     peer's queue pair.
     """
     return cm.REP(
@@ -188,7 +188,7 @@ H = TypeVar("H", bound=Message)
 
 
 def padded(message: type[H], data: bytes, name: str = "private_data") -> bytes:
-    """Private data, or another field of bytes, with zeros up to its size; `EncodeError`."""
+    """Private data, or another field of bytes, padded with zeros; raises `EncodeError`."""
     size = _SIZES[message, name]
     if len(data) > size:
         raise EncodeError(f"{message.__name__}.{name}", data, f"at most {size} bytes")
@@ -196,7 +196,7 @@ def padded(message: type[H], data: bytes, name: str = "private_data") -> bytes:
 
 
 def combined_ack_timeout(ca_ack_delay: int, packet_life_time: int) -> int:
-    """The code of the local ACK timeout: there and back, and what the answering device takes.
+    """The code of the local ACK timeout: both transfers and the delay of the responding CA.
 
     Times are powers of two, so the sum is the larger of the two, or one more where they
     are about the same (reference/cm#timeouts; Linux `cm_ack_timeout`).
@@ -207,12 +207,12 @@ def combined_ack_timeout(ca_ack_delay: int, packet_life_time: int) -> int:
 
 
 def duration(code: int) -> Time:
-    """4.096 us x 2^code, but for whatever a peer asks no longer than `LONGEST`."""
+    """4.096 us x 2^code, limited to `LONGEST`."""
     return _DURATIONS[min(code, _LAST)]
 
 
 LONGEST: Time = ACK_TIMEOUT_UNIT << LINUX.service_timeout
-"""68.7 s: the longest that a peer can have us wait at once. Codes go to 31, 2.4 hours."""
+"""68.7 s: the longest wait that a peer can cause at once. Codes go to 31, 2.4 hours."""
 
 _LAST = LINUX.service_timeout
 _DURATIONS = tuple(ACK_TIMEOUT_UNIT << code for code in range(_LAST + 1))
@@ -243,7 +243,7 @@ _MESSAGES: dict[int, type[Message]] = {
 
 
 def _place(name: str) -> slice:
-    """Where a field of the common header is in a MAD."""
+    """Position of a field of the common header in a MAD."""
     entry = next(field for field in MAD.FIELDS if field.name == name)
     return slice(entry.offset // 8, (entry.offset + entry.size) // 8)
 
@@ -252,7 +252,7 @@ _TRANSACTION_ID, _ATTRIBUTE_ID = _place("transaction_id"), _place("attribute_id"
 
 
 def _common_header(attribute: cm.CMAttribute) -> tuple[bytes, bytes]:
-    """The common header of a message, before and behind the transaction ID."""
+    """The common header of a message, before and after the transaction ID."""
     whole = MAD(
         base_version=BASE_VERSION,
         mgmt_class=MgmtClass.COMM_MGT,
@@ -266,4 +266,4 @@ def _common_header(attribute: cm.CMAttribute) -> tuple[bytes, bytes]:
 _COMMON = {message: _common_header(attribute) for message, attribute in _ATTRIBUTES.items()}
 
 _KIND = _COMMON[cm.REQ][0][:4]
-"""Version, class, version of the class and method, with which every message begins."""
+"""Base version, class, class version and method, the first bytes of every message."""

@@ -1,11 +1,12 @@
-"""A device whose QP1 is served: a node of a network that can be connected to.
+"""A device with a connection manager on QP1, as a node of a network.
 
 QP1 is a UD queue pair with number 1 and the Q_Key of QP1. What it receives goes to the
-connection manager, the manager's messages are all that it sends (nobody can post to it),
-and the first data of a queue pair, which the device reports as COMM_EST, is told to the manager.
+connection manager, and it sends only the messages of the manager: work requests cannot be
+posted. The first data of a queue pair, which the device reports as COMM_EST, goes to the
+manager too.
 
-The application calls the manager's commands, then has its network ask the node again
-(`Simulator.kick`), and takes events from the manager.
+The application calls the manager's commands, then has its network poll the node
+(`Simulator.kick`), and polls events from the manager.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from ibwire_layers.mad import GSI_QKEY
 class ManagedDevice:
     """A device over RoCE together with its connection manager.
 
-    ids: what communication IDs are drawn from; live, `SystemRandom`, because a stranger
-    who can guess them can end connections. Raises `VerbsError` EOPNOTSUPP for a native
-    InfiniBand port, where a path has LIDs that nobody here looks up, and EBUSY if the
-    device has a QP1 already.
+    ids: generator of communication IDs; on a real network `SystemRandom`, because a third
+    party that guesses them can end connections. Raises `VerbsError` EOPNOTSUPP for a native
+    InfiniBand port, whose paths need LIDs from subnet management, and EBUSY if the device
+    has a QP1 already.
     """
 
     def __init__(self, device: Device, ids: random.Random, timing: Timing = LINUX) -> None:
@@ -43,7 +44,7 @@ class ManagedDevice:
         self.device = device
         self.manager = ConnectionManager(device.gids, ca_guid(device.mac), identifiers(ids), timing)
         self.name = device.name
-        queue = device.create_cq(1)  # nothing completes: there is no room for work requests
+        queue = device.create_cq(1)  # never used: the queue pair has no room for work requests
         cap = QPCap(max_send_wr=0, max_recv_wr=0)
         init = QPInit(QPType.UD, device.alloc_pd(), queue, queue, cap=cap)
         self.qp1 = device.create_qp(init, QP1)
@@ -51,7 +52,7 @@ class ManagedDevice:
         _start(self.qp1)
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Take a frame that has arrived whole."""
+        """Process a received frame."""
         device = self.device
         known = len(device.events)
         device.receive(frame, now, port)
@@ -61,20 +62,20 @@ class ManagedDevice:
                     self.manager.handle_established(event.element.number, now)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame to send; `None` when there is none that may leave."""
+        """The next frame to send, or `None`."""
         if self.manager.has_messages:
             self.qp1.wake()
         return self.device.poll_transmit(now, port, grant)
 
     def poll_timeout(self) -> Time | None:
-        """When `handle_timeout` wants to be called; `None` for never."""
+        """When to call `handle_timeout` next, or `None`."""
         device, manager = self.device.poll_timeout(), self.manager.poll_timeout()
         if device is None or manager is None:
             return manager if device is None else device
         return min(device, manager)
 
     def handle_timeout(self, now: Time) -> None:
-        """Do what is due by `now`."""
+        """Handle the timers that are due by `now`."""
         self.device.handle_timeout(now)
         self.manager.handle_timeout(now)
 

@@ -1,8 +1,8 @@
-"""The two halves of QP1: every datagram that it lets in is a MAD, and MADs are all that it sends.
+"""The two halves of QP1, which receives and sends MADs only.
 
 QP1 is a UD queue pair like any other, with its checks of state, partition, Q_Key and
-length. But it carries no work requests, and nothing completes: what comes goes to the
-connection manager at once, and the manager's messages go straight to the wire.
+length. But it has no work requests and no completions: received MADs go to the connection manager
+at once, and the messages of the manager go directly to the wire.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ class Managed(Protocol):
 
 
 def serve(qp: QueuePair, managed: Managed) -> None:
-    """Have a manager served by a queue pair: one of UD, in RESET, without room for requests."""
+    """Attach a manager to a UD queue pair in RESET without room for work requests."""
     qp.responder = MADResponder(qp, managed)
     qp.requester = MADRequester(qp, managed)
 
 
 class MADResponder(UDResponder):
-    """Hands datagrams over."""
+    """Passes datagrams to the manager."""
 
-    __slots__ = ("_device", "_managed", "_route", "_way")
+    __slots__ = ("_device", "_managed", "_route", "_sender_address")
 
     def __init__(self, qp: QueuePair, managed: Managed) -> None:
         super().__init__(qp, qp.receives)
         self._device = qp.device
         self._managed = managed
         self._route: Route | None = None
-        """Of the datagram that came last."""
-        self._way = AddressVector()
-        """To its sender."""
+        """Route of the last datagram."""
+        self._sender_address = AddressVector()
+        """Address of its sender."""
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:
-        """Take a datagram in."""
+        """Process a datagram."""
         qp = self.qp
         if packet.form.operation is not Operation.SEND:
             return
@@ -62,12 +62,12 @@ class MADResponder(UDResponder):
         else:
             if packet.arrival.route is not self._route:
                 self._route = packet.arrival.route
-                self._way = way_back(packet.arrival, self._device)
-            self._managed.manager.handle_mad(packet.payload, self._way, now)
+                self._sender_address = return_address(packet.arrival, self._device)
+            self._managed.manager.handle_mad(packet.payload, self._sender_address, now)
 
 
 class MADRequester(UnreliableRequester):
-    """Sends what the manager has to say; in a state that sends nothing, that waits."""
+    """Sends the messages of the manager in RTS; in other states they wait."""
 
     __slots__ = ("_device", "_managed", "_path", "_to")
 
@@ -76,18 +76,18 @@ class MADRequester(UnreliableRequester):
         self._device = qp.device
         self._managed = managed
         self._to: AddressVector | None = None
-        """Where the last MAD went."""
+        """Destination of the last MAD."""
         self._path: Path | None = None
 
     def poll_transmit(self, now: Time) -> TransportPacket | None:
-        """The next packet, `None` when there is none that may leave."""
+        """The next packet, or `None` if no packet may be sent."""
         qp = self.qp
         if qp.state is not _RTS:
             return None
-        said = self._managed.manager.poll_transmit(now)
-        if said is None:
+        sent = self._managed.manager.poll_transmit(now)
+        if sent is None:
             return None
-        mad, to = said
+        mad, to = sent
         sends = self.sends
         packet = TransportPacket(_FORM, sends.psn, mad)
         sends.psn = sends.una = sends.next_psn = sends.psn + 1 & MASK
@@ -102,11 +102,11 @@ class MADRequester(UnreliableRequester):
         return packet
 
 
-def way_back(arrival: Arrival, device: Device) -> AddressVector:
-    """Where the sender of a datagram is, by the headers it came with and its MAC address.
+def return_address(arrival: Arrival, device: Device) -> AddressVector:
+    """The address of the sender of a datagram, from its headers and source MAC address.
 
-    The connection that is made takes the same way (Linux `cm_init_av_for_response`), so
-    who listens need not ask for the MAC address of a stranger.
+    The connection uses the same address (Linux `cm_init_av_for_response`), so a listener
+    need not resolve the MAC address of an unknown peer.
     """
     route = arrival.route
     if isinstance(route, RoCEv2Route):

@@ -1,7 +1,7 @@
-"""The IP addressing of the RDMA connection manager: what `rdma_connect` and `rdma_listen` mean.
+"""The IP addressing of the RDMA connection manager, as in `rdma_connect` and `rdma_listen`.
 
-A service ID names a port of a port space; the first 36 bytes of the private data of a REQ
-or SIDR_REQ say which IP addresses talk, and the application has the rest.
+A service ID is a port of a port space. The first 36 bytes of the private data of a REQ or
+SIDR_REQ are the IP addresses; the rest belongs to the application.
 
 Source: IBA annex A11; Linux `core/cma.c`; reference/wire-formats#udp-source-port,
 reference/cm#ip-service; cm-rping.
@@ -23,7 +23,7 @@ UDP_QKEY = 0x01234567
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Who talks to whom: GIDs, in which an IPv4 address is ::ffff:a.b.c.d, and ports."""
+    """The two ends: GIDs, in which an IPv4 address is ::ffff:a.b.c.d, and ports."""
 
     source: int
     source_port: int
@@ -33,16 +33,16 @@ class Endpoints:
 
     @property
     def service_id(self) -> int:
-        """Of the listener."""
+        """Service ID of the listener."""
         return cm.rdma_cm_service_id(self.space, self.destination_port)
 
     @property
     def flow_label(self) -> int:
-        """Of the connection's packets, 20 bits; both ends take it from the REQ (`core/cma.c`)."""
+        """Flow label of the connection, 20 bits; both ends take it from the REQ (`core/cma.c`)."""
         return self.source_port * 31 + self.destination_port & 0xFFFFF
 
     def private_data(self, data: bytes = b"") -> bytes:
-        """What a REQ or SIDR_REQ carries for an application's own data; raises `EncodeError`."""
+        """Private data of a REQ or SIDR_REQ with the application's data; raises `EncodeError`."""
         if is_v4(self.source) != is_v4(self.destination):
             raise EncodeError("destination", self.destination, "of the source's IP version")
         header = IPCM(
@@ -55,9 +55,9 @@ class Endpoints:
 
 
 def endpoints_of(message: cm.REQ | cm.SIDR_REQ) -> tuple[Endpoints, bytes] | None:
-    """Who talks to whom, and the application's data; `None` for what is not of the IP service.
+    """The two ends and the application's data; `None` for a request without IP addresses.
 
-    It is not either if it claims another version of the header, or of IP.
+    Also `None` for an unknown version of the header or of IP.
     """
     service = cm.rdma_cm_port(message.service_id)
     if service is None or not cm.has_ip_addresses(message.service_id):
@@ -69,7 +69,7 @@ def endpoints_of(message: cm.REQ | cm.SIDR_REQ) -> tuple[Endpoints, bytes] | Non
     v4 = header.ip_version == 4
     source, destination = header.src_ip, header.dst_ip
     if v4:
-        # Only the last four bytes count; Linux leaves the others as they are.
+        # Only the last four bytes are used; Linux does not clear the others.
         source, destination = (V4_MAPPED | ip & 0xFFFFFFFF for ip in (source, destination))
     ends = Endpoints(source, header.src_port, destination, port, space)
     return ends, message.private_data[IPCM.SIZE :]
@@ -85,7 +85,7 @@ def resolve_request(ends: Endpoints, data: bytes = b"", pkey: int = 0xFFFF) -> c
 
 
 def resolve_reply(qpn: int, data: bytes = b"", qkey: int = UDP_QKEY) -> cm.SIDR_REP:
-    """A SIDR_REP that names a queue pair; raises `EncodeError`."""
+    """A SIDR_REP with a queue pair; raises `EncodeError`."""
     return cm.SIDR_REP(qpn=qpn, qkey=qkey, private_data=padded(cm.SIDR_REP, data))
 
 

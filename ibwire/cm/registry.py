@@ -1,7 +1,8 @@
-"""Which connection a message is about: everything a manager keeps, by every name it has.
+"""The connections of a manager by all their identifiers.
 
-A peer is known by its GID and the GUID of its CA, because IDs and queue pair numbers mean
-something only there. A message from another GID than a connection's peer is about none.
+A peer is identified by its GID and the GUID of its CA; communication IDs and queue pair
+numbers are valid only together with these. A message from another GID than that of the peer
+belongs to no connection.
 
 Source: the tables of Linux `core/cm.c`, which does not look at the GID.
 """
@@ -30,7 +31,7 @@ class Registry:
         self._by_remote_qp: dict[_Remote, Connection] = {}
         """While the queue pairs are in use: not in TIMEWAIT."""
         self._by_request: dict[tuple[int, int], Connection] = {}
-        """Requests of others to resolve a service ID, by GID and request ID."""
+        """Received requests to resolve a service ID, by GID and request ID."""
         self._by_local_qp: dict[int, Connection] = {}
 
     def __len__(self) -> int:
@@ -43,25 +44,25 @@ class Registry:
         return local_id in self._by_id
 
     def add(self, connection: Connection) -> None:
-        """Take a connection in under its own ID, and a peer's request under its own."""
+        """Add a connection under its local ID, and a received SIDR_REQ under its request ID."""
         self._by_id[connection.local_id] = connection
         if not connection.is_active and isinstance(connection.request, cm.SIDR_REQ):
             self._by_request[connection.peer.dgid, connection.remote_id] = connection
 
     def add_remote(self, connection: Connection) -> None:
-        """The peer's ID and queue pair have become known."""
+        """Add the peer's ID and queue pair of a connection."""
         gid, guid = connection.peer.dgid, connection.remote_guid or 0
         self._by_remote_id.setdefault((gid, guid, connection.remote_id), connection)
         if connection.remote_qpn is not None:
             self._by_remote_qp.setdefault((gid, guid, connection.remote_qpn), connection)
 
     def add_local_qp(self, connection: Connection) -> None:
-        """Our queue pair has become known."""
+        """Add the local queue pair of a connection."""
         if connection.local_qpn is not None:
             self._by_local_qp[connection.local_qpn] = connection
 
     def release_queue_pairs(self, connection: Connection) -> None:
-        """The queue pairs may serve another connection."""
+        """Remove the queue pairs of a connection, which another one may use."""
         if connection.remote_qpn is not None:
             key = connection.peer.dgid, connection.remote_guid or 0, connection.remote_qpn
             _remove(self._by_remote_qp, key, connection)
@@ -69,7 +70,7 @@ class Registry:
             _remove(self._by_local_qp, connection.local_qpn, connection)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self.release_queue_pairs(connection)
         gid, number = connection.peer.dgid, connection.remote_id
         _remove(self._by_id, connection.local_id, connection)
@@ -77,50 +78,50 @@ class Registry:
         _remove(self._by_request, (gid, number), connection)
 
     def local_queue_pair(self, qpn: int) -> Connection | None:
-        """The connection of a queue pair of ours."""
+        """The connection of a local queue pair."""
         return self._by_local_qp.get(qpn)
 
     def duplicate(self, message: cm.REQ | cm.SIDR_REQ, source: AddressVector) -> Connection | None:
-        """The connection that a request has made already."""
+        """The connection of a repeated request."""
         if isinstance(message, cm.SIDR_REQ):
             return self._by_request.get((source.dgid, message.request_id))
         key = source.dgid, message.local_ca_guid, message.local_comm_id
         return self._by_remote_id.get(key)
 
     def stale(self, guid: int, qpn: int, source: AddressVector) -> Connection | None:
-        """The connection that a peer's queue pair is in by what we know."""
+        """The connection that still has this queue pair of the peer."""
         return self._by_remote_qp.get((source.dgid, guid, qpn))
 
-    def knows_remote(self, answer: cm.REP, source: AddressVector) -> bool:
-        """Whether a peer's ID stands for a connection already."""
+    def has_remote(self, answer: cm.REP, source: AddressVector) -> bool:
+        """Whether a connection has the peer's ID of a REP."""
         key = source.dgid, answer.local_ca_guid, answer.local_comm_id
         return key in self._by_remote_id
 
-    def asked(self, local_id: int, source: AddressVector) -> Connection | None:
-        """The connection of ours with an ID, if the sender is its peer."""
+    def with_local_id(self, local_id: int, source: AddressVector) -> Connection | None:
+        """The connection with a local ID, if the sender is its peer."""
         connection = self._by_id.get(local_id)
         if connection is None or connection.peer.dgid != source.dgid:
             return None
         return connection
 
-    def addressed(self, message: Addressed, source: AddressVector) -> Connection | None:
+    def with_ids_of(self, message: Addressed, source: AddressVector) -> Connection | None:
         """The connection with both IDs of a message."""
         if isinstance(message, cm.REJ) and message.reason == cm.RejectReason.TIMEOUT:
-            # Who got no answer does not know our ID, and says who it is itself.
+            # The sender has received no answer and does not know the local ID: it gives its GUID.
             guid = int.from_bytes(message.ari[:8])
             return self._by_remote_id.get((source.dgid, guid, message.local_comm_id))
-        connection = self.asked(message.remote_comm_id, source)
+        connection = self.with_local_id(message.remote_comm_id, source)
         if connection is None or not isinstance(connection.request, cm.REQ):
             return None
         if _is_before_rep(message):
-            return None if connection.knows_remote else connection
-        if connection.knows_remote and connection.remote_id == message.local_comm_id:
+            return None if connection.has_remote_id else connection
+        if connection.has_remote_id and connection.remote_id == message.local_comm_id:
             return connection
         return None
 
 
 _Remote = tuple[int, int, int]
-"""GID and CA GUID of a peer, and a number that means something there."""
+"""GID and CA GUID of a peer, and a communication ID or queue pair number."""
 
 K = TypeVar("K")
 

@@ -1,4 +1,4 @@
-"""The states of a connection that is made, kept and ended, and what moves it from one to the next.
+"""The states of a connection and the table of its moves.
 
         active                                    passive
 
@@ -12,27 +12,27 @@
                            | DISCONNECT: sends DREQ; or DREQ arrives: sends DREP
                           DREQ_SENT --> TIMEWAIT --> IDLE
 
-The active side asks, the passive side listens. A message that needs an answer (REQ, REP,
-DREQ, SIDR_REQ) is sent again whenever its time is over, as often as the REQ allows; then
-the wait has EXPIRED. Whoever needs longer to decide sends an MRA, and the peer waits
-that long once; then it asks again, and may be told again.
+The active side sends the REQ, the passive side has the listener. A message that needs an
+answer (REQ, REP, DREQ, SIDR_REQ) is retransmitted after each timeout, up to the retries of the
+REQ; then the wait has EXPIRED. A side that needs more time to decide sends an MRA, and the
+peer waits for that time once before it retransmits; then the MRA is sent again.
 
-An RTU is not answered. Its loss does no harm: the REP comes again and gets it again, and
-the first data that arrives (COMM_EST) stands for it. A side that gives up says so with a
-REJ, so that the other does not stay behind; that one can be lost too, and then the
-failure of the data, or a DREQ, shows the rest.
+An RTU is not answered. Its loss does no harm: the REP is retransmitted and answered with
+another RTU, and the first data (COMM_EST) replaces it. A side that gives up sends a REJ, so
+that the other side stops too. If the REJ is lost as well, a failure of the data or a DREQ ends
+the other side.
 
-TIMEWAIT lasts as long as packets of the connection may still be on their way. ANSWERED
-is TIMEWAIT for who has refused a REQ or served a SIDR_REQ: its answer may be lost, and
-the question that comes again gets the same answer.
+TIMEWAIT lasts as long as packets of the connection may still be in the network. ANSWERED is
+TIMEWAIT after a refused REQ or an answered SIDR_REQ: the answer may be lost, and a
+retransmitted request gets the same answer.
 
 Deliberately absent: DREQ_RCVD, because a DREQ is answered at once; alternate paths (LAP,
 APR), which Linux ignores over RoCE as well; peer to peer connections. Inputs that are
 not in the table are ignored.
 
-Source: reference/cm#states; Linux `core/cm.c`, whose states these are, but for ANSWERED.
-Where it differs, to end both sides rather than one: Linux is silent when a REQ or REP
-has expired and forgets a refused REQ at once.
+Source: reference/cm#states; Linux `core/cm.c`, which has these states except ANSWERED.
+Two differences make both sides end: Linux sends nothing when a REQ or REP has expired, and
+removes a refused REQ at once.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from typing import NamedTuple
 
 
 class State(IntEnum):
-    """Where a connection, or the resolution of a service ID, stands."""
+    """State of a connection, or of the resolution of a service ID."""
 
     IDLE = auto()
-    """Not begun, or over."""
+    """Not started, or ended."""
     REQ_SENT = auto()
     REQ_RCVD = auto()
     MRA_REQ_SENT = auto()
@@ -64,14 +64,14 @@ class State(IntEnum):
 
 
 class Input(IntEnum):
-    """What a connection hears: commands of the application, messages, the clock."""
+    """Inputs of a connection: commands of the application, messages, timers."""
 
     CONNECT = auto()
     RESOLVE = auto()
     ACCEPT = auto()
     REJECT = auto()
     DELAY = auto()
-    """The application needs longer."""
+    """The application needs more time."""
     READY = auto()
     """The active side's queue pair can receive."""
     DISCONNECT = auto()
@@ -91,11 +91,11 @@ class Input(IntEnum):
     TIMEOUT = auto()
     """No answer in time."""
     EXPIRED = auto()
-    """No answer to the last repetition either; or the time in TIMEWAIT or ANSWERED is over."""
+    """No answer to the last retransmission; or the end of TIMEWAIT or ANSWERED."""
 
 
 class Send(IntEnum):
-    """What a move sends."""
+    """Message that a move sends."""
 
     REQ = auto()
     REP = auto()
@@ -103,59 +103,59 @@ class Send(IntEnum):
     MRA = auto()
     DREQ = auto()
     DREP = auto()
-    """With the transaction of the DREQ that has come."""
+    """With the transaction ID of the received DREQ."""
     REJ = auto()
     """With the application's reason."""
     REJ_TIMEOUT = auto()
     REJ_STALE = auto()
     SIDR_REQ = auto()
     SIDR_REP = auto()
-    AGAIN = auto()
-    """The last message once more, byte for byte."""
+    RETRANSMIT = auto()
+    """The last message again, byte for byte."""
 
 
 class EventKind(IntEnum):
-    """What the application is told; the names are those of `rdma_cm_event_type`, where it has them.
+    """Events for the application, named as in `rdma_cm_event_type` where possible.
 
-    A datagram's CONNECT_REQUEST and its end are RESOLVE_REQUEST and RESOLVED here.
+    For datagrams CONNECT_REQUEST and its result are RESOLVE_REQUEST and RESOLVED.
     """
 
     CONNECT_REQUEST = auto()
-    """A REQ has come: accept, reject or delay it."""
+    """A REQ has arrived: accept, reject or delay it."""
     CONNECT_RESPONSE = auto()
-    """The REP has come: bring the queue pair up and say `ready`, or reject."""
+    """The REP has arrived: bring the queue pair up and call `ready`, or reject."""
     ESTABLISHED = auto()
     REJECTED = auto()
     """The peer has sent a REJ."""
     UNREACHABLE = auto()
     """No answer to REQ, REP or SIDR_REQ."""
     DISCONNECTED = auto()
-    """The queue pair must not be used any more, and not be closed before TIMEWAIT_EXIT."""
+    """The queue pair must not be used any more, nor closed before TIMEWAIT_EXIT."""
     TIMEWAIT_EXIT = auto()
-    """Nothing of the connection is under way any more."""
+    """No packet of the connection is in the network any more."""
     RESOLVE_REQUEST = auto()
-    """A SIDR_REQ has come: accept or reject it."""
+    """A SIDR_REQ has arrived: accept or reject it."""
     RESOLVED = auto()
-    """A SIDR_REP has come, whatever its status."""
+    """A SIDR_REP has arrived, with any status."""
 
 
 class Move(NamedTuple):
-    """What an input does."""
+    """The next state, the message and the event of an input."""
 
     state: State
     send: Send | None = None
-    tell: EventKind | None = None
+    event: EventKind | None = None
 
 
 class Wait(IntEnum):
-    """What ends a state by itself."""
+    """The timer that ends a state."""
 
     ANSWER = auto()
-    """The answer of the peer is due; the question can be repeated."""
+    """Waits for the answer of the peer; the message can be retransmitted."""
     SERVICE = auto()
-    """The peer has asked for more time; the question can be repeated afterwards."""
+    """The peer has requested more time; the message can be retransmitted afterwards."""
     LINGER = auto()
-    """Packets of the connection may be under way."""
+    """Packets of the connection may be in the network."""
 
 
 WAITS: Mapping[State, Wait] = {
@@ -168,36 +168,36 @@ WAITS: Mapping[State, Wait] = {
     State.TIMEWAIT: Wait.LINGER,
     State.ANSWERED: Wait.LINGER,
 }
-"""The states that a timer ends. The others wait for the application, or for good."""
+"""The states with a timer. The others wait for the application or for a message."""
 
 _S, _I = State, Input
 _REJECTED, _UNREACHABLE = EventKind.REJECTED, EventKind.UNREACHABLE
 _ESTABLISHED, _DISCONNECTED = EventKind.ESTABLISHED, EventKind.DISCONNECTED
 
 _ASKING: Mapping[Input, Move] = {
-    _I.REP: Move(_S.REP_RCVD, tell=EventKind.CONNECT_RESPONSE),
-    _I.REJ: Move(_S.IDLE, tell=_REJECTED),
+    _I.REP: Move(_S.REP_RCVD, event=EventKind.CONNECT_RESPONSE),
+    _I.REJ: Move(_S.IDLE, event=_REJECTED),
     _I.REJECT: Move(_S.IDLE, Send.REJ),
-    _I.TIMEOUT: Move(_S.REQ_SENT, Send.AGAIN),
+    _I.TIMEOUT: Move(_S.REQ_SENT, Send.RETRANSMIT),
     _I.EXPIRED: Move(_S.IDLE, Send.REJ_TIMEOUT, _UNREACHABLE),
 }
 _DECIDING: Mapping[Input, Move] = {
     _I.ACCEPT: Move(_S.REP_SENT, Send.REP),
     _I.REJECT: Move(_S.ANSWERED, Send.REJ),
-    _I.REJ: Move(_S.TIMEWAIT, tell=_REJECTED),
+    _I.REJ: Move(_S.TIMEWAIT, event=_REJECTED),
 }
 _ANSWERED_REP: Mapping[Input, Move] = {
     _I.READY: Move(_S.ESTABLISHED, Send.RTU, _ESTABLISHED),
     _I.REJECT: Move(_S.TIMEWAIT, Send.REJ),
-    _I.REJ: Move(_S.TIMEWAIT, tell=_REJECTED),
+    _I.REJ: Move(_S.TIMEWAIT, event=_REJECTED),
 }
 _OFFERING: Mapping[Input, Move] = {
-    _I.RTU: Move(_S.ESTABLISHED, tell=_ESTABLISHED),
-    _I.COMM_EST: Move(_S.ESTABLISHED, tell=_ESTABLISHED),
+    _I.RTU: Move(_S.ESTABLISHED, event=_ESTABLISHED),
+    _I.COMM_EST: Move(_S.ESTABLISHED, event=_ESTABLISHED),
     _I.DREQ: Move(_S.TIMEWAIT, Send.DREP, _DISCONNECTED),
-    _I.REJ: Move(_S.TIMEWAIT, tell=_REJECTED),
+    _I.REJ: Move(_S.TIMEWAIT, event=_REJECTED),
     _I.REJECT: Move(_S.TIMEWAIT, Send.REJ),
-    _I.TIMEOUT: Move(_S.REP_SENT, Send.AGAIN),
+    _I.TIMEOUT: Move(_S.REP_SENT, Send.RETRANSMIT),
     _I.EXPIRED: Move(_S.TIMEWAIT, Send.REJ_TIMEOUT, _UNREACHABLE),
 }
 
@@ -205,61 +205,61 @@ TRANSITIONS: Mapping[State, Mapping[Input, Move]] = {
     _S.IDLE: {
         _I.CONNECT: Move(_S.REQ_SENT, Send.REQ),
         _I.RESOLVE: Move(_S.SIDR_REQ_SENT, Send.SIDR_REQ),
-        _I.REQ: Move(_S.REQ_RCVD, tell=EventKind.CONNECT_REQUEST),
-        _I.SIDR_REQ: Move(_S.SIDR_REQ_RCVD, tell=EventKind.RESOLVE_REQUEST),
+        _I.REQ: Move(_S.REQ_RCVD, event=EventKind.CONNECT_REQUEST),
+        _I.SIDR_REQ: Move(_S.SIDR_REQ_RCVD, event=EventKind.RESOLVE_REQUEST),
     },
     _S.REQ_SENT: {**_ASKING, _I.MRA_REQ: Move(_S.MRA_REQ_RCVD)},
     _S.MRA_REQ_RCVD: _ASKING,
     _S.REQ_RCVD: {
         **_DECIDING,
         _I.DELAY: Move(_S.MRA_REQ_SENT, Send.MRA),
-        # Only who is asked twice says that it needs time, as the RDMA-CM of Linux does.
+        # An MRA is sent for a repeated REQ only, as by the RDMA-CM of Linux.
         _I.REQ: Move(_S.MRA_REQ_SENT, Send.MRA),
     },
-    _S.MRA_REQ_SENT: {**_DECIDING, _I.REQ: Move(_S.MRA_REQ_SENT, Send.AGAIN)},
+    _S.MRA_REQ_SENT: {**_DECIDING, _I.REQ: Move(_S.MRA_REQ_SENT, Send.RETRANSMIT)},
     _S.REP_RCVD: {
         **_ANSWERED_REP,
         _I.DELAY: Move(_S.MRA_REP_SENT, Send.MRA),
         _I.REP: Move(_S.MRA_REP_SENT, Send.MRA),
     },
-    _S.MRA_REP_SENT: {**_ANSWERED_REP, _I.REP: Move(_S.MRA_REP_SENT, Send.AGAIN)},
+    _S.MRA_REP_SENT: {**_ANSWERED_REP, _I.REP: Move(_S.MRA_REP_SENT, Send.RETRANSMIT)},
     _S.REP_SENT: {
         **_OFFERING,
-        _I.REQ: Move(_S.REP_SENT, Send.AGAIN),
+        _I.REQ: Move(_S.REP_SENT, Send.RETRANSMIT),
         _I.MRA_REP: Move(_S.MRA_REP_RCVD),
     },
     _S.MRA_REP_RCVD: _OFFERING,
     _S.ESTABLISHED: {
-        _I.REP: Move(_S.ESTABLISHED, Send.AGAIN),
+        _I.REP: Move(_S.ESTABLISHED, Send.RETRANSMIT),
         _I.DISCONNECT: Move(_S.DREQ_SENT, Send.DREQ),
         _I.DREQ: Move(_S.TIMEWAIT, Send.DREP, _DISCONNECTED),
-        _I.REJ: Move(_S.TIMEWAIT, tell=_REJECTED),
+        _I.REJ: Move(_S.TIMEWAIT, event=_REJECTED),
     },
     _S.DREQ_SENT: {
-        _I.DREP: Move(_S.TIMEWAIT, tell=_DISCONNECTED),
+        _I.DREP: Move(_S.TIMEWAIT, event=_DISCONNECTED),
         _I.DREQ: Move(_S.TIMEWAIT, Send.DREP, _DISCONNECTED),
-        _I.REJ: Move(_S.TIMEWAIT, tell=_DISCONNECTED),
-        _I.TIMEOUT: Move(_S.DREQ_SENT, Send.AGAIN),
-        _I.EXPIRED: Move(_S.TIMEWAIT, tell=_DISCONNECTED),
+        _I.REJ: Move(_S.TIMEWAIT, event=_DISCONNECTED),
+        _I.TIMEOUT: Move(_S.DREQ_SENT, Send.RETRANSMIT),
+        _I.EXPIRED: Move(_S.TIMEWAIT, event=_DISCONNECTED),
     },
     _S.TIMEWAIT: {
         _I.DREQ: Move(_S.TIMEWAIT, Send.DREP),
         _I.REQ: Move(_S.TIMEWAIT, Send.REJ_STALE),
-        # The peer believes that there is a connection: it has not heard that there is none.
+        # The peer still has the connection: it has not received the REJ.
         _I.REP: Move(_S.TIMEWAIT, Send.REJ_STALE),
         _I.RTU: Move(_S.TIMEWAIT, Send.REJ_STALE),
-        _I.EXPIRED: Move(_S.IDLE, tell=EventKind.TIMEWAIT_EXIT),
+        _I.EXPIRED: Move(_S.IDLE, event=EventKind.TIMEWAIT_EXIT),
     },
     _S.ANSWERED: {
-        _I.REQ: Move(_S.ANSWERED, Send.AGAIN),
-        _I.SIDR_REQ: Move(_S.ANSWERED, Send.AGAIN),
+        _I.REQ: Move(_S.ANSWERED, Send.RETRANSMIT),
+        _I.SIDR_REQ: Move(_S.ANSWERED, Send.RETRANSMIT),
         _I.EXPIRED: Move(_S.IDLE),
     },
     _S.SIDR_REQ_SENT: {
-        _I.SIDR_REP: Move(_S.IDLE, tell=EventKind.RESOLVED),
+        _I.SIDR_REP: Move(_S.IDLE, event=EventKind.RESOLVED),
         _I.REJECT: Move(_S.IDLE),
-        _I.TIMEOUT: Move(_S.SIDR_REQ_SENT, Send.AGAIN),
-        _I.EXPIRED: Move(_S.IDLE, tell=_UNREACHABLE),
+        _I.TIMEOUT: Move(_S.SIDR_REQ_SENT, Send.RETRANSMIT),
+        _I.EXPIRED: Move(_S.IDLE, event=_UNREACHABLE),
     },
     _S.SIDR_REQ_RCVD: {
         _I.ACCEPT: Move(_S.ANSWERED, Send.SIDR_REP),
@@ -268,9 +268,9 @@ TRANSITIONS: Mapping[State, Mapping[Input, Move]] = {
 }
 """What each input does in each state."""
 
-ACTIVE_HEARS = frozenset({_I.REP, _I.MRA_REQ, _I.REJ, _I.DREQ, _I.DREP, _I.SIDR_REP})
+ACTIVE_INPUTS = frozenset({_I.REP, _I.MRA_REQ, _I.REJ, _I.DREQ, _I.DREP, _I.SIDR_REP})
 """Messages that mean something to the side that asks."""
 
-PASSIVE_HEARS = frozenset({_I.REQ, _I.RTU, _I.MRA_REP, _I.REJ, _I.DREQ, _I.DREP, _I.SIDR_REQ})
+PASSIVE_INPUTS = frozenset({_I.REQ, _I.RTU, _I.MRA_REP, _I.REJ, _I.DREQ, _I.DREP, _I.SIDR_REQ})
 """Messages that mean something to the side that listens; without the distinction a peer
 could have a REP of ours sent again by a REP of its own."""

@@ -1,4 +1,4 @@
-"""When connections want to be looked at: one heap for all of them."""
+"""The timers of all connections in one heap."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ibwire.cm.connection import Connection
 
 
 class Timers:
-    """At most one timer for each connection: the one that its `deadline` says.
+    """At most one timer for each connection, at its `deadline`.
 
-    A timer that is moved or stopped stays in the heap until its old time comes, or until
-    such leftovers outnumber the rest.
+    The entry of a moved or stopped timer stays in the heap until its time, or until such
+    entries outnumber the valid ones.
     """
 
     __slots__ = ("_heap", "_number")

@@ -1,4 +1,9 @@
-"""Networks in virtual time: wires between nodes, and bridges."""
+"""Networks in virtual time: a simulator, the wires between its nodes, and bridges.
+
+The names below are public. `Simulator.connect` makes a `Wire` of two `Direction` objects
+between two nodes; `Simulator.run` returns an `Outcome` and raises `Livelock`. A `Bridge` is a
+node that forwards Ethernet frames. This package moves frames and does not parse transports.
+"""
 
 from ibwire.fabric.bridge import Bridge
 from ibwire.fabric.sim import Direction, Livelock, Outcome, Simulator, Wire

@@ -1,6 +1,6 @@
-"""Where does a frame leave a bridge: by its destination address, learned from sources.
+"""An Ethernet bridge that learns the port of each address from source addresses.
 
-An Ethernet bridge without spanning tree: networks must not have loops.
+It has no spanning tree: networks must not have loops.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ibwire.base.units import Time
 from ibwire_layers.outer import EtherType
 
 MAXIMUM_ADDRESSES = 65_536
-"""Addresses that are remembered; frames to others are flooded. It bounds the memory."""
+"""Addresses that are learned; frames to others are flooded. It bounds the memory."""
 
 
 class Bridge:
     """A store-and-forward bridge with `ports` ports, numbered from 0.
 
-    Frames to an unknown or a group address leave by every port but the one they came
-    from. Unlike IEEE 802.1D it does send a frame back out of its port when the
-    destination was learned there: one device may hold both ends of a connection.
+    Frames to an unknown or a group address leave by all other ports. Unlike IEEE 802.1D, a
+    frame is sent back to its input port if the destination was learned there, because one
+    device may have both ends of a connection.
 
     queue_frames: frames that wait at a port before further ones are dropped.
     """
@@ -39,7 +39,7 @@ class Bridge:
         self.malformed = 0
         """Frames shorter than an Ethernet header."""
         self.dropped = [0] * ports
-        """Frames that found the queue of their port full, by port."""
+        """Frames dropped because the queue of their port was full, by port."""
         self._queues: list[deque[Frame]] = [deque() for _ in range(ports)]
         self._port_of: dict[bytes, int] = {}
 
@@ -48,7 +48,7 @@ class Bridge:
         return len(self._queues[port])
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Learn the source, queue the frame where it is to leave."""
+        """Learn the source and queue the frame at its output ports."""
         if len(frame) < _HEADER_SIZE:
             self.malformed += 1
             return
@@ -67,7 +67,7 @@ class Bridge:
                 self._queue(frame, other)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The oldest frame that waits at the port; it waits on if its lane may not send."""
+        """The oldest frame that waits at the port; it keeps waiting if its lane may not send."""
         queue = self._queues[port]
         if not queue:
             return None
@@ -76,11 +76,11 @@ class Bridge:
         return queue.popleft()
 
     def poll_timeout(self) -> Time | None:
-        """Never: a bridge only reacts."""
+        """`None`: a bridge has no timers."""
         return None
 
     def handle_timeout(self, now: Time) -> None:
-        """Nothing is ever due."""
+        """Does nothing: a bridge has no timers."""
 
     def _queue(self, frame: Frame, port: int) -> None:
         queue = self._queues[port]
@@ -91,7 +91,7 @@ class Bridge:
 
 
 def _priority(frame: Frame) -> int:
-    """The priority that the tag of a frame asks for, 0 without one (IEEE 802.1Q 6.9.3)."""
+    """The priority in the tag of a frame, 0 without a tag (IEEE 802.1Q 6.9.3)."""
     tagged = len(frame) > _HEADER_SIZE and frame[12:14] in _TAGS
     return frame[_HEADER_SIZE] >> 5 if tagged else 0
 

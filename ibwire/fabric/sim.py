@@ -1,17 +1,16 @@
-"""When does what happen on a network: nodes, the wires between them, and one clock.
+"""A discrete-event simulator of a network: nodes, wires and one virtual clock.
 
-One heap holds everything that is still to come, ordered by time and then by the
-order in which it was scheduled, so that two runs with the same nodes are the same
-run. An event is one of three:
+One heap holds all future events, ordered by time and then by the order in which they were
+scheduled, so runs with the same nodes are identical. An event is one of three:
 
 - a frame arrives whole at the far end of a wire;
-- a line has become free, and its port may be asked for the next frame;
-- a node wants to be woken: its timeout is due, or its application was at work.
+- a line has become free, and its port may be polled for the next frame;
+- a node is woken: its timeout is due, or its application has called it.
 
-After each event only the node that it touched is asked: every port whose line is
-free for a frame, then the node for its timeout. Nothing is ever taken out of the
-heap early. A timeout that has moved to later is found out when its old time
-comes: the node is asked, says so, and is left alone until then.
+After each event only the node of that event is polled: each port whose line is free for a
+frame, then the node for its timeout. Events are not removed from the heap early. A timeout
+that has moved to a later time is detected at its old time: the node returns the new time
+and is not called until then.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ class Outcome(StrEnum):
     """Why a run ended."""
 
     IDLE = "idle"
-    """Nothing is left that could happen."""
+    """No event is left."""
     UNTIL = "until"
-    """The next event lies behind the time that was given."""
+    """The next event is after the given time."""
     STOPPED = "stopped"
-    """`stop` said so."""
+    """`stop` returned true."""
     FRAMES = "frames"
-    """As many frames as were asked for have arrived."""
+    """The given number of frames has arrived."""
 
 
 class Livelock(IbwireError):
-    """A node whose timeout is due again whenever it has been handled: time stands still."""
+    """A node whose timeout is due again after each `handle_timeout`, so time stands still."""
 
     def __init__(self, node: Node, now: Time) -> None:
         self.node = node
@@ -61,7 +60,7 @@ class Livelock(IbwireError):
 
 
 class Station:
-    """A node as the simulator knows it."""
+    """The state of a node in the simulator."""
 
     __slots__ = (
         "armed",
@@ -77,12 +76,12 @@ class Station:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        # Bound once: looking a method up for every frame costs as much as calling it.
+        # Bound once: a method lookup for every frame costs as much as the call.
         self.receive = node.receive
         self.poll_timeout = node.poll_timeout
         self.handle_timeout = node.handle_timeout
         self.lines: tuple[Direction, ...] = ()
-        """Directions that leave from the node."""
+        """Directions from the node."""
         self.wakes: list[Time] = []
         """Times of its wake events in the heap, the next one last."""
         self.armed: Time = _NEVER
@@ -134,11 +133,11 @@ class Direction:
         self.delay = delay
         self.overhead = overhead
         self.stage = stage
-        """What frames pass on the way, called as each starts to leave; may be changed at any
-        time, for frames that have not left yet."""
+        """Called for each frame when it starts to leave; may be changed at any time, for frames
+        that have not left yet."""
         self.free_at: Time = 0
         """When the line can take the next frame."""
-        # Picoseconds a byte as a fraction in lowest terms: small numbers are quick.
+        # Picoseconds per byte as a fraction in lowest terms: small numbers are fast.
         shared = gcd(8 * S, rate_bps)
         self.numerator = 8 * S // shared
         self.denominator = rate_bps // shared
@@ -159,8 +158,8 @@ class Wire:
 class Simulator:
     """Nodes and wires with a common virtual clock.
 
-    seed: what the random parts of the network are to derive theirs from, with
-    `random`; the simulator itself draws nothing.
+    seed: from which the random parts of the network derive theirs, with `random`; the
+    simulator itself uses no random numbers.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -176,7 +175,7 @@ class Simulator:
 
     @property
     def pending(self) -> int:
-        """Events that are still to come, some of which may turn out to be of no use."""
+        """Future events; some of them may have become obsolete."""
         return len(self._heap)
 
     def random(self, name: str) -> random.Random:
@@ -206,7 +205,7 @@ class Simulator:
         time of its bytes and the overhead; the frame needs `delay` in addition.
         Stages see a frame at t, in the order of time also across directions, and
         their delays add to its arrival. Raises `EncodeError` for a rate, delay or
-        overhead that cannot be, and for a port that is taken.
+        overhead that is invalid, and for a port that has a wire.
         """
         name = name or f"wire{len(self.wires)}"
         rates = rate_bps if isinstance(rate_bps, tuple) else (rate_bps, rate_bps)
@@ -259,15 +258,15 @@ class Simulator:
         self._ports = taken
 
     def kick(self, node: Node) -> None:
-        """Have a node asked for frames and for its timeout at the present time.
+        """Poll a node for frames and for its timeout at the current time.
 
-        For an application that has given its node work to do; it may be called at any
-        time, also while the node itself is at work.
+        For an application that has given its node work. It may be called at any time, also
+        from within the node.
         """
         self._wake(self._station(node), self.now)
 
     def step(self) -> bool:
-        """Let the next event happen; whether there was one. Kicks nobody."""
+        """Process the next event; `False` without one. Kicks no node."""
         return self._loop(None, _always, None) is Outcome.STOPPED
 
     def run(
@@ -276,12 +275,12 @@ class Simulator:
         stop: Callable[[], bool] | None = None,
         max_frames: int | None = None,
     ) -> Outcome:
-        """Let everything happen up to and including the time `until`; every node is kicked first.
+        """Process all events up to and including the time `until`; kicks every node first.
 
-        stop: asked before the first and after each event; ends the run when true.
+        stop: called before the first and after each event; ends the run when true.
         max_frames: ends the run when so many more frames have arrived.
 
-        Afterwards `now` is the time of the last event; it is `until` when the run came
+        Afterwards `now` is the time of the last event; it is `until` if the run got
         that far. Raises `Livelock`, and whatever a node, stage or `stop` raises; the
         network stays as it was at that moment.
         """
@@ -299,8 +298,8 @@ class Simulator:
     def _loop(
         self, until: Time | None, stop: Callable[[], bool] | None, max_frames: int | None
     ) -> Outcome:
-        # This runs for every frame, so what it calls is in local variables and what
-        # could be functions of their own stands here in line.
+        # This runs for every frame, so it uses local variables and inlines what could be
+        # separate functions.
         heap, sequence, push, pop = self._heap, self._sequence, heappush, heappop
         last = _NEVER if until is None else until
         left = -1 if max_frames is None else max_frames
@@ -353,7 +352,7 @@ class Simulator:
             heappush(self._heap, (arrival + extra, self._sequence(), line.far, line, out))
 
     def _woken(self, station: Station, now: Time) -> None:
-        """A wake event of a node has come."""
+        """Process a wake event of a node."""
         wakes = station.wakes
         wakes.pop()
         station.armed = wakes[-1] if wakes else _NEVER
@@ -368,13 +367,13 @@ class Simulator:
         station.handle_timeout(now)
 
     def _wake(self, station: Station, due: Time) -> None:
-        """Put a wake event into the heap, unless there is one no later."""
+        """Add a wake event to the heap, unless one is no later."""
         due = max(due, self.now)
         if due >= station.armed:
             return
-        # Each new one is earlier than those before it, and those stay: once it has
-        # passed they serve again. Only a node whose timeout always moves nearer gathers
-        # many; then the later ones are of no use and go.
+        # Each new one is earlier than those before it, which stay and are used again once it
+        # has passed. Only a node whose timeout always moves to an earlier time collects
+        # many; then the later ones are removed.
         if len(station.wakes) == _MAXIMUM_WAKES:
             station.wakes.clear()
             self._heap[:] = [
@@ -398,8 +397,8 @@ def _always() -> bool:
 
 
 _Event = tuple[Time, int, Station, Direction | None, Frame | None]
-"""When, in which order, and who: a frame that arrives at the station along the direction; a
-direction of the station that is free (no frame); a wake (no direction either)."""
+"""Time, order, station: a frame that arrives at the station along the direction; a direction
+of the station that is free (no frame); a wake (neither)."""
 
 _NEVER: Time = 1 << 100
 """Later than everything: 40 billion years."""
