@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ibwire.fuzz.case import Case
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.exclusions import Exclusion
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.minimise import Shows
 from ibwire.programs.endpoint import Interrupted
@@ -38,8 +39,8 @@ class Report:
     """Choices that the reference has taken over from the target: values by field."""
     given_back: list[str] = field(default_factory=list)
     """Fields of choices that were taken in error, and are not taken again."""
-    left_out: list[str] = field(default_factory=list)
-    """What a device on a link is not tested with any more: `Exclusions` as text."""
+    left_out: list[Exclusion] = field(default_factory=list)
+    """What a device on a link is not tested with any more."""
     unstable: Counter[str] = field(default_factory=Counter)
     """Differences that were not seen again, by bucket."""
 

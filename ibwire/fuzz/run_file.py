@@ -20,6 +20,7 @@ from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import CaseError, Role
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.choices import CHOICES
+from ibwire.fuzz.judge.exclusions import parse_exclusion
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.report import Report
 from ibwire.fuzz.stepper import Maker
@@ -136,7 +137,7 @@ class Session:
             "taken": report.taken,
             "allowed": report.choices,
             "given_back": report.given_back,
-            "left_out": report.left_out,
+            "left_out": list(map(str, report.left_out)),
             "unstable": dict(report.unstable),
             "findings": [
                 {**asdict(known), "seen": report.seen[known.bucket]} for known in self.known
@@ -199,7 +200,7 @@ def _session(document: _Object) -> Session:
     taken = document.object("taken")
     report.taken = {name: taken.text(name) for name in taken.document}
     report.given_back = document.texts("given_back", tuple(choice.name for choice in CHOICES))
-    report.left_out = document.texts("left_out")
+    report.left_out = [parse_exclusion(text) for text in document.texts("left_out")]
     unstable = document.object("unstable")
     for name in unstable.document:
         if not name.isprintable():

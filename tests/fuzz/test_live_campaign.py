@@ -13,7 +13,7 @@ from ibwire.drill.targets.live import Diverted
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Packet, Role
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report import Report, RunState, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, REGIONS, Numbers
@@ -44,7 +44,7 @@ class Bench:
         self.error = error
         self.binding = BINDING
         self.path = Path(BINDING.route)
-        self.taken = Taken()
+        self.exclusions = Exclusions()
         self.death = ALIVE
         self.numbers: Numbers | None = NUMBERS
         self.peer = ADDRESS

@@ -6,7 +6,7 @@ import pytest
 
 from ibwire.fuzz.case import CaseError, Connection, Packet, Receive, RunsAway
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.exclusions import Exclusions, parse_exclusion
 from ibwire.fuzz.judge.findings import bucket_of, distance, wrong_fields
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.link.queue_pair_testbed import Possible
@@ -46,7 +46,7 @@ def duel(profile: str, target: Playback | Emulation) -> TolerantComparison:
     )
     reference = Emulation(Connection(), profile)
     return TolerantComparison(
-        Binding(PEER_ADDRESS, ADDRESS), Path(route), reference, target, taken=Taken()
+        Binding(PEER_ADDRESS, ADDRESS), Path(route), reference, target, exclusions=Exclusions()
     )
 
 
@@ -159,28 +159,28 @@ def test_a_reference_that_runs_away_is_no_difference(hears: bool) -> None:
 
 
 def test_an_event_that_was_found_missing_is_not_compared_any_more() -> None:
-    taken = Taken()
-    taken.add(Difference(0, Kind.EVENT, [QP_REQ_ERR], []), None)
+    excluded = Exclusions()
+    excluded.add(Difference(0, Kind.EVENT, [QP_REQ_ERR], []), None)
 
-    assert taken.events == {QP_REQ_ERR}
-    assert Taken(taken.texts).events == {QP_REQ_ERR}
+    assert excluded.events == {QP_REQ_ERR}
+    assert Exclusions(excluded.items).events == {QP_REQ_ERR}
 
 
 def test_flags_of_a_completion_are_taken_over() -> None:
-    taken = Taken()
-    taken.add(
+    excluded = Exclusions()
+    excluded.add(
         Difference(0, Kind.COMPLETION, [(1, 0, 0, 128, 0, 7, 9)], [(1, 0, 0, 128, 0, 7, 5)]), None
     )
 
-    assert Taken(taken.texts).flags == {9: 5}
+    assert Exclusions(excluded.items).flags == {9: 5}
 
 
 def test_what_ended_a_device_is_not_sent_again_first_or_last() -> None:
     """But the same operation without that fault is."""
     deadly = Packet(WRITE, length=4, fields={"reth.dma_len": 0}, why="DMA length")
-    taken = Taken()
-    taken.add(Difference(0, Kind.CRASH, [], ["gone"]), deadly)
-    known = Taken(taken.texts)
+    excluded = Exclusions()
+    excluded.add(Difference(0, Kind.CRASH, [], ["gone"]), deadly)
+    known = Exclusions(excluded.items)
 
     assert known.has(deadly)
     assert known.has(Packet(int(OpCode.RC_RDMA_WRITE_FIRST), why="DMA length"))
@@ -189,10 +189,10 @@ def test_what_ended_a_device_is_not_sent_again_first_or_last() -> None:
 
 def test_opcodes_that_there_are_not_are_left_out_together() -> None:
     """A device that dies of one is not killed again by each of the others."""
-    taken = Taken()
+    excluded = Exclusions()
     one = Packet(WRITE, fields={"bth.opcode": 25}, why="opcode")
-    taken.add(Difference(0, Kind.CRASH, [], ["gone"]), one)
-    known = Taken(taken.texts)
+    excluded.add(Difference(0, Kind.CRASH, [], ["gone"]), one)
+    known = Exclusions(excluded.items)
 
     assert known.has(Packet(READ, fields={"bth.opcode": 31}, why="opcode"))
     assert not known.has(Packet(READ, fields={"bth.opcode": WRITE}, why="opcode"))
@@ -201,7 +201,7 @@ def test_opcodes_that_there_are_not_are_left_out_together() -> None:
 
 def test_a_damaged_list_of_what_was_taken_over_is_refused() -> None:
     with pytest.raises(CaseError, match="left_out: 'event x'"):
-        Taken(["event x"])
+        parse_exclusion("event x")
 
 
 # What can be sent.
@@ -231,7 +231,7 @@ def test_what_a_link_cannot_carry_is_left_out() -> None:
         Receive(1),
         Packet(WRITE, length=8, held=True),
     )
-    possible = Possible(steps, 1500, Taken())
+    possible = Possible(steps, 1500, Exclusions())
 
     assert possible.next(device) == Receive(1)
     assert possible.next(device) == Packet(WRITE, length=8)
@@ -242,7 +242,7 @@ def test_what_ipv6_does_not_have_is_left_out_there() -> None:
     device = Emulation(Connection())
     odd = Packet(WRITE, fields={"ip.total_length": 7}), Packet(WRITE, fields={"ip.ecn": 3})
     over_v4, over_v6 = (
-        Possible(Steps(*odd), 1500, Taken(), is_v4=is_v4) for is_v4 in (True, False)
+        Possible(Steps(*odd), 1500, Exclusions(), is_v4=is_v4) for is_v4 in (True, False)
     )
 
     assert [over_v4.next(device) for _ in range(3)] == [*odd, None]
@@ -258,7 +258,7 @@ def test_the_control_connection_is_not_sent_to() -> None:
         Packet(WRITE, fields={"bth.dest_qp": ("qpn", 1)}),
         Packet(WRITE, fields={"bth.dest_qp": ("qpn", 2)}),
     )
-    possible = Possible(steps, 1500, Taken(), spared=control)
+    possible = Possible(steps, 1500, Exclusions(), spared=control)
 
     assert possible.next(device) == Packet(WRITE, fields={"bth.dest_qp": ("qpn", 2)})
     assert possible.next(device) is None

@@ -14,7 +14,7 @@ from ibwire.fuzz.case import BAD, Case, CaseError, Connection, Packet, Post, Rol
 from ibwire.fuzz.judge import response_names as names
 from ibwire.fuzz.judge.choices import CHOICES
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.judge.response_names import About, about, name
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.link.queue_pair_testbed import Possible
@@ -87,7 +87,11 @@ def duel(target: Emulation, connection: Connection = ASKS) -> TolerantComparison
     )
     binding = Binding(PEER_ADDRESS, ADDRESS)
     return TolerantComparison(
-        binding, Path(route), Emulation(connection), _Alike(target, Path(route)), taken=Taken()
+        binding,
+        Path(route),
+        Emulation(connection),
+        _Alike(target, Path(route)),
+        exclusions=Exclusions(),
     )
 
 
@@ -238,14 +242,14 @@ def test_a_device_on_a_link_waits_where_an_rnr_nak_says_so_and_nowhere_else() ->
 
 def test_an_answer_to_the_oldest_request_can_be_sent() -> None:
     """Which one that is, is found out when it is sent."""
-    possible = Possible(Given(ack()), 1500, Taken(), 0)
+    possible = Possible(Given(ack()), 1500, Exclusions(), 0)
 
     assert possible.next(Emulation(ASKS)) == ack()
 
 
 def test_what_the_agent_cannot_post_is_left_out() -> None:
     flush, atomic_write = Post(int(WROpcode.FLUSH)), Post(int(WROpcode.ATOMIC_WRITE))
-    possible = Possible(Given(flush, atomic_write, send()), 1500, Taken(), 0)
+    possible = Possible(Given(flush, atomic_write, send()), 1500, Exclusions(), 0)
 
     assert possible.next(Emulation(ASKS)) == send()
 

@@ -24,7 +24,7 @@ from ibwire.fuzz.case import (
     to_json,
 )
 from ibwire.fuzz.judge.comparison import Difference, Kind
-from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.exclusions import Exclusions, parse_exclusion
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed, target
@@ -177,13 +177,13 @@ def test_priorities_that_are_not_named_are_not_stopped() -> None:
 
 
 def test_what_a_pause_kills_is_not_paused_again() -> None:
-    taken = Taken()
-    taken.add(Difference(1, Kind.CRASH, [], ["the host is dead"]), Pause())
+    excluded = Exclusions()
+    excluded.add(Difference(1, Kind.CRASH, [], ["the host is dead"]), Pause())
 
-    assert taken.texts == ["pfc"]
-    assert taken.pauses
-    assert Taken(["pfc"]).pauses
-    assert not Taken(["packet 4"]).pauses
+    assert list(map(str, excluded.items)) == ["pfc"]
+    assert excluded.pauses
+    assert Exclusions([parse_exclusion("pfc")]).pauses
+    assert not Exclusions([parse_exclusion("packet 4")]).pauses
 
 
 def test_a_recording_says_what_a_pause_is() -> None:
@@ -218,7 +218,9 @@ def test_what_comes_behind_a_pause_finds_the_port_stopped() -> None:
     emulated = Binding(PEER_ADDRESS, ADDRESS)
     answers = Path(Binding(ADDRESS, PEER_ADDRESS).route)
     device = Looked(Connection())
-    duel = TolerantComparison(emulated, answers, Emulation(Connection()), device, taken=Taken())
+    duel = TolerantComparison(
+        emulated, answers, Emulation(Connection()), device, exclusions=Exclusions()
+    )
 
     assert duel.step(Pause()) is None
     assert device.looks == 0

@@ -1,4 +1,4 @@
-"""What a device on a link does otherwise and no profile knows: found once, then taken over.
+"""What a device on a link does otherwise that no profile knows: found once, then excluded.
 
 Events that it does not raise and flags of completions are not compared any more; packets
 that end it, or that it does not know, are not sent any more.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ibwire.fuzz.case import CaseError, Packet, Pause
 from ibwire.fuzz.judge.comparison import Difference, Kind
@@ -20,64 +21,125 @@ OPTIONAL = {int(OpCode.RC_FLUSH): 0, int(OpCode.RC_ATOMIC_WRITE): 8}
 """Operations that a device need not have (IBA annex A19), and bytes of payload of each."""
 
 
-class Taken:
-    """What is taken over. texts: as `add` has added to them, in a run that goes on."""
+@dataclass(frozen=True, slots=True)
+class EventExcluded:
+    """An event that is not compared."""
 
-    def __init__(self, texts: list[str] | None = None) -> None:
-        self.texts = [] if texts is None else texts
-        """All of it, to be kept with a run: `event 3`, `flags 9 5`, `packet 23 why`, `pfc`."""
+    event: int
+
+    def __str__(self) -> str:
+        return f"event {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagsExcluded:
+    """Flags of completions that a device reports in place of the expected ones."""
+
+    expected: int
+    got: int
+
+    def __str__(self) -> str:
+        return f"flags {self.expected} {self.got}"
+
+
+@dataclass(frozen=True, slots=True)
+class PacketExcluded:
+    """Packets with this operation and this fault that are not sent; with no fault, any."""
+
+    opcode: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"packet {self.opcode} {self.why}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class PauseExcluded:
+    """PFC frames are not sent."""
+
+    def __str__(self) -> str:
+        return "pfc"
+
+
+Exclusion = EventExcluded | FlagsExcluded | PacketExcluded | PauseExcluded
+
+
+def parse_exclusion(text: str) -> Exclusion:
+    """The exclusion with this text; raises `CaseError`."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise CaseError(f"left_out: {text!r}, not an event, flags, a packet or pfc")
+    if found["event"]:
+        return EventExcluded(int(found["event"]))
+    if found["flags"]:
+        return FlagsExcluded(int(found["flags"]), int(found["instead"]))
+    if found["packet"]:
+        return PacketExcluded(int(found["packet"]), found["why"] or "")
+    return PauseExcluded()
+
+
+class Exclusions:
+    """What is excluded so far. items: the list that is extended, in a run that resumes."""
+
+    def __init__(self, items: list[Exclusion] | None = None) -> None:
+        self.items: list[Exclusion] = [] if items is None else items
         self.events: set[int] = set()
         """Events that are not compared."""
         self.flags: dict[int, int] = {}
         """Flags of completions, by what they should be."""
         self.pauses = False
-        """Whether PFC frames are not sent any more."""
+        """Whether PFC frames are excluded."""
         self._packets: set[tuple[object, str]] = set()
-        """Forms and what is wrong with the packet on purpose; empty for anything."""
-        for text in self.texts:
-            self._take(text)
+        """Forms of packets and faults."""
+        for item in self.items:
+            self._index(item)
 
     def add(self, difference: Difference, last: Packet | Pause | None) -> None:
-        """What would only be found again. last: what the device got last in the case."""
-        texts: list[str] = []
-        expected, got = difference.expected, difference.got
-        if difference.kind == Kind.EVENT:
-            texts += [f"event {event}" for event in {*expected, *got}]
-        elif differs_in_flags(difference):
-            for one, other in zip(expected, got, strict=True):
-                assert isinstance(one, tuple)
-                assert isinstance(other, tuple)
-                if one != other:
-                    texts.append(f"flags {one[FLAGS]} {other[FLAGS]}")
-        elif isinstance(last, Pause):
-            texts += ["pfc"] * (difference.kind == Kind.CRASH)
-        elif last is not None and difference.kind == Kind.CRASH:
-            texts.append(f"packet {opcode_on_wire(last)} {last.why}".rstrip())
-        elif last is not None and last.opcode in OPTIONAL and not last.fields and not got:
-            texts.append(f"packet {last.opcode}")
-        for text in texts:
-            if text in self.texts:
-                continue
-            self.texts.append(text)
-            self._take(text)
+        """Exclude what would only be found again. last: what the device received last."""
+        for item in _exclusions_for(difference, last):
+            if item not in self.items:
+                self.items.append(item)
+                self._index(item)
 
     def has(self, packet: Packet) -> bool:
-        """Whether a packet is of those that are not sent any more."""
+        """Whether a packet is excluded."""
         form = _form(opcode_on_wire(packet))
         return not self._packets.isdisjoint(((form, packet.why), (form, "")))
 
-    def _take(self, text: str) -> None:
-        found = _TEXT.fullmatch(text)
-        if found is None:
-            raise CaseError(f"left_out: {text!r}, not an event, flags, a packet or pfc")
-        if found["event"]:
-            self.events.add(int(found["event"]))
-        elif found["flags"]:
-            self.flags[int(found["flags"])] = int(found["instead"])
-        elif text == "pfc":
-            self.pauses = True
-        else:
-            self._packets.add((_form(int(found["packet"])), found["why"] or ""))
+    def _index(self, item: Exclusion) -> None:
+        match item:
+            case EventExcluded():
+                self.events.add(item.event)
+            case FlagsExcluded():
+                self.flags[item.expected] = item.got
+            case PacketExcluded():
+                self._packets.add((_form(item.opcode), item.why))
+            case PauseExcluded():
+                self.pauses = True
+
+
+def _exclusions_for(difference: Difference, last: Packet | Pause | None) -> list[Exclusion]:
+    expected, got = difference.expected, difference.got
+    is_crash = difference.kind is Kind.CRASH
+    if difference.kind is Kind.EVENT:
+        events = [each for each in {*expected, *got} if isinstance(each, int)]
+        return [EventExcluded(event) for event in events]
+    if differs_in_flags(difference):
+        pairs = zip(expected, got, strict=True)
+        return [
+            FlagsExcluded(one[FLAGS], other[FLAGS])
+            for one, other in pairs
+            if one != other and isinstance(one, tuple) and isinstance(other, tuple)
+        ]
+    if isinstance(last, Pause):
+        return [PauseExcluded()] if is_crash else []
+    if last is None:
+        return []
+    if is_crash:
+        return [PacketExcluded(opcode_on_wire(last), last.why)]
+    if last.opcode in OPTIONAL and not last.fields and not got:
+        return [PacketExcluded(last.opcode)]
+    return []
 
 
 def opcode_on_wire(packet: Packet) -> int:

@@ -15,7 +15,7 @@ from ibwire.cm.messages import Message
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Step, Value
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind, crash
-from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
 from ibwire.fuzz.minimise import Shows
 from ibwire.fuzz.report import RunState
@@ -47,15 +47,15 @@ class ManagerTestbed(LinkTestbed):
         super().__init__(bench)
         self._bench = bench
         self._comparison: ManagerComparison | None = None
-        self._taken = Taken()
+        self._exclusions = Exclusions()
         self._before = ""
         """State of the exchange before the last step."""
 
     def begin_case(self, state: RunState) -> None:
         """Find out how the manager behaves, and exclude what was found of it."""
         report = state.report
-        if self._taken.texts is not report.left_out:
-            self._taken = Taken(report.left_out)
+        if self._exclusions.items is not report.left_out:
+            self._exclusions = Exclusions(report.left_out)
         self._bench.dead = ""
         meet(self._bench)
         for finding in self._new_findings(report):
@@ -64,7 +64,7 @@ class ManagerTestbed(LinkTestbed):
     def stepper(self, made: Stepper, number: int) -> PossibleMessages:
         """The stepper of a case with only those messages that the manager can be sent."""
         self._stepper = possible = PossibleMessages(
-            made, self._bench, self._taken, lambda: self._is_void
+            made, self._bench, self._exclusions, lambda: self._is_void
         )
         return possible
 
@@ -195,7 +195,7 @@ class ManagerTestbed(LinkTestbed):
             return
         if finding.difference.kind is Kind.CRASH or oddity(last) in SIZES:
             dead = replace(finding.difference, kind=Kind.CRASH)
-            self._taken.add(dead, by_oddity(last))
+            self._exclusions.add(dead, by_oddity(last))
 
     # Crashes.
 
@@ -313,13 +313,17 @@ class PossibleMessages:
     """A stepper, but only what the manager of a device on a link can be sent."""
 
     def __init__(
-        self, stepper: Stepper, bench: ManagerBench, taken: Taken, is_over: Callable[[], bool]
+        self,
+        stepper: Stepper,
+        bench: ManagerBench,
+        exclusions: Exclusions,
+        is_over: Callable[[], bool],
     ) -> None:
         self.steps: list[Mad | Command] = []
         """All so far."""
         self._stepper = stepper
         self._bench = bench
-        self._taken = taken
+        self._exclusions = exclusions
         self._is_over = is_over
 
     @property
@@ -354,7 +358,7 @@ class PossibleMessages:
             return False  # it would be for a service that the device has not got
         if step.more + step.length + MAD_SIZE + HEADERS > self._bench.largest:
             return False
-        if self._taken.has(by_oddity(step)):
+        if self._exclusions.has(by_oddity(step)):
             return False
         if any(isinstance(step.fields.get(name), int) for name in _FRESH):
             return False

@@ -16,7 +16,7 @@ from ibwire.drill.targets.live import Diverted
 from ibwire.drill.targets.target import Unable
 from ibwire.drill.targets.ways import Connected, Way
 from ibwire.fuzz.case import CaseError, Command, Connection, Post, RunsAway
-from ibwire.fuzz.judge.exclusions import Taken
+from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.targets.emulated_device import (
     CONTENT,
     INBOX,
@@ -61,7 +61,7 @@ class Bench(PeerBench):
         self.way = way
         self.numbers: Numbers | None = None
         """Those of the last connection."""
-        self.taken = Taken()
+        self.exclusions = Exclusions()
         """What it does otherwise and is known for."""
         self.death = ALIVE
         """What of the device has died, until `begin`."""

@@ -32,7 +32,7 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, crash
-from ibwire.fuzz.judge.exclusions import OPTIONAL, Taken, differs_in_flags, opcode_on_wire
+from ibwire.fuzz.judge.exclusions import OPTIONAL, Exclusions, differs_in_flags, opcode_on_wire
 from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
 from ibwire.fuzz.judge.response_names import About, name
 from ibwire.fuzz.minimise import minimise
@@ -95,10 +95,10 @@ class QueuePairTestbed(LinkTestbed):
     def begin_case(self, state: RunState) -> None:
         """Bring the device back if it is dead, and exclude what was found of it."""
         report, bench = state.report, self._bench
-        if bench.taken.texts is not report.left_out:
-            bench.taken = Taken(report.left_out)
+        if bench.exclusions.items is not report.left_out:
+            bench.exclusions = Exclusions(report.left_out)
         for finding in self._new_findings(report):
-            bench.taken.add(finding.difference, _last_sent(finding.case))
+            bench.exclusions.add(finding.difference, _last_sent(finding.case))
         bench.begin()
 
     def stepper(self, made: Stepper, number: int) -> Possible:
@@ -107,7 +107,7 @@ class QueuePairTestbed(LinkTestbed):
         if self._role is not Role.RESPONDER:
             made = Timely(made, number)
         self._stepper = possible = Possible(
-            made, bench.largest, bench.taken, bench.liveness.qpn, is_v4=bench.is_v4
+            made, bench.largest, bench.exclusions, bench.liveness.qpn, is_v4=bench.is_v4
         )
         return possible
 
@@ -213,7 +213,12 @@ class QueuePairTestbed(LinkTestbed):
     ) -> TolerantComparison:
         bench = self._bench
         return TolerantComparison(
-            bench.binding, bench.path, reference, target, taken=bench.taken, is_quick=is_quick
+            bench.binding,
+            bench.path,
+            reference,
+            target,
+            exclusions=bench.exclusions,
+            is_quick=is_quick,
         )
 
     def shorten(
@@ -303,7 +308,7 @@ class QueuePairTestbed(LinkTestbed):
         if is_new:
             self._bench.death = self._last_death
         else:
-            self._bench.taken.add(finding.difference, _last_sent(finding.case))
+            self._bench.exclusions.add(finding.difference, _last_sent(finding.case))
 
     def _suspects(self, state: RunState) -> list[Case]:
         """Cases since the device was seen alive; the last one may not have come to its end."""
@@ -370,7 +375,7 @@ class Possible:
         self,
         stepper: Stepper,
         largest: int,
-        taken: Taken,
+        exclusions: Exclusions,
         spared: int | None = None,
         *,
         is_v4: bool = True,
@@ -379,7 +384,7 @@ class Possible:
         """All so far."""
         self._stepper = stepper
         self._largest = largest
-        self._taken = taken
+        self._exclusions = exclusions
         self._spared = spared
         self._left_out = ELSEWHERE if is_v4 else (*ELSEWHERE, *_OF_IPV4)
 
@@ -405,10 +410,10 @@ class Possible:
         if isinstance(step, Wait):
             return reference.qp.sends.timers.next_timeout() is not None
         if isinstance(step, Pause):
-            return not self._taken.pauses
+            return not self._exclusions.pauses
         if not isinstance(step, Packet):
             return True
-        if self._taken.has(step):
+        if self._exclusions.has(step):
             return False
         if step.length + step.more + HEADERS > self._largest:
             return False

@@ -68,7 +68,9 @@ class LinkTarget:
                 bench.death = Death(Dead.CONNECTION, str(error))
             return _SentOnly(bench, Emulation(case.connection, profile, numbers))
         reference = Emulation(case.connection, profile, target.numbers)
-        guarded = _Guarded(bench.binding, bench.path, reference, target, taken=bench.taken)
+        guarded = _Guarded(
+            bench.binding, bench.path, reference, target, exclusions=bench.exclusions
+        )
         guarded.as_heard = bench.as_heard
         return guarded
 
@@ -157,7 +159,12 @@ class _SentOnly(TolerantComparison):
 
     def __init__(self, bench: Bench, reference: Emulation) -> None:
         super().__init__(
-            bench.binding, bench.path, reference, Playback([]), taken=bench.taken, is_quick=True
+            bench.binding,
+            bench.path,
+            reference,
+            Playback([]),
+            exclusions=bench.exclusions,
+            is_quick=True,
         )
         self._death = bench.death
 

@@ -36,7 +36,7 @@ def oddity(step: Mad) -> str:
 
 
 def by_oddity(step: Mad) -> Mad:
-    """A message that is the same as all with what is wrong with it, for `Taken`."""
+    """A message that is the same as all with what is wrong with it, for `Exclusions`."""
     return replace(step, why=oddity(step) or step.message)
 
 

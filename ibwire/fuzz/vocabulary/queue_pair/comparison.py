@@ -27,7 +27,7 @@ from ibwire.fuzz.case import (
     Wait,
 )
 from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, first_bytes
-from ibwire.fuzz.judge.exclusions import FLAGS, Taken
+from ibwire.fuzz.judge.exclusions import FLAGS, Exclusions
 from ibwire.fuzz.judge.response_names import About, about
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
@@ -140,7 +140,7 @@ class TolerantComparison(Comparison):
         reference: Emulation,
         target: Device,
         *,
-        taken: Taken,
+        exclusions: Exclusions,
         is_quick: bool = False,
     ) -> None:
         super().__init__(binding, reference, target)
@@ -153,7 +153,7 @@ class TolerantComparison(Comparison):
         self.about: About | None = None
         """What the last answer was that the device got, if it came after its last request."""
         self._path = path
-        self._taken = taken
+        self._exclusions = exclusions
         self._sent: list[Frame] = []
         self._waiting: list[Frame] = []
         """What the reference has answered and the device may answer, too."""
@@ -331,7 +331,7 @@ class TolerantComparison(Comparison):
         difference = self._compare_answers(number, outcome.answers)
         if difference is not None:
             return difference
-        flags = self._taken.flags
+        flags = self._exclusions.flags
         completed = [
             (*each[:FLAGS], flags.get(each[FLAGS], each[FLAGS])) if len(each) > FLAGS else each
             for each in reference.completions()
@@ -343,7 +343,7 @@ class TolerantComparison(Comparison):
         if reference.memory != memory:
             return Difference(number, Kind.MEMORY, *first_bytes(reference.memory, memory))
         raised = [
-            [event for event in events if event not in self._taken.events]
+            [event for event in events if event not in self._exclusions.events]
             for events in (reference.events(), outcome.events)
         ]
         return Difference(number, Kind.EVENT, *raised) if raised[0] != raised[1] else None
