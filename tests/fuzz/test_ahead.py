@@ -15,13 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 from ibwire.cli.fuzz import command
-from ibwire.fuzz.campaign import HISTORY, Campaign
+from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Role
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import choices_of
 from ibwire.fuzz.prefetch import Ahead
-from ibwire.fuzz.report import Report
+from ibwire.fuzz.report import HISTORY, Report
 from ibwire.fuzz.run_file import Session, Settings
 from ibwire.fuzz.targets.emulator import is_python, target
 from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
@@ -183,7 +183,7 @@ def test_a_run_that_goes_on_is_as_the_one_that_did_with_one_process() -> None:
 def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
     """What follows the last packet of a case is not carried out then."""
     campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
-    history = campaign.look_ahead(bool)
+    history = campaign.prefetch(bool)
     assert history is not None
 
     alone, shared = run(CLEAN, 1, history.packets), run(CLEAN, 2, history.packets)

@@ -35,12 +35,12 @@ from ibwire.fuzz.judge.findings import Finding, signature
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.report import Report, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulator import EmulatorTestbed, role_of
+from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.targets.emulator import target as emulator
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.operators import RESPONSE_MUTATORS
 from ibwire.fuzz.vocabulary.queue_pair.messages import answers
-from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, queue_pair_generators
+from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR, queue_pair_generators, role_of
 from ibwire.programs.endpoint import Interrupted
 from ibwire.rc.profile import PROFILES, SPEC, Profile
 from ibwire.rc.work import WROpcode
