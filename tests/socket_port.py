@@ -12,7 +12,7 @@ from ibwire.base.closing import Closing
 from ibwire.base.node import Frame
 from ibwire.programs.endpoint import Endpoint
 
-LIMIT = 30
+LIMIT = 120
 """Seconds that one side may take: a test that fails shall not hang."""
 
 
