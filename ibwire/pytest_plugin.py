@@ -1,4 +1,4 @@
-"""What pytest learns from ibwire: to collect drill scripts, and fixtures to talk to the emulator.
+"""The pytest plug-in of ibwire: collects drill scripts, and has fixtures for emulated devices.
 
 pytest imports this module in every run on a machine with ibwire, so it costs nothing
 until it is used: everything of ibwire is imported where it is needed.
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from ibwire.testing import LoggedFrame, Pair, Peer
 
 LOGS = pytest.StashKey[dict[str, list["LoggedFrame"]]]()
-"""By fixture: what the devices of a test have sent and received, for when it fails."""
+"""Frames that the devices of a test have sent and received, by fixture."""
 
 FAILED = pytest.StashKey[deque["Verdict"]]()
-"""Cases of `ibwire_drill` in which a device did otherwise, the last ones of a test."""
+"""The last failed cases of `ibwire_drill` in a test."""
 
 MOST_FAILED = 10
 
 CAPTURES = pytest.StashKey[set[Path]]()
-"""Files of this process: two tests in it have never the same."""
+"""Files written by this process, so that no two tests share one."""
 
 MOST_LINES = 60
-"""Frames that are shown when a test fails, the last ones."""
+"""The number of last frames shown when a test fails."""
 
 
 class DrillFailed(Exception):
-    """A device did not do what a script expects of it; the text is the report."""
+    """A device did not meet a script; the text is the report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ibwire-profile",
         metavar="NAME",
-        help="whose behaviour devices have where a test does not say: spec, rxe, rdmavt, ...",
+        help="profile of devices whose test does not choose one: spec, rxe, rdmavt, ...",
     )
     group.addoption(
         "--ibwire-captures",
@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marks known, and the profile right."""
+    """Register the marks and check the profile."""
     for name in ("ibwire_pair", "ibwire_peer"):
         what = name.removeprefix("ibwire_").capitalize()
         config.addinivalue_line(
@@ -102,7 +102,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> pytest.Collector | None:
-    """Scripts are test files: each that is named to pytest, and others that look like it."""
+    """Collect scripts: each that is named to pytest, and others that look like one."""
     if file_path.suffix != ".drill":
         return None
     if not parent.session.isinitpath(file_path) and not _is_script(file_path):
@@ -124,7 +124,7 @@ class DrillFile(pytest.File):
             yield DrillItem.from_parent(self, name=name, script=script, case=case)
 
     def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
-        """What is wrong with the script."""
+        """The error of a script, without a traceback."""
         from ibwire.base.errors import ScriptError
 
         if isinstance(excinfo.value, ScriptError):
@@ -141,7 +141,7 @@ class DrillItem(pytest.Item):
         self._case = case
 
     def runtest(self) -> None:
-        """Carry the case out on the emulator."""
+        """Run the case on the emulator."""
         from ibwire.drill import report, run
 
         verdict = run(self._script, self._case, _profile(self.config))
@@ -154,7 +154,7 @@ class DrillItem(pytest.Item):
         raise DrillFailed(text)
 
     def repr_failure(self, excinfo: Any, style: Any = None) -> Any:
-        """The report in the place of a traceback."""
+        """The report instead of a traceback."""
         from ibwire.base.errors import ScriptError
 
         if isinstance(excinfo.value, DrillFailed | ScriptError):
@@ -167,7 +167,7 @@ class DrillItem(pytest.Item):
 
 
 def _is_script(path: Path) -> bool:
-    """Whether some line begins as one of a script does: other programs have `.drill` files, too."""
+    """Whether a line begins like one of a script: other programs have `.drill` files, too."""
     from ibwire.drill.language.tokens import MAXIMUM_SIZE
     from ibwire.drill.language.vocabulary import VERBS
 
@@ -175,7 +175,7 @@ def _is_script(path: Path) -> bool:
         with path.open("rb") as file:
             content = file.read(MAXIMUM_SIZE)
     except OSError:
-        return True  # which tells what is wrong
+        return True  # reading it again reports the error
     words = "|".join([*VERBS, "section", "silence"])
     event = rf"^\s*(?:\+\S+\s+)?(?:<\s+\w|>\??\s+\w|(?:{words})\b)"
     return re.search(event.encode(), content, re.MULTILINE) is not None
@@ -227,7 +227,7 @@ def ibwire_peer(request: pytest.FixtureRequest) -> Peer:
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Of a fixture: what the mark nearest to the test says comes before those further away."""
+    """Options of a fixture; the mark nearest to the test takes precedence."""
     options: dict[str, Any] = {"profile": _profile(request.config)}
     for mark in reversed(list(request.node.iter_markers(request.fixturename))):
         if mark.args:
@@ -249,7 +249,7 @@ def _profile(config: pytest.Config) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Show what the devices of a test that fails have sent and received."""
+    """Show the packets of the devices of a failed test."""
     report = (yield).get_result()
     if call.when != "call" or not report.failed:
         return
@@ -257,7 +257,7 @@ def pytest_runtest_makereport(
 
 
 def _sections_of_scripts(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    """Reports of `ibwire_drill`, and where the packets are."""
+    """Reports of `ibwire_drill`, and the files of their packets."""
     failed = item.stash.get(FAILED, None)
     if not failed:
         return
@@ -271,10 +271,10 @@ def _sections_of_scripts(item: pytest.Item) -> Iterator[tuple[str, str]]:
 
 
 def _sections_of_devices(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    """Packets of pairs and peers, and where they are."""
+    """Packets of pairs and peers, and their file."""
     logs = {name: log for name, log in item.stash.get(LOGS, {}).items() if log}
     for name, log in logs.items():
-        lines = [str(seen) for seen in log[-MOST_LINES:]]
+        lines = [str(entry) for entry in log[-MOST_LINES:]]
         if len(log) > MOST_LINES:
             lines.insert(0, f"... {len(log) - MOST_LINES} before")
         yield f"packets of {name}", "\n".join(lines)
@@ -287,14 +287,14 @@ def _sections_of_devices(item: pytest.Item) -> Iterator[tuple[str, str]]:
 
 
 def _kept(verdict: Verdict, directory: Path, config: pytest.Config, name: str = "") -> str:
-    """Where the packets of a case are now."""
+    """Write the packets of a case; returns the file name or the error."""
     from ibwire.drill.files import write_capture
 
     return _where(lambda: write_capture(verdict, directory, _captures(config), name))
 
 
 def _where(write: Callable[[], Path]) -> str:
-    """A file that is written, or why it is not: an error here would end all tests."""
+    """The name of a written file, or the error: an exception here would end all tests."""
     from ibwire.base.errors import CaptureError
 
     try:
@@ -310,7 +310,7 @@ def _captures(config: pytest.Config) -> set[Path]:
 def _write_capture(
     test: str, logs: Mapping[str, list[LoggedFrame]], directory: Path, taken: set[Path]
 ) -> Path:
-    """The packets of a test as a file, those of each fixture as seen at one interface."""
+    """Write the packets of a test to a file, with an interface for each fixture."""
     from ibwire.base.trace import SENT
     from ibwire.base.units import NS
     from ibwire.capture import PcapngWriter
@@ -326,11 +326,11 @@ def _write_capture(
                 writer = stack.enter_context(PcapngWriter(str(path), link_type, name=name))
             else:
                 interface = writer.add_interface(link_type, name)
-            # What one of two devices receives, the other has sent: once is enough.
-            is_alone = len({seen.device for seen in log}) == 1
-            for seen in log:
-                if is_alone or seen.event == SENT:
-                    writer.write(seen.frame, seen.time // NS, interface=interface)
+            # What one of two devices receives, the other has sent: it is written once.
+            is_alone = len({entry.device for entry in log}) == 1
+            for entry in log:
+                if is_alone or entry.event == SENT:
+                    writer.write(entry.frame, entry.time // NS, interface=interface)
     return path
 
 

@@ -1,4 +1,4 @@
-"""`ibwire drill`: conformance scripts against a device, and what it did otherwise."""
+"""`ibwire drill`: run conformance scripts against a device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAILED = 1
 WRONG_USAGE = 2
 UNREADABLE = 3
 SIGNAL = 128
-"""A shell adds this to the number of a signal."""
+"""Added to the number of a signal in the exit status, as shells do."""
 
 
 @click.command("drill")
@@ -38,7 +38,9 @@ SIGNAL = 128
     "--json", "as_json", is_flag=True, help="Print one object per case, and one for the run."
 )
 @click.option(
-    *("-o", "--output", "directory"),
+    "-o",
+    "--output",
+    "directory",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the packets of each failing case to DIR, as pcapng with comments.",
@@ -104,7 +106,7 @@ def command(
 
 
 class _Run:
-    """Cases one after the other, told as they come."""
+    """Runs cases one after the other and reports each at once."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class _Run:
         self.verdicts: list[Verdict] = []
         self.errors: list[ScriptError] = []
         self.broken = ""
-        """Why it did not go on, if a file could not be read or written."""
+        """Why the run ended early, if a file could not be read or written."""
         self._profile = profile
         self._wanted = wanted
         self._as_json = as_json
@@ -128,15 +130,15 @@ class _Run:
 
     @property
     def failed(self) -> int:
-        """Cases in which the device did otherwise."""
+        """The number of failed cases."""
         return sum(verdict.failure is not None for verdict in self.verdicts)
 
     def carry_out(
         self, scripts: Sequence[Path], recorded: DeviceConnection | None, bench: Bench | None
     ) -> int | None:
-        """All cases of all scripts; the number of the signal that has ended it, if one has.
+        """Run all cases of all scripts; returns the signal that has ended the run, if any.
 
-        What did not run because of that is among the verdicts all the same.
+        Cases that did not run have a verdict, too.
         """
         number = self._carry_out(scripts, recorded, bench)
         if number is not None or self.broken:
@@ -152,7 +154,7 @@ class _Run:
                     self._take(verdict)
             except ScriptError as error:
                 self._refuse(error)
-            # What there is so far is told and written.
+            # The results so far are still reported.
             except (CaptureError, OSError) as error:
                 self.broken = _reason(error)
                 break
@@ -180,7 +182,7 @@ class _Run:
                 yield verdict
 
     def _pass_over(self, scripts: Sequence[Path], why: str, *, recorded: bool) -> None:
-        """Let what has not been carried out count as not run."""
+        """Add a verdict for each case that has not run."""
         done = {(verdict.path, verdict.case) for verdict in self.verdicts}
         done |= {(error.path, error.case) for error in self.errors if isinstance(error, CaseError)}
         for path in scripts:
@@ -197,7 +199,7 @@ class _Run:
                     self._take(rest)
 
     def _cases(self, script: Script) -> Iterator[Case]:
-        """Those that are wanted."""
+        """The cases whose name matches `--case`."""
         for case in script.cases:
             if self._wanted is None or self._wanted in f"{script.path} [{case.name}]":
                 yield case
@@ -215,9 +217,14 @@ class _Run:
         verdict.forget_packets()
 
     def end(self, scripts: Sequence[Path], junit: str | None, lost: str) -> None:
-        """Sum up and write what there is; `lost` says why the rest did not run."""
+        """Print the summary and write the files; `lost` is why the other cases did not run."""
         _sum_up(
-            *(len(scripts), self.verdicts, self.failed, self.errors, self._profile, lost),
+            scripts=len(scripts),
+            verdicts=self.verdicts,
+            failed=self.failed,
+            errors=self.errors,
+            profile=self._profile,
+            lost=lost,
             as_json=self._as_json,
         )
         if junit is not None:
@@ -228,7 +235,7 @@ class _Run:
 
 
 def _scripts(paths: Sequence[Path]) -> Iterator[Path]:
-    """Scripts that are named, and those below directories, each once."""
+    """The named scripts and those in named directories, each once."""
     seen: set[str] = set()
     for path in paths:
         for each in sorted(path.rglob("*.drill")) if path.is_dir() else [path]:
@@ -239,7 +246,7 @@ def _scripts(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _check_places(junit: str | None, directory: Path | None) -> None:
-    """Raise now for places where nothing can be written, and not when all is done."""
+    """Raise at the start for output files that cannot be written."""
     try:
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
@@ -253,7 +260,7 @@ def _check_places(junit: str | None, directory: Path | None) -> None:
 def _recorded_connection(
     capture: str | None, device: str | None, qpn: int | None
 ) -> DeviceConnection | None:
-    """What scripts are held against, `None` for the emulator."""
+    """The recorded connection that scripts run against, `None` without `--capture`."""
     if capture is None:
         if device is not None or qpn is not None:
             raise click.UsageError("--device and --qpn need --capture")
@@ -297,7 +304,7 @@ def _show(verdict: Verdict, *, as_json: bool, verbose: bool) -> None:
     elif verdict.failure is not None:
         click.echo(f"FAIL  {report(verdict)}\n")
     elif verdict.is_lost:
-        pass  # how many, and why, is told once
+        pass  # the summary has their number and the reason
     elif verdict.skipped:
         click.echo(f"skip  {verdict.name}: {verdict.skipped}")
     elif verbose:
@@ -306,13 +313,13 @@ def _show(verdict: Verdict, *, as_json: bool, verbose: bool) -> None:
 
 
 def _sum_up(
+    *,
     scripts: int,
     verdicts: Sequence[Verdict],
     failed: int,
     errors: Sequence[ScriptError],
     profile: str,
     lost: str,
-    *,
     as_json: bool,
 ) -> None:
     skipped = sum(bool(verdict.skipped) for verdict in verdicts)

@@ -231,7 +231,8 @@ def test_an_agent_serves_a_program_line_by_line_and_then_forgets(agent: Any, ask
         session.close()
 
     assert [answer["ok"] for answer in answers] == [
-        *({"device": "ibwire0", "access": answers[0]["ok"]["access"]}, QPState.RTS)
+        {"device": "ibwire0", "access": answers[0]["ok"]["access"]},
+        QPState.RTS,
     ]
     assert is_there == [True, True, False]
     assert agent.qp is None
@@ -550,7 +551,13 @@ def test_what_is_posted_reaches_the_agent_as_it_is() -> None:
             WROpcode.ATOMIC_CMP_AND_SWP,
             [SGE(4096, 8, 2)],
             SendFlags.SIGNALED | SendFlags.FENCE,
-            *(5, 6, 7, 8, 9, 10, 11),
+            wr_id=5,
+            imm_data=6,
+            invalidate_rkey=7,
+            remote_addr=8,
+            rkey=9,
+            compare_add=10,
+            swap=11,
         )
     )
 

@@ -152,11 +152,20 @@ def state(host: SimpleNamespace) -> QPState:
 
 @pytest.mark.parametrize(
     ("name", "offset"),
-    [
-        *(("path_mtu", 8), ("qkey", 16), ("dest_qp_num", 28), ("qp_access_flags", 32)),
-        *(("cap", 36), ("ah_attr", 56), ("alt_ah_attr", 88), ("pkey_index", 120)),
-        *(("max_rd_atomic", 126), ("port_num", 129), ("timeout", 130), ("rnr_retry", 132)),
-    ],
+    {
+        "path_mtu": 8,
+        "qkey": 16,
+        "dest_qp_num": 28,
+        "qp_access_flags": 32,
+        "cap": 36,
+        "ah_attr": 56,
+        "alt_ah_attr": 88,
+        "pkey_index": 120,
+        "max_rd_atomic": 126,
+        "port_num": 129,
+        "timeout": 130,
+        "rnr_retry": 132,
+    }.items(),
 )
 def test_attributes_lie_where_the_library_writes_them(
     host: SimpleNamespace, name: str, offset: int
@@ -434,7 +443,7 @@ def test_what_the_library_refuses_has_its_error_number(host: SimpleNamespace) ->
         (
             "connect",
             {"service": SERVICE, "gid": GID_V4, "own_gid": GID_V4, "max_cm_retries": 2, **DEPTHS},
-            r"the kernel has max_cm_retries of its own \(20 and 15\)",
+            r"the kernel has max_cm_retries fixed at 20 and 15",
         ),
     ],
 )

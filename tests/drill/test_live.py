@@ -132,12 +132,17 @@ def tagged(given: Frame) -> Frame:
 @pytest.mark.parametrize(
     "given",
     [
-        *(frame(1), frame(0x77, STRANGER), frame(0x77, STRANGER)[:-20], frame(0x66)),
+        frame(1),
+        frame(0x77, STRANGER),
+        frame(0x77, STRANGER)[:-20],
+        frame(0x66),
         b"\x02" + frame(0x77)[1:],
-        *(b"", b"\xff" * 60, frame(0x77)[:20]),
+        b"",
+        b"\xff" * 60,
+        frame(0x77)[:20],
     ],
 )
-def test_everything_else_is_the_nodes(given: Frame) -> None:
+def test_other_frames_go_to_the_node(given: Frame) -> None:
     """QP1, strangers, connections that are over, for others, and what is no RoCEv2 at all."""
     node = Other()
     diverted = Diverted(node, MAC, PEER)
@@ -226,12 +231,15 @@ def test_a_connection_is_what_requests_and_replies_offer() -> None:
 # Frames that leave.
 
 
-def test_what_the_script_says_leaves_first() -> None:
+def test_frames_of_the_script_leave_first() -> None:
     diverted = Diverted(Other(), MAC, PEER)
     diverted.leaving += [b"first", b"second"]
 
     assert [diverted.poll_transmit(0) for _ in range(4)] == [
-        *(b"first", b"second", b"of the node", None)
+        b"first",
+        b"second",
+        b"of the node",
+        None,
     ]
 
 
@@ -466,7 +474,7 @@ def test_an_answer_that_nests_too_deep_is_that_of_no_agent() -> None:
         (["--mtu", "256"], "--mtu requires --connect pingpong"),
         (["--capture", "x", "--device", "10.0.0.1"], "either a recording or a device"),
         (["--tolerance", "5", "--limit", "3"], "--tolerance, --limit: --dev and --peer"),
-        (["--params-from", "true", "--vlan", "5"], "--params-from, --vlan: --dev and --peer"),
+        (["--params-from", "true", "--vlan", "5"], "--vlan, --params-from: --dev and --peer"),
     ],
 )
 def test_options_that_do_not_fit_are_wrong_usage(

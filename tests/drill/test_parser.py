@@ -292,18 +292,16 @@ def test_the_example_of_the_architecture_is_a_script() -> None:
     assert run(script, script.cases[0]).passed
 
 
-WORDS = st.sampled_from(
-    [
-        *VERBS,
-        *("<", ">", ">?", "{", "}", "(", ")", "|", "=", "+", "-", "*", "?", "!", ",", ".."),
-        *("+1us", "+0..5us", "0", "7", "0xffffffffffffffffff", "1.5", "psn", "va", "rkey+1", "$i"),
-        *("SEND_ONLY", "WRITE_FIRST", "READ_REQUEST", "ACK", "any", "len=8", "nak=", "status="),
-        *("cases", "for i in 0..3 {", "on rxe {", "otherwise", "unordered {", "upto", "silence"),
-        *("section", "tolerance", "send", "recv", "nothing", "RTS", "RDMA_READ", "mr x", "x.va"),
-        *("data=", '"00ff"', '"', "//", "\n", "\n", "\n", "\t", "é", "\x00", "?x", "$x", "at=0"),
-        *("cut=3", "icrc=bad", "udp.length=5", "ip.ttl=0", "eth.dst=1", "pad=3", "ack", "se"),
-    ]
-)
+WORDS = st.sampled_from([
+    *VERBS,
+    "<", ">", ">?", "{", "}", "(", ")", "|", "=", "+", "-", "*", "?", "!", ",", "..",
+    "+1us", "+0..5us", "0", "7", "0xffffffffffffffffff", "1.5", "psn", "va", "rkey+1", "$i",
+    "SEND_ONLY", "WRITE_FIRST", "READ_REQUEST", "ACK", "any", "len=8", "nak=", "status=",
+    "cases", "for i in 0..3 {", "on rxe {", "otherwise", "unordered {", "upto", "silence",
+    "section", "tolerance", "send", "recv", "nothing", "RTS", "RDMA_READ", "mr x", "x.va",
+    "data=", '"00ff"', '"', "//", "\n", "\n", "\n", "\t", "é", "\x00", "?x", "$x", "at=0",
+    "cut=3", "icrc=bad", "udp.length=5", "ip.ttl=0", "eth.dst=1", "pad=3", "ack", "se",
+])  # fmt: skip
 """What scripts are made of, so that random text gets beyond the first word."""
 
 

@@ -54,8 +54,10 @@ def test_tests_of_the_same_name_have_captures_of_their_own(tmp_path: Path) -> No
     pytest_in(tmp_path, "--ibwire-captures", "out")
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("same.pcapng", "same-2.pcapng"),
-        *("test_names.py-test_-x-y-.pcapng", "test_names.py-test_-x-y--2.pcapng"),
+        "same.pcapng",
+        "same-2.pcapng",
+        "test_names.py-test_-x-y-.pcapng",
+        "test_names.py-test_-x-y--2.pcapng",
     }
 
 

@@ -172,7 +172,7 @@ def test_what_was_received_keeps_its_time_also_behind_later_answers(
         (["--capture", "nowhere.pcap", "--device", "10.77.0.2"], 3, "cannot be opened"),
         (["--capture", "{captures}/README.md", "--device", "10.77.0.2"], 3, "not a capture"),
         (["--capture", "{captures}/rc-pingpong.pcap", "--device", "::9"], 3, "no RoCEv2 packet"),
-        (["--capture", "{captures}/rc-pingpong.pcap", "--device", "x"], 2, "no IP address"),
+        (["--capture", "{captures}/rc-pingpong.pcap", "--device", "x"], 2, "is not an IP address"),
         (
             [
                 "--capture",

@@ -87,10 +87,17 @@ def test_a_device_that_is_lost_fails_where_it_was_and_ends_the_run() -> None:
 
     with pytest.raises(PeerError):
         carry_out(
-            *(script, script.cases[0].steps, target, verdict, Application(target, scope), scope)
+            script,
+            script.cases[0].steps,
+            target=target,
+            verdict=verdict,
+            application=Application(target, scope),
+            scope=scope,
         )
 
     assert verdict.failure is not None
     assert (verdict.failure.line.number, verdict.failure.expected, verdict.failure.got) == (
-        *(2, "a device that is there", "10.0.0.1 has closed its connection"),
+        2,
+        "a device that is there",
+        "10.0.0.1 has closed its connection",
     )

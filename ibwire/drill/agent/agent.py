@@ -56,27 +56,27 @@ MAXIMUM_REGISTERED = 1 << 26
 """Bytes of memory for one connection."""
 
 MAXIMUM_SESSIONS = 16
-"""Connections at a time; who comes then is turned away."""
+"""Connections at a time; further ones are closed."""
 
 SECONDS = 10.0
-"""That a program may take to read an answer: the others wait meanwhile."""
+"""Seconds that a program may take to read a reply, while the others wait."""
 
 Answer = dict[str, Any]
 
 HOPS = 64
-"""Of what the device sends: it may be behind a router, and pyverbs allows for none."""
+"""Hop limit of the device's packets: it may be behind a router; the default of pyverbs is 1."""
 
 DEFAULT_PKEY = 0xFFFF
-"""At index 0 of every device."""
+"""P_Key at index 0 of every device."""
 
 ROCE_V2 = 1
 """IBV_GID_TYPE_SYSFS_ROCE_V2."""
 
 BATCH = 64
-"""Completions that are taken at a time."""
+"""Completions polled at a time."""
 
 BIND_ID = (1 << 64) - 1
-"""`wr_id` of the request that binds a window, which nobody but the agent posts."""
+"""`wr_id` of the request that binds a window, which only the agent posts."""
 
 ATOMICS = (e.IBV_WR_ATOMIC_CMP_AND_SWP, e.IBV_WR_ATOMIC_FETCH_AND_ADD)
 RDMA = (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM, e.IBV_WR_RDMA_READ)
@@ -92,22 +92,22 @@ EXTENDED = {
 
 
 class Unable(Exception):
-    """Something that this device, or this version of a library, has not got."""
+    """A feature that this device, or this version of a library, does not have."""
 
 
 class Manager(Protocol):
-    """A connection manager, and what an application does by itself when it is told something.
+    """A connection manager, and how an application reacts to its events.
 
     It has a listener, and the newest connection is that of the queue pair. `handle` takes what
-    it has to tell when its descriptor can be read; its other methods are `MANAGER_QUESTIONS`.
+    it has events when its descriptor can be read; its other methods are `MANAGER_QUESTIONS`.
     """
 
     def fileno(self) -> int:
-        """Readable when there is something to be told."""
+        """Descriptor that is readable when there is an event."""
         ...
 
     def handle(self) -> None:
-        """Do what is to be done about it."""
+        """Handle the events."""
         ...
 
     def close(self) -> None:
@@ -116,11 +116,11 @@ class Manager(Protocol):
 
 
 class Agent:
-    """A device and what was made on it.
+    """A device and the verbs objects made on it.
 
     has_event: whether an asynchronous event waits; pyverbs has only a call that blocks.
     make_manager: makes the connection manager of a queue pair, for scripts that need it.
-    find: is told the GID of each peer before its packets are to find the way there.
+    find: called with the GID of each peer before packets are sent to it.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Agent:
         self.bound: list[int] = []
 
     def close(self) -> None:
-        """Take everything down, in the order in which it can be: windows hold their queue pair."""
+        """Close everything in the required order: windows keep their queue pair open."""
         self._drain_events()
         queues = self.queues.values()
         made = [self.manager, *self.windows, self.qp, self.srq, *self.regions, *queues, *self.pds]
@@ -159,7 +159,7 @@ class Agent:
         self._forget()
 
     def answer(self, line: bytes) -> bytes:
-        """The line that answers a line."""
+        """The reply to a question, each a line."""
         try:
             question = json.loads(line)
             handler = HANDLERS[question.pop("do")]
@@ -178,7 +178,7 @@ class Agent:
     # Questions.
 
     def about(self) -> Answer:
-        """Which device this is."""
+        """Name and access flags of the device."""
         access = [
             value
             for name, value in vars(e).items()
@@ -197,7 +197,7 @@ class Agent:
         recv_cqe: int,
         access: int,
     ) -> Answer:
-        """A queue pair in RESET, with its queues and a region, in the place of the last one."""
+        """Make a queue pair in RESET, with its queues and a region; the former one is closed."""
         self.close()
         self.pds.append(PD(self.context))
         region = self.register(size, access)
@@ -224,11 +224,11 @@ class Agent:
             try:
                 return QPEx(self.context, QPInitAttrEx(**wish, **more))
             except PyverbsRDMAError:
-                pass  # what is wrong with it otherwise the other one says
+                pass  # other errors show in the plain queue pair
         return QP(self.pds[0], QPInitAttr(**wish))
 
     def register(self, len: int, access: int, other_pd: bool = False) -> Answer:
-        """Register memory, which is zeros."""
+        """Register zeroed memory."""
         self.registered += len
         if self.registered > MAXIMUM_REGISTERED:
             raise Unable(f"more than {MAXIMUM_REGISTERED} bytes of memory")
@@ -271,7 +271,7 @@ class Agent:
         own_gid: str,
         pkey: int = DEFAULT_PKEY,
     ) -> None:
-        """Modify the queue pair: fields of `QPAttr`, and the bits that say which count."""
+        """Modify the queue pair by fields of `QPAttr` and the mask of the valid ones."""
         attr = QPAttr()
         for name, value in fields.items():
             setattr(attr, name, value)
@@ -306,7 +306,7 @@ class Agent:
         flush_level: int = 0,
         atomic_data: str = "",
     ) -> None:
-        """Post a send request; the last four are of FLUSH and ATOMIC WRITE."""
+        """Post a send request; the last four arguments are for FLUSH and ATOMIC WRITE."""
         if EXTENDED.get(opcode) and isinstance(self.qp, QPEx):
             self.qp.wr_start()
             self.qp.wr_id, self.qp.wr_flags = wr_id, flags
@@ -340,12 +340,12 @@ class Agent:
         self._region(region, offset, len(content)).write(content, len(content), offset)
 
     def read(self, region: int, offset: int, len: int) -> str:
-        """What memory holds."""
+        """Read memory."""
         content: bytes = self._region(region, offset, len).read(len, offset)
         return content.hex()
 
     def collect(self) -> Answer:
-        """Completions and asynchronous events since the last time."""
+        """Completions and asynchronous events since the last call."""
         events = []
         while self.has_event():
             event = self.context.get_async_event()
@@ -362,20 +362,20 @@ class Agent:
         return int(self.qp.query(e.IBV_QP_STATE)[0].qp_state)
 
     def manage(self, what: str, **given: Any) -> Any:
-        """Have the connection manager do something."""
+        """Pass a command to the connection manager."""
         if self.manager is None:
             self.manager = self._make_manager(self.qp)
         return getattr(self.manager, what)(**given)
 
     def _region(self, number: int, offset: int, size: int) -> Any:
-        """A region that has these bytes: pyverbs does not look."""
+        """The region with these bytes; pyverbs does not check the bounds."""
         region = self.regions[number]
         if not 0 <= offset <= offset + size <= region.length:
             raise Unable(f"no {size} bytes at {offset} of a region of {region.length}")
         return region
 
     def _gid_index(self, gid: str) -> int:
-        """Number of a GID of the device, for RoCE v2."""
+        """Index of a GID of the device, for RoCE v2."""
         wanted = GID(gid).gid
         for index in range(self.context.query_port(1).gid_tbl_len):
             if self.context.query_gid(1, index).gid == wanted and (
@@ -385,14 +385,14 @@ class Agent:
         raise Unable(f"the device has no GID {gid} for RoCE v2")
 
     def _pkey_index(self, pkey: int) -> int:
-        """Number of a P_Key of the device."""
+        """Index of a P_Key of the device."""
         for index in range(self.context.query_port(1).pkey_tbl_len):
             if self.context.query_pkey(1, index) == socket.htons(pkey):
                 return index
         raise Unable(f"the device has no P_Key {pkey:#06x}")
 
     def _piece(self, sge: list[int] | None) -> Any:
-        """Memory of a work request; pyverbs wants a piece also where there is nothing in it."""
+        """SGE of a work request; pyverbs requires one even for no bytes."""
         if sge is None:
             return SGE(self.regions[0].buf, 0, self.regions[0].lkey)
         return SGE(*sge)
@@ -403,22 +403,22 @@ class Agent:
 
 
 _NONSENSE = (
-    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
-)
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
 
 QUESTIONS = (
-    *("about", "create", "register", "bind", "deregister", "modify"),
-    *("post_recv", "post_send", "write", "read", "collect", "state"),
-)
+    "about", "create", "register", "bind", "deregister", "modify",
+    "post_recv", "post_send", "write", "read", "collect", "state",
+)  # fmt: skip
 
 MANAGER_QUESTIONS = (
-    *("listen", "unlisten", "connect", "accept", "reject", "delay", "ready"),
-    *("disconnect", "cm_events"),
-)
+    "listen", "unlisten", "connect", "accept", "reject", "delay", "ready",
+    "disconnect", "cm_events",
+)  # fmt: skip
 
 
 def _managed(name: str) -> Callable[..., Any]:
-    # Not an argument with a default: whoever asks could say what it is.
+    # A closure, as a question could set an argument with a default.
     return lambda agent, **given: agent.manage(name, **given)
 
 
@@ -429,7 +429,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 
 
 class Session:
-    """A program that is connected, and what was made for it."""
+    """A connected program and its agent."""
 
     def __init__(self, connection: socket.socket, agent: Agent) -> None:
         connection.settimeout(SECONDS)
@@ -438,22 +438,22 @@ class Session:
         self._waiting = b""
 
     def fileno(self) -> int:
-        """Readable when a question has come."""
+        """Descriptor that is readable when a question has come."""
         return self._connection.fileno()
 
     def answer(self) -> bool:
-        """Answer what has come; false when the program is gone."""
+        """Reply to the questions that have come; false when the program has closed."""
         try:
             data = self._connection.recv(1 << 20)
             *lines, self._waiting = (self._waiting + data).split(b"\n")
             for line in lines:
                 self._connection.sendall(self.agent.answer(line))
         except OSError:
-            return False  # as if it had said that it goes
+            return False  # as if it had closed the connection
         return bool(data) and len(self._waiting) < LONGEST_LINE
 
     def close(self) -> None:
-        """Take down what was made."""
+        """Close everything made for the program."""
         self._connection.close()
         self.agent.close()
         self.agent.context.close()
@@ -471,7 +471,7 @@ def serve(
     make_agent: Callable[[], Agent],
     readable: Callable[[Sequence[Waitable]], Sequence[Waitable]] = _readable,
 ) -> None:
-    """Answer programs until somebody ends it; `readable` waits until one of these can be read.
+    """Serve programs until interrupted; `readable` waits until one of its arguments is readable.
 
     Who is gone is taken down before the next one is let in.
     """
@@ -496,7 +496,7 @@ def serve(
 
 
 def open_agent(device: str) -> Agent:
-    """An agent with a context of its own; events wait at the descriptor that comes with it."""
+    """An agent with a new device context, and the descriptor of its events."""
     before = _event_files()
     context = Context(name=device)
     poll = select.poll()
@@ -506,7 +506,7 @@ def open_agent(device: str) -> Agent:
 
 
 def _rdma_manager(qp: Any) -> Manager:
-    """The connection manager of this host, which another file knows how to command."""
+    """The connection manager of this host, from the file `agent_cm.py`."""
     name = f"{__package__}.agent_cm" if __package__ else "agent_cm"
     try:
         manager: Manager = importlib.import_module(name).RDMAManager(qp)
@@ -516,7 +516,7 @@ def _rdma_manager(qp: Any) -> Manager:
 
 
 def _event_files() -> set[int]:
-    """Descriptors of this process that bring asynchronous events."""
+    """Descriptors of this process for asynchronous events."""
     names = {int(name): _target(name) for name in os.listdir("/proc/self/fd")}
     return {number for number, name in names.items() if "infinibandevent" in name}
 
@@ -557,18 +557,18 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def main() -> None:
-    """Serve until somebody ends it."""
+    """Serve until interrupted."""
     parser = argparse.ArgumentParser(description="The verbs of ibwire drill on this host's device.")
     parser.add_argument("--device", required=True)
     parser.add_argument("--listen", default="", metavar="ADDRESS")
     parser.add_argument("--port", type=int, default=PORT)
     wish = parser.parse_args()
-    open_agent(wish.device).context.close()  # a device that is not there is told of now
+    open_agent(wish.device).context.close()  # fails now for a missing device
     with listen(wish.listen, wish.port) as listening:
         print(f"{wish.device}: waiting at TCP port {wish.port}", flush=True)
         try:
             serve(listening, lambda: open_agent(wish.device))
-        except PyverbsError as error:  # what was made does not go: let nobody build on it
+        except PyverbsError as error:  # nothing may be built on objects that cannot be closed
             raise SystemExit(f"{wish.device}: {error}") from None
 
 

@@ -1,7 +1,7 @@
 """The connection manager of a device's host for the agent of drill scripts, by librdmacm.
 
 The agent finds this file beside itself, when a script is about connection management.
-pyverbs.cmid does not tell why a connection was rejected, so this calls the library by ctypes.
+pyverbs.cmid does not report why a connection was rejected, so this calls the library by ctypes.
 
 Source: rdma/rdma_cma.h and libibverbs/verbs.h of rdma-core for functions and layouts.
 """
@@ -27,10 +27,10 @@ TCP_SPACE = 0x0106
 """RDMA_PS_TCP, which a service ID has above the 16 bits of its port (IBA annex A11)."""
 
 MAXIMUM_KEPT = 4096
-"""IDs, and events that nobody has asked for, before requests from the network are refused."""
+"""IDs and unread events kept before requests from the network are refused."""
 
 MOST_DEPTH = 254
-"""READs and ATOMICs at a time: 255 is as many as the device can (RDMA_MAX_RESP_RES)."""
+"""READs and ATOMICs at a time: 255 is the maximum of the device (RDMA_MAX_RESP_RES)."""
 
 LARGEST_INT = (1 << 31) - 1
 
@@ -38,13 +38,13 @@ V4_MAPPED = bytes(10) + b"\xff\xff"
 """First bytes of a GID that is an IPv4 address (RFC 4291)."""
 
 RESOLUTION_MS = 2000
-"""Until it is given up to find the way to an address."""
+"""Milliseconds to resolve an address or a route."""
 
 CONNECT_REQUEST, ESTABLISHED, DISCONNECTED, TIMEWAIT_EXIT = 4, 9, 10, 15
 """rdma_cm_event_type."""
 
 CONSUMER_DEFINED, VENDOR_OPTION = 28, 35
-"""Reasons of a REJ that librdmacm has functions for."""
+"""Reasons of a REJ that librdmacm can send."""
 
 RETRIES = 7
 """Of requests, and of receives that are not there, which the peer is asked for, as rping does."""
@@ -74,11 +74,11 @@ class RDMAManager:
         os.set_blocking(self.fileno(), False)
 
     def fileno(self) -> int:
-        """Readable when there is an event."""
+        """Descriptor that is readable when there is an event."""
         return int(ctypes.cast(self._channel, POINTER(c_int))[0])
 
     def handle(self) -> None:
-        """Take all events, and do what an application does."""
+        """Read all events and react as an application does."""
         pointer = POINTER(Event)()
         while not self._library.rdma_get_cm_event(self._channel, byref(pointer)):
             event = pointer.contents
@@ -96,14 +96,14 @@ class RDMAManager:
                 with suppress(OSError, PyverbsError):
                     self._modify(connection, e.IBV_QPS_RTS)
             elif kind == DISCONNECTED:
-                # It fails where it was we who disconnected.
+                # It fails after a disconnect of this side.
                 self._library.rdma_disconnect(connection)
             elif kind == TIMEWAIT_EXIT:
                 self._newest = None if connection == self._newest else self._newest
                 self._destroy(connection)
 
     def close(self) -> None:
-        """End what there is."""
+        """Close the listener and the connections."""
         for each in list(self._made):
             self._destroy(each)
         self._library.rdma_destroy_event_channel(self._channel)
@@ -111,7 +111,7 @@ class RDMAManager:
     # Questions.
 
     def cm_events(self) -> list[dict[str, int]]:
-        """What the application was told since the last time."""
+        """Events since the last call."""
         self.handle()
         found, self._events = self._events, []
         return found
@@ -124,7 +124,7 @@ class RDMAManager:
         self._listener = listener
 
     def unlisten(self) -> None:
-        """Listen no more."""
+        """End the listener."""
         if self._listener is None:
             raise OSError(errno.EINVAL, "no listener to end")
         self._destroy(self._listener)
@@ -139,11 +139,9 @@ class RDMAManager:
         responder_resources: int,
         **timing: int,
     ) -> None:
-        """Ask for a connection to a service at an address, from one of the device."""
+        """Request a connection to a service at an address, from one of the device."""
         if timing:
-            raise NotImplementedError(
-                f"the kernel has {' and '.join(timing)} of its own (20 and 15)"
-            )
+            raise NotImplementedError(f"the kernel has {' and '.join(timing)} fixed at 20 and 15")
         parameters = self._parameters(initiator_depth, responder_resources)
         source, destination = _sockaddr(own_gid, 0), _sockaddr(gid, _port(service))
         # Without a channel every step is waited for.
@@ -163,7 +161,7 @@ class RDMAManager:
         self._call("rdma_accept", connection, byref(parameters))
 
     def reject(self, reason: int) -> None:
-        """Refuse a request or its answer."""
+        """Reject a REQ or a REP."""
         names = {CONSUMER_DEFINED: "rdma_reject", VENDOR_OPTION: "rdma_reject_ece"}
         if reason not in names:
             what = "CONSUMER_DEFINED and VENDOR_OPTION_NOT_SUPPORTED"
@@ -171,11 +169,11 @@ class RDMAManager:
         self._call(names[reason], self._connection(), None, 0)
 
     def delay(self, **given: int) -> None:
-        """Ask for more time."""
+        """Send an MRA to ask for more time."""
         raise NotImplementedError("librdmacm has no function for it: the kernel decides about MRAs")
 
     def ready(self) -> None:
-        """Bring the queue pair up and say so."""
+        """Bring the queue pair to RTS and send the RTU."""
         connection = self._connection()
         self._modify(connection, e.IBV_QPS_INIT, e.IBV_QPS_RTR, e.IBV_QPS_RTS)
         self._call("rdma_establish", connection)
@@ -196,7 +194,7 @@ class RDMAManager:
 
     @contextmanager
     def _created(self, channel: int | None) -> Iterator[int]:
-        """An ID, which is gone again when something fails that is done with it."""
+        """An ID that is destroyed when its first use fails."""
         if not self._has_room():
             raise OSError(errno.ENOMEM, f"{MAXIMUM_KEPT} connections, or events to be asked for")
         made = c_void_p()
@@ -222,20 +220,20 @@ class RDMAManager:
         )
 
     def _modify(self, connection: int, *states: int, most_served: int = MOST_DEPTH) -> None:
-        """Bring the queue pair to one state after the other, as the kernel says.
+        """Bring the queue pair through these states with the attributes of the kernel.
 
-        most_served: READs and ATOMICs of the peer at a time, whatever the kernel says.
+        most_served: limit of the READs and ATOMICs of the peer at a time.
         """
         for state in states:
-            told, mask = Attributes(qp_state=state), c_int()
-            self._call("rdma_init_qp_attr", connection, byref(told), byref(mask))
-            told.max_dest_rd_atomic = min(told.max_dest_rd_atomic, most_served)
+            wanted, mask = Attributes(qp_state=state), c_int()
+            self._call("rdma_init_qp_attr", connection, byref(wanted), byref(mask))
+            wanted.max_dest_rd_atomic = min(wanted.max_dest_rd_atomic, most_served)
             attr = QPAttr()
             for bit, name in FIELDS.items():
                 if mask.value & bit:
-                    setattr(attr, name, getattr(told, name))
+                    setattr(attr, name, getattr(wanted, name))
             if mask.value & e.IBV_QP_AV:
-                way = told.ah_attr
+                way = wanted.ah_attr
                 gid = bytes(way.dgid).hex()
                 route = GlobalRoute(
                     dgid=GID(":".join(gid[at : at + 4] for at in range(0, 32, 4))),
@@ -330,7 +328,7 @@ FIELDS = {
     e.IBV_QP_MAX_QP_RD_ATOMIC: "max_rd_atomic",
     e.IBV_QP_MAX_DEST_RD_ATOMIC: "max_dest_rd_atomic",
 }
-"""Which attribute a bit of the mask is about."""
+"""The attribute of each bit of the mask."""
 
 ARGUMENTS: dict[str, list[Any]] = {
     "rdma_destroy_event_channel": [c_void_p],
@@ -371,7 +369,7 @@ def _failure(name: str) -> OSError:
 
 
 def _limited(number: int, most: int) -> int:
-    """A number as it is: ctypes cuts what is too large."""
+    """A number that fits; ctypes would cut a larger one."""
     if not 0 <= number <= most:
         raise OSError(errno.EINVAL, f"{number} is not from 0 to {most}")
     return number
@@ -389,5 +387,5 @@ def _sockaddr(gid: str, port: int) -> bytes:
     if address.startswith(V4_MAPPED):
         return struct.pack("=H", socket.AF_INET) + struct.pack(">H4s8x", port, address[12:])
     if address[0] == 0xFE and address[1] >> 6 == 2:  # fe80::/10 (RFC 4291)
-        raise NotImplementedError(f"{gid} is link-local, and on which link it does not say")
+        raise NotImplementedError(f"{gid} is link-local, and has no interface")
     return struct.pack("=H", socket.AF_INET6) + struct.pack(">H4x16s4x", port, address)

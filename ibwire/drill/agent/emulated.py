@@ -47,10 +47,10 @@ EVENTS = {
 """rdma_cm_event_type (rdma_cma.h)."""
 
 MOST_EVENTS = 4096
-"""That nobody has asked for."""
+"""Unread events that are kept."""
 
 _DEPTHS = ("initiator_depth", "responder_resources")
-"""What rdma_connect and rdma_accept hold against the device (librdmacm `ucma_valid_param`)."""
+"""Limits that rdma_connect and rdma_accept check (librdmacm `ucma_valid_param`)."""
 
 
 def serve_device(
@@ -73,7 +73,7 @@ def serve_device(
         managers: list[OwnManager] = []
 
         def make_manager(qp: Any) -> OwnManager:
-            # Events of two programs could not be told apart.
+            # Events of two programs could not be distinguished.
             if managers:
                 raise agent.Unable("another program has the connection manager")
             managers.append(OwnManager(endpoint, qp, managers.clear))
@@ -98,7 +98,7 @@ def serve_device(
 
 
 class OwnManager:
-    """The connection manager of the device, as the agent has it for a queue pair.
+    """The connection manager of the device, for the queue pair of the agent.
 
     done: is called when it is closed.
     """
@@ -121,12 +121,12 @@ class OwnManager:
 
     @property
     def now(self) -> Time:
-        """Of the link."""
+        """The time of the link."""
         return self._endpoint.live.now
 
     @property
     def state(self) -> QPState:
-        """Of the queue pair."""
+        """The state of the queue pair."""
         return self._qp.state
 
     def join(self, connection: Connection, state: QPState) -> None:
@@ -138,11 +138,11 @@ class OwnManager:
             self._qp.modify(attr, needed | QPAttrMask.STATE)
 
     def handle(self) -> None:
-        """Do what the application does when its manager tells it something.
+        """React to an event of the manager as the application does.
 
         Who asks for datagrams is refused, as by rdma_cm where somebody listens for connections
-        (Linux `cma_ib_check_req_qp_type`). With too many events that nobody has asked for it is
-        told nothing more: then the manager refuses requests, when it has too many itself.
+        (Linux `cma_ib_check_req_qp_type`). With too many unread
+        events it gets no more: then the manager refuses requests, once it has too many itself.
         """
         events = self._manager.events
         if len(events) >= MOST_EVENTS:
@@ -154,22 +154,22 @@ class OwnManager:
                 self._endpoint.manager.reject(event.connection, self.now)
 
     def fileno(self) -> int:
-        """It has none: see `_readable`."""
+        """Not used: see `_readable`."""
         return -1
 
     def cm_events(self) -> list[Answer]:
-        """What it was told since it was asked last."""
+        """Events since the last call."""
         self.handle()
-        told = list(self._manager.events)
+        events = list(self._manager.events)
         self._manager.events.clear()
         return [
             {"event": EVENTS[event.kind.name], "status": event.reason}
-            for event in told
+            for event in events
             if isinstance(event, Event) and event.connection not in self._former
         ]
 
     def close(self) -> None:
-        """Leave all connections, and listen no more."""
+        """End all connections and the listener."""
         manager = self._endpoint.manager
         for listener in list(manager.listeners.values()):
             manager.unlisten(listener)
@@ -208,7 +208,7 @@ def _way_to(endpoint: Endpoint, gid: str) -> int:
 
 
 def _readable(waiting: Sequence[Waitable], endpoint: Endpoint) -> Sequence[Waitable]:
-    """Let the device live until one of these can be read; its managers are no descriptors."""
+    """Run the device until one of these is readable; its managers have no descriptors."""
     managers = [each for each in waiting if isinstance(each, OwnManager)]
     others = [each for each in waiting if not isinstance(each, OwnManager)]
     poll = select.poll()

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Mapping
 from ibwire.base.errors import ScriptError
 from ibwire.drill.language.tokens import Kind, Token
 
-SYMBOLS = frozenset(
-    {
-        *("psn", "rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey"),
-        *("va", "rkey", "lkey", "size", "end"),
-        *("cm_id", "peer_cm_id", "transaction", "service"),
-        *("gid", "peer_gid", "guid", "peer_guid"),
-    }
-)
-"""Numbers of the connection, of its first memory region, and of how it is being made."""
+SYMBOLS = frozenset({
+    "psn", "rq_psn", "sq_psn", "qpn", "peer_qpn", "mtu", "pkey",
+    "va", "rkey", "lkey", "size", "end",
+    "cm_id", "peer_cm_id", "transaction", "service",
+    "gid", "peer_gid", "guid", "peer_guid",
+})  # fmt: skip
+"""Values of the connection, of its first memory region, and of its connection management."""
 
 PARTS = ("va", "rkey", "lkey", "size", "end")
 """Attributes of a named region or window."""

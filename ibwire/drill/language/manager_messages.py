@@ -183,12 +183,10 @@ def _hex(value: int) -> str:
     return hex(value) if value >= 1 << 16 else str(value)
 
 
-_SHOWN = frozenset(
-    {
-        *("local_comm_id", "remote_comm_id", "local_qpn", "starting_psn", "remote_qpn"),
-        *("reason", "message_rejected", "message_mraed", "service_timeout"),
-    }
-)
+_SHOWN = frozenset({
+    "local_comm_id", "remote_comm_id", "local_qpn", "starting_psn", "remote_qpn",
+    "reason", "message_rejected", "message_mraed", "service_timeout",
+})  # fmt: skip
 
 _SAID = {"local_comm_id": "peer_cm_id", "remote_comm_id": "cm_id"}
 _HEARD = {"local_comm_id": "cm_id", "remote_comm_id": "peer_cm_id"}

@@ -31,14 +31,16 @@ ERRORS: Names = {errno.errorcode[each]: each for each in (errno.EINVAL, errno.EN
 REASONS: Names = {each.name: each.value for each in RejectReason}
 NOTHING: Names = {}
 
+
+def _numbers(names: str) -> Mapping[str, Names]:
+    """Arguments whose values have no names."""
+    return dict.fromkeys(names.split(), NOTHING)
+
+
 _ATTRIBUTES: Mapping[str, Names] = {
     "access": ACCESS,
-    **dict.fromkeys(
-        (
-            *("timeout", "retry_cnt", "rnr_retry", "min_rnr_timer"),
-            *("max_rd_atomic", "max_dest_rd_atomic", "sqd_event"),
-        ),
-        NOTHING,
+    **_numbers(
+        "timeout retry_cnt rnr_retry min_rnr_timer max_rd_atomic max_dest_rd_atomic sqd_event"
     ),
 }
 _FAILS: Mapping[str, Names] = {"fails": ERRORS}
@@ -72,12 +74,8 @@ VERBS: Mapping[str, VerbForm] = {
             **_ATTRIBUTES,
             "type": TYPES,
             "state": STATES,
-            **dict.fromkeys(
-                (
-                    *("mtu", "rq_psn", "sq_psn", "pkey", "size", "srq"),
-                    *("max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe", "version"),
-                ),
-                NOTHING,
+            **_numbers(
+                "mtu rq_psn sq_psn pkey size srq max_send_wr max_recv_wr send_cqe recv_cqe version"
             ),
         },
     ),
@@ -105,13 +103,8 @@ VERBS: Mapping[str, VerbForm] = {
     "post_send": VerbForm(
         "Post a send request.",
         {
-            **dict.fromkeys(
-                (
-                    *("wr_id", "len", "addr", "lkey", "remote_addr", "rkey", "imm_data"),
-                    *("invalidate_rkey", "compare_add", "swap", "flush_len", "u64"),
-                ),
-                NOTHING,
-            ),
+            **_numbers("wr_id len addr lkey remote_addr rkey imm_data"),
+            **_numbers("invalidate_rkey compare_add swap flush_len u64"),
             "flags": {each.name: each.value for each in SendFlags if each.name} | {"NONE": 0},
             "flush_type": {each.name: each.value for each in FlushType if each.name},
             "flush_level": {each.name: each.value for each in FlushLevel},
@@ -171,7 +164,7 @@ VERBS: Mapping[str, VerbForm] = {
     "connect": VerbForm(
         "Ask the peer for a connection.",
         {
-            **dict.fromkeys(("service", "response_timeout", "max_cm_retries"), NOTHING),
+            **_numbers("service response_timeout max_cm_retries"),
             **_DEPTHS,
             **_FAILS,
         },
