@@ -1,17 +1,17 @@
-"""A laboratory: two network namespaces and a veth pair between them, for anybody.
+"""A lab: two network namespaces with a veth pair between them, also without root.
 
-With a middle there are three, and two veth pairs: a --- m --- b. Nothing passes the middle
-but what a program there passes, `ibwire tap` for example.
+With a middle there are three, and two veth pairs: a --- m --- b. Frames pass the middle only
+through a program such as `ibwire tap`.
 
-Where the system lets an unprivileged user make user namespaces nobody needs root: the
-namespaces belong to a user namespace of their own, in which its maker may do
-everything, and outside of which nothing changes.
+Root is not necessary where unprivileged users may create user namespaces: the network
+namespaces then belong to a user namespace in which its creator has all rights. Nothing
+outside of it changes.
 
-A process of its own, the keeper, makes the namespaces and stays in them, so they live
-as long as it does. It listens on a Unix socket and gives out descriptors of its
-namespaces to whoever wants to enter them; the socket is the only trace in the file
-system. When the keeper ends, the kernel takes everything away. A lab of a `with`
-statement ends with its maker, however that ends: the keeper sees their pipe close.
+A separate process, the keeper, creates the namespaces and stays in them, so they exist
+as long as it does. It listens on a Unix socket and passes descriptors of its
+namespaces to processes that want to enter them; only the socket is in the file
+system. When the keeper ends, the kernel removes everything. A lab of a `with`
+statement ends with its creator in any case: the keeper notices that their pipe closes.
 
 Source: unshare(2), setns(2), user_namespaces(7), ip-link(8).
 """
@@ -48,31 +48,31 @@ ADDRESSES = {
     "a": ("10.0.0.1", "fd00::a00:1"),
     "b": ("10.0.0.2", "fd00::a00:2"),
 }
-"""IPv4, IPv6. They end in the same four bytes, so that one MAC address is the one that
-`ibwire.rc.device.mac_of` gives for both: devices there need no ARP."""
+"""IPv4, IPv6. They end with the same four bytes, so that `ibwire.rc.device.mac_of` gives the
+same MAC address for both, and devices need no ARP."""
 
 MIDDLE = "m"
-"""The name of the third side, where there is one."""
+"""The name of the third side, if there is one."""
 
 MIDDLE_INTERFACES = ("eth-a", "eth-b")
-"""Its ends of the links to a and b. They have no addresses, so the kernel there is silent."""
+"""Its ends of the links to a and b. They have no addresses, so the kernel sends nothing there."""
 
 DEFAULT_NAME = "lab"
 DEFAULT_MTU = 9000
-"""Room for every path MTU."""
+"""Sufficient for every path MTU."""
 SMALLEST_MTU = 1280
-"""IPv6 needs it (RFC 8200 5)."""
+"""The minimum of IPv6 (RFC 8200 5)."""
 LARGEST_MTU = 65535
 
 VARIABLE = "IBWIRE_LAB"
-"""The environment variable that names a lab's socket to the programs inside."""
+"""The environment variable with the socket of the lab, for programs inside."""
 
 
 class Lab(Closing):
-    """A running lab. A context manager: at its end the lab is taken down."""
+    """A running lab; a context manager that takes it down at its end."""
 
     def __init__(self, path: Path, keeper: subprocess.Popen[bytes] | None = None) -> None:
-        """The lab with this socket; `create` and `find` make one, and check it."""
+        """The lab with this socket; use `create` or `find`, which check it."""
         self.path = path
         self._keeper = keeper
 
@@ -85,20 +85,20 @@ class Lab(Closing):
         detached: bool = False,
         middle: bool = False,
     ) -> Self:
-        """Build a lab.
+        """Create a lab.
 
-        name: what `find` finds it by; `None` for the default of a detached one, and otherwise
-        for one that only its maker knows. mtu: bytes, 1280 to 65535. detached: it stays when
-        this process ends, until `down`. middle: a and b are joined by way of a third side, m.
+        name: for `find`; `None` for the default name of a detached lab, otherwise for a private
+        name. mtu: bytes, 1280 to 65535. detached: it stays when
+        this process ends, until `down`. middle: a and b are connected through a third side, m.
 
-        Raises `LinkError` when there is one with the name, and when the system does not
+        Raises `LinkError` if a lab of that name exists, and if the system does not
         allow it or lacks the command `ip`.
         """
         label = DEFAULT_NAME if name is None else name
         hidden = name is None and not detached
         path = _socket_path(f"{os.getpid()}-{time.monotonic_ns()}" if hidden else label)
         if not SMALLEST_MTU <= mtu <= LARGEST_MTU:
-            raise LinkError(label, f"MTU {mtu}, not {SMALLEST_MTU} to {LARGEST_MTU}")
+            raise LinkError(label, f"MTU {mtu}, expected {SMALLEST_MTU} to {LARGEST_MTU}")
         connection = _connect(path)
         if connection is not None:
             connection.close()
@@ -111,7 +111,7 @@ class Lab(Closing):
             stderr=subprocess.PIPE,
             env=_environment(),
             cwd="/",
-            # Ctrl-C is for the program that uses the lab, which then takes it down.
+            # Ctrl-C is handled by the program that uses the lab and takes it down.
             start_new_session=True,
         )
         assert keeper.stdout is not None
@@ -123,14 +123,14 @@ class Lab(Closing):
         keeper.stdout.close()
         keeper.stderr.close()
         if detached:
-            # It is nobody's child any more: no warning, no waiting for it at exit.
+            # It is no longer treated as a child process: no warning and no wait at exit.
             keeper.returncode = 0
             return cls(path)
         return cls(path, keeper)
 
     @classmethod
     def find(cls, name: str | None = None) -> Self | None:
-        """The lab with this name; without a name the one around this process, or the default."""
+        """The lab with this name; without a name that of this process, or the default one."""
         around = os.environ.get(VARIABLE)
         path = Path(around) if name is None and around else _socket_path(name or DEFAULT_NAME)
         connection = _connect(path)
@@ -140,15 +140,15 @@ class Lab(Closing):
         return cls(path)
 
     def command(self, side: str, arguments: Sequence[str]) -> list[str]:
-        """The command line that runs another one inside; it wants `environment`."""
+        """The command line that runs another command inside, with `environment`."""
         return [sys.executable, "-m", _MODULE, "enter", str(self.path), side, *arguments]
 
     def environment(self) -> dict[str, str]:
-        """The environment for programs inside: they find the lab, and this ibwire."""
+        """The environment for programs inside, which then find the lab and this ibwire."""
         return {**_environment(), VARIABLE: str(self.path)}
 
     def enter(self, side: str) -> None:
-        """Move this process, which must have one thread, into one side; there is no way back."""
+        """Move this process, which must have one thread, into one side, irreversibly."""
         user, *networks = self._namespaces()
         sides = dict(zip((*SIDES, MIDDLE), networks, strict=False))
         try:
@@ -164,10 +164,10 @@ class Lab(Closing):
                 os.close(each)
 
     def down(self) -> None:
-        """Take the links away, let the keeper go, and wait until it has.
+        """Remove the links, end the keeper and wait for its end.
 
-        Programs that are still inside keep their namespace, but without its links. Raises
-        `LinkError` when the keeper does not answer.
+        Programs that are still inside keep their namespace without its links. Raises
+        `LinkError` when the keeper does not respond.
         """
         connection = _connect(self.path)
         if connection is not None:
@@ -184,11 +184,11 @@ class Lab(Closing):
             self._keeper = None
 
     def close(self) -> None:
-        """As `down`."""
+        """Take the lab down."""
         self.down()
 
     def _namespaces(self) -> list[int]:
-        """Descriptors of the user namespace and of the network namespaces of a, b and maybe m."""
+        """Descriptors of the user namespace and of the network namespaces of all sides."""
         connection = _connect(self.path)
         if connection is None:
             raise LinkError(self.path.stem, "is not up: ibwire lab up")
@@ -204,7 +204,7 @@ class Lab(Closing):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """What the processes of a lab do: `keep` it, or `enter` it and run a command."""
+    """Run a process of a lab: `keep` it, or `enter` it and run a command."""
     try:
         if arguments[0] == "keep":
             path, mtu, *how = arguments[1:]
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
-    """Become another program; raises `LinkError` when it cannot be started."""
+    """Execute another program; raises `LinkError` when it cannot be started."""
     try:
         os.execvpe(command[0], list(command), os.environ if environment is None else environment)
     except OSError as error:
@@ -232,10 +232,10 @@ def _keep(path: Path, mtu: int, *, attached: bool, middle: bool) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as listening:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            # Nobody else has made it since the maker of the lab looked.
+            # Check the directory again after creating it.
             _directory(path.stem)
             listening.bind(str(path))
-            # At once: a socket on which nobody listens would be taken for a dead keeper's.
+            # At once: a socket without a listener would be taken for that of a dead keeper.
             listening.listen()
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
@@ -247,9 +247,9 @@ def _keep(path: Path, mtu: int, *, attached: bool, middle: bool) -> None:
             networks = _build(path.stem, mtu, middle=middle)
             sys.stdout.buffer.write(_READY)
             sys.stdout.buffer.flush()
-            # Whoever has said that it is over waits for this connection to close.
+            # The process that sent the request to end waits for this connection to close.
             waiting = _serve(listening, networks, attached=attached)
-            # Taken away by name: programs that stay inside would keep them alive.
+            # Removed explicitly: programs that stay inside would keep them alive.
             for side, network in zip(SIDES, networks, strict=False):
                 _call("setns", network, _CLONE_NEWNET)
                 with suppress(LinkError):  # without a middle the second goes with the first
@@ -261,7 +261,7 @@ def _keep(path: Path, mtu: int, *, attached: bool, middle: bool) -> None:
 
 
 def _build(name: str, mtu: int, *, middle: bool) -> list[int]:
-    """Make the namespaces, of a, b and maybe m, and the links between them."""
+    """Create the namespaces of a, b and possibly m, and the links between them."""
     _unshare_first(name)
     networks = [_own_network_namespace()]
     for _ in range(2 if middle else 1):
@@ -281,19 +281,19 @@ def _build(name: str, mtu: int, *, middle: bool) -> list[int]:
     for side, network in reversed(list(zip(SIDES, networks, strict=False))):
         _call("setns", network, _CLONE_NEWNET)
         _configure(name, side)
-    # Both ends of each link are up, so there is a carrier; the kernel takes note of it later.
+    # Both ends of each link are up, so there is a carrier, which the kernel detects later.
     links = [(INTERFACES[side],) for side in SIDES] + [MIDDLE_INTERFACES]
     for names, network in reversed(list(zip(links, networks, strict=False))):
         _call("setns", network, _CLONE_NEWNET)
         for each in names:
             _wait_for_carrier(each)
-            # Else what the kernel sends has no checksum yet when it is captured.
+            # Otherwise packets of the kernel are captured without checksums.
             set_tx_checksum(each, False)
     return networks
 
 
 def _unshare_first(name: str) -> None:
-    """Leave the network namespace of this machine, without root if need be."""
+    """Leave the network namespace of this machine, without root if necessary."""
     try:
         _call("unshare", _CLONE_NEWNET)
         return
@@ -312,20 +312,20 @@ def _unshare_first(name: str) -> None:
 
 
 def _reason(error: OSError) -> str:
-    # The kernel's word for it speaks of a disk.
+    # The kernel's error text is about a full disk.
     full = error.errno == errno.ENOSPC
-    return "the limit of their number is reached" if full else str(error.strerror)
+    return "the limit of namespaces is reached" if full else str(error.strerror)
 
 
 def _configure(name: str, side: str) -> None:
     link = INTERFACES[side]
-    # Nobody else can have these addresses, and until it is sure of that the kernel would not
-    # use them. Where /proc may not be written, the link-local address is late by a second.
+    # These addresses are unique, and the kernel would not use them during duplicate address
+    # detection. Where /proc is read-only, the link-local address is delayed by a second.
     with suppress(OSError):
         Path(f"/proc/sys/net/ipv6/conf/{link}/accept_dad").write_text("0")
     v4, v6 = ADDRESSES[side]
     _ip(name, "link set lo up", f"addr add {v4}/24 dev {link}", f"link set {link} up")
-    # A system without IPv6 still has a lab.
+    # A lab also works without IPv6.
     if Path("/proc/net/if_inet6").exists():
         _ip(name, f"addr add {v6}/64 dev {link} nodad")
 
@@ -333,7 +333,7 @@ def _configure(name: str, side: str) -> None:
 def _configure_middle(name: str) -> None:
     for link in MIDDLE_INTERFACES:
         if Path("/proc/net/if_inet6").exists():
-            # Before it is up: no link-local address either.
+            # Before it is up, so that it gets no link-local address.
             _ip(name, f"link set {link} addrgenmode none")
         _ip(name, f"link set {link} up")
 
@@ -341,9 +341,9 @@ def _configure_middle(name: str) -> None:
 def _serve(
     listening: socket.socket, networks: Sequence[int], *, attached: bool
 ) -> socket.socket | None:
-    """Give out the namespaces until the maker has gone, or somebody says that it is over.
+    """Pass out descriptors of the namespaces until the creator ends or a request to end comes.
 
-    Returns the connection of the latter.
+    Returns the connection of that request.
     """
     user = _own_user_namespace()
     waiting: list[socket.socket | int] = [listening]
@@ -356,7 +356,7 @@ def _serve(
         connection, _ = listening.accept()
         request = b""
         with suppress(OSError):
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(_TIMEOUT)
             request = connection.recv(1)
             if request == _ENTER:
                 socket.send_fds(connection, [_ENTER], [user, *networks])
@@ -366,7 +366,7 @@ def _serve(
 
 
 def _wait_for_carrier(link: str) -> None:
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIMEOUT
     while not interface(link).has_carrier and time.monotonic() < end:
         time.sleep(_STEP)
 
@@ -377,7 +377,7 @@ def _mac(side: str) -> str:
 
 
 def _ip(name: str, *commands: str, descriptors: Sequence[int] = ()) -> None:
-    """Run commands of ip(8); it inherits the descriptors."""
+    """Run commands of ip(8), which inherits the descriptors."""
     program = shutil.which("ip", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if program is None:
         raise LinkError(name, "needs the command ip (Debian: apt-get install iproute2)")
@@ -400,7 +400,7 @@ def _ip(name: str, *commands: str, descriptors: Sequence[int] = ()) -> None:
 
 
 def _call(name: str, *arguments: int) -> None:
-    """A system call about namespaces, which Python has names for only since 3.12."""
+    """Call a namespace function of libc, which Python has only since 3.12."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -417,12 +417,12 @@ def _own_user_namespace() -> int:
     return os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
 
-# Finding each other.
+# Sockets.
 
 
 def _socket_path(name: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name):
-        raise LinkError(name, "a lab's name has 1 to 32 letters, digits, _ and -")
+        raise LinkError(name, "invalid name: 1 to 32 letters, digits, _ and - are allowed")
     path = _directory(name) / f"{name}.socket"
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise LinkError(name, f"{path} is too long for a socket; set XDG_RUNTIME_DIR")
@@ -430,25 +430,25 @@ def _socket_path(name: str) -> Path:
 
 
 def _directory(name: str) -> Path:
-    """Where the sockets are: nobody else may make or open one there."""
+    """The directory of the sockets, which only this user can access."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     directory = Path(base) / f"ibwire-{os.geteuid()}"
     try:
         found = directory.lstat()
     except FileNotFoundError:
-        return directory  # the keeper of the first lab makes it
+        return directory  # the keeper of the first lab creates it
     except OSError as error:
         raise LinkError(name, f"{directory}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise LinkError(name, f"{directory} is not a directory of this user alone")
+        raise LinkError(name, f"{directory} is not a private directory of this user")
     return directory
 
 
 def _connect(path: Path) -> socket.socket | None:
-    """A connection to a keeper, `None` when there is none; what a dead one left is removed."""
+    """A connection to a keeper; `None` without one. The socket of a dead keeper is removed."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
-        connection.settimeout(_KEEPERS_PATIENCE)
+        connection.settimeout(_KEEPER_TIMEOUT)
         connection.connect(str(path))
     except ConnectionRefusedError:
         connection.close()
@@ -462,12 +462,12 @@ def _connect(path: Path) -> socket.socket | None:
 
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
-    with suppress(OSError):  # another lab is still there
+    with suppress(OSError):  # another lab is up
         path.parent.rmdir()
 
 
 def _environment() -> dict[str, str]:
-    """Of this process, and such that another Python finds the same ibwire."""
+    """The environment of this process, in which another Python finds the same ibwire."""
     places = [os.path.abspath(each) for each in sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
 
@@ -482,20 +482,20 @@ _ENTER = b"e"
 _DOWN = b"d"
 _MOST_NAMESPACES = 1 + len(SIDES) + 1
 
-_PATIENCE = 2.0
+_TIMEOUT = 2.0
 """Seconds that a keeper waits for a client's request, and for a link to have a carrier."""
-_KEEPERS_PATIENCE = 10.0
-"""Seconds that a client waits for a keeper."""
-_SILENT = "its keeper does not answer"
+_KEEPER_TIMEOUT = 10.0
+"""Seconds that a client waits for the keeper."""
+_SILENT = "its keeper does not respond"
 _STEP = 0.001
 _LONGEST_PATH = 107
 """Bytes of a socket's path, without the NUL (unix(7))."""
 
 _FORBIDDEN = (
-    "this system keeps unprivileged users from making namespaces (see the sysctls "
+    "this system does not let unprivileged users create namespaces (see the sysctls "
     "user.max_user_namespaces, kernel.unprivileged_userns_clone and "
-    "kernel.apparmor_restrict_unprivileged_userns, and the limits of a container): "
-    "run it as root"
+    "kernel.apparmor_restrict_unprivileged_userns, and the limits of the container): "
+    "run the command as root"
 )
 
 if __name__ == "__main__":

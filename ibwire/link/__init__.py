@@ -1,4 +1,4 @@
-"""Links to what is not the simulator: recorded peers, capture files, FIFOs.
+"""Ports of the operating system: packet sockets, libpcap, UDP sockets, files and FIFOs.
 
-This is the only package that reads a clock.
+`Live` runs a node on ports in real time. Only this package opens sockets and reads clocks.
 """

@@ -1,13 +1,12 @@
-"""A Linux interface as a port: a packet socket, many frames a system call.
+"""A Linux interface as a port: a packet socket with many frames per system call.
 
-The socket sees RoCE frames only, by a filter in the kernel, and never what this
-machine sends. Two batch calls that Python has no names for, recvmmsg and sendmmsg,
-are made through ctypes; a ring shared with the kernel was measured to be no faster
-for sending, and not needed at the rates at which a `Device` makes packets.
+A filter in the kernel lets only RoCE frames pass, and never those that this machine
+sends. The batch calls recvmmsg and sendmmsg, which Python lacks, are made through ctypes; a
+ring shared with the kernel was measured to be no faster for sending, and is not necessary at
+the rates of a `Device`.
 
-The kernel of the machine sees the frames as well. It has no RDMA, so it would answer
-each with an ICMP error if the address is its own; UDP port 4791 is held to keep it
-quiet.
+The kernel receives the frames as well. Without RDMA it would answer each with an ICMP error
+if the address is its own; an open socket on UDP port 4791 prevents this.
 
 Source: packet(7), linux/if_packet.h, linux/socket.h, recvmmsg(2), sendmmsg(2).
 """
@@ -51,18 +50,17 @@ from ibwire_layers.outer import ROCEV2_PORT, EtherType
 class AFPacketPort(OnInterface):
     """A Linux interface; a context manager.
 
-    neighbours: take ARP, neighbour discovery and echo requests too, for a node that answers
-    them itself. promiscuous: take frames for other MAC addresses, for a node with one of its
-    own. hold_port: keep the kernel from answering RoCEv2 with ICMP errors. receive_buffer:
-    bytes of frames that may wait in the kernel.
+    neighbours: also receive ARP, neighbour discovery and echo requests, for a node that answers
+    them itself. promiscuous: also receive frames for other MAC addresses, for a node with its
+    own. hold_port: prevent ICMP errors of the kernel for RoCEv2. receive_buffer: bytes of the
+    kernel's buffer.
 
     Raises `LinkError` when there is no such interface, it is down, the right to open
-    packet sockets is missing, or another program has the UDP port. Nothing is sent
-    but by `send`.
+    packet sockets is missing, or another program uses the UDP port. Only `send` sends frames.
     """
 
     BATCH = 64
-    """Frames that are received or sent by one system call."""
+    """Frames received or sent by one system call."""
 
     def __init__(
         self,
@@ -77,11 +75,13 @@ class AFPacketPort(OnInterface):
         if not self.interface.is_up:
             raise LinkError(name, f"is down: ip link set {name} up")
         if not self.interface.has_carrier:
-            raise LinkError(name, "is up, but nobody is at the other end (no carrier)")
+            raise LinkError(
+                name, "is up, but has no carrier: nothing is connected at the other end"
+            )
         self.counters: Counter[str] = Counter()
         """`received`, `sent`; `too_long`: received frames longer than the MTU; `not_sent`:
-        frames that the interface's queue has refused; `no_room`: frames that the kernel had
-        no room to keep, as `notes` has last found."""
+        frames refused by the queue of the interface; `no_room`: frames for which the kernel had
+        no room, when `notes` was last called."""
         with ExitStack() as opened:
             self._socket = opened.enter_context(packet_socket(name))
             program = interesting(neighbours=neighbours, foreign=promiscuous)
@@ -89,20 +89,20 @@ class AFPacketPort(OnInterface):
             make_room(self._socket, receive_buffer)
             if promiscuous:
                 take_all(self._socket, self.interface.index)
-            # Kernels before 4.20 do not know it; the filter drops what they hand over.
+            # Kernels before 4.20 lack it; then the filter drops outgoing frames.
             with suppress(OSError):
                 self._socket.setsockopt(SOL_PACKET, IGNORE_OUTGOING, 1)
             if hold_port:
                 opened.enter_context(held_ports(name))
-            # So the kernel tells the VLAN tag that it has taken off a frame.
+            # The kernel then reports the VLAN tag that it has removed from a frame.
             self._socket.setsockopt(SOL_PACKET, AUXDATA, 1)
-            # Only now, behind its filter, does the socket begin to receive.
+            # Receiving starts only now, with the filter in place.
             self._socket.bind((name, ETH_P_ALL))
             self._closing = opened.pop_all()
         self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE, _CONTROL_SIZE)
         words = self._receiving.control.cast("I")
         self._statuses = words[_STATUS // 4 :: _CONTROL_SIZE // 4]
-        """What the kernel says of each frame of a batch, and its VLAN tag."""
+        """Status of each frame of a batch, and its VLAN tag."""
         self._tags = words[_TAG // 4 :: _CONTROL_SIZE // 4]
         self._sending = _Batch(self.BATCH, 0)
 
@@ -128,7 +128,7 @@ class AFPacketPort(OnInterface):
         return frames
 
     def send(self, frames: Sequence[Frame]) -> int:
-        """Send frames, never waiting; how many were taken."""
+        """Send frames without waiting; returns how many were accepted."""
         taken = 0
         while taken < len(frames):
             some = frames[taken : taken + self.BATCH]
@@ -139,8 +139,7 @@ class AFPacketPort(OnInterface):
         return taken
 
     def notes(self) -> list[str]:
-        """What a user should know about the interface and about what has happened on it so far,
-        a sentence each."""
+        """Sentences for the user about the interface and about lost frames."""
         self.counters["no_room"] += take_lost(self._socket)
         sentences = notes(self.interface)
         for counter, reason in _LOSSES.items():
@@ -154,7 +153,7 @@ class AFPacketPort(OnInterface):
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close the packet socket and let the UDP port go."""
+        """Close the packet socket and release the UDP port."""
         self._closing.close()
 
     def _send_batch(self, frames: Sequence[Frame]) -> int:
@@ -174,7 +173,7 @@ class AFPacketPort(OnInterface):
             reason = f"a packet of {size} bytes does not fit its MTU of {self.mtu}"
             raise LinkError(self.name, f"{reason}, which allows a path MTU of {largest}")
         if code == errno.ENOBUFS:
-            # The frame was refused by the queue of the interface, and is lost as on any wire.
+            # The queue of the interface refused the frame, which is lost as on any link.
             self.counters["not_sent"] += 1
             return 1
         check(self.name, code)
@@ -202,16 +201,16 @@ class _Message(ctypes.Structure):
 
 
 class _Header(ctypes.Structure):
-    """struct mmsghdr: what a message is made of, and how many bytes of it there were."""
+    """struct mmsghdr: a message and its number of bytes."""
 
     _fields_ = (("message", _Message), ("length", ctypes.c_uint32))
 
 
 class _Batch:
-    """The structures of one batch call, made once: a vector of one buffer for each frame.
+    """The structures of one batch call, created once: a vector of one buffer for each frame.
 
-    control_size: bytes for what the kernel says of each frame; it must be exactly what it
-    says, or the kernel's note of how much that was would have to be undone for each call.
+    control_size: bytes of control data for each frame; it must be exactly what the kernel
+    writes, otherwise the length would have to be reset for each call.
     """
 
     __slots__ = ("_memory", "buffers", "control", "headers", "vectors")
@@ -238,7 +237,7 @@ class _Batch:
 
 
 def _tagged(frame: Frame, status: int, tag: int) -> Frame:
-    """A frame with the VLAN tag that the kernel has taken off it."""
+    """A frame with the VLAN tag that the kernel has removed."""
     control, kind = _TAG_PARTS.unpack(tag.to_bytes(4, sys.byteorder))
     if not status & VLAN_TPID_VALID:
         kind = EtherType.VLAN
@@ -246,7 +245,7 @@ def _tagged(frame: Frame, status: int, tag: int) -> Frame:
 
 
 def held_ports(name: str) -> ExitStack:
-    """What keeps the UDP port of RoCEv2 on an interface until it is closed."""
+    """Holds the UDP port of RoCEv2 on an interface until it is closed."""
     with ExitStack() as opened:
         for family in (socket.AF_INET, socket.AF_INET6):
             held = _held_port(name, family)
@@ -256,7 +255,7 @@ def held_ports(name: str) -> ExitStack:
 
 
 def _held_port(name: str, family: int) -> socket.socket | None:
-    """A socket that keeps the UDP port of RoCEv2 and takes nothing from it.
+    """A socket that holds the UDP port of RoCEv2 and receives nothing.
 
     `None` on a machine without this version of IP.
     """
@@ -277,11 +276,11 @@ def _held_port(name: str, family: int) -> socket.socket | None:
         if error.errno == errno.EADDRINUSE:
             raise LinkError(
                 name,
-                f"UDP port {ROCEV2_PORT} is taken: another RoCE stack, such as Soft-RoCE or a "
-                "second ibwire, would answer too",
+                f"UDP port {ROCEV2_PORT} is in use: another RoCE stack, such as Soft-RoCE or a "
+                "second ibwire, would also respond",
             ) from None
         if error.errno == errno.EADDRNOTAVAIL:
-            return None  # IPv6 is switched off
+            return None  # IPv6 is disabled
         raise LinkError(name, f"UDP port {ROCEV2_PORT}: {error.strerror}") from None
     return held
 

@@ -1,13 +1,13 @@
-"""IP addresses of a node's own on a real link: ARP, neighbour discovery, and echo.
+"""ARP, neighbour discovery and echo for the IP addresses of an emulated node on a real link.
 
-For addresses of the machine the kernel speaks these protocols (`ibwire.link.neighbours`
-asks it). A node with other addresses has nobody to do it, so a `Responder` stands in
-front: it answers who asks for the node's addresses, asks for those of the peers, and
-says to a ping that somebody is there. All other frames are the node's.
+For addresses of the machine the kernel implements these protocols
+(`ibwire.link.neighbours` queries it). For other addresses a `NeighbourResponder` in front of
+the node answers requests for the node's addresses, resolves those of peers, and answers
+echo requests. All other frames are passed to the node.
 
-It wants a port that hands these frames over, and those for a MAC address that is not
+It needs a port that receives these frames, and frames for a MAC address that is not
 the interface's: `AFPacketPort(name, neighbours=True, promiscuous=True)`. It joins no
-multicast groups, so a switch that snoops on MLD may keep solicitations from it.
+multicast groups, so a switch with MLD snooping may not forward solicitations to it.
 
 Source: RFC 826 and 5227 (ARP), RFC 4861 (neighbour discovery), RFC 792 and 4443 (echo).
 """
@@ -30,42 +30,42 @@ from ibwire_layers.outer import EtherType, IPProto, IPv4, IPv6
 
 @dataclass(slots=True, eq=False)
 class Resolution:
-    """A question for the MAC address of a peer, and what has become of it."""
+    """A request for the MAC address of a peer, and its state."""
 
     gid: int
-    """GID of the address that was asked for."""
+    """GID of the requested address."""
     mac: bytes | None = None
-    """The answer."""
+    """The result."""
     failed: bool = False
-    """Whether nobody has answered."""
+    """Whether no response came."""
     asked: int = 0
-    """How often it was asked."""
+    """Number of requests sent."""
     due: Time | None = None
-    """When it is asked again, or given up."""
+    """When it is repeated, or fails."""
 
 
-class Responder:
-    """A node with one port, and the addresses that it has on the link; itself a node.
+class NeighbourResponder:
+    """A node with one port in front of another, with the addresses of that on the link.
 
-    mac: its MAC address; frames for others are dropped, as an adapter does. addresses:
-    IPv4 and IPv6. vlan: VLAN ID of everything that it says and hears; frames of the node
-    have to carry theirs. Raises `VerbsError` EINVAL for what is no IP address.
+    mac: its MAC address; frames for others are dropped, as by an adapter. addresses:
+    IPv4 and IPv6. vlan: VLAN ID of all that it sends and receives; frames of the node
+    must have it themselves. Raises `VerbsError` EINVAL for an invalid IP address.
 
-    What it learns is what answers to its own questions say, and requests that are
-    directed to it; as everywhere with these protocols nothing proves that it is true.
+    It learns addresses from responses to its requests and from requests directed to it. These
+    protocols have no authentication.
     """
 
     ATTEMPTS = 3
-    """Questions until a peer is given up (RFC 4861 10 MAX_MULTICAST_SOLICIT)."""
+    """Requests until a resolution fails (RFC 4861 10 MAX_MULTICAST_SOLICIT)."""
 
     INTERVAL: Time = S
-    """Between them (RFC 4861 10 RETRANS_TIMER)."""
+    """Time between two requests (RFC 4861 10 RETRANS_TIMER)."""
 
     LIMIT = 1024
-    """Neighbours that are kept; the one that was learnt first goes first."""
+    """Neighbours that are kept; the oldest is dropped first."""
 
     LIMIT_ANSWERS = 64
-    """Answers that wait to be sent; more are not given."""
+    """Responses that wait to be sent; further requests are not answered."""
 
     def __init__(
         self, node: Node, mac: bytes, addresses: str | Sequence[str], *, vlan: int | None = None
@@ -79,23 +79,22 @@ class Responder:
         self.neighbours: dict[int, bytes] = {}
         """MAC by GID. A device may share it: `device.neighbours = responder.neighbours`."""
         self.counters: Counter[str] = Counter()
-        """`other_mac`: frames for somebody else; `malformed`: damaged or forbidden ones of
-        these protocols; `conflict`: others that claim an address of ours; `not_answered`:
-        requests that came too fast; `arp`, `solicitations`, `echo`: requests that were
-        answered."""
+        """`other_mac`: frames for other MAC addresses; `malformed`: invalid ones of
+        these protocols; `conflict`: hosts that claim an own address; `not_answered`:
+        requests that came too fast; `arp`, `solicitations`, `echo`: answered requests."""
         self._leaving: deque[Frame] = deque()
         self._asking: dict[int, Resolution] = {}
-        """Questions without an answer yet."""
+        """Resolutions without a response."""
         self._to_ask: deque[Resolution] = deque()
-        """Those that are to be asked now."""
+        """Resolutions whose request is sent next."""
         self._tag = b"" if vlan is None else _TAG.pack(EtherType.VLAN, vlan)
 
     def resolve(self, gid: int) -> Resolution:
-        """Ask for the MAC address of a peer on this link, or of the router towards it.
+        """Resolve the MAC address of a peer on this link, or of the router towards it.
 
-        The result changes while the node is driven: its `mac` is there, or it has `failed`
-        after three seconds. What is known already, of groups always, is there at once.
-        Raises `LinkError` without an address of that version to ask from.
+        The result changes while the node runs: it gets a `mac`, or has `failed`
+        after three seconds. A known address, and that of any group, is set at once.
+        Raises `LinkError` without an own address of that version.
         """
         known = mac_of(gid) if _is_multicast(gid) else self.neighbours.get(gid)
         if known is not None:
@@ -117,7 +116,7 @@ class Responder:
         kind, start, vlan = frame[12:14], 14, 0
         if kind == _TAGGED:
             kind, start, vlan = frame[16:18], 18, int.from_bytes(frame[14:16]) & _VID
-        # What the protocol is stands 9 bytes into an IPv4 header, 6 into one of IPv6.
+        # The protocol is 9 bytes into an IPv4 header, 6 into an IPv6 header.
         if kind == _IPV4 and frame[start + 9 : start + 10] == _ICMP:
             handle = self._icmp
         elif kind == _IPV6 and frame[start + 6 : start + 7] == _ICMPV6:
@@ -127,12 +126,12 @@ class Responder:
         else:
             self.node.receive(frame, now, port)
             return
-        # A tag of VLAN 0 only says a priority (IEEE 802.1Q 9.6).
+        # A tag with VLAN ID 0 has only a priority (IEEE 802.1Q 9.6).
         if vlan == (self.vlan or 0):
             handle(frame[6:12], frame[start:])
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
-        """The next frame: answers and questions, then those of the node."""
+        """The next frame: responses and requests, then frames of the node."""
         if self._to_ask:
             self._leaving.append(self._question(self._to_ask.popleft(), now))
         if self._leaving and (grant is OPEN or grant.allows(0, len(self._leaving[0]))):
@@ -140,7 +139,7 @@ class Responder:
         return self.node.poll_transmit(now, port, grant)
 
     def poll_timeout(self) -> Time | None:
-        """When the node or a question wants to be looked at."""
+        """When the node or a resolution has a timeout."""
         due = self.node.poll_timeout()
         for resolution in self._asking.values():
             if resolution.due is not None and (due is None or resolution.due < due):
@@ -148,7 +147,7 @@ class Responder:
         return due
 
     def handle_timeout(self, now: Time) -> None:
-        """Ask again what was not answered, and do what the node has to do."""
+        """Repeat requests without a response, and handle the timeouts of the node."""
         for resolution in list(self._asking.values()):
             if resolution.due is None or resolution.due > now:
                 continue
@@ -162,7 +161,7 @@ class Responder:
         if due is not None and due <= now:
             self.node.handle_timeout(now)
 
-    # Asking, and learning.
+    # Requests and learning.
 
     def _question(self, resolution: Resolution, now: Time) -> Frame:
         resolution.asked += 1
@@ -176,11 +175,11 @@ class Responder:
         return self._icmpv6_frame(mac_of(group), own, group, message, 255)
 
     def _own_for(self, gid: int) -> int:
-        """The own address to ask from: link-local for link-local."""
+        """The own address for a request: link-local for link-local."""
         own = nearest(self.gids, gid)
         if own is None:
             version = 4 if is_v4(gid) else 6
-            raise LinkError("responder", f"no IPv{version} address to ask from")
+            raise LinkError("responder", f"no own IPv{version} address")
         return own
 
     def _learn(self, gid: int, mac: bytes) -> None:
@@ -217,7 +216,7 @@ class Responder:
         if operation == _ARP_REPLY and (gid in self._asking or gid in self.gids):
             self._learn(gid, sender)
         elif operation == _ARP_REQUEST and own in self.gids:
-            if source:  # else a probe: whether the address is free (RFC 5227 1.1)
+            if source:  # otherwise a probe whether the address is free (RFC 5227 1.1)
                 self._learn(gid, sender)
             if gid != own:
                 self._answer("arp", self._arp_frame(mac, _ARP_REPLY, own, gid, mac))
@@ -240,7 +239,7 @@ class Responder:
         ):
             self.counters["malformed"] += 1
             return
-        # Nobody is told by an answer who has not asked: no groups, no broadcast.
+        # No response to a group or broadcast address, which has not sent the request.
         if message[:2] != bytes((_ECHO_REQUEST, 0)) or not ip.src or ip.src >> 28 >= 14:
             return
         message = _with_checksum(bytes((_ECHO_REPLY, 0)) + message[2:], b"")
@@ -267,7 +266,7 @@ class Responder:
             or not _ECHO_SIZE <= len(message) == ip.payload_length
             or internet_checksum(_pseudo(ip.src, ip.dst, len(message)) + message)
             or _is_multicast(ip.src)
-            or is_v4(ip.src)  # a GID that no packet of IPv6 may carry (RFC 4291 2.5.5.2)
+            or is_v4(ip.src)  # an address that no IPv6 packet may have (RFC 4291 2.5.5.2)
             or is_v4(ip.dst)
         ):
             self.counters["malformed"] += 1
@@ -280,7 +279,7 @@ class Responder:
             self._neighbour(mac, ip, message)
 
     def _neighbour(self, mac: bytes, ip: IPv6, message: bytes) -> None:
-        """A solicitation or an advertisement; what they must be like: RFC 4861 7.1."""
+        """Handle a solicitation or an advertisement; validity: RFC 4861 7.1."""
         options = _link_options(message[_ND.size :]) if len(message) >= _ND.size else None
         if options is None or ip.hop_limit != 255:
             self.counters["malformed"] += 1
@@ -302,11 +301,11 @@ class Responder:
             self._learn(target, linked)
 
     def _solicited(self, mac: bytes, source: int, target: int, linked: bytes | None) -> None:
-        """Answer whoever asks for an address of ours."""
+        """Answer a solicitation for an own address."""
         flags = _SOLICITED | _OVERRIDE
         if not source:
-            # Somebody has none yet and wants to know whether this one is free (RFC 4862 5.4):
-            # all nodes are told (RFC 4861 7.2.4).
+            # Duplicate address detection of a host without an address (RFC 4862 5.4): the
+            # advertisement goes to all nodes (RFC 4861 7.2.4).
             source, mac, flags = _ALL_NODES, mac_of(_ALL_NODES), _OVERRIDE
         elif linked:
             self._learn(source, linked)
@@ -342,12 +341,12 @@ class Responder:
 
 
 def _nd_message(kind: int, flags: int, target: int, option: int, mac: bytes) -> bytes:
-    """A solicitation or an advertisement with the MAC address of its sender, no checksum yet."""
+    """A solicitation or an advertisement with the MAC address of its sender, without checksum."""
     return _ND.pack(kind, 0, 0, flags, target.to_bytes(16)) + bytes((option, 1)) + mac
 
 
 def _link_options(options: bytes) -> dict[int, bytes] | None:
-    """The MAC addresses in the options of a message by type, `None` for damaged options."""
+    """The MAC addresses in the options of a message by type; `None` for invalid options."""
     found = {}
     place = 0
     while place < len(options):
@@ -363,7 +362,7 @@ def _link_options(options: bytes) -> dict[int, bytes] | None:
 
 
 def _with_checksum(message: bytes, pseudo: bytes) -> bytes:
-    """The message with the checksum that covers it and a pseudo-header, at its third byte."""
+    """The message with the checksum of itself and a pseudo-header at its third byte."""
     blank = message[:2] + bytes(2) + message[4:]
     return message[:2] + internet_checksum(pseudo + blank).to_bytes(2) + message[4:]
 
@@ -374,7 +373,7 @@ def _pseudo(source: int, destination: int, size: int) -> bytes:
 
 
 def _solicited_group(gid: int) -> int:
-    """The multicast address at which an address is asked for (RFC 4291 2.7.1)."""
+    """The solicited-node multicast address of an address (RFC 4291 2.7.1)."""
     return 0xFF02_0000_0000_0000_0000_0001_FF00_0000 | gid & 0xFFFFFF
 
 
@@ -394,7 +393,7 @@ _ALL_NODES = 0xFF02 << 112 | 1
 """RFC 4291 2.7.1."""
 
 _ARP_PACKET = Struct(">HHBBH6sI6sI")
-"""Kinds of address and their sizes, operation, sender's MAC and IPv4, target's."""
+"""Address types and sizes, operation, MAC and IPv4 address of the sender and of the target."""
 _ARP_KIND = (1, EtherType.IPV4, 6, 4)
 _ARP_REQUEST = 1
 _ARP_REPLY = 2
@@ -402,7 +401,7 @@ _ARP_REPLY = 2
 _ICMP = IPProto.ICMP.to_bytes(1)
 _ICMPV6 = IPProto.ICMPV6.to_bytes(1)
 _ECHO_SIZE = 8
-"""Bytes of the shortest message, its headers alone."""
+"""Bytes of the shortest message, which has only headers."""
 _ECHO_REQUEST = 8
 _ECHO_REPLY = 0
 _ECHO_REQUEST_V6 = 128

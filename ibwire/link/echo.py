@@ -1,7 +1,7 @@
-"""Whether the host with an IPv4 address answers an echo request: also one behind routers.
+"""Sends echo requests to an IPv4 address, also behind routers.
 
-The kernel sends it and knows the way. It is told apart from the answers to others by its
-identifier; a raw socket is needed, for which CAP_NET_RAW will do.
+The kernel routes them. Responses are recognised by their identifier; the raw socket requires
+CAP_NET_RAW.
 
 Source: RFC 792, raw(7).
 """
@@ -22,22 +22,21 @@ ATTEMPTS = 3
 
 
 def answers_echo(name: str, address: str, *, seconds: float = 3.0) -> bool:
-    """Ask an IPv4 address from this interface, some times within so many seconds.
+    """Whether an IPv4 address answers an echo request from this interface within `seconds`.
 
-    Raises `LinkError` when nothing can be asked: there is no route, or a firewall here or on
-    the way says that it is forbidden.
+    Raises `LinkError` when no request can be sent, or a firewall rejects it.
     """
     identifier = random.getrandbits(16)
     try:
         with socket.socket(socket.AF_INET, _RAW, socket.IPPROTO_ICMP) as asking:
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(name) + b"\0")
-            asking.connect((address, 0))  # so that nobody else's answers are heard
+            asking.connect((address, 0))  # to receive responses of this host only
             for sequence in range(ATTEMPTS):
                 asking.send(_request(identifier, sequence))
                 if _is_answered(asking, identifier, time.monotonic() + seconds / ATTEMPTS):
                     return True
     except OSError as error:
-        raise LinkError(name, f"{address} cannot be asked: {error.strerror}") from None
+        raise LinkError(name, f"no echo request to {address}: {error.strerror}") from None
     return False
 
 
@@ -48,7 +47,7 @@ def _is_answered(asking: socket.socket, identifier: int, end: float) -> bool:
             packet = asking.recv(_LONGEST)
         except TimeoutError:
             return False
-        message = packet[IPv4.SIZE :]  # options make it another one, which is ignored
+        message = packet[IPv4.SIZE :]  # a response with IP options is ignored
         if len(message) >= _ECHO.size:
             kind, code, _, whose, _ = _ECHO.unpack_from(message)
             if (kind, code, whose) == (_REPLY, 0, identifier):
@@ -66,4 +65,4 @@ _ECHO = Struct(">BBHHH")
 """Type, code, checksum, identifier, sequence number."""
 _REQUEST, _REPLY = 8, 0
 _LONGEST = 256
-"""Bytes of an answer that are looked at."""
+"""Bytes of a response that are read."""

@@ -1,13 +1,13 @@
-"""Pcap files and FIFOs as a link: a node's frames come from one and go to another.
+"""Pcap files and FIFOs as a link: a node receives frames from one and sends to another.
 
-Two processes exchange packets through two FIFOs, each reading what the other writes;
-one process can be fed from a capture and write its answers to a second file. What
-passes is pcap with nanoseconds, every packet written at once.
+Two processes exchange packets through two FIFOs, each reading what the other writes. One
+process can read a capture and write its responses to a second file. The format is pcap with
+nanoseconds, and every packet is written at once.
 
-Frames from a file come at the times that their records have, and the node lives in
-that virtual time. With a FIFO time is the monotonic clock. Opening never deadlocks,
-in whichever order two processes start: the incoming FIFO is opened for reading
-without waiting for a writer, then the outgoing one is tried until its reader is there.
+Frames from a file arrive at the times of their records, in virtual time. With a FIFO the
+time is the monotonic clock. Opening never deadlocks, in any order in which two processes
+start: the incoming FIFO is opened for reading without waiting for a writer, then opening the
+outgoing one is retried until it has a reader.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Ended(StrEnum):
     """Why a run ended."""
 
     END_OF_INPUT = "end of input"
-    """The incoming file has been read, or whoever wrote the FIFO has closed it."""
+    """The incoming file was read completely, or the writer of the FIFO has closed it."""
     STOPPED = "stopped"
-    """`stop` said so."""
+    """`stop` returned true."""
     TIME = "time"
-    """The time that was given is over."""
+    """The given time is over."""
     FRAMES = "frames"
-    """As many frames as were given have arrived."""
+    """The given number of frames has arrived."""
 
 
 class FileLink(Closing):
     """A link through two files; a context manager.
 
-    incoming: a capture, or a FIFO that somebody writes pcap to. outgoing: a FIFO, or a
-    file that is made anew. link_type: of both. opening: seconds to wait for the reader
-    of an outgoing FIFO. Raises `LinkError` or `CaptureError` for what cannot be opened.
+    incoming: a capture, or a FIFO with pcap data. outgoing: a FIFO, or a new
+    file. link_type: of both. opening: seconds to wait for the reader
+    of an outgoing FIFO. Raises `LinkError` or `CaptureError` if one cannot be opened.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class FileLink(Closing):
         self.sent = 0
         self._closing = ExitStack()
         self._output: int | None = None
-        """`None` when nobody listens any more."""
+        """`None` when the reader has gone."""
         self._unsent = bytearray()
         self._buffer = BytesIO()
         with ExitStack() as opened:
@@ -104,12 +104,12 @@ class FileLink(Closing):
         seconds: float = 60.0,
         frames: int | None = None,
     ) -> Ended:
-        """Let a node live on this link until one of the limits is reached.
+        """Run a node on this link until a limit is reached.
 
-        stop: asked after every step; it may also give the node work to do. seconds: of
-        the clock, or of virtual time after the last record of a file. frames: that have
-        arrived since the link was made. It can be called again, with the same node.
-        Raises `LinkError` for a FIFO with something else than pcap, `CaptureError` for a
+        stop: called after every step; it may also give the node work. seconds: of
+        the clock, or of virtual time after the last record of a file. frames: number of arrivals
+        since the link was created. It can be called again with the same node.
+        Raises `LinkError` for a FIFO without pcap data, `CaptureError` for a
         damaged file.
         """
         if self._input is None:
@@ -132,7 +132,7 @@ class FileLink(Closing):
                 reason = f"record {record.number} has link type {record.link_type}"
                 raise LinkError(self._incoming, f"{reason}, not {self._link_type}")
             arrival = max((record.time_ns - self._epoch_ns) * NS, self._now)
-            self._let_time_pass(node, arrival)
+            self._advance(node, arrival)
             node.receive(record.data, self._now)
             self.received += 1
             self._drain(node)
@@ -141,15 +141,15 @@ class FileLink(Closing):
                 return Ended.STOPPED
             if self.received == frames:
                 return Ended.FRAMES
-        self._let_time_pass(node, self._now + int(seconds * S))
+        self._advance(node, self._now + int(seconds * S))
         return Ended.END_OF_INPUT
 
     def _next_record(self) -> Record | None:
         record, self._first = self._first, None
         return next(self._records, None) if record is None else record
 
-    def _let_time_pass(self, node: Node, until: Time) -> None:
-        """Do what is due before the next frame."""
+    def _advance(self, node: Node, until: Time) -> None:
+        """Handle the timeouts before the next frame."""
         repeats = 0
         while (due := node.poll_timeout()) is not None and due <= until:
             repeats = repeats + 1 if due <= self._now else 0
@@ -179,7 +179,7 @@ class FileLink(Closing):
             if stop is not None and stop():
                 self._drain(node)
                 return Ended.STOPPED
-            # A full FIFO is a busy line: the node is not asked until there is room.
+            # A full FIFO is a busy link: the node is not polled until there is room.
             while not self._unsent and (frame := node.poll_transmit(self._now)) is not None:
                 self._send(frame)
             if self.received == frames:
@@ -207,7 +207,7 @@ class FileLink(Closing):
         return bool(readable)
 
     def _read(self, source: int) -> bool:
-        """Take what the FIFO holds; `False` at its end."""
+        """Read the contents of the FIFO; `False` at its end."""
         try:
             data = os.read(source, _READ)
         except BlockingIOError:
@@ -220,7 +220,7 @@ class FileLink(Closing):
         if self._stream.begun:
             self._stream.check_end()
             return False
-        # On some systems a FIFO that nobody has opened for writing yet looks like this.
+        # On some systems a FIFO without a writer yet looks like this.
         time.sleep(_OPENING_STEP)
         return True
 
@@ -233,14 +233,14 @@ class FileLink(Closing):
             while self._unsent and self._output is not None:
                 _, writable, _ = select.select([], [self._output], [], _SLOWEST)
                 if not writable:
-                    raise LinkError(self._outgoing, f"nobody has read for {_SLOWEST:g} s")
+                    raise LinkError(self._outgoing, f"no reader for {_SLOWEST:g} s")
                 self._flush()
 
     def _send(self, frame: Frame) -> None:
         try:
             self._writer.write(frame, self._epoch_ns + self._now // NS)
         except EncodeError as error:
-            raise LinkError(self._outgoing, f"a frame that pcap cannot hold: {error}") from None
+            raise LinkError(self._outgoing, f"a frame does not fit pcap: {error}") from None
         self.sent += 1
         self._flush()
 
@@ -264,7 +264,7 @@ class FileLink(Closing):
 
 
 class _PcapStream:
-    """Cuts a stream of pcap into frames, however it arrives."""
+    """Splits a stream of pcap data into frames."""
 
     def __init__(self, name: str, link_type: int) -> None:
         self._name = name
@@ -272,11 +272,11 @@ class _PcapStream:
         self._data = bytearray()
         self._record: Struct | None = None
         self.frames: deque[Frame] = deque()
-        """Those that are complete."""
+        """Complete frames."""
 
     @property
     def begun(self) -> bool:
-        """Whether anything has come."""
+        """Whether any data has arrived."""
         return self._record is not None or bool(self._data)
 
     def feed(self, data: bytes) -> None:
@@ -290,7 +290,7 @@ class _PcapStream:
         while len(buffer) - position >= record.size:
             (length,) = record.unpack_from(buffer, position)
             if length > MAXIMUM_SNAPLEN:
-                raise LinkError(self._name, f"a record of {length} bytes, which cannot be")
+                raise LinkError(self._name, f"invalid record of {length} bytes")
             start = position + record.size
             if len(buffer) < start + length:
                 break
@@ -309,7 +309,7 @@ class _PcapStream:
             return None
         known = MAGICS.get(bytes(self._data[:4]))
         if known is None:
-            raise LinkError(self._name, f"begins with {self._data[:4].hex(' ')}, which is not pcap")
+            raise LinkError(self._name, f"is not pcap: it begins with {self._data[:4].hex(' ')}")
         order, _, size = known
         link_type = Struct(f"{order}I").unpack_from(self._data, 20)[0] & 0xFFFF
         if link_type != self._link_type:

@@ -1,7 +1,7 @@
-"""What the kernel says about a network interface: state, addresses, offloads.
+"""The state of a network interface in the kernel: flags, addresses, offloads.
 
-Asked by ioctl and netlink, which answer for the network namespace of the process;
-/sys shows the one in which it was mounted.
+It is read with ioctl and netlink, which use the network namespace of the process;
+/sys shows the namespace in which it was mounted.
 
 Source: linux/if.h, linux/sockios.h, linux/ethtool.h, linux/rtnetlink.h, linux/if_addr.h.
 """
@@ -26,31 +26,31 @@ from ibwire.link import netlink
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An interface as it was when it was asked for."""
+    """The state of an interface at the time of the query."""
 
     name: str
     index: int
     mac: bytes
     mtu: int
     is_up: bool
-    """Whether the administrator wants it up."""
+    """Whether it is administratively up."""
     has_carrier: bool
-    """Whether there is somebody at the other end, and the kernel has taken note of it."""
+    """Whether the kernel has detected a carrier."""
     addresses: tuple[str, ...]
     """IPv4, then global IPv6, then link-local IPv6."""
     unusable: tuple[str, ...]
-    """IPv6 addresses that are still being checked for duplicates, or were found to be one."""
+    """IPv6 addresses in duplicate address detection, or found to be duplicates."""
     driver: str
-    """The kernel's name of it, empty when it does not say."""
+    """Name of the driver; empty if unknown."""
     tx_checksum: bool
-    """Whether the kernel leaves checksums of its own packets to the driver."""
+    """Whether the kernel leaves checksums of its packets to the driver."""
 
 
 class OnInterface(Closing):
-    """Something open on an interface."""
+    """Base of what is open on an interface."""
 
     interface: Interface
-    """As it was at the beginning."""
+    """Its state when it was opened."""
 
     @property
     def name(self) -> str:
@@ -74,26 +74,26 @@ class OnInterface(Closing):
 
 
 def interface(name: str) -> Interface:
-    """The interface with this name; raises `LinkError` when it is missing or no Ethernet."""
+    """The interface of that name; raises `LinkError` if it is missing or not Ethernet."""
     try:
         known = {each: index for index, each in socket.if_nameindex()}
         asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     except OSError as problem:
-        raise LinkError(name, f"cannot be asked: {problem.strerror}") from None
+        raise LinkError(name, f"cannot be queried: {problem.strerror}") from None
     with asking:
         if name not in known:
             there = ", ".join(known) or "none"
-            raise LinkError(name, f"no such interface; there are: {there}")
+            raise LinkError(name, f"no such interface; existing ones: {there}")
         try:
             kind, mac = _ask(asking, name, _SIOCGIFHWADDR, _HARDWARE)
             (flags,) = _ask(asking, name, _SIOCGIFFLAGS, _FLAGS)
             (mtu,) = _ask(asking, name, _SIOCGIFMTU, _MTU)
         except OSError as problem:
-            raise LinkError(name, f"cannot be asked: {problem.strerror}") from None
+            raise LinkError(name, f"cannot be queried: {problem.strerror}") from None
         if kind not in (_ARPHRD_ETHER, _ARPHRD_LOOPBACK):
-            raise LinkError(name, f"is no Ethernet interface (its type is {kind})")
+            raise LinkError(name, f"is not an Ethernet interface (its type is {kind})")
         driver = b""
-        with suppress(OSError):  # one that does not say
+        with suppress(OSError):  # a driver without this query
             answer = _ethtool(asking, name, _DRVINFO.pack(_ETHTOOL_GDRVINFO, b""))
             driver = _DRVINFO.unpack(answer)[1].rstrip(b"\0")
         tx_checksum = bool(_ethtool_value(asking, name, _ETHTOOL_GTXCSUM))
@@ -113,23 +113,23 @@ def interface(name: str) -> Interface:
 
 
 def notes(found: Interface) -> list[str]:
-    """What a user should know before RoCE frames go through this interface, a sentence each."""
+    """Sentences for the user about this interface, before RoCE frames pass."""
     sentences = []
     if found.tx_checksum and found.driver in _VIRTUAL:
         sentences.append(
-            f"{found.name}: checksums are left to the driver, which is {found.driver} and makes "
-            "none: captures show unfinished ones in the kernel's own packets, and a virtual "
-            f"machine at the other end may drop these: ethtool -K {found.name} tx off"
+            f"{found.name}: checksums are left to the driver {found.driver}, which computes none: "
+            "captures show incomplete checksums in packets of the kernel, and a virtual "
+            f"machine at the other end may drop them: ethtool -K {found.name} tx off"
         )
     if not largest_path_mtu(found.mtu):
         sentences.append(
-            f"{found.name}: MTU {found.mtu} has no room for a path MTU of 256 bytes, "
+            f"{found.name}: MTU {found.mtu} is too small for a path MTU of 256 bytes, "
             f"which needs {256 + HEADERS}"
         )
     if found.unusable:
         sentences.append(
-            f"{found.name}: not usable are {', '.join(found.unusable)}: still being checked for "
-            "duplicates, which takes a second or two, or found to be one"
+            f"{found.name}: not usable: {', '.join(found.unusable)}: duplicate address detection "
+            "takes a second or two, or has found a duplicate"
         )
     if not found.addresses:
         sentences.append(
@@ -139,19 +139,19 @@ def notes(found: Interface) -> list[str]:
 
 
 def largest_path_mtu(mtu: int) -> int:
-    """The largest path MTU whose packets fit an interface's MTU, 0 for none.
+    """The largest path MTU whose packets fit an interface's MTU; 0 for none.
 
-    80 bytes are left for headers, as Soft-RoCE does it (reference/wire-formats#path-mtu).
+    80 bytes are reserved for headers, as in Soft-RoCE (reference/wire-formats#path-mtu).
     """
     return next((each for each in (4096, 2048, 1024, 512, 256) if each + HEADERS <= mtu), 0)
 
 
 HEADERS = 80
-"""Bytes that a RoCE packet may need beside its payload (rxe_param.h RXE_MAX_HDR_LENGTH)."""
+"""Largest size of RoCE headers (rxe_param.h RXE_MAX_HDR_LENGTH)."""
 
 
 def set_tx_checksum(name: str, on: bool) -> None:
-    """Turn the checksums of the kernel's own packets over to the adapter, or back."""
+    """Leave the checksums of the kernel's packets to the adapter, or not."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
         try:
             _ethtool(asking, name, _ETHTOOL_VALUE.pack(_ETHTOOL_STXCSUM, on))
@@ -160,13 +160,13 @@ def set_tx_checksum(name: str, on: bool) -> None:
 
 
 def _ask(asking: socket.socket, name: str, request: int, answer: Struct) -> tuple[Any, ...]:
-    """What stands behind the name in the `struct ifreq` of the answer."""
+    """The values after the name in the `struct ifreq` of the response."""
     found = fcntl.ioctl(asking, request, _IFREQ.pack(os.fsencode(name), b""))
     return answer.unpack_from(found, _NAME_SIZE)
 
 
 def _ethtool_value(asking: socket.socket, name: str, command: int) -> int | None:
-    """A number that the driver has, `None` when it does not say."""
+    """A number from the driver; `None` if it does not support the query."""
     try:
         answer = _ethtool(asking, name, _ETHTOOL_VALUE.pack(command, 0))
     except OSError:
@@ -175,9 +175,9 @@ def _ethtool_value(asking: socket.socket, name: str, command: int) -> int | None
 
 
 def _ethtool(asking: socket.socket, name: str, argument: bytes) -> bytes:
-    """What the driver makes of the structure that begins with a command.
+    """The driver's response to the structure that begins with a command.
 
-    Raises `OSError` for a driver that does not know the command.
+    Raises `OSError` for a driver without the command.
     """
     # The request holds the address of the structure, where the answer goes.
     structure = ctypes.create_string_buffer(argument, len(argument))
@@ -187,7 +187,7 @@ def _ethtool(asking: socket.socket, name: str, argument: bytes) -> bytes:
 
 
 def _addresses(name: str, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those that are usable, and the others."""
+    """The usable addresses and the others."""
     found: list[tuple[bool, bool, bool, str]] = []
     everything = _IFADDRMSG.pack(0, 0, 0, 0, 0)
     for answer in netlink.ask(name, _RTM_GETADDR, everything, netlink.DUMP):
@@ -227,7 +227,7 @@ _ARPHRD_ETHER = 1
 _ARPHRD_LOOPBACK = 772
 
 _VIRTUAL = ("veth", "tun")
-"""Drivers without hardware that would make checksums."""
+"""Drivers without hardware that computes checksums."""
 
 _ETHTOOL_GDRVINFO = 0x03
 _ETHTOOL_GLINK = 0x0A
@@ -236,7 +236,7 @@ _ETHTOOL_STXCSUM = 0x17
 _ETHTOOL_VALUE = Struct("=II")
 """struct ethtool_value: command, value."""
 _DRVINFO = Struct("=I32s160x")
-"""struct ethtool_drvinfo: command, driver, and what is of no interest."""
+"""struct ethtool_drvinfo: command, driver, and unused fields."""
 
 _RTM_GETADDR = 22
 _IFADDRMSG = Struct("=BBBBI")

@@ -1,9 +1,9 @@
-"""A node on real links: the loop of the simulator with sockets and the monotonic clock.
+"""Runs a node on real links, as the simulator does, with sockets and the monotonic clock.
 
-The node cannot tell the difference: time is picoseconds since the loop was made, it is
-asked for frames while its ports take them, and its timeouts are handled when they are
-due. Between events the process sleeps, unless it is told to spin: looking again and
-again costs a processor and saves the tens of microseconds that waking up takes.
+Time is picoseconds since the loop was created; the node is polled for frames while its ports
+accept them, and its timeouts are handled when they are due. Between events the process
+sleeps. With `spin` it polls instead, which uses one processor and saves the tens of
+microseconds of waking up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Ended(StrEnum):
     """Why a run ended."""
 
     STOPPED = "stopped"
-    """`stop` said so."""
+    """`stop` returned true."""
     TIME = "time"
-    """The time that was given is over."""
+    """The given time is over."""
     FRAMES = "frames"
-    """As many frames as were given have arrived."""
+    """The given number of frames has arrived."""
     SIGNAL = "signal"
     """SIGINT or SIGTERM has come."""
 
@@ -40,13 +40,13 @@ class Clock(Protocol):
     """Time, and waiting for it to pass."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since some moment; never goes back."""
+        """Nanoseconds since an arbitrary time; never decreases."""
         ...
 
     def wait(
         self, readable: Sequence[int], writable: Sequence[int], until_ns: int | None
     ) -> Sequence[int]:
-        """Wait until descriptors are ready, or until that time, or for less; those ready."""
+        """Wait until descriptors are ready, or until a time, or shorter; returns those ready."""
         ...
 
 
@@ -74,18 +74,18 @@ class MonotonicClock:
 
 
 class Live:
-    """Drives a node whose port `n` is `ports[n]`.
+    """Runs a node whose port `n` is `ports[n]`.
 
-    spin: never sleep. signals: what ends a run early; not looked at outside the main
-    thread. clock: another one for tests.
+    spin: never sleep. signals: end a run early; ignored outside the main thread. clock: for
+    tests.
     """
 
     BATCH = 32
-    """Frames that the node is asked for before they are sent: more would make the first of
-    them late, and the next arrivals."""
+    """Frames polled from the node before they are sent: more would delay the first of
+    them, and the next arrivals."""
 
     FLUSH_NS = 100_000_000
-    """How long the end of a run may be put off by frames that are still to leave."""
+    """Longest time that the end of a run waits for frames still to be sent."""
 
     def __init__(
         self,
@@ -107,15 +107,15 @@ class Live:
         self._clock: Clock = MonotonicClock() if clock is None else clock
         self._begin_ns = self._clock.now_ns()
         self.epoch_ns = time.time_ns()
-        """Time of day when the loop was made, for taps."""
+        """Time of day when the loop was created, for taps."""
         self._unsent: list[list[Frame]] = [[] for _ in ports]
-        """Frames of the node that a port has not taken yet: a busy line."""
+        """Frames of the node that a busy port has not accepted yet."""
         self._wake: int | None = None
-        """During a run, what signals make readable."""
+        """During a run, the descriptor that signals make readable."""
 
     @property
     def now(self) -> Time:
-        """Picoseconds since the loop was made."""
+        """Picoseconds since the loop was created."""
         return (self._clock.now_ns() - self._begin_ns) * NS
 
     def run(
@@ -126,22 +126,22 @@ class Live:
         stop: Callable[[], bool] | None = None,
         watch: Sequence[int] = (),
     ) -> Ended:
-        """Let the node live until one of the limits is reached, or a signal comes.
+        """Run the node until a limit is reached or a signal comes.
 
-        stop: asked after every step; it may also give the node work to do, and read what
-        the descriptors in `watch` have, which wake it. frames: that have arrived in this
-        run. Without any limit only a signal ends it. It can be called again: the clock goes
-        on, and what has arrived and what was due meanwhile comes first. Beginning and ending
-        cost some 25 us, so a closed loop posts its next message in `stop`.
+        stop: called after every step; it may also give the node work, and read the descriptors
+        in `watch`, which wake it. frames: number of arrivals in this
+        run. Without any limit only a signal ends it. It can be called again: the clock
+        continues, and arrivals and timeouts of the meantime are handled first. Starting and
+        ending a run cost some 25 us, so a closed loop posts its next message in `stop`.
 
-        Frames that the node still has when the run ends are sent, as far as they leave at
-        once. Raises `LinkError`, and whatever the node or `stop` raises.
+        Frames that the node still has at the end are sent, if its ports accept them at
+        once. Raises `LinkError`, and the exceptions of the node and of `stop`.
         """
         self.signal = None
         with self._listening():
             ended = self._loop(seconds, frames, stop, watch)
             self._flush()
-        # Whatever has ended the loop: nobody but this run would know of the signal.
+        # The signal takes precedence, because only this run has recorded it.
         return ended if self.signal is None else Ended.SIGNAL
 
     def _loop(
@@ -155,7 +155,7 @@ class Live:
         end = None if seconds is None else clock.now_ns() + int(seconds * 1e9)
         last = None if frames is None else self.received + frames
         while True:
-            # Before the timeouts: after a long step of somebody else what they wait for is there.
+            # Before the timeouts: after a long step, responses that they wait for have arrived.
             busy = self._receive()
             now = self.now
             due = node.poll_timeout()
@@ -174,7 +174,7 @@ class Live:
                 self._wait(end, watch)
 
     def _receive(self) -> bool:
-        """Hand over one batch of each port; whether there was any."""
+        """Pass one batch of each port to the node; whether there was any."""
         received = 0
         for number, port in enumerate(self.ports):
             frames = port.receive()
@@ -186,7 +186,7 @@ class Live:
         return received > 0
 
     def _transmit(self) -> bool:
-        """Send one batch on each port; whether there may be more at once."""
+        """Send one batch on each port; whether more may be sent at once."""
         more = False
         for number, port in enumerate(self.ports):
             unsent = self._unsent[number]
@@ -206,7 +206,7 @@ class Live:
         return more
 
     def _wait(self, end: int | None, watch: Sequence[int]) -> None:
-        """Sleep until a frame arrives, a busy line is free, a timeout is due, or it is over."""
+        """Sleep until a frame arrives, a busy port is free, a timeout is due, or the run ends."""
         due = self.node.poll_timeout()
         if due is not None:
             at = self._begin_ns + -(-due // NS)
@@ -219,11 +219,11 @@ class Live:
             readable.append(self._wake)
         ready = self._clock.wait((*readable, *watch), writable, end)
         if self._wake is not None and self._wake in ready:
-            # Also for signals that other parts of the program have handlers for.
+            # Also for signals with other handlers.
             os.read(self._wake, _WAKES)
 
     def _flush(self) -> None:
-        """Send what the node still has, unless a line stays busy."""
+        """Send the remaining frames of the node, unless a port stays busy."""
         end = self._clock.now_ns() + self.FLUSH_NS
         while self._clock.now_ns() < end:
             more = self._transmit()
@@ -233,18 +233,18 @@ class Live:
                 if unsent
             ]
             if busy:
-                # Where the descriptor stands for several sockets, room makes it readable.
+                # With a descriptor for several sockets, room makes it readable.
                 self._clock.wait(busy, busy, end)
             elif not more:
                 return
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Take signals down for the length of a run."""
+        """Record signals during a run."""
         if not self._signals or threading.current_thread() is not threading.main_thread():
             yield
             return
-        # A handler alone would not do: a signal between the last look at `self.signal` and
+        # A handler alone is not enough: a signal between the last check of `self.signal` and
         # the wait would not end the wait.
         inner, outer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake = inner
@@ -254,7 +254,7 @@ class Live:
             yield
         finally:
             for number, handler in before.items():
-                # None: a handler that was not set by Python, and cannot be set again by it.
+                # None: a handler that Python did not set and cannot restore.
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
             signal.set_wakeup_fd(before_wake)
             self._wake = None
@@ -281,7 +281,7 @@ _ppoll = ctypes.CDLL(None, use_errno=True).ppoll
 _ppoll.argtypes = (ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_void_p)
 
 _WAKES = 4096
-"""Bytes that are taken from the pipe of signals at a time, one for each signal."""
+"""Bytes read from the pipe of signals at a time, one for each signal."""
 
 _POLLIN = 0x001  # poll(2)
 _POLLOUT = 0x004

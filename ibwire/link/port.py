@@ -1,7 +1,7 @@
-"""What a link to a real network offers, whatever it is made of.
+"""The interface of ports to real networks.
 
-A port moves frames and says what address it has; it never waits. Whoever drives it,
-`ibwire.link.live`, waits on the descriptors of all its ports at once.
+A port sends and receives frames and knows its addresses; it never waits. `ibwire.link.live`
+waits on the descriptors of all ports at once.
 """
 
 from __future__ import annotations
@@ -17,43 +17,42 @@ class Port(Protocol):
 
     @property
     def name(self) -> str:
-        """What errors and captures call it: the interface."""
+        """The interface, as named in errors and captures."""
         ...
 
     @property
     def mac(self) -> bytes:
-        """Its own MAC address, 6 bytes."""
+        """Its MAC address, 6 bytes."""
         ...
 
     @property
     def mtu(self) -> int:
-        """Bytes of the largest IP packet; of RoCEv2 that is 80 more than the path MTU at most
+        """Bytes of the largest IP packet; a RoCEv2 packet has at most 80 more than the path MTU
         (rxe_param.h)."""
         ...
 
     @property
     def addresses(self) -> Sequence[str]:
-        """Its IP addresses as `Device` takes them: IPv4, then global, then link-local IPv6."""
+        """Its IP addresses, as for `Device`: IPv4, then global, then link-local IPv6."""
         ...
 
     def receive(self) -> Sequence[Frame]:
-        """Frames that have arrived, oldest first, as many as come in one batch; never waits.
+        """Frames that have arrived, oldest first, at most one batch; never waits.
 
         Raises `LinkError` when the link is down or gone.
         """
         ...
 
     def send(self, frames: Sequence[Frame]) -> int:
-        """Send frames in order, never waiting; how many the link has taken.
+        """Send frames in order without waiting; returns how many were accepted.
 
-        Fewer than all means that it is full: it takes more when `fileno` is writable.
+        Fewer than all means that it is full; it accepts more when `fileno` is writable.
         Raises `LinkError` for a frame that cannot be sent, and when the link is down or gone.
         """
         ...
 
     def notes(self) -> list[str]:
-        """What a user should know about the link, and about what it has lost so far, a sentence
-        each."""
+        """Sentences for the user about the link and its losses."""
         ...
 
     def fileno(self) -> int:
@@ -61,5 +60,5 @@ class Port(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the link back."""
+        """Close the port."""
         ...

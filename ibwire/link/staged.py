@@ -1,7 +1,7 @@
-"""A node with middleboxes in front of it: faults and taps where no simulated wire has them.
+"""A node with stages in front of it, for faults and taps without a simulated wire.
 
-Stages act on what the node receives and on what it sends, as those of a wire do: they
-drop, duplicate, change, and delay. What is delayed waits here.
+Stages act on frames that the node receives and sends, as those of a wire do: they
+drop, duplicate, change and delay. Delayed frames are kept here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ibwire.base.units import Time
 
 
 class Staged:
-    """A node whose frames go through stages; itself a node with the same ports.
+    """A node whose frames pass stages; itself a node with the same ports.
 
-    inbound, outbound: what arriving and leaving frames pass, `None` for nothing.
+    inbound, outbound: stages for received and sent frames; `None` for none.
     """
 
     LIMIT = 1 << 16
-    """Frames that may wait in each direction."""
+    """Delayed frames in each direction."""
 
     def __init__(
         self, node: Node, *, inbound: Stage | None = None, outbound: Stage | None = None
@@ -30,11 +30,11 @@ class Staged:
         self.inbound = inbound
         self.outbound = outbound
         self.overflow = 0
-        """Frames that were lost because too many waited."""
+        """Frames that were lost because too many were delayed."""
         self._arriving: list[_Delayed] = []
         self._leaving: list[_Delayed] = []
         self._ready: dict[int, deque[Frame]] = {}
-        """By port, frames that have passed and may leave."""
+        """Frames that have passed and may be sent, by port."""
         self._count = 0
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
@@ -63,7 +63,7 @@ class Staged:
         return ready.popleft()
 
     def poll_timeout(self) -> Time | None:
-        """When the node or a delayed frame wants to be looked at."""
+        """When the node or a delayed frame has a timeout."""
         due = self.node.poll_timeout()
         for delayed in (self._arriving, self._leaving):
             if delayed and (due is None or delayed[0][0] < due):
@@ -71,7 +71,7 @@ class Staged:
         return due
 
     def handle_timeout(self, now: Time) -> None:
-        """Let go what was delayed until `now`, and do what the node has to do."""
+        """Pass on frames delayed until `now`, and handle the timeouts of the node."""
         while self._arriving and self._arriving[0][0] <= now:
             _, _, port, frame = heappop(self._arriving)
             self.node.receive(frame, now, port)
@@ -95,4 +95,4 @@ class Staged:
 
 
 _Delayed = tuple[Time, int, int, Frame]
-"""When it goes on, the order of coming, port, frame."""
+"""Time, order of arrival, port, frame."""

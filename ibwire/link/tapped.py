@@ -1,4 +1,4 @@
-"""A port whose frames are written down: what really arrived, what really left, and when."""
+"""A port that writes all frames that it has received or sent to a capture."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ibwire.link.port import Port
 
 
 class TappedPort(Closing):
-    """A port in front of another, which it closes with itself; the file is pcapng."""
+    """A port around another, which it also closes; the file is pcapng."""
 
     def __init__(self, port: Port, target: Target) -> None:
         """Raises `CaptureError` for a file that cannot be opened, and later, from every method
-        that writes, for one that takes no more."""
+        that writes, for one that cannot be written."""
         self.port = port
         self._target = target
         self._writer = CaptureWriter(target, file_format="pcapng")
@@ -45,20 +45,20 @@ class TappedPort(Closing):
         return self.port.addresses
 
     def receive(self) -> Sequence[Frame]:
-        """Frames that have arrived; their time is that of being fetched."""
+        """Frames that have arrived; their time is that of this call."""
         frames = self.port.receive()
         if frames:
             self._write(frames)
         return frames
 
     def send(self, frames: Sequence[Frame]) -> int:
-        """Send frames; written are those that the link has taken."""
+        """Send frames; those that the link accepts are written."""
         taken = self.port.send(frames)
         self._write(frames[:taken])
         return taken
 
     def notes(self) -> list[str]:
-        """What a user should know about the link, a sentence each."""
+        """Sentences for the user about the link."""
         return self.port.notes()
 
     def fileno(self) -> int:

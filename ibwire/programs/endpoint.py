@@ -19,7 +19,7 @@ from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError, PeerError
 from ibwire.base.node import Node
 from ibwire.cm import ConnectionManager, ManagedDevice
-from ibwire.link.arp_nd import Responder
+from ibwire.link.arp_nd import NeighbourResponder
 from ibwire.link.interface import HEADERS, largest_path_mtu
 from ibwire.link.live import Ended, Live
 from ibwire.link.neighbours import mac_towards
@@ -100,7 +100,7 @@ class Endpoint(Closing):
         )
         node: Node = self.staged
         if mac is not None:
-            node = self.responder = Responder(self.staged, mac, self.addresses, vlan=vlan)
+            node = self.responder = NeighbourResponder(self.staged, mac, self.addresses, vlan=vlan)
             self.neighbour = self._resolve
         self.live = Live(node, port, spin=spin)
 

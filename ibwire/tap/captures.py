@@ -145,7 +145,7 @@ class FileTap(Closing):
         for answer in taken.answers:
             self._write(answer, record.time_ns, None, record.interface)
         for rule, action in taken.met:
-            self._tell(
+            self._report(
                 Event(
                     time_ns=record.time_ns,
                     side=SIDES[side],

@@ -18,7 +18,7 @@ from ibwire.base.errors import LinkError, VerbsError
 from ibwire.base.node import Frame, Grant
 from ibwire.base.units import S, Time
 from ibwire.capture import PcapWriter
-from ibwire.link.arp_nd import Responder
+from ibwire.link.arp_nd import NeighbourResponder
 from ibwire.rc.device import gid_of
 
 ARP_REQUEST = bytes.fromhex(
@@ -84,8 +84,8 @@ class Node:
         self.due = None
 
 
-def responder(end: int = 2, **more: Any) -> Responder:
-    return Responder(Node(), MAC[end], [f"10.0.0.{end}", f"fd00::a00:{end}"], **more)
+def responder(end: int = 2, **more: Any) -> NeighbourResponder:
+    return NeighbourResponder(Node(), MAC[end], [f"10.0.0.{end}", f"fd00::a00:{end}"], **more)
 
 
 def sent(node: Any, now: Time = 0) -> Any:
@@ -144,7 +144,7 @@ def test_echo_is_answered_as_by_the_kernel() -> None:
 
 
 def test_nobody_is_answered_for_an_address_of_others() -> None:
-    other = Responder(Node(), MAC[2], ["10.0.0.3", "fd00::a00:3"])
+    other = NeighbourResponder(Node(), MAC[2], ["10.0.0.3", "fd00::a00:3"])
     for frame in REQUESTS:
         other.receive(frame, 0)
 
@@ -341,7 +341,7 @@ def test_known_peer_and_group_are_not_asked_for() -> None:
 
 
 def test_link_local_peer_is_asked_from_a_link_local_address() -> None:
-    node = Responder(Node(), MAC[1], ["fd00::1", "fe80::1"])
+    node = NeighbourResponder(Node(), MAC[1], ["fd00::1", "fe80::1"])
     node.resolve(gid_of("fe80::2"))
     node.resolve(gid_of("fd00::2"))
 
@@ -350,15 +350,15 @@ def test_link_local_peer_is_asked_from_a_link_local_address() -> None:
 
 
 def test_without_an_address_of_that_version_nobody_can_be_asked_for() -> None:
-    node = Responder(Node(), MAC[1], "10.0.0.1")
+    node = NeighbourResponder(Node(), MAC[1], "10.0.0.1")
 
-    with pytest.raises(LinkError, match="no IPv6 address to ask from"):
+    with pytest.raises(LinkError, match="no own IPv6 address"):
         node.resolve(gid_of("fd00::2"))
 
 
 def test_address_that_is_none_is_refused() -> None:
     with pytest.raises(VerbsError):
-        Responder(Node(), MAC[1], "nowhere")
+        NeighbourResponder(Node(), MAC[1], "nowhere")
 
 
 # Learning.

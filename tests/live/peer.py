@@ -13,7 +13,7 @@ import sys
 
 from ibwire.base.errors import LinkError
 from ibwire.link.afpacket import AFPacketPort
-from ibwire.link.arp_nd import Responder
+from ibwire.link.arp_nd import NeighbourResponder
 from ibwire.link.live import Ended, Live
 from ibwire.link.pcap import PcapPort
 from ibwire.link.udp import UDPPort
@@ -58,7 +58,7 @@ class End:
         self.responder = None
         self.live = Live(self.device, port)
         if "mac" in wanted:
-            self.responder = Responder(self.device, mac, wanted["address"], vlan=vlan)
+            self.responder = NeighbourResponder(self.device, mac, wanted["address"], vlan=vlan)
             self.device.neighbours = self.responder.neighbours
             self.live = Live(self.responder, port)
         self.memory = bytearray(size)

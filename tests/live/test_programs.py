@@ -158,7 +158,7 @@ def test_missing_interface_is_a_sentence(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "nothing0"))
 
     assert status == 1
-    assert errors == "ibwire: nothing0: no such interface; there are: lo, veth-a\n"
+    assert errors == "ibwire: nothing0: no such interface; existing ones: lo, veth-a\n"
 
 
 def test_address_that_the_interface_has_not_is_a_sentence(start: Start) -> None:

@@ -477,4 +477,4 @@ def test_addresses_on_the_interfaces_are_told(wire: Wire, start: Start, tmp_path
     finally:
         wire.run("middle", "ip", "addr", "flush", "dev", "eth1")
 
-    assert "note: eth1: has IP addresses, so the kernel of this machine speaks there too" in said
+    assert "note: eth1: has IP addresses, so the kernel of this machine also sends there" in said

@@ -172,7 +172,7 @@ def test_port_has_the_addresses_of_its_interface(lab, started):
 def test_missing_interface_is_named_with_those_that_exist(lab):
     said = inside(lab, open_port("eth9"))
 
-    assert said == "eth9: no such interface; there are: lo, veth-a"
+    assert said == "eth9: no such interface; existing ones: lo, veth-a"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 300, "nul\0", "\udcff"])
@@ -348,7 +348,7 @@ def test_address_that_is_still_being_checked_for_duplicates_is_not_used_but_name
     usable, unusable, note = said.splitlines()
     assert usable == "10.0.0.1 2"  # the other one is link-local
     assert unusable == "fd00::5"
-    assert note.startswith("veth-a: not usable are fd00::5: still being checked")
+    assert note.startswith("veth-a: not usable: fd00::5: still being checked")
 
 
 # The lab itself.
