@@ -40,10 +40,11 @@ demo: $(VENV)/run.stamp
 	@echo '$$ ibwire respond captures/rnr-late-recv.pcap'
 	@$(BIN)/ibwire respond captures/rnr-late-recv.pcap
 
-# All tests except those marked slow, on all processors.
+# All tests except those marked slow, with 40 examples of each property where it names no number.
 test: $(VENV)/test.stamp
-	$(BIN)/pytest -q $(PARALLEL) -m 'not slow'
+	$(BIN)/pytest -q $(PARALLEL) -m 'not slow' --hypothesis-profile=quick
 
+# Every test, with 100 examples.
 test-all: $(VENV)/test.stamp
 	$(BIN)/pytest -q $(PARALLEL)
 

@@ -14,6 +14,8 @@ os.environ.pop("COLUMNS", None)
 # No test fails because a machine is busy: no example has a deadline, and drawing the first ones may
 # take 30 s, which is what the health check `too_slow` allows then.
 settings.register_profile("ibwire", deadline=None)
+# For `make test`: fewer examples than the usual 100, which `make test-all` draws.
+settings.register_profile("quick", deadline=None, max_examples=40)
 settings.load_profile("ibwire")
 
 
