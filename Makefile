@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs wheel clean
+.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs site wheel clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -103,6 +103,10 @@ docs: $(VENV)/run.stamp
 	$(BIN)/python -m ibwire.rc.reference docs/profiles.md
 	$(BIN)/python -m ibwire.rules.reference docs/rules.md
 
+# The documentation as pages in site/; a link that leads nowhere is an error.
+site: $(VENV)/site.stamp
+	$(BIN)/mkdocs build --strict
+
 wheel: $(VENV)/run.stamp
 	$(BIN)/pip wheel -q --no-deps -w dist .
 
@@ -121,5 +125,9 @@ $(VENV)/test.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install -q --group test --group lint
 	@touch $@
 
+$(VENV)/site.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install -q --group docs
+	@touch $@
+
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
