@@ -172,7 +172,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _line(finding: Finding) -> str:
-    place = finding.place
+    place = finding.location
     where = "elsewhere"
     if place.src:
         qpn = "" if place.dst_qpn is None else f" qp=0x{place.dst_qpn:06x}"
@@ -186,7 +186,9 @@ def _folded(findings: Sequence[Finding]) -> str:
     first = min(findings, key=lambda each: each.numbers[:1])
     count = sum(finding.count for finding in findings)
     numbers = sorted({number for finding in findings for number in finding.numbers})
-    whole = Finding(first.rule, first.severity, first.place, first.text, count, numbers[:EXAMPLES])
+    whole = Finding(
+        first.rule, first.severity, first.location, first.text, count, numbers[:EXAMPLES]
+    )
     where = f"{len(findings)} directions"
     return f"{_head(first)}  {where}: {first.text}; {_packets(whole)}{_about(first.rule)}"
 

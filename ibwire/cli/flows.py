@@ -17,7 +17,7 @@ from ibwire.connections.summary import Summary
 from ibwire.report import flows as report
 
 if TYPE_CHECKING:
-    from ibwire.compare.between import Between
+    from ibwire.compare.comparison import Between
 
 SHOWN = 40
 """Most lines of the table on a terminal without --all."""
@@ -89,7 +89,7 @@ def command(
 
 
 def _compare(path: str, other: str) -> Between:
-    from ibwire.compare.between import compare
+    from ibwire.compare.comparison import compare
 
     return compare(path, other)
 

@@ -43,7 +43,7 @@ class Clue:
     answered: TransportPacket | None
     """The response that had answered it already."""
     idle_ns: int
-    """Since anything was seen of this half."""
+    """Since anything was seen of this tracker."""
     ack_due: bool
     """A request that asks for an ACK was unanswered."""
     is_broken_off: bool
@@ -126,7 +126,7 @@ class Record:
 ACKS = 8
 UNANSWERED = 8
 SENT = 1024
-"""Newest packets by PSN that are remembered, by half: many times the 129 that rxe has under way."""
+"""Newest packets by PSN that are remembered: many times the 129 that rxe has outstanding."""
 
 
 class Recorder:
@@ -151,17 +151,19 @@ class Recorder:
 
     # What an observer is told.
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
-        """A request, before the half moves on."""
-        if half.connection.number in self._wanted:
-            self._watch(half).request(half, packet, verdict)
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> None:
+        """A request, before the tracker moves on."""
+        if tracker.connection.number in self._wanted:
+            self._watch(tracker).request(tracker, packet, status)
 
     def response(
-        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
-        """A response, before the half moves on."""
-        if half.connection.number in self._wanted:
-            self._watch(half).response(half, packet, verdict)
+        """A response, before the tracker moves on."""
+        if tracker.connection.number in self._wanted:
+            self._watch(tracker).response(tracker, packet, status)
 
     def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """A CNP, a datagram, or a packet with a wrong ICRC."""
@@ -203,10 +205,10 @@ class Recorder:
 
     # What is made of it.
 
-    def _watch(self, half: RequestTracker) -> _Watch:
-        key = half.connection.number, half.end
+    def _watch(self, tracker: RequestTracker) -> _Watch:
+        key = tracker.connection.number, tracker.end
         if key not in self._watches:
-            self._watches[key] = _Watch(self, half.end)
+            self._watches[key] = _Watch(self, tracker.end)
         return self._watches[key]
 
     def record_of(self, connection: Connection) -> Record:
@@ -242,7 +244,7 @@ class Recorder:
 
 
 class _Watch:
-    """Finds the cases of one half."""
+    """Finds the cases of one tracker."""
 
     def __init__(self, recorder: Recorder, end: int) -> None:
         self._recorder = recorder
@@ -263,33 +265,35 @@ class _Watch:
         self._asked = -1
         """Highest PSN of a request that asks for an ACK."""
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
-        assert half.next is not None
-        psn = _unwrap(packet.psn, half.next)
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> None:
+        assert tracker.next is not None
+        psn = _unwrap(packet.psn, tracker.next)
         here = Place(packet.number, packet.time_ns)
-        if half.connection.is_reliable:
-            if verdict is PacketStatus.AFTER_GAP:
-                case = self._open(half, here, psn - 1)
-                case.gaps.append((half.next & MASK, psn & MASK))
-            elif verdict is PacketStatus.RETRANSMITTED:
-                self._resent(half, psn, packet)
-            elif verdict is PacketStatus.NEW and self.case is not None:
-                self._went_on(half, psn, packet)
-        self._recorder.count(half.connection, self._end, packet)
+        if tracker.connection.is_reliable:
+            if status is PacketStatus.AFTER_GAP:
+                case = self._open(tracker, here, psn - 1)
+                case.gaps.append((tracker.next & MASK, psn & MASK))
+            elif status is PacketStatus.RETRANSMITTED:
+                self._resent(tracker, psn, packet)
+            elif status is PacketStatus.NEW and self.case is not None:
+                self._went_on(tracker, psn, packet)
+        self._recorder.count(tracker.connection, self._end, packet)
         if self.case is not None:
             self.case.last = here
-        if verdict is not PacketStatus.DUPLICATE:
+        if status is not PacketStatus.DUPLICATE:
             _keep(self._sent, psn, packet)
         if packet.ack_req or packet.opcode in READ:
             self._asked = max(self._asked, psn)
 
-    def _went_on(self, half: RequestTracker, psn: int, packet: TransportPacket) -> None:
+    def _went_on(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
         """A new request while a case is open."""
         assert self.case is not None
         clue = self._clue
         if self._answer is not None:
             self._close(self._answer)
-        elif not half.connection.is_paired and not half.missing:
+        elif not tracker.connection.is_paired and not tracker.missing:
             self._close(Place(packet.number, packet.time_ns))
         elif (
             clue is not None
@@ -305,49 +309,49 @@ class _Watch:
             self.case.until = psn
             self._extended = True
 
-    def _resent(self, half: RequestTracker, psn: int, packet: TransportPacket) -> None:
-        case = self._open(half, Place(packet.number, packet.time_ns), psn)
-        assert half.next is not None
-        case.until = max(case.until, half.next - 1)  # all that is under way goes again, or may
+    def _resent(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
+        case = self._open(tracker, Place(packet.number, packet.time_ns), psn)
+        assert tracker.next is not None
+        case.until = max(case.until, tracker.next - 1)  # all that is under way goes again, or may
         self._answer = self._refused_psn = None
-        begins = not half.is_retransmitting or psn < half.retransmission_end
-        if begins or any(refusal.psn == psn for refusal in half.refusals):
+        begins = not tracker.is_retransmitting or psn < tracker.retransmission_end
+        if begins or any(refusal.psn == psn for refusal in tracker.refusals):
             self._resent_number = packet.number
             self._clue = case.clues[packet.number] = Clue(
                 self._sent.get(psn),
-                any(gap.first <= psn < gap.end for gap in half.missing),
-                self._answer_to(half, psn, packet),
-                packet.time_ns - half.last_ns,
-                self._asked > half.acked,
-                bool(half.messages) and not half.messages[-1].is_whole,
+                any(gap.first <= psn < gap.end for gap in tracker.missing),
+                self._answer_to(tracker, psn, packet),
+                packet.time_ns - tracker.last_ns,
+                self._asked > tracker.acked,
+                bool(tracker.messages) and not tracker.messages[-1].is_whole,
             )
 
     def _answer_to(
-        self, half: RequestTracker, psn: int, packet: TransportPacket
+        self, tracker: RequestTracker, psn: int, packet: TransportPacket
     ) -> TransportPacket | None:
         """The response seen here that had answered this request."""
         if packet.opcode in ANSWERED:
             return self._answers.get(psn)
-        found = [each for each in self._answers if psn <= each <= half.acked]
+        found = [each for each in self._answers if psn <= each <= tracker.acked]
         return self._answers[min(found)] if found else None
 
     def response(
-        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
         here = Place(packet.number, packet.time_ns)
-        psn = packet.psn if half.next is None else _unwrap(packet.psn, half.next)
+        psn = packet.psn if tracker.next is None else _unwrap(packet.psn, tracker.next)
         refuses = packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is not AckKind.ACK
-        if refuses and verdict is not PacketStatus.DUPLICATE:
-            self._refused(half, psn, packet)
-        elif verdict is PacketStatus.AFTER_GAP:
-            self._open(half, here, psn)
-        self._recorder.count(half.connection, 1 - self._end, packet)
+        if refuses and status is not PacketStatus.DUPLICATE:
+            self._refused(tracker, psn, packet)
+        elif status is PacketStatus.AFTER_GAP:
+            self._open(tracker, here, psn)
+        self._recorder.count(tracker.connection, 1 - self._end, packet)
         case = self.case
         if case is not None:
             case.last = here
-            case.answers_again += verdict is PacketStatus.RETRANSMITTED
+            case.answers_again += status is PacketStatus.RETRANSMITTED
         if refuses or (
-            verdict in (PacketStatus.DUPLICATE, PacketStatus.UNKNOWN) and half.next is not None
+            status in (PacketStatus.DUPLICATE, PacketStatus.UNKNOWN) and tracker.next is not None
         ):
             return
         if self._clue is not None and packet.opcode in ACKNOWLEDGE:
@@ -356,53 +360,53 @@ class _Watch:
                 acks[psn] = acks.get(psn, 0) + 1
         if (
             case is not None
-            and verdict is not PacketStatus.AFTER_GAP
-            and self._is_over(half, case, psn)
+            and status is not PacketStatus.AFTER_GAP
+            and self._is_over(tracker, case, psn)
         ):
-            if half.is_retransmitting and half.retransmission_end <= case.until:
+            if tracker.is_retransmitting and tracker.retransmission_end <= case.until:
                 self._answer = here  # what goes on is being sent again, unless a new request comes
             else:
                 self._close(here)
         _keep(self._answers, psn, packet)
 
-    def _refused(self, half: RequestTracker, psn: int, packet: TransportPacket) -> None:
+    def _refused(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
         here = Place(packet.number, packet.time_ns)
-        case = self._open(half, here, psn)
+        case = self._open(tracker, here, psn)
         case.until = max(case.until, psn)
         sent = self._sent.get(psn)
-        was_missing = any(gap.first <= psn < gap.end for gap in half.missing)
-        if sent is not None and not half.is_retransmitting and half.retransmission_end == psn:
+        was_missing = any(gap.first <= psn < gap.end for gap in tracker.missing)
+        if sent is not None and not tracker.is_retransmitting and tracker.retransmission_end == psn:
             # What was sent again stopped short of this PSN, and new requests followed.
             was_missing |= sent.number < self._resent_number
         case.clues[packet.number] = Clue(
             sent,
             was_missing,
             None,
-            packet.time_ns - half.last_ns,
+            packet.time_ns - tracker.last_ns,
             True,
             False,
-            half.is_retransmitting and half.retransmission_end <= psn + 1,
+            tracker.is_retransmitting and tracker.retransmission_end <= psn + 1,
         )
         self._refused_psn = psn
 
-    def _is_over(self, half: RequestTracker, case: Case, psn: int) -> bool:
+    def _is_over(self, tracker: RequestTracker, case: Case, psn: int) -> bool:
         """Whether a response with this PSN leaves nothing of the case unanswered."""
         if psn < case.until:
             return False
-        if self._refused_psn is not None and half.next is not None and psn + 1 < half.next:
+        if self._refused_psn is not None and tracker.next is not None and psn + 1 < tracker.next:
             return False
-        for gap in half.missing_responses:
+        for gap in tracker.missing_responses:
             if gap.first <= case.until and (gap.first, gap.end) != (psn, psn + 1):
                 return False
-        for read in half.reads:
+        for read in tracker.reads:
             if read.first <= case.until and read.next_response <= read.last and read.last != psn:
                 return False
         return True
 
-    def _open(self, half: RequestTracker, here: Place, until: int) -> Case:
+    def _open(self, tracker: RequestTracker, here: Place, until: int) -> Case:
         if self.case is None:
-            self.case = Case(half.connection.number, self._end, here, here, until)
-            self._recorder.record_of(half.connection).line.append(self.case)
+            self.case = Case(tracker.connection.number, self._end, here, here, until)
+            self._recorder.record_of(tracker.connection).line.append(self.case)
             self._clue = None
         self.case.until = max(self.case.until, until)
         return self.case

@@ -14,7 +14,7 @@ from ibwire_layers.opcodes import Service, name_of
 from ibwire_layers.syndrome import NakCode
 
 if TYPE_CHECKING:
-    from ibwire.compare.between import Between
+    from ibwire.compare.comparison import Between
 
 SHORT_VERBS = {
     "SEND": "SEND",

@@ -164,17 +164,19 @@ class Closer:
 
     # Callbacks of an observer.
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> None:
         """A request, before the tracker takes it."""
-        self._collector.request(half, packet, verdict)
-        self._recorder.request(half, packet, verdict)
+        self._collector.request(tracker, packet, status)
+        self._recorder.request(tracker, packet, status)
 
     def response(
-        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
         """A response, before the tracker takes it."""
-        self._collector.response(half, packet, verdict)
-        self._recorder.response(half, packet, verdict)
+        self._collector.response(tracker, packet, status)
+        self._recorder.response(tracker, packet, status)
 
     def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """A CNP, a datagram, or a packet with a wrong ICRC."""
@@ -513,7 +515,7 @@ def _filter(connection: Connection) -> str:
 
 
 def _told(story: Story) -> list[tuple[str, str]]:
-    """Lines of a description with their styles; the verdict is separate."""
+    """Lines of a description with their styles; the status is separate."""
     lines = story.lines(_UNWRAPPED)
     return [(line.style, line.text) for line in lines if line.text and line.style != "verdict"]
 
@@ -535,7 +537,7 @@ def _sentence(event: FlowEvent) -> str:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    place, rule = finding.place, finding.rule
+    place, rule = finding.location, finding.rule
     qpn = "" if place.dst_qpn is None else f" QP {place.dst_qpn}"
     where = f"{place.src} → {place.dst}{qpn}" if place.src else "elsewhere"
     return {

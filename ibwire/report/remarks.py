@@ -23,7 +23,7 @@ def of_event(event: FlowEvent) -> Iterator[Remark]:
 
 def of_finding(finding: Finding) -> Iterator[Remark]:
     """A sentence for each packet that the finding names; of a note only for the first."""
-    where = f"connection {finding.place.connection}: " if finding.place.connection else ""
+    where = f"connection {finding.location.connection}: " if finding.location.connection else ""
     habits = f"; a habit of {', '.join(finding.rule.habits)}" if finding.rule.habits else ""
     text = f"{where}{finding.severity.word}: {finding.rule.id}: "
     about = f"[{finding.rule.section}{habits}]"

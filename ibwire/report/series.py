@@ -162,12 +162,12 @@ class Panel:
         self._near: int | None = None
         self._base = MODULUS
 
-    def add(self, role: Role, half: RequestTracker, packet: TransportPacket, words: str) -> int:
+    def add(self, role: Role, tracker: RequestTracker, packet: TransportPacket, words: str) -> int:
         """Take a packet; returns its height."""
-        if half.next is not None:
-            self._near = half.next
+        if tracker.next is not None:
+            self._near = tracker.next
             if self.counts_from_first:
-                self._base = half.start
+                self._base = tracker.start
         value = self.height(packet.psn)
         self._near = value + self._base
         self.is_wrapped |= not 0 <= value <= MASK
@@ -230,21 +230,23 @@ class Series:
             {kind: count - EVENTS for kind, count in self.counts.items() if count > EVENTS}
         )
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> Spot:
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> Spot:
         """A request, before the tracker takes it."""
-        again = verdict in (PacketStatus.RETRANSMITTED, PacketStatus.DUPLICATE)
-        role = Role.RETRANSMISSION if verdict is PacketStatus.RETRANSMITTED else Role.REQUEST
-        value = self.panels[half.end].add(role, half, packet, opcode(packet.opcode))
+        again = status in (PacketStatus.RETRANSMITTED, PacketStatus.DUPLICATE)
+        role = Role.RETRANSMISSION if status is PacketStatus.RETRANSMITTED else Role.REQUEST
+        value = self.panels[tracker.end].add(role, tracker, packet, opcode(packet.opcode))
         if not again and not self.by_messages:
-            self.payload[half.end].add(packet.time_ns, packet.size)
-        self._note_gap(packet.number, half.end, verdict)
-        return Spot(packet.time_ns, half.end, value)
+            self.payload[tracker.end].add(packet.time_ns, packet.size)
+        self._note_gap(packet.number, tracker.end, status)
+        return Spot(packet.time_ns, tracker.end, value)
 
     def response(
-        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> Spot:
         """A response, before the tracker takes it."""
-        panel = self.panels[half.end]
+        panel = self.panels[tracker.end]
         words = opcode(packet.opcode)
         if packet.opcode in ACKNOWLEDGE:
             role = Role.ACK
@@ -253,14 +255,14 @@ class Series:
         else:
             role = (
                 Role.RETRANSMITTED_RESPONSE
-                if verdict is PacketStatus.RETRANSMITTED
+                if status is PacketStatus.RETRANSMITTED
                 else Role.RESPONSE
             )
-            again = verdict in (PacketStatus.RETRANSMITTED, PacketStatus.DUPLICATE)
+            again = status in (PacketStatus.RETRANSMITTED, PacketStatus.DUPLICATE)
             if not again and not self.by_messages:
-                self.payload[1 - half.end].add(packet.time_ns, packet.size)
-        self._note_gap(packet.number, half.end, verdict)
-        return Spot(packet.time_ns, half.end, panel.add(role, half, packet, words))
+                self.payload[1 - tracker.end].add(packet.time_ns, packet.size)
+        self._note_gap(packet.number, tracker.end, status)
+        return Spot(packet.time_ns, tracker.end, panel.add(role, tracker, packet, words))
 
     def other(self, direction: int, packet: TransportPacket) -> Spot:
         """A datagram; or a CNP or a damaged packet, which have events."""
@@ -316,8 +318,8 @@ class Series:
         """End of the capture."""
         self.events.sort(key=lambda told: (told.event.time_ns, told.event.number))
 
-    def _note_gap(self, number: int, end: int, verdict: PacketStatus) -> None:
-        if verdict in (PacketStatus.AFTER_GAP, PacketStatus.RETRANSMITTED):
+    def _note_gap(self, number: int, end: int, status: PacketStatus) -> None:
+        if status in (PacketStatus.AFTER_GAP, PacketStatus.RETRANSMITTED):
             self._gap_of[number] = end
             if len(self._gap_of) > _GAPS:
                 del self._gap_of[next(iter(self._gap_of))]
@@ -347,23 +349,25 @@ class Collector:
         """Connection and position of the wanted packets."""
         self._wanted = frozenset(wanted)
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> None:
         """A request, before the tracker takes it."""
-        number = half.connection.number
+        number = tracker.connection.number
         series = self.series.get(number)
         if series is not None:
-            spot = series.request(half, packet, verdict)
+            spot = series.request(tracker, packet, status)
             if packet.number in self._wanted:
                 self.spots[packet.number] = number, spot
 
     def response(
-        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
         """A response, before the tracker takes it."""
-        number = half.connection.number
+        number = tracker.connection.number
         series = self.series.get(number)
         if series is not None:
-            spot = series.response(half, packet, verdict)
+            spot = series.response(tracker, packet, status)
             if packet.number in self._wanted:
                 self.spots[packet.number] = number, spot
 

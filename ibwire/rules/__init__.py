@@ -1,1 +1,1 @@
-"""The rules that traffic is judged by, one family a module."""
+"""The rules that traffic is checked by, one family a module."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import FRESH, Breach, Law, Life, Operands
+from ibwire.rules.history import FRESH, ConnectionCheck, Operands, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
 from ibwire_layers.opcodes import INFO, Operation, name_of
 
@@ -70,28 +70,28 @@ def _address(chunk: Chunk, row: int) -> str:
 PACKET_RULES = (PacketRule(ALIGNED, _is_unaligned, _address),)
 
 
-class Atomics(Law):
+class Atomics(ConnectionCheck):
     """Operands and results by PSN."""
 
     __slots__ = ("_asked", "_results")
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self._asked: dict[int, tuple[TransportPacket, Operands]] = {}
         self._results: dict[int, tuple[int, Operands]] = {}
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare what is sent again with the first time."""
-        if packet.opcode not in REQUESTS or packet.number not in self.life.operands:
+        if packet.opcode not in REQUESTS or packet.number not in self.history.operands:
             return
-        operands = self.life.operands[packet.number]
+        operands = self.history.operands[packet.number]
         if INFO[packet.opcode].operation is Operation.FETCH_ADD:
             operands = operands[:1]  # the compare data mean nothing
-        if verdict in FRESH:
+        if status in FRESH:
             self._results.pop(packet.psn, None)
             _keep(self._asked, packet.psn, (packet, operands))
             return
-        if verdict is not PacketStatus.RETRANSMITTED or packet.psn not in self._asked:
+        if status is not PacketStatus.RETRANSMITTED or packet.psn not in self._asked:
             return
         first, before = self._asked[packet.psn]
         if (packet.opcode, packet.va, packet.rkey) != (first.opcode, first.va, first.rkey):
@@ -102,11 +102,11 @@ class Atomics(Law):
             found = f"{name_of(packet.opcode)} retransmitted with {_words(operands)}"
             yield SAME, f"{found}, expected {_words(before)}", packet
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare an answer with the one before to the same request."""
-        if packet.opcode not in ANSWERS or packet.number not in self.life.operands:
+        if packet.opcode not in ANSWERS or packet.number not in self.history.operands:
             return
-        value = self.life.operands[packet.number]
+        value = self.history.operands[packet.number]
         number, before = self._results.get(packet.psn, (packet.number, value))
         if before != value:
             found = f"ATOMIC ACKNOWLEDGE of PSN {packet.psn} with {_words(value)}"

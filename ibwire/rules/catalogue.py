@@ -15,7 +15,7 @@ from ibwire.rules import (
     sequences,
 )
 from ibwire.rules.findings import Rule
-from ibwire.rules.life import Law, Life
+from ibwire.rules.history import ConnectionCheck, RequestHistory
 from ibwire.rules.packet import PacketRule
 
 FAMILIES = {
@@ -62,27 +62,27 @@ PACKET_RULES: tuple[PacketRule, ...] = (
 """Those that one packet breaks by itself."""
 
 
-def laws(life: Life) -> list[Law]:
-    """The laws of a reliable connection, in the order in which they hear of a packet."""
-    messages = psn_acks.Messages(life)
+def checks(history: RequestHistory) -> list[ConnectionCheck]:
+    """The checks of a reliable connection, in the order in which they receive a packet."""
+    messages = psn_acks.Messages(history)
     return [
         messages,
-        psn_acks.Acknowledged(life),
-        psn_acks.Kind(life),
-        sequences.Order(life),
-        lengths.PathMtu(life),
-        lengths.Write(life),
-        naks.Refusals(life),
-        credits.Credits(life, messages),
-        reads.Requests(life),
-        reads.Responses(life),
-        atomics.Atomics(life),
-        repeat.Repeated(life),
-        repeat.Retries(life),
-        repeat.Duplicates(life),
+        psn_acks.Acknowledged(history),
+        psn_acks.Kind(history),
+        sequences.Order(history),
+        lengths.PathMtu(history),
+        lengths.Write(history),
+        naks.Refusals(history),
+        credits.Credits(history, messages),
+        reads.Requests(history),
+        reads.Responses(history),
+        atomics.Atomics(history),
+        repeat.Repeated(history),
+        repeat.Retries(history),
+        repeat.Duplicates(history),
     ]
 
 
-def unreliable_laws(life: Life) -> list[Law]:
-    """The laws of requests alone, as of an unreliable connection."""
-    return [sequences.Order(life), lengths.PathMtu(life), lengths.Write(life)]
+def unreliable_checks(history: RequestHistory) -> list[ConnectionCheck]:
+    """The checks of requests alone, as of an unreliable connection."""
+    return [sequences.Order(history), lengths.PathMtu(history), lengths.Write(history)]

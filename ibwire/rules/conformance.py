@@ -1,4 +1,4 @@
-"""Judges a capture by the rules: every packet by itself, and every connection as it goes on."""
+"""Checks a capture against the rules: each packet by itself, and each connection over time."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from ibwire.rules.findings import (
     ELSEWHERE,
     EXAMPLES,
     Finding,
-    Key,
-    Ledger,
-    Place,
+    FindingCollector,
+    Location,
+    PlaceKey,
     Rule,
     worst_first,
 )
-from ibwire.rules.life import Breach, Law, Life, Operands
+from ibwire.rules.history import ConnectionCheck, Operands, RequestHistory, Violation
 from ibwire.rules.packet import BAD, GOOD, Chunk, sound
 from ibwire_layers.opcodes import INFO, OpCode, Service
 
 _RELIABLE = (Service.RC, Service.XRC)
 KEEP_OPERANDS = 1 << 16
-"""Atomics whose operands wait for their packet to be followed; of older ones nothing is said."""
+"""Atomics whose operands are kept until their connection is checked; older ones are not."""
 BAD_FLOWS = 1 << 16
-"""Flows from which on packets with a wrong ICRC are not counted: they may begin any number."""
+"""With more flows packets with a wrong ICRC are not counted: each may look like a new flow."""
 
 
 class Conformance:
-    """Judges one capture; an observer of its connections.
+    """Checks one capture; an observer of its connections.
 
-    profile: whose habits are no finding, one of `findings.PROFILES`.
-    rules: those to judge by.
+    profile: the implementation whose habits are not reported, one of `findings.PROFILES`.
+    rules: the rules to check.
     """
 
     def __init__(
@@ -52,23 +52,23 @@ class Conformance:
     ) -> None:
         self.summary = Summary()
         """The connections, numbered as in the findings, once it is finished."""
-        self._ledger = Ledger(rules, profile)
+        self._collector = FindingCollector(rules, profile)
         self._analysis = Analysis(self)
         self._flows = Flows()
         self._services: dict[tuple[str, str, int], Service] = {}
         """Service by source, destination and queue pair, the first that was seen."""
-        self._contrary: dict[int, bool] = {}
-        """Flow -> whether its queue pair was spoken to in another service before."""
+        self._is_other_service: dict[int, bool] = {}
+        """Flow -> whether its queue pair received packets of another service before."""
         self._tally = integrity.Tally()
-        self._lives: dict[tuple[int, int], _Judged] = {}
+        self._histories: dict[tuple[int, int], _Checked] = {}
         self._notified: dict[int, Notifications] = {}
         self._operands: dict[int, Operands] = {}
         self._packet_rules = [
-            each for each in catalogue.PACKET_RULES if self._ledger.wants(each.rule)
+            each for each in catalogue.PACKET_RULES if self._collector.wants(each.rule)
         ]
 
     def take(self, columns: Columns) -> None:
-        """Judge the next chunk of the capture."""
+        """Check the next chunk of the capture."""
         flow = self._flow(columns)
         chunks: dict[object, Chunk] = {}
         for each in self._packet_rules:
@@ -84,18 +84,18 @@ class Conformance:
         self._analysis.take(columns)
 
     def finish(self, source: str = "") -> list[Finding]:
-        """What was found, worst first; `source` names the capture."""
+        """The findings, worst first; `source` names the capture."""
         summary = self.summary = self._analysis.finish()
         self._check_icrcs()
         self._check_notifications(summary)
-        places = _Places(summary, self._flows.keys)
+        places = _Locations(summary, self._flows.keys)
         findings = []
-        for rule, key, breach in self._ledger.breaches():
-            severity = rule.judged_by(self._ledger.profile)
+        for rule, key, found in self._collector.occurrences():
+            severity = rule.severity_for(self._collector.profile)
             assert severity is not None
             place = ELSEWHERE if key is None else places.of(key)
             findings.append(
-                Finding(rule, severity, place, breach.text, breach.count, breach.numbers, source)
+                Finding(rule, severity, place, found.text, found.count, found.numbers, source)
             )
         return worst_first(findings)
 
@@ -124,14 +124,14 @@ class Conformance:
         return flow
 
     def _check_services(self, chunk: Chunk, flow: npt.NDArray[np.int32]) -> None:
-        """Find queue pairs that are spoken to in the opcodes of several services."""
+        """Find queue pairs that receive opcodes of several services."""
         rows = np.flatnonzero(chunk.opcode != OpCode.CNP)
         for number, group in _grouped(flow[chunk.rows[rows]], rows):
-            if number not in self._contrary:
+            if number not in self._is_other_service:
                 key = self._flows.keys[number]
                 first = self._services.setdefault((key.src, key.dst, key.dst_qpn), key.service)
-                self._contrary[number] = first is not key.service
-            if self._contrary[number]:
+                self._is_other_service[number] = first is not key.service
+            if self._is_other_service[number]:
                 key = self._flows.keys[number]
                 first = self._services[key.src, key.dst, key.dst_qpn]
                 words = f"{key.service.name} packets to a queue pair that was sent {first.name}"
@@ -142,10 +142,12 @@ class Conformance:
     ) -> None:
         first = chunk.numbers[rows[:EXAMPLES]].tolist()
         verified = bool((chunk["icrc.status"][rows] == GOOD).any())
-        self._ledger.add_many(rule, ("flow", flow, 0), first, len(rows), words, verified=verified)
+        self._collector.add_many(
+            rule, ("flow", flow, 0), first, len(rows), words, verified=verified
+        )
 
     def _keep_operands(self, chunk: Chunk) -> None:
-        """Remember the numbers in atomics until their connection hears of them."""
+        """Keep the operands of atomics until their connection is checked."""
         for opcodes, names in _OPERANDS:
             rows = np.flatnonzero(np.isin(chunk.opcode, opcodes))
             if not len(rows):
@@ -166,63 +168,65 @@ class Conformance:
             if not good and bad < integrity.SYSTEMATIC and home != flow:
                 self._tally.move(flow, home)
         for rule, flow, numbers, count, words in self._tally.found():
-            self._ledger.add_many(rule, ("flow", flow, 0), numbers, count, words)
+            self._collector.add_many(rule, ("flow", flow, 0), numbers, count, words)
 
     # Connections.
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
-        """Judge a request."""
-        judged = self._judged(half)
-        for law in judged.of_requests:
-            for breach in law.request(packet, verdict):
-                self._note(half, breach)
-        judged.life.learn(packet)
-        judged.life.note_request(packet, verdict)
-        self._heard(half.connection, half.end, packet)
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> None:
+        """Check a request."""
+        checked = self._checked(tracker)
+        for check in checked.of_requests:
+            for violation in check.request(packet, status):
+                self._note(tracker, violation)
+        checked.history.learn(packet)
+        checked.history.note_request(packet, status)
+        self._note_packet(tracker.connection, tracker.end, packet)
 
     def response(
-        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
-        """Judge a response."""
-        judged = self._judged(half)
-        judged.life.learn(packet)
-        for law in judged.of_responses:
-            for breach in law.response(packet, verdict):
-                self._note(half, breach)
-        judged.life.note_response(packet)
-        self._heard(half.connection, 1 - half.end, packet)
+        """Check a response."""
+        checked = self._checked(tracker)
+        checked.history.learn(packet)
+        for check in checked.of_responses:
+            for violation in check.response(packet, status):
+                self._note(tracker, violation)
+        checked.history.note_response(packet)
+        self._note_packet(tracker.connection, 1 - tracker.end, packet)
 
     def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
-        """Judge a CNP; datagrams and damaged packets are not looked at."""
+        """Check a CNP; datagrams and damaged packets are not checked."""
         if packet.opcode == OpCode.CNP and not packet.damaged:
             notified = self._notified.setdefault(connection.number, Notifications())
             key = ("connection", connection.number, direction)
             for rule, words, _ in notified.cnp(direction, packet):
-                self._ledger.add(rule, key, packet.number, words, verified=packet.icrc != 0)
+                self._collector.add(rule, key, packet.number, words, verified=packet.icrc != 0)
 
     def event(self, event: FlowEvent) -> None:
-        """Forget a half whose queue pair was reset."""
+        """Forget a tracker whose queue pair was reset."""
         if event.kind is FlowEventKind.RESTART:
-            self._lives.pop((event.connection, event.direction), None)
+            self._histories.pop((event.connection, event.direction), None)
 
     def message(self, message: Message) -> None:
-        """Nothing is judged of messages as such."""
+        """Messages are not checked by themselves."""
 
-    def _note(self, half: RequestTracker, breach: Breach) -> None:
-        rule, words, packet = breach
-        sender = 1 - half.end if INFO[packet.opcode].is_response else half.end
-        key = ("connection", half.connection.number, sender)
+    def _note(self, tracker: RequestTracker, violation: Violation) -> None:
+        rule, words, packet = violation
+        sender = 1 - tracker.end if INFO[packet.opcode].is_response else tracker.end
+        key = ("connection", tracker.connection.number, sender)
         # The ICRC of a packet that was cut is not there; its neighbours were cut as well.
-        self._ledger.add(rule, key, packet.number, words, verified=packet.icrc != 0)
+        self._collector.add(rule, key, packet.number, words, verified=packet.icrc != 0)
 
-    def _judged(self, half: RequestTracker) -> _Judged:
-        key = half.connection.number, half.end
-        judged = self._lives.get(key)
-        if judged is None:
-            judged = self._lives[key] = _Judged(Life(half, self._operands))
-        return judged
+    def _checked(self, tracker: RequestTracker) -> _Checked:
+        key = tracker.connection.number, tracker.end
+        checked = self._histories.get(key)
+        if checked is None:
+            checked = self._histories[key] = _Checked(RequestHistory(tracker, self._operands))
+        return checked
 
-    def _heard(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
+    def _note_packet(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         if packet.marked:
             self._notified.setdefault(connection.number, Notifications()).mark(direction, packet)
         if self._operands:
@@ -233,33 +237,34 @@ class Conformance:
             connection = summary.connections[number - 1]
             for direction, numbers, count, words in notified.unanswered(connection):
                 key = ("connection", number, direction)
-                self._ledger.add_many(congestion.UNANSWERED, key, numbers, count, words)
+                self._collector.add_many(congestion.UNANSWERED, key, numbers, count, words)
 
 
-class _Judged:
-    """A life of a half, and the laws that hear of it."""
+class _Checked:
+    """A history, and the checks that receive its packets."""
 
-    __slots__ = ("life", "of_requests", "of_responses")
+    __slots__ = ("history", "of_requests", "of_responses")
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
-        connection = life.half.connection
-        # Where it is only guessed who answers whom, requests are judged without answers.
+    def __init__(self, history: RequestHistory) -> None:
+        self.history = history
+        connection = history.tracker.connection
+        # Where the pairing is a guess, requests are checked without responses.
         is_answered = connection.service in _RELIABLE and connection.pairing != "guess"
-        laws = (catalogue.laws if is_answered else catalogue.unreliable_laws)(life)
-        self.of_requests = [law for law in laws if type(law).request is not Law.request]
-        self.of_responses = [law for law in laws if type(law).response is not Law.response]
+        checks = (catalogue.checks if is_answered else catalogue.unreliable_checks)(history)
+        base = ConnectionCheck
+        self.of_requests = [each for each in checks if type(each).request is not base.request]
+        self.of_responses = [each for each in checks if type(each).response is not base.response]
 
 
 _OPERANDS = (
     (tuple(atomics.REQUESTS), ("atomiceth.swapdt", "atomiceth.cmpdt")),
     (tuple(atomics.ANSWERS), ("atomicacketh.origremdt",)),
 )
-"""Opcodes, and the fields that the laws of atomics compare."""
+"""Opcodes, and the fields that the checks of atomics compare."""
 
 
-class _Places:
-    """Finds connection and direction of what was found."""
+class _Locations:
+    """Finds the connection and direction of a violation."""
 
     def __init__(self, summary: Summary, flows: list[FlowKey]) -> None:
         self._summary = summary
@@ -271,19 +276,19 @@ class _Places:
                 key = (source.address, target.address, target.qpn, connection.service)
                 self._of_flow.setdefault(key, (connection, direction))
 
-    def of(self, key: Key) -> Place:
-        """The place with its names."""
+    def of(self, key: PlaceKey) -> Location:
+        """The location with its addresses."""
         what, number, direction = key
         if what == "connection":
             return self._named(self._summary.connections[number - 1], direction)
         flow = self._flows[number]
         found = self._of_flow.get((flow.src, flow.dst, flow.dst_qpn, flow.service))
-        return self._named(*found) if found else Place(flow.src, flow.dst, flow.dst_qpn)
+        return self._named(*found) if found else Location(flow.src, flow.dst, flow.dst_qpn)
 
     @staticmethod
-    def _named(connection: Connection, direction: int) -> Place:
+    def _named(connection: Connection, direction: int) -> Location:
         source, target = connection.ends[direction], connection.ends[1 - direction]
-        return Place(source.address, target.address, target.qpn, connection.number, direction)
+        return Location(source.address, target.address, target.qpn, connection.number, direction)
 
 
 def _grouped(

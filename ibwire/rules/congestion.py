@@ -9,7 +9,7 @@ import numpy as np
 from ibwire.connections.connection import Connection
 from ibwire.connections.packets import TransportPacket
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import Breach
+from ibwire.rules.history import Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
 from ibwire_layers.opcodes import OpCode
 
@@ -96,7 +96,7 @@ class Notifications:
         if len(self.first[direction]) < MARKS:
             self.first[direction].append(packet.number)
 
-    def cnp(self, direction: int, packet: TransportPacket) -> Iterable[Breach]:
+    def cnp(self, direction: int, packet: TransportPacket) -> Iterable[Violation]:
         """A CNP."""
         before = self.last_ns[direction]
         self.last_ns[direction] = packet.time_ns

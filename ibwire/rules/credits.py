@@ -1,6 +1,6 @@
 """End-to-end credits: no message is begun beyond the limit, save one to ask for more.
 
-Only what a responder that keeps credits says is judged: credit code 31 turns
+Only what a responder that keeps credits says is checked: credit code 31 turns
 them off for good, and code 0 of a peer that never gave any means nothing.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import ENDS, FRESH, STARTS, Breach, Law, Life
+from ibwire.rules.history import ENDS, FRESH, STARTS, ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.psn_acks import Messages
 from ibwire_layers.headers import ImmDt
 from ibwire_layers.opcodes import INFO, Operation, name_of
@@ -54,7 +54,7 @@ _CREDITED = frozenset(
 )
 
 
-class Credits(Law):
+class Credits(ConnectionCheck):
     """The limit sequence number, as the requester keeps it.
 
     A capture near the responder sees an AETH before the requester does, so the
@@ -65,8 +65,8 @@ class Credits(Law):
 
     __slots__ = ("_begun", "_breaches", "asking", "is_live", "is_off", "limit", "messages")
 
-    def __init__(self, life: Life, messages: Messages) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory, messages: Messages) -> None:
+        super().__init__(history)
         self.messages = messages
         self.limit: int | None = None
         self.is_live = False
@@ -75,14 +75,14 @@ class Credits(Law):
         self.asking: TransportPacket | None = None
         """FIRST of the message beyond the limit, until a response comes."""
         self._begun = 0
-        """Messages that were judged."""
+        """Messages that were checked."""
         self._breaches = dict.fromkeys((LIMIT.id, ASK.id, FIRST_ALONE.id), 0)
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether a message may be begun."""
-        if verdict is PacketStatus.AFTER_GAP:
+        if status is PacketStatus.AFTER_GAP:
             self.limit = self.asking = None
-        if self.is_off or verdict not in FRESH:
+        if self.is_off or status not in FRESH:
             return
         if packet.opcode in STARTS:
             yield from self._begin(packet)
@@ -92,7 +92,7 @@ class Credits(Law):
                 found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
                 yield FIRST_ALONE, f"{found} without waiting for the response to FIRST", packet
 
-    def _begin(self, packet: TransportPacket) -> Iterable[Breach]:
+    def _begin(self, packet: TransportPacket) -> Iterable[Violation]:
         before = self.messages.before
         if before is None or self.limit is None:
             return
@@ -122,7 +122,7 @@ class Credits(Law):
         count = self._breaches[rule.id]
         return count >= NO_ACCIDENT and 4 * count > self._begun
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Take the credits."""
         self.asking = None
         if packet.syndrome < 0 or kind(packet.syndrome) is not AckKind.ACK:

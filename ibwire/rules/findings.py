@@ -1,12 +1,12 @@
-"""Findings: which rule of the protocol was broken, where, how often, and how grave that is.
+"""Findings: which rule of the protocol was broken, where, how often, and how severe it is.
 
-A `Rule` is one law with its source. Some are broken by known implementations,
-always and harmlessly: such a rule names them as its `habits`, and what would be
-a warning or an error of anyone else is shown as a note. Judged by the profile of
-that implementation it is not shown at all, and judged by the profile of another
-one it has its own severity: what rxe always does is still wrong in a ConnectX.
-A habit that is a mere trait, in every packet, is shown only where a profile is
-asked for, so that clean traffic yields nothing.
+A `Rule` is one rule of the protocol with its source. Some rules are always broken by
+known implementations, without harm: such a rule names them as its `habits`, and is
+reported as a note instead of a warning or an error. With the profile of that
+implementation it is not reported; with the profile of another implementation it has
+its own severity: what rxe always does is still wrong in a ConnectX. A habit that is in
+every packet (a trait) is reported only with a profile, so that clean traffic has no
+findings.
 """
 
 from __future__ import annotations
@@ -17,53 +17,53 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 ANY = "any"
-"""Judge by the specification, and let every implementation have its traits."""
+"""Check against the specification, and accept the traits of every implementation."""
 SPEC = "spec"
-"""Judge by the specification alone; what is known of an implementation is a note."""
+"""Check against the specification alone; known habits are notes."""
 
 PROFILES = (ANY, SPEC, "rdmavt", "rxe", "connectx", "hns")
-"""By whose habits a capture can be judged: the names of `ibwire.rc.profile`."""
+"""Implementations whose habits can be accepted: the names of `ibwire.rc.profile`."""
 
 
 class Severity(IntEnum):
-    """How grave a finding is."""
+    """How severe a finding is."""
 
     NOTE = 1
     """Worth knowing: a known habit, or something that the specification leaves open."""
     WARNING = 2
-    """Not as the specification has it, but a receiver takes it, or the capture may deceive."""
+    """Against the specification, but receivers accept it, or the capture may mislead."""
     ERROR = 3
-    """A breach that a conforming peer need not put up with."""
+    """A violation that a conforming peer need not accept."""
 
     @property
     def word(self) -> str:
-        """As it is written in options and output."""
+        """The word in options and output."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One law of the protocol."""
+    """One rule of the protocol."""
 
     id: str
     """`family.name`."""
     sentence: str
-    """The law, in one sentence."""
+    """The rule, in one sentence."""
     severity: Severity
     section: str
     """Of the specification."""
     source: str
-    """Where the law was read, beyond the specification, or in which capture it was seen."""
+    """Where the rule is described beyond the specification, or a capture that shows it."""
     habits: tuple[str, ...] = ()
     """Implementations that are known to break it: names of profiles, and others."""
     is_trait: bool = False
-    """The habit is in every packet of these implementations and harms nobody."""
+    """The habit is in every packet of these implementations, without harm."""
     least: int = 1
-    """So many packets at one place break it; fewer may be bit errors that no ICRC shows."""
+    """Packets at one place that must break it; fewer may be bit errors that no ICRC shows."""
 
     @property
     def reference(self) -> str:
-        """The entry of docs/reference that explains the law."""
+        """The entry of docs/reference that explains the check."""
         found = re.search(r"docs/reference/[\w-]+\.md#[\w-]+", self.source)
         return found[0] if found else ""
 
@@ -72,16 +72,16 @@ class Rule:
         """First part of the id."""
         return self.id.partition(".")[0]
 
-    def judged_by(self, profile: str) -> Severity | None:
-        """How grave a breach is for a profile; `None` when that is its habit."""
+    def severity_for(self, profile: str) -> Severity | None:
+        """Severity for a profile; `None` when the violation is its habit."""
         if profile in self.habits or (profile == ANY and self.is_trait):
             return None
         return Severity.NOTE if self.habits and profile in (ANY, SPEC) else self.severity
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where something was found: one direction of a connection, or a flow outside of any."""
+class Location:
+    """Where a rule was broken: one direction of a connection, or a flow without one."""
 
     src: str
     dst: str
@@ -98,12 +98,12 @@ class Finding:
 
     rule: Rule
     severity: Severity
-    place: Place
+    location: Location
     text: str
     """What was found and what was expected, the first time."""
     count: int = 0
     numbers: list[int] = field(default_factory=list)
-    """Packets that show it, the first `EXAMPLES` of them."""
+    """The first `EXAMPLES` packets that show it."""
     source: str = ""
     """The capture that the numbers count in."""
 
@@ -113,11 +113,11 @@ class Finding:
             "rule": self.rule.id,
             "severity": self.severity.word,
             "source": self.source,
-            "connection": self.place.connection or None,
-            "direction": self.place.direction if self.place.connection else None,
-            "src": self.place.src,
-            "dst": self.place.dst,
-            "dst_qpn": self.place.dst_qpn,
+            "connection": self.location.connection or None,
+            "direction": self.location.direction if self.location.connection else None,
+            "src": self.location.src,
+            "dst": self.location.dst,
+            "dst_qpn": self.location.dst_qpn,
             "count": self.count,
             "packets": self.numbers,
             "text": self.text,
@@ -128,18 +128,18 @@ class Finding:
 
 
 EXAMPLES = 5
-"""Packets that are named of one finding."""
+"""Packets that one finding names."""
 
 UNVERIFIED = 4
-"""So many packets break a rule that were cut, so that nobody knows whether they were damaged."""
+"""Truncated packets that must break a rule, because their ICRC cannot be verified."""
 
 PLACES = 1000
-"""Places that are told apart of one rule; what is found elsewhere is counted as one more."""
+"""Places counted separately for one rule; all others are counted together."""
 
-ELSEWHERE = Place("", "", None)
+ELSEWHERE = Location("", "", None)
 
 
-class Breach:
+class Occurrences:
     """Count and examples of one rule at one place, while a capture is read."""
 
     __slots__ = ("count", "is_verified", "numbers", "text")
@@ -152,11 +152,11 @@ class Breach:
         self.text = ""
 
     def is_enough(self, rule: Rule) -> bool:
-        """Whether bit errors on the way do not explain it."""
+        """Whether bit errors cannot explain it."""
         return self.count >= (rule.least if self.is_verified else max(rule.least, UNVERIFIED))
 
     def add(self, numbers: Iterable[int], count: int, text: str) -> None:
-        """More of it; packets that come first in the capture are kept."""
+        """Add packets; the first ones in the capture are kept as examples."""
         for number in numbers:
             if len(self.numbers) == EXAMPLES and number >= self.numbers[-1]:
                 continue
@@ -167,32 +167,34 @@ class Breach:
         self.count += count
 
 
-Key = tuple[str, int, int]
+PlaceKey = tuple[str, int, int]
 """`flow`, its number and 0; or `connection`, its number and the direction."""
 
 
-class Ledger:
-    """Collects what is found; its size is bounded by the number of rules."""
+class FindingCollector:
+    """Collects violations; its size is bounded by the number of rules."""
 
     def __init__(self, rules: Iterable[Rule], profile: str = ANY) -> None:
         self.profile = profile
         self._open: dict[str, Rule] = {
-            rule.id: rule for rule in rules if rule.judged_by(profile) is not None
+            rule.id: rule for rule in rules if rule.severity_for(profile) is not None
         }
-        self._found: dict[str, dict[Key | None, Breach]] = {}
+        self._found: dict[str, dict[PlaceKey | None, Occurrences]] = {}
 
     def wants(self, rule: Rule) -> bool:
-        """Whether a rule is to be judged at all."""
+        """Whether a rule is checked at all."""
         return rule.id in self._open
 
-    def add(self, rule: Rule, key: Key, number: int, text: str, *, verified: bool = True) -> None:
+    def add(
+        self, rule: Rule, key: PlaceKey, number: int, text: str, *, verified: bool = True
+    ) -> None:
         """One packet that breaks a rule; whether its ICRC was checked."""
         self.add_many(rule, key, (number,), 1, text, verified=verified)
 
     def add_many(
         self,
         rule: Rule,
-        key: Key,
+        key: PlaceKey,
         numbers: Iterable[int],
         count: int,
         text: str,
@@ -204,28 +206,28 @@ class Ledger:
             return
         places = self._found.setdefault(rule.id, {})
         where = key if key in places or len(places) < PLACES else None
-        breach = places.setdefault(where, Breach())
-        breach.add(numbers, count, text)
-        breach.is_verified = breach.is_verified or verified
+        occurrences = places.setdefault(where, Occurrences())
+        occurrences.add(numbers, count, text)
+        occurrences.is_verified = occurrences.is_verified or verified
 
-    def breaches(self) -> Iterable[tuple[Rule, Key | None, Breach]]:
-        """What was found; no key for what was found at more places than are told apart."""
+    def occurrences(self) -> Iterable[tuple[Rule, PlaceKey | None, Occurrences]]:
+        """Rules with their occurrences by place; all places beyond `PLACES` have no key."""
         for rule_id, places in self._found.items():
             rule = self._open[rule_id]
-            for key, breach in places.items():
-                if breach.is_enough(rule):
-                    yield rule, key, breach
+            for key, occurrences in places.items():
+                if occurrences.is_enough(rule):
+                    yield rule, key, occurrences
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """In the order in which they matter: the gravest first, then the most frequent."""
+    """The most severe first, then the most frequent."""
     return sorted(
         findings,
         key=lambda each: (
             -each.severity,
             -each.count,
             each.rule.id,
-            each.place.connection,
-            each.place.direction,
+            each.location.connection,
+            each.location.direction,
         ),
     )

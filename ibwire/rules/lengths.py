@@ -10,7 +10,14 @@ from ibwire.connections.connection import MTUS
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import ENDS, FULL, READ_REQUESTS, Breach, Law, Life
+from ibwire.rules.history import (
+    ENDS,
+    FULL,
+    READ_REQUESTS,
+    ConnectionCheck,
+    RequestHistory,
+    Violation,
+)
 from ibwire.rules.packet import Chunk, Mask, PacketRule, intact, opcodes_where
 from ibwire_layers.errors import Fault
 from ibwire_layers.headers import RETH
@@ -199,14 +206,14 @@ PACKET_RULES = (
 )
 
 
-class PathMtu(Law):
+class PathMtu(ConnectionCheck):
     """One size for all packets that have to be full."""
 
     __slots__ = ()
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare its size with the path MTU."""
-        mtu = self.life.mtu
+        mtu = self.history.mtu
         if mtu is None or packet.size == mtu:
             return
         if packet.opcode in FULL and packet.size in MTUS:
@@ -222,7 +229,7 @@ class PathMtu(Law):
     response = request
 
 
-class Write(Law):
+class Write(ConnectionCheck):
     """The RETH of a WRITE fixes the opcode and the size of every packet that follows it.
 
     The last RETH is compared with whatever comes under the PSNs that it takes, so
@@ -231,11 +238,11 @@ class Write(Law):
 
     __slots__ = ("first",)
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self.first: TransportPacket | None = None
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare with the RETH that it belongs to."""
         info = INFO[packet.opcode]
         if info.position is Position.FIRST and info.operation is Operation.WRITE:
@@ -252,7 +259,7 @@ class Write(Law):
         if not 0 < place < count:
             return
         if info.operation is not Operation.WRITE or info.position is Position.ONLY:
-            # What that is, the law of order says, if anything is wrong with it.
+            # What that is, the check of order says, if anything is wrong with it.
             self.first = None
             return
         size = first.size if place < count - 1 else first.dma_len - place * first.size

@@ -9,7 +9,7 @@ import numpy as np
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import Breach, Law, Life
+from ibwire.rules.history import ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.packet import Chunk, Mask, PacketRule, opcodes_where
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
@@ -130,7 +130,7 @@ PACKET_RULES = (
 )
 
 
-class Refusals(Law):
+class Refusals(ConnectionCheck):
     """What the responder refused last, and what became of it."""
 
     __slots__ = (
@@ -146,8 +146,8 @@ class Refusals(Law):
         "waits",
     )
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self.missing: TransportPacket | None = None
         """The sequence NAK whose PSN has not come since."""
         self.latest: TransportPacket | None = None
@@ -168,7 +168,7 @@ class Refusals(Law):
         """Those of them that came too soon."""
         self.fatal: TransportPacket | None = None
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """The missing one comes, or comes again, or another one in its place."""
         missing, refused = self.missing, self.refused
         if missing is not None:
@@ -176,20 +176,20 @@ class Refusals(Law):
             self.duplicates = self.duplicates or step < 0
             if step == 0:
                 self.missing = None
-        if refused is None or verdict is PacketStatus.DUPLICATE:
+        if refused is None or status is PacketStatus.DUPLICATE:
             return
         waited = packet.time_ns - refused.time_ns
         asked = RNR_TIMER_US[code(refused.syndrome)] * 1000
         if packet.psn == refused.psn:
             self.refused = None
-            if verdict is PacketStatus.RETRANSMITTED and waited >= 0:
+            if status is PacketStatus.RETRANSMITTED and waited >= 0:
                 yield from self._has_waited(packet, waited, asked)
-        elif verdict is PacketStatus.NEW and IN_FLIGHT_NS < waited < asked and self.eager is None:
+        elif status is PacketStatus.NEW and IN_FLIGHT_NS < waited < asked and self.eager is None:
             found = f"{name_of(packet.opcode)} of PSN {packet.psn}, which is new"
             words = f"{found}, {waited / 1e6:.3f} ms after an RNR NAK for {asked / 1e6:g} ms"
             self.eager = words, packet
 
-    def _has_waited(self, packet: TransportPacket, waited: int, asked: int) -> Iterable[Breach]:
+    def _has_waited(self, packet: TransportPacket, waited: int, asked: int) -> Iterable[Violation]:
         """Whether a refused packet comes again too soon, or others came in the meantime.
 
         An RNR NAK that is lost behind this point is obeyed by nobody: only when most
@@ -209,10 +209,10 @@ class Refusals(Law):
             found = f"PSN {packet.psn} again {waited / 1e6:.3f} ms after the RNR NAK"
             yield RNR_WAIT, f"{found}, expected at least {asked / 1e6:g} ms", packet
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """A NAK, or a response that must not come."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
-        if verdict is PacketStatus.DUPLICATE:
+        if status is PacketStatus.DUPLICATE:
             return
         yield from self._after_the_end(packet)
         if what is AckKind.ACK:
@@ -226,16 +226,16 @@ class Refusals(Law):
                 self.missing = None  # it has come, to be refused
             if self.refused is None or self.refused.psn != packet.psn:
                 self.refused = packet
-        elif value == NakCode.PSN_SEQUENCE_ERROR and self.life.newest is not None:
+        elif value == NakCode.PSN_SEQUENCE_ERROR and self.history.newest is not None:
             yield from self._sequence(packet)
         elif value in _FATAL:
             self.fatal = packet
-            request = self.life.requests.get(packet.psn)
+            request = self.history.requests.get(packet.psn)
             is_send = request is not None and INFO[request.opcode].operation is Operation.SEND
             if value == NakCode.REMOTE_OPERATIONAL_ERROR and is_send:
                 yield TOO_LONG, f"SEND of PSN {packet.psn} answered with NAK 0x63", packet
 
-    def _sequence(self, packet: TransportPacket) -> Iterable[Breach]:
+    def _sequence(self, packet: TransportPacket) -> Iterable[Violation]:
         missing, refused = self.missing, self.refused
         again = missing is not None and missing.psn == packet.psn
         self.repeats = self.repeats + 1 if again else 0
@@ -249,14 +249,14 @@ class Refusals(Law):
             self.excused = True
         if not again:
             self.missing, self.duplicates = packet, False
-        front = self.life.front
+        front = self.history.front
         if front is None or distance(packet.psn, front.psn) < 0:
             return
-        if self.life.was_answered_later(front, packet):
+        if self.history.was_answered_later(front, packet):
             found = f"NAK of PSN {packet.psn}"
             yield ACKNOWLEDGED, f"{found}, although {front.psn} had been acknowledged", packet
 
-    def _twice(self, missing: TransportPacket, packet: TransportPacket) -> Breach:
+    def _twice(self, missing: TransportPacket, packet: TransportPacket) -> Violation:
         found = f"PSN {packet.psn} NAKed again (first NAK: packet {missing.number})"
         if self.duplicates:
             return AFTER_DUPLICATE, f"{found} after a duplicate of an older packet", packet
@@ -270,7 +270,7 @@ class Refusals(Law):
         identification it may be a copy by the network or a mirror, which come in twos.
         """
         latest, self.latest = self.latest, packet
-        if latest is not None and self.life.answer_ids.is_next(latest, packet):
+        if latest is not None and self.history.answer_ids.is_next(latest, packet):
             return True
         return self.repeats >= NO_ACCIDENT - 1
 
@@ -281,11 +281,11 @@ class Refusals(Law):
         if self.refused is not None and distance(self.refused.psn, packet.psn) >= 0:
             self.refused = None
 
-    def _after_the_end(self, packet: TransportPacket) -> Iterable[Breach]:
+    def _after_the_end(self, packet: TransportPacket) -> Iterable[Violation]:
         fatal = self.fatal
         if fatal is None or distance(fatal.psn, packet.psn) < 0:
             return
-        if self.life.was_answered_later(fatal, packet):
+        if self.history.was_answered_later(fatal, packet):
             found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
             yield (
                 SILENCE,

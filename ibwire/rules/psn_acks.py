@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import ENDS, FRESH, Breach, Law, Life
+from ibwire.rules.history import ENDS, FRESH, ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.packet import PacketRule, opcodes_where
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import INFO, OpCode, Operation, Service, name_of
@@ -124,21 +124,21 @@ PACKET_RULES = (
 )
 
 
-class Messages(Law):
+class Messages(ConnectionCheck):
     """Messages are counted as they are sent; every AETH says how far the responder has counted.
 
     How many there were before the capture is not known. Each response narrows it:
     a responder has completed all messages up to the PSN that it names, and none
     that was not sent. A response that counts messages which were not seen here
     shows that the capture lacks some, or begins while things are sent again; so
-    nothing is said until a newer response has confirmed the reckoning. Laws about
+    nothing is said until a newer response has confirmed the reckoning. Checks about
     credits use the result.
     """
 
     __slots__ = ("_confirmed", "_ends", "_high", "_last", "_low", "_since", "_suspect", "sent")
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self._since: int | None = None
         self._ends: list[int] = []
         """Last PSNs of the newest messages, unwrapped; the READ's own PSN of a READ."""
@@ -166,17 +166,17 @@ class Messages(Law):
         certain = self._confirmed and self._low == self._high
         return self._low & MASK if certain else None
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count a message when its last packet is sent."""
-        if verdict not in FRESH:
+        if status not in FRESH:
             return
-        psn = self.life.unwrapped(packet.psn)
+        psn = self.history.unwrapped(packet.psn)
         suspect, self._suspect = self._suspect, None
         if suspect is not None:
             words, response, newest = suspect
-            if self.life.request_ids.is_next(newest, packet):
+            if self.history.request_ids.is_next(newest, packet):
                 yield MSN, words, response
-        if verdict is PacketStatus.AFTER_GAP or self._since is None or suspect is not None:
+        if status is PacketStatus.AFTER_GAP or self._since is None or suspect is not None:
             self._forget(psn)
         if packet.opcode in ENDS and psn is not None:
             self.sent += 1
@@ -184,13 +184,13 @@ class Messages(Law):
             if len(self._ends) > 2 * KEEP_MESSAGES:
                 del self._ends[:KEEP_MESSAGES]
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare the MSN with what may have been completed."""
-        psn = self.life.unwrapped(packet.psn)
-        following = self.life.half.next
+        psn = self.history.unwrapped(packet.psn)
+        following = self.history.tracker.next
         if psn is None or self._since is None or packet.opcode not in _AETH:
             return
-        if verdict is PacketStatus.UNKNOWN or (following is not None and psn >= following):
+        if status is PacketStatus.UNKNOWN or (following is not None and psn >= following):
             return
         upto = psn if kind(packet.syndrome) is AckKind.ACK else psn - 1
         forgotten = self.sent - len(self._ends)
@@ -215,74 +215,74 @@ class Messages(Law):
             self._confirmed = self._confirmed or distance(last[1], packet.msn) > 0
             self._last = upto, packet.msn
 
-    def _wrong(self, packet: TransportPacket, done: int, too_much: bool) -> Iterable[Breach]:
+    def _wrong(self, packet: TransportPacket, done: int, too_much: bool) -> Iterable[Violation]:
         """An MSN that is out of bounds: too small for certain, or perhaps too large."""
         fewest, most = (self._low + done) & MASK, (self._high + self.sent) & MASK
         expected = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         words = f"{name_of(packet.opcode)} with MSN {packet.msn}, expected {expected}"
-        newest = self.life.newest
+        newest = self.history.newest
         if not too_much:
             yield MSN, words, packet
         elif newest is not None:
             self._suspect = words, packet, newest
 
 
-class Acknowledged(Law):
+class Acknowledged(ConnectionCheck):
     """Which PSNs responses name."""
 
     __slots__ = ("ahead",)
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self.ahead: int | None = None
         """An unwrapped PSN that was acknowledged and has not been seen as a request."""
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether it had been acknowledged before it was sent."""
         ahead, self.ahead = self.ahead, None
-        if ahead is None or verdict is PacketStatus.DUPLICATE:
+        if ahead is None or status is PacketStatus.DUPLICATE:
             return
-        psn = self.life.unwrapped(packet.psn)
-        newest = self.life.newest
-        if verdict is not PacketStatus.NEW or psn is None or psn > ahead or newest is None:
+        psn = self.history.unwrapped(packet.psn)
+        newest = self.history.newest
+        if status is not PacketStatus.NEW or psn is None or psn > ahead or newest is None:
             return
         # Otherwise the capture may lack the first time that it was sent.
-        if self.life.request_ids.is_next(newest, packet):
+        if self.history.request_ids.is_next(newest, packet):
             yield EARLY, f"PSN {packet.psn} is sent after it was acknowledged", packet
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether its PSN was sent, and does not go back."""
-        half = self.life.half
-        psn = self.life.unwrapped(packet.psn)
-        if psn is None or half.next is None:
+        tracker = self.history.tracker
+        psn = self.history.unwrapped(packet.psn)
+        if psn is None or tracker.next is None:
             return
         is_ack = packet.opcode in _ACKNOWLEDGE and kind(packet.syndrome) is AckKind.ACK
-        if is_ack and packet.psn == MASK and abs(psn - half.next) > NEARBY:
+        if is_ack and packet.psn == MASK and abs(psn - tracker.next) > NEARBY:
             yield (
                 BEFORE_FIRST,
-                f"ACK of PSN 0xFFFFFF, but {(half.next - 1) & MASK} was sent last",
+                f"ACK of PSN 0xFFFFFF, but {(tracker.next - 1) & MASK} was sent last",
                 packet,
             )
             return
-        if psn >= half.next:
+        if psn >= tracker.next:
             yield from self._unsent(packet, psn)
             return
-        front = self.life.front
-        if not is_ack or front is None or verdict is PacketStatus.DUPLICATE:
+        front = self.history.front
+        if not is_ack or front is None or status is PacketStatus.DUPLICATE:
             return
         if distance(front.psn, packet.psn) >= 0:
             return
-        if self.life.answer_ids.left_later(front, packet, otherwise=False):
+        if self.history.answer_ids.left_later(front, packet, otherwise=False):
             yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
 
-    def _unsent(self, packet: TransportPacket, psn: int) -> Iterable[Breach]:
-        half, newest = self.life.half, self.life.newest
-        if newest is None or self.life.span(newest) is None:
+    def _unsent(self, packet: TransportPacket, psn: int) -> Iterable[Violation]:
+        tracker, newest = self.history.tracker, self.history.newest
+        if newest is None or self.history.span(newest) is None:
             return
-        assert half.next is not None
-        if psn - half.next > MAX_UNSEEN:
+        assert tracker.next is not None
+        if psn - tracker.next > MAX_UNSEEN:
             found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-            yield SENT, f"{found}, but {(half.next - 1) & MASK} was sent last", packet
+            yield SENT, f"{found}, but {(tracker.next - 1) & MASK} was sent last", packet
         elif kind(packet.syndrome) is AckKind.ACK and packet.opcode in _AETH:
             self.ahead = psn
 
@@ -297,15 +297,15 @@ _ANSWERS = {
 """Operations that have an answer of their own."""
 
 
-class Kind(Law):
+class Kind(ConnectionCheck):
     """Which kind of response a request gets."""
 
     __slots__ = ()
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the request that has its PSN, if that was seen."""
         info = INFO[packet.opcode]
-        request = self.life.requests.get(packet.psn)
+        request = self.history.requests.get(packet.psn)
         if info.operation is Operation.ACKNOWLEDGE or request is None:
             return
         asked = INFO[request.opcode].operation
@@ -313,7 +313,7 @@ class Kind(Law):
         empty = asked in (Operation.FLUSH, Operation.ATOMIC_WRITE)
         if info.operation is expected and not (empty and packet.size):
             return
-        if self.life.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
+        if self.history.covering(packet.psn) != [] and info.operation is Operation.READ_RESPONSE:
             return
         found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
         yield KIND, f"{found}, but {name_of(request.opcode)} was sent", packet

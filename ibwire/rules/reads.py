@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import FRESH, READ_REQUESTS, Breach, Law, Life
+from ibwire.rules.history import FRESH, READ_REQUESTS, ConnectionCheck, RequestHistory, Violation
 from ibwire_layers.opcodes import INFO, Operation, Position, name_of
 from ibwire_layers.psn import MASK
 
@@ -68,21 +68,21 @@ _COUNTED = frozenset(("RDMA_READ", "COMPARE_SWAP", "FETCH_ADD"))
 """Verbs that take a place of the initiator depth in every implementation."""
 
 
-class Requests(Law):
+class Requests(ConnectionCheck):
     """READ requests, new ones and such that ask for a rest."""
 
     __slots__ = ()
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the READ whose PSNs it uses."""
-        covering = self.life.covering(packet.psn)
-        if not covering or verdict is PacketStatus.DUPLICATE:
+        covering = self.history.covering(packet.psn)
+        if not covering or status is PacketStatus.DUPLICATE:
             return
         read = covering[-1]
         place = (packet.psn - read.psn) & MASK
         if packet.opcode not in READ_REQUESTS:
             if place:
-                count = self.life.span(read)
+                count = self.history.span(read)
                 found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
                 yield (
                     RESERVED,
@@ -90,9 +90,9 @@ class Requests(Law):
                     packet,
                 )
             return
-        if verdict in FRESH:
+        if status in FRESH:
             return
-        done = place * (self.life.mtu or 0)
+        done = place * (self.history.mtu or 0)
         found_at = packet.va, packet.dma_len, packet.rkey
         expected = (read.va + done) & 0xFFFFFFFFFFFFFFFF, read.dma_len - done, read.rkey
         if found_at != expected and (read.dma_len or packet.dma_len):
@@ -101,13 +101,13 @@ class Requests(Law):
             yield RESTART, f"{found}, expected {words.format(*expected)}", packet
 
 
-class Responses(Law):
+class Responses(ConnectionCheck):
     """What comes under each PSN that a READ reserves."""
 
     __slots__ = ("_before", "_replays", "_starts")
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self._before: TransportPacket | None = None
         """The response before."""
         self._starts = 0
@@ -115,23 +115,23 @@ class Responses(Law):
         self._replays = 0
         """How often one that was asked for again seemed to be answered from the middle."""
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with every request that asked for it."""
-        yield from self._too_many(packet, verdict)
-        yield from self._compare(packet, verdict)
+        yield from self._too_many(packet, status)
+        yield from self._compare(packet, status)
         self._before = packet
 
-    def _compare(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def _compare(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         info = INFO[packet.opcode]
         if info.operation is not Operation.READ_RESPONSE:
             return
-        covering = self.life.covering(packet.psn)
+        covering = self.history.covering(packet.psn)
         if not covering:
             return
-        mtu = self.life.mtu
+        mtu = self.history.mtu
         expected: dict[Position, int] = {}
         for read in covering:
-            place, count = (packet.psn - read.psn) & MASK, self.life.span(read) or 1
+            place, count = (packet.psn - read.psn) & MASK, self.history.span(read) or 1
             left = read.dma_len - place * (mtu or 0)
             size = left if place == count - 1 else mtu or 0
             expected.setdefault(_position(place, count), size)
@@ -153,7 +153,7 @@ class Responses(Law):
                 f"{found} with {packet.size} bytes, expected {expected[info.position]}",
                 packet,
             )
-        elif info.position in _INSIDE and self._is_replay(packet, verdict, covering):
+        elif info.position in _INSIDE and self._is_replay(packet, status, covering):
             yield (
                 FROM_MIDDLE,
                 f"{found} is the first response to packet {covering[0].number}",
@@ -161,7 +161,7 @@ class Responses(Law):
             )
 
     def _is_replay(
-        self, packet: TransportPacket, verdict: PacketStatus, covering: list[TransportPacket]
+        self, packet: TransportPacket, status: PacketStatus, covering: list[TransportPacket]
     ) -> bool:
         """Whether it begins the answer to a READ that was asked for again.
 
@@ -169,19 +169,19 @@ class Responses(Law):
         counts its IP identification.
         """
         if (
-            verdict is not PacketStatus.RETRANSMITTED
+            status is not PacketStatus.RETRANSMITTED
             or len(covering) < 2
             or covering[0].psn != packet.psn
         ):
             return False
         self._replays += 1
-        return self.life.answer_ids.counts or self._replays >= NO_ACCIDENT
+        return self.history.answer_ids.counts or self._replays >= NO_ACCIDENT
 
     def _may_be_restarted(self, position: Position, packet: TransportPacket) -> bool:
         """Whether it may answer a READ that was asked for again, which the capture lacks."""
         if position not in (Position.FIRST, Position.ONLY):
             return False
-        if self._before is not None and self.life.answer_ids.is_next(self._before, packet):
+        if self._before is not None and self.history.answer_ids.is_next(self._before, packet):
             return False
         self._starts += 1
         return self._starts < NO_ACCIDENT
@@ -189,19 +189,19 @@ class Responses(Law):
     def _begins_unsure(self, packet: TransportPacket, covering: list[TransportPacket]) -> bool:
         """Whether the READ that it answers first may ask for the rest of one not seen here."""
         same = all(read.psn == packet.psn for read in covering)
-        return same and covering[-1].number in self.life.unsure
+        return same and covering[-1].number in self.history.unsure
 
-    def _too_many(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def _too_many(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """When the oldest READ is answered, all newer ones were outstanding with it."""
-        half = self.life.half
-        most = half.connection.max_reads[half.end]
-        if most is None or verdict is not PacketStatus.NEW or not half.messages:
+        tracker = self.history.tracker
+        most = tracker.connection.max_reads[tracker.end]
+        if most is None or status is not PacketStatus.NEW or not tracker.messages:
             return
-        open_reads = [each for each in half.reads if each.verb in _COUNTED]
+        open_reads = [each for each in tracker.reads if each.verb in _COUNTED]
         if len(open_reads) <= most or packet.psn != open_reads[0].first & MASK:
             return
         found = f"{len(open_reads)} READs and atomics outstanding"
-        yield OUTSTANDING, f"{found}, expected at most {most}", self.life.newest or packet
+        yield OUTSTANDING, f"{found}, expected at most {most}", self.history.newest or packet
 
 
 _INSIDE = (Position.MIDDLE, Position.LAST)

@@ -8,7 +8,7 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.atomics import REQUESTS as ATOMICS
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import FRESH, READ_REQUESTS, Breach, Law, Life
+from ibwire.rules.history import FRESH, READ_REQUESTS, ConnectionCheck, RequestHistory, Violation
 from ibwire_layers.opcodes import OpCode, name_of
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import AckKind, kind
@@ -64,13 +64,13 @@ SKIPS = 3
 _ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 
 
-class Repeated(Law):
+class Repeated(ConnectionCheck):
     """What is sent again: whether it is the same as before, and whether there was a need."""
 
     __slots__ = ("_asks", "_before", "_pending", "_refused", "_run")
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self._before: TransportPacket | None = None
         """The request before."""
         self._run = False
@@ -82,19 +82,19 @@ class Repeated(Law):
         self._refused = False
         """There was a NAK since the last new request."""
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the first sending, and with what was answered since."""
-        psn = self.life.unwrapped(packet.psn)
-        if verdict is PacketStatus.DUPLICATE or psn is None:
+        psn = self.history.unwrapped(packet.psn)
+        if status is PacketStatus.DUPLICATE or psn is None:
             return
         before, self._before = self._before, packet
-        runs, self._run = self._run, verdict is PacketStatus.RETRANSMITTED
-        if verdict is not PacketStatus.RETRANSMITTED:
-            self._refused = self._refused and verdict not in FRESH
+        runs, self._run = self._run, status is PacketStatus.RETRANSMITTED
+        if status is not PacketStatus.RETRANSMITTED:
+            self._refused = self._refused and status not in FRESH
             if packet.ack_req or packet.opcode in READ_REQUESTS:
                 self._asks = max(self._asks, psn)
             return
-        first = self.life.requests.get(packet.psn)
+        first = self.history.requests.get(packet.psn)
         if first is not None:
             yield from _compare(first, packet)
         found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
@@ -109,35 +109,35 @@ class Repeated(Law):
 
     def _is_settled(self, psn: int) -> bool:
         """Whether this and everything before it has been answered here."""
-        acked = self.life.acked
+        acked = self.history.acked
         if acked is None or psn > acked:
             return False
-        return all(read.first > psn for read in self.life.half.reads)
+        return all(read.first > psn for read in self.history.tracker.reads)
 
     def _waits_for_nothing(self, before: TransportPacket, packet: TransportPacket) -> bool:
         """Whether a requester goes back although no timer of its own should run."""
-        acked = self.life.acked
-        if self._refused or acked is None or self._asks > acked or self.life.half.reads:
+        acked = self.history.acked
+        if self._refused or acked is None or self._asks > acked or self.history.tracker.reads:
             return False
-        return self.life.request_ids.is_next(before, packet)
+        return self.history.request_ids.is_next(before, packet)
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether a packet that was sent again is now acknowledged a second time."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
         if what is not AckKind.ACK:
             self._pending, self._refused = None, True
-        elif verdict is PacketStatus.STALE and self._pending == self.life.unwrapped(packet.psn):
+        elif status is PacketStatus.STALE and self._pending == self.history.unwrapped(packet.psn):
             self._pending = None
             yield NEEDLESS, f"PSN {packet.psn} retransmitted, and acknowledged both times", packet
 
 
-class Retries(Law):
+class Retries(ConnectionCheck):
     """How a requester goes back: how often, and whether it sends everything from there on."""
 
     __slots__ = ("_acked", "_before", "_last", "_skips", "_start", "_times")
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self._before: TransportPacket | None = None
         """The request before."""
         self._last: int | None = None
@@ -151,22 +151,22 @@ class Retries(Law):
         self._skips = 0
         """How often it seemed that something was not sent again."""
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Follow the runs of what is sent again."""
-        psn = self.life.unwrapped(packet.psn)
-        if verdict is PacketStatus.DUPLICATE or psn is None:
+        psn = self.history.unwrapped(packet.psn)
+        if status is PacketStatus.DUPLICATE or psn is None:
             return
         before, self._before = self._before, packet
         last, self._last = self._last, None
-        if verdict is PacketStatus.RETRANSMITTED:
-            self._last = psn + (self.life.span(packet) or 1) - 1
+        if status is PacketStatus.RETRANSMITTED:
+            self._last = psn + (self.history.span(packet) or 1) - 1
             if last is None or psn <= last:
                 yield from self._goes_back(psn, packet)
-        elif verdict is PacketStatus.NEW and last is not None and before is not None:
+        elif status is PacketStatus.NEW and last is not None and before is not None:
             yield from self._goes_on(last, before, packet)
 
-    def _goes_back(self, psn: int, packet: TransportPacket) -> Iterable[Breach]:
-        acked = self.life.acked
+    def _goes_back(self, psn: int, packet: TransportPacket) -> Iterable[Violation]:
+        acked = self.history.acked
         again = psn == self._start and acked == self._acked
         self._times = self._times + 1 if again else 1
         self._start, self._acked = psn, acked
@@ -179,9 +179,9 @@ class Retries(Law):
 
     def _goes_on(
         self, last: int, before: TransportPacket, packet: TransportPacket
-    ) -> Iterable[Breach]:
+    ) -> Iterable[Violation]:
         """A new request: had all been sent again that was open?"""
-        following, acked = self.life.half.next, self.life.acked
+        following, acked = self.history.tracker.next, self.history.acked
         if following is None or acked is None or acked >= min(last, following - 1):
             return
         if last + 1 < following and self._has_skipped(before, packet):
@@ -195,21 +195,21 @@ class Retries(Law):
         What was lost on the way to this point looks the same; only a sender that
         counts its IP identification shows the difference at once.
         """
-        if self.life.request_ids.counts:
-            return self.life.request_ids.is_next(before, packet)
+        if self.history.request_ids.counts:
+            return self.history.request_ids.is_next(before, packet)
         self._skips += 1
         return self._skips >= SKIPS
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """An RNR NAK begins the count anew."""
         if packet.syndrome >= 0 and kind(packet.syndrome) is AckKind.RNR_NAK:
             self._times = 0
         return ()
 
 
-def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Breach]:
+def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Violation]:
     if packet.opcode in ATOMICS and first.opcode in ATOMICS:
-        return  # the laws of atomics look at them
+        return  # the checks of atomics look at them
     if packet.opcode != first.opcode:
         found = f"PSN {packet.psn} retransmitted as {name_of(packet.opcode)}"
         yield SAME, f"{found}, expected {name_of(first.opcode)}", packet
@@ -222,30 +222,30 @@ def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Breach
             yield SAME, f"{found} {words.format(*now)}, expected {words.format(*before)}", packet
 
 
-class Duplicates(Law):
+class Duplicates(ConnectionCheck):
     """Acknowledgements of duplicates, counted against those that were asked for."""
 
     __slots__ = ("_asked", "_duplicates", "_given")
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self._forget()
 
     def _forget(self) -> None:
         self._duplicates = self._asked = self._given = 0
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count a duplicate."""
-        if verdict in FRESH:
+        if status in FRESH:
             self._forget()
         elif packet.opcode not in READ_REQUESTS and packet.opcode not in ATOMICS:
             self._duplicates += 1
             self._asked += packet.ack_req
         return ()
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Count an answer to a duplicate."""
-        if verdict is not PacketStatus.STALE or packet.opcode not in _ACKNOWLEDGE:
+        if status is not PacketStatus.STALE or packet.opcode not in _ACKNOWLEDGE:
             return
         if kind(packet.syndrome) is not AckKind.ACK:
             return

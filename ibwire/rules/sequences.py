@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
 from ibwire.rules.findings import Rule, Severity
-from ibwire.rules.life import ENDS, STARTS, Breach, Law, Life
+from ibwire.rules.history import ENDS, STARTS, ConnectionCheck, RequestHistory, Violation
 from ibwire.rules.packet import PacketRule, intact, opcodes_where
 from ibwire_layers.opcodes import INFO, name_of
 from ibwire_layers.psn import add
@@ -50,7 +50,7 @@ PACKET_RULES = (
 )
 
 
-class Order(Law):
+class Order(ConnectionCheck):
     """Packets whose PSNs are neighbours are neighbours in a message, in whatever order they come.
 
     Nothing is said of a packet whose predecessor was not the last one seen.
@@ -58,17 +58,17 @@ class Order(Law):
 
     __slots__ = ("before",)
 
-    def __init__(self, life: Life) -> None:
-        super().__init__(life)
+    def __init__(self, history: RequestHistory) -> None:
+        super().__init__(history)
         self.before: TransportPacket | None = None
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare with the request before, if that is its neighbour."""
         before = self.before
         self.before = packet
         if before is None:
             return
-        span = self.life.span(before)
+        span = self.history.span(before)
         if span is None or packet.psn != add(before.psn, span):
             return
         if not follows(before.opcode, packet.opcode):

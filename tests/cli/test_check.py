@@ -11,7 +11,7 @@ from capture.handmade import NANOSECONDS, pcap_header, pcap_record
 from connections.talk import Talk
 from ibwire.cli.check import command
 from ibwire.rules.catalogue import RULES
-from rules.broken import CONVERSATIONS
+from rules.broken_rules import CONVERSATIONS
 
 
 def check(*arguments: object) -> Result:

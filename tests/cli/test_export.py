@@ -15,7 +15,7 @@ from ibwire.capture import open_capture
 from ibwire.cli.export import command
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.report import remarks
-from ibwire.rules.findings import Finding, Place, Rule, Severity
+from ibwire.rules.findings import Finding, Location, Rule, Severity
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "layers")])}
@@ -282,7 +282,7 @@ def test_a_finding_is_told_at_its_packets_and_a_note_once(
     severity: Severity, told: list[int]
 ) -> None:
     rule = Rule("acks.law", "A law.", severity, "IBA 1.2", "", ("someone",))
-    place = Place("a", "b", 1, 2, 0)
+    place = Location("a", "b", 1, 2, 0)
     finding = Finding(rule, severity, place, "found x, expected y", 20, [4, 6, 9])
 
     found = list(remarks.of_finding(finding))

@@ -52,14 +52,16 @@ class Watcher:
         self.events: list[FlowEvent] = []
         self.messages: list[Message] = []
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> None:
         assert packet.number not in self.verdicts
-        self.verdicts[packet.number] = verdict
+        self.verdicts[packet.number] = status
 
     def response(
-        self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
-        self.request(half, packet, verdict)
+        self.request(tracker, packet, status)
 
     def other(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         self.others += 1

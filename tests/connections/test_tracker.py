@@ -39,8 +39,10 @@ class Watcher:
         self.messages: list[Message] = []
         self.others = 0
 
-    def request(self, half: RequestTracker, packet: TransportPacket, verdict: PacketStatus) -> None:
-        self.verdicts.append(verdict.value)
+    def request(
+        self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
+    ) -> None:
+        self.verdicts.append(status.value)
 
     response = request
 

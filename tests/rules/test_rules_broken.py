@@ -4,8 +4,8 @@ import pytest
 
 from connections.talk import Talk
 from ibwire.rules.catalogue import FAMILIES, RULES
-from rules.broken import CONVERSATIONS, Conversation
-from rules.judged import grave, ids, judge
+from rules.broken_rules import CONVERSATIONS, Conversation
+from rules.check_frames import grave, ids, judge
 
 ELSEWHERE = {"reads.outstanding": "test_rules_captures: what may be outstanding, only the CM says"}
 """Rules that are tested with captures."""

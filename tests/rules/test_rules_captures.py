@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.rules.findings import Severity
-from rules.judged import grave, ids, judge, judge_capture, read_frames
+from rules.check_frames import grave, ids, judge, judge_capture, read_frames
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 NAMES = sorted(path.name for path in CAPTURES.glob("*.pcap*"))
@@ -107,5 +107,5 @@ def test_more_reads_outstanding_than_agreed_are_found() -> None:
     ]
 
     found = [each for each in judge(frames) if each.rule.id == "reads.outstanding"]
-    assert [each.place.dst_qpn for each in found] == [0x57]
+    assert [each.location.dst_qpn for each in found] == [0x57]
     assert found[0].text == "8 READs and atomics outstanding, expected at most 2"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ibwire_layers.errors import DecodeError
 from ibwire_layers.packet import Packet
-from rules.judged import judge, read_frames
+from rules.check_frames import judge, read_frames
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 FRAMES = [

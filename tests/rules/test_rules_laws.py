@@ -1,6 +1,6 @@
 """No false alarm: whatever the wire and the capture do to traffic that keeps the rules.
 
-The traffic is the emulator's, by random schedules, in all profiles; its own laws
+The traffic is the emulator's, by random schedules, in all profiles; its own checks
 are tested elsewhere. What one end sees of it is the capture.
 """
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from random_schedules import schedules
-from rules.judged import Frames, grave, judge
+from rules.check_frames import Frames, grave, judge
 from schedules import Run, Schedule
 
 ENDS = ("a", "b")

@@ -24,7 +24,7 @@ from ibwire_layers.outer import IPv4, IPv6, LinkType
 from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv1Route, RoCEv2Route
 from ibwire_layers.scapy import BTH, LRH
 from ibwire_layers.walk import walk
-from rules.judged import grave, judge_capture
+from rules.check_frames import grave, judge_capture
 
 TSHARK = shutil.which("tshark")
 

@@ -21,7 +21,7 @@ from ibwire_layers.crc import internet_checksum
 from ibwire_layers.opcodes import INFO
 from ibwire_layers.outer import IPv4
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
-from rules.judged import grave, judge_capture
+from rules.check_frames import grave, judge_capture
 from strategies import ROUTE4, Frame, cooked, packet, tunnelled
 
 CAPTURES = Path(__file__).parents[2] / "captures"

@@ -19,7 +19,7 @@ from ibwire.traffic.builder import Builder
 from ibwire.traffic.stream import Link, Payload, Stream, Verb, parse_qpns
 from ibwire_layers.opcodes import Service
 from ibwire_layers.outer import LinkType
-from rules.judged import judge_capture
+from rules.check_frames import judge_capture
 
 V4 = {"src": "10.0.0.1", "dst": "10.0.0.2"}
 V6 = {"src": "fd00::1", "dst": "fd00::2"}

@@ -1,8 +1,8 @@
-"""What rules about connections are made of: the memory of one half, and the laws that use it.
+"""The base of rules about connections: a history of requests and responses, and its checks.
 
-A *life* of a half lasts until its queue pair is reset. A law hears of every
-request and every response before the life takes note of it, so that it compares
-a packet with what came before.
+A history lasts until the queue pair of the requester is reset. A check receives every
+request and every response before the history records it, so that it compares a packet
+with the packets before.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ibwire_layers.opcodes import INFO, Operation, Position
 from ibwire_layers.psn import MASK, distance
 
 KEEP = 256
-"""Requests that are remembered, to compare what is sent again."""
+"""Requests that are remembered, to compare retransmitted ones."""
 KEEP_READS = 16
 """READs that are remembered after they have been answered."""
 LARGE_SPAN = 1 << 16
 """A READ that reserves more PSNs makes those of remembered requests ambiguous."""
 
 MOST_STEPS = 1024
-"""A larger step in the IP identification is none of counting."""
+"""A sender whose IP identification makes a larger step does not count it up."""
 
 READ_REQUESTS = frozenset(c for c, info in INFO.items() if info.operation is Operation.READ)
 FULL = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.MIDDLE))
@@ -34,11 +34,11 @@ ENDS = frozenset(c for c, i in INFO.items() if i.position in (Position.LAST, Pos
 
 FRESH = (PacketStatus.NEW, PacketStatus.AFTER_GAP)
 
-Breach = tuple[Rule, str, TransportPacket]
-"""A rule, what was found and expected, and the packet that breaks it; not always the last one."""
+Violation = tuple[Rule, str, TransportPacket]
+"""A rule, found and expected values, and the packet that breaks it; not always the newest."""
 
 Operands = tuple[int, ...]
-"""Numbers of an atomic: swap and compare data of a request, the original value of an answer."""
+"""Swap and compare data of an atomic request, or the original value in its response."""
 
 
 class Identifications:
@@ -72,34 +72,34 @@ class Identifications:
         return step < 0x8000 if self.counts and step else otherwise
 
 
-class Life:
-    """What the laws remember of the requests of one end and the responses to them."""
+class RequestHistory:
+    """The requests of one end and the responses to them, as far as the checks need them."""
 
     __slots__ = (
         "answer_ids",
         "front",
-        "half",
         "mtu",
         "newest",
         "operands",
         "reads",
         "request_ids",
         "requests",
+        "tracker",
         "unsure",
     )
 
-    def __init__(self, half: RequestTracker, operands: Mapping[int, Operands]) -> None:
-        self.half = half
+    def __init__(self, tracker: RequestTracker, operands: Mapping[int, Operands]) -> None:
+        self.tracker = tracker
         self.operands = operands
-        """By packet number, of those atomics of the capture that are being looked at."""
+        """By packet number, of the atomics that are not checked yet."""
         self.mtu: int | None = None
         """The path MTU: size of the first packet that has to fill it."""
         self.requests: dict[int, TransportPacket] = {}
-        """By PSN, as they were sent first."""
+        """By PSN, the first transmission of each."""
         self.reads: list[TransportPacket] = []
-        """READ requests in the order in which they were sent, also those that ask for a rest."""
+        """READ requests in the order in which they were sent, also retries of a part."""
         self.unsure: set[int] = set()
-        """Packet numbers of READs that may ask for the rest of one that was not seen."""
+        """Packet numbers of READs that may retry a part of one that was not seen."""
         self.newest: TransportPacket | None = None
         """The request with the highest PSN."""
         self.front: TransportPacket | None = None
@@ -109,7 +109,7 @@ class Life:
 
     def unwrapped(self, psn: int) -> int | None:
         """A PSN, unwrapped as in `RequestTracker`; `None` before the first request."""
-        following = self.half.next
+        following = self.tracker.next
         return None if following is None else following + distance(following & MASK, psn)
 
     def span(self, request: TransportPacket) -> int | None:
@@ -144,16 +144,16 @@ class Life:
         if self.mtu is None and packet.opcode in FULL and packet.size in MTUS:
             self.mtu = packet.size
 
-    def note_request(self, packet: TransportPacket, verdict: PacketStatus) -> None:
+    def note_request(self, packet: TransportPacket, status: PacketStatus) -> None:
         """Remember a request."""
         self.request_ids.note(packet)
-        if verdict is PacketStatus.DUPLICATE:
+        if status is PacketStatus.DUPLICATE:
             return
         if packet.opcode in READ_REQUESTS:
             self._note_read(packet)
-            if verdict is not PacketStatus.NEW or self.newest is None:
+            if status is not PacketStatus.NEW or self.newest is None:
                 self.unsure.add(packet.number)
-        if verdict in FRESH:
+        if status in FRESH:
             self.newest = packet
             self.requests.pop(packet.psn, None)
         if packet.psn not in self.requests:
@@ -176,7 +176,7 @@ class Life:
     def note_response(self, packet: TransportPacket) -> None:
         """Remember a response, if it is positive and newer than all before."""
         self.answer_ids.note(packet)
-        following = self.half.next
+        following = self.tracker.next
         if packet.syndrome > 0x1F or following is None:
             return
         if distance(following & MASK, packet.psn) >= 0:
@@ -185,18 +185,18 @@ class Life:
             self.front = packet
 
 
-class Law:
-    """Rules about one life of a half; each is told what happens and says what is wrong."""
+class ConnectionCheck:
+    """Checks some rules over one history: it receives packets and yields violations."""
 
-    __slots__ = ("life",)
+    __slots__ = ("history",)
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
+    def __init__(self, history: RequestHistory) -> None:
+        self.history = history
 
-    def request(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
-        """A request; copies of a packet come too."""
+    def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
+        """A request; also duplicates."""
         return ()
 
-    def response(self, packet: TransportPacket, verdict: PacketStatus) -> Iterable[Breach]:
+    def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """A response."""
         return ()

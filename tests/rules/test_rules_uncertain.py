@@ -6,7 +6,7 @@ import pytest
 
 from connections.talk import VA, Talk, with_bth
 from ibwire_layers.opcodes import OpCode as Op
-from rules.judged import grave, ids, judge
+from rules.check_frames import grave, ids, judge
 
 RNR_5_MS = 0x20 | 18
 SEQUENCE = 0x60

@@ -1,4 +1,4 @@
-"""One conversation for each rule, in two forms: as it should be, and with that law broken."""
+"""One conversation for each rule, in two forms: as it should be, and with that check broken."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ def judge(frames: Frames, profile: str = SPEC, *, snaplen: int = 65535) -> list[
 
 def judge_capture(source: Path | io.BytesIO, profile: str = SPEC) -> list[Finding]:
     """What is found in a capture."""
-    judged = Conformance(profile)
+    checked = Conformance(profile)
     with open_capture(source) as capture:
         for batch in capture.batches():
-            judged.take(Columns(batch, capture.path))
-    return judged.finish()
+            checked.take(Columns(batch, capture.path))
+    return checked.finish()
 
 
 def read_frames(source: Path) -> list[tuple[int, bytes]]:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.base.errors import CaptureError
-from ibwire.compare.between import Between, Evidence, compare
+from ibwire.compare.comparison import Between, Evidence, compare
 from ibwire_layers import crc
 
 CAPTURES = Path(__file__).parents[2] / "captures"
