@@ -27,7 +27,10 @@ from ibwire.capture import Record, open_capture, write_capture
 TSHARK = shutil.which("tshark")
 CAPTURES = Path(__file__).parents[2] / "captures"
 
-pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
+pytestmark = [
+    pytest.mark.slow,  # and run by `make interop`
+    pytest.mark.skipif(TSHARK is None, reason="tshark not installed"),
+]
 
 rng = random.Random(4791)
 RECORDS = [

@@ -20,7 +20,10 @@ from vectors import ETHERNET, INFINIBAND, LINK_PACKET, RAW_IP, load
 TSHARK = shutil.which("tshark")
 CAPTURES = Path(__file__).parents[2] / "captures"
 
-pytestmark = pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
+pytestmark = [
+    pytest.mark.slow,  # and run by `make interop`
+    pytest.mark.skipif(TSHARK is None, reason="tshark not installed"),
+]
 
 SHARED = [spec for spec in FIELDS.values() if spec.wireshark]
 
