@@ -111,7 +111,6 @@ def test_no_circle_of_files_but_those_listed() -> None:
 
 
 CIRCLES: list[set[str]] = [
-    {"ibwire.rc.memory", "ibwire.rc.work"},
     {"ibwire.rc.device", "ibwire.rc.qp"},
     {
         "ibwire.verbs.addr",

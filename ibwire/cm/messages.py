@@ -120,9 +120,8 @@ def request(
     starting_psn: of the first packet that the peer sends, not of the first one sent here.
     mtu: bytes, of the path. responder_resources: READs and atomics that this side
     executes at once; initiator_depth: that it may have outstanding. flow_label, traffic_class,
-    hop_limit: of the connection's packets, in both directions. retry_count,
-    rnr_retry_count: of the peer's queue pair; retry_count: of both.
-    Raises `EncodeError`.
+    hop_limit: of the connection's packets, in both directions. rnr_retry_count: of the
+    peer's queue pair; retry_count: of both. Raises `EncodeError`.
     """
     if mtu not in MTU_CODES:
         raise EncodeError("mtu", mtu, "256, 512, 1024, 2048 or 4096")

@@ -210,12 +210,7 @@ class Simulator:
         name = name or f"wire{len(self.wires)}"
         rates = rate_bps if isinstance(rate_bps, tuple) else (rate_bps, rate_bps)
         delays = delay if isinstance(delay, tuple) else (delay, delay)
-        if min(rates) <= 0:
-            raise EncodeError("rate_bps", rate_bps, "above 0")
-        if min(delays) < 0:
-            raise EncodeError("delay", delay, "0 or above")
-        if overhead < 0:
-            raise EncodeError("overhead", overhead, "0 or above")
+        _check_wire(rates, delays, overhead)
         self._take_ports((a, port_a), (b, port_b))
         ends = self._station(a), self._station(b)
         there = Direction(
@@ -390,6 +385,16 @@ class Simulator:
         if station is None:
             station = self._stations[id(node)] = Station(node)
         return station
+
+
+def _check_wire(rates: tuple[int, int], delays: tuple[Time, Time], overhead: int) -> None:
+    """Raise `EncodeError` for a rate, delay or overhead that is out of range."""
+    if min(rates) <= 0:
+        raise EncodeError("rate_bps", min(rates), "above 0")
+    if min(delays) < 0:
+        raise EncodeError("delay", min(delays), "0 or above")
+    if overhead < 0:
+        raise EncodeError("overhead", overhead, "0 or above")
 
 
 def _always() -> bool:

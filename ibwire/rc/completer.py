@@ -11,10 +11,10 @@ from __future__ import annotations
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.context import QPContext
-from ibwire.rc.memory import scatter
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.send_state import SendWQE
+from ibwire.rc.sge import scatter
 from ibwire.rc.work import WCStatus
 from ibwire_layers import syndrome as aeth
 from ibwire_layers.opcodes import Operation

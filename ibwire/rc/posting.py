@@ -8,10 +8,10 @@ from ibwire.base.errors import VerbsError
 from ibwire.rc.attributes import QPType
 from ibwire.rc.context import QPContext
 from ibwire.rc.limits import PortTables
-from ibwire.rc.memory import gather
 from ibwire.rc.modification import check_address
 from ibwire.rc.plan import ANNEX_A19, MENUS
 from ibwire.rc.send_state import SendWQE
+from ibwire.rc.sge import gather
 from ibwire.rc.sizes import MAX_MESSAGE
 from ibwire.rc.work import SendFlags, SendWR, WCStatus
 from ibwire_layers.opcodes import Operation, Service

@@ -13,8 +13,9 @@ from collections import deque
 from ibwire.base.errors import VerbsError
 from ibwire.rc.context import QPContext
 from ibwire.rc.cq import CompletionQueue
-from ibwire.rc.memory import ProtectionDomain, scatter
+from ibwire.rc.memory import ProtectionDomain
 from ibwire.rc.packet import TransportPacket
+from ibwire.rc.sge import scatter
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import WC, RecvWR, WCFlags, WCOpcode, WCStatus
 

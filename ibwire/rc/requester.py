@@ -12,10 +12,10 @@ from __future__ import annotations
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
 from ibwire.rc.context import QPContext
-from ibwire.rc.memory import gather
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.send_queue import SendQueue
 from ibwire.rc.send_state import SendWQE
+from ibwire.rc.sge import gather
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers.opcodes import Operation
 from ibwire_layers.psn import HALF, MASK

@@ -2,6 +2,7 @@
 
 Values of the enumerations are those of rdma-core's `verbs.h`, without the prefix.
 Numbers are host integers; the packet holds `imm_data` as a big-endian number.
+`SGE` and `MWBindInfo` are parts of work requests and can be imported from here too.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ibwire.rc.attributes import AddressVector
-    from ibwire.rc.memory import MemoryRegion, MemoryWindow
+from ibwire.rc.attributes import AddressVector
+from ibwire.rc.memory import MemoryWindow
+from ibwire.rc.memory import MWBindInfo as MWBindInfo
+from ibwire.rc.sge import SGE as SGE
 
 
 class WROpcode(IntEnum):
@@ -108,25 +109,6 @@ class FlushLevel(IntEnum):
 
     RANGE = 0
     MR = 1
-
-
-@dataclass(slots=True)
-class SGE:
-    """A piece of local memory."""
-
-    addr: int
-    length: int
-    lkey: int
-
-
-@dataclass(slots=True)
-class MWBindInfo:
-    """The range that a memory window is bound to; length 0 unbinds."""
-
-    mr: MemoryRegion | None
-    addr: int
-    length: int
-    mw_access_flags: int
 
 
 @dataclass(slots=True)

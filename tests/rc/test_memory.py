@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ibwire.base.errors import VerbsError
-from ibwire.rc.memory import Access, KeyTable, MemoryRegion, ProtectionDomain, gather, scatter
+from ibwire.rc.memory import Access, KeyTable, MemoryRegion, ProtectionDomain
+from ibwire.rc.sge import gather, scatter
 from ibwire.rc.work import SGE, MWBindInfo
 
 FULL = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ibwire.rc.memory import Access, KeyTable, ProtectionDomain, gather, scatter
+from ibwire.rc.memory import Access, KeyTable, ProtectionDomain
+from ibwire.rc.sge import gather, scatter
 from ibwire.rc.work import SGE
 
 READ, LOCAL_WRITE = int(Access.REMOTE_READ), int(Access.LOCAL_WRITE)
