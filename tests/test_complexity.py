@@ -17,9 +17,6 @@ LIMIT = 60
 
 TOO_LONG = {
     "ibwire/cli/fuzz_run.py:command",
-    "ibwire/cli/perf.py:_run",
-    "ibwire/cli/perf.py:_test_options",
-    "ibwire/cli/respond.py:command",
     "ibwire/cm/messages.py:request",
     "ibwire/fabric/sim.py:connect",
     "ibwire/peer/single.py:__init__",

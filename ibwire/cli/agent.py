@@ -10,20 +10,20 @@ from ibwire.drill.targets.ways import AGENT_PORT
 
 
 @click.command("agent")
-@click.option("--listen", default="", metavar="ADDRESS", help="Where, if not at all addresses.")
+@click.option("--listen", default="", metavar="ADDRESS", help="Local address to listen on. [all]")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=AGENT_PORT,
     show_default=True,
-    help="Of TCP; 0 for any.",
+    help="TCP port; 0 for any.",
 )
 @live_options
 def command(link: LiveOptions, listen: str, port: int) -> None:
-    """An emulated device under test, with the agent that carries verbs out on it.
+    """Run an emulated device under test, with the agent that runs verbs on it.
 
-    What `agent.py` (docs/drill.md) is on a host with an RDMA device: scripts, attacks and
-    what they show can be tried before there is one. It goes on until Ctrl-C.
+    It replaces a host with an RDMA device and `agent.py` (docs/drill.md), to try
+    scripts and attacks without hardware. It runs until Ctrl-C.
 
     \b
     ibwire lab up

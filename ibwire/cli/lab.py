@@ -1,4 +1,4 @@
-"""`ibwire lab`: two network namespaces with a link between them, without root."""
+"""`ibwire lab`: two network namespaces with a link between them, also without root."""
 
 from __future__ import annotations
 

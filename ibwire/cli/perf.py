@@ -1,4 +1,4 @@
-"""`ibwire perf`: the tests of perftest, with its programs or with ibwire at the other end."""
+"""`ibwire perf`: tests of perftest, with its programs or with ibwire as peer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from ibwire.base.errors import PeerError
 from ibwire.cli.live import LARGEST_MESSAGE, LiveOptions, live_options, report_waiting
 from ibwire.programs import perf
+from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_cm import connect_cm, serve_cm
 from ibwire.programs.perf_flows import Plan
 from ibwire.programs.perf_results import Result
@@ -19,7 +20,7 @@ from ibwire.programs.perftest import PORT, Verb
 from ibwire.rc.attributes import MTU_CODES, QPType
 
 LONGEST = 1 << 31
-"""Seconds of a test: some 68 years, and what waits for so long does not overflow."""
+"""Seconds of a test, some 68 years: timeouts do not overflow."""
 
 COLUMNS = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
 LATENCY_COLUMNS = (
@@ -33,10 +34,10 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 @click.group("perf")
 def command() -> None:
-    """Measure with ib_send_bw, ib_write_bw, ib_read_bw, ib_atomic_bw, their _lat, or ibwire.
+    """Measure against ib_send_bw, ib_write_bw, ib_read_bw, ib_atomic_bw, their _lat, or ibwire.
 
-    Without --connect, wait for a client. Both ends must be told the same, but for the depths.
-    Contents are verified as far as they can be known, and the result says how.
+    Without --connect, wait for a client. Both ends need the same options, except the depths.
+    Contents are verified as far as possible, and the result shows how.
 
     \b
     ibwire perf write --dev veth-b                      and at the other end
@@ -44,81 +45,85 @@ def command() -> None:
     """
 
 
+_TEST_OPTIONS = (
+    click.option("--connect", metavar="HOST", help="Connect as client to a program on HOST."),
+    click.option(
+        "-p",
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=PORT,
+        show_default=True,
+        help="TCP port, with -R port of the connection manager; 0 for a server on any free "
+        "TCP port.",
+    ),
+    click.option(
+        "-n",
+        "--iters",
+        type=click.IntRange(1),
+        help="Messages of each queue pair.",
+        show_default="1000; WRITEs for bandwidth 5000",
+    ),
+    click.option(
+        "-D",
+        "--duration",
+        "seconds",
+        type=click.IntRange(1, LONGEST),
+        help="Duration in seconds, instead of -n.",
+    ),
+    click.option(
+        "-q",
+        "--qp",
+        "qps",
+        type=click.IntRange(1, 1024),
+        default=1,
+        show_default=True,
+        help="Number of queue pairs.",
+    ),
+    click.option(
+        "-m",
+        "--mtu",
+        type=click.Choice([str(size) for size in MTU_CODES]),
+        help="Path MTU; the smaller of both ends is used.",
+        show_default="the largest that fits",
+    ),
+    click.option("-b", "--bidirectional", "both", is_flag=True, help="Both ends send."),
+    click.option(
+        "-t",
+        "--tx-depth",
+        "depth",
+        type=click.IntRange(1, 1 << 15),
+        default=128,
+        show_default=True,
+        help="Outstanding requests of a queue pair.",
+    ),
+    click.option(
+        "-u",
+        "--qp-timeout",
+        "timeout",
+        type=click.IntRange(0, 31),
+        default=14,
+        show_default="14, which is 67 ms",
+        help="Code of the local ACK timeout.",
+    ),
+    click.option(
+        "--latency", is_flag=True, help="Measure latency, one message at a time, as the _lat tests."
+    ),
+    click.option(
+        "-R",
+        "--rdma_cm",
+        "uses_cm",
+        is_flag=True,
+        help="Connect with the RDMA connection manager, without TCP.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text."),
+)
+"""Options of every test, before those of live commands."""
+
+
 def _test_options(function: Decorated) -> Decorated:
-    """The options that every test has."""
-    for option in reversed(
-        (
-            click.option("--connect", metavar="HOST", help="Be the client of a program there."),
-            click.option(
-                "-p",
-                "--port",
-                type=click.IntRange(0, 65535),
-                default=PORT,
-                show_default=True,
-                help="Of TCP, with -R of the connection manager; 0 for a server over TCP at any "
-                "that is free.",
-            ),
-            click.option(
-                "-n",
-                "--iters",
-                type=click.IntRange(1),
-                help="Messages of each queue pair.",
-                show_default="1000; WRITEs for bandwidth 5000",
-            ),
-            click.option(
-                "-D",
-                "--duration",
-                "seconds",
-                type=click.IntRange(1, LONGEST),
-                help="Seconds, in place of a number of messages.",
-            ),
-            click.option(
-                "-q",
-                "--qp",
-                "qps",
-                type=click.IntRange(1, 1024),
-                default=1,
-                show_default=True,
-                help="Queue pairs.",
-            ),
-            click.option(
-                "-m",
-                "--mtu",
-                type=click.Choice([str(size) for size in MTU_CODES]),
-                help="Path MTU; the smaller of both ends' counts.",
-                show_default="the largest that fits",
-            ),
-            click.option("-b", "--bidirectional", "both", is_flag=True, help="Both ends send."),
-            click.option(
-                "-t",
-                "--tx-depth",
-                "depth",
-                type=click.IntRange(1, 1 << 15),
-                default=128,
-                show_default=True,
-                help="Requests outstanding.",
-            ),
-            click.option(
-                "-u",
-                "--qp-timeout",
-                "timeout",
-                type=click.IntRange(0, 31),
-                default=14,
-                show_default="14, which is 67 ms",
-                help="Code of the local ACK timeout.",
-            ),
-            click.option("--latency", is_flag=True, help="One message at a time: the _lat way."),
-            click.option(
-                "-R",
-                "--rdma_cm",
-                "uses_cm",
-                is_flag=True,
-                help="Connect by the RDMA connection manager, without TCP.",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="One object instead of text."),
-            live_options,
-        )
-    ):
+    """Add the options of every test."""
+    function = live_options(function)
+    for option in reversed(_TEST_OPTIONS):
         function = option(function)
     return function
 
@@ -137,7 +142,7 @@ _receives = click.option(
     type=click.IntRange(1, 1 << 15),
     default=512,
     show_default=True,
-    help="Receive requests posted.",
+    help="Posted receive requests.",
 )
 
 
@@ -219,16 +224,16 @@ def _run(
     atomic: str = "",
 ) -> None:
     if iters is not None and seconds is not None:
-        raise click.UsageError("-n and -D are two ways to say when it ends: choose one")
+        raise click.UsageError("-n and -D exclude each other")
     if latency and (both or qps > 1):
-        raise click.UsageError("--latency is one message at a time: no -b and no -q")
+        raise click.UsageError("--latency excludes -b and -q")
     messages = 5000 if verb is Verb.WRITE and not latency else 1000
     if uses_cm and kind != "RC":
-        raise click.UsageError("-R is for RC alone")
+        raise click.UsageError("-R requires -c RC")
     if uses_cm and mtu:
-        raise click.UsageError("with -R the connection manager chooses the path MTU: no -m")
+        raise click.UsageError("-R excludes -m: the connection manager chooses the path MTU")
     if not port and (uses_cm or connect is not None):
-        raise click.UsageError("-p 0 is for a server over TCP")
+        raise click.UsageError("-p 0 requires a server over TCP")
     plan = Plan(
         verb,
         latency=latency,
@@ -245,23 +250,27 @@ def _run(
         timeout=timeout,
     )
     with link.open() as endpoint:
-        if connect is not None:
-            be_client = connect_cm if uses_cm else perf.connect
-            result = be_client(endpoint, plan, connect, port)
-        else:
-            be_server = serve_cm if uses_cm else perf.serve
-            addresses = endpoint.addresses if uses_cm else ()
-            result = be_server(
-                endpoint, plan, port, listens=lambda port: report_waiting(port, *addresses)
-            )
+        result = _carry_out(endpoint, plan, connect, port, uses_cm=uses_cm)
         if as_json:
             role = "server" if connect is None else "client"
             click.echo(json.dumps(_as_object(plan, role, result, endpoint.counters())))
         else:
             _print(plan, result)
         if not result.passed:
-            reason = "of the contents that were looked at are not what they must be"
+            reason = "messages, results or addresses have wrong contents"
             raise PeerError(f"{result.wrong} {reason}")
+
+
+def _carry_out(
+    endpoint: Endpoint, plan: Plan, connect: str | None, port: int, *, uses_cm: bool
+) -> Result:
+    """Run the test as a client, or as a server without `connect`."""
+    if connect is not None:
+        be_client = connect_cm if uses_cm else perf.connect
+        return be_client(endpoint, plan, connect, port)
+    be_server = serve_cm if uses_cm else perf.serve
+    addresses = endpoint.addresses if uses_cm else ()
+    return be_server(endpoint, plan, port, listens=lambda port: report_waiting(port, *addresses))
 
 
 def _print(plan: Plan, result: Result) -> None:
@@ -293,9 +302,9 @@ def _print(plan: Plan, result: Result) -> None:
     for what, how in result.verified.items():
         click.echo(f" verified: {what}, {how}")
     if not result.verified:
-        click.echo(" verified: nothing, because what was sent is at the peer alone")
+        click.echo(" verified: nothing, because only the peer has the data")
     if result.lost:
-        click.echo(f" lost or torn: {result.lost}")
+        click.echo(f" lost or incomplete: {result.lost}")
 
 
 def _as_object(

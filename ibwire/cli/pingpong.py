@@ -1,4 +1,4 @@
-"""`ibwire pingpong`: messages back and forth with ibv_rc_pingpong and its like."""
+"""`ibwire pingpong`: ping-pong with ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
 
 
 @click.command("pingpong")
-@click.option("--connect", metavar="HOST", help="Be the client of a program there.")
+@click.option("--connect", metavar="HOST", help="Connect as client to a program on HOST.")
 @click.option(
     "-t",
     "--type",
@@ -34,7 +34,7 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
     type=click.IntRange(0, 65535),
     default=pingpong.PORT,
     show_default=True,
-    help="Of TCP; 0 for a server at any that is free.",
+    help="TCP port; 0 for a server on any free port.",
 )
 @click.option(
     "-s",
@@ -49,14 +49,14 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Messages.",
+    help="Number of messages.",
 )
 @click.option(
     "-m",
     "--mtu",
     type=click.Choice([str(size) for size in MTU_CODES]),
-    help="Path MTU; both ends must be told the same, which the tools do not compare.",
-    show_default="1024, or less where the interface carries less",
+    help="Path MTU; both ends need the same, which the tools do not check.",
+    show_default="1024, or less for a small interface MTU",
 )
 @click.option(
     "-l",
@@ -66,7 +66,7 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
     show_default=True,
     help="Service level.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One object instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @live_options
 def command(
     link: LiveOptions,
@@ -88,7 +88,7 @@ def command(
     ibwire pingpong --dev veth-a --connect 10.0.0.2
     """
     if connect is not None and not port:
-        raise click.UsageError("-p 0 is for a server, and --connect makes it a client")
+        raise click.UsageError("-p 0 requires a server: it excludes --connect")
     if size is None:
         size = 1024 if kind == "ud" else 4096
     plan = Plan(TYPES[kind], size, iters, int(mtu) if mtu else None, sl)
@@ -153,5 +153,5 @@ def _spread(rounds_ns: array[int]) -> tuple[float, float]:
 
 def _reason(result: Result) -> str:
     if result.wrong:
-        return f"{result.wrong} messages were not as they had been sent"
-    return f"ended by a completion with {result.status.name}"
+        return f"{result.wrong} messages arrived with wrong contents"
+    return f"a completion failed with {result.status.name}"

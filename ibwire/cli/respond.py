@@ -1,4 +1,4 @@
-"""`ibwire respond`: recorded connections with one half emulated, and how the two differ."""
+"""`ibwire respond`: compares recorded connections with an emulation of one side."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import click
 
@@ -21,7 +22,7 @@ DIFFERENT = 1
 """Exit status when an emulated packet is not as recorded."""
 
 SHOWN = 20
-"""Differences of a connection that are listed for people; --json has more."""
+"""Differences of a connection that the text lists; --json has more."""
 
 
 @click.command("respond")
@@ -51,7 +52,7 @@ SHOWN = 20
     "--interface",
     type=click.IntRange(0),
     metavar="N",
-    help="Only packets of this interface of a pcapng file; the first one is 0.",
+    help="Only packets of this interface of a pcapng file, from 0.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per connection.")
 @click.option(
@@ -88,10 +89,8 @@ def command(
     if output is not None and not output.lower().endswith(_SUFFIXES):
         raise click.UsageError(f"{output!r} does not end in .pcapng")
     if requests is not None and role != "responder":
-        raise click.UsageError("--requests is for an emulated responder")
-    differs = False
-    found = 0
-    unreadable = False
+        raise click.UsageError("--requests requires --as responder")
+    result = _Result()
     with ExitStack() as stack:
         try:
             tap = None if output is None else stack.enter_context(ReplayCapture(output))
@@ -106,43 +105,55 @@ def command(
             interface=interface,
             tap=tap,
         )
-        reports = conversation.reports()
-        while True:
-            try:
-                report = next(reports, None)
-            except CaptureError as error:
-                sys.stdout.flush()
-                click.echo(f"ibwire: {error}", err=True)
-                unreadable = True
-                break
-            if report is None:
-                break
-            found += 1
-            differs = differs or report.has_differences
-            if as_json:
-                click.echo(json.dumps(report.as_dict()))
-            else:
-                click.echo("\n".join(_lines(report)))
-    if unreadable:
+        result.print_reports(conversation, as_json=as_json)
+    if result.is_unreadable:
         sys.exit(UNREADABLE)
-    if not found and qpn is not None:
+    if not result.found and qpn is not None:
         raise click.UsageError(f"{capture} has no requests to a reliable queue pair {qpn:#x}")
-    if not found:
+    if not result.found:
         click.echo(f"ibwire: {capture} has no requests of a reliable connection", err=True)
-    if conversation.unclaimed:
-        text = f"{conversation.unclaimed} responses answer nothing in the capture"
-        click.echo(f"ibwire: {text}", err=True)
-    if conversation.copies:
-        text = (
-            f"{conversation.copies} packets are on several interfaces: choose one with --interface"
-        )
-        click.echo(f"ibwire: {text}", err=True)
-    if differs:
+    for note in _notes(conversation):
+        click.echo(f"ibwire: {note}", err=True)
+    if result.differs:
         sys.exit(DIFFERENT)
 
 
+@dataclass(slots=True)
+class _Result:
+    """What the reports of a capture show."""
+
+    found: int = 0
+    """Connections."""
+    differs: bool = False
+    is_unreadable: bool = False
+
+    def print_reports(self, conversation: Conversation, *, as_json: bool) -> None:
+        """Print the report of each connection, up to damage in the capture."""
+        try:
+            for report in conversation.reports():
+                self.found += 1
+                self.differs = self.differs or report.has_differences
+                if as_json:
+                    click.echo(json.dumps(report.as_dict()))
+                else:
+                    click.echo("\n".join(_lines(report)))
+        except CaptureError as error:
+            sys.stdout.flush()
+            click.echo(f"ibwire: {error}", err=True)
+            self.is_unreadable = True
+
+
+def _notes(conversation: Conversation) -> Iterator[str]:
+    """Sentences about packets that were left out."""
+    if conversation.unclaimed:
+        yield f"{conversation.unclaimed} responses answer nothing in the capture"
+    if conversation.copies:
+        copies = conversation.copies
+        yield f"{copies} packets are on several interfaces: choose one with --interface"
+
+
 def _lines(report: ReplayReport) -> Iterator[str]:
-    """One connection for people."""
+    """A connection as text."""
     own = "?" if report.src_qpn is None else f"{report.src_qpn:#x}"
     total = report.responses if report.role == "responder" else report.requests
     yield (

@@ -1,4 +1,4 @@
-"""`ibwire rping`: pings over a connection of the RDMA connection manager, with rping."""
+"""`ibwire rping`: pings over a connection of the RDMA connection manager, as rping."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ibwire.programs.rping_live import Result
 
 
 @click.command("rping")
-@click.option("--connect", metavar="HOST", help="Be the client of a server there.")
+@click.option("--connect", metavar="HOST", help="Connect as client to a server on HOST.")
 @click.option(
     "-p",
     "--port",
     type=click.IntRange(1, 65535),
     default=rping.PORT,
     show_default=True,
-    help="Of the RDMA connection manager's TCP port space.",
+    help="Port in the TCP port space of the RDMA connection manager.",
 )
 @click.option(
     "-C",
@@ -28,13 +28,13 @@ from ibwire.programs.rping_live import Result
     type=click.IntRange(0),
     default=0,
     show_default="0: until Ctrl-C",
-    help="Pings. A server answers as many as come.",
+    help="Number of pings of a client.",
 )
 @click.option(
     "-S",
     "--size",
     type=click.IntRange(rping.SMALLEST, rping.LARGEST),
-    help="Bytes of a ping; for a server the most that it takes.",
+    help="Bytes of a ping; for a server the largest that it accepts.",
     show_default=f"{rping.DEFAULT_SIZE}; for a server {rping.LARGEST}",
 )
 @click.option(
@@ -42,12 +42,15 @@ from ibwire.programs.rping_live import Result
     "--validate/--no-validate",
     default=True,
     show_default="--validate",
-    help="Compare every byte.",
+    help="Verify every byte.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print the data of each ping.")
-@click.option("-P", "--persistent", is_flag=True, help="A server for any number of clients.")
+@click.option("-P", "--persistent", is_flag=True, help="Serve any number of clients.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="An object for each connection instead of text."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON object for each connection instead of text.",
 )
 @live_options
 def command(
@@ -63,8 +66,8 @@ def command(
 ) -> None:
     """Exchange pings with rping, or with ibwire.
 
-    The client offers memory, the server READs it and WRITEs it back; the connection is
-    made and ended by the RDMA connection manager. Both sides look at the contents.
+    The client offers memory, the server READs it and WRITEs it back. The connection is
+    made and closed by the RDMA connection manager. Both sides verify the contents.
     Without --connect, wait for a client.
 
     \b
@@ -72,7 +75,7 @@ def command(
     ibwire rping --dev veth-a --connect 10.0.0.2 -C 10          rping -c -a 10.0.0.2 -C 10
     """
     if connect is not None and persistent:
-        raise click.UsageError("--persistent is for a server, and --connect makes it a client")
+        raise click.UsageError("--persistent requires a server: it excludes --connect")
 
     def print_data(data: bytes) -> None:
         if verbose:

@@ -119,7 +119,7 @@ def told_report(report):
         "device": None if report.device is None else report.device.packets,
         "lost": report.lost,
         "bytes": report.bytes,
-        "held": report.held,
+        "held": report.rate_kept,
         "rate": report.rate,
         "waits": dict(report.waits),
     }

@@ -122,7 +122,7 @@ def test_a_window_that_never_opens_is_an_error(inject):
     )
 
     assert status == 1
-    assert "QP 0x11: no acknowledgement of PSN 0 for 0.5 s, nor a NAK" in complaint
+    assert "QP 0x11: no acknowledgement of PSN 0 for 0.5 s; received no NAK" in complaint
     assert (report["sent"], report["ended"]) == (10, "error")
 
 

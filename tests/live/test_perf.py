@@ -115,17 +115,17 @@ def test_signal_in_the_middle(start: Start, tmp_path: Path, number: signal.Signa
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("send", "-n", 5, "-D", 1), "two ways to say when it ends"),
-        (("read", "--latency", "-b"), "one message at a time"),
-        (("write", "--latency", "-q", 2), "one message at a time"),
-        (("send", "-c", "UC", "-R"), "-R is for RC alone"),
-        (("send", "-m", 1024, "-R"), "the connection manager chooses the path MTU"),
+        (("send", "-n", 5, "-D", 1), "-n and -D exclude each other"),
+        (("read", "--latency", "-b"), "--latency excludes -b and -q"),
+        (("write", "--latency", "-q", 2), "--latency excludes -b and -q"),
+        (("send", "-c", "UC", "-R"), "-R requires -c RC"),
+        (("send", "-m", 1024, "-R"), "-R excludes -m: the connection manager chooses the path MTU"),
         (("read", "-c", "UC"), "No such option"),
         (("atomic", "-s", 16), "No such option"),
         (("send", "-s", 0), "0 is not in the range"),
         (("send", "-D", "nan"), "'nan' is not a valid integer range"),
-        (("send", "--dev", "veth-a", "-R", "-p", 0), "-p 0 is for a server over TCP"),
-        (("read", "--dev", "veth-a", "--connect", "", "-p", 0), "-p 0 is for a server over TCP"),
+        (("send", "--dev", "veth-a", "-R", "-p", 0), "-p 0 requires a server over TCP"),
+        (("read", "--dev", "veth-a", "--connect", "", "-p", 0), "-p 0 requires a server over TCP"),
     ],
 )
 def test_wrong_usage_is_explained(start: Start, arguments: tuple[object, ...], reason: str) -> None:

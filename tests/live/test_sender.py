@@ -340,7 +340,7 @@ def test_final_frame_leaves_when_all_processes_of_the_terminal_are_killed(lab, s
                 "link set upper up",
                 "route add default via 10.1.0.2",
             ],
-            "upper, which is built of it",
+            "upper, which is built on it",
         ),
         (
             [
@@ -350,7 +350,7 @@ def test_final_frame_leaves_when_all_processes_of_the_terminal_are_killed(lab, s
                 "link set bridge0 up",
                 "route add default via 10.2.0.2",
             ],
-            "bridge0, which is built of it",
+            "bridge0, which is built on it",
         ),
     ],
     ids=["v4", "v6", "two ways", "macvlan", "bridge"],

@@ -451,7 +451,7 @@ def test_frames_too_long_for_the_other_side_are_a_failure(
     end = json.loads(told)
     assert tapping.process.returncode == 1
     assert end["frames"]["eth2"]["sent"] + end["frames"]["eth2"]["too_long"] == 2000
-    assert "frames are lost: longer than the MTU of eth2" in said
+    assert "frames lost: longer than the MTU of eth2" in said
 
 
 def test_link_that_goes_down_is_told(wire: Wire, tap: Tap) -> None:

@@ -288,7 +288,9 @@ def test_frames_that_no_rule_is_for_keep_their_place() -> None:
 def test_held_frame_goes_behind_frames_that_no_rule_is_for() -> None:
     frames = [request(n) for n in range(40)]
 
-    left, _, _ = passed("[[from.a]]\nreorder = { psn = 3, by = 20 }", frames[:16], frames[16:])
+    left, _, _ = passed(
+        "[[from.a]]\nreorder = { psn = 3, by = 20, max_delay = '10s' }", frames[:16], frames[16:]
+    )
 
     assert left == [*frames[:3], *frames[4:24], frames[3], *frames[24:]]
 
