@@ -87,19 +87,21 @@ class Peer(End):
         peer_mac = mac_of(gid) if peer_mac is None else peer_mac
         ah = AddressVector(dgid=gid, dlid=1, is_global=link != "ib", dmac=peer_mac)
         self.connect_to(ah, peer_qpn, psn=psn, peer_psn=peer_psn, mtu=mtu, **attr)
+        self._route = self._route_from(gid, peer_mac)
+
+    def _route_from(self, gid: int, mac: bytes) -> Route:
+        """The headers before the BTH of packets to the device."""
         own = self.device.gids[0]
-        self._route: Route
-        if link == "ib":
-            self._route = ib_route(source=gid, destination=own, slid=1, dlid=2)
-        else:
-            self._route = ethernet_route(
-                source=gid,
-                destination=own,
-                source_mac=peer_mac,
-                destination_mac=self.device.mac,
-                source_port=0xC000,
-                version=1 if link == "rocev1" else 2,
-            )
+        if self.device.link == "ib":
+            return ib_route(source=gid, destination=own, slid=1, dlid=2)
+        return ethernet_route(
+            source=gid,
+            destination=own,
+            source_mac=mac,
+            destination_mac=self.device.mac,
+            source_port=0xC000,
+            version=1 if self.device.link == "rocev1" else 2,
+        )
 
     def packet(
         self,

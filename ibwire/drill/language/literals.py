@@ -144,7 +144,7 @@ def _read(cursor: Cursor, *, is_inbound: bool) -> Literal:
     form = FORMS.get(token.text)
     opcode = OpCode.UD_SEND_ONLY if form else _opcode_of(cursor, token, is_inbound=is_inbound)
     info = INFO.get(opcode)
-    headers = info.headers if info else ()
+    headers = form.headers if form else info.headers if info else ()
     known = _fields_of(headers) if form is None else _fields_of_message(form)
     words: dict[str, tuple[Token, Value]] = {}
     fields: dict[Place, tuple[Token, Value]] = {}
@@ -162,31 +162,36 @@ def _read(cursor: Cursor, *, is_inbound: bool) -> Literal:
         if negated:
             raise cursor.unknown(name, "flag", _FLAGS)
         if name.text not in vocabulary and name.text not in known:
-            own = _own_names(form.headers if form else headers)
-            raise _unknown(cursor, token, name, known, [*own, *vocabulary, *_FLAGS])
+            own = [*_own_names(headers), *vocabulary, *_FLAGS]
+            raise _unknown(cursor, token, name, known, own)
         cursor.sign("=")
         if name.text == "data":
             if data is not None:
                 raise cursor.error(name, "data is given twice")
             data = read_data(cursor)
             continue
-        names = NAMES.get(name.text, {})
-        if form is not None and name.text in known:
-            names = names_of(known[name.text].field)
-        place = known.get(name.text)
-        if place is not None and place.field.show in _ADDRESSES and cursor.here.kind is Kind.TEXT:
-            value = _address(cursor, place.field.show)
-        else:
-            value = _value(cursor, names, is_inbound=is_inbound)
+        value = _field_value(cursor, name, form, known.get(name.text), is_inbound=is_inbound)
         if name.text not in vocabulary:
             _put(cursor, fields, known[name.text], name, value)
         elif name.text in words:
             raise cursor.error(name, f"{name.text} is given twice")
         else:
             words[name.text] = name, value
-    literal = Literal(token, opcode, headers, words, fields, data, form)
+    literal = Literal(token, opcode, info.headers if info else (), words, fields, data, form)
     _check(cursor, literal, known)
     return literal
+
+
+def _field_value(
+    cursor: Cursor, name: Token, form: Form | None, place: Place | None, *, is_inbound: bool
+) -> Value:
+    """Read the value of a field or word: an address in quotes, or a number."""
+    if place is not None and place.field.show in _ADDRESSES and cursor.here.kind is Kind.TEXT:
+        return _address(cursor, place.field.show)
+    names = NAMES.get(name.text, {})
+    if form is not None and place is not None:
+        names = names_of(place.field)
+    return _value(cursor, names, is_inbound=is_inbound)
 
 
 def _unknown(

@@ -16,6 +16,7 @@ from ibwire.base.node import Frame, Node
 from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
 from ibwire.fuzz.case import Command, Connection, Packet, Post, RunsAway, Step
+from ibwire.peer import timeouts_until
 from ibwire.rc.attributes import (
     MTU_CODES,
     AddressVector,
@@ -242,15 +243,14 @@ class Emulation:
         """Let time pass, in ps: what it sends meanwhile, and when."""
         until = self.now + time
         found: list[tuple[Time, Frame]] = []
-        for _ in range(MAXIMUM_TIMEOUTS):
-            due = self.node.poll_timeout()
-            if due is None or due > until:
-                self.now = until
-                return found
-            self.now = max(self.now, due)
-            self.node.handle_timeout(self.now)
-            found += [(self.now, frame) for frame in self.answers()]
-        raise RunsAway(f"more than {MAXIMUM_TIMEOUTS} timeouts within {time / 1e9:g} ms")
+        for handled, now in enumerate(timeouts_until(self.node, self.now, until), 1):
+            self.now = now
+            found += [(now, frame) for frame in self.answers()]
+            if handled == MAXIMUM_TIMEOUTS:
+                limit = f"more than {MAXIMUM_TIMEOUTS} timeouts within {time / 1e9:g} ms"
+                raise RunsAway(limit)
+        self.now = until
+        return found
 
     # The application.
 
