@@ -16,11 +16,11 @@ from ibwire.cli.target import TARGET, TargetOptions, option_names
 from ibwire.cli.values import Decorated, as_one
 from ibwire.drill.targets.live import SLACK
 from ibwire.drill.targets.ways import AGENT_PORT, ByAgent
-from ibwire.fuzz.targets.link.manager import ManagerBench
-from ibwire.fuzz.targets.link.peer import RATE
-from ibwire.fuzz.targets.link.queue_pair import Bench
+from ibwire.fuzz.targets.link.device_link import RATE
+from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.fuzz.targets.link.target import LinkTarget, ManagerLinkTarget
+from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.traffic.safety import injectable_interface
 
 AGENT_TIMEOUT = 5.0
@@ -62,11 +62,11 @@ class FuzzTargetOptions(TargetOptions):
                 "restart": self.restart,
             }
             if self.service is not None:
-                with ManagerBench(endpoint, peer, self.service, **options) as manager:
+                with ManagerLink(endpoint, peer, self.service, **options) as manager:
                     yield ManagerLinkTarget(manager)
                 return
-            with Bench(endpoint, peer, way, **options) as bench:
-                yield LinkTarget(bench)
+            with VerbsLink(endpoint, peer, way, **options) as link:
+                yield LinkTarget(link)
 
 
 class CommandType(click.ParamType[Restart]):

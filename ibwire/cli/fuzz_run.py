@@ -30,7 +30,7 @@ from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import ENDLESS, Campaign
 from ibwire.fuzz.case import Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.prefetch import Ahead
+from ibwire.fuzz.prefetch import Prefetcher
 from ibwire.fuzz.recording import Recording, record
 from ibwire.fuzz.report_text import counted, finding_lines
 from ibwire.fuzz.run_file import Session, Settings, load
@@ -259,7 +259,7 @@ class _Run:
 
         with _progress(budget) as bar:
             try:
-                with Ahead(self._session.settings, jobs) as ahead:
+                with Prefetcher(self._session.settings, jobs) as ahead:
                     while report.packets < packets and not (
                         campaign.lost or self.failure or is_over()
                     ):

@@ -30,10 +30,10 @@ from ibwire.fuzz.run_file import Session, Settings
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.watchdog import watchdog
 
-AHEAD = 2
+QUEUE_DEPTH = 2
 """Histories a process, at most, that are under way or wait for the campaign."""
 
-GLANCE = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two looks at whether time is up, while a history is waited for."""
 
 PATIENCE = 600
@@ -52,7 +52,7 @@ class Order:
     """`Report.taken`, with which it begins."""
 
 
-class Ahead:
+class Prefetcher:
     """The processes that work ahead of a campaign with these settings; none if jobs is 1."""
 
     def __init__(self, settings: Settings, jobs: int) -> None:
@@ -68,7 +68,7 @@ class Ahead:
 
     def __enter__(self) -> Self:
         if self._jobs > 1:
-            with _deaf():
+            with _ignoring_interrupts():
                 for _ in range(self._jobs):
                     self._workers.append(_Worker(self._settings))
         return self
@@ -103,8 +103,8 @@ class Ahead:
         if number != self._first or taken != self._taken:
             self._expect(number, taken)
         looks = 0
-        while (worker := self._who_has(number)) is not None and not is_over():
-            self._collect(GLANCE)
+        while (worker := self._worker_for(number)) is not None and not is_over():
+            self._collect(POLL_SECONDS)
             looks += 1
             if looks == PATIENCE:
                 self._drop(worker)
@@ -124,7 +124,7 @@ class Ahead:
         self._done.clear()
         self._supply()
 
-    def _who_has(self, number: int) -> _Worker | None:
+    def _worker_for(self, number: int) -> _Worker | None:
         """Who carries out the history of the plan that begins with this case."""
         for worker in self._workers:
             if worker.order and (worker.order.plan, worker.order.first) == (self._plan, number):
@@ -135,7 +135,7 @@ class Ahead:
         """Give work to those who have none of this plan."""
         for worker in list(self._workers):
             is_busy = worker.order is not None and worker.order.plan == self._plan
-            if is_busy or self._next >= self._first + AHEAD * self._jobs * HISTORY:
+            if is_busy or self._next >= self._first + QUEUE_DEPTH * self._jobs * HISTORY:
                 continue
             worker.order = Order(self._plan, self._next, self._taken)
             self._next += HISTORY
@@ -188,7 +188,7 @@ class _Worker:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _ignoring_interrupts() -> Iterator[None]:
     """Processes that are started do not hear Ctrl-C, which is for the campaign."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -20,7 +20,7 @@ from ibwire.fuzz.case import Role
 from ibwire.fuzz.coverage import Coverage
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import choices_of
-from ibwire.fuzz.prefetch import Ahead
+from ibwire.fuzz.prefetch import Prefetcher
 from ibwire.fuzz.report import HISTORY, Report
 from ibwire.fuzz.run_file import Session, Settings
 from ibwire.fuzz.targets.emulator import is_python, target
@@ -75,7 +75,7 @@ def run(
         minimises=False,
     )
     strides = []
-    with Ahead(settings, jobs) as ahead:
+    with Prefetcher(settings, jobs) as ahead:
         while report.packets < packets:
             before = report.cases
             ahead.advance(campaign, packets, bool)
@@ -146,7 +146,7 @@ def test_a_history_with_another_reference_is_thrown_away() -> None:
     tested, make = target("emu"), CLEAN.maker()
     campaign = Campaign(tested.testbed(Role.RESPONDER), make)
     taken = Report(Coverage(QUEUE_PAIR.coverage), taken=choices_of(PROFILES["hns"], "spec"))
-    with Ahead(CLEAN, 2) as ahead:
+    with Prefetcher(CLEAN, 2) as ahead:
         ahead.advance(campaign, 100_000, bool)
         other = Campaign(
             tested.testbed(Role.RESPONDER), make, first=campaign.next_case, report=taken
@@ -240,7 +240,7 @@ def test_ctrl_c_is_not_for_the_processes() -> None:
 
 def test_nobody_is_waited_for_when_time_is_up() -> None:
     campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
-    with Ahead(CLEAN, 2) as ahead:
+    with Prefetcher(CLEAN, 2) as ahead:
         assert ahead.advance(campaign, 10_000, lambda: True) is None
 
     assert campaign.report.cases == 1
@@ -251,7 +251,7 @@ def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> 
     """The capture is gone: the other processes end without a word, the campaign has read it."""
     gone = Settings(role=Role.RESPONDER, capture=str(tmp_path / "gone.pcap"), device=ASKED)
     campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
-    with Ahead(gone, 2) as ahead:
+    with Prefetcher(gone, 2) as ahead:
         while campaign.report.packets < 500:
             ahead.advance(campaign, 500, bool)
 

@@ -37,7 +37,7 @@ KEYS = {name: (number << 20, number << 8) for number, name in enumerate(REGIONS,
 NUMBERS = Numbers(17, 18, KEYS, None, ADDRESS, PEER_ADDRESS, (bytes(6), bytes(6)))
 
 
-class Bench:
+class VerbsLink:
     """One of a device that cannot be had any more, but once could."""
 
     def __init__(self, error: Exception) -> None:
@@ -50,7 +50,7 @@ class Bench:
         self.peer = ADDRESS
         self.is_v4 = True
         self.way = None
-        self.as_heard: Any = lambda frame: frame
+        self.as_received: Any = lambda frame: frame
         self.tolerance = 1
         self.inner: Any = SimpleNamespace()
         self.diverted = Diverted(self.inner, bytes(6), 0)
@@ -63,8 +63,8 @@ class Bench:
         pass
 
 
-def target_of(bench: Bench) -> LinkTarget:
-    return LinkTarget(bench)
+def target_of(link: VerbsLink) -> LinkTarget:
+    return LinkTarget(link)
 
 
 # A finding that is saved.
@@ -72,9 +72,9 @@ def target_of(bench: Bench) -> LinkTarget:
 
 @pytest.mark.parametrize("error", [CaseError("refused"), PeerError("gone"), LinkError("a", "down")])
 def test_a_device_that_cannot_be_had_any_more_is_dead(error: Exception) -> None:
-    bench = Bench(error)
+    link = VerbsLink(error)
 
-    recording = record(Case(Connection(), (WRITE,)), target_of(bench))
+    recording = record(Case(Connection(), (WRITE,)), target_of(link))
 
     assert recording.difference is not None
     assert recording.difference.kind == Kind.CRASH
@@ -83,17 +83,17 @@ def test_a_device_that_cannot_be_had_any_more_is_dead(error: Exception) -> None:
 
 
 def test_a_case_that_no_device_can_have_is_refused() -> None:
-    bench = Bench(CaseError("no such connection"))
-    bench.numbers = None
+    link = VerbsLink(CaseError("no such connection"))
+    link.numbers = None
 
     with pytest.raises(CaseError, match="no such connection"):
-        record(Case(Connection(), (WRITE,)), target_of(bench))
+        record(Case(Connection(), (WRITE,)), target_of(link))
 
 
 def test_a_case_of_several_connections_that_a_device_outlives_shows_nothing() -> None:
     case = Case(Connection(), (WRITE, Connect(Connection(rq_psn=7)), READ))
 
-    recording = record(case, target_of(Bench(CaseError("not to be connected"))))
+    recording = record(case, target_of(VerbsLink(CaseError("not to be connected"))))
 
     assert recording.difference is None
     assert [entry.step for entry in recording.entries] == [0, 2]
@@ -108,10 +108,10 @@ def test_a_script_of_a_device_that_has_gone_fails(
 
     monkeypatch.setattr(live_target, "DrillBench", gone)
     monkeypatch.setattr(live_target.drill, "parse", lambda text, name: None)  # type: ignore[attr-defined]
-    bench = Bench(error)
+    link = VerbsLink(error)
 
-    assert not target_of(bench).fulfils("")
-    assert bench.endpoint.live.node is bench.diverted
+    assert not target_of(link).fulfils("")
+    assert link.endpoint.live.node is link.diverted
 
 
 # A case that is made shorter.
@@ -121,8 +121,8 @@ class Interruptible(QueuePairTestbed):
     """Shows what is looked for in each case with a READ; the user has enough at some trial."""
 
     def __init__(self, trials: int) -> None:
-        bench: Any = Bench(PeerError("gone"))
-        super().__init__(bench, Role.RESPONDER)
+        link: Any = VerbsLink(PeerError("gone"))
+        super().__init__(link, Role.RESPONDER)
         self.trials = trials
 
     def replay(self, case: Case, profile: object = None) -> Difference | None:

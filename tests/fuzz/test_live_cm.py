@@ -26,7 +26,7 @@ from ibwire.fuzz.recording import record
 from ibwire.fuzz.report import Report
 from ibwire.fuzz.targets.emulated_device import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.link import listener
-from ibwire.fuzz.targets.link.manager import ManagerBench
+from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.manager_testbed import ManagerTestbed, PossibleMessages, comparison
 from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.fuzz.targets.link.target import ManagerLinkTarget
@@ -40,15 +40,15 @@ from ibwire.rc.profile import SPEC
 from ibwire_layers import cm
 
 
-def bench(across: Across, **options: Any) -> ManagerBench:
-    return ManagerBench(cast(Endpoint, across), ADDRESS, SERVICE, **options)
+def link(across: Across, **options: Any) -> ManagerLink:
+    return ManagerLink(cast(Endpoint, across), ADDRESS, SERVICE, **options)
 
 
 def run(
     across: Across, packets: int, seed: int = 1, report: Report | None = None, **options: Any
 ) -> Report:
     """A run of so many packets; what came of it."""
-    target = bench(across, **options)
+    target = link(across, **options)
     campaign = Campaign(ManagerTestbed(target), manager_generators(seed), report=report)
     for _ in campaign.run(campaign.report.packets + packets):
         pass
@@ -57,7 +57,7 @@ def run(
 
 def differences(across: Across, *steps: Step) -> list[Difference | None]:
     """Those of each step, carefully carried out."""
-    target = bench(across)
+    target = link(across)
     meet(target)
     live = comparison(target, SPEC)
     return [live.step(step) for step in steps]
@@ -112,7 +112,7 @@ def test_frames_go_to_the_peer_in_our_own_name_alone() -> None:
 
 def test_frames_have_the_rate_between_them_whatever_is_said_meanwhile() -> None:
     across = Across()
-    meet(target := bench(across, rate=10))
+    meet(target := link(across, rate=10))
     live = comparison(target, SPEC)
     for step in (Mad(), Mad(message="RTU"), Mad(message="DREQ"), Mad(message="DREQ")):
         assert live.step(step) is None
@@ -132,7 +132,7 @@ def test_frames_have_the_rate_between_them_whatever_is_said_meanwhile() -> None:
 )
 def test_a_case_that_would_go_to_somebody_else_is_not_sent(field: str, value: int) -> None:
     across = Across()
-    meet(target := bench(across))
+    meet(target := link(across))
     before = len(across.sent)
 
     with pytest.raises(CaseError, match="only the peer is sent to"):
@@ -150,7 +150,7 @@ def test_frames_with_a_priority_tag_are_heard() -> None:
 def test_a_case_that_was_recorded_leaves_no_connection_behind() -> None:
     across = Across()
     case = Case(Connection(), (Mad(), Mad(message="RTU")))
-    with bench(across) as target:
+    with link(across) as target:
         tested = ManagerLinkTarget(target)
         Campaign(tested.testbed(Role.CM), manager_generators(1)).judge(case)
         record(case, tested)
@@ -249,7 +249,7 @@ def test_a_right_manager_that_is_late_raises_no_doubts(
 
 
 def quick_duel(across: Across) -> ManagerComparison:
-    meet(target := bench(across, tolerance=20 * MS))
+    meet(target := link(across, tolerance=20 * MS))
     return comparison(target, SPEC, is_quick=True)
 
 
@@ -278,7 +278,7 @@ def test_an_answer_that_is_said_again_is_none_to_a_later_request() -> None:
 def test_two_requests_may_be_refused_in_the_same_words() -> None:
     """As Linux does, which leaves both to its consumer."""
     across = Across()
-    meet(target := bench(across))
+    meet(target := link(across))
 
     def refuses(received: Received) -> list[Received]:
         said = cm.REJ(
@@ -325,7 +325,7 @@ def test_what_is_said_because_of_an_earlier_step_counts_as_that() -> None:
 
 def test_who_is_greeted_may_ask_for_time_first() -> None:
     across = Across(postpones=True, decides=lambda random: 700 * MS)
-    meet(target := bench(across))
+    meet(target := link(across))
 
     assert isinstance(target.usual, cm.REP)
 
@@ -334,7 +334,7 @@ def test_a_reference_that_does_not_stop_talking_is_no_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is an error of ours."""
-    meet(target := bench(Across()))
+    meet(target := link(Across()))
     live = comparison(target, SPEC)
 
     def run_away() -> list[Frame]:
@@ -380,7 +380,7 @@ def test_a_device_that_is_told_to_asks_and_does_what_the_exchange_wishes_for(
     exchange: int, state: State, after_dreq: State
 ) -> None:
     across = Across(obeys=True)
-    meet(target := bench(across))
+    meet(target := link(across))
     live = comparison(target, SPEC)
     rep, dreq = (Mad(message=message, exchange=exchange) for message in ("REP", "DREQ"))
 
@@ -452,7 +452,7 @@ class Listed:
     ids=str,
 )
 def test_what_a_device_that_has_asked_cannot_be_sent_is_left_out(step: Step) -> None:
-    meet(target := bench(Across(obeys=True)))
+    meet(target := link(Across(obeys=True)))
     live = comparison(target, SPEC)
     possible = PossibleMessages(Listed(CALLED, step), target, Exclusions(), bool)
 
@@ -468,7 +468,7 @@ def test_nothing_is_left_of_what_a_device_has_asked_for(
     exchange: int, messages: tuple[str, ...]
 ) -> None:
     across = Across(obeys=True)
-    meet(target := bench(across))
+    meet(target := link(across))
     live = comparison(target, SPEC)
     for step in (
         Command("connect", exchange),
@@ -496,7 +496,7 @@ def test_what_other_applications_ask_for_is_their_own_affair() -> None:
 def test_who_is_told_to_ask_in_vain_ends_the_case() -> None:
     """It may have no time for it just now."""
     across = Across(obeys=True)
-    meet(target := bench(across))
+    meet(target := link(across))
     live = comparison(target, SPEC)
     across.alter = without(cm.REQ)
 
@@ -532,7 +532,7 @@ def test_a_request_that_comes_late_is_none_for_who_has_told_to_ask_since() -> No
         return [held[0]] if len(held) > 1 else []
 
     across = Across(obeys=True)
-    meet(target := bench(across))
+    meet(target := link(across))
     across.alter = late
     comparison(target, SPEC).step(CALLED)
     live = comparison(target, SPEC)
@@ -553,7 +553,7 @@ def test_a_request_of_the_device_is_due_whatever_was_asked_before_it() -> None:
 
 
 def test_a_device_is_told_nothing_but_to_ask() -> None:
-    meet(target := bench(Across(obeys=True)))
+    meet(target := link(Across(obeys=True)))
 
     with pytest.raises(CaseError, match="sent messages and told to connect, and no more"):
         comparison(target, SPEC).step(Command("disconnect"))
@@ -564,7 +564,7 @@ def test_a_device_may_be_silent_about_a_partition_that_it_is_not_in(mtu: int) ->
     """And then nothing is known of the connection."""
     strange = Mad(fields={"req.pkey": 0x1234, "req.path_packet_payload_mtu": mtu})
     across = Across()
-    target = bench(across)
+    target = link(across)
     meet(target)
     across.alter = lambda received: []
     live = comparison(target, SPEC)
@@ -613,7 +613,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("text", FAULTS)
 def test_what_the_specification_fixes_is_found(text: str) -> None:
-    campaign = Campaign(ManagerTestbed(bench(Across(FAULTS[text]))), manager_generators(3))
+    campaign = Campaign(ManagerTestbed(link(Across(FAULTS[text]))), manager_generators(3))
 
     found = next((each for each in campaign.run(2000) if text in each.bucket), None)
 
@@ -640,7 +640,7 @@ ASKING_FAULTS = {
 @pytest.mark.parametrize("text", ASKING_FAULTS)
 def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) -> None:
     across = Across(ASKING_FAULTS[text], obeys=True)
-    campaign = Campaign(ManagerTestbed(bench(across)), manager_generators(3))
+    campaign = Campaign(ManagerTestbed(link(across)), manager_generators(3))
 
     found = next((each for each in campaign.run(2000) if text in each.bucket), None)
 
@@ -652,7 +652,7 @@ def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) 
 
 def test_a_script_is_not_written_because_nobody_tries_it() -> None:
     """It would ask for a REJ, where a device may also be silent."""
-    tested = ManagerLinkTarget(bench(Across(FAULTS["cm.rej.reason"])))
+    tested = ManagerLinkTarget(link(Across(FAULTS["cm.rej.reason"])))
     case = Case(Connection(), (Mad(message="REP"),))
     _, difference = Campaign(tested.testbed(Role.CM), manager_generators(1)).judge(case)
     assert difference is not None
@@ -678,7 +678,7 @@ def test_a_manager_that_dies_is_a_finding_that_names_what_it_died_of() -> None:
 
 def test_a_case_is_told_of_a_device_that_is_dead_as_if_it_had_asked() -> None:
     across = Across(obeys=True)
-    meet(target := bench(across))
+    meet(target := link(across))
     target.dead = "gone"
     before = len(across.sent)
     case = Case(Connection(), (CALLED, Mad(message="REP"), Mad(message="DREQ")))
@@ -696,7 +696,7 @@ def test_a_manager_that_asks_no_more_is_a_finding() -> None:
         said.append(received)
         return [] if len(said) > 500 and isinstance(received.message, cm.REQ) else [received]
 
-    campaign = Campaign(ManagerTestbed(bench(Across(tires, obeys=True))), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(link(Across(tires, obeys=True))), manager_generators(1))
     found = list(campaign.run(2000))
 
     assert campaign.lost == f"{ADDRESS} does not ask for connections any more"
@@ -732,7 +732,7 @@ def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool
     """Also if it is the listener alone; and the device may have another address then."""
     across = Across(longest=256, forgets=forgets)
     restart = Restarted(across)
-    target = bench(across, restart=cast(Restart, restart))
+    target = link(across, restart=cast(Restart, restart))
     campaign = Campaign(ManagerTestbed(target), manager_generators(1))
     steps = (Mad(), Mad(message="RTU"), Mad(message="DREQ", more=8))
 
@@ -748,7 +748,7 @@ def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool
 def test_a_death_is_kept_when_the_user_interrupts_while_it_is_made_shorter() -> None:
     across = Across(longest=256)
     restart = cast(Restart, Restarted(across, interrupts=True))
-    campaign = Campaign(ManagerTestbed(bench(across, restart=restart)), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(link(across, restart=restart)), manager_generators(1))
 
     with pytest.raises(KeyboardInterrupt):
         list(campaign.run(2000))
@@ -761,7 +761,7 @@ def test_a_death_is_kept_when_the_user_interrupts_while_it_is_made_shorter() -> 
 @pytest.mark.usefixtures("new_mac")
 def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
     across = Across(longest=256, forgets=True)
-    campaign = Campaign(ManagerTestbed(bench(across)), manager_generators(1))
+    campaign = Campaign(ManagerTestbed(link(across)), manager_generators(1))
     case = Case(Connection(), (Mad(message="DREQ", more=8),))
 
     _, difference = campaign.judge(case)
@@ -775,7 +775,7 @@ def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
 
 def test_a_manager_that_does_not_stop_talking_after_a_case_is_told_as_that() -> None:
     across = Across()
-    meet(target := bench(across))
+    meet(target := link(across))
     live = comparison(target, SPEC, is_quick=True)
     assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
 
@@ -800,7 +800,7 @@ class Insistent(Across):
 
 def test_a_manager_that_repeats_itself_is_not_waited_for_without_end() -> None:
     across = Insistent()
-    meet(target := bench(across, tolerance=20 * MS))
+    meet(target := link(across, tolerance=20 * MS))
     live = comparison(target, SPEC)
     assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
     across.alter = FAULTS["instead of DREP"]
@@ -820,9 +820,7 @@ def test_a_manager_that_does_not_stop_talking_from_a_greeting_on_is_dead() -> No
         said.append(received)
         return [received] * (MAXIMUM_ANSWERS + 1 if len(said) > 6 else 1)
 
-    campaign = Campaign(
-        ManagerTestbed(bench(Across(flood))), manager_generators(1), minimises=False
-    )
+    campaign = Campaign(ManagerTestbed(link(Across(flood))), manager_generators(1), minimises=False)
     list(campaign.run(500))
 
     assert "packets without a pause" in campaign.lost

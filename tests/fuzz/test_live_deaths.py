@@ -10,7 +10,7 @@ import pytest
 from ibwire.base.errors import PeerError
 from ibwire.fuzz.case import Case, Connect, Connection, Packet, Step
 from ibwire.fuzz.targets.link import crash_minimiser as deaths
-from ibwire.fuzz.targets.link.crash_minimiser import DEATHS, Autopsy
+from ibwire.fuzz.targets.link.crash_minimiser import DEATHS, CrashSearch
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire_layers.opcodes import OpCode
 
@@ -66,10 +66,10 @@ class Device:
         return Death(self.what, "silent")
 
 
-def dissected(device: Any, *suspects: Case, is_over: Callable[[], bool] = bool) -> Autopsy:
-    autopsy = Autopsy(device, device.connect, device.what, is_over)
-    autopsy.dissect(suspects)
-    return autopsy
+def dissected(device: Any, *suspects: Case, is_over: Callable[[], bool] = bool) -> CrashSearch:
+    search = CrashSearch(device, device.connect, device.what, is_over)
+    search.run(suspects)
+    return search
 
 
 def case(*steps: Step, **connection: int) -> Case:
@@ -88,10 +88,10 @@ def test_the_deadly_packet_is_found_in_an_earlier_case_with_few_deaths() -> None
     deadly = case(*[WRITE, SEND] * 5, POISON, WRITE, WRITE, WRITE, rq_psn=9)
     device = Device(any_has(1))
 
-    autopsy = dissected(device, *HARMLESS, deadly, *HARMLESS)
+    search = dissected(device, *HARMLESS, deadly, *HARMLESS)
 
-    assert autopsy.best == case(POISON)
-    assert autopsy.original == deadly
+    assert search.best == case(POISON)
+    assert search.original == deadly
     assert DEATHS + 9 - device.lives <= 8
 
 
@@ -105,11 +105,11 @@ def test_it_may_take_several_connections() -> None:
     def dies(received: Received) -> bool:
         return sum(POISON in steps for steps in received) > 1
 
-    autopsy = dissected(Device(dies), case(WRITE, POISON), case(WRITE, SEND), case(POISON, SEND))
+    search = dissected(Device(dies), case(WRITE, POISON), case(WRITE, SEND), case(POISON, SEND))
 
-    assert autopsy.best == case(POISON, Connect(Connection()), POISON)
-    assert autopsy.original is not None
-    assert len(autopsy.original.steps) == 8
+    assert search.best == case(POISON, Connect(Connection()), POISON)
+    assert search.original is not None
+    assert len(search.original.steps) == 8
 
 
 def test_a_death_that_needs_what_was_tried_before_is_not_taken_for_that_of_a_case() -> None:
@@ -118,37 +118,37 @@ def test_a_death_that_needs_what_was_tried_before_is_not_taken_for_that_of_a_cas
     def dies(received: Received) -> bool:
         return sum(steps.count(POISON) for steps in received) > 2
 
-    autopsy = dissected(Device(dies), *[case(WRITE, POISON)] * 3)
+    search = dissected(Device(dies), *[case(WRITE, POISON)] * 3)
 
-    assert autopsy.best is not None
-    assert autopsy.best.steps.count(POISON) == 3
+    assert search.best is not None
+    assert search.best.steps.count(POISON) == 3
 
 
 def test_a_death_that_does_not_come_again_has_no_case() -> None:
-    autopsy = dissected(Device(lambda received: False), *HARMLESS)
+    search = dissected(Device(lambda received: False), *HARMLESS)
 
-    assert (autopsy.best, autopsy.original, autopsy.is_done) == (None, None, True)
+    assert (search.best, search.original, search.is_done) == (None, None, True)
 
 
 def test_a_device_that_does_not_come_back_is_given_up_with_the_best_so_far() -> None:
     deadly = case(SEND, POISON, WRITE, POISON, rq_psn=9)
     device = Device(any_has(2), lives=2)
 
-    autopsy = dissected(device, deadly)
+    search = dissected(device, deadly)
 
-    assert autopsy.best is not None
-    assert autopsy.best.steps.count(POISON) == 2
-    assert (device.lost, autopsy.is_done) == ("no power", False)
+    assert search.best is not None
+    assert search.best.steps.count(POISON) == 2
+    assert (device.lost, search.is_done) == ("no power", False)
 
 
 def test_another_death_is_not_the_same() -> None:
     """Harm to another connection is not that the device is gone, nor the other way round."""
     device = Device(any_has(1))
-    autopsy = Autopsy(device, device.connect, Dead.OTHER, bool)
+    search = CrashSearch(device, device.connect, Dead.OTHER, bool)
 
-    autopsy.dissect([case(POISON)])
+    search.run([case(POISON)])
 
-    assert autopsy.best is None
+    assert search.best is None
 
 
 def test_harm_to_others_needs_no_restart() -> None:
@@ -171,15 +171,15 @@ def test_a_device_dies_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
 def test_time_that_is_up_ends_it() -> None:
     device = Device(any_has(1))
 
-    autopsy = dissected(device, case(POISON, WRITE), is_over=lambda: device.lives < DEATHS + 8)
+    search = dissected(device, case(POISON, WRITE), is_over=lambda: device.lives < DEATHS + 8)
 
-    assert autopsy.best == case(POISON, WRITE)
+    assert search.best == case(POISON, WRITE)
 
 
 def test_without_time_nothing_is_tried() -> None:
     device = Device(any_has(1))
 
-    autopsy = dissected(device, case(POISON), is_over=lambda: True)
+    search = dissected(device, case(POISON), is_over=lambda: True)
 
-    assert (autopsy.best, autopsy.is_done) == (None, False)
+    assert (search.best, search.is_done) == (None, False)
     assert device.lives == DEATHS + 9

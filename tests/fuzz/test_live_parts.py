@@ -9,12 +9,12 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Exclusions, parse_exclusion
 from ibwire.fuzz.judge.findings import bucket_of, distance, wrong_fields
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.link.queue_pair_testbed import Possible
+from ibwire.fuzz.targets.link.queue_pair_testbed import PossibleSteps
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.comparison import (
+    NotRecorded,
     Playback,
     TolerantComparison,
-    Unheard,
     coalesced,
 )
 from ibwire.rc.device import gid_of
@@ -93,7 +93,7 @@ def test_what_was_never_done_is_not_made_up() -> None:
     live = duel("spec", Emulation(Connection()))
     live.step(Packet(WRITE, length=8))
 
-    with pytest.raises(Unheard):
+    with pytest.raises(NotRecorded):
         duel("spec", Playback(live.outcomes)).step(Packet(WRITE, length=4))
 
 
@@ -231,7 +231,7 @@ def test_what_a_link_cannot_carry_is_left_out() -> None:
         Receive(1),
         Packet(WRITE, length=8, held=True),
     )
-    possible = Possible(steps, 1500, Exclusions())
+    possible = PossibleSteps(steps, 1500, Exclusions())
 
     assert possible.next(device) == Receive(1)
     assert possible.next(device) == Packet(WRITE, length=8)
@@ -242,7 +242,7 @@ def test_what_ipv6_does_not_have_is_left_out_there() -> None:
     device = Emulation(Connection())
     odd = Packet(WRITE, fields={"ip.total_length": 7}), Packet(WRITE, fields={"ip.ecn": 3})
     over_v4, over_v6 = (
-        Possible(Steps(*odd), 1500, Exclusions(), is_v4=is_v4) for is_v4 in (True, False)
+        PossibleSteps(Steps(*odd), 1500, Exclusions(), is_v4=is_v4) for is_v4 in (True, False)
     )
 
     assert [over_v4.next(device) for _ in range(3)] == [*odd, None]
@@ -258,7 +258,7 @@ def test_the_control_connection_is_not_sent_to() -> None:
         Packet(WRITE, fields={"bth.dest_qp": ("qpn", 1)}),
         Packet(WRITE, fields={"bth.dest_qp": ("qpn", 2)}),
     )
-    possible = Possible(steps, 1500, Exclusions(), spared=control)
+    possible = PossibleSteps(steps, 1500, Exclusions(), spared=control)
 
     assert possible.next(device) == Packet(WRITE, fields={"bth.dest_qp": ("qpn", 2)})
     assert possible.next(device) is None

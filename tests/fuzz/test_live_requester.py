@@ -17,7 +17,7 @@ from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.judge.response_names import About, about, name
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.link.queue_pair_testbed import Possible
+from ibwire.fuzz.targets.link.queue_pair_testbed import PossibleSteps
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.comparison import TolerantComparison, with_usual_marks
 from ibwire.fuzz.vocabulary.queue_pair.generator import Generator, Menu
@@ -96,7 +96,7 @@ def duel(target: Emulation, connection: Connection = ASKS) -> TolerantComparison
 
 
 class _Alike:
-    """A target whose frames get the usual headers, as `LiveTarget` gives them."""
+    """A target whose frames get the usual headers, as `LinkDevice` gives them."""
 
     def __init__(self, target: Emulation, path: Path) -> None:
         self._target = target
@@ -242,14 +242,14 @@ def test_a_device_on_a_link_waits_where_an_rnr_nak_says_so_and_nowhere_else() ->
 
 def test_an_answer_to_the_oldest_request_can_be_sent() -> None:
     """Which one that is, is found out when it is sent."""
-    possible = Possible(Given(ack()), 1500, Exclusions(), 0)
+    possible = PossibleSteps(Given(ack()), 1500, Exclusions(), 0)
 
     assert possible.next(Emulation(ASKS)) == ack()
 
 
 def test_what_the_agent_cannot_post_is_left_out() -> None:
     flush, atomic_write = Post(int(WROpcode.FLUSH)), Post(int(WROpcode.ATOMIC_WRITE))
-    possible = Possible(Given(flush, atomic_write, send()), 1500, Exclusions(), 0)
+    possible = PossibleSteps(Given(flush, atomic_write, send()), 1500, Exclusions(), 0)
 
     assert possible.next(Emulation(ASKS)) == send()
 

@@ -12,10 +12,10 @@ from ibwire.base.units import MS
 from ibwire.drill.targets.target import Unable
 from ibwire.fuzz.case import CaseError, Connection, Packet, Post, Value
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.link.device_link import damaged
 from ibwire.fuzz.targets.link.frames import Pacer, behind_ip, check_addressee, transport
-from ibwire.fuzz.targets.link.manager import ManagerBench
-from ibwire.fuzz.targets.link.peer import damaged
-from ibwire.fuzz.targets.link.queue_pair import Bench, LiveTarget
+from ibwire.fuzz.targets.link.manager_link import ManagerLink
+from ibwire.fuzz.targets.link.verbs_link import LinkDevice, VerbsLink
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.rc.device import Device
 from ibwire.rc.path import Path
@@ -49,10 +49,10 @@ def datagram(size: int) -> bytes:
     return whole[: 42 + size]
 
 
-def target(**bench: Any) -> LiveTarget:
+def target(**link: Any) -> LinkDevice:
     """One whose connection is not needed."""
-    found = LiveTarget.__new__(LiveTarget)
-    found._bench = SimpleNamespace(path=Path(BINDING.route), **bench)  # type: ignore[assignment]
+    found = LinkDevice.__new__(LinkDevice)
+    found._link = SimpleNamespace(path=Path(BINDING.route), **link)  # type: ignore[assignment]
     return found
 
 
@@ -149,29 +149,29 @@ def test_a_peer_with_an_ipv6_address_alone_is_sent_to() -> None:
 @pytest.mark.parametrize(("peer", "own"), [(PEER, "10.0.0.1"), (PEER6, OWN6)])
 def test_what_was_heard_can_be_told_as_it_was(peer: str, own: str, vlan: int | None) -> None:
     """And what is sent has the tag of the VLAN behind its addresses."""
-    bench = across(peer, own, vlan)
+    link = across(peer, own, vlan)
     step = Packet(int(OpCode.RC_SEND_ONLY), length=4)
     said = Binding(peer, own, (MAC, OWN_MAC)).frame(step, 0, Emulation(Connection()).symbols)
     inside = transport(said)
     assert inside is not None
 
-    usual = bench.path.frame(inside)
+    usual = link.path.frame(inside)
     assert usual[12:14] == bytes.fromhex("0800")
-    assert bench.as_heard(usual) == said
-    assert bench.as_heard(damaged(usual)) == damaged(said)
-    assert bench.as_heard(said[:50]) == said[:50]
-    bench.send(whole := bench.binding.frame(step, 0, Emulation(Connection()).symbols))
+    assert link.as_received(usual) == said
+    assert link.as_received(damaged(usual)) == damaged(said)
+    assert link.as_received(said[:50]) == said[:50]
+    link.send(whole := link.binding.frame(step, 0, Emulation(Connection()).symbols))
     tag = b"" if vlan is None else bytes.fromhex("81000005")
-    assert list(bench.ears.leaving) == [whole[:12] + tag + whole[12:]]
+    assert list(link.ears.leaving) == [whole[:12] + tag + whole[12:]]
 
 
-def across(peer: str, own: str, vlan: int | None) -> ManagerBench:
-    """A bench for a peer that is not there."""
+def across(peer: str, own: str, vlan: int | None) -> ManagerLink:
+    """A link for a peer that is not there."""
     endpoint: Any = Across()
     endpoint.device = Device("here", own, mac=OWN_MAC, vlan=vlan)
     endpoint.gid_towards = lambda gid: endpoint.device.neighbours.update({gid: MAC}) or 0
     endpoint.run = lambda **how: None
-    return ManagerBench(endpoint, peer, 7174)
+    return ManagerLink(endpoint, peer, 7174)
 
 
 @pytest.mark.parametrize("tags", [TAG, TAG * 2, bytes.fromhex("88a80000") + TAG])
@@ -183,11 +183,11 @@ def test_a_tag_does_not_hide_an_address(tags: bytes) -> None:
 
 
 def test_a_bench_checks_what_it_sends() -> None:
-    bench = Bench.__new__(Bench)
-    bench.macs, bench.peer = (MAC, OWN_MAC), PEER
+    link = VerbsLink.__new__(VerbsLink)
+    link.macs, link.peer = (MAC, OWN_MAC), PEER
 
     with pytest.raises(CaseError, match="only the peer is sent to"):
-        bench.send(frame(ip_dst=0x08080808))
+        link.send(frame(ip_dst=0x08080808))
 
 
 def test_packets_keep_to_the_rate_over_time() -> None:

@@ -29,7 +29,7 @@ from ibwire.fuzz.recording import record
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed, target
 from ibwire.fuzz.targets.link.frames import Pacer, check_addressee, is_pause, stops
-from ibwire.fuzz.targets.link.queue_pair import Bench
+from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
 from ibwire.fuzz.vocabulary.queue_pair.comparison import TolerantComparison
@@ -137,23 +137,23 @@ def test_a_pause_that_cannot_be_is_refused_with_its_place(text: str, reason: str
 
 def test_a_pause_leaves_from_us_without_a_tag_and_is_waited_for() -> None:
     leaving: list[Frame] = []
-    bench: Any = Bench.__new__(Bench)
+    link: Any = VerbsLink.__new__(VerbsLink)
     clock, port = SimpleNamespace(now=10 * US), SimpleNamespace(mtu=1500)
-    bench.endpoint = SimpleNamespace(live=clock, port=port, run=lambda seconds: None)
-    bench.peer, bench.macs = "10.0.0.2", (MAC, OWN_MAC)
-    bench._leaving, bench._tag, bench._pacer = leaving, b"\x81\x00\x60\x00", Pacer(1000)
-    bench._stopped = [0] * 8
+    link.endpoint = SimpleNamespace(live=clock, port=port, run=lambda seconds: None)
+    link.peer, link.macs = "10.0.0.2", (MAC, OWN_MAC)
+    link._leaving, link._tag, link._pacer = leaving, b"\x81\x00\x60\x00", Pacer(1000)
+    link._stopped = [0] * 8
 
-    bench.send(STOP)
+    link.send(STOP)
 
     assert leaving == [STOP]
-    assert bench.paused == 33_553_920_000  # 65,535 times 512 bits at 1 Gb/s, in ps
-    bench.send(BINDING.pause(Pause(0b0011, 0)))
-    assert bench.paused == 33_553_920_000  # priority 3 goes on waiting
+    assert link.paused == 33_553_920_000  # 65,535 times 512 bits at 1 Gb/s, in ps
+    link.send(BINDING.pause(Pause(0b0011, 0)))
+    assert link.paused == 33_553_920_000  # priority 3 goes on waiting
     clock.now += 553_920_000
-    assert bench.paused == 33_000_000_000
-    bench.send(BINDING.pause(Pause(0xFF, 0)))
-    assert bench.paused == 0
+    assert link.paused == 33_000_000_000
+    link.send(BINDING.pause(Pause(0xFF, 0)))
+    assert link.paused == 0
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from ibwire.fuzz.condense import joined
 from ibwire.fuzz.judge.comparison import Comparison
 from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
-from ibwire.fuzz.targets.link.queue_pair import Bench
+from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 
 LAST = (1, 2, 3)
 """How many last steps of a case are tried alone: mostly they do it."""
@@ -36,7 +36,7 @@ Begin = Callable[[Connection], Comparison]
 """A new connection, and a duel on it."""
 
 
-class Autopsy:
+class CrashSearch:
     """Trials of what kills a device in the same way as it has died.
 
     A device that dies for good can be tried only if something brings it back. is_over:
@@ -44,7 +44,7 @@ class Autopsy:
     """
 
     def __init__(
-        self, bench: Bench, begin: Begin, wanted: Dead, is_over: Callable[[], bool]
+        self, link: VerbsLink, begin: Begin, wanted: Dead, is_over: Callable[[], bool]
     ) -> None:
         self.best: Case | None = None
         """The shortest case so far that kills, if the device has died again."""
@@ -52,7 +52,7 @@ class Autopsy:
         """As it was carried out, the case that it comes from."""
         self.is_done = False
         """Whether the search came to its end: what it has not seen does not come again."""
-        self._bench = bench
+        self._link = link
         self._begin = begin
         self._wanted = wanted
         self._is_over = is_over
@@ -64,7 +64,7 @@ class Autopsy:
         self._is_careful = False
         """Whether a death must be seen on a device on which nothing else was tried."""
 
-    def dissect(self, suspects: Sequence[Case]) -> None:
+    def run(self, suspects: Sequence[Case]) -> None:
         """Look for the shortest case among those that were carried out one after the other.
 
         When the device is not brought back it is given up, and the best is what it was.
@@ -78,7 +78,7 @@ class Autopsy:
                 self._look_for_shortest(suspects)
             self.is_done = self._deaths < DEATHS and not self._is_over()
         except (LinkError, PeerError) as error:
-            self._bench.lost = str(error)
+            self._link.lost = str(error)
 
     def _look_for_shortest(self, suspects: Sequence[Case]) -> None:
         case = self._found(suspects)
@@ -115,18 +115,18 @@ class Autopsy:
 
     def _dies(self, case: Case, *, anew: bool = False) -> bool:
         """Whether the device dies of a case; raises `LinkError`, `PeerError` if it is not there."""
-        bench = self._bench
-        if anew or bench.liveness.has_ended:
+        link = self._link
+        if anew or link.liveness.has_ended:
             self._tried = 0
-        bench.begin(anew=anew)
+        link.begin(anew=anew)
         self._tried += 1
-        what = carry_out(bench, self._begin, case).what
+        what = carry_out(link, self._begin, case).what
         dies = what == self._wanted or (what.is_end and self._wanted.is_end)
         self._deaths += dies
         return dies
 
 
-def carry_out(bench: Bench, begin: Begin, case: Case) -> Death:
+def carry_out(link: VerbsLink, begin: Begin, case: Case) -> Death:
     """Carry a case out to its end, whatever the device answers, and see what is dead then."""
     death = ALIVE
     try:
@@ -139,8 +139,8 @@ def carry_out(bench: Bench, begin: Begin, case: Case) -> Death:
     except (LinkError, PeerError, Unable, VerbsError) as error:
         death = Death(Dead.CONNECTION, str(error))
     finally:
-        bench.disconnect()
-    found = bench.liveness.examine()
+        link.disconnect()
+    found = link.liveness.examine()
     return found if found.what else death
 
 

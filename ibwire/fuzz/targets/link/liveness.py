@@ -37,7 +37,7 @@ MTU = 256
 CONTENT = pattern(0, MTU)
 """What its memory holds, and one answer brings."""
 
-BACK = 60.0
+RESTART_SECONDS = 60.0
 """Seconds until a device that was started again must answer."""
 
 PAUSE = 0.2
@@ -205,15 +205,15 @@ class Liveness(Closing):
         self.close()
         endpoint.tell(f"the device is {'dead' if self.has_ended else 'tried anew'}; {self.restart}")
         self.restart.run()
-        end = endpoint.now_ns + int(BACK * 1e9)
+        end = endpoint.now_ns + int(RESTART_SECONDS * 1e9)
         while True:
             try:
                 self.begin()
                 break
             except (LinkError, PeerError) as error:
                 if endpoint.now_ns >= end:
-                    reason = f"{self.restart}: the device is not back after {BACK:g} s: {error}"
-                    raise PeerError(reason) from None
+                    late = f"the device is not back after {RESTART_SECONDS:g} s: {error}"
+                    raise PeerError(f"{self.restart}: {late}") from None
                 endpoint.run(seconds=PAUSE)
         self.has_ended = False
 

@@ -21,7 +21,7 @@ from ibwire.fuzz.minimise import Shows
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.link.manager import ManagerBench
+from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed, last_steps
 from ibwire.fuzz.targets.testbed import Confirmed, Crash
 from ibwire.fuzz.vocabulary.cm.comparison import ManagerComparison, is_possible
@@ -43,9 +43,9 @@ class ManagerTestbed(LinkTestbed):
     choices: Sequence[Choice] = ()
     failures: tuple[type[Exception], ...] = (LinkError, PeerError)
 
-    def __init__(self, bench: ManagerBench) -> None:
-        super().__init__(bench)
-        self._bench = bench
+    def __init__(self, link: ManagerLink) -> None:
+        super().__init__(link)
+        self._link = link
         self._comparison: ManagerComparison | None = None
         self._exclusions = Exclusions()
         self._before = ""
@@ -56,15 +56,15 @@ class ManagerTestbed(LinkTestbed):
         report = state.report
         if self._exclusions.items is not report.left_out:
             self._exclusions = Exclusions(report.left_out)
-        self._bench.dead = ""
-        meet(self._bench)
+        self._link.dead = ""
+        meet(self._link)
         for finding in self._new_findings(report):
             self._exclude(finding)
 
     def stepper(self, made: Stepper, number: int) -> PossibleMessages:
         """The stepper of a case with only those messages that the manager can be sent."""
         self._stepper = possible = PossibleMessages(
-            made, self._bench, self._exclusions, lambda: self._is_void
+            made, self._link, self._exclusions, lambda: self._is_void
         )
         return possible
 
@@ -78,7 +78,7 @@ class ManagerTestbed(LinkTestbed):
         return self._comparison is not None and self._comparison.is_over
 
     def _begin(self, profile: Profile, *, is_quick: bool = False) -> ManagerComparison:
-        self._comparison = comparison(self._bench, profile, is_quick=is_quick)
+        self._comparison = comparison(self._link, profile, is_quick=is_quick)
         return self._comparison
 
     def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
@@ -90,11 +90,11 @@ class ManagerTestbed(LinkTestbed):
 
     def _end_connections(self) -> None:
         self._comparison = None
-        self._bench.leave()
+        self._link.leave()
 
     def _give_up(self) -> None:
         self._comparison = None
-        self._bench.give_up()
+        self._link.give_up()
 
     def leave(self) -> None:
         """End what the case has left behind: `end_case` has done so."""
@@ -125,10 +125,12 @@ class ManagerTestbed(LinkTestbed):
         if found.kind is Kind.CRASH:
             raise PeerError(str(found.got[0]))
         case = case.with_steps(case.steps[: found.step + 1])
-        case = self._without_byplay(case, found, state.profile)
+        case = self._without_needless_fields(case, found, state.profile)
         return Confirmed(case, quick, original=case)
 
-    def _without_byplay(self, case: Case, difference: Difference, profile: Profile) -> Case:
+    def _without_needless_fields(
+        self, case: Case, difference: Difference, profile: Profile
+    ) -> Case:
         """The case with a last message in which nothing is wrong that does not matter."""
         wanted = signature(difference)
         *before, last = case.steps
@@ -173,7 +175,7 @@ class ManagerTestbed(LinkTestbed):
     ) -> Case:
         """A shorter case found on the device; after a crash only with a command to restart it."""
         if difference.kind is Kind.CRASH:
-            if self._bench.restart is None:
+            if self._link.restart is None:
                 death = difference.got[0]
                 raise PeerError(f"{death}: {NEEDS_RESTART}")
             return self._shorten_crash(state, case)
@@ -201,30 +203,30 @@ class ManagerTestbed(LinkTestbed):
 
     def _look(self) -> None:
         """Whether a right request is answered as ever; raises `PeerError` if not."""
-        bench = self._bench
-        assert bench.usual is not None
-        said = greet(bench)
+        link = self._link
+        assert link.usual is not None
+        said = greet(link)
         for _ in range(FULL):  # what was left of a case may still be in the way
             if said is None or kind_of(said) != _NO_ROOM:
                 break
-            bench.endpoint.run(seconds=1)
-            said = greet(bench)
+            link.endpoint.run(seconds=1)
+            said = greet(link)
         if said is None:
-            host = "its host does not either" if bench.host.fault() else "its host does"
-            raise PeerError(f"{bench.peer} does not answer a right request any more; {host}")
-        before, now = kind_of(bench.usual), kind_of(said)
+            host = "its host does not either" if link.host.fault() else "its host does"
+            raise PeerError(f"{link.peer} does not answer a right request any more; {host}")
+        before, now = kind_of(link.usual), kind_of(said)
         if before != now:
             raise PeerError(f"a right request is answered by {now}, and was by {before}")
-        if bench.calls and not calls(bench):
-            raise PeerError(f"{bench.peer} does not ask for connections any more")
+        if link.calls and not calls(link):
+            raise PeerError(f"{link.peer} does not ask for connections any more")
 
     def diagnose(self, state: RunState, reason: str) -> Crash | None:
         """After which message the manager did not do its part."""
-        bench = self._bench
+        link = self._link
         self._give_up()
         whole = self._case_under_way(state)
-        bench.dead = reason
-        if bench.restart is None or bench.usual is None:
+        link.dead = reason
+        if link.restart is None or link.usual is None:
             self.lost = reason
         if whole is None:
             return None
@@ -273,19 +275,19 @@ class ManagerTestbed(LinkTestbed):
 
     def _bring_back(self) -> None:
         """Have the user's command restart the device; raises `PeerError` if it stays dead."""
-        bench = self._bench
-        assert bench.restart is not None
-        bench.restart.run()
+        link = self._link
+        assert link.restart is not None
+        link.restart.run()
         self._give_up()
         for _ in range(RETURN):
             try:
-                bench.find_again()
+                link.find_again()
                 self._look()
             except (LinkError, PeerError) as error:
                 reason = str(error)
             else:
                 return
-        raise PeerError(f"after {bench.restart}: {reason}")
+        raise PeerError(f"after {link.restart}: {reason}")
 
     # A single case.
 
@@ -295,7 +297,7 @@ class ManagerTestbed(LinkTestbed):
 
     def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
         """How a case has crashed the device."""
-        self._bench.dead = reason
+        self._link.dead = reason
         self._give_up()
         return crash(case, reason)
 
@@ -305,7 +307,7 @@ class ManagerTestbed(LinkTestbed):
             self._end_connections()
             self._look()
         elif difference.kind is Kind.CRASH:
-            self._bench.dead = str(difference.got[0])
+            self._link.dead = str(difference.got[0])
             self._give_up()
 
 
@@ -315,14 +317,14 @@ class PossibleMessages:
     def __init__(
         self,
         stepper: Stepper,
-        bench: ManagerBench,
+        link: ManagerLink,
         exclusions: Exclusions,
         is_over: Callable[[], bool],
     ) -> None:
         self.steps: list[Mad | Command] = []
         """All so far."""
         self._stepper = stepper
-        self._bench = bench
+        self._link = link
         self._exclusions = exclusions
         self._is_over = is_over
 
@@ -340,13 +342,13 @@ class PossibleMessages:
             assert isinstance(reference, Follower)
             if isinstance(step, Command):
                 is_new = step.exchange not in reference.exchanges
-                if is_possible(step) and self._bench.calls and is_new:
+                if is_possible(step) and self._link.calls and is_new:
                     self.steps.append(step)
                     return step
             elif isinstance(step, Mad) and self._is_possible(step, reference):
                 # Which of several messages is looked at first is the device's own affair.
                 step = replace(step, held=False)
-                if self._bench.obeys and step.message == "REQ" and not oddity(step):
+                if self._link.obeys and step.message == "REQ" and not oddity(step):
                     step = wishing(step, wish_of(step.exchange))
                 self.steps.append(step)
                 return step
@@ -356,7 +358,7 @@ class PossibleMessages:
         connection = reference.exchanges.get(step.exchange)
         if connection is not None and connection.is_active and step.message in _REQUESTS:
             return False  # it would be for a service that the device has not got
-        if step.more + step.length + MAD_SIZE + HEADERS > self._bench.largest:
+        if step.more + step.length + MAD_SIZE + HEADERS > self._link.largest:
             return False
         if self._exclusions.has(by_oddity(step)):
             return False
@@ -365,19 +367,17 @@ class PossibleMessages:
         if any(_is_neighbour(step.fields.get(name)) for name in _SERVICES):
             return False
         # The fields of IP that are lied about are those of IPv4.
-        left_out = _ELSEWHERE if self._bench.is_v4 else (*_ELSEWHERE, "ip.")
+        left_out = _ELSEWHERE if self._link.is_v4 else (*_ELSEWHERE, "ip.")
         return not any(name.startswith(left_out) for name in step.fields)
 
 
-def comparison(
-    bench: ManagerBench, profile: Profile, *, is_quick: bool = False
-) -> ManagerComparison:
+def comparison(link: ManagerLink, profile: Profile, *, is_quick: bool = False) -> ManagerComparison:
     """The reference and the manager, with somebody new; the duel before ends."""
-    bench.leave()
-    manager = bench.begin()
-    reference = Follower(bench, manager.identity, profile, bench.usual)
-    begun = ManagerComparison(bench, reference, manager, is_quick=is_quick)
-    bench.part_by(begun.leave)
+    link.leave()
+    manager = link.begin()
+    reference = Follower(link, manager.identity, profile, link.usual)
+    begun = ManagerComparison(link, reference, manager, is_quick=is_quick)
+    link.part_by(begun.leave)
     return begun
 
 

@@ -39,17 +39,17 @@ from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation, Numbers
-from ibwire.fuzz.targets.link.crash_minimiser import Autopsy, carry_out
+from ibwire.fuzz.targets.link.crash_minimiser import CrashSearch, carry_out
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
-from ibwire.fuzz.targets.link.queue_pair import Bench
 from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed
+from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.fuzz.targets.testbed import Confirmed, Crash
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.comparison import (
+    NotRecorded,
     Outcome,
     Playback,
     TolerantComparison,
-    Unheard,
 )
 from ibwire.fuzz.vocabulary.queue_pair.link_steps import Timely, fits_link, has_fitting_timeout
 from ibwire.fuzz.vocabulary.vocabularies import QUEUE_PAIR
@@ -80,40 +80,40 @@ class QueuePairTestbed(LinkTestbed):
     choices: Sequence[Choice] = CHOICES
     failures: tuple[type[Exception], ...] = FAILURES
 
-    def __init__(self, bench: Bench, role: Role) -> None:
-        super().__init__(bench)
-        self._bench = bench
+    def __init__(self, link: VerbsLink, role: Role) -> None:
+        super().__init__(link)
+        self._link = link
         self._role = role
         self._kept: _Kept | None = None
         self._about: About | None = None
         """What the last response is that the device received before the last difference."""
         self._refused = 0
-        self._dissected: set[str] = set()
+        self._searched: set[str] = set()
         """Crashes that were made shorter, as they were found."""
         self._last_death = ALIVE
 
     def begin_case(self, state: RunState) -> None:
         """Bring the device back if it is dead, and exclude what was found of it."""
-        report, bench = state.report, self._bench
-        if bench.exclusions.items is not report.left_out:
-            bench.exclusions = Exclusions(report.left_out)
+        report, link = state.report, self._link
+        if link.exclusions.items is not report.left_out:
+            link.exclusions = Exclusions(report.left_out)
         for finding in self._new_findings(report):
-            bench.exclusions.add(finding.difference, _last_sent(finding.case))
-        bench.begin()
+            link.exclusions.add(finding.difference, _last_sent(finding.case))
+        link.begin()
 
-    def stepper(self, made: Stepper, number: int) -> Possible:
+    def stepper(self, made: Stepper, number: int) -> PossibleSteps:
         """The stepper of a case with only those steps that the device can be given."""
-        bench = self._bench
+        link = self._link
         if self._role is not Role.RESPONDER:
             made = Timely(made, number)
-        self._stepper = possible = Possible(
-            made, bench.largest, bench.exclusions, bench.liveness.qpn, is_v4=bench.is_v4
+        self._stepper = possible = PossibleSteps(
+            made, link.largest, link.exclusions, link.liveness.qpn, is_v4=link.is_v4
         )
         return possible
 
     def connect(self, connection: Connection, profile: Profile) -> TolerantComparison:
         """A new connection, and a quick comparison."""
-        target = self._bench.connect(connection)
+        target = self._link.connect(connection)
         reference = Emulation(connection, profile, target.numbers)
         return self._comparison(reference, target, is_quick=True)
 
@@ -127,7 +127,7 @@ class QueuePairTestbed(LinkTestbed):
 
     def leave(self) -> None:
         """End the connection of the case."""
-        self._bench.disconnect()
+        self._link.disconnect()
 
     def refuse(self, error: CaseError) -> None:
         """Count a case that cannot be carried out, and give the device up after many."""
@@ -194,12 +194,12 @@ class QueuePairTestbed(LinkTestbed):
             comparison = self._comparison(reference, Playback(kept.outcomes))
             try:
                 difference = comparison.carry_out(case)
-            except Unheard:
+            except NotRecorded:
                 pass  # this reference would have taken another course
             else:
                 self._about = comparison.about
                 return difference
-        target = self._bench.connect(case.connection)
+        target = self._link.connect(case.connection)
         reference = Emulation(case.connection, profile, target.numbers)
         comparison = self._comparison(reference, target)
         difference = comparison.carry_out(case)
@@ -211,13 +211,13 @@ class QueuePairTestbed(LinkTestbed):
     def _comparison(
         self, reference: Emulation, target: Device, *, is_quick: bool = False
     ) -> TolerantComparison:
-        bench = self._bench
+        link = self._link
         return TolerantComparison(
-            bench.binding,
-            bench.path,
+            link.binding,
+            link.path,
             reference,
             target,
-            exclusions=bench.exclusions,
+            exclusions=link.exclusions,
             is_quick=is_quick,
         )
 
@@ -271,19 +271,19 @@ class QueuePairTestbed(LinkTestbed):
 
     def _look(self) -> None:
         """Check the control connection; raises `PeerError` if it is dead."""
-        death = self._bench.liveness.look()
+        death = self._link.liveness.look()
         if death.what:
             raise PeerError(death.reason)
         self.history.clear()
 
     def diagnose(self, state: RunState, reason: str) -> Crash | None:
         """What is dead when the device did not do its part, and after which case."""
-        bench = self._bench
+        link = self._link
         suspects = self._suspects(state)
         self.history.clear()
         try:
             death = self._death(reason)
-            if death.what.is_end and (bench.liveness.restart is None or not suspects):
+            if death.what.is_end and (link.liveness.restart is None or not suspects):
                 self.lost = death.reason
             return self._examined_crash(state, death, suspects) if suspects else None
         except LinkError as error:  # our end of the link is gone
@@ -293,12 +293,12 @@ class QueuePairTestbed(LinkTestbed):
     def _examined_crash(self, state: RunState, death: Death, suspects: Sequence[Case]) -> Crash:
         case = original = suspects[-1]
         before = _bucket(death, case)
-        if before not in self._dissected and state.minimises and not self.lost:
-            self._dissected.add(before)
-            autopsy = self._dissect(state, suspects, death)
-            if autopsy.best is None and autopsy.is_done:
+        if before not in self._searched and state.minimises and not self.lost:
+            self._searched.add(before)
+            search = self._search_crash(state, suspects, death)
+            if search.best is None and search.is_done:
                 death = replace(death, reason=f"{death.reason}, which was not seen again")
-            case, original = autopsy.best or case, autopsy.original or original
+            case, original = search.best or case, search.original or original
         self._last_death = death
         rule = "IBA 9.9; docs/reference/transport.md#error-classes"
         return Crash(_bucket(death, case), case, original, crash(case, death), rule)
@@ -306,9 +306,9 @@ class QueuePairTestbed(LinkTestbed):
     def note_crash(self, finding: Finding, *, is_new: bool) -> None:
         """Keep a new death for its report; do not send again what was found before."""
         if is_new:
-            self._bench.death = self._last_death
+            self._link.death = self._last_death
         else:
-            self._bench.exclusions.add(finding.difference, _last_sent(finding.case))
+            self._link.exclusions.add(finding.difference, _last_sent(finding.case))
 
     def _suspects(self, state: RunState) -> list[Case]:
         """Cases since the device was seen alive; the last one may not have come to its end."""
@@ -320,26 +320,26 @@ class QueuePairTestbed(LinkTestbed):
     def _death(self, reason: str) -> Death:
         """What is dead, when something failed for this reason."""
         self._kept = None
-        self._bench.disconnect()
-        death = self._bench.liveness.examine()
+        self._link.disconnect()
+        death = self._link.liveness.examine()
         return death if death.what else Death(Dead.CONNECTION, reason)
 
-    def _dissect(self, state: RunState, suspects: Sequence[Case], death: Death) -> Autopsy:
+    def _search_crash(self, state: RunState, suspects: Sequence[Case], death: Death) -> CrashSearch:
         begin = partial(self.connect, profile=state.profile)
-        autopsy = Autopsy(self._bench, begin, death.what, state.search.is_over)
+        search = CrashSearch(self._link, begin, death.what, state.search.is_over)
         try:
-            autopsy.dissect(suspects)
+            search.run(suspects)
         except (Interrupted, KeyboardInterrupt):
             state.search.is_interrupted = True
-        return autopsy
+        return search
 
     def _shorten_crash(self, state: RunState, case: Case) -> Case:
-        bench = self._bench
-        death = bench.death
-        if bench.liveness.has_ended and bench.liveness.restart is None:
+        link = self._link
+        death = link.death
+        if link.liveness.has_ended and link.liveness.restart is None:
             raise PeerError(f"{death}: {NEEDS_RESTART}")
-        short = self._dissect(state, [case], death).best
-        bench.death = death
+        short = self._search_crash(state, [case], death).best
+        link.death = death
         return short or case
 
     # A single case.
@@ -354,10 +354,10 @@ class QueuePairTestbed(LinkTestbed):
             death = self._death(reason)
         else:
             begin = partial(self.connect, profile=state.profile)
-            death = carry_out(self._bench, begin, case)
+            death = carry_out(self._link, begin, case)
         if not death.what:
             return None
-        self._bench.death = death
+        self._link.death = death
         return crash(case, death)
 
     def check(self, difference: Difference | None) -> None:
@@ -365,7 +365,7 @@ class QueuePairTestbed(LinkTestbed):
         self._look()
 
 
-class Possible:
+class PossibleSteps:
     """A stepper, but only what a device on a link can be sent.
 
     spared: number of a queue pair that is not sent to. is_v4: whether that goes over IPv4.

@@ -13,10 +13,10 @@ from ibwire.fuzz.case import Case, CaseError, Connect, Role, Step
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.link.liveness import Dead, Death
-from ibwire.fuzz.targets.link.manager import ManagerBench
+from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.manager_testbed import ManagerTestbed, comparison
-from ibwire.fuzz.targets.link.queue_pair import Bench
 from ibwire.fuzz.targets.link.queue_pair_testbed import FAILURES, QueuePairTestbed
+from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.fuzz.vocabulary.cm.comparison import SentOnly
 from ibwire.fuzz.vocabulary.queue_pair.comparison import Playback, TolerantComparison
 from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
@@ -27,18 +27,18 @@ from ibwire.rc.profile import Profile
 class LinkTarget:
     """The queue pairs of a device on a link."""
 
-    bench: Bench
+    link: VerbsLink
     role: Role = field(default=Role.RESPONDER, init=False)
 
     @property
     def name(self) -> str:
         """Its address."""
-        return f"live:{self.bench.peer}"
+        return f"live:{self.link.peer}"
 
     @property
     def place(self) -> str:
         """Options of `ibwire drill` that select the link."""
-        return f"--dev {self.bench.endpoint.port.name} --peer {self.bench.peer}"
+        return f"--dev {self.link.endpoint.port.name} --peer {self.link.peer}"
 
     @property
     def options(self) -> str:
@@ -49,44 +49,42 @@ class LinkTarget:
         """Where a role of it is attacked; raises `CaseError` for a role that it cannot have."""
         if role is Role.CM:
             raise CaseError("role 'cm': on a link it needs --service, the port of a listener there")
-        return QueuePairTestbed(self.bench, role)
+        return QueuePairTestbed(self.link, role)
 
     def comparison(self, case: Case, profile: Profile) -> Comparison:
         """The reference and the device, with a new connection; without the device if it is dead."""
-        bench, numbers = self.bench, self.bench.numbers
+        link, numbers = self.link, self.link.numbers
         has_several = any(isinstance(step, Connect) for step in case.steps)
-        if numbers is not None and has_several and not bench.death.what:
-            return _SentOnly(bench, Emulation(case.connection, profile, numbers))
+        if numbers is not None and has_several and not link.death.what:
+            return _SentOnly(link, Emulation(case.connection, profile, numbers))
         try:
-            if bench.death.what:
-                raise PeerError(bench.death.reason)
-            target = bench.connect(case.connection)
+            if link.death.what:
+                raise PeerError(link.death.reason)
+            target = link.connect(case.connection)
         except (CaseError, LinkError, PeerError) as error:
             if numbers is None:
                 raise
-            if not bench.death.what:
-                bench.death = Death(Dead.CONNECTION, str(error))
-            return _SentOnly(bench, Emulation(case.connection, profile, numbers))
+            if not link.death.what:
+                link.death = Death(Dead.CONNECTION, str(error))
+            return _SentOnly(link, Emulation(case.connection, profile, numbers))
         reference = Emulation(case.connection, profile, target.numbers)
-        guarded = _Guarded(
-            bench.binding, bench.path, reference, target, exclusions=bench.exclusions
-        )
-        guarded.as_heard = bench.as_heard
+        guarded = _Guarded(link.binding, link.path, reference, target, exclusions=link.exclusions)
+        guarded.as_received = link.as_received
         return guarded
 
     def fulfils(self, text: str) -> bool:
         """Whether a drill script passes on it."""
-        bench = self.bench
-        if not bench.is_v4:
+        link = self.link
+        if not link.is_v4:
             return True  # a script that names no version of IP is for IPv4
-        if bench.death.what:
-            return not bench.death.what.is_end  # a script has one connection, and sees no other
+        if link.death.what:
+            return not link.death.what.is_end  # a script has one connection, and sees no other
         script = drill.parse(text.encode(), "case.drill")
-        endpoint, diverted = bench.endpoint, bench.diverted
-        endpoint.live.node = bench.inner
+        endpoint, diverted = link.endpoint, link.diverted
+        endpoint.live.node = link.inner
         try:
-            bench.disconnect()
-            other = DrillBench(endpoint, bench.peer, bench.way, slack=bench.tolerance)
+            link.disconnect()
+            other = DrillBench(endpoint, link.peer, link.way, slack=link.tolerance)
             return all(other.run(script, case, "spec").passed for case in script.cases)
         except (LinkError, PeerError):
             return False  # it has gone meanwhile
@@ -100,33 +98,33 @@ class LinkTarget:
 class ManagerLinkTarget:
     """The connection manager of a device on a link."""
 
-    bench: ManagerBench
+    link: ManagerLink
     place: str = field(default="", init=False)
     role: Role = field(default=Role.CM, init=False)
 
     @property
     def name(self) -> str:
         """Its address."""
-        return f"live:{self.bench.peer}"
+        return f"live:{self.link.peer}"
 
     @property
     def options(self) -> str:
         """Options of `ibwire fuzz` that select it."""
-        bench = self.bench
-        place = f"--dev {bench.endpoint.port.name} --peer {bench.peer}"
-        return f"{place} --service {bench.service}"
+        link = self.link
+        place = f"--dev {link.endpoint.port.name} --peer {link.peer}"
+        return f"{place} --service {link.service}"
 
     def testbed(self, role: Role) -> ManagerTestbed:
         """Where it is attacked; raises `CaseError` for another role than `cm`."""
         if role is not Role.CM:
             what = f"role {str(role)!r}"
             raise CaseError(f"{what}: with --service the connection manager is attacked")
-        return ManagerTestbed(self.bench)
+        return ManagerTestbed(self.link)
 
     def comparison(self, case: Case, profile: Profile) -> Comparison:
         """The reference and the manager as a new CA; without the manager if it is dead."""
-        bench = self.bench
-        return SentOnly(bench) if bench.dead or bench.lost else comparison(bench, profile)
+        link = self.link
+        return SentOnly(link) if link.dead or link.lost else comparison(link, profile)
 
     def fulfils(self, text: str) -> bool:
         """Raise `CannotSay`: no script is run."""
@@ -157,16 +155,16 @@ class _SentOnly(TolerantComparison):
     Of such a case only a crash is looked for.
     """
 
-    def __init__(self, bench: Bench, reference: Emulation) -> None:
+    def __init__(self, link: VerbsLink, reference: Emulation) -> None:
         super().__init__(
-            bench.binding,
-            bench.path,
+            link.binding,
+            link.path,
             reference,
             Playback([]),
-            exclusions=bench.exclusions,
+            exclusions=link.exclusions,
             is_quick=True,
         )
-        self._death = bench.death
+        self._death = link.death
 
     def step(self, step: Step) -> Difference | None:
         """Carry out the fuzzer's part of a step, on one connection or several."""

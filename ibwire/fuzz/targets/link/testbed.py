@@ -12,7 +12,7 @@ from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.minimise import Shows, minimise
 from ibwire.fuzz.report import Report, RunState
 from ibwire.fuzz.stepper import Stepper
-from ibwire.fuzz.targets.link.peer import PeerBench
+from ibwire.fuzz.targets.link.device_link import DeviceLink
 
 FEW = 4
 """Up to this number less one the last steps of a case are tried alone first."""
@@ -20,7 +20,7 @@ FEW = 4
 TRIALS = 40
 """Cases that a device is given to make one shorter."""
 
-ENOUGH = 3
+MAXIMUM_EXAMINATIONS = 3
 """How often the same difference is examined, as long as nothing new is found."""
 
 NEEDS_RESTART = "a case that ends it is made shorter with --restart COMMAND"
@@ -41,7 +41,7 @@ class RecordingStepper(Stepper, Protocol):
 class LinkTestbed:
     """A device on a link, whichever vocabulary it is attacked with."""
 
-    def __init__(self, peer: PeerBench) -> None:
+    def __init__(self, peer: DeviceLink) -> None:
         self.history: list[Case] = []
         self._peer = peer
         self._stepper: RecordingStepper | None = None
@@ -76,7 +76,7 @@ class LinkTestbed:
 
     def _has_seen_enough(self, bucket: str) -> bool:
         """Whether a difference is not examined again; else it counts as examined."""
-        if self._examined[bucket] >= ENOUGH:
+        if self._examined[bucket] >= MAXIMUM_EXAMINATIONS:
             return True
         self._examined[bucket] += 1
         return False

@@ -21,11 +21,11 @@ from ibwire.fuzz.case import CaseError, Command, Mad, RunsAway, Step
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
 from ibwire.fuzz.targets.emulated_manager import EXCHANGES
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
-from ibwire.fuzz.targets.link.manager import (
+from ibwire.fuzz.targets.link.manager_link import (
     MAD_START,
-    Heard,
-    LiveManager,
-    ManagerBench,
+    ManagerAnswer,
+    ManagerLink,
+    ManagerSession,
     called_by,
     is_other_management,
     mad_of,
@@ -39,11 +39,11 @@ from ibwire_layers import headers as h
 class SentOnly(Comparison):
     """What was sent to a manager that is dead."""
 
-    def __init__(self, bench: ManagerBench) -> None:
-        identity = bench.begin().identity
-        reference = Follower(bench, identity, "spec", bench.usual)
-        super().__init__(bench.binding, reference, reference)
-        self._reason = bench.dead or bench.lost
+    def __init__(self, link: ManagerLink) -> None:
+        identity = link.begin().identity
+        reference = Follower(link, identity, "spec", link.usual)
+        super().__init__(link.binding, reference, reference)
+        self._reason = link.dead or link.lost
 
     def step(self, step: Step) -> None:
         """Tell the reference, and nobody else."""
@@ -100,18 +100,18 @@ class ManagerComparison(Comparison):
 
     def __init__(
         self,
-        bench: ManagerBench,
+        link: ManagerLink,
         reference: Follower,
-        target: LiveManager,
+        target: ManagerSession,
         *,
         is_quick: bool = False,
     ) -> None:
         # The manager is told by frames alone: there is nothing else of it to be looked at.
-        super().__init__(bench.binding, reference, reference)
+        super().__init__(link.binding, reference, reference)
         self.follower = reference
         self.is_over = False
         """Whether time has come between: what comes now proves nothing."""
-        self._bench = bench
+        self._link = link
         self._manager = target
         self._is_foreign = False
         """Whether the last step is a request for a partition in which the device may not be.
@@ -132,7 +132,7 @@ class ManagerComparison(Comparison):
         """IDs and queue pairs of the device by those of the reference."""
         self._ours: dict[int, int] = {}
         """The other way round, also for what it was called by the fuzzer in error."""
-        self._ambiguous: dict[Connection, Heard] = {}
+        self._ambiguous: dict[Connection, ManagerAnswer] = {}
         """What may have been decided about requests, or was only said again about others."""
         self._given_up: set[int] = set()
         """IDs of requests that the fuzzer has ended before they were decided about."""
@@ -150,7 +150,7 @@ class ManagerComparison(Comparison):
             self._is_foreign = self._may_differ = False
             self._is_right = True
             reference.awaited.add(step.exchange)
-            tell_to_call(self._bench, self._manager.identity, step.exchange)
+            tell_to_call(self._link, self._manager.identity, step.exchange)
             return self._look_for(number)
         self._is_right = not step.fields and not step.length
         self._may_differ = self._is_up_to_time(step)
@@ -168,7 +168,7 @@ class ManagerComparison(Comparison):
         self._expect(step)
         self._manager.send(sent)
         difference = self._look_for(number)
-        if step.why and not is_alive(self._bench):
+        if step.why and not is_alive(self._link):
             return Difference(
                 number, Kind.CRASH, self.expected, ["nothing on QP1 is answered any more"]
             )
@@ -210,7 +210,7 @@ class ManagerComparison(Comparison):
             received = decode(mad)
             if received is None:
                 continue  # of a queue pair that the device has not got
-            self.expected.append(self._bench.path.frame(behind_ip(frame)))
+            self.expected.append(self._link.path.frame(behind_ip(frame)))
             is_repeated = mad in self._said and not isinstance(received.message, cm.DREP)
             is_optional = is_repeated or self._is_foreign or _need_not_be(received.message, step)
             self._said.add(mad)
@@ -228,14 +228,14 @@ class ManagerComparison(Comparison):
             self.in_target = False
 
     def _compare(self, number: int) -> Difference | None:
-        strange: list[Heard] = []
+        strange: list[ManagerAnswer] = []
         for _ in range(2):
             strange += self._waited_for()
             # Who is busy answers what comes later no sooner: only then has it been silent.
-            if not self._missing or not is_alive(self._bench):
+            if not self._missing or not is_alive(self._link):
                 break
         if not self._is_quick:
-            strange += self._unexplained(self._hear(self._bench.tolerance))
+            strange += self._unexplained(self._hear(self._link.tolerance))
         if self.follower.awaited:
             self.follower.awaited.clear()
             self.is_over = True  # whether it calls at all is asked after the case
@@ -261,17 +261,17 @@ class ManagerComparison(Comparison):
         self._due.clear()
         return Difference(number, Kind.ANSWER, missing, got)
 
-    def _waited_for(self) -> list[Heard]:
+    def _waited_for(self) -> list[ManagerAnswer]:
         """What comes before nothing is missing any more, as far as it is not explained.
 
         Only what was missing gives a device more time: who says other things has an end, too.
         """
-        strange: list[Heard] = []
-        live = self._bench.endpoint.live
+        strange: list[ManagerAnswer] = []
+        live = self._link.endpoint.live
         until, least = live.now, self._missing + 1
         while missing := self._missing:
             if missing < least:  # a program has to be woken up to decide
-                until, least = live.now + DECISION * self._bench.tolerance, missing
+                until, least = live.now + DECISION * self._link.tolerance, missing
             heard = self._hear(until - live.now, lambda heard: True)
             strange += self._unexplained(heard)
             if not heard:
@@ -279,8 +279,8 @@ class ManagerComparison(Comparison):
         return strange
 
     def _hear(
-        self, time: Time, is_last: Callable[[Heard], bool] = lambda heard: False
-    ) -> list[Heard]:
+        self, time: Time, is_last: Callable[[ManagerAnswer], bool] = lambda heard: False
+    ) -> list[ManagerAnswer]:
         self.in_target = True
         heard = self._manager.hear(is_last, time)
         self.in_target = False
@@ -293,12 +293,12 @@ class ManagerComparison(Comparison):
         due = sum(not each.is_optional for each in self._due)
         return len(follower.awaited) + len(follower.asked) + due
 
-    def _unexplained(self, heard: Sequence[Heard]) -> list[Heard]:
+    def _unexplained(self, heard: Sequence[ManagerAnswer]) -> list[ManagerAnswer]:
         if self.records:
-            self.frames += [(">", 0, self._bench.as_heard(each.frame)) for each in heard]
+            self.frames += [(">", 0, self._link.as_received(each.frame)) for each in heard]
         return [each for each in heard if not self._is_explained(each)]
 
-    def _is_explained(self, heard: Heard) -> bool:
+    def _is_explained(self, heard: ManagerAnswer) -> bool:
         """Whether a message is what it should be, or may be."""
         mad = mad_of(heard.frame)
         if heard.received is None:
@@ -327,7 +327,7 @@ class ManagerComparison(Comparison):
         self.is_over = True
         return True
 
-    def _is_called(self, heard: Heard) -> bool:
+    def _is_called(self, heard: ManagerAnswer) -> bool:
         """Whether a request of the device is as it should be; the reference asks for the same."""
         if mad_of(heard.frame) in self._heard:
             return True
@@ -359,7 +359,7 @@ class ManagerComparison(Comparison):
         # A quick duel may have gone on to another one.
         return any(at != follower.exchange and follower.is_up_to_time(at) for at in about)
 
-    def _is_due(self, heard: Heard) -> bool:
+    def _is_due(self, heard: ManagerAnswer) -> bool:
         """Whether a message is one that the reference has said; then it is not due any more."""
         assert heard.received is not None
         for due in self._due:
@@ -370,7 +370,7 @@ class ManagerComparison(Comparison):
                 return True
         return False
 
-    def _in_our_terms(self, heard: Heard, due: Due) -> Frame:
+    def _in_our_terms(self, heard: ManagerAnswer, due: Due) -> Frame:
         """A message of the device with the reference's numbers for what is the device's own."""
         assert heard.received is not None
         said, expected = heard.received.message, due.received.message
@@ -391,7 +391,7 @@ class ManagerComparison(Comparison):
         )
         deth = heard.frame[BTH + h.BTH.SIZE : BTH + MAD_START]
         mad = encode(replace(said, **changes), transaction)
-        return self._bench.path.frame(right.pack() + deth + mad)
+        return self._link.path.frame(right.pack() + deth + mad)
 
     def _learn(self, expected: Message, said: Message) -> None:
         """Numbers of the device that it has told."""
@@ -453,7 +453,7 @@ def _is_for_lack_of_mtu(due: Due) -> bool:
     return isinstance(message, cm.REJ) and message.reason == cm.RejectReason.INVALID_MTU
 
 
-def _are_alike(due: Due, heard: Heard) -> bool:
+def _are_alike(due: Due, heard: ManagerAnswer) -> bool:
     return heard.received is not None and (
         type(due.received.message) is type(heard.received.message)
     )

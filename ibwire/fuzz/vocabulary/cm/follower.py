@@ -24,12 +24,12 @@ from ibwire.fuzz.targets.emulated_device import REGIONS, Numbers
 from ibwire.fuzz.targets.emulated_manager import EXCHANGES, ManagedEmulation
 from ibwire.fuzz.targets.link import listener
 from ibwire.fuzz.targets.link.frames import behind_ip
-from ibwire.fuzz.targets.link.manager import (
+from ibwire.fuzz.targets.link.manager_link import (
     MAD_START,
-    Heard,
     Identity,
-    LiveManager,
-    ManagerBench,
+    ManagerAnswer,
+    ManagerLink,
+    ManagerSession,
     call,
 )
 from ibwire.rc.attributes import MTU_BYTES
@@ -67,19 +67,19 @@ def is_unserved(usual: Message | None) -> bool:
     return isinstance(usual, cm.REJ) and usual.reason == cm.RejectReason.INVALID_SERVICE_ID
 
 
-def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
+def greet(link: ManagerLink, wish: int = listener.ACCEPT) -> Message | None:
     """What the manager says to a right request of somebody new, which is then ended again.
 
     Raises `PeerError` if it does not stop talking.
     """
     request = wishing(Mad(), wish)
-    manager = bench.begin()
-    fuzzer = Follower(bench, manager.identity, "spec", None)
+    manager = link.begin()
+    fuzzer = Follower(link, manager.identity, "spec", None)
     fuzzer.choose(0)
     symbols = dict(fuzzer.symbols)
 
     def say(message: Mad, *kinds: type[Message]) -> Message | None:
-        manager.send(bench.binding.frame(message, 0, symbols))
+        manager.send(link.binding.frame(message, 0, symbols))
         answer = _answer(manager, kinds)
         return None if answer is None else answer.message
 
@@ -87,73 +87,73 @@ def greet(bench: ManagerBench, wish: int = listener.ACCEPT) -> Message | None:
         said = say(request, cm.REP, cm.REJ)  # not an MRA: it may come before
         if isinstance(said, cm.REP):
             symbols |= {"id": said.local_comm_id, "qpn": said.local_qpn}
-            manager.send(bench.binding.frame(Mad(message="RTU"), 0, symbols))
+            manager.send(link.binding.frame(Mad(message="RTU"), 0, symbols))
             say(Mad(message="DREQ"), cm.DREP)
         if said is not None:
             return said
     return None
 
 
-def is_alive(bench: ManagerBench) -> bool:
+def is_alive(link: ManagerLink) -> bool:
     """Whether it answers anything: who asks for the end of no connection is told that it is over.
 
     True for a manager that never said so (Linux `cm_issue_drep` does). What it says in the duel
     meanwhile stays there to be heard. Raises `PeerError` for one that does not stop talking.
     """
-    return not bench.answers_strangers or _confirms(bench)
+    return not link.answers_strangers or _confirms(link)
 
 
-def meet(bench: ManagerBench) -> None:
+def meet(link: ManagerLink) -> None:
     """Find out how the manager behaves; raises `PeerError` if it does not at all."""
-    if bench.usual is None:
-        bench.usual = greet(bench)
-        bench.answers_strangers = bench.usual is not None and _confirms(bench)
-        if isinstance(bench.usual, cm.REP):
-            bench.obeys = isinstance(greet(bench, listener.REFUSE), cm.REJ)
-        bench.calls = bench.obeys and calls(bench)
-        if isinstance(bench.usual, cm.REJ):
-            bench.endpoint.tell(
-                f"note: service {bench.service}: nobody there takes a connection (REJ "
-                f"{bench.usual.reason}), so there are only refusals to attack"
+    if link.usual is None:
+        link.usual = greet(link)
+        link.answers_strangers = link.usual is not None and _confirms(link)
+        if isinstance(link.usual, cm.REP):
+            link.obeys = isinstance(greet(link, listener.REFUSE), cm.REJ)
+        link.calls = link.obeys and calls(link)
+        if isinstance(link.usual, cm.REJ):
+            link.endpoint.tell(
+                f"note: service {link.service}: nobody there takes a connection (REJ "
+                f"{link.usual.reason}), so there are only refusals to attack"
             )
-    if bench.usual is None:
-        raise PeerError(f"{bench.peer} does not answer a request on QP1")
+    if link.usual is None:
+        raise PeerError(f"{link.peer} does not answer a request on QP1")
 
 
-def calls(bench: ManagerBench) -> bool:
+def calls(link: ManagerLink) -> bool:
     """Whether who listens asks for a connection when it is told to; it is then refused.
 
     Raises `PeerError` if it does not stop talking.
     """
-    manager = bench.begin()
-    fuzzer = Follower(bench, manager.identity, "spec", None)
+    manager = link.begin()
+    fuzzer = Follower(link, manager.identity, "spec", None)
     for _ in range(GREETINGS):
-        tell_to_call(bench, manager.identity, 0)
+        tell_to_call(link, manager.identity, 0)
         asked = _answer(manager, (cm.REQ,))
         if asked is not None:
             fuzzer.take(0, asked)
             fuzzer.choose(0)
-            manager.send(bench.binding.frame(Mad(message="REJ"), 0, fuzzer.symbols))
+            manager.send(link.binding.frame(Mad(message="REJ"), 0, fuzzer.symbols))
             return True
     return False
 
 
-def tell_to_call(bench: ManagerBench, identity: Identity, exchange: int) -> None:
+def tell_to_call(link: ManagerLink, identity: Identity, exchange: int) -> None:
     """Have who listens ask for a connection, for an exchange of somebody who listens as well.
 
     It is told by a request of somebody else, which it refuses.
     """
-    teller = bench.aside()
-    fuzzer = Follower(bench, teller.identity, "spec", None)
+    teller = link.aside()
+    fuzzer = Follower(link, teller.identity, "spec", None)
     fuzzer.choose(0)
-    whole = behind_ip(bench.binding.frame(Mad(), 0, fuzzer.symbols))
+    whole = behind_ip(link.binding.frame(Mad(), 0, fuzzer.symbols))
     plain = decode(whole[MAD_START:])
     assert plain is not None
     assert isinstance(plain.message, cm.REQ)
     data = call(identity.own_id + exchange, wish_of(exchange))
     data = padded(cm.REQ, plain.message.private_data[: IPCM.SIZE] + data)
     mad = encode(plain.message.altered(private_data=data), plain.transaction_id)
-    teller.send(bench.binding.enclosed(Mad(), whole[:MAD_START] + mad, fuzzer.symbols))
+    teller.send(link.binding.enclosed(Mad(), whole[:MAD_START] + mad, fuzzer.symbols))
 
 
 def wish_of(exchange: int) -> int:
@@ -173,21 +173,21 @@ def wishing(request: Mad, wish: int) -> Mad:
     return replace(request, length=IPCM.SIZE + 1, at=at)
 
 
-def _confirms(bench: ManagerBench) -> bool:
-    manager = bench.aside()
-    fuzzer = Follower(bench, manager.identity, "spec", None)
+def _confirms(link: ManagerLink) -> bool:
+    manager = link.aside()
+    fuzzer = Follower(link, manager.identity, "spec", None)
     fuzzer.choose(0)
     for _ in range(GREETINGS):
-        manager.send(bench.binding.frame(Mad(message="DREQ"), 0, fuzzer.symbols))
+        manager.send(link.binding.frame(Mad(message="DREQ"), 0, fuzzer.symbols))
         if manager.is_answered(GREETING):
             return True
     return False
 
 
-def _answer(manager: LiveManager, kinds: tuple[type[Message], ...]) -> Received | None:
+def _answer(manager: ManagerSession, kinds: tuple[type[Message], ...]) -> Received | None:
     """The first message of these kinds that it says."""
 
-    def is_one(heard: Heard) -> bool:
+    def is_one(heard: ManagerAnswer) -> bool:
         return heard.received is not None and isinstance(heard.received.message, kinds)
 
     try:
@@ -209,12 +209,12 @@ class Follower(ManagedEmulation):
 
     def __init__(
         self,
-        bench: ManagerBench,
+        link: ManagerLink,
         identity: Identity,
         profile: Profile | str,
         usual: Message | None,
     ) -> None:
-        self._bench = bench
+        self._link = link
         self._identity = identity
         self._usual = usual
         self._accepted = 0
@@ -225,7 +225,7 @@ class Follower(ManagedEmulation):
         self.awaited: set[int] = set()
         """Exchanges for which it was told so and has not asked yet."""
         keys = {name: (at << 16, at) for at, name in enumerate(REGIONS, 1)}
-        numbers = Numbers(NO_QPN, NO_QPN + 1, keys, None, bench.peer, bench.address, bench.macs)
+        numbers = Numbers(NO_QPN, NO_QPN + 1, keys, None, link.peer, link.address, link.macs)
         super().__init__(Connection(), profile, own_id=identity.own_id, numbers=numbers)
 
     def _begin(self) -> None:
@@ -236,7 +236,7 @@ class Follower(ManagedEmulation):
         if self._listener is not None:
             manager.unlisten(self._listener)
         if not is_unserved(self._usual):
-            self._listener = manager.listen(self._bench.service_id, EXCHANGES)
+            self._listener = manager.listen(self._link.service_id, EXCHANGES)
 
     def _identifiers(self) -> Iterator[tuple[int, int]]:
         """Those of the device's own requests for what it asks for, others for what it is asked."""
@@ -256,9 +256,9 @@ class Follower(ManagedEmulation):
         request = asked.message.altered(
             transport_service_type=cm.TransportType.RC,
             path_packet_payload_mtu=path_mtu if path_mtu in MTU_BYTES else min(MTU_BYTES),
-            service_id=self._bench.own_service_id,
-            primary_local_gid=gid_of(self._bench.peer),
-            primary_remote_gid=gid_of(self._bench.address),
+            service_id=self._link.own_service_id,
+            primary_local_gid=gid_of(self._link.peer),
+            primary_remote_gid=gid_of(self._link.address),
         )
         connection = self.manager.connect(request, self.now)
         self._called[connection] = exchange
@@ -277,10 +277,10 @@ class Follower(ManagedEmulation):
             "id": self.symbols["id"] if known else 0,
             "other.id": other if other in told else 0,
             "qpn": (connection.local_qpn if known and connection else None) or NO_QPN,
-            "gid": gid_of(self._bench.peer),
-            "own.gid": gid_of(self._bench.address),
+            "gid": gid_of(self._link.peer),
+            "own.gid": gid_of(self._link.address),
             "own.guid": self._identity.guid,
-            "service": self._bench.own_service_id if is_active else self._bench.service_id,
+            "service": self._link.own_service_id if is_active else self._link.service_id,
         }
         if not is_active:
             self.symbols["transaction"] = self._identity.transaction + exchange
@@ -317,7 +317,7 @@ class Follower(ManagedEmulation):
     def _wish(self, connection: Managed) -> int:
         if connection in self._called:
             return wish_of(self._called[connection])
-        is_wish = self._bench.obeys and isinstance(connection.request, cm.REQ)
+        is_wish = self._link.obeys and isinstance(connection.request, cm.REQ)
         return connection.request.private_data[IPCM.SIZE] % 4 if is_wish else listener.ACCEPT
 
     def follow(self, connection: Managed, said: Message, *, is_right: bool = True) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ibwire.fuzz.case import Command, Mad
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.findings import bucket_of, verdicts, wrong_fields
-from ibwire.fuzz.targets.link.manager import MAD_START
+from ibwire.fuzz.targets.link.manager_link import MAD_START
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire_layers.mad import MAD_SIZE
 

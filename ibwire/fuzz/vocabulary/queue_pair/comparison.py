@@ -31,7 +31,7 @@ from ibwire.fuzz.judge.exclusions import FLAGS, Exclusions
 from ibwire.fuzz.judge.response_names import About, about
 from ibwire.fuzz.targets.emulated_device import Completion, Emulation
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
-from ibwire.fuzz.targets.link.queue_pair import LiveTarget
+from ibwire.fuzz.targets.link.verbs_link import LinkDevice
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.queue_pair.undefined_memory import Reads
 from ibwire.rc.path import Path
@@ -81,7 +81,7 @@ class Playback:
     def answers(self) -> list[Frame]:
         """What it sent then."""
         if self._next == len(self._outcomes) or self._outcomes[self._next].sent != self._sent:
-            raise Unheard
+            raise NotRecorded
         self._next += 1
         self._sent = []
         return self._now.answers
@@ -112,18 +112,18 @@ class Playback:
 
     def command(self, command: Command) -> bool:
         """Nothing was asked of a connection manager then."""
-        raise Unheard
+        raise NotRecorded
 
     def reconnect(self, connection: Connection) -> None:
         """A case on a link has one connection."""
-        raise Unheard
+        raise NotRecorded
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
         """It passed then."""
         return []
 
 
-class Unheard(Exception):
+class NotRecorded(Exception):
     """A target that is played back was never told this."""
 
 
@@ -144,7 +144,7 @@ class TolerantComparison(Comparison):
         is_quick: bool = False,
     ) -> None:
         super().__init__(binding, reference, target)
-        self.as_heard: Callable[[Frame], Frame] = lambda frame: frame
+        self.as_received: Callable[[Frame], Frame] = lambda frame: frame
         """What an answer was before it had those headers."""
         self.outcomes: list[Outcome] = []
         """What the device has done, step by step."""
@@ -264,7 +264,7 @@ class TolerantComparison(Comparison):
         self.expected = [frame for _, frame in self.reference.wait(time)]
         self._take_answers()
         self.in_target = True
-        if is_timeout and isinstance(self.target, LiveTarget):
+        if is_timeout and isinstance(self.target, LinkDevice):
             # No longer than until it asks again: from then on it waits for the next time.
             self._early += self.target.hear(len(self._waiting) or 1, LATEST * time)
         else:
@@ -281,7 +281,7 @@ class TolerantComparison(Comparison):
         self.in_target = True
         if not self._is_quick:
             return self._compare_all(number)
-        if not self._waiting or not isinstance(self.target, LiveTarget):
+        if not self._waiting or not isinstance(self.target, LinkDevice):
             return None
         missing = max(len(self._waiting) - len(self._early), 0)
         return self._compare_answers(number, self._heard(self.target.hear(missing)))
@@ -310,7 +310,7 @@ class TolerantComparison(Comparison):
     def _compare_answers(self, number: int, got: list[Frame]) -> Difference | None:
         expected = self._waiting
         if self.records:
-            self.frames += [(">", 0, self.as_heard(frame)) for frame in got]
+            self.frames += [(">", 0, self.as_received(frame)) for frame in got]
         expected, got = in_usual_order(expected), in_usual_order(got)
         if len(self._sent) > 1:
             expected, got = coalesced(expected), coalesced(got)

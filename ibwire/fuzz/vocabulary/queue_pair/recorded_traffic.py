@@ -87,7 +87,7 @@ class Seeded(Generator):
         super().__init__(rng, role, menu)
         self.connection = replace(self.connection, mtu=seeds.mtu, room=INBOX)
         self._traffic = _RecordedTraffic(rng, self.connection, seeds)
-        self._posts = _Reel(rng, seeds.posts)
+        self._posts = _Loop(rng, seeds.posts)
 
     def _mutate(self, reference: Emulation) -> Sequence[Step]:
         if self.role is Role.REQUESTER and not reference.qp.sends.wqes:
@@ -100,16 +100,16 @@ class _RecordedTraffic(Traffic):
 
     def __init__(self, rng: Random, connection: Connection, seeds: Seeds) -> None:
         super().__init__(rng, connection)
-        self._reel = _Reel(rng, seeds.messages)
+        self._loop = _Loop(rng, seeds.messages)
 
     def messages(self, reference: Emulation) -> list[Packet]:
         """The next message: its packets in order."""
-        if self._reel.is_empty or self.rng.random() >= RECORDED:
+        if self._loop.is_empty or self.rng.random() >= RECORDED:
             return super().messages(reference)
-        return self._reel.next()
+        return self._loop.next()
 
 
-class _Reel(Generic[Thing]):
+class _Loop(Generic[Thing]):
     """A recording that begins somewhere and goes round."""
 
     def __init__(self, rng: Random, things: Sequence[Thing]) -> None:

@@ -30,9 +30,9 @@ from ibwire.fuzz.targets.emulated_device import (
     numbers_of,
     send_request,
 )
+from ibwire.fuzz.targets.link.device_link import DeviceLink, damaged
 from ibwire.fuzz.targets.link.frames import transport
 from ibwire.fuzz.targets.link.liveness import ALIVE, Liveness
-from ibwire.fuzz.targets.link.peer import PeerBench, damaged
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import QPType
@@ -48,10 +48,10 @@ DEPTH = 1024
 """Receive requests that a case may have posted and not used."""
 
 
-class Bench(PeerBench):
+class VerbsLink(DeviceLink):
     """Where cases are carried out on a device on a link, whose application is told by `way`.
 
-    options: those of `PeerBench`. Raises `LinkError` as well for a way without an agent.
+    options: those of `DeviceLink`. Raises `LinkError` as well for a way without an agent.
     """
 
     def __init__(self, endpoint: Endpoint, peer: str, way: Way, **options: Any) -> None:
@@ -88,7 +88,7 @@ class Bench(PeerBench):
             self.liveness.begin()
         self.death = ALIVE
 
-    def connect(self, connection: Connection) -> LiveTarget:
+    def connect(self, connection: Connection) -> LinkDevice:
         """A connection for a case; the one before ends.
 
         Raises `LinkError` and `PeerError` for a device that is not there, `CaseError` for a
@@ -106,7 +106,7 @@ class Bench(PeerBench):
             connected = stack.enter_context(
                 self.way.connect(self.endpoint, qp, self._given(connection))
             )
-            target = LiveTarget(self, connected, connection, qp.number)
+            target = LinkDevice(self, connected, connection, qp.number)
         except (Unable, VerbsError) as error:
             raise CaseError(str(error)) from None
         self.numbers = target.numbers
@@ -140,14 +140,14 @@ class Bench(PeerBench):
         }
 
 
-class LiveTarget:
+class LinkDevice:
     """A device with one connection; what it does can be played back."""
 
     def __init__(
-        self, bench: Bench, connected: Connected, connection: Connection, peer_qpn: int
+        self, link: VerbsLink, connected: Connected, connection: Connection, peer_qpn: int
     ) -> None:
         assert connected.verbs is not None
-        self._bench = bench
+        self._link = link
         self._verbs = connected.verbs
         self._connection = connection
         access = connection.access & self._verbs.known_access
@@ -159,7 +159,7 @@ class LiveTarget:
         """Whether something was sent since something was heard."""
         self.numbers = Numbers(
             *(connected.qpn, peer_qpn, self._register(), self._bind()),
-            *(bench.peer, bench.address, bench.macs),
+            *(link.peer, link.address, link.macs),
         )
         self.post_recv(connection.receives)
 
@@ -190,17 +190,17 @@ class LiveTarget:
     # The wire.
 
     def receive(self, frame: Frame) -> None:
-        """Send a frame to the device; raises `CaseError` as `PeerBench.send` does."""
-        self._bench.send(frame)
+        """Send a frame to the device; raises `CaseError` as `DeviceLink.send` does."""
+        self._link.send(frame)
         self._is_under_way = True
 
     def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
         """What comes within the tolerance, or later by so much; no longer than until so many
         frames have come."""
-        heard = self._bench.diverted.outbound
+        heard = self._link.diverted.outbound
         wanted = MAXIMUM_ANSWERS + 1 if count is None else count
         if len(heard) < wanted:
-            self._live(self._bench.tolerance + late + self._bench.paused, wanted)
+            self._live(self._link.tolerance + late + self._link.paused, wanted)
         if len(heard) > MAXIMUM_ANSWERS:
             raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
         frames = [frame for _, frame in heard]
@@ -216,7 +216,7 @@ class LiveTarget:
         """Let time pass: what it sends meanwhile, and when."""
         if time > LONGEST_WAIT:
             raise CaseError(f"a wait of {time / S:g} s: on a link {LONGEST_WAIT / S:g} s at most")
-        heard, start = self._bench.diverted.outbound, self._bench.endpoint.live.now
+        heard, start = self._link.diverted.outbound, self._link.endpoint.live.now
         self._live(time)
         found = [(when - start, self._with_usual_headers(frame)) for when, frame in heard]
         heard.clear()
@@ -224,8 +224,8 @@ class LiveTarget:
 
     def _live(self, time: Time, wanted: int = MAXIMUM_ANSWERS) -> None:
         """Let time pass, until so many frames are there."""
-        heard = self._bench.diverted.outbound
-        self._bench.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
+        heard = self._link.diverted.outbound
+        self._link.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
 
     def _with_usual_headers(self, frame: Frame) -> Frame:
         """The same from the BTH on: what lies before is chosen by the device's host.
@@ -235,7 +235,7 @@ class LiveTarget:
         found = transport(frame)
         if found is None:
             return frame
-        usual = self._bench.path.frame(found)
+        usual = self._link.path.frame(found)
         return usual if _has_right_icrc(frame) else damaged(usual)
 
     # The application.
@@ -296,7 +296,7 @@ class LiveTarget:
     def _let_arrive(self) -> None:
         """Wait until what was sent is there: the agent is told another way, which may be faster."""
         if self._is_under_way:
-            self._live(self._bench.tolerance // 4)
+            self._live(self._link.tolerance // 4)
             self._is_under_way = False
 
     def completions(self) -> list[Completion]:

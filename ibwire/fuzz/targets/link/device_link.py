@@ -1,4 +1,4 @@
-"""A device on a link as every bench meets it: where it is, and how frames get there."""
+"""A device on a link as every link meets it: where it is, and how frames get there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RATE = 10_000
 """Packets a second, unless the user says otherwise."""
 
 
-class PeerBench(Closing):
+class DeviceLink(Closing):
     """Where cases are carried out on a device on a link.
 
     peer: the IP address of the device. tolerance: how late it may be with an answer; whoever
@@ -81,7 +81,7 @@ class PeerBench(Closing):
         self.path = self._heard if self.is_v4 else EMULATED
         """The headers that all answers get, whatever a device puts there: those of IPv4."""
 
-    def as_heard(self, frame: Frame) -> Frame:
+    def as_received(self, frame: Frame) -> Frame:
         """An answer with those headers, with the ones of its own version of IP instead."""
         if self.is_v4 or not frame.startswith(_EMULATED_MACS):
             return frame

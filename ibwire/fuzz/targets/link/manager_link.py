@@ -25,9 +25,9 @@ from ibwire.drill.targets.live import MANAGEMENT_QPN
 from ibwire.fuzz.case import RunsAway
 from ibwire.fuzz.targets.emulated_device import MAXIMUM_ANSWERS
 from ibwire.fuzz.targets.emulated_manager import EXCHANGES
+from ibwire.fuzz.targets.link.device_link import DeviceLink, damaged
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip, transport
 from ibwire.fuzz.targets.link.listener import CALL, CALL_SIZE
-from ibwire.fuzz.targets.link.peer import PeerBench, damaged
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.path import V4_MAPPED
@@ -45,7 +45,7 @@ CLIENT_PORT = 40_000
 IDENTITIES = (1 << 32) // EXCHANGES
 """Cases with communication IDs of their own."""
 
-MOST_CALLERS = 4096
+MAXIMUM_CALLERS = 4096
 """IDs and transactions of connections for which the device has asked somebody."""
 
 
@@ -60,7 +60,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ManagerAnswer:
     """A message of the device for a case."""
 
     frame: Frame
@@ -69,7 +69,7 @@ class Heard:
     """`None` for what is no message of communication management."""
 
 
-class Ears:
+class ManagerTap:
     """A node, but what a peer sends to QP1 is heard and not handed on."""
 
     def __init__(self, node: Node, peer: int) -> None:
@@ -112,11 +112,11 @@ class Ears:
         return is_whole and source == self._peer and packet.bth.dest_qp == MANAGEMENT_QPN
 
 
-class ManagerBench(PeerBench):
+class ManagerLink(DeviceLink):
     """Where cases against the connection manager of a device on a link are carried out.
 
     service: the port to which a program listens there (RDMA-CM, port space TCP). options:
-    those of `PeerBench`.
+    those of `DeviceLink`.
     """
 
     def __init__(self, endpoint: Endpoint, peer: str, service: int, **options: Any) -> None:
@@ -139,7 +139,7 @@ class ManagerBench(PeerBench):
         self._run = random.getrandbits(32) << 32
         self._callers: dict[tuple[str, int], int] = {}
         """IDs and transactions of the device's own requests, and the numbers of who was asked."""
-        self.ears = endpoint.live.node = Ears(endpoint.live.node, self._gid)
+        self.ears = endpoint.live.node = ManagerTap(endpoint.live.node, self._gid)
         self._leaving = self.ears.leaving
 
     def _learn(self, mac: bytes) -> None:
@@ -174,18 +174,18 @@ class ManagerBench(PeerBench):
         with suppress(LinkError):
             self.leave()
 
-    def begin(self) -> LiveManager:
+    def begin(self) -> ManagerSession:
         """The manager for somebody whom it has never heard of."""
         self.ears.heard.clear()
         return self.aside()
 
-    def aside(self) -> LiveManager:
+    def aside(self) -> ManagerSession:
         """The same for somebody who asks while a duel is under way, and listens for himself."""
         number = self._next % IDENTITIES
         self._next += 1
         own_id = number * EXCHANGES
         identity = Identity(own_id, self._run | own_id, self._guid ^ number << 8)
-        return LiveManager(self, identity)
+        return ManagerSession(self, identity)
 
     def is_for(self, identity: Identity, message: Received) -> bool | None:
         """Whether a message is for somebody, `None` if it is for nobody who has spoken."""
@@ -215,30 +215,32 @@ class ManagerBench(PeerBench):
             return False
         for name in _names(message):
             self._callers[name] = called // EXCHANGES
-        while len(self._callers) > MOST_CALLERS:
+        while len(self._callers) > MAXIMUM_CALLERS:
             del self._callers[next(iter(self._callers))]
         return True
 
 
-class LiveManager:
+class ManagerSession:
     """The manager as it meets somebody new."""
 
-    def __init__(self, bench: ManagerBench, identity: Identity) -> None:
+    def __init__(self, link: ManagerLink, identity: Identity) -> None:
         self.identity = identity
-        self._bench = bench
+        self._link = link
 
     def send(self, frame: Frame) -> None:
         """Send it a frame."""
-        self._bench.send(frame)
+        self._link.send(frame)
 
     def hear(
-        self, is_last: Callable[[Heard], bool] = lambda heard: False, tolerance: Time | None = None
-    ) -> list[Heard]:
+        self,
+        is_last: Callable[[ManagerAnswer], bool] = lambda heard: False,
+        tolerance: Time | None = None,
+    ) -> list[ManagerAnswer]:
         """What it says within the tolerance; no longer than until the last has come."""
-        bench = self._bench
-        queue, live = bench.ears.heard, bench.endpoint.live
-        until = live.now + (bench.tolerance if tolerance is None else tolerance)
-        found: list[Heard] = []
+        link = self._link
+        queue, live = link.ears.heard, link.endpoint.live
+        until = live.now + (link.tolerance if tolerance is None else tolerance)
+        found: list[ManagerAnswer] = []
         while True:
             while queue:
                 heard = self._understand(queue.popleft())
@@ -249,14 +251,14 @@ class LiveManager:
             left = until - live.now
             if left <= 0 or any(is_last(heard) for heard in found):
                 return found
-            bench.endpoint.run(stop=lambda: bool(queue), seconds=left / S)
+            link.endpoint.run(stop=lambda: bool(queue), seconds=left / S)
 
     def is_answered(self, tolerance: Time) -> bool:
         """Whether something is said to it within so much time; all stays there to be heard.
 
         Raises `PeerError` for a device that does not stop talking.
         """
-        queue, live = self._bench.ears.heard, self._bench.endpoint.live
+        queue, live = self._link.ears.heard, self._link.endpoint.live
         until, looked_at = live.now + tolerance, 0
 
         def has_come() -> bool:
@@ -268,28 +270,28 @@ class LiveManager:
                 raise PeerError(FLOOD)
             if left <= 0:
                 return False
-            self._bench.endpoint.run(stop=has_come, seconds=left / S)
+            self._link.endpoint.run(stop=has_come, seconds=left / S)
         return True
 
     def _is_mine(self, frame: Frame) -> bool:
         heard = self._understand(frame)
         received = None if heard is None else heard.received
-        return received is not None and bool(self._bench.is_for(self.identity, received))
+        return received is not None and bool(self._link.is_for(self.identity, received))
 
-    def _understand(self, frame: Frame) -> Heard | None:
+    def _understand(self, frame: Frame) -> ManagerAnswer | None:
         """A frame that is for this case; others who have spoken may be answered, too."""
         whole = transport(frame)
         assert whole is not None  # the ears let nothing shorter through
-        usual = self._bench.path.frame(whole)
+        usual = self._link.path.frame(whole)
         if Packet.parse(frame, strict=False).icrc_status() is not CrcStatus.GOOD:
-            return Heard(damaged(usual), None)
+            return ManagerAnswer(damaged(usual), None)
         received = decode(whole[MAD_START:])
-        if received is not None and self._bench.is_for(self.identity, received) is False:
+        if received is not None and self._link.is_for(self.identity, received) is False:
             return None
-        return Heard(usual, received)
+        return ManagerAnswer(usual, received)
 
 
-def is_other_management(heard: Heard) -> bool:
+def is_other_management(heard: ManagerAnswer) -> bool:
     """Whether a datagram is in order, but no message of communication management.
 
     A MAD of another method may be answered with a status (IBA 13.4.7), which is nobody's
