@@ -3,7 +3,7 @@
 No agent takes part: whoever listens to a service decides about requests as it likes, and
 what the manager says is heard here and answered by nobody. Every case speaks as another
 CA, so that nothing that is left of one is met by the next. Who listens may also ask for
-connections itself, when it is told to by a request for that.
+connections itself, when a request asks for that.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ibwire_layers.outer import IPv4
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
 
 CLIENT_PORT = 40_000
-"""Where a client of the service claims to be; who is told to call connects to it."""
+"""The port of the fuzzer as a client of the service, to which the listener connects back."""
 
 IDENTITIES = (1 << 32) // EXCHANGES
 """Cases with communication IDs of their own."""
 
 MAXIMUM_CALLERS = 4096
-"""IDs and transactions of connections for which the device has asked somebody."""
+"""IDs and transactions of connections that the device has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ManagerAnswer:
 
 
 class ManagerTap:
-    """A node, but what a peer sends to QP1 is heard and not handed on."""
+    """A node, except that what a peer sends to QP1 is kept and not handed on."""
 
     def __init__(self, node: Node, peer: int) -> None:
         self.heard: deque[Frame] = deque()
@@ -123,22 +123,22 @@ class ManagerLink(DeviceLink):
         self.service = service
         super().__init__(endpoint, peer, **options)
         self.dead = ""
-        """What the last finding is about, if it is a death: nobody is to die of it again."""
+        """Why the manager is dead, if the last finding is about that."""
         self.obeys = False
-        """Whether who listens there does what the private data of a request wishes for."""
+        """Whether the listener does what the private data of a request wish for."""
         self.usual: Message | None = None
-        """What it said to a right request at the beginning."""
+        """Its answer to a right request at the beginning."""
         self.calls = False
-        """Whether who listens there asks for connections itself, when it is told to."""
+        """Whether the listener asks for connections itself on request."""
         self.answers_strangers = False
-        """Whether it then confirmed the end of a connection that there was not."""
+        """Whether it then answered a DREQ for a connection that does not exist."""
         self._parting = ExitStack()
         self._guid = ca_guid(endpoint.device.mac)
         random = endpoint.random
         self._first = self._next = random.randrange(IDENTITIES)
         self._run = random.getrandbits(32) << 32
         self._callers: dict[tuple[str, int], int] = {}
-        """IDs and transactions of the device's own requests, and the numbers of who was asked."""
+        """IDs and transactions of the device's own requests, and the CAs that they went to."""
         self.ears = endpoint.live.node = ManagerTap(endpoint.live.node, self._gid)
         self._leaving = self.ears.leaving
 
@@ -147,40 +147,40 @@ class ManagerLink(DeviceLink):
         ends = Endpoints(self._own, CLIENT_PORT, self._gid, self.service)
         self.service_id = ends.service_id
         self.own_service_id = Endpoints(self._gid, self.service, self._own, CLIENT_PORT).service_id
-        """What the device asks for when it is told to call."""
+        """The service that the device asks for when it connects back."""
         macs = self.macs[1], mac
         self.binding = Binding(self.address, self.peer, macs, ends.private_data())
 
     def find_again(self) -> None:
-        """Ask who has the device's address, after a restart; raises `LinkError` if nobody has."""
+        """Resolve the device's MAC address after a restart; raises `LinkError` if none answers."""
         self._learn(self.host.mac())
 
     def part_by(self, leave: Callable[[], None]) -> None:
-        """From now on `leave` ends what the duel that begins leaves behind."""
+        """Let `leave` end what the comparison that begins leaves behind."""
         self._parting.callback(leave)
 
     def leave(self) -> None:
-        """End what the last duel has left behind."""
+        """End what the last comparison has left behind."""
         self._parting.close()
 
     def give_up(self) -> None:
-        """Leave what there is at a device that does not hear any more."""
+        """Leave everything at a device that does not answer any more."""
         self._parting.pop_all()
 
     def close(self) -> None:
-        """End the last duel as far as the device is there."""
+        """End the last comparison, if the device is there."""
         if self.dead or self.lost:
             self.give_up()
         with suppress(LinkError):
             self.leave()
 
     def begin(self) -> ManagerSession:
-        """The manager for somebody whom it has never heard of."""
+        """The manager as a new CA meets it."""
         self.ears.heard.clear()
         return self.aside()
 
     def aside(self) -> ManagerSession:
-        """The same for somebody who asks while a duel is under way, and listens for himself."""
+        """The same for another CA while a comparison is under way."""
         number = self._next % IDENTITIES
         self._next += 1
         own_id = number * EXCHANGES
@@ -188,7 +188,7 @@ class ManagerLink(DeviceLink):
         return ManagerSession(self, identity)
 
     def is_for(self, identity: Identity, message: Received) -> bool | None:
-        """Whether a message is for somebody, `None` if it is for nobody who has spoken."""
+        """Whether a message is for this CA; `None` if it is for none that was used."""
         said = message.message
         if isinstance(said, cm.REQ | cm.SIDR_REQ):
             return self._is_call(identity, message)
@@ -205,7 +205,7 @@ class ManagerLink(DeviceLink):
         return False if is_known else None
 
     def _is_call(self, identity: Identity, message: Received) -> bool:
-        """Whether a request is one that somebody has told the device to send.
+        """Whether a request is one that this CA has made the device send.
 
         Others are its applications' own affair.
         """
@@ -221,7 +221,7 @@ class ManagerLink(DeviceLink):
 
 
 class ManagerSession:
-    """The manager as it meets somebody new."""
+    """The manager as one CA meets it."""
 
     def __init__(self, link: ManagerLink, identity: Identity) -> None:
         self.identity = identity
@@ -236,7 +236,7 @@ class ManagerSession:
         is_last: Callable[[ManagerAnswer], bool] = lambda heard: False,
         tolerance: Time | None = None,
     ) -> list[ManagerAnswer]:
-        """What it says within the tolerance; no longer than until the last has come."""
+        """What it sends within the tolerance, or until the last message has come."""
         link = self._link
         queue, live = link.ears.heard, link.endpoint.live
         until = live.now + (link.tolerance if tolerance is None else tolerance)
@@ -254,7 +254,7 @@ class ManagerSession:
             link.endpoint.run(stop=lambda: bool(queue), seconds=left / S)
 
     def is_answered(self, tolerance: Time) -> bool:
-        """Whether something is said to it within so much time; all stays there to be heard.
+        """Whether an answer comes within so much time; all messages are kept.
 
         Raises `PeerError` for a device that does not stop talking.
         """
@@ -279,7 +279,7 @@ class ManagerSession:
         return received is not None and bool(self._link.is_for(self.identity, received))
 
     def _understand(self, frame: Frame) -> ManagerAnswer | None:
-        """A frame that is for this case; others who have spoken may be answered, too."""
+        """A frame for this CA; `None` for one that is for an earlier CA."""
         whole = transport(frame)
         assert whole is not None  # the ears let nothing shorter through
         usual = self._link.path.frame(whole)
@@ -306,18 +306,18 @@ def is_other_management(heard: ManagerAnswer) -> bool:
 
 
 def call(own_id: int, wish: int) -> bytes:
-    """Private data that tell who listens to ask for a connection, known by an ID of ours."""
+    """Private data that make the listener ask for a connection, with an ID of ours."""
     return CALL + bytes([wish]) + own_id.to_bytes(CALL_SIZE - len(CALL) - 1)
 
 
 def _names(message: Received) -> Sequence[tuple[str, int]]:
-    """What a message says of whose it is: the sender's ID and the transaction."""
+    """What identifies a message: the sender's ID and the transaction."""
     own_id = getattr(message.message, "local_comm_id", 0)
     return ("id", own_id), ("transaction", message.transaction_id)
 
 
 def called_by(request: cm.REQ) -> int | None:
-    """The ID of ours for which a device asks for a connection, `None` if it was not told to."""
+    """The ID of ours in a request of the device; `None` if it sent it by itself."""
     data = request.private_data[IPCM.SIZE :]
     return int.from_bytes(data[len(CALL) + 1 : CALL_SIZE]) if data.startswith(CALL) else None
 

@@ -1,9 +1,9 @@
-"""A duel with the connection manager of a device on a link.
+"""A comparison with the connection manager of a device on a link.
 
 What the specification leaves to a device is not compared: IDs, queue pairs, PSNs, times and
-private data of its own, and what its application decides. It is not compared either whether
-something is said again, or said to who believes in a connection that there is not, because
-clocks do the same. So a device need not be quick, and may say what it has said once more.
+private data, and what its application decides. Retransmitted messages and answers about
+unknown connections are not compared either, because timers cause both. So a device need not
+be quick, and may repeat what it has sent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SentOnly(Comparison):
         self._reason = link.dead or link.lost
 
     def step(self, step: Step) -> None:
-        """Tell the reference, and nobody else."""
+        """Carry out a step on the reference alone."""
         if not is_possible(step):
             raise CaseError(NOT_SENT)
         self.steps += 1
@@ -70,7 +70,7 @@ class SentOnly(Comparison):
 
 
 def is_possible(step: Step) -> TypeGuard[Mad | Command]:
-    """Whether a step can be carried out: a message, or that the device is told to connect."""
+    """Whether a step can be carried out: a message, or a request that makes the device connect."""
     return isinstance(step, Mad) or (isinstance(step, Command) and step.what == "connect")
 
 
@@ -85,7 +85,7 @@ def _imagined(exchange: int) -> Received:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What the reference has said and the device has not yet."""
+    """A message that the reference has sent and the device has not yet."""
 
     frame: Frame
     received: Received
@@ -106,7 +106,7 @@ class ManagerComparison(Comparison):
         *,
         is_quick: bool = False,
     ) -> None:
-        # The manager is told by frames alone: there is nothing else of it to be looked at.
+        # Only frames go to the manager: the second reference is never used.
         super().__init__(link.binding, reference, reference)
         self.follower = reference
         self.is_over = False
@@ -133,7 +133,7 @@ class ManagerComparison(Comparison):
         self._ours: dict[int, int] = {}
         """The other way round, also for what it was called by the fuzzer in error."""
         self._ambiguous: dict[Connection, ManagerAnswer] = {}
-        """What may have been decided about requests, or was only said again about others."""
+        """Answers that decide about a request, or repeat what was sent about another one."""
         self._given_up: set[int] = set()
         """IDs of requests that the fuzzer has ended before they were decided about."""
 
@@ -181,7 +181,7 @@ class ManagerComparison(Comparison):
         return difference
 
     def end(self) -> Difference | None:
-        """What a quick duel has not looked for yet."""
+        """Compare what a quick comparison has not compared yet."""
         if not self._is_quick or not self.steps or self.is_over:
             return None
         self._is_quick = False
@@ -204,7 +204,7 @@ class ManagerComparison(Comparison):
     # What is due, and what has come.
 
     def _expect(self, step: Step | None = None) -> None:
-        """Take over what the reference says now."""
+        """Take in what the reference sends now."""
         for frame in self.follower.answers():
             mad = mad_of(frame)
             received = decode(mad)
@@ -217,7 +217,7 @@ class ManagerComparison(Comparison):
             self._due.append(Due(self.expected[-1], received, is_optional))
 
     def _look_for(self, number: int) -> Difference | None:
-        """What the device does otherwise; one that does not stop talking is told as that."""
+        """What the device does otherwise; endless messages are a difference of that kind."""
         try:
             return self._compare(number)
         except RunsAway as error:
@@ -264,7 +264,7 @@ class ManagerComparison(Comparison):
     def _waited_for(self) -> list[ManagerAnswer]:
         """What comes before nothing is missing any more, as far as it is not explained.
 
-        Only what was missing gives a device more time: who says other things has an end, too.
+        Only a missing message gives a device more time, so that other messages cannot extend it.
         """
         strange: list[ManagerAnswer] = []
         live = self._link.endpoint.live
@@ -356,11 +356,11 @@ class ManagerComparison(Comparison):
             return True  # its application, or its clock, ends what it likes
         if number in self._given_up and isinstance(said, _DECISIONS):
             return True
-        # A quick duel may have gone on to another one.
+        # A quick comparison may have gone on to another exchange.
         return any(at != follower.exchange and follower.is_up_to_time(at) for at in about)
 
     def _is_due(self, heard: ManagerAnswer) -> bool:
-        """Whether a message is one that the reference has said; then it is not due any more."""
+        """Whether the reference has sent this message, too; then it is not due any more."""
         assert heard.received is not None
         for due in self._due:
             if _are_alike(due, heard) and self._in_our_terms(heard, due) == due.frame:
@@ -394,7 +394,7 @@ class ManagerComparison(Comparison):
         return self._link.path.frame(right.pack() + deth + mad)
 
     def _learn(self, expected: Message, said: Message) -> None:
-        """Numbers of the device that it has told."""
+        """Take in the numbers that the device has chosen."""
         for name in _told_in(said):
             ours, theirs = getattr(expected, name), getattr(said, name)
             if ours:
@@ -433,8 +433,7 @@ class ManagerComparison(Comparison):
 def _need_not_be(message: Message, step: Step | None) -> bool:
     """Whether the specification lets a device be silent instead.
 
-    An MRA is sent by who needs it. Who believes in a connection that there is not is told
-    by ibwire; Linux lets him find out.
+    An MRA is optional. ibwire answers messages about unknown connections; Linux does not.
     """
     if isinstance(message, cm.REJ):
         is_stale = message.reason == cm.RejectReason.STALE_CONNECTION
@@ -444,7 +443,7 @@ def _need_not_be(message: Message, step: Step | None) -> bool:
 
 
 def _gives_up(message: Message) -> TypeGuard[cm.REJ]:
-    """Whether it says that the device has waited for too long."""
+    """Whether it reports that the device has waited for too long."""
     return isinstance(message, cm.REJ) and message.reason == cm.RejectReason.TIMEOUT
 
 
@@ -464,7 +463,7 @@ def _own_fields(message: Message, expected: Message) -> Sequence[str]:
     names = [each.name for each in message.FIELDS if each.name.startswith("reserved")]
     if isinstance(message, cm.REJ) and isinstance(expected, cm.REJ):
         if not message.local_comm_id or not expected.local_comm_id:
-            names.append("local_comm_id")  # who refuses need not have one
+            names.append("local_comm_id")  # a refusal need not have one
         if expected.reason in _UNABLE and message.reason not in MANAGERS_REASONS:
             names.append("reason")
     elif isinstance(message, cm.SIDR_REP) and message.status:
@@ -473,7 +472,7 @@ def _own_fields(message: Message, expected: Message) -> Sequence[str]:
 
 
 def _told_in(message: Message) -> Sequence[str]:
-    """Fields in which a device tells its numbers for the first time."""
+    """Fields with numbers that a device sends for the first time."""
     if isinstance(message, cm.REP | cm.REQ):
         return ("local_comm_id", "local_qpn", "local_eecn")
     return ("local_comm_id",) if isinstance(message, cm.MRA) else ()
@@ -516,7 +515,7 @@ DEFAULT_PKEY, _FULL = 0xFFFF, 0x8000
 """The P_Key of the partition of everybody, and its bit for full membership."""
 
 _DECISIONS = (cm.REP, cm.MRA, cm.REJ, cm.SIDR_REP, cm.RTU)
-"""What is said about a request, or its answer."""
+"""Messages that decide about a request, or about its answer."""
 
 _REFUSAL, _RETREAT = (
     Mad(message="REJ", fields={"rej.message_rejected": int(about)})

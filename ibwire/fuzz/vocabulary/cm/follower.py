@@ -1,8 +1,8 @@
-"""What the connection manager of a device on a link is held against.
+"""The reference for the connection manager of a device on a link.
 
-The reference has the addresses of the device and speaks with whom the case is; about
-requests its application decides as that of the device does, because the specification
-leaves that to it. What the device asks for itself it asks for, too, with the same numbers.
+The reference has the addresses of the device and the peer of the case. Its application
+decides about requests as the device's application does, because the specification leaves
+that open. It sends the connection requests that the device sends, with the same numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MANAGERS_REASONS = frozenset(
         cm.RejectReason.INVALID_CLASS_VERSION,
     }
 )
-"""Why no application refuses a request that its manager has handed on."""
+"""Reasons with which only a manager refuses a request, and no application."""
 
 
 WISHES = (cm.RejectReason.CONSUMER_DEFINED, cm.RejectReason.NO_RESOURCES)
@@ -63,14 +63,14 @@ WISHES = (cm.RejectReason.CONSUMER_DEFINED, cm.RejectReason.NO_RESOURCES)
 
 
 def is_unserved(usual: Message | None) -> bool:
-    """Whether what a manager says to a right request means that nobody listens."""
+    """Whether the answer to a right request means that no program listens."""
     return isinstance(usual, cm.REJ) and usual.reason == cm.RejectReason.INVALID_SERVICE_ID
 
 
 def greet(link: ManagerLink, wish: int = listener.ACCEPT) -> Message | None:
-    """What the manager says to a right request of somebody new, which is then ended again.
+    """The answer of the manager to a right request of a new CA; the connection ends again.
 
-    Raises `PeerError` if it does not stop talking.
+    Raises `PeerError` if its messages do not end.
     """
     request = wishing(Mad(), wish)
     manager = link.begin()
@@ -95,10 +95,10 @@ def greet(link: ManagerLink, wish: int = listener.ACCEPT) -> Message | None:
 
 
 def is_alive(link: ManagerLink) -> bool:
-    """Whether it answers anything: who asks for the end of no connection is told that it is over.
+    """Whether it answers a DREQ for a connection that does not exist.
 
-    True for a manager that never said so (Linux `cm_issue_drep` does). What it says in the duel
-    meanwhile stays there to be heard. Raises `PeerError` for one that does not stop talking.
+    True for a manager that never did (Linux `cm_issue_drep` does). What it sends meanwhile in
+    the case is kept. Raises `PeerError` if its messages do not end.
     """
     return not link.answers_strangers or _confirms(link)
 
@@ -113,7 +113,7 @@ def meet(link: ManagerLink) -> None:
         link.calls = link.obeys and calls(link)
         if isinstance(link.usual, cm.REJ):
             link.endpoint.tell(
-                f"note: service {link.service}: nobody there takes a connection (REJ "
+                f"note: service {link.service}: no program there accepts a connection (REJ "
                 f"{link.usual.reason}), so there are only refusals to attack"
             )
     if link.usual is None:
@@ -121,7 +121,7 @@ def meet(link: ManagerLink) -> None:
 
 
 def calls(link: ManagerLink) -> bool:
-    """Whether who listens asks for a connection when it is told to; it is then refused.
+    """Whether the listener asks for a connection on request; it is then refused.
 
     Raises `PeerError` if it does not stop talking.
     """
@@ -139,9 +139,9 @@ def calls(link: ManagerLink) -> bool:
 
 
 def tell_to_call(link: ManagerLink, identity: Identity, exchange: int) -> None:
-    """Have who listens ask for a connection, for an exchange of somebody who listens as well.
+    """Make the listener ask for a connection, for an exchange of this CA.
 
-    It is told by a request of somebody else, which it refuses.
+    Another CA sends the request for that, which the listener refuses.
     """
     teller = link.aside()
     fuzzer = Follower(link, teller.identity, "spec", None)
@@ -166,7 +166,7 @@ _WISHES = (*(listener.ACCEPT,) * 5, listener.LEAVE, listener.WAIT, listener.REFU
 
 
 def wishing(request: Mad, wish: int) -> Mad:
-    """A request with a wish to who listens, if that is to be anything but to accept."""
+    """A request with a wish to the listener, unless it shall accept."""
     if wish == listener.ACCEPT:
         return request
     at = next(at for at in range(1 << 16) if pattern(at + IPCM.SIZE, 1)[0] % 4 == wish)
@@ -185,7 +185,7 @@ def _confirms(link: ManagerLink) -> bool:
 
 
 def _answer(manager: ManagerSession, kinds: tuple[type[Message], ...]) -> Received | None:
-    """The first message of these kinds that it says."""
+    """The first message of these kinds that it sends."""
 
     def is_one(heard: ManagerAnswer) -> bool:
         return heard.received is not None and isinstance(heard.received.message, kinds)
@@ -198,13 +198,13 @@ def _answer(manager: ManagerSession, kinds: tuple[type[Message], ...]) -> Receiv
 
 
 GREETING, GREETINGS = 1 * S, 3
-"""How long an answer to a greeting is waited for, and how often one is said: datagrams get lost."""
+"""How long an answer to a greeting may take, and how often one is sent: datagrams get lost."""
 
 
 class Follower(ManagedEmulation):
     """The reference manager, with an application that decides as another one does.
 
-    usual: what it said to a right request. Where nobody listens, nobody does here.
+    usual: its answer to a right request. Without a listener there, none listens here.
     """
 
     def __init__(
@@ -221,9 +221,9 @@ class Follower(ManagedEmulation):
         self._taken: deque[tuple[int, int]] = deque()
         """IDs of the device's own requests, for the reference's."""
         self._called: dict[Managed, int] = {}
-        """Connections for which the device was told to ask, and their exchanges."""
+        """Connections that the device was made to ask for, and their exchanges."""
         self.awaited: set[int] = set()
-        """Exchanges for which it was told so and has not asked yet."""
+        """Exchanges for which it has not asked yet."""
         keys = {name: (at << 16, at) for at, name in enumerate(REGIONS, 1)}
         numbers = Numbers(NO_QPN, NO_QPN + 1, keys, None, link.peer, link.address, link.macs)
         super().__init__(Connection(), profile, own_id=identity.own_id, numbers=numbers)
@@ -247,8 +247,8 @@ class Follower(ManagedEmulation):
     def take(self, exchange: int, asked: Received) -> None:
         """Ask for a connection as the device has, with its numbers.
 
-        Not its own choice are the addresses and the service, which it was told, the transport
-        of that (port space TCP), and a path MTU that there is not.
+        Addresses, service, transport (of port space TCP) and an existing path MTU are fixed; all
+        else is its choice.
         """
         assert isinstance(asked.message, cm.REQ)
         self._taken.append((asked.message.local_comm_id, asked.transaction_id))
@@ -266,7 +266,7 @@ class Follower(ManagedEmulation):
         self.awaited.discard(exchange)
 
     def choose(self, exchange: int) -> None:
-        """Let `symbols` be about an exchange; of an ID that the fuzzer was not told it has 0."""
+        """Let `symbols` be about an exchange; an ID that was not sent to the fuzzer is 0."""
         super().choose(exchange)
         connection = self.exchanges.get(exchange)
         known = connection is not None and _is_told(connection)
@@ -286,11 +286,11 @@ class Follower(ManagedEmulation):
             self.symbols["transaction"] = self._identity.transaction + exchange
 
     def answers(self) -> list[Frame]:
-        """What it sends now, also what its application says to what it is told."""
+        """What it sends now, with what its application answers to its events."""
         return super().answers() + super().answers()
 
     def undecided(self, number: int, said: Message) -> Managed | None:
-        """The connection with this ID of the fuzzer about which somebody says something now.
+        """The undecided connection with this ID of the fuzzer that a message is about.
 
         `None` if nothing is to be decided about any.
         """
@@ -344,7 +344,7 @@ class Follower(ManagedEmulation):
             manager.delay(connection, now, said.service_timeout)
 
     def decide(self) -> None:
-        """Decide as usual about those of which the device has said nothing."""
+        """Decide as usual about those for which the device has sent nothing."""
         for connection in self.asked:
             if connection.state in (State.MRA_REQ_SENT, State.MRA_REP_SENT):
                 continue
@@ -382,7 +382,7 @@ class Follower(ManagedEmulation):
         )
 
     def _hear(self, kind: EventKind, connection: Managed) -> None:
-        """Nobody decides before the device has."""
+        """Take note of an event; decisions wait for those of the device."""
         if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
             self.exchanges[connection.remote_id % EXCHANGES] = connection
         elif kind is EventKind.ESTABLISHED and self._wish(connection) == listener.LEAVE:
@@ -399,7 +399,7 @@ def _is_about_reply(said: Message) -> bool:
 
 
 def _is_told(connection: Managed) -> bool:
-    """Whether the device has told its ID."""
+    """Whether the device has sent its ID."""
     return connection.is_active or connection.reply is not None
 
 
