@@ -42,11 +42,11 @@ class _Fuzz(click.Group):
 
 @click.group("fuzz", cls=_Fuzz, no_args_is_help=False)
 def command() -> None:
-    """Attack a device, and tell where it leaves the specification.
+    """Attack a device, and report where it leaves the specification.
 
     Right traffic with something wrong in it goes to the device and to the emulator of
     ibwire, the model of what is right; where they differ, the shortest case that shows it
-    is looked for. Without a command it is `run`; `ibwire fuzz run --help` tells its options.
+    is looked for. Without a command it is `run`; `ibwire fuzz run --help` lists its options.
 
     \b
     ibwire fuzz --target emu:rxe -o findings/

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 USUAL = Budget(20_000, 600)
-"""Unless `--budget` says otherwise."""
+"""Without `--budget`."""
 
 STOPS = (KeyboardInterrupt, Interrupted)
 """What Ctrl-C and, on a link, SIGTERM raise."""
@@ -129,12 +129,12 @@ def command(
     as_json: bool,
     live: FuzzTargetOptions,
 ) -> None:
-    """Attack a device until the budget is spent, and tell what is found as it comes.
+    """Attack a device until the budget is spent, and report findings as they come.
 
     The target is the emulator, in virtual time, with one of its profiles, or with --dev and
     --peer a device on a link, by drill's agent on its host. The reference is the emulator
     with --profile. What the specification leaves open is no finding: the run takes it over
-    from the target and tells it at the end. Ctrl-C ends a run with what it has found so far.
+    from the target and reports it at the end. Ctrl-C ends a run with what it has found so far.
 
     \b
     ibwire fuzz --target emu:rxe -o findings/
@@ -215,7 +215,7 @@ def _maker(settings: Settings) -> Maker:
 
 
 class _Run:
-    """A run, told as it goes."""
+    """A run, and what it prints."""
 
     def __init__(
         self, session: Session, tested: Target, directory: Path | None, *, as_json: bool
@@ -286,7 +286,7 @@ class _Run:
         except STOPS:  # the campaign goes on behind it: it must be there
             self._tell(finding, *self._keep(finding))
             raise
-        except (OSError, CaptureError) as error:  # it is told all the same
+        except (OSError, CaptureError) as error:  # it is reported all the same
             self.failure = error
             recording, reason = record(finding.case, self._tested), "it could not be written"
             if finding.number > len(self._session.known):

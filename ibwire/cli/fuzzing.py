@@ -24,7 +24,7 @@ from ibwire.rc.profile import Profile
 FOUND = 1
 UNREADABLE = 2
 INTERRUPTED = 130
-"""As a shell tells of SIGINT."""
+"""As a shell reports SIGINT."""
 
 MAXIMUM_SIZE = 1 << 26
 """Bytes of a case."""

@@ -34,7 +34,7 @@ MAXIMUM_COMMENT = 4000
 
 
 def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, str]:
-    """Write all about a finding into a directory, whose parent must be there.
+    """Write the files of a finding into a directory, whose parent must exist.
 
     Returns what the target did, and why there is no script, empty if there is one. Raises
     `OSError` that names the file, and `CaptureError`.

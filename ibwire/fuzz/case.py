@@ -31,7 +31,7 @@ MAXIMUM_PAYLOAD = 16384
 """Bytes of one packet: more than any path MTU, for packets that are too long."""
 
 MAXIMUM_TEXT = 200
-"""Characters of what people are told."""
+"""Characters of a text that is printed."""
 
 Value = int | tuple[str, int]
 """A number, or a symbol and what is added to it."""
@@ -83,7 +83,7 @@ class Connection:
 
 @dataclass(slots=True)
 class Packet:
-    """The device receives a packet; what is not said is right.
+    """The device receives a packet; what is not given is right.
 
     Nobody changes one; it is not frozen because making a frozen one takes three times as long.
     """
@@ -111,7 +111,7 @@ class Packet:
     """What is wrong with it on purpose."""
 
     def altered(self, **changes: Any) -> Packet:
-        """The same but for some fields; four times as fast as `replace`.
+        """A copy with other fields; four times as fast as `replace`.
 
         With another opcode, fields of headers that it does not have go.
         """
@@ -143,7 +143,7 @@ class Mad(Packet):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The application of the device tells its connection manager something."""
+    """The application of the device calls its connection manager."""
 
     what: str
     """One of `COMMANDS`."""
@@ -152,7 +152,7 @@ class Command:
 
 @dataclass(slots=True)
 class Post:
-    """The application of the device posts a send request; nobody changes one, as with packets."""
+    """The application of the device posts a send request; never modified, as packets are not."""
 
     opcode: int
     length: int = 0

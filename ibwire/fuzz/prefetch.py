@@ -3,7 +3,7 @@
 What came of a history, the cases on one pair of devices, depends on nothing but the settings
 of the run, the number of its first case and what the reference has taken over until then. A
 history in which nothing was seen is taken over by the campaign as a whole; any other, also
-one that a process died of, is carried out by the campaign itself, which alone judges what is
+one that ended a process, is carried out by the campaign itself, which alone judges what is
 seen. So a run is the same with any number of processes.
 
 Which histories come next is a plan: each begins behind the one before. When a finding begins
@@ -132,7 +132,7 @@ class Prefetcher:
         return None
 
     def _supply(self) -> None:
-        """Give work to those who have none of this plan."""
+        """Give work to each that has none of this plan."""
         for worker in list(self._workers):
             is_busy = worker.order is not None and worker.order.plan == self._plan
             if is_busy or self._next >= self._first + QUEUE_DEPTH * self._jobs * HISTORY:
@@ -217,5 +217,5 @@ def _work(settings: Settings, pipe: Pipe) -> None:
             history = campaign.prefetch(pipe.poll)
             if history is not None:
                 pipe.send((order.plan, history))
-    except Exception:  # the campaign comes to the same case, and tells
+    except Exception:  # the campaign comes to the same case, and reports it
         return

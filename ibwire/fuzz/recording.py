@@ -51,7 +51,7 @@ class Entry:
     time: Time
     frame: Frame
     text: str
-    """What it says."""
+    """In words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
 
 
 def _field(frame: object, part: str, name: str) -> str:
-    """What a field says; of bytes the beginning."""
+    """The value of a field; of bytes the first eight."""
     assert isinstance(frame, bytes)
     value = getattr(part_of(WholePacket.parse(frame), part), name)
     return value[:8].hex() if isinstance(value, bytes) else str(value)

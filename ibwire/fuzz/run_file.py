@@ -35,7 +35,7 @@ FORMAT = 2
 NAME = "run.json"
 
 MAXIMUM_NAME = 100
-"""Characters of the name of a recording that are told."""
+"""Characters of the name of a recording in an origin."""
 
 MAXIMUM_SIZE = 1 << 26
 """Bytes of such a file."""

@@ -23,7 +23,7 @@ from ibwire_layers.schema import Header
 from ibwire_layers.syndrome import AckKind
 
 MAXIMUM_TEXT = 200
-"""Characters of what a crash says."""
+"""Characters of the message of a crash."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Finding:
 
 
 def verdict(frame: bytes) -> str:
-    """What a frame says, without its numbers: `ACK`, `NAK INVALID_REQUEST`, `FETCH_ADD`."""
+    """A frame in words, without its numbers: `ACK`, `NAK INVALID_REQUEST`, `FETCH_ADD`."""
     try:
         packet = WholePacket.parse(frame)
     except DecodeError:
@@ -82,7 +82,7 @@ def bucket_of(difference: Difference, step: Step, state: str) -> str:
 
 
 def one_line(thing: object) -> str:
-    """What a crash says, as far as people can read it."""
+    """The message of a crash in one printable line."""
     text = "".join(each if each.isprintable() else " " for each in str(thing)[:MAXIMUM_TEXT])
     return " ".join(text.split())
 
@@ -174,7 +174,7 @@ def _differing(one: object, other: object) -> int:
 
 
 def rule_of(difference: Difference, step: Step) -> str:
-    """The rule that a step is about, as far as what was expected tells."""
+    """The rule that a step is about, by what was expected."""
     if isinstance(step, Mad | Command):
         return "IBA 12.6 to 12.9; docs/reference/cm.md#handshake"
     if not isinstance(step, Packet):

@@ -137,7 +137,7 @@ def _effect(difference: Difference) -> str:
 
 
 def _completed(completions: Sequence[object]) -> str:
-    """How send requests have ended, but for those that were only flushed."""
+    """How send requests have ended, without those that were only flushed."""
     found = dict.fromkeys(
         WCStatus(each[2]).name
         for each in completions

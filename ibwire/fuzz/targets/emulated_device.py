@@ -55,7 +55,7 @@ INBOX = 8192
 """Bytes for what it receives."""
 
 MAXIMUM_ANSWERS = 2048
-"""Frames after one step: one who sends more does not stop by itself."""
+"""Frames after one step: a device that sends more does not stop by itself."""
 
 MAXIMUM_TIMEOUTS = 512
 """Timeouts in one wait."""

@@ -153,7 +153,7 @@ class ManagedEmulation(Emulation):
         return found
 
     def completions(self) -> list[Completion]:
-        """What the application was told since the last call, also by its manager."""
+        """Completions and events of the manager since the last call."""
         found = super().completions()
         if self._told:
             found += self._told
@@ -187,7 +187,7 @@ class ManagedEmulation(Emulation):
     # The application.
 
     def command(self, command: Command) -> bool:
-        """Do as a case says; whether the state of the connection allowed it."""
+        """Carry out a command; whether the state of the connection allowed it."""
         manager, now, number = self.manager, self.now, command.exchange
         try:
             if command.what == "listen":
@@ -255,7 +255,7 @@ class ManagedEmulation(Emulation):
             manager.reject(connection, now, cm.RejectReason.NO_RESOURCES)
 
     def _hear(self, kind: EventKind, connection: Managed) -> None:
-        """What an application does without being told to."""
+        """What an application does without a command."""
         if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
             self.exchanges[connection.remote_id % EXCHANGES] = connection
             return
@@ -326,7 +326,7 @@ _REQUEST = request(
 _REPLY = reply(qpn=0, starting_psn=0)
 _RESOLVE = cm.SIDR_REQ(pkey=0xFFFF, service_id=PEER_SERVICE)
 _RESOLVED = resolve_reply(0)
-"""What the application says, but for its queue pair."""
+"""What the application sends, without its queue pair."""
 
 _PEER = AddressVector(dgid=_PEER_GID)
 

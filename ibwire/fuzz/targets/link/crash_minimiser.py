@@ -1,4 +1,4 @@
-"""What a device dies of, found out by having it die again.
+"""The shortest case that crashes a device, found by crashing it again.
 
 A case that kills costs a restart, any other next to nothing. So what is short is tried
 first: the last steps of the last case, then more of it, then the case before it, and last
@@ -30,14 +30,14 @@ TRIALS = 150
 """Cases that a device is asked for."""
 
 DEATHS = 32
-"""Of them, in which it dies."""
+"""Of them, in which it crashes."""
 
 Begin = Callable[[Connection], Comparison]
-"""A new connection, and a duel on it."""
+"""Makes a new connection, and a comparison on it."""
 
 
 class CrashSearch:
-    """Trials of what kills a device in the same way as it has died.
+    """Trials of what crashes a device in the same way as it has crashed.
 
     A device that dies for good can be tried only if something brings it back. is_over:
     whether time is up.
@@ -47,7 +47,7 @@ class CrashSearch:
         self, link: VerbsLink, begin: Begin, wanted: Dead, is_over: Callable[[], bool]
     ) -> None:
         self.best: Case | None = None
-        """The shortest case so far that kills, if the device has died again."""
+        """The shortest case so far that crashes the device, if it has crashed again."""
         self.original: Case | None = None
         """As it was carried out, the case that it comes from."""
         self.is_done = False
@@ -109,12 +109,12 @@ class CrashSearch:
         if self._is_careful and self._tried > 1 and not self._dies(case):
             return False
         self.best = case
-        # Harm to others leaves a device that nobody starts again.
+        # After harm to other connections the device is not restarted.
         self._is_certain = self._tried == 1 or self._is_careful or not self._wanted.is_end
         return True
 
     def _dies(self, case: Case, *, anew: bool = False) -> bool:
-        """Whether the device dies of a case; raises `LinkError`, `PeerError` if it is not there."""
+        """Whether a case crashes the device; raises `LinkError`, `PeerError` if it is not there."""
         link = self._link
         if anew or link.liveness.has_ended:
             self._tried = 0

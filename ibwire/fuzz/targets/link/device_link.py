@@ -22,7 +22,7 @@ from ibwire_layers import headers as h
 from ibwire_layers.outer import EtherType
 
 RATE = 10_000
-"""Packets a second, unless the user says otherwise."""
+"""Packets a second by default."""
 
 
 class DeviceLink(Closing):
@@ -82,7 +82,7 @@ class DeviceLink(Closing):
         """The headers that all answers get, whatever a device puts there: those of IPv4."""
 
     def as_received(self, frame: Frame) -> Frame:
-        """An answer with those headers, with the ones of its own version of IP instead."""
+        """An answer with those headers, as it was received: with its version of IP."""
         if self.is_v4 or not frame.startswith(_EMULATED_MACS):
             return frame
         inside = behind_ip(frame)
@@ -129,7 +129,7 @@ def damaged(frame: Frame) -> Frame:
 
 
 EMULATED = Path(Binding(ADDRESS, PEER_ADDRESS).route)
-"""Headers as in an emulation, which nobody sends: all that looks at answers knows IPv4."""
+"""Headers as in an emulation, which are never sent: the judge knows IPv4 only."""
 
 _MACS = 12
 """Bytes before a tag."""

@@ -184,7 +184,7 @@ class Liveness(Closing):
 
     @property
     def qpn(self) -> int | None:
-        """The device's queue pair of the control connection, which nobody may attack."""
+        """The device's queue pair of the control connection, which is not attacked."""
         return None if self._control is None else self._control.qpn
 
     def begin(self) -> None:

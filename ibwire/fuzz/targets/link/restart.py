@@ -13,7 +13,7 @@ SECONDS = 120.0
 """That the command may take."""
 
 WORDS = 300
-"""Bytes of the end of what it has said that are told when it fails."""
+"""Bytes of the end of its output that are reported when it fails."""
 
 
 class Restart:

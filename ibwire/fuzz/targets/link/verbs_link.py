@@ -1,7 +1,7 @@
-"""A device on a real link under attack: each case on a connection of its own, by an agent.
+"""Queue pairs of a device on a link: each case has a new connection, made by an agent.
 
-What comes from the device for that connection is heard and answered by nobody; the
-application of the device does what the agent on its host is told.
+What comes from the device for that connection is only recorded. The agent on its host is the
+application of the device.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DEPTH = 1024
 
 
 class VerbsLink(DeviceLink):
-    """Where cases are carried out on a device on a link, whose application is told by `way`.
+    """The link to a device whose application is driven by `way`.
 
     options: those of `DeviceLink`. Raises `LinkError` as well for a way without an agent.
     """
@@ -64,7 +64,7 @@ class VerbsLink(DeviceLink):
         self.exclusions = Exclusions()
         """What it does otherwise and is known for."""
         self.death = ALIVE
-        """What of the device has died, until `begin`."""
+        """What of the device is dead, until `begin`."""
         self._connection = ExitStack()
         self.inner = endpoint.live.node
         self.diverted = endpoint.live.node = Diverted(self.inner, endpoint.device.mac, self._gid)
@@ -156,7 +156,7 @@ class LinkDevice:
         self._received = self._posted = 0
         self._events: list[int] = []
         self._is_under_way = False
-        """Whether something was sent since something was heard."""
+        """Whether something was sent since something was received."""
         self.numbers = Numbers(
             *(connected.qpn, peer_qpn, self._register(), self._bind()),
             *(link.peer, link.address, link.macs),
@@ -294,7 +294,7 @@ class LinkDevice:
         return True
 
     def _let_arrive(self) -> None:
-        """Wait until what was sent is there: the agent is told another way, which may be faster."""
+        """Wait until what was sent has arrived: the path to the agent may be faster."""
         if self._is_under_way:
             self._live(self._link.tolerance // 4)
             self._is_under_way = False
