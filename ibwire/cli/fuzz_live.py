@@ -65,8 +65,8 @@ class FuzzTargetOptions(TargetOptions):
                 with ManagerLink(endpoint, peer, self.service, **options) as manager:
                     yield ManagerLinkTarget(manager)
                 return
-            with VerbsLink(endpoint, peer, way, **options) as link:
-                yield LinkTarget(link)
+            with VerbsLink(endpoint, peer, way, **options) as verbs:
+                yield LinkTarget(verbs)
 
 
 class CommandType(click.ParamType[Restart]):
