@@ -36,7 +36,8 @@ from ibwire.fuzz.watchdog import watchdog
     help="emu, emu:PROFILE, or py:MODULE:ARGUMENT. [that of the run]",
 )
 @click.option(
-    *("-o", "--output"),
+    "-o",
+    "--output",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Where the shorter case goes. [standard output]",

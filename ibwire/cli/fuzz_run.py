@@ -77,9 +77,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     help="What is attacked. [both; on a link: responder]",
 )
 @click.option("--ops", metavar="A,B", callback=_names, help="Only these groups of operators.")
-@click.option(
-    *("--seed-capture", "capture"), metavar="FILE", help="Begin with what a recording has."
-)
+@click.option("--seed-capture", "capture", metavar="FILE", help="Begin with what a recording has.")
 @click.option("--device", type=IPAddress(), help="With --seed-capture: the device in it.")
 @click.option("--qpn", type=QueuePairNumber(), help="With --seed-capture: which queue pair.")
 @click.option("--seed", type=click.IntRange(0), help="Another one makes other cases. [0]")
@@ -90,14 +88,17 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     help="Packets, a time, or both: 100kpkt, 10min, 1Mpkt,1h. [20kpkt,10min]",
 )
 @click.option(
-    *("--jobs", "jobs"),
+    "--jobs",
+    "jobs",
     type=click.IntRange(1, 64),
     metavar="N",
     help="Processes that work ahead on emulators; the result is the same. [1]",
 )
 @click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End with N findings.")
 @click.option(
-    *("-o", "--output", "directory"),
+    "-o",
+    "--output",
+    "directory",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the findings in a new directory.",

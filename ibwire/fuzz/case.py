@@ -198,12 +198,28 @@ class Connect:
 Step = Packet | Mad | Command | Post | Receive | Wait | Pause | Connect
 
 MESSAGES = (
-    *("REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP"),
-    *("SIDR_REQ", "SIDR_REP", "LAP", "APR"),
+    "REQ",
+    "MRA",
+    "REJ",
+    "REP",
+    "RTU",
+    "DREQ",
+    "DREP",
+    "SIDR_REQ",
+    "SIDR_REP",
+    "LAP",
+    "APR",
 )
 COMMANDS = (
-    *("connect", "resolve", "accept", "reject", "delay", "ready", "disconnect"),
-    *("listen", "unlisten"),
+    "connect",
+    "resolve",
+    "accept",
+    "reject",
+    "delay",
+    "ready",
+    "disconnect",
+    "listen",
+    "unlisten",
 )
 
 
@@ -449,7 +465,11 @@ requests to the device and of its own."""
 
 _OPCODES = frozenset(OpCode)
 _ALWAYS: Sequence[tuple[str, type[Header]]] = (
-    *(("bth", BTH), ("eth", Ethernet), ("ip", IPv4), ("ip", IPv6), ("udp", UDP)),
+    ("bth", BTH),
+    ("eth", Ethernet),
+    ("ip", IPv4),
+    ("ip", IPv6),
+    ("udp", UDP),
 )
 _EVERYWHERE = frozenset(part for part, _ in _ALWAYS)
 _HEADERS: Sequence[tuple[str, type[Header]]] = (

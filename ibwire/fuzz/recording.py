@@ -71,23 +71,23 @@ def record(case: Case, tested: Target, profile: Profile | None = None) -> Record
 
     profile: of the reference, unless it is that of the case.
     """
-    duel = tested.comparison(case, profile or profile_of(case.profile, case.choices))
-    duel.records = True
-    wire = _wire(duel)
+    comparison = tested.comparison(case, profile or profile_of(case.profile, case.choices))
+    comparison.records = True
+    wire = _wire(comparison)
     entries: list[Entry] = []
     difference = None
     for number, step in enumerate(case.steps):
-        difference = duel.step(step)
+        difference = comparison.step(step)
         if isinstance(step, Connect):
-            wire = _wire(duel)
-        for way, time, frame in duel.frames[len(entries) :]:
+            wire = _wire(comparison)
+        for way, time, frame in comparison.frames[len(entries) :]:
             is_pause = isinstance(step, Pause) and way == "<"
             text = step_text(step) if is_pause else _said(frame, wire, way == "<")
             entries.append(Entry(number, way, time, frame, text))
         if difference is not None:
             break
     if difference is None:
-        difference = duel.end()
+        difference = comparison.end()
     if difference is None:
         return Recording(entries, None, (), ())
     return Recording(entries, difference, *_outcome(difference, wire, role_of(case) is Role.CM))
@@ -122,13 +122,19 @@ def _field(frame: object, part: str, name: str) -> str:
     return value[:8].hex() if isinstance(value, bytes) else str(value)
 
 
-def _wire(duel: Comparison) -> Wire:
-    reference, symbols = duel.reference, duel.reference.symbols
+def _wire(comparison: Comparison) -> Wire:
+    reference, symbols = comparison.reference, comparison.reference.symbols
     connection = reference.connection
     return Wire(
-        duel.binding.route,
-        *(symbols["qpn"], symbols["peer_qpn"], symbols["pkey"], connection.mtu),
-        *(connection.rq_psn, connection.sq_psn, symbols["va"], symbols["rkey"]),
+        route=comparison.binding.route,
+        qpn=symbols["qpn"],
+        peer_qpn=symbols["peer_qpn"],
+        pkey=symbols["pkey"],
+        mtu=connection.mtu,
+        rq_psn=connection.rq_psn,
+        sq_psn=connection.sq_psn,
+        va=symbols["va"],
+        rkey=symbols["rkey"],
     )
 
 

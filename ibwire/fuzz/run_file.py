@@ -117,8 +117,12 @@ class Session:
         """Take a finding into the index."""
         self.known.append(
             Known(
-                *(finding.number, finding.bucket, finding.rule, finding.original.origin),
-                *(finding.packet, has_script),
+                number=finding.number,
+                bucket=finding.bucket,
+                rule=finding.rule,
+                origin=finding.original.origin,
+                packet=finding.packet,
+                script=has_script,
             )
         )
 
@@ -192,8 +196,12 @@ def _session(document: _Object) -> Session:
     known: list[Known] = []
     for number, each in enumerate(document.objects("findings"), 1):
         finding = Known(
-            *(number, each.text("bucket"), each.text("rule"), each.text("origin")),
-            *(each.number("packet"), each.flag("script")),
+            number=number,
+            bucket=each.text("bucket"),
+            rule=each.text("rule"),
+            origin=each.text("origin"),
+            packet=each.number("packet"),
+            script=each.flag("script"),
         )
         known.append(finding)
         report.seen[finding.bucket] = each.number("seen")

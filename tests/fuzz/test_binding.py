@@ -37,8 +37,14 @@ def in_drill(line: str) -> bytes:
     connection = EMULATION.connection
     wire = Wire(
         BINDING.route,
-        *(SYMBOLS["qpn"], SYMBOLS["peer_qpn"], SYMBOLS["pkey"], connection.mtu),
-        *(connection.rq_psn, connection.sq_psn, SYMBOLS["va"], SYMBOLS["rkey"]),
+        SYMBOLS["qpn"],
+        SYMBOLS["peer_qpn"],
+        SYMBOLS["pkey"],
+        connection.mtu,
+        connection.rq_psn,
+        connection.sq_psn,
+        SYMBOLS["va"],
+        SYMBOLS["rkey"],
     )
     script = parse(f"// Any.\n< {line}\n".encode(), "any.drill")
     said = script.cases[0].steps[0]

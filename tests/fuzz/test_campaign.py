@@ -165,7 +165,10 @@ def test_a_choice_that_was_taken_in_error_is_given_back() -> None:
         taken.append(list(campaign.report.taken))
 
     assert [finding and finding.about for finding in found] == [
-        *("a gap draws a sequence NAK though a NAK has been sent already", None, None, None)
+        "a gap draws a sequence NAK though a NAK has been sent already",
+        None,
+        None,
+        None,
     ]
     assert taken[0] == ["naks_after_rnr"]
     assert taken[-1] == ["duplicate_clears_nak"]

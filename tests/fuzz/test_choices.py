@@ -180,8 +180,11 @@ IN_RXE: dict[str, tuple[Step, ...]] = {
         Wait(1 * MS),
     ),
     "sends_during_rnr_wait": (
-        *(Post(int(WROpcode.RDMA_WRITE), 8), other(ACK, aeth__syndrome=0x3F)),
-        *(ACK, Post(int(WROpcode.RDMA_WRITE), 8), Wait(500 * MS)),
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        other(ACK, aeth__syndrome=0x3F),
+        ACK,
+        Post(int(WROpcode.RDMA_WRITE), 8),
+        Wait(500 * MS),
     ),
 }
 

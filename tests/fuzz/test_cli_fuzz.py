@@ -207,7 +207,10 @@ def test_a_run_keeps_what_it_finds(done: Path) -> None:
         int(path.name[1:]) for path in sorted(done.glob("F*"))
     ]
     assert {path.name for path in (done / "F0001").iterdir()} >= {
-        *("case.json", "original.json", "case.pcapng", "report.txt"),
+        "case.json",
+        "original.json",
+        "case.pcapng",
+        "report.txt",
     }
 
 

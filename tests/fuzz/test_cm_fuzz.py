@@ -442,7 +442,10 @@ def transactions(device: ManagedEmulation) -> set[int]:
 
 
 UNDECIDED = (
-    *(State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD),
-    *(State.REP_RCVD, State.MRA_REP_SENT),
+    State.REQ_RCVD,
+    State.MRA_REQ_SENT,
+    State.SIDR_REQ_RCVD,
+    State.REP_RCVD,
+    State.MRA_REP_SENT,
 )
 """States in which the application's word is waited for."""

@@ -23,8 +23,12 @@ from ibwire.fuzz.vocabulary.queue_pair.script import CannotSay
 from ibwire.fuzz.vocabulary.vocabularies import manager_generators
 
 SCRIPTED = (
-    *("short-mad-crashes", "req-with-a-reserved-mtu", "repeated-req-connects-twice"),
-    *("rtu-before-rep", "dreq-for-another-queue-pair", "repeated-dreq-not-answered"),
+    "short-mad-crashes",
+    "req-with-a-reserved-mtu",
+    "repeated-req-connects-twice",
+    "rtu-before-rep",
+    "dreq-for-another-queue-pair",
+    "repeated-dreq-not-answered",
 )
 """Faults that exchanges of one connection show."""
 

@@ -49,8 +49,15 @@ class Done:
         """All that must be the same."""
         report = self.report
         return (
-            *(self.findings, self.coverage, self.next_case, report.packets, report.cases),
-            *(report.seen, report.taken, report.given_back, report.unstable),
+            self.findings,
+            self.coverage,
+            self.next_case,
+            report.packets,
+            report.cases,
+            report.seen,
+            report.taken,
+            report.given_back,
+            report.unstable,
         )
 
 

@@ -54,7 +54,9 @@ def test_a_message_with_a_gap_is_whole_and_what_came_early_is_there_too(captures
     first, *early, last = read_seeds(str(captures / "drop-one-middle.b.pcap"), B).messages
 
     assert [step_text(packet).split()[0] for packet in first] == [
-        *("WRITE_FIRST", *["WRITE_MIDDLE"] * 6, "WRITE_LAST"),
+        "WRITE_FIRST",
+        *["WRITE_MIDDLE"] * 6,
+        "WRITE_LAST",
     ]
     assert first[0].fields["reth.dma_len"] == 7 * 1024 + 784
     assert [packet.psn for (packet,) in early] == [("expected", i) for i in range(1, 7)]

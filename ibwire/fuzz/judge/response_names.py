@@ -150,8 +150,9 @@ _OWN = frozenset({"aeth.syndrome", "aeth.msn", "atomicacketh.orig"})
 """Fields that an answer may have otherwise and still be one for this connection."""
 
 _FATAL_CODES = (
-    *(NakCode.INVALID_REQUEST, NakCode.REMOTE_ACCESS_ERROR),
-    *(NakCode.REMOTE_OPERATIONAL_ERROR,),
+    NakCode.INVALID_REQUEST,
+    NakCode.REMOTE_ACCESS_ERROR,
+    NakCode.REMOTE_OPERATIONAL_ERROR,
 )
 _ATOMICS = (Operation.COMPARE_SWAP, Operation.FETCH_ADD)
 

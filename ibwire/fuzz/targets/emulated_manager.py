@@ -164,7 +164,9 @@ class ManagedEmulation(Emulation):
         """Asynchronous events since the last call; what stands in the manager's tables."""
         return [
             *super().events(),
-            *(len(self.exchanges), len(self._queue_pairs), len(self.device.qps)),
+            len(self.exchanges),
+            len(self._queue_pairs),
+            len(self.device.qps),
             self._listener.waiting if self._listener else -1,
             *map(int, map(_STATE_OF, self.manager.connections)),
         ]

@@ -158,8 +158,13 @@ class LinkDevice:
         self._is_under_way = False
         """Whether something was sent since something was received."""
         self.numbers = Numbers(
-            *(connected.qpn, peer_qpn, self._register(), self._bind()),
-            *(link.peer, link.address, link.macs),
+            qpn=connected.qpn,
+            peer_qpn=peer_qpn,
+            keys=self._register(),
+            window=self._bind(),
+            address=link.peer,
+            peer_address=link.address,
+            macs=link.macs,
         )
         self.post_recv(connection.receives)
 

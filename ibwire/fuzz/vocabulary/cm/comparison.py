@@ -481,16 +481,30 @@ def _told_in(message: Message) -> Sequence[str]:
 _OWN: Mapping[type, Sequence[str]] = {
     cm.REQ: ("local_ca_guid",),  # all the others are taken over
     cm.REP: (
-        *("local_qkey", "starting_psn", "responder_resources", "initiator_depth"),
-        *("target_ack_delay", "failover_accepted", "end_to_end_flow_control"),
-        *("rnr_retry_count", "srq", "local_ca_guid", "private_data"),
+        "local_qkey",
+        "starting_psn",
+        "responder_resources",
+        "initiator_depth",
+        "target_ack_delay",
+        "failover_accepted",
+        "end_to_end_flow_control",
+        "rnr_retry_count",
+        "srq",
+        "local_ca_guid",
+        "private_data",
     ),
     cm.MRA: ("service_timeout", "private_data"),
     cm.RTU: ("private_data",),
     cm.REJ: ("reject_info_length", "ari", "private_data"),
     cm.DREQ: ("private_data",),
     cm.DREP: ("private_data",),
-    cm.SIDR_REP: (*("qpn", "qkey", "additional_info_length", "additional_info", "private_data"),),
+    cm.SIDR_REP: (
+        "qpn",
+        "qkey",
+        "additional_info_length",
+        "additional_info",
+        "private_data",
+    ),
 }
 
 _IDS = ("local_comm_id", "remote_comm_id", "request_id")
@@ -504,7 +518,8 @@ _NAMING = ("comm_id", "guid", "qpn", "request_id", "transaction_id")
 """Ends of the names of fields by which a connection is found."""
 
 _UNABLE = (
-    *(cm.RejectReason.INVALID_TRANSPORT_TYPE, cm.RejectReason.INVALID_MTU),
+    cm.RejectReason.INVALID_TRANSPORT_TYPE,
+    cm.RejectReason.INVALID_MTU,
     cm.RejectReason.INVALID_PRIMARY_GID,
 )
 """Why the reference manager refuses by itself what another leaves to its consumer to refuse."""

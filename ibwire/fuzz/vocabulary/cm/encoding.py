@@ -114,7 +114,9 @@ FORMS: Mapping[str, Form] = {
     ),
     "MRA": Form(cm.MRA, _A.MRA, {**_IDS, "message_mraed": "answered"}, {"service_timeout": 20}),
     "REJ": Form(
-        *(cm.REJ, _A.REJ, {**_IDS, "message_rejected": "answered"}),
+        cm.REJ,
+        _A.REJ,
+        {**_IDS, "message_rejected": "answered"},
         {"reason": cm.RejectReason.CONSUMER_DEFINED},
     ),
     "REP": Form(
@@ -149,7 +151,9 @@ FORMS: Mapping[str, Form] = {
         {},
     ),
     "LAP": Form(
-        *(cm.LAP, _A.LAP, {**_IDS, "remote_qpn": "qpn", "alternate_local_gid": "own.gid"}),
+        cm.LAP,
+        _A.LAP,
+        {**_IDS, "remote_qpn": "qpn", "alternate_local_gid": "own.gid"},
         {"alternate_local_ack_timeout": 19},
     ),
     "APR": Form(cm.APR, _A.APR, _IDS, {}),

@@ -49,9 +49,12 @@ PATIENT = 10 * S
 
 MANAGERS_REASONS = frozenset(
     {
-        *(cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID),
-        *(cm.RejectReason.INVALID_COMM_INSTANCE, cm.RejectReason.INVALID_SERVICE_ID),
-        *(cm.RejectReason.STALE_CONNECTION, cm.RejectReason.DUPLICATE_LOCAL_COMM_ID),
+        cm.RejectReason.TIMEOUT,
+        cm.RejectReason.INVALID_COMM_ID,
+        cm.RejectReason.INVALID_COMM_INSTANCE,
+        cm.RejectReason.INVALID_SERVICE_ID,
+        cm.RejectReason.STALE_CONNECTION,
+        cm.RejectReason.DUPLICATE_LOCAL_COMM_ID,
         cm.RejectReason.INVALID_CLASS_VERSION,
     }
 )

@@ -355,8 +355,11 @@ _DATAGRAM: Sequence[tuple[str, Sequence[Value]]] = (
     ("udp.dst_port", (4790, 0)),
 )
 _OPCODES = (
-    *(OpCode.UD_SEND_ONLY_WITH_IMMEDIATE, OpCode.RC_SEND_ONLY, OpCode.UC_SEND_ONLY),
-    *(OpCode.RC_ACKNOWLEDGE, OpCode.RC_RDMA_READ_REQUEST),
+    OpCode.UD_SEND_ONLY_WITH_IMMEDIATE,
+    OpCode.RC_SEND_ONLY,
+    OpCode.UC_SEND_ONLY,
+    OpCode.RC_ACKNOWLEDGE,
+    OpCode.RC_RDMA_READ_REQUEST,
 )
 _HEADERS = (0, h.BTH.SIZE, h.BTH.SIZE + h.DETH.SIZE, h.BTH.SIZE + h.DETH.SIZE + MAD.SIZE)
 _MAD_END = h.BTH.SIZE + h.DETH.SIZE + MAD_SIZE

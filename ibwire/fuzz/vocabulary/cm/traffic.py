@@ -114,7 +114,11 @@ _RIGHT: dict[State | None, Sequence[Turn]] = {
     _S.REP_RCVD: (*(_command("ready"),) * 6, _command("delay"), _command("reject")),
     _S.MRA_REP_SENT: (*(_command("ready"),) * 3, _command("reject")),
     _S.ESTABLISHED: (
-        *(_data, _data, _message("DREQ"), _message("DREQ"), _command("disconnect")),
+        _data,
+        _data,
+        _message("DREQ"),
+        _message("DREQ"),
+        _command("disconnect"),
         _message("REP"),  # the RTU of the device was lost
     ),
     _S.DREQ_SENT: (_message("DREP"), _message("DREP"), _message("DREQ")),

@@ -145,6 +145,8 @@ def _psn(rng: Random) -> int:
 
 
 _RIGHTS = (
-    *(Access.REMOTE_WRITE, Access.REMOTE_READ, Access.REMOTE_ATOMIC),
-    *(Access.FLUSH_GLOBAL | Access.FLUSH_PERSISTENT,),
+    Access.REMOTE_WRITE,
+    Access.REMOTE_READ,
+    Access.REMOTE_ATOMIC,
+    Access.FLUSH_GLOBAL | Access.FLUSH_PERSISTENT,
 )

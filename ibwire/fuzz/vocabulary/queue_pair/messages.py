@@ -21,16 +21,19 @@ _WRITE = int(_O.RC_RDMA_WRITE_FIRST), int(_O.RC_RDMA_WRITE_MIDDLE)
 FORMS: Mapping[str, tuple[int, int, int, int]] = {
     "SEND": (*_SEND, int(_O.RC_SEND_LAST), int(_O.RC_SEND_ONLY)),
     "SEND_IMM": (
-        *(*_SEND, int(_O.RC_SEND_LAST_WITH_IMMEDIATE)),
+        *_SEND,
+        int(_O.RC_SEND_LAST_WITH_IMMEDIATE),
         int(_O.RC_SEND_ONLY_WITH_IMMEDIATE),
     ),
     "SEND_INV": (
-        *(*_SEND, int(_O.RC_SEND_LAST_WITH_INVALIDATE)),
+        *_SEND,
+        int(_O.RC_SEND_LAST_WITH_INVALIDATE),
         int(_O.RC_SEND_ONLY_WITH_INVALIDATE),
     ),
     "WRITE": (*_WRITE, int(_O.RC_RDMA_WRITE_LAST), int(_O.RC_RDMA_WRITE_ONLY)),
     "WRITE_IMM": (
-        *(*_WRITE, int(_O.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE)),
+        *_WRITE,
+        int(_O.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE),
         int(_O.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE),
     ),
 }
@@ -135,8 +138,10 @@ def _read_response(wqe: SendWQE, mtu: int, una: int, ssn: Value) -> Iterator[Pac
 # Plain numbers: members of an enumeration are slow.
 _ACK, _ATOMIC_ACK = int(_O.RC_ACKNOWLEDGE), int(_O.RC_ATOMIC_ACKNOWLEDGE)
 _READ_FIRST, _READ_MIDDLE, _READ_LAST, _READ_ONLY = (
-    *(int(_O.RC_RDMA_READ_RESPONSE_FIRST), int(_O.RC_RDMA_READ_RESPONSE_MIDDLE)),
-    *(int(_O.RC_RDMA_READ_RESPONSE_LAST), int(_O.RC_RDMA_READ_RESPONSE_ONLY)),
+    int(_O.RC_RDMA_READ_RESPONSE_FIRST),
+    int(_O.RC_RDMA_READ_RESPONSE_MIDDLE),
+    int(_O.RC_RDMA_READ_RESPONSE_LAST),
+    int(_O.RC_RDMA_READ_RESPONSE_ONLY),
 )
 _ATOMIC_OPERATIONS = Operation.COMPARE_SWAP, Operation.FETCH_ADD
 _BARE = Operation.FLUSH, Operation.ATOMIC_WRITE

@@ -492,18 +492,24 @@ _FOREIGN: Sequence[tuple[str, Sequence[Value]]] = (
     ("udp__dst_port", (4790, 0)),
 )
 _OUTSIDE = (
-    *(("end", "rkey"), ("va", "rkey"), ("end", "rkey"), ("mw.va", "mw.rkey")),
-    *(("mw.end", "mw.rkey"), ("readable.va", "readable.rkey"), ("", "rkey"), ("", "rkey")),
+    ("end", "rkey"),
+    ("va", "rkey"),
+    ("end", "rkey"),
+    ("mw.va", "mw.rkey"),
+    ("mw.end", "mw.rkey"),
+    ("readable.va", "readable.rkey"),
+    ("", "rkey"),
+    ("", "rkey"),
 )
 _KEYS = (
-    *(
-        ("rkey", "va"),
-        ("rkey", "va"),
-        ("", "va"),
-        ("foreign.rkey", "foreign.va"),
-        ("readable.rkey", "readable.va"),
-    ),
-    *(("inbox.rkey", "inbox.va"), ("mw.rkey", "mw.va"), ("foreign.rkey", "va")),
+    ("rkey", "va"),
+    ("rkey", "va"),
+    ("", "va"),
+    ("foreign.rkey", "foreign.va"),
+    ("readable.rkey", "readable.va"),
+    ("inbox.rkey", "inbox.va"),
+    ("mw.rkey", "mw.va"),
+    ("foreign.rkey", "va"),
 )
 _NEAR: Mapping[str, Sequence[str]] = {
     "va": ("va", "end", "mw.va", "mw.end"),

@@ -275,9 +275,21 @@ _READ = int(_W.RDMA_READ)
 _VERBS = tuple(
     int(each)
     for each in (
-        *(_W.SEND, _W.SEND, _W.SEND_WITH_IMM, _W.SEND_WITH_INV),
-        *(_W.RDMA_WRITE, _W.RDMA_WRITE, _W.RDMA_WRITE_WITH_IMM),
-        *(_W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ, _W.RDMA_READ),
-        *(_W.ATOMIC_CMP_AND_SWP, _W.ATOMIC_FETCH_AND_ADD, _W.FLUSH, _W.ATOMIC_WRITE),
+        _W.SEND,
+        _W.SEND,
+        _W.SEND_WITH_IMM,
+        _W.SEND_WITH_INV,
+        _W.RDMA_WRITE,
+        _W.RDMA_WRITE,
+        _W.RDMA_WRITE_WITH_IMM,
+        _W.RDMA_READ,
+        _W.RDMA_READ,
+        _W.RDMA_READ,
+        _W.RDMA_READ,
+        _W.RDMA_READ,
+        _W.ATOMIC_CMP_AND_SWP,
+        _W.ATOMIC_FETCH_AND_ADD,
+        _W.FLUSH,
+        _W.ATOMIC_WRITE,
     )
 )

@@ -412,9 +412,19 @@ _UNLIKE_DRILL: Sequence[tuple[type[Header], str, Value]] = (
 _OUTER: Mapping[str, type[Header]] = {"eth": Ethernet, "ip": IPv4, "udp": UDP}
 _COUNTS = frozenset(
     {
-        *("aeth.msn", "reth.va", "reth.rkey", "reth.dma_len"),
-        *("atomiceth.va", "atomiceth.rkey", "atomiceth.swap", "atomiceth.compare"),
-        *("atomicacketh.orig", "immdt.imm_data", "ieth.rkey", "feth.sel", "feth.plt"),
+        "aeth.msn",
+        "reth.va",
+        "reth.rkey",
+        "reth.dma_len",
+        "atomiceth.va",
+        "atomiceth.rkey",
+        "atomiceth.swap",
+        "atomiceth.compare",
+        "atomicacketh.orig",
+        "immdt.imm_data",
+        "ieth.rkey",
+        "feth.sel",
+        "feth.plt",
     }
 )
 """What an answer is made of."""

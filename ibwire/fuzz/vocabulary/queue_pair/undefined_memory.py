@@ -12,7 +12,11 @@ _NAMES = list(REGIONS)
 START = sum(size for size, _ in list(REGIONS.values())[: _NAMES.index("outbox")])
 """Where its outbox is in the memory of an emulation."""
 
-READING = (*(WROpcode.RDMA_READ, WROpcode.ATOMIC_CMP_AND_SWP, WROpcode.ATOMIC_FETCH_AND_ADD),)
+READING = (
+    WROpcode.RDMA_READ,
+    WROpcode.ATOMIC_CMP_AND_SWP,
+    WROpcode.ATOMIC_FETCH_AND_ADD,
+)
 
 
 class Reads:
