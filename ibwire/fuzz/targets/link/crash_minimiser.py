@@ -131,9 +131,9 @@ def carry_out(link: VerbsLink, begin: Begin, case: Case) -> Death:
     death = ALIVE
     try:
         for part in _parts(case):
-            duel = begin(part.connection)
+            comparison = begin(part.connection)
             for step in part.steps:
-                duel.step(step)
+                comparison.step(step)
     except CaseError:
         pass  # it cannot be carried out: what was, was
     except (LinkError, PeerError, Unable, VerbsError) as error:

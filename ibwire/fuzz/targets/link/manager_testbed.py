@@ -372,7 +372,7 @@ class PossibleMessages:
 
 
 def comparison(link: ManagerLink, profile: Profile, *, is_quick: bool = False) -> ManagerComparison:
-    """The reference and the manager, with somebody new; the duel before ends."""
+    """The reference and the manager as a new CA; the comparison before ends."""
     link.leave()
     manager = link.begin()
     reference = Follower(link, manager.identity, profile, link.usual)

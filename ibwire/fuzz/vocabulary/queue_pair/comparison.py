@@ -1,4 +1,4 @@
-"""A duel with a device on a link, quick or careful, and one with what it did before.
+"""A comparison with a device on a link, quick or careful, or with what it did before.
 
 A quick one waits only for what the reference answers; what a device says unasked is seen
 with the next answer, and what its application found at the end. It tells that there is a
