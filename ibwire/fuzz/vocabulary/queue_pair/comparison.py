@@ -1,10 +1,10 @@
 """A comparison with a device on a link, quick or careful, or with what it did before.
 
-A quick one waits only for what the reference answers; what a device says unasked is seen
-with the next answer, and what its application found at the end. It tells that there is a
-difference. A careful one is silent after each step for as long as a device may be late and
-asks for everything, so it tells which step it is; what the device did is kept, so that
-other references can be held against it without the device.
+A quick one waits only for what the reference answers: unexpected packets are seen with the next
+answer, and what the application found at the end. It shows that there is a difference. A
+careful one waits after each step for as long as a device may be late and compares everything,
+so it shows which step differs. What the device did is kept, so that other references can be
+compared with it without the device.
 """
 
 from __future__ import annotations
