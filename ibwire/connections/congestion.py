@@ -37,7 +37,7 @@ Numbers = npt.NDArray[np.int64]
 NONE: Numbers = np.zeros(0, np.int64)
 
 
-class Place(NamedTuple):
+class CapturedPacket(NamedTuple):
     """A packet."""
 
     number: int
@@ -57,8 +57,8 @@ class Congestion:
         self.marked = 0
         """Packets with a CE mark."""
         self.cnps = 0
-        self.first_mark: Place | None = None
-        self.first_cnp: Place | None = None
+        self.first_mark: CapturedPacket | None = None
+        self.first_cnp: CapturedPacket | None = None
         self._answers = _Answers()
         self._pacing = _Scope()
         self._rates = _Rates()
@@ -141,10 +141,10 @@ class Congestion:
         rows = NONE if marked is None else np.flatnonzero(marked)
         if len(rows):
             self.marked += len(rows)
-            self.first_mark = self.first_mark or Place(int(number[rows[0]]), source)
+            self.first_mark = self.first_mark or CapturedPacket(int(number[rows[0]]), source)
         if len(cnp_ns):
             self.cnps += len(cnp_ns)
-            self.first_cnp = self.first_cnp or Place(int(cnp_number[0]), source)
+            self.first_cnp = self.first_cnp or CapturedPacket(int(cnp_number[0]), source)
             for time in cnp_ns.tolist():
                 self._pacing.add(None, time)
         self._answers.take(time_ns[rows], number[rows], cnp_ns, cnp_number)

@@ -23,7 +23,7 @@ import numpy as np
 from ibwire.connections.flow import addresses
 from ibwire.connections.packets import BAD
 from ibwire.connections.tcp_handshakes import MTU_LINE, SHORTEST_LINE, Line, read_line
-from ibwire.connections.tcp_segments import End, Segment, segments
+from ibwire.connections.tcp_segments import Segment, TcpEnd, segments
 from ibwire.dissect import Columns
 from ibwire_layers import cm
 from ibwire_layers.mad import MAD, MAD_SIZE, MgmtClass
@@ -135,7 +135,7 @@ class _Part:
         return self.time_ns, self.number
 
 
-_Ends = tuple[End, End]
+_Ends = tuple[TcpEnd, TcpEnd]
 """Both ends, the smaller first."""
 
 _Key = tuple[str, str, int] | tuple[_Ends, int]

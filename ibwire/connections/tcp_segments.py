@@ -21,7 +21,7 @@ from ibwire_layers import outer
 from ibwire_layers.walk import Protocol
 
 
-class End(NamedTuple):
+class TcpEnd(NamedTuple):
     """One end of a TCP connection."""
 
     address: str
@@ -33,8 +33,8 @@ class Segment(NamedTuple):
 
     number: int
     time_ns: int
-    src: End
-    dst: End
+    src: TcpEnd
+    dst: TcpEnd
     sequence: int
     size: int
     """Bytes on the wire."""
@@ -85,8 +85,8 @@ class Segments:
             yield Segment(
                 row + frames.batch.first_number,
                 int(frames.batch.time_ns[row]),
-                End(source, int.from_bytes(head[:2])),
-                End(destination, int.from_bytes(head[2:4])),
+                TcpEnd(source, int.from_bytes(head[:2])),
+                TcpEnd(destination, int.from_bytes(head[2:4])),
                 int.from_bytes(head[4:]),
                 end - start,
                 frames.data[start : int(self.captured[place])].tobytes(),

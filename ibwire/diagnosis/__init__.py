@@ -1,1 +1,11 @@
-"""What went wrong in a connection: incidents with cause and effect, and their description."""
+"""What went wrong in a connection: incidents with cause and effect, and their description.
+
+A `Recorder` observes an analysis and keeps a `Record` of each chosen connection; `Story`
+describes one as lines of text. The names below are public.
+"""
+
+from ibwire.diagnosis.ranking import interest, summary, trouble
+from ibwire.diagnosis.record import Record, Recorder
+from ibwire.diagnosis.story import Frames, Line, Story
+
+__all__ = ["Frames", "Line", "Record", "Recorder", "Story", "interest", "summary", "trouble"]

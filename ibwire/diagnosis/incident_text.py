@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class IncidentText:
     """A case in words."""
 
     case: Case

@@ -16,8 +16,8 @@ from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import ANSWERED, RESPONSES
 from ibwire.connections.tracker import SILENCE_NS
 from ibwire.diagnosis.facts import Facts
-from ibwire.diagnosis.incident_text import Step, Told, summed_up
-from ibwire.diagnosis.record import Case, Clue, Place
+from ibwire.diagnosis.incident_text import IncidentText, Step, summed_up
+from ibwire.diagnosis.record import Case, Clue, PacketTime
 from ibwire.diagnosis.wording import (
     REFUSALS,
     VERBS,
@@ -46,7 +46,7 @@ class Scene(NamedTuple):
     """Do not sum up what happens again and again."""
 
 
-def tell(case: Case, scene: Scene, before: Case | None = None) -> Told:
+def tell(case: Case, scene: Scene, before: Case | None = None) -> IncidentText:
     """A case in words; before: the case before it of the same requester."""
     teller = _Teller(case, scene, before)
     for event in case.events:
@@ -65,7 +65,7 @@ class _Teller:
         self.case = case
         self.scene = scene
         self.r, self.s = scene.names
-        self.told = Told(case, names=scene.names)
+        self.told = IncidentText(case, names=scene.names)
         self.facts = Facts(case, before)
         self.limit = Cause.RETRIES
         """Which one made the requester give up, if it did."""
@@ -444,7 +444,7 @@ class _Teller:
             text += ": this is not resolved."
         told.steps.append(Step(case.last.time_ns, (0, 0), text))
 
-    def _recovered(self, place: Place) -> None:
+    def _recovered(self, place: PacketTime) -> None:
         case, told = self.case, self.told
         clue = case.clues[min(case.clues)] if case.clues else None
         since = f"the gap showed (#{case.first.number})"

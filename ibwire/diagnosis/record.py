@@ -25,7 +25,7 @@ from ibwire_layers.psn import HALF, MASK
 from ibwire_layers.syndrome import AckKind, kind
 
 
-class Place(NamedTuple):
+class PacketTime(NamedTuple):
     """A packet, and when it was seen."""
 
     number: int
@@ -61,11 +61,11 @@ class Case:
     connection: int
     end: int
     """Who sends the requests."""
-    first: Place
-    last: Place
+    first: PacketTime
+    last: PacketTime
     until: int
     """The last PSN in question, unwrapped as in `RequestTracker`."""
-    recovered: Place | None = None
+    recovered: PacketTime | None = None
     """The response that answered it."""
     is_cut: bool = False
     """The requester began anew before it was over."""
@@ -88,8 +88,8 @@ class Case:
 class Stretch:
     """A time without trouble."""
 
-    first: Place
-    last: Place
+    first: PacketTime
+    last: PacketTime
     packets: int = 0
     requests: dict[tuple[int, str], int] = field(default_factory=dict)
     """Request packets by sender and verb."""
@@ -116,7 +116,7 @@ class Record:
     unanswered: list[Message] = field(default_factory=list)
     """The first `UNANSWERED` messages that were not acknowledged."""
     unanswered_count: int = 0
-    last: Place | None = None
+    last: PacketTime | None = None
 
     def cases(self) -> list[Case]:
         """The cases in order."""
@@ -220,7 +220,7 @@ class Recorder:
     def count(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
         """One more packet: part of the case that is open, or of a stretch."""
         record = self.record_of(connection)
-        here = record.last = Place(packet.number, packet.time_ns)
+        here = record.last = PacketTime(packet.number, packet.time_ns)
         cases = [
             watch.case
             for end in (0, 1)
@@ -254,7 +254,7 @@ class _Watch:
         """Of what was sent again last, also of a case that is over."""
         self._sent: dict[int, TransportPacket] = {}
         self._answers: dict[int, TransportPacket] = {}
-        self._answer: Place | None = None
+        self._answer: PacketTime | None = None
         """What would end the case, were it not for what is being sent again."""
         self._resent_number = 0
         """Of the packet that began what was sent again last."""
@@ -270,7 +270,7 @@ class _Watch:
     ) -> None:
         assert tracker.next is not None
         psn = _unwrap(packet.psn, tracker.next)
-        here = Place(packet.number, packet.time_ns)
+        here = PacketTime(packet.number, packet.time_ns)
         if tracker.connection.is_reliable:
             if status is PacketStatus.AFTER_GAP:
                 case = self._open(tracker, here, psn - 1)
@@ -294,7 +294,7 @@ class _Watch:
         if self._answer is not None:
             self._close(self._answer)
         elif not tracker.connection.is_paired and not tracker.missing:
-            self._close(Place(packet.number, packet.time_ns))
+            self._close(PacketTime(packet.number, packet.time_ns))
         elif (
             clue is not None
             and clue.is_broken_off
@@ -310,7 +310,7 @@ class _Watch:
             self._extended = True
 
     def _resent(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
-        case = self._open(tracker, Place(packet.number, packet.time_ns), psn)
+        case = self._open(tracker, PacketTime(packet.number, packet.time_ns), psn)
         assert tracker.next is not None
         case.until = max(case.until, tracker.next - 1)  # all that is under way goes again, or may
         self._answer = self._refused_psn = None
@@ -338,7 +338,7 @@ class _Watch:
     def response(
         self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
-        here = Place(packet.number, packet.time_ns)
+        here = PacketTime(packet.number, packet.time_ns)
         psn = packet.psn if tracker.next is None else _unwrap(packet.psn, tracker.next)
         refuses = packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is not AckKind.ACK
         if refuses and status is not PacketStatus.DUPLICATE:
@@ -370,7 +370,7 @@ class _Watch:
         _keep(self._answers, psn, packet)
 
     def _refused(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
-        here = Place(packet.number, packet.time_ns)
+        here = PacketTime(packet.number, packet.time_ns)
         case = self._open(tracker, here, psn)
         case.until = max(case.until, psn)
         sent = self._sent.get(psn)
@@ -403,7 +403,7 @@ class _Watch:
                 return False
         return True
 
-    def _open(self, tracker: RequestTracker, here: Place, until: int) -> Case:
+    def _open(self, tracker: RequestTracker, here: PacketTime, until: int) -> Case:
         if self.case is None:
             self.case = Case(tracker.connection.number, self._end, here, here, until)
             self._recorder.record_of(tracker.connection).line.append(self.case)
@@ -411,7 +411,7 @@ class _Watch:
         self.case.until = max(self.case.until, until)
         return self.case
 
-    def _close(self, here: Place) -> None:
+    def _close(self, here: PacketTime) -> None:
         assert self.case is not None
         self.case.recovered = here
         self.case.last = max(self.case.last, here)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.connections.pairing import PAIRINGS
-from ibwire.diagnosis.incident_text import Told, phrase
+from ibwire.diagnosis.incident_text import IncidentText, phrase
 from ibwire.diagnosis.incidents import Scene, tell
 from ibwire.diagnosis.record import Case, Record, Stretch
 from ibwire.diagnosis.wording import (
@@ -82,7 +82,7 @@ class Story:
         self.connection = record.connection
         self._capture = capture
         self._every = every
-        self.cases: list[Told] = []
+        self.cases: list[IncidentText] = []
         before: dict[int, Case] = {}
         for case in record.cases():
             scene = Scene(self._names(case.end), self.connection.is_paired, capture.end_ns, every)
@@ -152,7 +152,7 @@ class Story:
         seen: Counter[tuple[object, ...]] = Counter()
         first: dict[tuple[object, ...], int] = {}
         number = 0
-        quiet: list[Stretch | Told] = []
+        quiet: list[Stretch | IncidentText] = []
         marks = self._marks()
         for each in self._record.line:
             if isinstance(each, Stretch):
@@ -172,7 +172,7 @@ class Story:
         yield from marks
         yield from self._left()
 
-    def _case(self, told: Told, number: int) -> Iterator[Entry]:
+    def _case(self, told: IncidentText, number: int) -> Iterator[Entry]:
         case = told.case
         when = self._seconds(case.first.time_ns)
         title = f"Incident {number} at {when} s: {sentence(told.title)}"
@@ -181,11 +181,11 @@ class Story:
             yield Entry("", step.time_ns, step.time_ns, step.numbers, step.text)
 
     def _quiet(
-        self, parts: Sequence[Stretch | Told], first: dict[tuple[object, ...], int]
+        self, parts: Sequence[Stretch | IncidentText], first: dict[tuple[object, ...], int]
     ) -> Iterator[Entry]:
         """Steady stretches, together with cases that are like others."""
         stretches = [each for each in parts if isinstance(each, Stretch)]
-        cases = [each for each in parts if isinstance(each, Told)]
+        cases = [each for each in parts if isinstance(each, IncidentText)]
         if not parts:
             return
         places = [each if isinstance(each, Stretch) else each.case for each in parts]
@@ -203,7 +203,7 @@ class Story:
     def _steady(
         self,
         stretches: Sequence[Stretch],
-        cases: Sequence[Told],
+        cases: Sequence[IncidentText],
         first: dict[tuple[object, ...], int],
     ) -> str:
         messages: Counter[tuple[int, str]] = Counter()
@@ -255,7 +255,7 @@ class Story:
         return f"{count(total, 'message')}{whose}{done} ({verbs}), {amount(size)}"
 
     @staticmethod
-    def _more(cases: Sequence[Told], first: dict[tuple[object, ...], int]) -> str:
+    def _more(cases: Sequence[IncidentText], first: dict[tuple[object, ...], int]) -> str:
         """Cases that are summed up."""
         like = Counter(first[each.kind] for each in cases)
         kinds = listed(f"{number:,} like incident {which}" for which, number in like.items())

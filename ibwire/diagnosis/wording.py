@@ -122,7 +122,7 @@ PHRASES = {
 }
 
 
-class Refusal(NamedTuple):
+class NakText(NamedTuple):
     """What a NAK means that ends a connection."""
 
     name: str
@@ -135,7 +135,7 @@ class Refusal(NamedTuple):
 
 REFUSALS = {
     # What rxe, rdmavt and mlx5 answer to what: IBA 9.7.5.2.4 and 9.9.3, and their sources.
-    NakCode.INVALID_REQUEST: Refusal(
+    NakCode.INVALID_REQUEST: NakText(
         "invalid request",
         "the request is not allowed as it stands",
         "the operations that {s}'s queue pair allows, the length against path MTU and receive "
@@ -143,21 +143,21 @@ REFUSALS = {
         "atomics are outstanding",
         "IBV_WC_REM_INV_REQ_ERR",
     ),
-    NakCode.REMOTE_ACCESS_ERROR: Refusal(
+    NakCode.REMOTE_ACCESS_ERROR: NakText(
         "remote access error",
         "the R_Key, the address range or the permission is not good for this request",
         "the R_Key (still registered? of the same protection domain?), whether the range lies "
         "inside the memory region, and its access flags",
         "IBV_WC_REM_ACCESS_ERR",
     ),
-    NakCode.REMOTE_OPERATIONAL_ERROR: Refusal(
+    NakCode.REMOTE_OPERATIONAL_ERROR: NakText(
         "remote operational error",
         "{s} could not carry it out for reasons of its own",
         "{s}'s receive buffers: a SEND that is longer than the buffer posted for it (Linux rxe "
         "answers so), or a buffer whose L_Key or address is wrong",
         "IBV_WC_REM_OP_ERR",
     ),
-    NakCode.INVALID_RD_REQUEST: Refusal(
+    NakCode.INVALID_RD_REQUEST: NakText(
         "invalid RD request",
         "the request does not fit the reliable datagram channel",
         "the Q_Key and the RD domain",

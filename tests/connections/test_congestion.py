@@ -20,9 +20,9 @@ from ibwire.connections.congestion import (
     SCOPES,
     WINDOW_BINS,
     WINDOW_NS,
+    CapturedPacket,
     Congestion,
     Pacing,
-    Place,
 )
 from ibwire.dissect import read
 from ibwire_layers.opcodes import OpCode
@@ -70,7 +70,10 @@ def test_marks_and_cnps_are_counted() -> None:
 
     assert (congestion.packets, congestion.marked, congestion.cnps) == (7, 2, 1)
     assert congestion.marked_share == pytest.approx(2 / 7)
-    assert (congestion.first_mark, congestion.first_cnp) == (Place(3, "a.pcap"), Place(6, "a.pcap"))
+    assert (congestion.first_mark, congestion.first_cnp) == (
+        CapturedPacket(3, "a.pcap"),
+        CapturedPacket(6, "a.pcap"),
+    )
 
 
 @pytest.mark.parametrize(
