@@ -1,1 +1,1 @@
-"""Network namespaces and veth pairs for tests on one machine."""
+"""Test networks of network namespaces and veth pairs on one machine; see `veth.Lab`."""

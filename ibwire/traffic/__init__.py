@@ -1,4 +1,7 @@
-"""RDMA test traffic: what is sent. How it leaves is `ibwire.link`'s business."""
+"""RDMA test traffic: streams, their packets, pace, senders and a closed loop.
+
+`Stream` describes packets, `Builder` makes them, `ibwire.traffic.transmission` sends them.
+"""
 
 from ibwire.traffic.blocks import Block, Source, Template
 from ibwire.traffic.builder import Builder

@@ -125,7 +125,7 @@ def test_live_frames_that_nobody_polls_for_are_told_to_be_lost(lab, started):
     if "CAP_BPF" in str(said["error"]) or "has no live frames" in str(said["error"]):
         pytest.skip(said["error"])
     assert said["accepted"] == 1000
-    assert f"of 1000 frames made in the kernel {said['lost']} were not sent" in said["error"]
+    assert f"{said['lost']} of 1000 frames built in the kernel were not sent" in said["error"]
 
 
 def test_live_frames_end_at_a_signal_and_are_counted(lab, started):
