@@ -37,7 +37,7 @@ class Choice:
     allowed: bool
     about: str
     rule: str
-    """Where the specification says so, or leaves it open."""
+    """The section that fixes it, or leaves it open."""
 
     def variants(self, profile: Profile) -> Iterator[Profile]:
         """The profile with each value that it does not have."""

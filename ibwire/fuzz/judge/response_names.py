@@ -1,6 +1,6 @@
 """What a requester on a link does otherwise, in words: the same for differences of one cause.
 
-An answer is told by what a right requester finds about it, in the order in which it looks
+A response is classified as a right requester does, in the order in which it checks
 (reference/transport#responses). Most findings make it discard the
 answer or end the connection: whatever else a device does then has one cause.
 """

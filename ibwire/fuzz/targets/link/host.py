@@ -37,7 +37,7 @@ class Host:
             self._echoes = False
 
     def mac(self) -> bytes:
-        """The MAC address to which frames for it go; raises `LinkError` if nobody says it.
+        """The MAC address to which frames for it go; raises `LinkError` without an answer.
 
         It is asked on the wire: the kernel's table still knows a host that is dead.
         """

@@ -1,6 +1,6 @@
 """Messages of connection management as bytes, for the exchange that they belong to.
 
-What a step does not say is right for that exchange: IDs and transaction, queue pairs and
+What a step does not give is right for that exchange: IDs and transaction, queue pairs and
 PSNs, the Q_Key of QP1.
 """
 
@@ -43,12 +43,12 @@ def encode_message(packet: Mad, psn: int, symbols: Symbols, ends: bytes = b"") -
 
 
 def _named(packet: Mad) -> set[str]:
-    """The fields that a step says, without their headers."""
+    """The fields that a step gives, without their headers."""
     return {name.partition(".")[2] for name in packet.fields}
 
 
 def _changed(whole: bytes, packet: Mad, symbols: Symbols) -> bytes:
-    """A message with the fields that a step says."""
+    """A message with the fields that a step gives."""
     kinds = *_COMMON, FORMS[packet.message].kind
     given: dict[str, dict[str, int]] = {PARTS[kind]: {} for kind in kinds}
     for name, value in packet.fields.items():
@@ -68,7 +68,7 @@ def _changed(whole: bytes, packet: Mad, symbols: Symbols) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a message is made when nothing is said."""
+    """How a message is made when a step gives no fields."""
 
     kind: type[Message]
     attribute: cm.CMAttribute
@@ -158,7 +158,7 @@ FORMS: Mapping[str, Form] = {
     ),
     "APR": Form(cm.APR, _A.APR, _IDS, {}),
 }
-"""Messages as the RDMA-CM of Linux 6.1 sends them, but for fewer retries
+"""Messages as the RDMA-CM of Linux 6.1 sends them, with fewer retries
 (reference/cm#linux-values)."""
 
 _REQUESTS = ("REQ", "SIDR_REQ")

@@ -35,7 +35,7 @@ from ibwire_layers.opcodes import OpCode
 
 
 def duplicate(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
-    """Something that was said before, once or several times."""
+    """A message that was sent before, once or several times."""
     said = copy(traffic.rng.choice(traffic.sent[-6:])) if traffic.sent else traffic.message("REQ")
     said.why = "repeated"
     return [said] * traffic.rng.choice((1, 1, 1, 2, 4))
@@ -67,7 +67,7 @@ def simultaneous_messages(traffic: ManagerTraffic, reference: ManagedEmulation) 
 
 
 def simultaneous_disconnect(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
-    """Both sides end the connection, and one says so again when it is over."""
+    """Both sides end the connection, and one sends a DREQ again when it is over."""
     steps: list[Step] = [
         traffic.command("disconnect"),
         traffic.message("DREQ", "crossing"),
@@ -115,7 +115,7 @@ def early_ready(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequenc
 
 
 def boundary_field(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
-    """A field of a message that is right otherwise, at the edges of what it can say."""
+    """A message with one field at a boundary of its values."""
     message = traffic.valid_message(reference)
     return [_with(message, _edge(traffic.rng, message.message), "edge of a field")]
 

@@ -1,7 +1,7 @@
 """A case for a connection manager as a drill script.
 
-Drill makes one connection at a time and knows its numbers by names of its own. A message
-says what it has otherwise than drill's, and an answer what drill would not expect of it.
+Drill makes one connection at a time and has its own names for its numbers. A line gives the
+fields of a message that differ from those that drill sends or expects.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class _ManagerWriter(Writer):
         }
 
     def _number(self, name: str, value: int) -> str:
-        """The number in a field as drill can say it, too: from one of the connection's own."""
+        """The number in a field as a script has it: from one of the connection's numbers."""
         symbols, ours = self._symbols(), self._moment.symbols
         kind = name.rpartition("_")[2]
         for symbol in _COUNTED.get(kind, ()):

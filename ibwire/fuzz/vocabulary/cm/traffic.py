@@ -13,7 +13,7 @@ from ibwire_layers.opcodes import OpCode
 
 
 class ManagerTraffic:
-    """A case as it is made: its exchanges, and what was said in them."""
+    """The exchanges of a case, and the messages that were sent in them."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng

@@ -51,7 +51,7 @@ TIMEOUT = 17
 """The only ACK timeout besides none with which a device is asked: 537 ms, for the same reason."""
 
 LATEST = 4
-"""By how much the timeout may be longer than it says (C9-141; reference/transport#ack-timeout)."""
+"""How many times its value the timeout may be (C9-141; reference/transport#ack-timeout)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Playback:
 
 
 class NotRecorded(Exception):
-    """A target that is played back was never told this."""
+    """A recording has no outcome for these frames."""
 
 
 class TolerantComparison(Comparison):
@@ -169,7 +169,7 @@ class TolerantComparison(Comparison):
         return self._supervised(lambda: self._step(step))
 
     def _supervised(self, act: Callable[[], Difference | None]) -> Difference | None:
-        """Do something; a target that runs away is a difference, a reference is none."""
+        """Do something; a target that does not come to rest is a difference."""
         try:
             return act()
         except RunsAway as error:
@@ -216,7 +216,7 @@ class TolerantComparison(Comparison):
         return self.reference.qp.sends.timers.rnr is not None
 
     def _act(self, step: Step) -> None:
-        """Do to both what a step says."""
+        """Carry a step out on both."""
         reference, target = self.reference, self.target
         self.in_target = False
         if isinstance(step, Packet):
@@ -237,7 +237,7 @@ class TolerantComparison(Comparison):
             target.receive(frame)
         elif isinstance(step, Receive):
             target.post_recv(step.count)
-            # One by one, as the agent does it: the first may be told of by an ACK.
+            # One by one, as the agent does it: an ACK may count the first alone.
             for _ in range(step.count):
                 reference.post_recv(1)
                 self.expected += reference.answers()

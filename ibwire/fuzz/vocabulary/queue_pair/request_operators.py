@@ -33,7 +33,7 @@ def changed(packet: Packet, why: str, **fields: Value) -> Packet:
     return packet.altered(fields={**packet.fields, **given}, why=why)
 
 
-# Parser: what no device may take for a packet of its own.
+# Parser: packets that no device may accept.
 
 
 def wrong_icrc(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
@@ -53,7 +53,7 @@ def truncated(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def wrong_padding(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """The pad count says something else than what stands there."""
+    """The pad count differs from the padding."""
     rng = traffic.rng
     packet = following(traffic, reference)
     if rng.random() < 0.5:
@@ -64,7 +64,7 @@ def wrong_padding(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def wrong_outer_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """UDP or IP say another length."""
+    """UDP or IP has another length."""
     rng = traffic.rng
     packet = following(traffic, reference)
     field = rng.choice(("udp__length", "ip__total_length"))
@@ -74,7 +74,7 @@ def wrong_outer_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]
 
 
 def other_destination(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """The packet is for another queue pair, of a stranger, of another partition or version."""
+    """The packet has another queue pair, source, partition or version."""
     packet = following(traffic, reference)
     name, values = traffic.rng.choice(_FOREIGN)
     value = traffic.rng.choice(values)
@@ -125,7 +125,7 @@ def wrong_packet_size(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def wrong_dma_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """A WRITE has more or fewer bytes than its RETH says, by a little or by a lot."""
+    """A WRITE has more or fewer bytes than its RETH announces, by a little or by a lot."""
     rng = traffic.rng
     kind = rng.choice(("WRITE", "WRITE", "WRITE_IMM"))
     length = traffic.length()
@@ -214,7 +214,7 @@ def old_psn(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """What was executed comes once more, one or several."""
+    """One or several executed packets come again."""
     if not traffic.sent:
         return []
     rng = traffic.rng
@@ -227,7 +227,7 @@ def duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def altered_duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """What was executed comes once more, but not the same."""
+    """An executed packet comes again with other contents."""
     if not traffic.sent:
         return []
     rng = traffic.rng

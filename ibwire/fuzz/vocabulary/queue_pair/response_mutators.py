@@ -53,7 +53,7 @@ def posts(rng: Random, reference: Emulation) -> Sequence[Step]:
     for _ in range(rng.choice((1, 1, 2, 2, 3))):
         opcode = rng.choice(_VERBS)
         # What a READ brings is of the fuzzer, and many right answers for one request;
-        # a long message of the device says little more.
+        # a long message of the device adds little.
         length = rng.choice(reads if opcode == _READ else lengths)
         steps.append(Post(opcode, length, rng.randrange(64) * 8, rng.random() < 0.8))
     return steps
@@ -206,7 +206,7 @@ def duplicate_ack(rng: Random, reference: Emulation, right: list[Packet]) -> Seq
 
 
 def other_msn(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
-    """The MSN says something else."""
+    """The MSN is another one."""
     packet = _one_of(rng, right)
     msn: Value = rng.choice((0, 0xFFFFFF, ("ssn", -1), ("ssn", 1), ("ssn", 5)))
     if h.AETH not in INFO[packet.opcode].headers:
@@ -231,7 +231,7 @@ def malformed_response(rng: Random, reference: Emulation, right: list[Packet]) -
 
 
 def paused_responses(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
-    """The port must stop, while the requester is told to begin again or all is right."""
+    """The port must stop, while a sequence NAK or a right response arrives."""
     steps = sequence_nak(rng, reference, right) if rng.random() < 0.5 else in_turn(right[:1])
     return around(rng, steps)
 
@@ -250,7 +250,7 @@ def _at_una(packets: Sequence[Packet]) -> list[Packet]:
 def in_turn(right: Iterable[Packet]) -> list[Packet]:
     """Right answers, to be sent one after the other: what was acknowledged moves `una` on.
 
-    They are changed, for nobody else has them.
+    They are changed in place.
     """
     begin, moved = 0, list(right)
     for packet in moved:

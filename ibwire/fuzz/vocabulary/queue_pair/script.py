@@ -66,7 +66,7 @@ from ibwire_layers.syndrome import AckKind, NakCode
 
 
 class CannotSay(Exception):
-    """Drill has no words for a case; the text says for what."""
+    """A drill script cannot express a case; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +407,7 @@ _UNLIKE_DRILL: Sequence[tuple[type[Header], str, Value]] = (
     (h.ImmDt, "immdt.imm_data", 0x1A2B3C4D),
     (h.IETH, "ieth.rkey", ("mw.rkey", 0)),
 )
-"""Fields that have another number in a case than in a script when neither says it."""
+"""Fields whose default in a case differs from that in a script."""
 
 _OUTER: Mapping[str, type[Header]] = {"eth": Ethernet, "ip": IPv4, "udp": UDP}
 _COUNTS = frozenset(
