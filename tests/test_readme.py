@@ -1,5 +1,6 @@
 """The README's commands print what it says, and its Python runs."""
 
+import ast
 import os
 import re
 import shlex
@@ -58,6 +59,19 @@ def test_python_of_the_emulators_document_runs(
 
     assert "SUCCESS" in capsys.readouterr().out
     assert (tmp_path / "lossy.pcapng").stat().st_size > 8192
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_the_imports_in_the_python_of_a_page_exist(path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    imports = [
+        ast.unparse(node)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ibwire")
+    ]
+
+    exec("\n".join(imports), {})
 
 
 @pytest.mark.parametrize("code", [block for language, block in BLOCKS if language == "python"])
