@@ -36,5 +36,5 @@ def command(link: LiveOptions, listen: str, port: int) -> None:
             endpoint,
             listen,
             port,
-            tell=lambda port: click.echo(f"{link.dev}: waiting at TCP port {port}", err=True),
+            report=lambda port: click.echo(f"{link.dev}: waiting at TCP port {port}", err=True),
         )

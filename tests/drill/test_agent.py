@@ -363,7 +363,7 @@ def managed(agent: Any) -> list[Managed]:
     return made
 
 
-def test_a_manager_is_there_for_who_asks_it_and_goes_with_its_queue_pair(
+def test_a_manager_is_made_on_demand_and_closed_with_its_queue_pair(
     agent: Any, ask: Answer, managed: list[Managed]
 ) -> None:
     manager = remote(ask).manager()
@@ -379,9 +379,7 @@ def test_a_manager_is_there_for_who_asks_it_and_goes_with_its_queue_pair(
     assert agent.manager is None
 
 
-def test_what_a_manager_was_told_comes_as_events_with_the_reason_of_a_rej(
-    ask: Answer, managed: list[Managed]
-) -> None:
+def test_events_of_a_manager_have_the_reason_of_a_rej(ask: Answer, managed: list[Managed]) -> None:
     """Other events have an errno there, which says nothing more (`cma_ib_handler`)."""
     events = remote(ask).manager().events
 
@@ -403,7 +401,7 @@ def test_what_a_manager_refuses_is_no_more_than_what_it_cannot_do(
     assert error.value.errno == errno.EINVAL
 
 
-def test_who_asks_a_manager_says_nothing_about_its_method(
+def test_a_question_cannot_choose_the_method_of_a_manager(
     ask: Answer, managed: list[Managed]
 ) -> None:
     remote(ask).manager().do("reject", {})
@@ -571,7 +569,7 @@ def test_what_is_posted_reaches_the_agent_as_it_is() -> None:
     assert asked[-1]["atomic_data"] == b"12345678".hex()
 
 
-def test_a_host_without_pyverbs_is_told_what_it_lacks() -> None:
+def test_a_host_without_pyverbs_gets_an_error_with_the_reason() -> None:
     agent = Path(__file__).parents[2] / "ibwire" / "drill" / "agent" / "agent.py"
     script = (
         "import runpy, sys; sys.modules['pyverbs'] = None; "

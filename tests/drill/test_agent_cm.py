@@ -217,7 +217,7 @@ def test_who_listens_is_at_the_address_of_the_device(
 # What an application does.
 
 
-def test_who_accepts_is_in_rtr_before_it_says_so(host: SimpleNamespace) -> None:
+def test_the_queue_pair_is_in_rtr_before_the_rep_is_sent(host: SimpleNamespace) -> None:
     host.library.tell(CONNECT_REQUEST, 0x77)
 
     host.manager.accept(**DEPTHS)
@@ -276,7 +276,7 @@ def test_a_queue_pair_that_does_not_come_up_ends_nothing(host: SimpleNamespace) 
     assert state(host) is QPState.RTR
 
 
-def test_who_asks_is_told_that_the_connection_is_there(host: SimpleNamespace) -> None:
+def test_the_active_side_gets_an_established_event(host: SimpleNamespace) -> None:
     host.manager.connect(service=SERVICE, gid=GID_V6, own_gid=GID_V6, **DEPTHS)
     asked = host.library.names()
     host.manager.ready()
@@ -447,7 +447,7 @@ def test_what_the_library_refuses_has_its_error_number(host: SimpleNamespace) ->
         ),
     ],
 )
-def test_what_librdmacm_has_no_means_for_is_said(
+def test_commands_that_librdmacm_lacks_are_refused(
     host: SimpleNamespace, question: str, given: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(NotImplementedError, match=reason):

@@ -110,7 +110,7 @@ def test_a_mistake_in_a_case_does_not_keep_the_others_from_running(scripts: Path
     assert 'name="large">\n    <error message=' in junit
 
 
-def test_a_script_that_cannot_be_opened_is_told(scripts: Path) -> None:
+def test_a_script_that_cannot_be_opened_is_reported(scripts: Path) -> None:
     (scripts / "link.drill").symlink_to(scripts / "nowhere")
 
     result = drill(scripts)
@@ -198,7 +198,7 @@ def test_verbose_shows_the_time_line_of_what_passes(scripts: Path) -> None:
         (["{scripts}/empty"], "no *.drill file in"),
     ],
 )
-def test_wrong_usage_is_told(scripts: Path, arguments: list[str], message: str) -> None:
+def test_wrong_usage_is_reported(scripts: Path, arguments: list[str], message: str) -> None:
     (scripts / "empty").mkdir()
 
     result = drill(*(argument.format(scripts=scripts) for argument in arguments))
@@ -208,7 +208,7 @@ def test_wrong_usage_is_told(scripts: Path, arguments: list[str], message: str) 
 
 
 @pytest.mark.parametrize("option", ["--junit", "-o"])
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_done(
+def test_an_output_that_cannot_be_written_is_reported_at_the_start(
     scripts: Path, option: str
 ) -> None:
     place = scripts / "right.drill" / "out"
@@ -220,7 +220,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_done(
     assert f"{place}: Not a directory" in result.stderr
 
 
-def test_results_are_told_also_when_their_file_is_full(scripts: Path) -> None:
+def test_results_are_printed_also_when_their_file_is_full(scripts: Path) -> None:
     result = drill(scripts / "right.drill", "--junit", "/dev/full")
 
     assert result.exit_code == 1

@@ -44,7 +44,7 @@ def test_packets_have_the_times_of_the_run_and_comments(tmp_path: Path) -> None:
     ]
 
 
-def test_the_first_packet_that_no_line_expects_says_what_failed(tmp_path: Path) -> None:
+def test_the_first_unexpected_packet_has_a_comment_with_the_failure(tmp_path: Path) -> None:
     text = "post_send RDMA_WRITE len=8\n> any\npost_send RDMA_WRITE len=512\n+1us silence"
     script = parse(text.encode(), "s.drill")
 
@@ -59,7 +59,7 @@ def test_the_first_packet_that_no_line_expects_says_what_failed(tmp_path: Path) 
     assert comments[2] == (nobody,)
 
 
-def test_the_last_packet_says_what_failed_where_none_is_unexpected(tmp_path: Path) -> None:
+def test_without_an_unexpected_packet_the_last_one_has_the_failure(tmp_path: Path) -> None:
     script = parse(b"+1us < WRITE_ONLY psn ack\n> ACK psn\n> ACK psn", "s.drill")
 
     path = write_capture(run(script, script.cases[0]), tmp_path, set())

@@ -226,7 +226,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("text", ERRORS)
-def test_an_error_says_where_it_is_and_what_was_expected(text: str) -> None:
+def test_an_error_has_its_position_and_the_expected_token(text: str) -> None:
     with pytest.raises(ScriptError) as caught:
         parse(text.encode(), "s.drill")
 

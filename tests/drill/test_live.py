@@ -57,7 +57,7 @@ def test_time_of_a_case_is_what_its_lines_say(text: str, expected: Time) -> None
     assert time_of(case.steps, Scope("s.drill", {})) == expected
 
 
-def test_a_script_says_why_it_needs_virtual_time() -> None:
+def test_a_skipped_script_has_the_reason_for_virtual_time() -> None:
     assert parse(b"virtual it is too fast\n> any", "s.drill").virtual == "it is too fast"
 
 
@@ -298,7 +298,7 @@ def test_a_delay_wakes_before_the_node_wants_to() -> None:
     assert diverted.poll_timeout() == 5010
 
 
-def test_what_the_peer_sends_is_heard_as_rules_leave_it() -> None:
+def test_packets_of_the_peer_pass_the_rules() -> None:
     diverted = Diverted(Other(), MAC, PEER)
     impaired(diverted, "impair > drop nth=1\nimpair > delay=5ns nth=2")
 
@@ -309,7 +309,7 @@ def test_what_the_peer_sends_is_heard_as_rules_leave_it() -> None:
     assert [time for time, _ in diverted.outbound] == [20, 5030]
 
 
-def test_what_a_rule_holds_back_is_heard_when_nothing_has_overtaken_it() -> None:
+def test_a_held_packet_arrives_when_no_other_passes_it() -> None:
     diverted = Diverted(Other(), MAC, PEER)
     impaired(diverted, "impair > reorder nth=1 max_delay=5ns")
 
@@ -391,14 +391,14 @@ def connected(source: str, *, is_command: bool = False, **given: int) -> tuple[i
         return found.qpn, found.mtu, found.rq_psn, found.sq_psn, found.memory.get("end", 0)
 
 
-def test_what_a_file_does_not_say_is_usual(tmp_path: Path) -> None:
+def test_missing_numbers_of_a_file_have_defaults(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     path.write_text('{"qpn": 5}')
 
     assert connected(str(path)) == (5, 1024, 99, 0, 0)
 
 
-def test_a_command_is_told_our_end_of_the_connection() -> None:
+def test_a_command_gets_our_end_of_the_connection() -> None:
     text = '{\\"qpn\\": $IBWIRE_QPN, \\"rq_psn\\": $IBWIRE_PSN, \\"va\\": 4096, \\"size\\": 8}'
 
     assert connected(f'echo "{text}"', is_command=True, rq_psn=1234) == (0x77, 1024, 1234, 0, 4104)
@@ -419,7 +419,7 @@ def test_a_command_is_told_our_end_of_the_connection() -> None:
         ('{"qpn": true}', "qpn is True"),
     ],
 )
-def test_numbers_that_are_none_are_told(tmp_path: Path, text: str, reason: str) -> None:
+def test_wrong_numbers_are_reported(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "numbers"
     path.write_text(text)
 
@@ -427,7 +427,7 @@ def test_numbers_that_are_none_are_told(tmp_path: Path, text: str, reason: str) 
         connected(str(path))
 
 
-def test_a_source_that_gives_nothing_is_told(tmp_path: Path) -> None:
+def test_a_source_without_numbers_is_reported(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match="No such file"):
         connected(str(tmp_path / "none"))
     with pytest.raises(PeerError, match="exit status 3"):
@@ -494,7 +494,7 @@ def test_options_that_do_not_fit_are_wrong_usage(
     assert reason in result.stderr
 
 
-def test_junit_says_why_a_case_was_left_out(tmp_path: Path) -> None:
+def test_junit_has_the_reason_of_a_skipped_case(tmp_path: Path) -> None:
     verdict = Verdict("s.drill", "", "Rule.", "", "spec", skipped="needs < that")
 
     write_junit(str(tmp_path / "out.xml"), [verdict], [])

@@ -48,7 +48,7 @@ def test_example_of_the_documentation_passes() -> None:
     assert verdict.passed, report(verdict)
 
 
-def test_request_is_right_in_all_that_is_not_said() -> None:
+def test_fields_of_a_request_that_are_not_given_are_right() -> None:
     """IBA 12.6 and annex A11; reference/cm#mad: QP1, its Q_Key, the IP addresses."""
     text = 'qp sq_psn=0x123 mtu=1024\n< CM_REQ retry_count=3 data="ab cd"\n> CM_REJ'
 
@@ -167,7 +167,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize(("text", "line", "detail"), FAILING.values(), ids=FAILING)
-def test_fails_and_says_why(text: str, line: int, detail: str) -> None:
+def test_failure_has_its_reason(text: str, line: int, detail: str) -> None:
     failure = drill(text).failure
 
     assert failure is not None
@@ -182,7 +182,7 @@ def test_unread_event_of_the_manager_is_a_failure() -> None:
     assert failure.got == "the event CONNECT_REQUEST"
 
 
-def test_another_event_than_the_expected_one_is_told_with_its_reason() -> None:
+def test_an_unexpected_event_is_reported_with_its_reason() -> None:
     text = "connect\n> CM_REQ\n< CM_REJ reason=NO_RESOURCES\ncm_event REJECTED reason=NO_QP"
 
     failure = drill(text).failure
@@ -255,7 +255,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("text", ERRORS)
-def test_an_error_says_where_it_is_and_what_was_expected(text: str) -> None:
+def test_an_error_has_its_position_and_the_expected_token(text: str) -> None:
     with pytest.raises(ScriptError) as caught:
         parse(text.encode(), "s.drill")
 
@@ -269,7 +269,7 @@ RUN_ERRORS = {
 
 
 @pytest.mark.parametrize("text", RUN_ERRORS)
-def test_a_number_that_does_not_fit_is_told_with_its_place(text: str) -> None:
+def test_a_number_that_does_not_fit_is_reported_with_its_position(text: str) -> None:
     with pytest.raises(ScriptError) as caught:
         drill(text)
 

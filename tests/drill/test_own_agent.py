@@ -100,7 +100,7 @@ def test_more_reads_at_once_than_the_device_can_have_are_refused(
     assert made == {"ok": None}
 
 
-def test_who_asks_for_datagrams_is_refused_and_told_to_nobody(
+def test_a_request_for_datagrams_is_refused_without_an_event(
     pair: tuple[Endpoint, Endpoint], ask: Ask
 ) -> None:
     own, peer = pair
@@ -117,7 +117,7 @@ def test_who_asks_for_datagrams_is_refused_and_told_to_nobody(
     assert connection.reply.status != cm.SIDRStatus.VALID
 
 
-def test_events_that_nobody_asks_for_stay_at_the_manager_when_they_are_too_many(
+def test_too_many_unread_events_stay_at_the_manager(
     pair: tuple[Endpoint, Endpoint], agent: Any, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which has a limit of its own and then refuses requests."""

@@ -169,17 +169,17 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("text", ERRORS, ids=lambda text: text.replace("\n", "|"))
-def test_an_error_says_where_it_is_and_what_was_expected(text: str) -> None:
+def test_an_error_has_its_position_and_the_expected_token(text: str) -> None:
     assert error_of(text) == f"s.drill:{ERRORS[text]}"
 
 
-def test_a_mistake_in_a_row_is_told_where_the_row_stands() -> None:
+def test_an_error_in_a_row_has_the_position_of_the_row() -> None:
     text = "cases opcode {\n  SEND_ONLY\n  SEND_ONYL\n}\n< $opcode psn\n"
 
     assert error_of(text) == "s.drill:3:3: SEND_ONYL is no opcode; did you mean SEND_ONLY?"
 
 
-def test_a_mistake_for_another_profile_is_told_too() -> None:
+def test_an_error_for_another_profile_is_reported_too() -> None:
     assert error_of("on rxe {\n  state NOWHERE\n}\n").startswith("s.drill:2:9: NOWHERE is no state")
 
 

@@ -219,7 +219,7 @@ def test_marks_parameters_and_failures_of_the_fixtures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ibwire_drill", "ibwire_pair", "ibwire_peer"])
-def test_fixture_says_what_it_is(name: str) -> None:
+def test_fixture_has_a_description(name: str) -> None:
     import ibwire.pytest_plugin
 
     text = vars(ibwire.pytest_plugin)[name].__doc__

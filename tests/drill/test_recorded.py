@@ -81,7 +81,7 @@ def test_a_script_fits_from_some_packet_on(tmp_path: Path, captures: Path) -> No
         ),
     ],
 )
-def test_the_place_where_most_fits_is_told(
+def test_the_start_with_most_matches_is_reported(
     tmp_path: Path, captures: Path, right: str, wrong: str, expected: str, got: str
 ) -> None:
     text = GAP.replace(right, wrong)
@@ -187,7 +187,7 @@ def test_what_was_received_keeps_its_time_also_behind_later_answers(
         ),
     ],
 )
-def test_what_is_missing_is_told(
+def test_a_missing_option_or_packet_is_reported(
     tmp_path: Path, captures: Path, arguments: list[str], status: int, message: str
 ) -> None:
     script = tmp_path / "s.drill"

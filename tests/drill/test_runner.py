@@ -102,7 +102,7 @@ def test_passes(text: str) -> None:
         "at=0": "no payload",
     }.items(),
 )
-def test_what_is_said_of_any_packet_must_be_so(field: str, problem: str) -> None:
+def test_fields_given_for_any_are_compared(field: str, problem: str) -> None:
     failure = drill(f"{SENT}> any {field}").failure
 
     assert failure is not None
@@ -317,7 +317,7 @@ def test_a_frame_has_its_size_and_icrc(literal: str, size: int, status: CrcStatu
     assert packet.route.udp.length == size - 34
 
 
-def test_the_lengths_and_checksum_of_the_headers_before_fit_unless_said_otherwise() -> None:
+def test_lengths_and_checksum_before_the_bth_are_right_unless_given() -> None:
     wrong = Packet.parse(frame_of("SEND_ONLY psn len=8 udp.length=9"), strict=False).route
     right = Packet.parse(frame_of("SEND_ONLY psn len=8 ip.ttl=3")).route
 
@@ -328,7 +328,7 @@ def test_the_lengths_and_checksum_of_the_headers_before_fit_unless_said_otherwis
     assert total % 0xFFFF == 0
 
 
-def test_every_field_of_a_packet_can_be_said() -> None:
+def test_every_field_of_a_packet_can_be_given() -> None:
     packet = Packet.parse(
         frame_of(
             "WRITE_ONLY_WITH_IMMEDIATE psn opcode=0x0a se mig_req=0 pad_count=1 tver=2 pkey=3 "
@@ -381,7 +381,7 @@ def test_a_device_that_sends_for_ever_is_a_failure() -> None:
         ),
     ],
 )
-def test_of_several_packets_each_is_told_why_it_does_not_fit(
+def test_each_of_several_packets_has_the_reason_why_it_does_not_fit(
     expected: str, details: list[str]
 ) -> None:
     failure = drill(SENT + expected).failure
@@ -390,7 +390,7 @@ def test_of_several_packets_each_is_told_why_it_does_not_fit(
     assert list(failure.details) == details
 
 
-def test_a_packet_without_an_icrc_is_told_as_it_was_sent() -> None:
+def test_a_packet_without_an_icrc_is_shown_as_sent() -> None:
     verdict = drill("+1us < WRITE_ONLY psn ack len=8 icrc=none\n+1ms silence")
 
     assert verdict.passed

@@ -23,7 +23,7 @@ def main(name, profile, dies_of=None, weaken=lambda endpoint: None):
     with AFPacketPort(name) as port, Endpoint(port, profile=profile) as own:
         weaken(own)
         own.device.pkeys.append(0x7FFF)  # a limited member of the default partition, too
-        serve_device(own, "", AGENT_PORT, tell=lambda port: print("ready", flush=True))
+        serve_device(own, "", AGENT_PORT, report=lambda port: print("ready", flush=True))
 
 
 if __name__ == "__main__":

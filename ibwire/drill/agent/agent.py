@@ -2,11 +2,11 @@
 
     python3 agent.py --device rxe0 --port 18516
 
-It needs nothing of ibwire but this file, and agent_cm.py beside it for scripts about connection
-management. `ibwire drill --connect agent` connects by TCP and asks, a line of JSON each, and is
-answered by one: docs/drill.md has the questions. Numbers are those of libibverbs/verbs.h and
-rdma/rdma_cma.h. What was made for a connection is gone when that ends.
-Several may be there at a time; each has a context of the device of its own.
+It needs only this file of ibwire, and agent_cm.py beside it for scripts about connection
+management. `ibwire drill --connect agent` connects by TCP; each question is a line of JSON, and
+so is its reply: docs/drill.md has the questions. Numbers are those of libibverbs/verbs.h and
+rdma/rdma_cma.h. Everything made for a connection is closed when it ends. Several connections may
+be open at a time; each has its own device context.
 """
 
 from __future__ import annotations

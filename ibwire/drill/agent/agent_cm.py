@@ -53,11 +53,11 @@ RETRIES = 7
 class RDMAManager:
     """A listener, and the newest connection, which is that of a queue pair.
 
-    For a queue pair that is not librdmacm's own an application has some things to do, and this
-    does them when it is told: it brings the queue pair to RTR when it accepts and to RTS when the
-    connection is established (rdma_init_qp_attr), confirms by rdma_disconnect that the peer has
-    disconnected, and drops what is over with TIMEWAIT_EXIT. Who has called rdma_establish is told
-    nothing more, and ESTABLISHED here, as with a queue pair of librdmacm's (librdmacm/cma.c).
+    For a queue pair that librdmacm has not made, the application has duties, which are done here
+    on each event: it brings the queue pair to RTR when it accepts and to RTS when the connection
+    is established (rdma_init_qp_attr), confirms a disconnect of the peer by rdma_disconnect, and
+    destroys the ID at TIMEWAIT_EXIT. After rdma_establish the kernel reports no event; here
+    ESTABLISHED follows, as for a queue pair of librdmacm (librdmacm/cma.c).
     """
 
     def __init__(self, qp: Any) -> None:

@@ -58,15 +58,15 @@ def serve_device(
     address: str,
     port: int,
     *,
-    tell: Callable[[int], None] = lambda port: None,
+    report: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Answer programs about the device of an endpoint until a signal: `Interrupted`.
+    """Serve programs with the device of an endpoint until a signal: `Interrupted`.
 
-    address: where to listen, all addresses if empty. tell: at which port of TCP it does now.
-    Raises `LinkError` when that cannot be.
+    address: local address to listen at, all addresses if empty. report: called with the TCP
+    port. Raises `LinkError` when it cannot listen there.
     """
     install_as_pyverbs()
-    # It needs pyverbs, which is only now there.
+    # The module imports pyverbs, which exists only from here on.
     from ibwire.drill.agent import agent
 
     with use(LiveNetwork(endpoint, glance=0)) as network:
@@ -93,7 +93,7 @@ def serve_device(
         except OSError as error:
             raise LinkError(f"TCP port {port}", str(error.strerror)) from None
         with listening:
-            tell(listening.getsockname()[1])
+            report(listening.getsockname()[1])
             agent.serve(listening, make_agent, partial(_readable, endpoint=endpoint))
 
 

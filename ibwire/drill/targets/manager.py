@@ -181,7 +181,7 @@ class Manager:
         self._connected = connected
         self.node = node or ManagedDevice(connected.device, Random(1))
         self.events: deque[ManagerEvent] = deque()
-        """What the application was told and no line has looked at."""
+        """Events that no line of the script has expected yet."""
         self._manager = self.node.manager
         self._listener: Listener | None = None
         self._newest: Connection | None = None

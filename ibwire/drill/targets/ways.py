@@ -1,6 +1,6 @@
 """Ways to a connection with a device on a real link, a new one for each case of a script.
 
-What a way yields is the device's end of it; ours is a number that nobody answers for.
+A way yields the device's end of the connection; our end is a QPN without transport state.
 """
 
 from __future__ import annotations
@@ -188,8 +188,8 @@ class ByParameters:
     """Numbers of a queue pair that another program has connected to us.
 
     source: a file of JSON, or with `is_command` a command of the shell that prints it, which
-    is run for each case and finds our end in its environment. `peer_qpn` in it is our number,
-    for a device that was told one before.
+    is run for each case with our end in its environment. `peer_qpn` in it is our QPN, for a
+    device that got one before.
     """
 
     source: str
