@@ -36,7 +36,7 @@ class Samples:
         self._skip = 0
 
     def add(self, times: Times, differences: Times) -> None:
-        """Times at the first point, and how much later the second point's clock says it was."""
+        """Times at the first point, and how much later the clock of the second point is."""
         part = np.stack([times, differences])[:, self._skip :: self._stride]
         self._skip = (self._skip - len(times)) % self._stride
         self._parts.append(part)
@@ -67,7 +67,7 @@ class Clocks:
     """Whether an offset and a drift explain all times."""
 
     def delays(self, samples: Times, forward: bool) -> Times | None:
-        """(n,) ns that frames were under way, None where that cannot be told."""
+        """(n,) ns that frames were in transit, `None` where that is not known."""
         if self.uncertain_ns is None or not self.consistent:
             return None
         times, differences = samples

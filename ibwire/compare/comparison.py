@@ -103,7 +103,7 @@ class DirectionBetween:
     damaged: list[Found] = field(default_factory=list)
     """Frames that were whole at the first point and are not at the second."""
     duplicated: list[Found] = field(default_factory=list)
-    """Second copies at the receiver's side of frames that were sent once."""
+    """Duplicates at the receiver's side of frames that were sent once."""
     reordered: list[Found] = field(default_factory=list)
     """Frames that arrive after one that was sent later (RFC 4737, 3.3)."""
     marked: list[Found] = field(default_factory=list)
@@ -388,12 +388,12 @@ def _sum(tallies: list[Tally], weigh: Callable[[Pair], int]) -> int:
     return sum(weigh(pair) for tally in tallies for pair in tally.changed)
 
 
-def _weigh_singles(tallies: list[Tally], copies: bool) -> int:
+def _weigh_singles(tallies: list[Tally], duplicates: bool) -> int:
     """How many frames the first capture has more than the second, of those that matter."""
     if not any(tally.matched for tally in tallies):
         return 0
     one, other = (
-        sum((single.twin > 0) == copies for tally in tallies for single in tally.singles[side])
+        sum((single.twin > 0) == duplicates for tally in tallies for single in tally.singles[side])
         for side in (0, 1)
     )
     return one - other
@@ -403,16 +403,16 @@ _EVIDENCE: dict[Evidence, Callable[[list[Tally]], int]] = {
     Evidence.HOPS: _weigh_hops,
     Evidence.DAMAGE: _weigh_damage,
     Evidence.MARKS: _weigh_marks,
-    Evidence.LOSSES: lambda tallies: _weigh_singles(tallies, copies=False),
-    Evidence.COPIES: lambda tallies: -_weigh_singles(tallies, copies=True),
+    Evidence.LOSSES: lambda tallies: _weigh_singles(tallies, duplicates=False),
+    Evidence.COPIES: lambda tallies: -_weigh_singles(tallies, duplicates=True),
     Evidence.ORDER: lambda tallies: sum(
         tally.backwards[1] - tally.backwards[0] for tally in tallies
     ),
 }
-"""What speaks for the first capture being the sender's side, when it is above 0."""
+"""Evidence that the first capture is the sender's side, when it is above 0."""
 
 _MOST_REPEATED = 10
-"""Problems of one kind that are told one by one."""
+"""Problems of one kind that are listed."""
 
 
 def _sent(single: Single) -> Found:

@@ -64,7 +64,7 @@ _GOOD = STATUS_WORDS.index(CrcStatus.GOOD)
 _CE = 3
 """ECN field: congestion experienced (RFC 3168)."""
 
-# Odd numbers that nobody outside can know, so that no frames can be made that look alike.
+# Odd random numbers, so that no frames can be made whose fingerprints collide.
 _FACTORS = tuple(np.uint64(secrets.randbits(64) | 1) for _ in range(8))
 
 

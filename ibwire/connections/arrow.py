@@ -278,12 +278,12 @@ def connection_rows(source: str, connections: Sequence[Connection]) -> Iterator[
     for connection in connections:
         for direction in (0, 1):
             if connection.directions[direction].packets:
-                told = connection.to_json(direction) | {"file": source, "direction": direction}
-                yield tuple(_value(told, column) for column in CONNECTIONS.columns)
+                values = connection.to_json(direction) | {"file": source, "direction": direction}
+                yield tuple(_value(values, column) for column in CONNECTIONS.columns)
 
 
-def _value(told: Mapping[str, Any], column: TableColumn) -> object:
-    value: Any = told
+def _value(values: Mapping[str, Any], column: TableColumn) -> object:
+    value: Any = values
     for name in (column.field or column.name).split("."):
         value = value[name]
     if column.type is Type.TEXTS:

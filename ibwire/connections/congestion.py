@@ -4,7 +4,7 @@ Switches mark data packets with CE, the receiver's NIC (the notification point)
 answers with CNPs, and the sender's NIC (the reaction point) slows the queue pair
 that the CNP names. A CNP travels against the data that it is about.
 
-Nothing on the wire says which mark a CNP answers: NICs pace their CNPs, and marks
+The wire does not show which mark a CNP answers: NICs pace their CNPs, and marks
 that follow a CNP too soon get none. So the delay is given twice: since the last
 mark before the CNP, at least that, and since the first mark after the CNP before,
 at most that. Where there is one mark only, both are the same and exact.
@@ -72,7 +72,7 @@ class Congestion:
 
     @property
     def is_unanswered(self) -> bool:
-        """There are marks, and no CNP at all: the receiver does not speak of congestion."""
+        """There are marks, and no CNP at all: the receiver does not report congestion."""
         return self.marked > 0 and self.cnps == 0
 
     @property
@@ -325,7 +325,7 @@ class _Answers:
     leading: _Marks | None = None
     """Marks before the first CNP."""
     waiting: _Marks | None = None
-    """Marks since the last CNP, or all when there is none."""
+    """Marks since the last CNP, or all before the first."""
 
     @property
     def is_first_unprompted(self) -> bool:

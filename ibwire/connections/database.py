@@ -42,7 +42,7 @@ class Database(Closing):
     fit in memory, to be emptied by its owner. memory: as DuckDB writes sizes.
 
     SQL reads these sources, no other files and no network. Raises `CaptureError` for
-    a Parquet file that cannot be read, `QueryError` for a size that is none.
+    a Parquet file that cannot be read, `QueryError` for an invalid size.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Database(Closing):
         self._closing.close()
 
     def _lock_down(self, files: Sequence[str], directory: str, memory: str) -> None:
-        """Nothing but these files may be read or written, whatever the SQL says."""
+        """Only these files may be read or written, whatever the SQL requests."""
         settings = {
             "memory_limit": memory,
             "temp_directory": directory,
@@ -159,7 +159,7 @@ class _State:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.failure: IbwireError | None = None
-        """What went wrong in a table, which DuckDB tells in words of its own."""
+        """The error of a table, which DuckDB reports in another form."""
 
 
 class _Packets(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types

@@ -17,7 +17,7 @@ class FlowEventKind(StrEnum):
     REORDERED = "reordered"
     """A packet arrived after others that were sent later."""
     DUPLICATE = "duplicate"
-    """The same packet once more, not sent again by its sender; `cause_number` is the first."""
+    """The same packet once more, not retransmitted; `cause_number` is the first."""
     RETRANSMISSION = "retransmission"
     """Requests were retransmitted, `psn` to `last_psn`, `count` packets; `cause` says why,
     `cause_number` is the packet that shows the cause, `delay_ns` the time since it."""

@@ -23,7 +23,7 @@ class CaptureTables:
     """The tables of one capture.
 
     path: of a file that can be read more than once. shown: what stands for it in
-    the tables. progress: told after each batch. Damage ends the tables where it is,
+    the tables. progress: called after each batch. Damage ends the tables where it is,
     and is kept in `damage`.
     """
 

@@ -20,7 +20,7 @@ Keys = npt.NDArray[np.uint64]
 
 
 class FlowKey(NamedTuple):
-    """What tells one flow from another."""
+    """What distinguishes one flow from another."""
 
     src: str
     """IP address, or GID, or `LID n`."""
@@ -98,7 +98,7 @@ class Flows:
 
 _SLOTS = 1 << 16
 
-# Odd numbers that nobody outside can know, so that no packets can be made whose flows collide.
+# Odd random numbers, so that no packets can be made whose flows collide.
 _FACTORS = np.array([secrets.randbits(64) | 1 for _ in range(10)], np.uint64)
 
 _SERVICES = np.zeros(256, np.uint64)
@@ -113,7 +113,7 @@ _LID = np.uint64(0xFFFF)
 
 
 def _hashes(columns: Columns, rows: npt.NDArray[np.int64]) -> Keys:
-    """(n,) equal for packets of one flow, different for different flows, save by a miracle."""
+    """(n,) equal for packets of one flow, different for different flows, except by chance."""
     frames = columns.frames
     of = Fields(columns, rows).of
     value: Keys = of(h.BTH)("dest_qp", np.uint64) << np.uint64(8)

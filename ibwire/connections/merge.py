@@ -1,7 +1,7 @@
-"""Several captures as one: each is analysed by itself, here or elsewhere, and joined to the last.
+"""Several captures as one: each is analysed by itself, and joined to the one before.
 
-Files of one capture point follow each other in time; what an open connection did in
-one goes on in the next. Who works on them makes no difference to what comes out.
+Files of one capture point follow each other in time, and an open connection continues
+from one to the next. The results are the same in one process, several or a cluster.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def analyse(
 ) -> tuple[Summary, list[str]]:
     """The connections of all captures together, and what could not be read of them.
 
-    The files are taken in the order of their first packets. work: who does it, this
-    process by default; see `processes` and `cluster`. rate_bps: of the link, for the
+    The files are taken in the order of their first packets. work: where it is done, in
+    this process by default; see `processes` and `cluster`. rate_bps: of the link, for the
     times of pause frames.
     """
     is_part = len(paths) > 1
@@ -68,7 +68,7 @@ def _analyse_one(path: str, *, is_part: bool, rate_bps: int | None) -> Part:
 
 
 def follow(path: str, observer: Observer) -> Summary:
-    """Analyse one capture, while the observer hears of every packet of a connection."""
+    """Analyse one capture; the observer receives its events and messages, or every packet."""
     analysis = Analysis(observer, source=path)
     feed(analysis, path)
     return analysis.finish()
@@ -97,7 +97,7 @@ def _first_ns(path: str) -> int:
                 if len(batch):
                     return int(batch.time_ns[0])
     except CaptureError:
-        pass  # said when the file is read
+        pass  # reported when the file is read
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What BTH opcodes are to a connection: requests, responses, where a message starts and ends."""
+"""Sets of BTH opcodes: requests and responses, starts and ends of messages."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ READ = _opcodes(Operation.READ)
 ANSWERED = READ | _opcodes(
     Operation.COMPARE_SWAP, Operation.FETCH_ADD, Operation.FLUSH, Operation.ATOMIC_WRITE
 )
-"""Requests that are answered by a response of their own, not by any ACK."""
+"""Requests that only a READ or atomic response answers, and no ACK."""
 RESPONSES = _opcodes(Operation.READ_RESPONSE, Operation.ATOMIC_ACKNOWLEDGE, Operation.ACKNOWLEDGE)
 ACKNOWLEDGE = _opcodes(Operation.ACKNOWLEDGE)

@@ -41,7 +41,7 @@ class TransportPacket(NamedTuple):
     icrc: int
     """As it stands on the wire; 0 where it was not captured."""
     ip_id: int
-    """Identification of IPv4; -1 where there is none."""
+    """Identification of IPv4; -1 without IPv4."""
     syndrome: int
     """Of the AETH; -1 without one."""
     port: int

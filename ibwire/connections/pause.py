@@ -1,6 +1,6 @@
-"""Who was told to stop sending, for how long: PFC (IEEE 802.1Qbb) and plain PAUSE frames.
+"""Pauses: PFC (IEEE 802.1Qbb) and plain PAUSE frames, by sender and priority.
 
-A frame carries a timer in quanta of 512 bit times for each class that it speaks
+A frame carries a timer in quanta of 512 bit times for each class that it names
 of. A timer that is not zero (XOFF) stops the link partner of the frame's sender
 and replaces what was left of the timer before; zero (XON) lets it go on. So two
 frames in a row of one sender and priority decide everything about the first: it
@@ -55,7 +55,7 @@ class Oddity(StrEnum):
     UNUSED_TIME = "unused_time"
     """A class that is not enabled has a timer."""
     NO_CLASS = "no_class"
-    """No class is enabled: the frame says nothing."""
+    """No class is enabled: the frame has no effect."""
     TAGGED = "tagged"
     """It has a VLAN tag, which link partners do not understand."""
 
@@ -88,7 +88,7 @@ class Noted:
 
 @dataclass(slots=True)
 class Lane:
-    """What one sender said about one priority, and how long that held the priority.
+    """The pause frames of one sender for one priority, and how long they paused it.
 
     All but the counters has to stay mergeable: the first pause may turn out to be
     the end of one that began earlier, and the last may go on. They are kept apart.
@@ -149,7 +149,7 @@ class Lane:
         return max((interval.paused_ns for interval in self.longest), default=0)
 
     def merge(self, later: Lane) -> None:
-        """Append what the same sender said later about the same priority."""
+        """Append later pauses of the same sender and priority."""
         elapsed = max(0, later.first.time_ns - self.last.time_ns)
         was_off, is_off = self.last.quanta > 0, later.first.quanta > 0
         holds = was_off and elapsed <= self.last.length_ns
@@ -252,7 +252,7 @@ class Sender:
         noted.count += count
 
     def add(self, priority: int, lane: Lane) -> None:
-        """Append what it said about a priority."""
+        """Append its pauses of a priority."""
         if priority in self.lanes:
             self.lanes[priority].merge(lane)
         else:
@@ -377,7 +377,7 @@ def still(pauses: Iterable[Interval], silences: Numbers) -> Numbers:
 
     A connection whose longest silence was mostly held sat still because of the
     pauses, if its packets have that priority and cross that link towards the
-    sender of the pause frames. A pause says nothing about a silence that goes on
+    sender of the pause frames. A pause does not explain a silence that continues
     long after it.
     """
     spans = sorted((pause.start_ns, min(pause.end_ns, _FAR)) for pause in pauses)
@@ -411,7 +411,7 @@ _FAR = (1 << 62) - 1
 
 
 class _Beat(NamedTuple):
-    """What one frame said about one priority, and for how long at most."""
+    """One frame for one priority, with its longest duration."""
 
     time_ns: int
     quanta: int
@@ -420,7 +420,7 @@ class _Beat(NamedTuple):
 
 @dataclass(slots=True)
 class _Beats:
-    """What the frames of a chunk said, (n,) one row a frame and priority."""
+    """The pauses of the frames of a chunk, (n,) one row a frame and priority."""
 
     key: Numbers
     """Place of the sender times `_LANES`, plus the priority."""
@@ -461,7 +461,7 @@ def _oddities(columns: Columns, rows: Numbers, is_pfc: _Mask) -> dict[Oddity, _M
 
 
 def _timers(columns: Columns, rows: Numbers, is_pfc: _Mask) -> tuple[_Mask, npt.NDArray[np.uint16]]:
-    """(n, _LANES) of which lanes each frame speaks, and the quanta."""
+    """(n, _LANES) which lanes each frame names, and the quanta."""
     speaks = np.zeros((len(rows), _LANES), np.bool_)
     speaks[:, :WHOLE_PORT] = _enabled(columns["macc.cbfc.enbv"][rows])
     speaks[:, WHOLE_PORT] = ~is_pfc
@@ -477,7 +477,7 @@ def _enabled(vector: npt.NDArray[np.uint16]) -> _Mask:
 
 
 def _lanes(beats: _Beats, rate_bps: int, storm_ns: int, source: str) -> Iterator[tuple[int, Lane]]:
-    """What a chunk says about each sender and priority, by key."""
+    """The pauses of each sender and priority in a chunk, by key."""
     order = np.argsort(beats.key, kind="stable")
     time, quanta, number = beats.time_ns[order], beats.quanta[order], beats.number[order]
     length = (quanta * (QUANTUM_BITS * 10**9) + rate_bps // 2) // rate_bps

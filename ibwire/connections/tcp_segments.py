@@ -96,7 +96,7 @@ class Segments:
             )
 
     def _opens(self) -> npt.NDArray[np.bool_]:
-        """(n,) which begin with a line that says a QPN, or with perftest's version."""
+        """(n,) which begin with a line that names a QPN, or with perftest's version."""
         data = self.columns.frames.data
         held = self.captured - self.start
         heads = data[np.minimum(self.start[:, None] + np.arange(12), len(data) - 1)]
@@ -122,7 +122,7 @@ def segments(columns: Columns) -> Segments | None:
     four, six = frames.position(outer.IPv4)[rows], frames.position(outer.IPv6)[rows]
     is_four = four >= 0
     tcp = np.where(is_four, four + 4 * (data[four] & 0xF).astype(np.int64), six + outer.IPv6.SIZE)
-    # Behind extension headers nobody looks: these programs send none.
+    # Extension headers are not followed: these programs send none.
     good = (tcp + _TCP_SIZE <= limit) & (is_four | (data[six + 6] == outer.IPProto.TCP))
     rows, limit, end, four, six, is_four, tcp = (
         each[good] for each in (rows, limit, end, four, six, is_four, tcp)

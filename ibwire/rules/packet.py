@@ -54,8 +54,8 @@ class Chunk:
 def sound(columns: Columns) -> Chunk:
     """The packets that a receiver would act upon, and that can be read.
 
-    Whether an ICRC is wrong cannot be said of a packet that the snap length has
-    cut; it counts as sound as far as it was captured.
+    The ICRC of a packet that the snap length has cut cannot be checked; it counts as
+    sound as far as it was captured.
     """
     frames = columns.frames
     status = columns["icrc.status"]
