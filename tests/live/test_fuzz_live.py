@@ -185,6 +185,6 @@ def test_nobody_there_is_one_sentence(fuzz: Fuzz) -> None:
     silent = fuzz("--budget", "1kpkt")
     unknown = fuzz("--budget", "1kpkt", peer="10.0.0.99")
 
-    assert "ended     the device is not there: 10.0.0.2 port 18516: nobody listens" in silent[1]
+    assert "ended     the device is not there: 10.0.0.2 port 18516: connection refused" in silent[1]
     assert "ibwire: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]
     assert (silent[0], unknown[0]) == (1, 1)
