@@ -25,7 +25,7 @@ def mac_towards(name: str, address: str, *, seconds: float = 3.0) -> bytes:
 
     That of the machine itself or of the router before it. Unless the kernel knows it
     already, an empty UDP packet to port 9, discard, makes it ask, on this interface and no
-    other. Raises `LinkError` when there is no route, or nobody answers.
+    other. Raises `LinkError` when there is no route, or no response.
     """
     target = _parsed(name, address)
     index = interface(name).index

@@ -70,7 +70,9 @@ class PcapPort(OnInterface):
         if not self.interface.is_up:
             raise LinkError(name, f"is down: ip link set {name} up")
         if not self.interface.has_carrier:
-            raise LinkError(name, "is up, but nobody is at the other end (no carrier)")
+            raise LinkError(
+                name, "is up, but has no carrier: nothing is connected at the other end"
+            )
         self.counters: Counter[str] = Counter()
         """`received`, `sent`; `too_long`: received frames longer than the MTU; `not_sent`:
         frames that the interface's queue has refused; `no_room`: frames that the kernel had

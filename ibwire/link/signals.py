@@ -29,7 +29,7 @@ class Signals(Closing):
         return self._inner
 
     def close(self) -> None:
-        """Leave signals to whoever had them before."""
+        """Restore the previous signal handlers."""
         for number, handler in self._handlers.items():
             # None: a handler that was not set by Python, and cannot be set again by it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -11,13 +11,13 @@ sends anything, and a pause ends by itself after at most 65535 quanta (IEEE 802.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError
+from ibwire.traffic import watchdog
 from ibwire.traffic.sender import Sender
 from ibwire.traffic.watchdog import DONE, READY
 
@@ -45,7 +45,7 @@ class ResumeOnExit(Closing):
         """Send the frames if necessary; a second call does nothing."""
         if self._watchdog is None:
             return
-        watchdog, self._watchdog = self._watchdog, None
+        process, self._watchdog = self._watchdog, None
         message = b""
         try:
             if not self.is_done:
@@ -54,19 +54,18 @@ class ResumeOnExit(Closing):
             message = DONE
         finally:
             # Without the message the watchdog also tries: the link may come back meanwhile.
-            watchdog.communicate(message)
+            process.communicate(message)
             self._sender.close()
 
     def _start(self) -> subprocess.Popen[bytes] | None:
         descriptor = self._sender.fileno()
-        places = os.pathsep.join(os.path.abspath(each) for each in sys.path)
         frames = [each.hex() for each in self.frames]
         try:
-            watchdog = subprocess.Popen(
-                [sys.executable, "-m", "ibwire.traffic.watchdog", str(descriptor), *frames],
+            process = subprocess.Popen(
+                # As a file, not as a module: it starts without the imports of this package.
+                [sys.executable, "-I", watchdog.__file__, str(descriptor), *frames],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": places},
                 cwd="/",
                 pass_fds=[descriptor],
                 start_new_session=True,
@@ -74,9 +73,9 @@ class ResumeOnExit(Closing):
         except OSError as error:
             self._sender.close()
             raise LinkError(self.name, f"no watchdog process: {error.strerror}") from None
-        assert watchdog.stdout is not None
-        if watchdog.stdout.readline() != READY:
-            watchdog.communicate()
+        assert process.stdout is not None
+        if process.stdout.readline() != READY:
+            process.communicate()
             self._sender.close()
             raise LinkError(self.name, "the watchdog process has died")
-        return watchdog
+        return process
