@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
@@ -12,17 +12,15 @@ from typing import Any
 
 import ibwire.drill  # noqa: F401 - found by name below
 from ibwire.base.errors import ScriptError
-from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role, Step
+from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role
 from ibwire.fuzz.condense import joined
-from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import Comparison, Device, Difference
-from ibwire.fuzz.judge.findings import Finding, bucket_of, one_line, rule_of, signature
+from ibwire.fuzz.judge.findings import bucket_of, one_line, signature
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, RunState
-from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
-from ibwire.fuzz.targets.testbed import Confirmed, Crash
+from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
@@ -43,20 +41,16 @@ Open = Callable[[Connection], Device]
 """Makes the device for a connection."""
 
 
-class EmulatorTestbed:
+class EmulatorTestbed(Testbed):
     """Cases one after the other on the same two emulated devices.
 
     Each has a connection of its own, so that what leaks from one to the next is noticed. A
     difference is looked for again on fresh devices, first with its case alone.
     """
 
-    choices: Sequence[Choice] = CHOICES
-    failures: tuple[type[Exception], ...] = ()
-
     def __init__(self, open_device: Open, vocabulary: Vocabulary = QUEUE_PAIR) -> None:
+        super().__init__()
         self.vocabulary = vocabulary
-        self.lost = ""
-        self.history: list[Case] = []
         self._open = open_device
         self._binding = Binding(PEER_ADDRESS, ADDRESS)
         self._comparison: Comparison | None = None
@@ -73,13 +67,6 @@ class EmulatorTestbed:
         self.history.clear()
         self._comparison = None
 
-    def begin_case(self, state: RunState) -> None:
-        """Be ready for a case: an emulated device always is."""
-
-    def stepper(self, made: Stepper, number: int) -> Stepper:
-        """The stepper of a case: an emulated device can be given every step."""
-        return made
-
     def connect(self, connection: Connection, profile: Profile) -> Comparison:
         """The same pair of devices with a new connection, or a new pair."""
         if self._comparison is not None and len(self.history) < HISTORY:
@@ -94,16 +81,6 @@ class EmulatorTestbed:
         """A new pair of devices with this connection."""
         reference = self.vocabulary.reference(connection, profile)
         return Comparison(self._binding, reference, self._open(connection))
-
-    def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
-        """Check the device after a case: it cannot be dead."""
-
-    def leave(self) -> None:
-        """End what the case has left behind: nothing outside this process."""
-
-    def refuse(self, error: CaseError) -> None:
-        """Raise the error of a case that cannot be carried out."""
-        raise error
 
     def confirm(
         self, state: RunState, case: Case, difference: Difference, before: str
@@ -135,10 +112,6 @@ class EmulatorTestbed:
         """The name of what is left of a difference."""
         return bucket_of(left, case.steps[left.step], self._before)
 
-    def rule_of(self, difference: Difference, step: Step) -> str:
-        """The rule that a difference breaks."""
-        return rule_of(difference, step)
-
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile
     ) -> Case:
@@ -155,24 +128,6 @@ class EmulatorTestbed:
             return found is not None and signature(found) == wanted
 
         return shows
-
-    def diagnose(self, state: RunState, reason: str) -> Crash | None:
-        """What has crashed the device: a crash of an emulator is a difference."""
-        return None
-
-    def note_crash(self, finding: Finding, *, is_new: bool) -> None:
-        """Take note of a crash, so that it is not looked for again."""
-
-    def shows_only_crashes(self, case: Case) -> bool:
-        """Whether of a case only a crash can be seen."""
-        return False
-
-    def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
-        """How a case has crashed the device: see `diagnose`."""
-        return None
-
-    def check(self, difference: Difference | None) -> None:
-        """Check the device after a single case: it cannot be dead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ibwire.fuzz.case import Case, CaseError, Connection, Role, Step
-from ibwire.fuzz.judge.choices import Choice
+from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import Comparison, Difference
-from ibwire.fuzz.judge.findings import Finding
+from ibwire.fuzz.judge.findings import Finding, rule_of
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.vocabulary.vocabularies import Vocabulary
@@ -39,95 +40,103 @@ class Crash:
     rule: str
 
 
-class Testbed(Protocol):
-    """Where the cases of one vocabulary are carried out on a target."""
+class Testbed(ABC):
+    """Where the cases of one vocabulary are carried out on a target.
+
+    The methods here are right for a target that is always there; an empty one has nothing to do
+    then (B027).
+    """
 
     vocabulary: Vocabulary
-    choices: Sequence[Choice]
+    choices: Sequence[Choice] = CHOICES
     """Those that the target may make otherwise than the reference."""
-    failures: tuple[type[Exception], ...]
+    failures: tuple[type[Exception], ...] = ()
     """What is raised when the device does not do its part."""
-    lost: str
-    """Why the target is given up; empty as long as it is there."""
-    history: list[Case]
-    """Cases on the same devices, or since the device was last seen alive."""
+
+    def __init__(self) -> None:
+        self.history: list[Case] = []
+        """Cases on the same devices, or since the device was last seen alive."""
+
+    @property
+    def lost(self) -> str:
+        """Why the target is given up; empty as long as it is there."""
+        return ""
+
+    @lost.setter  # noqa: B027
+    def lost(self, reason: str) -> None:
+        """Give the target up."""
 
     @property
     def is_fresh(self) -> bool:
         """Whether the next case is carried out on new devices."""
-        ...
+        return False
 
     def reset(self) -> None:
         """Carry the next case out on new devices."""
-        ...
+        self.history.clear()
 
-    def begin_case(self, state: RunState) -> None:
+    def begin_case(self, state: RunState) -> None:  # noqa: B027
         """Be ready for a case; raises one of `failures` when the device is not there."""
-        ...
 
     def stepper(self, made: Stepper, number: int) -> Stepper:
         """The stepper of a case with only those steps that the target can be given."""
-        ...
+        return made
 
+    @abstractmethod
     def connect(self, connection: Connection, profile: Profile) -> Comparison:
         """The comparison for the next case of a run."""
-        ...
 
-    def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:
+    def end_case(self, state: RunState, found: Finding | None, *, is_last: bool) -> None:  # noqa: B027
         """Check the device after a case; raises one of `failures`."""
-        ...
 
-    def leave(self) -> None:
+    def leave(self) -> None:  # noqa: B027
         """End what the case has left behind."""
-        ...
 
     def refuse(self, error: CaseError) -> None:
         """Count a case that cannot be carried out, or raise the error."""
-        ...
+        raise error
 
+    @abstractmethod
     def confirm(
         self, state: RunState, case: Case, difference: Difference, before: str
     ) -> Confirmed | None:
         """See whether a difference comes again. before: state before the last step."""
-        ...
 
+    @abstractmethod
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out on a new connection."""
-        ...
 
+    @abstractmethod
     def name_of(self, state: RunState, case: Case, left: Difference, bucket: str) -> str:
         """The name of a difference that nothing explains. bucket: its first name."""
-        ...
 
     def rule_of(self, difference: Difference, step: Step) -> str:
         """The rule that a difference breaks."""
-        ...
+        return rule_of(difference, step)
 
+    @abstractmethod
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile
     ) -> Case:
         """A shorter case that shows the same difference from this reference."""
-        ...
 
     def diagnose(self, state: RunState, reason: str) -> Crash | None:
         """What has crashed the device, when one of `failures` was raised."""
-        ...
+        return None
 
-    def note_crash(self, finding: Finding, *, is_new: bool) -> None:
+    def note_crash(self, finding: Finding, *, is_new: bool) -> None:  # noqa: B027
         """Take note of a crash, so that it is not looked for again."""
-        ...
 
     def shows_only_crashes(self, case: Case) -> bool:
         """Whether of a case only a crash can be seen."""
-        ...
+        return False
 
     def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
         """How a case has crashed the device; without a reason it is carried out for that."""
-        ...
+        return None
 
-    def check(self, difference: Difference | None) -> None:
+    def check(self, difference: Difference | None) -> None:  # noqa: B027
         """Check the device after a single case; raises one of `failures`."""
-        ...
 
 
 class Target(Protocol):

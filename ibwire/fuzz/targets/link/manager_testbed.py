@@ -16,7 +16,7 @@ from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Step, Va
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind, crash
 from ibwire.fuzz.judge.exclusions import Exclusions
-from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
+from ibwire.fuzz.judge.findings import Finding, bucket_of, signature
 from ibwire.fuzz.minimise import Shows
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
@@ -96,13 +96,6 @@ class ManagerTestbed(LinkTestbed):
         self._comparison = None
         self._link.give_up()
 
-    def leave(self) -> None:
-        """End what the case has left behind: `end_case` has done so."""
-
-    def refuse(self, error: CaseError) -> None:
-        """Raise the error of a case that cannot be carried out."""
-        raise error
-
     # Findings.
 
     def confirm(
@@ -165,10 +158,6 @@ class ManagerTestbed(LinkTestbed):
             return bucket
         step = case.steps[left.step]
         return manager_bucket(left, step, self._before) if is_possible(step) else bucket
-
-    def rule_of(self, difference: Difference, step: Step) -> str:
-        """The rule that a difference breaks."""
-        return rule_of(difference, step)
 
     def shorten(
         self, state: RunState, case: Case, difference: Difference, profile: Profile
@@ -290,10 +279,6 @@ class ManagerTestbed(LinkTestbed):
         raise PeerError(f"after {link.restart}: {reason}")
 
     # A single case.
-
-    def shows_only_crashes(self, case: Case) -> bool:
-        """Whether of a case only a crash can be seen."""
-        return False
 
     def crash_after(self, state: RunState, case: Case, reason: str = "") -> Difference | None:
         """How a case has crashed the device."""

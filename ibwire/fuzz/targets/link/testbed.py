@@ -13,6 +13,7 @@ from ibwire.fuzz.minimise import Shows, minimise
 from ibwire.fuzz.report import Report, RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.link.device_link import DeviceLink
+from ibwire.fuzz.targets.testbed import Testbed
 
 FEW = 4
 """Up to this number less one the last steps of a case are tried alone first."""
@@ -38,11 +39,11 @@ class RecordingStepper(Stepper, Protocol):
         ...
 
 
-class LinkTestbed:
+class LinkTestbed(Testbed):
     """A device on a link, whichever vocabulary it is attacked with."""
 
     def __init__(self, peer: DeviceLink) -> None:
-        self.history: list[Case] = []
+        super().__init__()
         self._peer = peer
         self._stepper: RecordingStepper | None = None
         """Of the case that is carried out."""
@@ -58,15 +59,6 @@ class LinkTestbed:
     @lost.setter
     def lost(self, reason: str) -> None:
         self._peer.lost = reason
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the next case is carried out on new devices: there is only this one."""
-        return False
-
-    def reset(self) -> None:
-        """Forget the cases that were carried out."""
-        self.history.clear()
 
     def _new_findings(self, report: Report) -> Sequence[Finding]:
         """Those since the last call."""
