@@ -110,6 +110,7 @@ def test_standard_input_may_be_read_twice(rcx: Path) -> None:
     assert (child.returncode, child.stdout, child.stderr) == (0, b"n\n64\n", b"")
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_and_wrong_sql_leave_no_traces_of_the_library(
     rcx: Path,
 ) -> None:

@@ -613,6 +613,7 @@ def test_chunks_make_no_difference(name: str, captures: Path) -> None:
         assert handshakes_of(parts) == handshakes_of(chunks(captures / name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENES)
 def test_two_parts_merged_know_what_the_whole_knows(name: str, captures: Path) -> None:
     parts = scene(name, captures)

@@ -78,6 +78,7 @@ def told(found: Summary) -> list[dict[str, Any]]:
     return [each.to_json(direction) for each in found.connections for direction in (0, 1)]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(work=WORK, acts=ACTS)
 def test_arrays_and_single_packets_come_to_the_same(work: list[Work], acts: Acts) -> None:
@@ -156,6 +157,7 @@ def check_counts(traffic: Traffic) -> int:
     return hidden
 
 
+@pytest.mark.slow
 # The same examples every time: what a wire can do to make one side alone believe something
 # false has no end, and a new way to do it is no reason to fail somebody else's build.
 @settings(max_examples=60, derandomize=True)
@@ -164,6 +166,7 @@ def test_each_side_alone_tells_what_the_wire_did(work: list[Work], acts: Acts) -
     check_counts(run(work, acts))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, derandomize=True)
 @given(work=WORK, frame=FRAMES, act=st.sampled_from((("dup", 5000), ("late", 5000))))
 def test_one_copy_or_swap_is_always_observable(
@@ -254,6 +257,7 @@ def comparable(found: Summary) -> list[str]:
 CUTS = st.lists(st.floats(0, 1), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(work=WORK, acts=ACTS, places=CUTS)
 def test_parts_of_a_capture_joined_are_the_whole(

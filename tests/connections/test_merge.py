@@ -38,6 +38,7 @@ def talked() -> list[Stamped]:
     return talk.frames
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [20, 1024])
 def test_a_cut_anywhere_makes_no_difference(horizon: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also between a loss and its NAK, a NAK and its resend, a request and its answer."""

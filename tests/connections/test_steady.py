@@ -222,6 +222,7 @@ ODDITIES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ODDITIES)
 @pytest.mark.parametrize("ids", [True, False])
 def test_arrays_stop_at_what_is_not_regular(

@@ -178,6 +178,7 @@ def test_quantities_can_be_subtracted_without_wrapping() -> None:
     assert unsigned == {("packets", "va")}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_any_bytes_make_one_row_a_packet(data: st.DataObject) -> None:
@@ -256,6 +257,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 # Connections, events and messages, as far as the tables go: what is in them has its own tests.
 
 
+@pytest.mark.slow
 def test_every_packet_of_a_direction_has_its_numbers(ask: Any) -> None:
     paths = [CAPTURES / entry["file"] for entry in INDEX]
     counted = "SELECT file, connection, direction, packets AS n FROM connections"
@@ -319,6 +321,7 @@ def test_messages_have_the_time_to_their_answer(ask: Any) -> None:
 # SQL.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 def test_what_is_exported_is_what_captures_say(ask: Any, tmp_path: Path, table: Any) -> None:
     paths = [CAPTURES / name for name in SOME]

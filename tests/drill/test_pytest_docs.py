@@ -15,6 +15,7 @@ from ibwire.testing import Pair, Peer
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "pytest.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_examples_pass(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     for number, block in enumerate(blocks):

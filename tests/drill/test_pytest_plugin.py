@@ -89,6 +89,7 @@ def test_a_test_that_fails_shows_what_its_scripts_did_not_have_fulfilled(tmp_pat
         assert len(list(capture.records())) == 2
 
 
+@pytest.mark.slow
 def test_captures_that_cannot_be_written_do_not_end_the_tests(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("in the way")
     (tmp_path / "wrong.drill").write_text("+1us < WRITE_ONLY psn ack len=8\n> ACK psn msn=7\n")
@@ -116,6 +117,7 @@ def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path)
     assert "bad.drill:1:7: NOWHERE is no state" in result.stdout
 
 
+@pytest.mark.slow
 def test_the_profile_is_an_option_for_scripts_and_for_fixtures(tmp_path: Path) -> None:
     (tmp_path / "silent.drill").write_text("+1us < OPCODE_0x1F psn\n+1us silence\n")
     (tmp_path / "test_mine.py").write_text(
@@ -133,6 +135,7 @@ def test_the_profile_is_an_option_for_scripts_and_for_fixtures(tmp_path: Path) -
     assert "--ibwire-profile: 'rex' is not one of spec, " in refused.stderr
 
 
+@pytest.mark.slow
 def test_files_of_other_programs_are_passed_over_unless_they_are_named(tmp_path: Path) -> None:
     for name, text in FOREIGN.items():
         (tmp_path / name).write_text(text)

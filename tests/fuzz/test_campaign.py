@@ -281,6 +281,7 @@ class Exhausted(Emulation):
             super().receive(frame)
 
 
+@pytest.mark.slow
 def test_what_takes_many_connections_is_found_with_few_steps_carried_out() -> None:
     """600 of them: one by one it would be 600 times 600."""
     carried_out = 0
@@ -364,6 +365,7 @@ def test_a_bucket_is_told_once_and_counted() -> None:
     assert list(campaign.report.seen.values()) == [30]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_another_has_stopped() -> None:
     """With the next case, with the choices that it knows, and without what it has told."""
     first = Campaign(
@@ -391,6 +393,7 @@ def test_a_run_goes_on_where_another_has_stopped() -> None:
     assert int(after[0].original.origin.removeprefix("case ")) >= first.next_case
 
 
+@pytest.mark.slow
 def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
     """Whatever else the target does otherwise, which the run has told before."""
     findings = list(
@@ -447,6 +450,7 @@ def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted()
     assert campaign.replay(finding.case) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opening", range(4, 40))
 def test_what_leaks_is_kept_whenever_the_run_is_interrupted(opening: int) -> None:
     """It would not come again when the run goes on: that is with another device."""

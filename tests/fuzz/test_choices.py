@@ -114,6 +114,7 @@ def test_hns_shows_reserved_bits_and_a_whole_message_beyond_the_credits() -> Non
     assert known("connectx") == set()
 
 
+@pytest.mark.slow
 def test_a_manager_of_rxe_is_found_by_what_its_datagrams_ask_for() -> None:
     class Target(ManagedEmulation):
         def __init__(self, connection: Connection) -> None:
@@ -192,6 +193,7 @@ OTHER_CONNECTIONS = {"rounds_read_depth": Connection(max_rd_atomic=3)}
 """Where the usual one does not show it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_RXE)
 def test_a_deviation_has_its_name_from_the_first_case_that_shows_it(name: str) -> None:
     """A device that is like the specification in all else, and like rxe in this."""

@@ -76,6 +76,7 @@ def test_a_finding_has_rule_steps_and_what_came() -> None:
     assert any(line.startswith("findings  1, seen ") for line in lines)
 
 
+@pytest.mark.slow
 def test_json_has_an_object_a_finding_and_one_for_the_run() -> None:
     result = fuzz("--target", "emu:rxe", "--budget", "150", "--json")
     *findings, run = map(json.loads, result.stdout.splitlines())
@@ -89,6 +90,7 @@ def test_json_has_an_object_a_finding_and_one_for_the_run() -> None:
     assert list(run["findings"]) == [each["bucket"] for each in findings]
 
 
+@pytest.mark.slow
 def test_the_same_seed_finds_the_same() -> None:
     arguments = ("--target", "emu:rxe", "--budget", "150", "--json", "--seed", 5)
     first, second = (fuzz(*arguments).stdout.splitlines()[:-1] for _ in range(2))
@@ -232,6 +234,7 @@ def test_a_run_that_cannot_be_kept_does_not_begin(tmp_path: Path) -> None:
     assert "packets" not in result.output
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_tells_nothing_twice(tmp_path: Path) -> None:
     fuzz("--target", "emu:rxe", "--budget", "200", "-o", tmp_path / "out")
     before = json.loads((tmp_path / "out" / "run.json").read_text())
@@ -441,6 +444,7 @@ def test_of_what_did_not_come_again_it_is_told_how_much_there_is(
 # Devices that do not come back.
 
 
+@pytest.mark.slow
 def test_a_device_that_does_not_come_back_is_a_finding_that_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -476,6 +480,7 @@ new = """    def _handle_read(self, packet: TransportPacket) -> bool:
 # Cases.
 
 
+@pytest.mark.slow
 def test_a_finding_replays_on_its_target_and_not_on_the_reference(done: Path) -> None:
     for directory in sorted(done.glob("F*")):
         again, right = fuzz("replay", directory), fuzz("replay", directory, "--target", "emu")
@@ -493,6 +498,7 @@ def test_a_replay_is_also_an_object(done: Path) -> None:
     assert told["expected"] != told["got"]
 
 
+@pytest.mark.slow
 def test_a_case_is_made_short_again(done: Path, tmp_path: Path) -> None:
     short = tmp_path / "short.json"
     found = max(done.glob("F*"), key=lambda each: len(_steps(each / "original.json")))

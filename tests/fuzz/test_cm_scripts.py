@@ -121,6 +121,7 @@ def exchanges(seed: int, count: int) -> Iterator[Case]:
             yield Case(connection, tuple(part), "spec")
 
 
+@pytest.mark.slow
 def test_script_of_any_exchange_passes_on_the_emulator() -> None:
     written = 0
     for case in exchanges(seed=6, count=20):

@@ -66,6 +66,7 @@ def differences(across: Across, *steps: Step) -> list[Difference | None]:
 # What is right.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_right_manager_with_other_numbers_raises_no_alarm(seed: int) -> None:
     across = Across()
@@ -79,6 +80,7 @@ def test_a_right_manager_with_other_numbers_raises_no_alarm(seed: int) -> None:
     assert answers > 50
 
 
+@pytest.mark.slow
 def test_a_right_manager_whose_application_obeys_raises_no_alarm_either() -> None:
     """And gets into states in which it has asked, or not yet decided."""
     report = run(Across(obeys=True), 1500)
@@ -189,6 +191,7 @@ def without_doubts(received: Received) -> list[Received]:
     return [] if is_doubt else [received]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "alter",
     [also_again, after_an_mra, with_other_choices, without_doubts],
@@ -225,6 +228,7 @@ def seldom(share: float, time: Time) -> Late:
     return lambda random: time if random.random() < share else MS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("postpones", [False, True])
 @pytest.mark.parametrize(
     ("travels", "decides"),
@@ -637,6 +641,7 @@ ASKING_FAULTS = {
 """Managers that do something wrong when they ask, by what the name of a finding says."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ASKING_FAULTS)
 def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) -> None:
     across = Across(ASKING_FAULTS[text], obeys=True)
@@ -813,6 +818,7 @@ def test_a_manager_that_repeats_itself_is_not_waited_for_without_end() -> None:
     assert across.live.now - begin < 10 * S  # some of it to ask whether it lives
 
 
+@pytest.mark.slow
 def test_a_manager_that_does_not_stop_talking_from_a_greeting_on_is_dead() -> None:
     said: list[Received] = []
 

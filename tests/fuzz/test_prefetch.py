@@ -138,6 +138,7 @@ def test_a_mutant_is_found_by_the_same_packets(fault: str, role: str, packets: i
     assert shared.result == alone.result
 
 
+@pytest.mark.slow
 def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
     """hns: allowed choices only, so histories are whole again when they are taken."""
     settings = Settings(target="emu:hns", role=Role.RESPONDER)
@@ -148,6 +149,7 @@ def test_a_choice_that_is_taken_over_makes_a_new_plan() -> None:
     assert HISTORY in shared.strides
 
 
+@pytest.mark.slow
 def test_a_history_with_another_reference_is_thrown_away() -> None:
     """The case that comes next is the one that was expected, but the reference is hns by now."""
     tested, make = target("emu"), CLEAN.maker()
@@ -164,6 +166,7 @@ def test_a_history_with_another_reference_is_thrown_away() -> None:
     assert other.report.cases == 1
 
 
+@pytest.mark.slow
 def test_recorded_traffic_is_the_same_in_every_process(captures: Path) -> None:
     settings = Settings(
         role=Role.RESPONDER, capture=str(captures / "rc-pingpong.pcap"), device=ASKED
@@ -234,6 +237,7 @@ def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert not active_children()
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_not_for_the_processes() -> None:
     def disturb() -> None:
         for child in active_children():
@@ -254,6 +258,7 @@ def test_nobody_is_waited_for_when_time_is_up() -> None:
     assert not active_children()
 
 
+@pytest.mark.slow
 def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> None:
     """The capture is gone: the other processes end without a word, the campaign has read it."""
     gone = Settings(role=Role.RESPONDER, capture=str(tmp_path / "gone.pcap"), device=ASKED)
@@ -268,6 +273,7 @@ def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> 
 # The command.
 
 
+@pytest.mark.slow
 def test_a_run_tells_and_keeps_the_same(tmp_path: Path) -> None:
     told, kept = [], []
     for jobs in ("1", "2"):
@@ -292,6 +298,7 @@ def test_a_device_on_a_link_has_no_processes_that_work_ahead() -> None:
     assert "--jobs: only without --dev, for an emulator" in result.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_processes_and_no_tracebacks(tmp_path: Path) -> None:
     """As a terminal does: every process of the group gets the signal.
 

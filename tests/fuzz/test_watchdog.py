@@ -121,6 +121,7 @@ class Few:
         return next(self._steps, None)
 
 
+@pytest.mark.slow
 def test_a_device_that_loops_is_found_and_its_case_made_short_and_replayed() -> None:
     with watchdog(PATIENCE):
         campaign = Campaign(EmulatorTestbed(Looping), lambda number: Few())

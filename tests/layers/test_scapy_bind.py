@@ -64,6 +64,7 @@ def run(script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", IMPORTS.values(), ids=list(IMPORTS))
 def test_ours_reads_while_bound_and_theirs_after_unbind(order: str) -> None:
     run(
@@ -105,6 +106,7 @@ def state():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", IMPORTS.values(), ids=list(IMPORTS))
 def test_unbind_is_the_exact_inverse_of_bind(order: str) -> None:
     run(

@@ -274,6 +274,7 @@ def test_what_a_fault_is_planted_in_is_a_copy_of_what_is_attacked(
     assert target(Connection()).answers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUZZED)
 def test_plain_traffic_works_under_each_fault(name: str) -> None:
     """In both directions at once, with a peer that is right."""

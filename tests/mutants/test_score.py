@@ -77,6 +77,7 @@ def test_a_planted_fault_is_found_and_its_saved_case_replays(generator: str) -> 
     assert found.replays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_nothing_is_found_on_a_device_without_a_fault(role: str, generator: str) -> None:
@@ -106,6 +107,7 @@ def test_a_saved_case_that_shows_nothing_does_not_replay(monkeypatch: pytest.Mon
     assert not found.replays
 
 
+@pytest.mark.slow
 def test_a_score_does_not_depend_on_processes_or_order() -> None:
     names = [EASY, "every-gap-packet-naked"]
 
@@ -126,6 +128,7 @@ def test_no_profile_raises_an_alarm_against_itself() -> None:
     assert [each.findings for each in results] == [()] * len(results)
 
 
+@pytest.mark.slow
 def test_a_profile_held_against_the_standard_is_seen_to_differ() -> None:
     results = list(false_alarms(150, ["spec", "rxe"], reference="spec"))
 
@@ -223,6 +226,7 @@ def test_the_simple_baseline_has_one_message_with_one_value() -> None:
         assert [bool(step.why) for step, _ in said if isinstance(step, Packet)] == [True]
 
 
+@pytest.mark.slow
 def test_as_json_there_is_an_object_for_each_fault_total_and_profile() -> None:
     result = invoke(
         *("--only", EASY, "--cap", "60", "--clean-packets", "60"),

@@ -119,6 +119,7 @@ def test_a_duplicate_that_asks_for_a_part_of_a_read_gets_that_part() -> None:
     assert b"".join(p.payload for p in again) == (bytes(range(256)) * 40)[1024:3524]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda profile: profile.name)
 @pytest.mark.parametrize(
     "opcode",

@@ -47,6 +47,7 @@ def two_devices(profile: Profile) -> tuple[Simulator, Device, Device]:
     return simulator, a, b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda profile: profile.name)
 def test_an_idle_queue_pair_takes_less_than_10_kb(profile: Profile) -> None:
     """Also one that has carried messages before."""
@@ -71,6 +72,7 @@ def test_an_idle_queue_pair_takes_less_than_10_kb(profile: Profile) -> None:
     assert (used - before) / (2 * COUNT) < 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [SPEC, RXE], ids=lambda profile: profile.name)
 def test_a_thousand_connections_all_carry_their_own_data(profile: Profile) -> None:
     """A WRITE, a SEND and a READ on each, of 1 to 3 packets."""

@@ -142,6 +142,7 @@ def test_without_loss_every_packet_leaves_once_and_as_in_the_mix() -> None:
     assert sender.error is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 2500])
 @pytest.mark.parametrize("seed", range(10))
 def test_under_loss_all_messages_arrive_once_and_in_order(seed: int, size: int) -> None:
@@ -393,6 +394,7 @@ def cnps_to(qpn: int) -> Frame:
     return frame
 
 
+@pytest.mark.slow
 def test_a_cnp_halves_the_rate_of_its_queue_pair_which_recovers() -> None:
     talk = Talk(queue_pairs=2, posted=0)
     pace = make_pace({"rate": parse_rate("200kpps")})

@@ -72,6 +72,7 @@ def captured(path: Path, frames: list[bytes]) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("addresses", [V4, V6], ids=["ipv4", "ipv6"])
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_scapys_own_icrc_is_that_of_every_packet(

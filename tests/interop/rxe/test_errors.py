@@ -162,7 +162,7 @@ def test_pingpong_with_messages_of_two_sizes_ends_with_what_both_have_seen(
 
     assert meeting.ours.status == 1
     assert meeting.ours.found["status"] == status
-    assert f"ibwire: ended by a completion with {status}\n" in meeting.ours.errors
+    assert f"ibwire: a completion failed with {status}\n" in meeting.ours.errors
     assert meeting.theirs.status == 1
     assert f"Failed status {told} for wr_id" in meeting.theirs.output
     meeting.wire.assert_clean()
@@ -227,8 +227,8 @@ def test_command_that_is_terminated_tells_what_it_has_done(
     ("test", "is_client", "reason"),
     [
         # Its queue pair is gone, and after eight timeouts of 67 ms our request is given up.
-        ("send", True, "has ended with RETRY_EXC_ERR"),
-        ("read", True, "has ended with RETRY_EXC_ERR"),
+        ("send", True, "completed with RETRY_EXC_ERR"),
+        ("read", True, "completed with RETRY_EXC_ERR"),
         ("write", False, "has closed its connection"),
     ],
 )
