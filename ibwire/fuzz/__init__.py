@@ -9,7 +9,7 @@
 
 A case is a connection and symbolic steps. A generator makes it step by step while it watches
 the reference; a comparison carries each step out on the reference and on the device under
-test; the campaign judges what differs. Two axes are two objects: the **target** says where
+test; the campaign judges what differs. A campaign combines two objects: the **target** says where
 frames go and whether the device is alive, the **vocabulary** what a case is made of.
 
 Which file to open, to change
@@ -17,8 +17,9 @@ Which file to open, to change
 - an operator: its row in `vocabulary/operators.py`; its function in `request_operators.py` or
   `response_mutators.py` of `vocabulary/queue_pair/`, or in `vocabulary/cm/operators.py`
 - a choice, which the specification leaves open, or a known deviation: `judge/choices.py`
-- a step of a case and `case.json`: `case.py`; its frame: `vocabulary/binding.py`, `encoding.py`
-- right traffic: `traffic.py` of a vocabulary
+- a step of a case and `case.json`: `case.py`; its frame: `vocabulary/binding.py` and the
+  `encoding.py` of `vocabulary/queue_pair/` or `vocabulary/cm/`
+- valid traffic: `traffic.py` of `vocabulary/queue_pair/` or `vocabulary/cm/`
 - a target: `targets/testbed.py` has the protocols; `targets/emulator.py` and `targets/link/`
 - what is compared: `judge/comparison.py`; on a link `comparison.py` of a vocabulary
 - names and rules of findings: `judge/findings.py`; on a link `judge/response_names.py` and

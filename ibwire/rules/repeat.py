@@ -1,4 +1,4 @@
-"""What is sent again: the same as before, for a reason, and not for ever."""
+"""Retransmissions: unchanged, justified, limited in number."""
 
 from __future__ import annotations
 
@@ -58,29 +58,29 @@ RULES = (SAME, NEEDLESS, UNASKED, SELECTIVE, RETRIES)
 
 MOST_RETRIES = 7
 """The retry count has 3 bits."""
-SKIPS = 3
-"""So many times is no accident."""
+MIN_SKIPS = 3
+"""From this count on, skipped packets are not taken for packets lost before the capture point."""
 
 _ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 
 
 class Repeated(ConnectionCheck):
-    """What is sent again: whether it is the same as before, and whether there was a need."""
+    """Whether a retransmission is unchanged, and whether it was needed."""
 
     __slots__ = ("_asks", "_before", "_pending", "_refused", "_run")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self._before: TransportPacket | None = None
-        """The request before."""
+        """The previous request."""
         self._run = False
-        """That was one that was sent again."""
+        """Whether the previous request was a retransmission."""
         self._asks = -1
-        """The highest PSN, unwrapped, of a request that is to be answered."""
+        """The highest PSN, unwrapped, of a request that asks for a response."""
         self._pending: int | None = None
-        """A PSN that was sent again unasked, while the answer to the first could be under way."""
+        """A PSN retransmitted without a reason while its response may be on the way."""
         self._refused = False
-        """There was a NAK since the last new request."""
+        """Whether a NAK came since the last new request."""
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the first sending, and with what was answered since."""
@@ -139,7 +139,7 @@ class Retries(ConnectionCheck):
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self._before: TransportPacket | None = None
-        """The request before."""
+        """The previous request."""
         self._last: int | None = None
         """Its last PSN, unwrapped, if it was one that was sent again."""
         self._start = -1
@@ -198,7 +198,7 @@ class Retries(ConnectionCheck):
         if self.history.request_ids.counts:
             return self.history.request_ids.is_next(before, packet)
         self._skips += 1
-        return self._skips >= SKIPS
+        return self._skips >= MIN_SKIPS
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """An RNR NAK begins the count anew."""

@@ -15,7 +15,9 @@ SLOWEST = 0.01
 
 
 class ReducedRateClock:
-    """Own time as a function of real time; both begin at `start`.
+    """A clock that runs slower after a rate reduction and recovers evenly.
+
+    It maps real time to the clock's time; both begin at `start`.
 
     recovery: real time in which the speed grows from 0 to the full speed.
     """
@@ -25,7 +27,7 @@ class ReducedRateClock:
         self._real = float(start)
         """Real time of the last reduction."""
         self._own = 0.0
-        """Own time at the last reduction."""
+        """The clock's time at the last reduction."""
         self._speed = 1.0
         """Speed at the last reduction; it grows from then on."""
 

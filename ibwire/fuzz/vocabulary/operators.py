@@ -58,21 +58,21 @@ MessageOperator = Callable[[ManagerTraffic, ManagedEmulation], Sequence[Step]]
 
 @dataclass(frozen=True, slots=True)
 class Operator(Generic[Function]):
-    """One way to leave what is right."""
+    """One kind of deliberate error."""
 
     role: Role
-    """What it attacks."""
+    """The role that it attacks."""
     group: Group
     make: Function
     """Makes the steps."""
     weight: float = 2
     """How often it is used compared with the others."""
     fatal: bool = False
-    """Whether a right responder ends the connection for it; the case goes on after others."""
+    """Whether a correct responder ends the connection for it; the case goes on after others."""
 
     @property
     def name(self) -> str:
-        """Of its function."""
+        """Name of its function."""
         return self.make.__name__
 
 
