@@ -15,9 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 LIMIT = 60
 
-TOO_LONG = {
-    "ibwire/cli/fuzz_run.py:command",
-}
+TOO_LONG: set[str] = set()
 """Functions still to be divided. Nothing is added here; a reason belongs on the `def` line."""
 
 

@@ -112,7 +112,7 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 @click.option("--junit", metavar="FILE", help="Write the findings as JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="One object a finding, one for the run.")
 @target_options
-def command(
+def command(  # long: one parameter and help line for each option
     name: str | None,
     profile: str | None,
     role: str | None,

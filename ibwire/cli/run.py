@@ -39,7 +39,8 @@ MOST_COLUMNS = 4
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the frames to .pcap or .pcapng.")
 @click.option(
-    *("--tap", "taps"),
+    "--tap",
+    "taps",
     metavar="NODE",
     multiple=True,
     help="Host at which -o captures; default: the first, `all`: every host.",
@@ -294,8 +295,18 @@ _ON_THE_WAY = {
 _JSON_NAMES = {"time": "time_ps", "goodput": "goodput_bps"}
 _USUAL = frozenset(
     {
-        *("messages", "verified", "verified_bytes", "packets", "retransmitted"),
-        *("naks.sequence", "naks.rnr", "naks.fatal", "rnr_waits", "timeouts", "credit_stalls"),
-        *("time", "goodput"),
+        "messages",
+        "verified",
+        "verified_bytes",
+        "packets",
+        "retransmitted",
+        "naks.sequence",
+        "naks.rnr",
+        "naks.fatal",
+        "rnr_waits",
+        "timeouts",
+        "credit_stalls",
+        "time",
+        "goodput",
     }
 )

@@ -45,7 +45,8 @@ CLEAN_PACKETS = 1_000_000
 )
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes; one a processor by default.")
 @click.option(
-    *("--generator", "generator"),
+    "--generator",
+    "generator",
     type=click.Choice([*GENERATORS, "all"]),
     default="all",
     show_default=True,

@@ -30,7 +30,7 @@ def test_the_plain_form_writes_the_packets_of_the_builder(suffix: str, tmp_path:
     path = tmp_path / f"out.{suffix}"
 
     result = inject(
-        *("-o", path, *PLAIN, "--verb", "write", "--size", 1024, "--mtu", 1024, "--count", 300)
+        "-o", path, *PLAIN, "--verb", "write", "--size", 1024, "--mtu", 1024, "--count", 300
     )
 
     made = Stream(qpns=((0x11, 1),), src="10.0.0.1", dst="10.0.0.2", size=1024)
@@ -251,9 +251,22 @@ def test_a_replay_is_rebound_marked_and_damaged_as_asked(tmp_path: Path) -> None
     plan.write_text("[[faults]]\ndrop = { nth = 2 }\n")
 
     result = inject(
-        *("replay", ALL_OPS, "-o", path, "--plan", plan, "--ce", "100%"),
-        *("--address", "10.77.0.1=192.0.2.1", "--qpn", "0x66=0x2a", "--psn-start", "0x66=7"),
-        *("--mac", "02:00:00:00:00:01=02:00:00:00:00:09"),
+        "replay",
+        ALL_OPS,
+        "-o",
+        path,
+        "--plan",
+        plan,
+        "--ce",
+        "100%",
+        "--address",
+        "10.77.0.1=192.0.2.1",
+        "--qpn",
+        "0x66=0x2a",
+        "--psn-start",
+        "0x66=7",
+        "--mac",
+        "02:00:00:00:00:01=02:00:00:00:00:09",
     )
 
     assert result.exit_code == 0

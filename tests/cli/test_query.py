@@ -292,8 +292,18 @@ def test_text_stays_on_its_line() -> None:
     _, line = text_lines(VALUES.schema.names, [VALUES])
 
     assert line.split("\t") == [
-        *("tab\\there\\nand é", "", "true", str(2**70), "0.1", "nan", TIME, f'["{TIME}"]'),
-        *('{"a": 1}', '{"x": 1, "y": null}', "00ff", "w"),
+        "tab\\there\\nand é",
+        "",
+        "true",
+        str(2**70),
+        "0.1",
+        "nan",
+        TIME,
+        f'["{TIME}"]',
+        '{"a": 1}',
+        '{"x": 1, "y": null}',
+        "00ff",
+        "w",
     ]
 
 
@@ -331,8 +341,13 @@ def test_what_is_wider_than_the_terminal_is_shown_row_by_row_and_whole() -> None
     rows = [("x" * 50, 5, None), ("y", 1234, "z")]
 
     assert shown(["name", "count", "why"], rows, 20) == [
-        *("row 1", f"  name   {'x' * 50}", "  count  5"),
-        *("row 2", "  name   y", "  count  1234", "  why    z"),
+        "row 1",
+        f"  name   {'x' * 50}",
+        "  count  5",
+        "row 2",
+        "  name   y",
+        "  count  1234",
+        "  why    z",
     ]
 
 

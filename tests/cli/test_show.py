@@ -58,7 +58,11 @@ def test_a_bad_icrc_is_shown_with_the_right_one(captures: Path) -> None:
     found = CliRunner().invoke(
         main,
         [
-            *("dissect", "--where", "icrc.status == bad", "--fields", "frame.number"),
+            "dissect",
+            "--where",
+            "icrc.status == bad",
+            "--fields",
+            "frame.number",
             str(captures / "probe-odd-frames.pcap"),
         ],
     )

@@ -39,8 +39,17 @@ NETWORK = (outer.IPv4, outer.IPv6, outer.UDP)
 
 # What the columns hold: every one of these that is the innermost of its kind.
 SHOWN: tuple[type[Header], ...] = (
-    *(outer.Ethernet, outer.VLAN, *NETWORK, outer.Pause, outer.PFC),
-    *(h.LRH, h.RWH, h.GRH, h.FlowControl, h.BTH, *opcodes.EXTENSION_HEADERS),
+    outer.Ethernet,
+    outer.VLAN,
+    *NETWORK,
+    outer.Pause,
+    outer.PFC,
+    h.LRH,
+    h.RWH,
+    h.GRH,
+    h.FlowControl,
+    h.BTH,
+    *opcodes.EXTENSION_HEADERS,
 )
 
 FIRST_TAG = "vlan.outer."

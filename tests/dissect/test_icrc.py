@@ -76,7 +76,8 @@ def test_one_changed_bit_makes_a_vcrc_or_lpcrc_bad() -> None:
 COVERAGE: dict[str, tuple[Route, int, dict[int, int]]] = {
     "rocev2": (ROUTE4, 14, {1: 0xFF, 8: 0xFF, 10: 0xFF, 11: 0xFF, 26: 0xFF, 27: 0xFF, 32: 0xFF}),
     "rocev2 ipv6": (
-        *(ROUTE6, 14),
+        ROUTE6,
+        14,
         {0: 0x0F, 1: 0xFF, 2: 0xFF, 3: 0xFF, 7: 0xFF, 46: 0xFF, 47: 0xFF, 52: 0xFF},
     ),
     "rocev1": (ROUTE1, 14, {0: 0x0F, 1: 0xFF, 2: 0xFF, 3: 0xFF, 7: 0xFF, 44: 0xFF}),

@@ -59,8 +59,16 @@ class Disagreement(NamedTuple):
 
 
 AFTER_BTH = (
-    *("rdeth.", "deth.", "xrceth.", "reth.", "atomiceth.", "aeth.", "atomicacketh."),
-    *("immdt", "ieth", "icrc"),
+    "rdeth.",
+    "deth.",
+    "xrceth.",
+    "reth.",
+    "atomiceth.",
+    "aeth.",
+    "atomicacketh.",
+    "immdt",
+    "ieth",
+    "icrc",
 )
 INSIDE_IB = ("ip.", "udp.", "rwh.")
 

@@ -197,9 +197,16 @@ _BEFORE = {
 }
 """FIRST and MIDDLE of what comes before a message in the graph."""
 _VERBS = (
-    *(WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.SEND_WITH_INV, WROpcode.RDMA_WRITE),
-    *(WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.RDMA_READ, WROpcode.ATOMIC_CMP_AND_SWP),
-    *(WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.FLUSH, WROpcode.ATOMIC_WRITE),
+    WROpcode.SEND,
+    WROpcode.SEND_WITH_IMM,
+    WROpcode.SEND_WITH_INV,
+    WROpcode.RDMA_WRITE,
+    WROpcode.RDMA_WRITE_WITH_IMM,
+    WROpcode.RDMA_READ,
+    WROpcode.ATOMIC_CMP_AND_SWP,
+    WROpcode.ATOMIC_FETCH_AND_ADD,
+    WROpcode.FLUSH,
+    WROpcode.ATOMIC_WRITE,
 )
 
 _REQ, _ACCEPT, _CONNECT = Mad(message="REQ"), Command("accept"), Command("connect")

@@ -214,7 +214,10 @@ def _run_clean(job: _Clean) -> Alarms:
     buckets = tuple(finding.bucket for finding in campaign.run(job.packets))
     report = campaign.report
     return Alarms(
-        *(job.profile, job.reference, job.role, report.packets),
+        job.profile,
+        job.reference,
+        job.role,
+        report.packets,
         findings=(*buckets, *(f"unstable: {bucket}" for bucket in report.unstable)),
         choices=tuple(report.choices),
     )

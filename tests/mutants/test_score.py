@@ -229,8 +229,15 @@ def test_the_simple_baseline_has_one_message_with_one_value() -> None:
 @pytest.mark.slow
 def test_as_json_there_is_an_object_for_each_fault_total_and_profile() -> None:
     result = invoke(
-        *("--only", EASY, "--cap", "60", "--clean-packets", "60"),
-        *("--generator", "stateful", "--json"),
+        "--only",
+        EASY,
+        "--cap",
+        "60",
+        "--clean-packets",
+        "60",
+        "--generator",
+        "stateful",
+        "--json",
     )
 
     objects = [json.loads(line) for line in result.output.splitlines()]

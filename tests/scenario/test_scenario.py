@@ -76,8 +76,17 @@ def test_positions_of_keys_and_values_are_where_the_eye_finds_them() -> None:
 BARE = st.text("abcXYZ012-_", min_size=1, max_size=4)
 STRINGS = st.sampled_from(
     [
-        *('""', '"a"', '"\\"]}#"', "''", "'[{\"'", '"""a\n]"b" = """', "'''it''s\n#'''"),
-        *('"""ends in quotes"""""', "'''x'''''", '"\\u00e9\\\\"', '"""\\\n  """'),
+        '""',
+        '"a"',
+        '"\\"]}#"',
+        "''",
+        "'[{\"'",
+        '"""a\n]"b" = """',
+        "'''it''s\n#'''",
+        '"""ends in quotes"""""',
+        "'''x'''''",
+        '"\\u00e9\\\\"',
+        '"""\\\n  """',
     ]
 )
 SCALARS = st.sampled_from(
@@ -143,7 +152,9 @@ def test_empty_workload_is_a_scenario_of_two_nodes_a_wire_and_a_send() -> None:
     assert scenario.connections[0].name == "main"
     assert scenario.workloads[0].traffic.opcodes.values == [WROpcode.SEND]
     assert [each.text for each in scenario.expectations] == [
-        *("wrong == 0", "unfinished == 0", "failed == 0")
+        "wrong == 0",
+        "unfinished == 0",
+        "failed == 0",
     ]
 
 
@@ -239,7 +250,9 @@ wrong = 5
     assert (traffic.receives.start, traffic.receives.size) == (4 * US, 99)
     assert not traffic.receives.repost
     assert [each.text for each in scenario.expectations] == [
-        *("unfinished == 0", "failed == 0", "wrong == 5")
+        "unfinished == 0",
+        "failed == 0",
+        "wrong == 5",
     ]
 
 
@@ -260,7 +273,9 @@ wrong = 5
             "".join(f"[[node]]\nname='{n}'\n" for n in "abc")
             + "[[wire]]\nbetween=['a','b']\n[[connection]]\nbetween=['a','c']"
             + WORKLOAD,
-            *(10, 9, "connection[0].between: no wires lead from a to c"),
+            10,
+            9,
+            "connection[0].between: no wires lead from a to c",
         ),
         ("link = 'token-ring'" + WORKLOAD, 1, 8, "link: 'token-ring' is not one of rocev2"),
         ("seed = 1\n", 1, 1, "there is no [[workload]]"),
@@ -271,20 +286,28 @@ wrong = 5
         ("[[node]]\nname = 'a'" + WORKLOAD, 1, 3, "node: a network has two nodes"),
         (
             "[[node]]\nname = 'a'\n[[node]]\n  name = 'a'" + WORKLOAD,
-            *(4, 10, "node[1].name: 'a' is the name of another node"),
+            4,
+            10,
+            "node[1].name: 'a' is the name of another node",
         ),
         ("node = 3" + WORKLOAD, 1, 8, "node: 3 is no table: write [[node]]"),
         (
             "[[node]]\nname='a'\noverride = { mig_req = 2 }\n" + WORKLOAD,
-            *(3, 24, "node[0].override.mig_req: 2 is not from 0 to 1"),
+            3,
+            24,
+            "node[0].override.mig_req: 2 is not from 0 to 1",
         ),
         (
             "[[node]]\nname='a'\noverride = { timer_granularity = '0ps' }\n" + WORKLOAD,
-            *(3, 34, "expected a time above 0"),
+            3,
+            34,
+            "expected a time above 0",
         ),
         (
             "[[node]]\nname='a'\naddress = 'elsewhere'\n" + WORKLOAD,
-            *(3, 11, "node[0].address: 'elsewhere' is not an IP address"),
+            3,
+            11,
+            "node[0].address: 'elsewhere' is not an IP address",
         ),
         ("[[wire]]\nrate = 100" + WORKLOAD, 2, 8, "wire[0].rate: 100 is not a rate such as 100G"),
         ("[[wire]]\nbetween = ['a']" + WORKLOAD, 2, 11, "is not two nodes"),
@@ -293,22 +316,30 @@ wrong = 5
         ("[[wire]]\n[[wire]]" + WORKLOAD, 2, 1, "a has one port"),
         (
             "[[wire]]\n[[wire.faults.a]]\ndrop = { psn = 1, nht = 1 }" + WORKLOAD,
-            *(3, 19, "wire[0].faults.a[0].drop.nht: unknown"),
+            3,
+            19,
+            "wire[0].faults.a[0].drop.nht: unknown",
         ),
         (
             "[[wire]]\nfaults.a = [\n  { loss = 1.5 },\n]" + WORKLOAD,
-            *(3, 12, "wire[0].faults.a[0].loss: 1.5 is not a number from 0 to 1"),
+            3,
+            12,
+            "wire[0].faults.a[0].loss: 1.5 is not a number from 0 to 1",
         ),
         ("[[wire.faults.a]]\nloss = 1.5" + WORKLOAD, 2, 8, "1.5 is not a number from 0 to 1"),
         (
             "[[wire.faults.a]]\nloss = 0.1\ndrop = 0.1" + WORKLOAD,
-            *(3, 1, "wire.faults.a[0].drop: a rule has one action, and loss is there already"),
+            3,
+            1,
+            "wire.faults.a[0].drop: a rule has one action, and loss is there already",
         ),
         ("[[wire.faults.a]]" + WORKLOAD, 1, 1, "wire.faults.a[0]: a rule has one action"),
         ("[[wire.faults.z]]\nloss = 1" + WORKLOAD, 1, 15, "wire.faults.z: unknown; expected a, b"),
         (
             "[[wire.faults.a]]\ndrop.burst = { count = 1, last = 2 }" + WORKLOAD,
-            *(2, 27, "drop.burst.last: unknown"),
+            2,
+            27,
+            "drop.burst.last: unknown",
         ),
         ("[[wire]]\nfaults.c = []" + WORKLOAD, 2, 8, "wire[0].faults.c: unknown"),
         ("[[wire.faults.a]]\nlose = 1" + WORKLOAD, 2, 1, "a rule is one of drop"),
@@ -316,12 +347,16 @@ wrong = 5
         ("[[connection]]\ntraffic_class = 256" + WORKLOAD, 2, 17, "256 is not from 0 to 255"),
         (
             "[[connection]]\ntraffic_class = 1\necn = true" + WORKLOAD,
-            *(3, 7, "connection[0].ecn: traffic_class 1 has ECN bits of its own"),
+            3,
+            7,
+            "connection[0].ecn: traffic_class 1 has ECN bits of its own",
         ),
         ("link = 'ib'\n[[connection]]\necn = true" + WORKLOAD, 3, 7, "packets have none here"),
         (
             "link = 'ib'\n[[connection]]\ntraffic_class = 4" + WORKLOAD,
-            *(3, 17, "connection[0].traffic_class: stands in a GRH"),
+            3,
+            17,
+            "connection[0].traffic_class: stands in a GRH",
         ),
         ("[[connection]]\nretry_cnt = 8" + WORKLOAD, 2, 13, "8 is not from 0 to 7"),
         ("[[connection]]\npsn = [1, 2, 3]" + WORKLOAD, 2, 7, "3 numbers, expected two"),
@@ -329,7 +364,9 @@ wrong = 5
         ("[[connection]]\ntype = 'RD'" + WORKLOAD, 2, 8, "'RD' is not one of RC, UC, UD"),
         (
             "[[connection]]\nname='x'\n[[connection]]\nname='x'" + WORKLOAD,
-            *(4, 6, "'x' is another connection's"),
+            4,
+            6,
+            "'x' is another connection's",
         ),
         (WORKLOAD + "opcode = 'PUT'", 3, 10, "workload[0].opcode: 'PUT' is not one of SEND"),
         (WORKLOAD + "opcode = []", 3, 10, "expected one or several"),
@@ -347,17 +384,23 @@ wrong = 5
         (
             WORKLOAD + "opcode = ['RDMA_READ', 'SEND']\ncount = 4\n"
             "mistake = { kind = 'bounds', message = 4 }",
-            *(5, 20, "SEND has no remote address"),
+            5,
+            20,
+            "SEND has no remote address",
         ),
         (
             WORKLOAD + "opcode = { RDMA_READ = 9, SEND = 1 }\nmistake.kind = 'rkey'",
-            *(4, 16, "SEND has no R_Key"),
+            4,
+            16,
+            "SEND has no R_Key",
         ),
         (WORKLOAD + "opcode = 'FLUSH'\nmistake.kind = 'lkey'", 4, 16, "FLUSH has no L_Key"),
         (
             WORKLOAD + "opcode = 'RDMA_WRITE'\nsize = [8, 0]\ncount = 2\n"
             "mistake = { kind = 'rkey', message = 2 }",
-            *(6, 20, "an empty message touches no memory"),
+            6,
+            20,
+            "an empty message touches no memory",
         ),
         (WORKLOAD + "mistake = { kind = 'rkey', message = 2 }", 3, 38, "2 is not from 1 to 1"),
         (WORKLOAD + "inline = true\nmistake.kind = 'lkey'", 4, 16, "inline data needs no key"),
@@ -365,15 +408,21 @@ wrong = 5
         (WORKLOAD + "\n[[workload]]", 4, 1, "a sends on main already"),
         (
             WORKLOAD + "size = '256 MiB'\ncount = 9\nwindow = 9",
-            *(2, 1, "the messages under way would take more than 512 MiB"),
+            2,
+            1,
+            "the messages under way would take more than 512 MiB",
         ),
         (
             "[[connection]]\ntype = 'UD'\nmtu = 256" + WORKLOAD + "size = 257",
-            *(5, 8, "257 is not from 0 to 256"),
+            5,
+            8,
+            "257 is not from 0 to 256",
         ),
         (
             "[[connection]]\ntype = 'UC'" + WORKLOAD + "opcode = 'RDMA_READ'",
-            *(4, 10, "'RDMA_READ' is not one of SEND"),
+            4,
+            10,
+            "'RDMA_READ' is not one of SEND",
         ),
         (WORKLOAD + "[expect]\ntimeout = 1", 4, 1, "expect.timeout: unknown; did you mean timeou"),
         (WORKLOAD + "[expect]\ntimeouts = '< x'", 4, 12, "expect.timeouts: 'x' is not a number"),
@@ -383,7 +432,9 @@ wrong = 5
         (WORKLOAD + "[expect]\nnaks.seq = 7", 4, 6, "naks.seq: unknown"),
         (
             "[[connection]]\nexpect.bad_icrc = 1" + WORKLOAD,
-            *(2, 8, "is of the whole run, not of a connection"),
+            2,
+            8,
+            "is of the whole run, not of a connection",
         ),
     ],
 )

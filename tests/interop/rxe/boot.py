@@ -156,14 +156,37 @@ class Guest(Closing):
         # Locally administered, one for each guest of a process.
         self.mac = f"52:54:00:00:{number >> 8:02x}:{number & 0xFF:02x}"
         command = [
-            *("setpriv", "--pdeathsig", "KILL", "sh", "-c", _UNLESS_ORPHANED, str(os.getpid())),
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "sh",
+            "-c",
+            _UNLESS_ORPHANED,
+            str(os.getpid()),
             QEMU,
-            *("-machine", "pc", "-accel", self.accel, "-cpu", _CPU[self.accel]),
-            *("-m", str(memory_mb), "-nodefaults", "-no-user-config", "-no-reboot"),
-            *("-display", "none", "-serial", "chardev:console"),
-            *("-chardev", "file,id=console,path=/dev/stdout,append=on"),
-            *("-kernel", str(image.kernel), "-initrd", str(image.initramfs)),
-            *("-append", "console=ttyS0 panic=-1 quiet"),
+            "-machine",
+            "pc",
+            "-accel",
+            self.accel,
+            "-cpu",
+            _CPU[self.accel],
+            "-m",
+            str(memory_mb),
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-serial",
+            "chardev:console",
+            "-chardev",
+            "file,id=console,path=/dev/stdout,append=on",
+            "-kernel",
+            str(image.kernel),
+            "-initrd",
+            str(image.initramfs),
+            "-append",
+            "console=ttyS0 panic=-1 quiet",
         ]
         if network:
             # Without the virtio header nothing is offloaded: every frame on the tap is finished.
@@ -173,10 +196,16 @@ class Guest(Closing):
         self._agent, agent = socket.socketpair()
         self._monitor, monitor = socket.socketpair()
         command += [
-            *("-chardev", f"socket,id=agent,fd={agent.fileno()}", "-device", "virtio-serial-pci"),
-            *("-device", "virtserialport,chardev=agent,nr=1"),
-            *("-chardev", f"socket,id=monitor,fd={monitor.fileno()}"),
-            *("-mon", "chardev=monitor,mode=control"),
+            "-chardev",
+            f"socket,id=agent,fd={agent.fileno()}",
+            "-device",
+            "virtio-serial-pci",
+            "-device",
+            "virtserialport,chardev=agent,nr=1",
+            "-chardev",
+            f"socket,id=monitor,fd={monitor.fileno()}",
+            "-mon",
+            "chardev=monitor,mode=control",
         ]
         # What QEMU and the console of the guest say, in a file without a name.
         self._words = tempfile.TemporaryFile("a+b")  # noqa: SIM115

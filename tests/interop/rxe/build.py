@@ -35,15 +35,28 @@ MIRROR = "http://deb.debian.org/debian"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 PACKAGES = (
-    *("linux-image-amd64", "busybox-static", "dash", "iproute2", "ethtool"),
-    *("ibverbs-utils", "ibverbs-providers", "rdmacm-utils", "perftest", "python3-pyverbs"),
+    "linux-image-amd64",
+    "busybox-static",
+    "dash",
+    "iproute2",
+    "ethtool",
+    "ibverbs-utils",
+    "ibverbs-providers",
+    "rdmacm-utils",
+    "perftest",
+    "python3-pyverbs",
 )
 
 NOT_NEEDED = (
     # For the boot of an installed Debian; the guest has its own init.
-    *("initramfs-tools", "kmod", "linux-base", "rdma-core"),
+    "initramfs-tools",
+    "kmod",
+    "linux-base",
+    "rdma-core",
     # For the installation of packages.
-    *("adduser", "debconf", "libcap2-bin"),
+    "adduser",
+    "debconf",
+    "libcap2-bin",
 )
 """Dependencies that apt is told are there already."""
 
@@ -51,20 +64,43 @@ NEEDED_TOOLS = ("apt-get", "dpkg-deb")
 
 MODULES = (
     # The devices of the guest.
-    *("virtio_pci", "virtio_net", "virtio_console"),
+    "virtio_pci",
+    "virtio_net",
+    "virtio_console",
     # RDMA.
-    *("rdma_rxe", "rdma_ucm", "ib_umad", "crc32_generic", "crc32_pclmul"),
+    "rdma_rxe",
+    "rdma_ucm",
+    "ib_umad",
+    "crc32_generic",
+    "crc32_pclmul",
     # Faults and VLANs inside the guest.
-    *("sch_netem", "ifb", "8021q", "dummy"),
+    "sch_netem",
+    "ifb",
+    "8021q",
+    "dummy",
 )
 """Kernel modules of the guest; what they depend on comes with them."""
 
 LEFT_OUT = (
-    *("boot/System.map", "boot/config", "etc/init.d", "lib/systemd", "lib/udev", "var"),
-    *("usr/include", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/perl-base"),
-    *("usr/lib/python3.11/ensurepip", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/lib2to3"),
-    *("usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/test", "usr/lib/python3/dist-packages/"),
-    *("usr/lib/systemd", "usr/lib/udev", "usr/lib/locale", "usr/share"),
+    "boot/System.map",
+    "boot/config",
+    "etc/init.d",
+    "lib/systemd",
+    "lib/udev",
+    "var",
+    "usr/include",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/x86_64-linux-gnu/perl-base",
+    "usr/lib/python3.11/ensurepip",
+    "usr/lib/python3.11/idlelib",
+    "usr/lib/python3.11/lib2to3",
+    "usr/lib/python3.11/pydoc_data",
+    "usr/lib/python3.11/test",
+    "usr/lib/python3/dist-packages/",
+    "usr/lib/systemd",
+    "usr/lib/udev",
+    "usr/lib/locale",
+    "usr/share",
 )
 """Beginnings of paths that the guest has no use for."""
 

@@ -166,8 +166,10 @@ def _further_chances(found: Mapping[Case, Outcome], tolerance: int) -> list[_Run
     ]
     return [
         _Run(
-            *([case.script], f"{case.script}.drill [{case.name}]"),
-            *(6 if case.script in _ON_IPV6 else 4, tolerance),
+            [case.script],
+            f"{case.script}.drill [{case.name}]",
+            6 if case.script in _ON_IPV6 else 4,
+            tolerance,
         )
         for case in unexplained
     ]

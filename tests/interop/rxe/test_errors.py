@@ -34,8 +34,11 @@ def test_wrong_key_is_an_access_error_and_touches_nothing(
     ]
 
     ends = Ends(
-        *(peers, tmp_path, requester),
-        *({"sends": sends, "completions": 2}, {"receives": [10], "completions": 1}),
+        peers,
+        tmp_path,
+        requester,
+        {"sends": sends, "completions": 2},
+        {"receives": [10], "completions": 1},
     )
 
     assert statuses(ends.requester) == [REM_ACCESS_ERR, WR_FLUSH_ERR]
@@ -55,8 +58,11 @@ def test_receiver_that_is_never_ready_is_given_up(
     sends = [{"opcode": "SEND", "length": 100}]
 
     ends = Ends(
-        *(peers, tmp_path, requester),
-        *({"rnr_retry": rnr_retry, "sends": sends, "completions": 1}, {}),
+        peers,
+        tmp_path,
+        requester,
+        {"rnr_retry": rnr_retry, "sends": sends, "completions": 1},
+        {},
     )
 
     assert statuses(ends.requester) == [RNR_RETRY_EXC_ERR]
@@ -86,8 +92,11 @@ def test_message_longer_than_its_buffer_fails_at_both_ends(
     sends = [{"opcode": "SEND", "length": 5000}]
 
     ends = Ends(
-        *(peers, tmp_path, requester),
-        *({"sends": sends, "completions": 1}, {"receives": [2000], "completions": 1}),
+        peers,
+        tmp_path,
+        requester,
+        {"sends": sends, "completions": 1},
+        {"receives": [2000], "completions": 1},
         profile=profile,
     )
 

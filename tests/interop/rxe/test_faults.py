@@ -82,7 +82,9 @@ def test_memory_of_rxe_holds_what_was_written_and_read(
     size = 50 * 1024 + 1
 
     ends = Ends(
-        *(peers, tmp_path, "ours"),
+        peers,
+        tmp_path,
+        "ours",
         {"size": size, "retry_cnt": 7, "sends": [write(size)], "completions": 1},
         {"size": 2 * size, "retry_cnt": 7, "sends": [read(size)], "completions": 1},
         faults=plan(tmp_path, fault),

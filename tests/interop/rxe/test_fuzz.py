@@ -191,8 +191,17 @@ def test_what_it_does_not_survive_is_made_shorter_on_one_guest_after_the_other(
     with with_agent() as peers:
         booting = Booting(peers, tmp_path / "booting")
         running = peers.start(
-            *("-m", "ibwire", "fuzz", "min", str(case), "--restart", booting.command),
-            *("--dev", peers.port, "--peer", THEIRS[4]),
+            "-m",
+            "ibwire",
+            "fuzz",
+            "min",
+            str(case),
+            "--restart",
+            booting.command,
+            "--dev",
+            peers.port,
+            "--peer",
+            THEIRS[4],
         )
         booting.until_ended(running)
         ended = running.wait(PATIENCE)

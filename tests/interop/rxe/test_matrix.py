@@ -65,7 +65,10 @@ def test_send_with_immediate(
     common = {"path_mtu": path_mtu, "completions": 2}
 
     ends = Ends(
-        *(peers, tmp_path, requester, {"sends": sends, **common}),
+        peers,
+        tmp_path,
+        requester,
+        {"sends": sends, **common},
         {"receives": [SIZE, SIZE], **common},
         version=version,
         profile=profile,

@@ -56,7 +56,9 @@ def test_bandwidth_over_the_connection_manager(peers: Peers, tmp_path: Path, rol
 @pytest.mark.parametrize("options", [[], ["-R"]], ids=["tcp", "cm"])
 def test_latency(peers: Peers, tmp_path: Path, role: str, options: list[str]) -> None:
     meeting = meet(
-        *(peers, tmp_path, ["send", "--latency", *options]),
+        peers,
+        tmp_path,
+        ["send", "--latency", *options],
         " ".join(["ib_send_lat", *options]),
         is_client=role == "client",
     )
@@ -72,7 +74,10 @@ def test_latency(peers: Peers, tmp_path: Path, role: str, options: list[str]) ->
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_two_queue_pairs_in_both_directions(peers: Peers, tmp_path: Path, role: str) -> None:
     meeting = meet(
-        *(peers, tmp_path, ["send", "-b", "-q", "2"], "ib_send_bw -b -q 2"),
+        peers,
+        tmp_path,
+        ["send", "-b", "-q", "2"],
+        "ib_send_bw -b -q 2",
         is_client=role == "client",
     )
 

@@ -46,8 +46,17 @@ def test_plan_happens_and_is_survived(
     (tmp_path / "plan.toml").write_text(PLAN)
     captures = [tmp_path / "side-a.pcapng", tmp_path / "side-b.pcapng"]
     tap = peers.start(
-        *("-c", TAP, "--between", *sides, "--plan", str(tmp_path / "plan.toml"), "--json"),
-        *("-o", str(captures[0]), "-o", str(captures[1])),
+        "-c",
+        TAP,
+        "--between",
+        *sides,
+        "--plan",
+        str(tmp_path / "plan.toml"),
+        "--json",
+        "-o",
+        str(captures[0]),
+        "-o",
+        str(captures[1]),
     )
 
     meeting = peers.meet(ours, theirs, is_client=role == "client", directory=tmp_path)
@@ -60,7 +69,7 @@ def test_plan_happens_and_is_survived(
     assert [rule["frames"] for rule in end["rules"]] == [1] * 5
     assert not end["problems"]
     found = peers.start(
-        *("-m", "ibwire", "flows", str(captures[0]), "--other", str(captures[1]), "--json")
+        "-m", "ibwire", "flows", str(captures[0]), "--other", str(captures[1]), "--json"
     ).wait()
     told = [json.loads(line) for line in found.output.splitlines()]
     assert sorted(

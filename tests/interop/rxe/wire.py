@@ -74,21 +74,19 @@ class Wire:
         has_bth = columns.valid("bth.psn")
         self.packets += map(
             Packet,
-            *(
-                columns["frame.time_ns"][has_bth].tolist(),
-                (columns["eth.src"][has_bth] != self._mac).tolist(),
-                _words(columns, "bth.opcode_name", has_bth),
-                columns["bth.psn"][has_bth].tolist(),
-                [
-                    syndrome if has else None
-                    for syndrome, has in zip(
-                        columns["aeth.syndrome"][has_bth].tolist(),
-                        columns.valid("aeth.syndrome")[has_bth].tolist(),
-                        strict=True,
-                    )
-                ],
-                [status == "good" for status in _words(columns, "icrc.status", has_bth)],
-            ),
+            columns["frame.time_ns"][has_bth].tolist(),
+            (columns["eth.src"][has_bth] != self._mac).tolist(),
+            _words(columns, "bth.opcode_name", has_bth),
+            columns["bth.psn"][has_bth].tolist(),
+            [
+                syndrome if has else None
+                for syndrome, has in zip(
+                    columns["aeth.syndrome"][has_bth].tolist(),
+                    columns.valid("aeth.syndrome")[has_bth].tolist(),
+                    strict=True,
+                )
+            ],
+            [status == "good" for status in _words(columns, "icrc.status", has_bth)],
         )
         others = zip(
             columns["frame.number"][~has_bth].tolist(),
