@@ -146,6 +146,7 @@ def test_everything_that_the_wire_did_is_named(name: str, swapped: bool) -> None
         assert direction.not_covered == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_small_window_finds_the_same(name: str) -> None:
     paths = [str(CAPTURES / f"{name}.{end}.pcap") for end in "ab"]
@@ -536,6 +537,7 @@ def test_json_names_a_lost_frame_with_opcode_and_psn() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_set_back_in_a_capture_longer_than_the_window_loses_nothing() -> None:
     frames = frames_of("loss-ack-only.b.pcap")
     frames[600:] = [frame.later(-600 * 10**9) for frame in frames[600:]]

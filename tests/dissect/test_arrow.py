@@ -47,6 +47,7 @@ def test_parquet_read_back_equals_json(tmp_path: Path, path: Path) -> None:
     assert present(pq.read_table(tmp_path / "out.parquet")) == objects(path)
 
 
+@pytest.mark.slow
 def test_several_captures_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dictionaries of different captures are brought together, over several row groups."""
     monkeypatch.setattr(arrow, "ROW_GROUP", 100)

@@ -171,6 +171,7 @@ def test_faults_cost_time_and_nothing_else(verb: Verb, fault: str) -> None:
     assert client.sent == server.sent == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", Verb)
 def test_for_a_time_in_place_of_a_number(verb: Verb) -> None:
     size = 8 if verb is Verb.ATOMIC else 1000

@@ -62,6 +62,7 @@ def assert_dump_repeats(lines: Any, frame: Frame) -> None:
     assert seen == set(range(len(frame)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap*")), ids=lambda path: path.name)
 def test_parts_cover_every_byte_of_every_shipped_packet_once(path: Path) -> None:
     with open_capture(path) as reader:

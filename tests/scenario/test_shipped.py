@@ -95,6 +95,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LARGE])
 def test_same_seed_gives_the_same_files_to_the_byte(
     name: str, captures: Any, tmp_path: Path
