@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,15 @@ READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
 
 PATIENCE = 0.05
 """Seconds of processor time, many times what a step takes."""
+
+
+@pytest.fixture(autouse=True)
+def timer_is_disarmed() -> Iterator[None]:
+    """A look that raises sets the timer; left armed, its signal would end the test process."""
+    before = signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
 
 
 class Looked(Emulation):
