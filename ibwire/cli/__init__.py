@@ -14,34 +14,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ibwire.cli.messages import print_error, print_failure
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-# NumPy's linear algebra, which nothing here uses, would start a thread a core;
+# NumPy's linear algebra, unused here, would start a thread per core;
 # Arrow's own allocators keep more memory than they need.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 COMMANDS = {
-    "dissect": "Take captures apart: one line, JSON object or table row a packet.",
-    "show": "One packet of a capture as a tree, with every bit explained.",
-    "fields": "The fields that can be printed and filtered by.",
-    "flows": "Connections, worst first: lost, retransmitted, refused and marked packets.",
-    "explain": "The story of one connection, in words.",
-    "check": "What in a capture breaks the rules of the protocol.",
-    "query": "SQL over the packets, messages, events and connections of captures.",
-    "export": "Those tables as Parquet, or a capture with comments on its packets.",
-    "report": "One self-contained page about a capture.",
-    "run": "A scenario in virtual time: network, faults, traffic, and what came of it.",
-    "pingpong": "Messages back and forth with ibv_rc_pingpong, uc, ud, on a real link.",
-    "perf": "Measure with ib_send_bw, ib_write_lat and their like, on a real link.",
-    "rping": "Pings with rping over the RDMA connection manager, on a real link.",
-    "inject": "RDMA test traffic, right or wrong on purpose, to an interface or a capture.",
-    "tap": "Faults in the path: a bump in the wire, or capture to capture.",
-    "drill": "Conformance scripts against a device: what it did otherwise, line by line.",
-    "fuzz": "Attacks on a device: where it leaves the specification, with cases that replay.",
-    "agent": "An emulated device on a link, for drill and fuzz to be tried on.",
-    "lab": "A virtual link between two namespaces, to try things without root.",
+    "dissect": "Print packets: a line, a JSON object or a table row for each.",
+    "show": "Show one packet of a capture as a tree, with every bit explained.",
+    "fields": "List the fields that can be printed and filtered by.",
+    "flows": "List connections, worst first: lost, retransmitted, refused and marked packets.",
+    "explain": "Explain in words what happened to one connection.",
+    "check": "Find packets that break the rules of the protocol.",
+    "query": "Run SQL over the packets, messages, events and connections of captures.",
+    "export": "Write these tables as Parquet, or a capture with comments on its packets.",
+    "report": "Write an HTML page about a capture, in one file.",
+    "run": "Run a scenario in virtual time: network, faults, traffic and expectations.",
+    "pingpong": "Exchange messages with ibv_rc_pingpong, uc, ud, on a real link.",
+    "perf": "Measure with ib_send_bw, ib_write_lat and others of perftest, on a real link.",
+    "rping": "Exchange pings with rping over the RDMA connection manager, on a real link.",
+    "inject": "Send RDMA test traffic, correct or wrong on purpose, to an interface or a capture.",
+    "tap": "Apply faults in the path, between two interfaces or from capture to capture.",
+    "drill": "Run conformance scripts against a device, and report each difference.",
+    "fuzz": "Attack a device, and report where it breaks the specification.",
+    "agent": "Serve an emulated device on a link, as a target for drill and fuzz.",
+    "lab": "Create a virtual link between two namespaces; needs no root.",
     "respond": "Replay recorded connections against an emulated peer.",
 }
 
@@ -63,13 +65,13 @@ class _Lazy(click.Group):
 
 
 SIGNAL = 128
-"""A shell adds this to the number of the signal that has ended a command."""
+"""Added to the number of the signal that ended a command, as shells do."""
 
 
 class _Main(_Lazy):
-    """Standard output that is closed, full, or no longer read is no reason for a traceback.
+    """Reports errors of standard output, wrong usage and Ctrl-C without a traceback.
 
-    Nor is Ctrl-C; a result that was not told whole has a status that says so.
+    The exit status says if a result could not be written completely.
     """
 
     def make_context(
@@ -79,45 +81,50 @@ class _Main(_Lazy):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        with _interruptible():
+        with _reported():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        if sys.stdout is None:
-            raise click.ClickException("standard output is closed")
-        with _interruptible(), _told_apart():
-            try:
+        with _reported():
+            if sys.stdout is None:
+                raise click.ClickException("standard output is closed")
+            with _own_output_errors():
                 try:
-                    return super().invoke(ctx)
-                finally:
-                    sys.stdout.flush()
-            except _OutputClosed:  # the reader of a pipe has seen enough
-                _forget_output()
-                ctx.exit(SIGNAL + signal.SIGPIPE)
-            except _OutputError as error:
-                _forget_output()
-                raise click.ClickException(f"standard output: {error}") from None
+                    try:
+                        return super().invoke(ctx)
+                    finally:
+                        sys.stdout.flush()
+                except _OutputClosed:  # the reader of a pipe has closed it
+                    _discard_output()
+                    ctx.exit(SIGNAL + signal.SIGPIPE)
+                except _OutputError as error:
+                    _discard_output()
+                    raise click.ClickException(f"standard output: {error}") from None
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def _reported() -> Iterator[None]:
+    """Errors of click and Ctrl-C become a message and an exit status."""
     try:
         yield
+    except click.ClickException as failure:
+        print_failure(failure)
+        raise click.exceptions.Exit(failure.exit_code) from None
     except KeyboardInterrupt:
-        click.echo("ibwire: interrupted", err=True)
+        print_error("interrupted")
         raise click.exceptions.Exit(SIGNAL + signal.SIGINT) from None
 
 
 class _OutputError(Exception):
-    """Standard output cannot be written: no `OSError`, which a command may take for its own."""
+    """Standard output cannot be written. Not an `OSError`: commands handle those of their files."""
 
 
 class _OutputClosed(_OutputError):
-    """Nobody reads it any more."""
+    """The reader of the pipe has closed it."""
 
 
 class _Output(io.FileIO):
-    """Standard output with errors of its own."""
+    """Standard output that raises `_OutputError` in place of `OSError`."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -127,8 +134,8 @@ class _Output(io.FileIO):
             raise kind(error.strerror) from None
 
 
-def _told_apart() -> AbstractContextManager[object]:
-    """Write standard output through `_Output`, unless it is no file, as under a test."""
+def _own_output_errors() -> AbstractContextManager[object]:
+    """Write standard output through `_Output`, unless it is not a file, as in tests."""
     before = sys.stdout
     try:
         raw = _Output(before.fileno(), "w", closefd=False)
@@ -144,8 +151,8 @@ def _told_apart() -> AbstractContextManager[object]:
     )
 
 
-def _forget_output() -> None:
-    """Let nothing more be written, also not at exit."""
+def _discard_output() -> None:
+    """Discard what is still buffered, so that nothing fails at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -156,5 +163,5 @@ def main() -> None:
 
     Results go to standard output, everything else to standard error. Exit status:
     0 done, 1 findings or a result that could not be written, 2 wrong usage,
-    3 unreadable input, 130 interrupted, 141 nobody reads standard output any more.
+    3 unreadable input, 130 interrupted, 141 the reader of standard output closed it.
     """

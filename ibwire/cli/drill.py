@@ -13,6 +13,7 @@ import click
 
 from ibwire.base.errors import CaptureError, ScriptError, VerbsError
 from ibwire.cli.drill_live import DrillTargetOptions, target_options
+from ibwire.cli.messages import print_error
 from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.device_packets import DeviceConnection, read_device_connection
 from ibwire.drill import Case, Script, Verdict, load, report, run
@@ -93,9 +94,9 @@ def command(
         lost = run_.broken or ("" if bench is None else bench.lost)
         run_.end(scripts, junit, lost)
     if lost:
-        click.echo(f"ibwire: {lost}; the rest did not run", err=True)
+        print_error(f"{lost}; the other cases did not run")
     if number is not None:
-        click.echo("ibwire: interrupted; the rest did not run", err=True)
+        print_error("interrupted; the other cases did not run")
         sys.exit(SIGNAL + number)
     if run_.errors:
         sys.exit(WRONG_USAGE)
@@ -206,7 +207,7 @@ class _Run:
 
     def _refuse(self, error: ScriptError) -> None:
         self.errors.append(error)
-        click.echo(f"ibwire: {error}", err=True)
+        print_error(error)
 
     def _take(self, verdict: Verdict) -> None:
         self.verdicts.append(verdict)
@@ -272,7 +273,7 @@ def _recorded_connection(
     except VerbsError as error:
         raise click.BadParameter(error.reason, param_hint="--device") from None
     except CaptureError as error:
-        click.echo(f"ibwire: {error}", err=True)
+        print_error(error)
         sys.exit(UNREADABLE)
 
 

@@ -15,6 +15,7 @@ import click
 
 from ibwire.base.errors import CaptureError
 from ibwire.capture import open_capture
+from ibwire.cli.messages import print_error
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import QueuePairNumber
@@ -72,7 +73,7 @@ def command(capture: str, qpn: int | None, number: int | None, every: bool, as_j
                 raise CaptureError(name, None, "is no file, and a story reads its capture twice")
             found, frames, fault = _analyse(path, name, None)
             if fault is not None:
-                click.echo(f"ibwire: {CaptureError(name, fault.offset, fault.reason)}", err=True)
+                print_error(CaptureError(name, fault.offset, fault.reason))
                 if not found.frames:
                     sys.exit(UNREADABLE)
             wanted = _wanted(found.connections, qpn, number)

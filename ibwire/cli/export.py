@@ -12,6 +12,7 @@ import click
 from ibwire.base.errors import CaptureError, EncodeError, MissingExtra
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.capture.annotate import Comments, annotate
+from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.connections.events import FlowEvent
@@ -62,7 +63,7 @@ def command(captures: tuple[str, ...], output: str) -> None:
     except (CaptureError, EncodeError, MissingExtra) as error:
         raise click.ClickException(str(error)) from None
     for failure in failures:
-        click.echo(f"ibwire: {failure}", err=True)
+        print_error(failure)
     if failures:
         sys.exit(UNREADABLE)
 
@@ -89,7 +90,7 @@ def _tables(
         capture = CaptureTables(path, shown, tell)
         export(capture, output, readable(target))
         if not capture.is_rdma and not capture.damage:
-            click.echo(f"ibwire: {shown}: no RDMA packets", err=True)
+            print_warning(f"{shown}: no RDMA packets")
         if capture.damage:
             failures.append(capture.damage)
     return failures

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.cli.values import Rate
 from ibwire.connections import merge
@@ -80,10 +81,12 @@ def command(
     if between is not None:
         damage += map(str, between.errors)
         problems += between.problems
-    for text in [*damage, *problems]:
-        click.echo(f"ibwire: {text}", err=True)
+    for text in damage:
+        print_error(text)
+    for text in problems:
+        print_warning(text)
     if not summary.packets and not damage:
-        click.echo(f"ibwire: no RDMA packets among {summary.frames:,} frames", err=True)
+        print_warning(f"no RDMA packets among {summary.frames:,} frames")
     if damage:
         sys.exit(UNREADABLE)
 

@@ -19,6 +19,7 @@ from ibwire.cli.fuzzing import (
     open_target,
     read_case,
 )
+from ibwire.cli.messages import print_error
 from ibwire.drill.files import write_text
 from ibwire.fuzz.case import to_json
 from ibwire.fuzz.judge.profiles import choices_of
@@ -75,6 +76,6 @@ def command(path: Path, name: str | None, output: Path | None, live: FuzzTargetO
             write_text(output, to_json(short))
     click.echo("\n".join([*case_lines(short), *outcome_lines(recording)]), err=True)
     if campaign.is_interrupted:
-        click.echo("ibwire: interrupted; it is as short as it has become", err=True)
+        print_error("interrupted; the case may not be as short as possible")
         sys.exit(INTERRUPTED)
     sys.exit(FOUND)

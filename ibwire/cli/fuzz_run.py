@@ -24,6 +24,7 @@ from ibwire.cli.fuzzing import (
     complaints,
     saved_target,
 )
+from ibwire.cli.messages import print_error
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
@@ -173,7 +174,7 @@ def command(  # long: one parameter and help line for each option
         if run.failure is not None:
             raise run.failure
     if interrupted:
-        click.echo("ibwire: interrupted; what was found so far is kept", err=True)
+        print_error("interrupted; the findings so far are saved")
         sys.exit(INTERRUPTED)
     if session.known or run.is_lost:
         sys.exit(FOUND)

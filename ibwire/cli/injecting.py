@@ -22,6 +22,7 @@ from ibwire.base.units import NS, S, Time
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
 from ibwire.cli.closed_loop import ClosedLoop, spread
+from ibwire.cli.messages import print_error
 from ibwire.cli.preview import preview
 from ibwire.traffic.blocks import Source, Template
 from ibwire.traffic.impaired import impaired_frames
@@ -165,7 +166,7 @@ def reported_errors() -> Iterator[None]:
 
 
 def _end(status: int, text: str) -> NoReturn:
-    click.echo(f"ibwire: {text}", err=True)
+    print_error(text)
     sys.exit(status)
 
 

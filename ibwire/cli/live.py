@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from ibwire.base.errors import EncodeError, IbwireError, ScriptError
+from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.interface import interface
@@ -174,10 +175,10 @@ def _exit_status() -> Iterator[None]:
     try:
         yield
     except (ScriptError, EncodeError) as error:
-        click.echo(f"ibwire: {error}", err=True)
+        print_error(error)
         sys.exit(WRONG_USAGE)
     except IbwireError as error:
-        click.echo(f"ibwire: {error}", err=True)
+        print_error(error)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
@@ -189,7 +190,7 @@ def _exit_status() -> Iterator[None]:
 
 def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        print_note(note)
 
 
 def _interrupt(number: int, _: object) -> NoReturn:

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ibwire.base.errors import CaptureError, MissingExtra, QueryError
+from ibwire.cli.messages import print_error
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.values import FORMATS
@@ -76,7 +77,7 @@ def command(
             damage = database.damage
     except QueryError as error:
         sys.stdout.flush()
-        click.echo(f"ibwire: {error}", err=True)
+        print_error(error)
         sys.exit(WRONG_SQL)
     except MissingExtra as error:
         raise click.ClickException(str(error)) from None
@@ -84,7 +85,7 @@ def command(
         damage = [error]
     sys.stdout.flush()
     for each in damage:
-        click.echo(f"ibwire: {each}", err=True)
+        print_error(each)
     if damage:
         sys.exit(UNREADABLE)
 

@@ -12,6 +12,7 @@ import click
 
 from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.capture import open_capture
+from ibwire.cli.messages import print_error
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import Rate
@@ -108,7 +109,7 @@ def _read(
         raise CaptureError(name, None, "is no file, and a report reads its capture twice")
     error = _take(path, survey)
     if error is not None:
-        click.echo(f"ibwire: {CaptureError(name, error.offset, error.reason)}", err=True)
+        print_error(CaptureError(name, error.offset, error.reason))
         if not survey.frames:
             return None, True
     closer = Closer(survey.finish(is_whole=error is None), most)

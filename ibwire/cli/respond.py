@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import click
 
 from ibwire.base.errors import CaptureError
+from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.sources import UNREADABLE
 from ibwire.cli.values import QueuePairNumber
 from ibwire.rc.profile import PROFILES
@@ -111,9 +112,9 @@ def command(
     if not result.found and qpn is not None:
         raise click.UsageError(f"{capture} has no requests to a reliable queue pair {qpn:#x}")
     if not result.found:
-        click.echo(f"ibwire: {capture} has no requests of a reliable connection", err=True)
+        print_warning(f"{capture} has no requests of a reliable connection")
     for note in _notes(conversation):
-        click.echo(f"ibwire: {note}", err=True)
+        print_warning(note)
     if result.differs:
         sys.exit(DIFFERENT)
 
@@ -139,7 +140,7 @@ class _Result:
                     click.echo("\n".join(_lines(report)))
         except CaptureError as error:
             sys.stdout.flush()
-            click.echo(f"ibwire: {error}", err=True)
+            print_error(error)
             self.is_unreadable = True
 
 

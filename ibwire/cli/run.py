@@ -18,6 +18,7 @@ from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.capture import CaptureWriter
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
+from ibwire.cli.messages import print_error
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.model import LINKS
 from ibwire_layers.outer import LinkType
@@ -75,7 +76,7 @@ def command(
     try:
         loaded = load(scenario)
     except ScriptError as error:
-        click.echo(f"ibwire: {error}", err=True)
+        print_error(error)
         sys.exit(WRONG_USAGE)
     try:
         with ExitStack() as stack:

@@ -9,6 +9,7 @@ import click
 
 from ibwire.base.errors import CaptureError, DecodeError
 from ibwire.capture import Record, open_capture
+from ibwire.cli.messages import print_error
 from ibwire.cli.sources import UNREADABLE
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, IPv4, IPv6, LinkType
@@ -35,7 +36,7 @@ def command(capture: str, number: int, view: str | None) -> None:
     try:
         record = _record(capture, number)
     except CaptureError as error:
-        click.echo(f"ibwire: {error}", err=True)
+        print_error(error)
         sys.exit(UNREADABLE)
     if view == "scapy":
         click.echo(_scapy(record))

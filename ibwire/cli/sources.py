@@ -13,6 +13,7 @@ import click
 
 from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader, RecordBatch, open_capture
+from ibwire.cli.messages import print_error
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -52,7 +53,7 @@ class Sources:
                         yield from self._batches_of(capture)
                 except CaptureError as error:
                     sys.stdout.flush()
-                    click.echo(f"ibwire: {error}", err=True)
+                    print_error(error)
                     self.failed = True
 
     def _batches_of(self, capture: CaptureReader) -> Iterator[tuple[CaptureReader, RecordBatch]]:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from ibwire.base.errors import CaptureError, EncodeError, LinkError, ScriptError
+from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.sources import UNREADABLE
 from ibwire.tap.bridge import Side, notes
 from ibwire.tap.captures import FileTap
@@ -125,7 +126,7 @@ def _between(
         first, second = (stack.enter_context(Side(name)) for name in names)
         record = stack.enter_context(TapRecord(outputs, names)) if outputs else None
         for note in notes([first, second]):
-            click.echo(f"note: {note}", err=True)
+            print_note(note)
         tap = LiveTap(plan, (first, second), _EventPrinter(as_json), record, spin=spin)
         click.echo(f"passing between {names[0]} and {names[1]}", err=True)
         try:
@@ -150,7 +151,7 @@ def _over(
 
 
 def _fail(reason: object, status: int) -> NoReturn:
-    click.echo(f"ibwire: {reason}", err=True)
+    print_error(reason)
     sys.exit(status)
 
 
@@ -191,7 +192,7 @@ def _report(
             click.echo(f"{name}: {counts or 'no frames'}")
     sys.stdout.flush()
     for text in problems:
-        click.echo(f"note: {text}", err=True)
+        print_error(text)
 
 
 def _rule_in_words(name: str, rule: int, action: str, frames: int, unanswered: int = 0) -> str:

@@ -214,7 +214,7 @@ def main(arguments: Sequence[str]) -> None:
             Lab(Path(path)).enter(side)
             execute(command)
     except LinkError as error:
-        sys.exit(f"ibwire: {error}" if arguments[0] == "enter" else error.reason)
+        sys.exit(f"error: {error}" if arguments[0] == "enter" else error.reason)
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:

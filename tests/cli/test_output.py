@@ -1,4 +1,4 @@
-"""Errors of standard output are told from all others."""
+"""Errors: their prefix, their exit status, and those of standard output."""
 
 import os
 import signal
@@ -7,6 +7,9 @@ import sys
 from typing import BinaryIO
 
 import pytest
+from click.testing import CliRunner
+
+from ibwire.cli import main
 
 FAILING = """
 import os, signal, click, ibwire.cli as cli
@@ -17,7 +20,7 @@ def command():
 cli._Main.get_command = lambda *_: command
 cli.main(["any"])
 """
-"""A command in which something else than standard output fails."""
+"""A command that fails for another reason than its standard output."""
 
 
 def failing(fails: str) -> "subprocess.CompletedProcess[str]":
@@ -29,8 +32,8 @@ def failing(fails: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def telling(output: BinaryIO) -> "subprocess.CompletedProcess[str]":
-    """A command that writes much."""
+def writing(output: BinaryIO) -> "subprocess.CompletedProcess[str]":
+    """Run a command that writes much."""
     return subprocess.run(
         [sys.executable, "-m", "ibwire", "fields"],
         stdout=output,
@@ -40,8 +43,42 @@ def telling(output: BinaryIO) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing argument 'CAPTURE...'."),
+        (["--profile", "x", "f"], "Invalid value for '--profile'"),
+    ],
+)
+def test_wrong_usage_of_a_command_shows_the_usage_and_the_error(
+    arguments: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(main, ["check", *arguments], prog_name="ibwire")
+
+    assert result.exit_code == 2
+    first, *_, last = result.stderr.splitlines()
+    assert first.startswith("Usage: ibwire check [OPTIONS]")
+    assert "Try 'ibwire check --help' for help." in result.stderr
+    assert last.startswith(f"error: {message}")
+
+
+def test_wrong_option_of_the_program_is_an_error_message() -> None:
+    result = CliRunner().invoke(main, ["--nonsense", "check"], prog_name="ibwire")
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: ibwire [OPTIONS] COMMAND [ARGS]...\n")
+    assert "error: No such option" in result.stderr
+
+
+def test_missing_command_shows_the_help() -> None:
+    result = CliRunner().invoke(main, [], prog_name="ibwire")
+
+    assert "Commands:" in result.output
+    assert "error: " not in result.output
+
+
 @pytest.mark.parametrize("number", [5, 32], ids=["EIO", "EPIPE"])
-def test_error_of_something_else_is_not_called_one_of_standard_output(number: int) -> None:
+def test_other_error_is_not_reported_as_one_of_standard_output(number: int) -> None:
     done = failing(f"raise OSError({number}, os.strerror({number}))")
 
     assert done.returncode == 1
@@ -50,31 +87,31 @@ def test_error_of_something_else_is_not_called_one_of_standard_output(number: in
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
-def test_full_disk_under_standard_output_is_a_sentence() -> None:
+def test_full_disk_under_standard_output_is_an_error_message() -> None:
     with open("/dev/full", "wb") as full:
-        done = telling(full)
+        done = writing(full)
 
     assert done.returncode == 1
-    assert done.stderr == "Error: standard output: No space left on device\n"
+    assert done.stderr == "error: standard output: No space left on device\n"
 
 
-def test_interrupt_wherever_it_comes_has_the_status_of_its_signal() -> None:
-    """Also where a shell has the suite in the background, and it was ignored so far."""
+def test_interrupt_has_the_exit_status_of_its_signal() -> None:
+    """Also if the tests run in the background of a shell, which ignores SIGINT."""
     done = failing(
         "signal.signal(signal.SIGINT, signal.default_int_handler); "
         "signal.raise_signal(signal.SIGINT)"
     )
 
     assert done.returncode == 128 + signal.SIGINT
-    assert (done.stdout, done.stderr) == ("begun\n", "ibwire: interrupted\n")
+    assert (done.stdout, done.stderr) == ("begun\n", "error: interrupted\n")
 
 
-def test_pipe_that_nobody_reads_has_the_status_of_its_signal() -> None:
-    """What was not told is not told to be nothing."""
+def test_closed_pipe_has_the_exit_status_of_its_signal() -> None:
+    """An incomplete result is not reported as success."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as output:
-        done = telling(output)
+        done = writing(output)
 
     assert done.returncode == 128 + signal.SIGPIPE
     assert done.stderr == ""

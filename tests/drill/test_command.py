@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ibwire.cli.drill import command
+from ibwire.cli import main
 from ibwire.drill import Verdict, run
 
 RIGHT = "// Right.\n+1us < WRITE_ONLY psn ack len=8\n> ACK psn\n"
@@ -16,7 +16,7 @@ WRONG = "// Wrong.\nsection IBA 9\n+1us < WRITE_ONLY psn ack len=8\n> ACK psn+1\
 
 
 def drill(*arguments: object) -> Result:
-    return CliRunner().invoke(command, list(map(str, arguments)))
+    return CliRunner().invoke(main, ["drill", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_bad_script_does_not_keep_the_others_from_running(scripts: Path) -> No
     result = drill(scripts)
 
     assert result.exit_code == 2
-    assert f"ibwire: {scripts}/bad.drill:1:1: nonsense is no event" in result.stderr
+    assert f"error: {scripts}/bad.drill:1:1: nonsense is no event" in result.stderr
     assert result.stdout.splitlines()[-1] == (
         "3 scripts, 2 cases, profile spec: 1 failed, 1 script cannot be read"
     )
@@ -99,7 +99,7 @@ def test_a_mistake_in_a_case_does_not_keep_the_others_from_running(scripts: Path
 
     assert result.exit_code == 2
     assert result.stderr == (
-        f"ibwire: {scripts}/rows.drill:7:23: pkey is 0x10000, which does not fit 16 bits "
+        f"error: {scripts}/rows.drill:7:23: pkey is 0x10000, which does not fit 16 bits "
         "(case large)\n"
     )
     assert result.stdout.count("got       $q has no value: what was to set it did not come") == 2
@@ -116,7 +116,7 @@ def test_a_script_that_cannot_be_opened_is_reported(scripts: Path) -> None:
     result = drill(scripts)
 
     assert result.exit_code == 2
-    assert f"ibwire: {scripts}/link.drill: No such file or directory" in result.stderr
+    assert f"error: {scripts}/link.drill: No such file or directory" in result.stderr
     assert "3 scripts, 2 cases" in result.stdout
 
 
@@ -136,7 +136,7 @@ def test_an_interrupted_run_tells_what_it_has(
     assert result.stdout.splitlines()[-1] == (
         "2 scripts, 2 cases, profile spec: 1 failed, 1 not run"
     )
-    assert result.stderr == "ibwire: interrupted; the rest did not run\n"
+    assert result.stderr == "error: interrupted; the other cases did not run\n"
     junit = (scripts / "out.xml").read_text()
     assert junit.count("<testcase") == 2
     assert junit.count('<skipped message="not run: interrupted" />') == 1
@@ -225,7 +225,7 @@ def test_results_are_printed_also_when_their_file_is_full(scripts: Path) -> None
 
     assert result.exit_code == 1
     assert result.stdout == "1 script, 1 case, profile spec: all passed\n"
-    assert result.stderr == "Error: /dev/full: No space left on device\n"
+    assert result.stderr == "error: /dev/full: No space left on device\n"
 
 
 def test_a_capture_that_cannot_be_written_ends_the_run_with_what_there_is(scripts: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_capture_that_cannot_be_written_ends_the_run_with_what_there_is(script
     assert result.stdout.splitlines()[-1] == (
         "2 scripts, 2 cases, profile spec: 1 failed, 1 not run"
     )
-    assert result.stderr.endswith(": is a directory; the rest did not run\n")
+    assert result.stderr.endswith(": is a directory; the other cases did not run\n")
     assert (scripts / "out.xml").read_text().count("<testcase") == 2
 
 
@@ -248,7 +248,7 @@ def test_what_is_no_file_below_a_directory_is_passed_over(scripts: Path) -> None
     result = drill(scripts)
 
     assert result.exit_code == 2
-    assert f"ibwire: {scripts}/loop.drill: Too many levels of symbolic links" in result.stderr
+    assert f"error: {scripts}/loop.drill: Too many levels of symbolic links" in result.stderr
     assert result.stdout.splitlines()[-1].startswith("3 scripts, 2 cases")
 
 

@@ -13,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from ibwire.cli import main
 from ibwire.cli.fuzz import command
 from ibwire.cli.fuzzing import Budget, BudgetType
 from ibwire.fuzz.campaign import Campaign
@@ -23,7 +24,7 @@ from ibwire.fuzz.watchdog import watchdog
 
 
 def fuzz(*arguments: object) -> Result:
-    return CliRunner().invoke(command, list(map(str, arguments)))
+    return CliRunner().invoke(main, ["fuzz", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +298,7 @@ def test_an_interrupted_run_keeps_what_it_has(
     index = json.loads((tmp_path / "out" / "run.json").read_text())
 
     assert result.exit_code == 130
-    assert "interrupted; what was found so far is kept" in result.stderr
+    assert "interrupted; the findings so far are saved" in result.stderr
     assert [each["bucket"] for each in index["findings"]] == [found[0].bucket]
     assert "findings  1" in result.stdout
 
@@ -329,7 +330,7 @@ def test_a_case_that_was_being_made_short_is_written(
     result = fuzz("min", done / "F0001", "-o", short)
 
     assert result.exit_code == 130
-    assert "interrupted; it is as short as it has become" in result.stderr
+    assert "interrupted; the case may not be as short as possible" in result.stderr
     assert _steps(short) == _steps(done / "F0001" / "original.json")
 
 
@@ -342,7 +343,7 @@ def test_a_full_disk_is_told_with_the_file(done: Path, arguments: str) -> None:
     result = fuzz(*arguments.format(done / "F0001").split(), "/dev/full")
 
     assert result.exit_code == 1
-    assert "Error: /dev/full: No space left on device" in result.stderr
+    assert "error: /dev/full: No space left on device" in result.stderr
 
 
 def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
@@ -361,7 +362,7 @@ def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
     result = fuzz("--target", "emu:rxe", "-o", tmp_path / "out", "--junit", tmp_path / "out.xml")
 
     assert result.exit_code == 1
-    assert result.stderr == f"Error: {tmp_path / 'out' / 'F0002'}: No such file or directory\n"
+    assert result.stderr == f"error: {tmp_path / 'out' / 'F0002'}: No such file or directory\n"
     assert "F0002  " in result.stdout
     assert "findings  2" in result.stdout
     assert "saved " not in result.stdout

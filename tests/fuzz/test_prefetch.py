@@ -317,5 +317,5 @@ def test_ctrl_c_leaves_no_processes_and_no_tracebacks(tmp_path: Path) -> None:
         _, told = run.communicate(timeout=60)
 
     assert found.startswith("F0001")
-    assert told == "ibwire: interrupted; what was found so far is kept\n"
+    assert told == "error: interrupted; the findings so far are saved\n"
     assert run.returncode == 130

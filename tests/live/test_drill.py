@@ -321,7 +321,7 @@ def test_a_device_that_vanishes_ends_the_run_with_what_was_found(
     failure = f"FAIL  {tmp_path}/b.drill:3: post_recv\n  expected  a device that is there\n"
     assert failure in output
     assert "3 scripts, 3 cases, profile spec: 1 failed, 1 not run\n" in output
-    assert f"; the last case was {tmp_path}/b.drill; the rest did not run\n" in errors
+    assert f"; the last case was {tmp_path}/b.drill; the other cases did not run\n" in errors
     assert "Traceback" not in errors
     assert '<skipped message="not run: ' in junit.read_text()
 
@@ -341,7 +341,7 @@ def test_a_signal_ends_the_run_with_what_was_found(
 
     assert status == 128 + number
     assert "2 scripts, 2 cases, profile spec: 1 passed, 1 not run\n" in output
-    assert "ibwire: interrupted; the rest did not run\n" in errors
+    assert "error: interrupted; the other cases did not run\n" in errors
 
 
 def test_nobody_there_is_one_sentence(drill: Drill, write: Callable[..., Path]) -> None:
@@ -351,6 +351,9 @@ def test_nobody_there_is_one_sentence(drill: Drill, write: Callable[..., Path]) 
     unknown = end(drill(script, address="10.0.0.99"))
 
     assert status == unknown[0] == 1
-    assert "ibwire: 10.0.0.2 port 18516: no program listens there; the rest did not run\n" in errors
+    assert (
+        "error: 10.0.0.2 port 18516: no program listens there; the other cases did not run\n"
+        in errors
+    )
     assert output == "1 script, 1 case, profile spec: 0 passed, 1 not run\n"
-    assert "ibwire: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]
+    assert "error: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]

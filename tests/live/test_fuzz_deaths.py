@@ -329,5 +329,5 @@ def test_an_agent_that_never_answers_is_told_of(
 
     silence = "no answer of the agent at 10.0.0.2 port 18516 for 5 s\n"
     assert f"ended     the device is not there: {silence}" in run[1]
-    assert f"ibwire: {silence}" in replayed[2]
+    assert f"error: {silence}" in replayed[2]
     assert (run[0], replayed[0]) == (1, 1)

@@ -161,7 +161,7 @@ def test_a_signal_ends_the_run_with_what_was_found(
     status, _, errors = end(running)
 
     assert status == 130, errors
-    assert "what was found so far is kept" in errors
+    assert "the findings so far are saved" in errors
     assert json.loads((directory / "run.json").read_text())["findings"]
 
 
@@ -177,7 +177,7 @@ def test_where_the_default_route_lies_nothing_is_sent(lab: Lab, fuzz: Fuzz) -> N
         route("del")
 
     assert status == 1
-    assert "ibwire: veth-a: refused: the default route of this machine uses it" in errors
+    assert "error: veth-a: refused: the default route of this machine uses it" in errors
     assert "frames_sent" not in errors
 
 
@@ -186,5 +186,5 @@ def test_nobody_there_is_one_sentence(fuzz: Fuzz) -> None:
     unknown = fuzz("--budget", "1kpkt", peer="10.0.0.99")
 
     assert "ended     the device is not there: 10.0.0.2 port 18516: connection refused" in silent[1]
-    assert "ibwire: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]
+    assert "error: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]
     assert (silent[0], unknown[0]) == (1, 1)

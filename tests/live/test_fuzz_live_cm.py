@@ -156,7 +156,7 @@ def test_a_port_to_which_nobody_listens_is_told(serve: Serve, fuzz: Fuzz) -> Non
     status, _, errors = fuzz("--budget", "20pkt", "--service", PORT + 1)
 
     assert status == 0, errors
-    note = f"note: service {PORT + 1}: nobody there takes a connection (REJ 8), so there are only"
+    note = f"note: service {PORT + 1}: no program there accepts a connection (REJ 8)"
     assert errors.count(note) == 1
 
 

@@ -17,7 +17,7 @@ from ibwire.capture import open_capture
 from ibwire.traffic.pause import control_frame
 from live.sides import PATIENCE, start
 
-INJECT = (sys.executable, "-c", "from ibwire.cli.inject import command; command()")
+INJECT = (sys.executable, "-m", "ibwire", "inject")
 
 LISTEN = """
 import select, socket, sys

@@ -13,7 +13,7 @@ import pytest
 from ibwire.base.errors import LinkError
 from ibwire.lab.veth import VARIABLE, Lab
 
-IBWIRE = [sys.executable, "-c", "from ibwire.cli.lab import command; command()"]
+IBWIRE = [sys.executable, "-m", "ibwire", "lab"]
 PATIENCE = 20
 PIPED = {"capture_output": True, "text": True, "timeout": PATIENCE, "check": False}
 UNSHARE = shutil.which("unshare")
@@ -67,7 +67,7 @@ def test_command_that_does_not_exist_is_named(environment):
     done = lab(environment, "run", "no-such-command")
 
     assert done.returncode == 1
-    assert done.stderr == "ibwire: no-such-command: cannot be started: No such file or directory\n"
+    assert done.stderr == "error: no-such-command: cannot be started: No such file or directory\n"
 
 
 def test_lab_stays_up_between_commands(environment):
@@ -87,11 +87,11 @@ def test_lab_stays_up_between_commands(environment):
         "a: veth-a 10.0.0.1 fd00::a00:1 mtu 4200",
         "b: veth-b 10.0.0.2 fd00::a00:2 mtu 4200",
     ]
-    assert (again.returncode, again.stderr) == (1, "Error: lab: is up already\n")
+    assert (again.returncode, again.stderr) == (1, "error: lab: is up already\n")
     assert " mtu 4200 " in seen.stdout
     assert (shell.returncode, shell.stdout.split()[0]) == (3, "veth-a@if2")
     assert (down.returncode, down.stderr) == (0, "")
-    assert (after.returncode, after.stderr) == (1, "Error: lab: is not up: ibwire lab up\n")
+    assert (after.returncode, after.stderr) == (1, "error: lab: is not up: ibwire lab up\n")
 
 
 def test_of_several_who_build_the_same_lab_at_once_one_does(environment):
@@ -101,7 +101,7 @@ def test_of_several_who_build_the_same_lab_at_once_one_does(environment):
     ]
     said = sorted(process.communicate(timeout=PATIENCE)[1] for process in started)
 
-    assert said == ["", *["Error: lab: is up already\n"] * 4]
+    assert said == ["", *["error: lab: is up already\n"] * 4]
 
 
 def test_two_labs_do_not_meet(environment):
@@ -149,7 +149,7 @@ def test_unknown_name_and_impossible_options_are_explained(environment):
     mtu = lab(environment, "up", "--mtu", "100")
 
     assert (missing.returncode, missing.stderr.count("nobody")) == (1, 2)
-    assert "a lab's name has" in name.stderr
+    assert "invalid name" in name.stderr
     assert mtu.returncode == 2
 
 

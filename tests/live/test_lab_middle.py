@@ -162,7 +162,7 @@ def test_tap_ends_when_the_lab_is_taken_down(middle, tap):
 
     _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
-    assert said.startswith("ibwire: eth-"), said
+    assert said.startswith("error: eth-"), said
 
 
 def test_program_that_stays_inside_keeps_no_link(middle, started):
@@ -190,7 +190,7 @@ def test_tap_ends_when_the_keeper_is_killed(middle, tap):
 
     _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 1
-    assert said.startswith("ibwire: eth-"), said
+    assert said.startswith("error: eth-"), said
 
 
 # The command.
@@ -232,5 +232,5 @@ def test_side_m_of_a_lab_without_a_middle_is_explained(middle):
     assert "no lab is up; one that is built for --side m needs --middle" in unbuilt.stderr
     assert (found.returncode, found.stderr) == (
         1,
-        "Error: lab: has no middle: ibwire lab up --middle\n",
+        "error: lab: has no middle: ibwire lab up --middle\n",
     )

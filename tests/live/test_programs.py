@@ -158,7 +158,7 @@ def test_missing_interface_is_a_sentence(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "nothing0"))
 
     assert status == 1
-    assert errors == "ibwire: nothing0: no such interface; existing ones: lo, veth-a\n"
+    assert errors == "error: nothing0: no such interface; existing ones: lo, veth-a\n"
 
 
 def test_address_that_the_interface_has_not_is_a_sentence(start: Start) -> None:
@@ -231,7 +231,7 @@ def test_full_disk_under_a_tap_is_a_sentence(start: Start) -> None:
     status, errors = ended(serving)
 
     assert status == 1
-    assert "ibwire: /dev/full: cannot be written: no space left on device" in errors
+    assert "error: /dev/full: cannot be written: no space left on device" in errors
     assert ended(playing)[0] == 1
 
 
@@ -259,14 +259,14 @@ def test_interface_that_is_down_is_a_sentence(start: Start, lab: Lab) -> None:
         subprocess.run(lab.command("a", address), env=lab.environment(), check=True)
 
     assert status == 1
-    assert errors == "ibwire: veth-a: is down: ip link set veth-a up\n"
+    assert errors == "error: veth-a: is down: ip link set veth-a up\n"
 
 
 def test_nobody_at_the_other_end_is_a_sentence(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2"))
 
     assert status == 1
-    assert errors.endswith("ibwire: 10.0.0.2 port 18515: no program listens there\n")
+    assert errors.endswith("error: 10.0.0.2 port 18515: no program listens there\n")
 
 
 def test_tcp_port_that_is_taken_is_a_sentence(start: Start) -> None:

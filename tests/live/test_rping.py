@@ -111,7 +111,7 @@ def test_signal_at_the_server_ends_its_client(start: Start) -> None:
 
     assert end(serving)[0] == 128 + signal.SIGINT
     assert status == 1
-    assert errors.endswith("ibwire: 10.0.0.2 port 7174 disconnected before the last ping\n")
+    assert errors.endswith("error: 10.0.0.2 port 7174 disconnected before the last ping\n")
     assert "then: 10.0.0.2 port 7174 disconnected before the last ping" in output
 
 
@@ -120,7 +120,7 @@ def test_nobody_listening_is_a_sentence(start: Start) -> None:
     status, output, errors = end(start("a", "--connect", "10.0.0.2", "-C", 1))
 
     assert (status, output) == (1, "")
-    assert errors.endswith("ibwire: 10.0.0.2 port 7174: no program listens there (REJ 8)\n")
+    assert errors.endswith("error: 10.0.0.2 port 7174: no program listens there (REJ 8)\n")
 
 
 def test_wrong_usage_is_told_apart(start: Start) -> None:

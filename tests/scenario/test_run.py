@@ -70,7 +70,7 @@ def test_wrong_scenario_is_a_message_with_its_place_and_exit_status_2(tmp_path: 
 
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert result.stderr == f"ibwire: {path}:1:1: sede: unknown; did you mean seed?\n"
+    assert result.stderr == f"error: {path}:1:1: sede: unknown; did you mean seed?\n"
 
 
 @pytest.mark.parametrize(

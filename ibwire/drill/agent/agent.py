@@ -45,7 +45,7 @@ try:
 except ImportError as missing:
     if __name__ != "__main__":
         raise
-    sys.exit(f"agent: {missing}: it needs pyverbs of rdma-core (Debian: python3-pyverbs)")
+    sys.exit(f"error: {missing}: the agent needs pyverbs of rdma-core (Debian: python3-pyverbs)")
 
 PORT = 18516
 

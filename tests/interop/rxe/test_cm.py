@@ -219,7 +219,7 @@ def test_nobody_listening_in_the_guest_is_a_sentence(rping: RPing) -> None:
         own = end(rping.ours("--connect", THEIRS[4], "-C", 1))
 
     assert own.status == 1
-    assert own.errors.endswith(f"ibwire: {THEIRS[4]} port 7174: no program listens there (REJ 8)\n")
+    assert own.errors.endswith(f"error: {THEIRS[4]} port 7174: no program listens there (REJ 8)\n")
     assert rping.messages(True) == ["client REQ", "server REJ"]
     rping.assert_clean("rxe")
 
@@ -271,7 +271,7 @@ def test_guest_that_vanishes_is_noticed(rping: RPing) -> None:
     assert own.status == 1
     gone = f"{THEIRS[4]} port 7174: no longer acknowledges (RETRY_EXC_ERR)"
     silent = f"no answer from {THEIRS[4]} port 7174 for 20 s"
-    assert own.errors.splitlines()[-1] in (f"ibwire: {gone}", f"ibwire: {silent}")
+    assert own.errors.splitlines()[-1] in (f"error: {gone}", f"error: {silent}")
 
 
 def test_rping_that_is_killed_does_not_hold_its_server(rping: RPing) -> None:

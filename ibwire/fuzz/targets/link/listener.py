@@ -310,7 +310,7 @@ def main() -> None:
         print("listening", flush=True)
         listener.serve()
     except OSError as error:
-        sys.exit(f"listener: {error.strerror or error}")
+        sys.exit(f"error: {error.strerror or error}")
     except KeyboardInterrupt:
         return
 

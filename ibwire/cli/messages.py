@@ -1,0 +1,35 @@
+"""Messages on standard error, each with its prefix: `error: `, `warning: ` or `note: `.
+
+An error is the reason for an exit status other than 0. A warning says why a result may be
+incomplete or wrong. A note is a fact that explains what may surprise.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+
+import click
+
+
+def print_error(text: object) -> None:
+    """Print an error; the exit status is up to the caller."""
+    click.echo(f"error: {text}", err=True)
+
+
+def print_warning(text: object) -> None:
+    """Print a warning."""
+    click.echo(f"warning: {text}", err=True)
+
+
+def print_note(text: object) -> None:
+    """Print a note."""
+    click.echo(f"note: {text}", err=True)
+
+
+def print_failure(failure: click.ClickException) -> None:
+    """Print an exception of click as click does, usage and hint included, but with our prefix."""
+    shown = io.StringIO()
+    failure.show(shown)
+    text = re.sub("^Error: ", "error: ", shown.getvalue(), count=1, flags=re.MULTILINE)
+    click.echo(text, err=True, nl=False)
