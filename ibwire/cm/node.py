@@ -21,10 +21,10 @@ from ibwire.base.units import Time
 from ibwire.cm.manager import ConnectionManager, identifiers
 from ibwire.cm.messages import LINUX, Timing
 from ibwire.cm.qp1 import serve
-from ibwire.rc.attributes import EventType, QPAttr, QPAttrMask, QPCap, QPState, QPType
+from ibwire.rc.attributes import EventType, QPAttr, QPCap, QPState, QPType
+from ibwire.rc.connect import move
 from ibwire.rc.device import Device
 from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.unreliable import QP1
 from ibwire_layers.mad import GSI_QKEY
 
@@ -88,8 +88,5 @@ def ca_guid(mac: bytes) -> int:
 def _start(qp: QueuePair) -> None:
     """Bring QP1 to RTS."""
     attr = QPAttr(qkey=GSI_QKEY)
-    before = QPState.RESET
     for state in (QPState.INIT, QPState.RTR, QPState.RTS):
-        attr.qp_state = state
-        qp.modify(attr, TRANSITIONS[QPType.UD][before, state].required | QPAttrMask.STATE)
-        before = state
+        move(qp, state, attr)

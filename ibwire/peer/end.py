@@ -13,16 +13,15 @@ from ibwire.rc.attributes import (
     AddressVector,
     EventType,
     QPAttr,
-    QPAttrMask,
     QPCap,
     QPState,
     QPType,
 )
-from ibwire.rc.connect import ALL_ACCESS, bring_up
+from ibwire.rc.connect import ALL_ACCESS, bring_up, move
+from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.device import Device
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.rc.states import TRANSITIONS
 from ibwire.rc.work import SGE, WC, RecvWR, SendFlags, SendWR, WROpcode
 
 QKEY = 0x11111111
@@ -35,10 +34,12 @@ DEPTH = 1024
 class End:
     """A device with one queue pair, a completion queue for each half of it, and memory.
 
-    address: of the device, one or more. size: bytes of memory. access: to it, `Access` flags.
-    send_cqe, recv_cqe: completions that fit in each completion queue. srq: whether the queue
-    pair receives through a shared receive queue. qpn: its number, the device's choice by
-    default. init: further fields of `QPInit`. device: further arguments of `Device`.
+    address: of the device, one or more. size: bytes of memory. memory: bytes to register in
+    their place. access: to it, `Access` flags. iova, key: its address and key. send_cqe,
+    recv_cqe: completions that fit in each completion queue. srq: whether the queue pair
+    receives through a shared receive queue. qpn: its number. init: further fields of `QPInit`.
+    device: further arguments of `Device`. The device chooses an address, key or number that is
+    not given.
     """
 
     def __init__(
@@ -48,6 +49,9 @@ class End:
         *,
         qp_type: QPType = QPType.RC,
         size: int = 1 << 16,
+        memory: bytearray | memoryview | None = None,
+        iova: int | None = None,
+        key: int | None = None,
         access: int = int(ALL_ACCESS),
         send_cqe: int = 4 * DEPTH,
         recv_cqe: int = 4 * DEPTH,
@@ -59,7 +63,8 @@ class End:
         self.name = name
         self.device = Device(name, address, **device)
         self.pd = self.device.alloc_pd()
-        self.mr = self.pd.register(size, access)
+        given = size if memory is None else memory
+        self.mr = self.pd.register(given, access, iova=iova, key=key)
         self.send_cq = self.device.create_cq(send_cqe)
         self.recv_cq = self.device.create_cq(recv_cqe)
         self.srq = self.device.create_srq(self.pd) if srq else None
@@ -111,12 +116,8 @@ class End:
 
         SQE, which no modify leads to, is reached by a send request with a wrong L_Key.
         """
-        self.qp.modify(QPAttr(), QPAttrMask.STATE)
-        before = QPState.RESET
-        for step in _PATHS[state]:
-            mask = TRANSITIONS[self.qp.qp_type][before, step].required | QPAttrMask.STATE
-            self.qp.modify(replace(self._attr, qp_state=step), mask)
-            before = step
+        for step in (QPState.RESET, *_PATHS[state]):
+            move(self.qp, step, self._attr)
         if state is QPState.SQE:
             self.qp.post_send(SendWR(WROpcode.SEND, [SGE(1, 1, 1)], ah=self._attr.ah_attr))
             while self.device.poll_transmit(0) is not None:
@@ -195,16 +196,23 @@ def events_of(device: Device) -> list[EventType]:
     return found
 
 
-def create_queue_pair(device: Device, **init: Any) -> QueuePair:
+def create_queue_pair(
+    device: Device, number: int | None = None, *, cq: CompletionQueue | None = None, **init: Any
+) -> QueuePair:
     """A queue pair in RESET with a protection domain and completion queues that only it uses.
 
-    init: fields of `QPInit`.
+    number: its QPN, the device's choice by default. cq: the completion queue of both halves;
+    by default each has its own. init: fields of `QPInit`.
     """
-    init.setdefault("pd", device.alloc_pd())
-    init.setdefault("send_cq", device.create_cq(256))
-    init.setdefault("recv_cq", device.create_cq(256))
+    if cq is not None:
+        init["send_cq"] = init["recv_cq"] = cq
+    if "pd" not in init:
+        init["pd"] = device.alloc_pd()
+    for name in ("send_cq", "recv_cq"):
+        if name not in init:
+            init[name] = device.create_cq(256)
     init.setdefault("qp_type", QPType.RC)
-    return device.create_qp(QPInit(**init))
+    return device.create_qp(QPInit(**init), number)
 
 
 _UP = (QPState.INIT, QPState.RTR, QPState.RTS)

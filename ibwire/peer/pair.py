@@ -14,7 +14,8 @@ from ibwire.fabric.sim import Outcome, Simulator
 from ibwire.impair import build_pipe
 from ibwire.peer.end import End
 from ibwire.peer.log import LoggedFrame, link_type_of
-from ibwire.rc.attributes import AddressVector, QPType
+from ibwire.rc.attributes import QPType
+from ibwire.rc.connect import address_of
 from ibwire.rc.profile import Profile
 from ibwire_layers.packet import Packet
 
@@ -67,11 +68,9 @@ class Pair:
         )
         psns = {"a": psn_a, "b": psn_b}
         for end, peer in ((self.a, self.b), (self.b, self.a)):
-            ah = AddressVector(
-                dgid=peer.device.gids[0], dlid=peer.device.lid, is_global=link != "ib"
-            )
             end.remote = {"remote_addr": peer.mr.iova, "rkey": peer.mr.rkey}
             own, other = psns[end.name], psns[peer.name]
+            ah = address_of(peer.device)
             end.connect_to(ah, peer.qp.number, psn=own, peer_psn=other, mtu=mtu, **attr)
         self.link_type = link_type_of(link)
         self.log: list[LoggedFrame] = []

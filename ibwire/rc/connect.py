@@ -6,16 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from ibwire.base.errors import VerbsError
-from ibwire.rc.attributes import (
-    MTU_CODES,
-    AddressVector,
-    QPAttr,
-    QPAttrMask,
-    QPState,
-)
+from ibwire.rc.attributes import MTU_CODES, AddressVector, QPAttr, QPState
+from ibwire.rc.device import Device
 from ibwire.rc.memory import Access
 from ibwire.rc.qp import QueuePair
-from ibwire.rc.states import TRANSITIONS
+from ibwire.rc.states import mask_of
 
 ALL_ACCESS = (
     Access.LOCAL_WRITE
@@ -28,19 +23,26 @@ ALL_ACCESS = (
 
 
 def connect(
-    a: QueuePair, b: QueuePair, *, psn_a: int = 0, psn_b: int = 0, mtu: int = 1024, **attr: Any
+    a: QueuePair,
+    b: QueuePair,
+    *,
+    psn_a: int = 0,
+    psn_b: int = 0,
+    mtu: int = 1024,
+    traffic_class: int = 0,
+    **attr: Any,
 ) -> None:
     """Bring both queue pairs from RESET to RTS, each as the other's peer.
 
-    psn_a: first PSN of the requests of `a`. mtu: bytes. attr: fields of `QPAttr` for
-    both; by default all remote access is allowed, 16 READs may be outstanding, the
-    timeout is 14 (67 ms) with 7 retries, the RNR timer 12 (0.64 ms) with 7 retries,
-    which is unlimited.
+    psn_a: first PSN of the requests of `a`. mtu: bytes. traffic_class: of what both send.
+    attr: fields of `QPAttr` for both; by default all remote access is allowed, 16 READs may
+    be outstanding, the timeout is 14 (67 ms) with 7 retries, the RNR timer 12 (0.64 ms) with
+    7 retries, which is unlimited.
     """
     for qp, peer, own, other in ((a, b, psn_a, psn_b), (b, a, psn_b, psn_a)):
         bring_up(
             qp,
-            AddressVector(dgid=peer.device.gids[0], dlid=peer.device.lid, is_global=_is_global(qp)),
+            address_of(peer.device, traffic_class),
             dest_qp_num=peer.number,
             sq_psn=own,
             rq_psn=other,
@@ -56,15 +58,26 @@ def bring_up(qp: QueuePair, address: AddressVector, **attr: Any) -> None:
     if unknown:
         raise VerbsError(22, f"no attribute {', '.join(sorted(unknown))}")
     wanted = replace(_DEFAULTS, ah_attr=address, **attr)
-    before = QPState.RESET
     for state in (QPState.INIT, QPState.RTR, QPState.RTS):
-        required = TRANSITIONS[qp.qp_type][before, state].required
-        qp.modify(replace(wanted, qp_state=state), required | QPAttrMask.STATE)
-        before = state
+        move(qp, state, wanted)
 
 
-def _is_global(qp: QueuePair) -> bool:
-    return qp.device.link != "ib"
+def move(qp: QueuePair, state: QPState, attr: QPAttr | None = None) -> None:
+    """Move a queue pair to a state, with the attributes of `attr` that the move requires.
+
+    Raises `VerbsError` EINVAL for a move that does not exist.
+    """
+    qp.modify(replace(attr or QPAttr(), qp_state=state), mask_of(qp.qp_type, qp.state, state))
+
+
+def address_of(peer: Device, traffic_class: int = 0) -> AddressVector:
+    """The address of a device, for a queue pair on the same network."""
+    return AddressVector(
+        dgid=peer.gids[0],
+        dlid=peer.lid,
+        traffic_class=traffic_class,
+        is_global=peer.link != "ib",
+    )
 
 
 _DEFAULTS = QPAttr(

@@ -268,35 +268,44 @@ class ProtectionDomain:
         self.closed = True
 
     def register(
-        self, memory: int | bytearray | memoryview, access: int, *, iova: int | None = None
+        self,
+        memory: int | bytearray | memoryview,
+        access: int,
+        *,
+        iova: int | None = None,
+        key: int | None = None,
     ) -> MemoryRegion:
         """Register the given memory, or that many zero bytes.
 
         iova: its address; `None` for an address that is unused on the device, or 0
-        with ZERO_BASED. Raises EINVAL for a wrong access or address, EFAULT for
-        read-only memory with LOCAL_WRITE, ENOMEM for too much.
+        with ZERO_BASED. key: its L_Key and R_Key, which must be unused; `None` for one that
+        is. Raises EINVAL for a wrong access or address, EFAULT for read-only memory with
+        LOCAL_WRITE, ENOMEM for too much.
         """
         view = _view(memory)
         _check_access(access, view)
         iova = _address(self.keys, view, access, iova)
-        key = self._new_key()
+        key = self._key(key)
         region = MemoryRegion(self, key=key, buffer=view, access=access, iova=iova)
         self.keys.add_region(region)
         return region
 
-    def allocate_window(self, kind: int) -> MemoryWindow:
-        """An unbound window of type 1 or 2 (2B); EINVAL for another type."""
+    def allocate_window(self, kind: int, *, key: int | None = None) -> MemoryWindow:
+        """An unbound window of type 1 or 2 (2B); EINVAL for another type.
+
+        key: its R_Key, which must be unused; `None` for one that is.
+        """
         if kind not in (1, 2):
             raise VerbsError(errno.EINVAL, f"window type {kind}, not 1 or 2")
-        key = self._new_key()
-        window = MemoryWindow(self, kind, key)
+        window = MemoryWindow(self, kind, self._key(key))
         self.keys.add_window(window)
         return window
 
-    def _new_key(self) -> int:
+    def _key(self, given: int | None) -> int:
+        """The given key or an unused one, for one more user of the domain."""
         self.attach()
         try:
-            return self.keys.new_key()
+            return self.keys.new_key() if given is None else given
         except VerbsError:
             self.detach()
             raise

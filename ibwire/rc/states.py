@@ -103,6 +103,12 @@ def check_transition(
         )
 
 
+def mask_of(qp_type: QPType, current: QPState, new_state: QPState) -> int:
+    """The attributes that a move requires, and STATE; STATE alone if there is no such move."""
+    move = TRANSITIONS[qp_type].get((current, new_state))
+    return _STATE | (int(move.required) if move is not None else 0)
+
+
 def _names(mask: int) -> str:
     known = [bit.name for bit in QPAttrMask if bit.name is not None and mask & bit]
     unknown = mask & ~sum(QPAttrMask)

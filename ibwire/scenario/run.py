@@ -11,8 +11,8 @@ from ibwire.base.units import Time
 from ibwire.fabric import Bridge, Simulator
 from ibwire.impair import Loss, Match, build_pipe
 from ibwire.peer import QKEY, Host
-from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
-from ibwire.rc.connect import bring_up
+from ibwire.rc.attributes import QPCap, QPType
+from ibwire.rc.connect import connect
 from ibwire.rc.device import Device
 from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.qp import QPInit, QueuePair
@@ -136,26 +136,20 @@ class Network:
             init = QPInit(spec.qp_type, pd, host.cq, host.cq, cap=cap)
             ends.append([host.device.create_qp(init) for _ in range(spec.count)])
         attributes = dict(spec.attributes)
-        attributes["path_mtu"] = MTU_CODES[spec.mtu]
         if spec.qp_type is QPType.UD:
             attributes["qkey"] = QKEY
         pairs = list(zip(*ends, strict=True))
         for index, (a, b) in enumerate(pairs):
-            for qp, peer, (own, other) in ((a, b, spec.psn), (b, a, spec.psn[::-1])):
-                address = AddressVector(
-                    dgid=peer.device.gids[0],
-                    dlid=peer.device.lid,
-                    traffic_class=spec.traffic_class,
-                    is_global=self.scenario.link != "ib",
-                )
-                bring_up(
-                    qp,
-                    address,
-                    dest_qp_num=peer.number,
-                    sq_psn=own,
-                    rq_psn=other,
-                    **attributes,
-                )
+            psn_a, psn_b = spec.psn
+            connect(
+                a,
+                b,
+                psn_a=psn_a,
+                psn_b=psn_b,
+                mtu=spec.mtu,
+                traffic_class=spec.traffic_class,
+                **attributes,
+            )
             self.pairs.append((spec, index, a, b))
         return pairs
 

@@ -22,9 +22,9 @@ from ibwire.drill.targets.manager import Manager
 from ibwire.programs.cm import leave
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.live_network import LiveNetwork
-from ibwire.rc.attributes import QPAttr, QPAttrMask, QPState
+from ibwire.rc.attributes import QPAttr, QPState
+from ibwire.rc.connect import move
 from ibwire.rc.device import gid_of
-from ibwire.rc.states import TRANSITIONS
 from ibwire.verbs import install_as_pyverbs, use
 from ibwire.verbs.device import Context
 
@@ -132,10 +132,9 @@ class OwnManager:
     def join(self, connection: Connection, state: QPState) -> None:
         """Bring the queue pair to a state with the attributes of a connection."""
         address, attributes = connection.queue_pair_attributes()
+        attr = QPAttr(ah_attr=address, min_rnr_timer=12, **attributes)
         for after in UP[UP.index(self.state) + 1 : UP.index(state) + 1]:
-            attr = QPAttr(ah_attr=address, qp_state=after, min_rnr_timer=12, **attributes)
-            needed = TRANSITIONS[self._qp.qp_type][self.state, after].required
-            self._qp.modify(attr, needed | QPAttrMask.STATE)
+            move(self._qp, after, attr)
 
     def handle(self) -> None:
         """React to an event of the manager as the application does.

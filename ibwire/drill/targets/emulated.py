@@ -39,7 +39,7 @@ from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.memory import Access, MemoryRegion, MemoryWindow
 from ibwire.rc.path import ethernet_route
-from ibwire.rc.states import TRANSITIONS
+from ibwire.rc.states import mask_of
 from ibwire.rc.work import WC, MWBindInfo, RecvWR, SendWR
 from ibwire_layers.cm import REP, REQ
 
@@ -348,8 +348,7 @@ class Emulated:
         mask = sum(int(ATTRIBUTES[name]) for name in given)
         if state is not None:
             wanted = replace(wanted, qp_state=state)
-            move = TRANSITIONS[self.qp.qp_type].get((self.qp.state, state))
-            mask |= QPAttrMask.STATE | (move.required if move else 0)
+            mask |= mask_of(self.qp.qp_type, self.qp.state, state)
         self.qp.modify(wanted, mask)
         self._attr = wanted
 

@@ -23,7 +23,7 @@ from ibwire.rc.attributes import (
 )
 from ibwire.rc.connect import ALL_ACCESS
 from ibwire.rc.memory import Access
-from ibwire.rc.states import TRANSITIONS
+from ibwire.rc.states import mask_of
 from ibwire.rc.work import SGE, WC, RecvWR, SendWR, WCOpcode, WCStatus, WROpcode
 
 Ask = Callable[[dict[str, Any]], Any]
@@ -148,8 +148,7 @@ class Remote:
         mask = sum(int(ATTRIBUTES[name]) for name in given)
         if state is not None:
             wanted = replace(wanted, qp_state=state)
-            move = TRANSITIONS[self._type].get((before, state))
-            mask |= QPAttrMask.STATE | (move.required if move else 0)
+            mask |= mask_of(self._type, before, state)
         self._ask(
             "modify",
             mask=int(mask),
