@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ibwire.base.errors import EncodeError, PeerError
+from ibwire.peer import create_queue_pair
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access, MemoryRegion
 from ibwire.rc.path import address_of
-from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.qp import QueuePair
 from ibwire.rc.unreliable import GRH_SIZE
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCOpcode, WCStatus
 
@@ -170,9 +171,9 @@ def _path_mtu(endpoint: Endpoint, plan: Plan) -> int:
 
 
 def _queue_pair(endpoint: Endpoint, plan: Plan) -> QueuePair:
-    device = endpoint.device
+    device, cap = endpoint.device, QPCap(2, RECEIVES)
     cq = device.create_cq(4 * RECEIVES)
-    return device.create_qp(QPInit(plan.qp_type, device.alloc_pd(), cq, cq, cap=QPCap(2, RECEIVES)))
+    return create_queue_pair(device, cq=cq, qp_type=plan.qp_type, cap=cap)
 
 
 def _destination(endpoint: Endpoint, qp: QueuePair, gid_index: int) -> Destination:

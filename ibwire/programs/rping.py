@@ -25,10 +25,10 @@ from typing import NamedTuple
 from ibwire.base.closing import Closing
 from ibwire.base.errors import PeerError
 from ibwire.base.units import Time
-from ibwire.rc.attributes import QPCap, QPType
+from ibwire.peer import create_queue_pair
+from ibwire.rc.attributes import QPCap
 from ibwire.rc.device import Device
 from ibwire.rc.memory import Access, MemoryRegion
-from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
 
 PORT = 7174
@@ -96,10 +96,10 @@ class Side(Closing):
         """Completed pings."""
         self.completed = 0
         """Completed work requests; while they increase the peer is alive."""
-        self._pd = device.alloc_pd()
-        self._cq = device.create_cq(_DEPTH)
         cap = QPCap(_DEPTH // 2, _DEPTH // 2, 1, 1, ADVERT_SIZE)
-        self.qp = device.create_qp(QPInit(QPType.RC, self._pd, self._cq, self._cq, cap=cap))
+        self._cq = device.create_cq(_DEPTH)
+        self.qp = create_queue_pair(device, cq=self._cq, cap=cap)
+        self._pd = self.qp.pd
         self._regions: list[MemoryRegion] = []
         self._message = self._register(ADVERT_SIZE, Access.LOCAL_WRITE)
 

@@ -6,12 +6,13 @@ import ipaddress
 from dataclasses import dataclass, replace
 from typing import Self
 
-from ibwire.rc.attributes import AddressVector, QPCap, QPType
+from ibwire.peer import create_queue_pair
+from ibwire.rc.attributes import AddressVector, QPCap
 from ibwire.rc.connect import ALL_ACCESS, bring_up
 from ibwire.rc.device import MULTICAST_QPN, Device
 from ibwire.rc.memory import KeyTable
 from ibwire.rc.profile import Profile
-from ibwire.rc.qp import QPInit, QueuePair
+from ibwire.rc.qp import QueuePair
 from ibwire.replay.recorded import Address, RecordedPacket, ends
 from ibwire_layers.packet import IBRoute, RoCEv1Route, RoCEv2Route, Route
 
@@ -88,14 +89,12 @@ def queue_pair_at(
     )
     device.keys = keys
     device.pkeys = [place.pkey]
-    qp = device.create_qp(
-        QPInit(
-            QPType.RC,
-            device.alloc_pd(),
-            send_cq=device.create_cq(device.limits.max_cqe),
-            cap=QPCap(max_send_wr=SENDS),
-        ),
+    qp = create_queue_pair(
+        device,
         number,
+        send_cq=device.create_cq(device.limits.max_cqe),
+        recv_cq=None,
+        cap=QPCap(max_send_wr=SENDS),
     )
     address = AddressVector(
         dgid=peer_gid,

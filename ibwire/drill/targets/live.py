@@ -29,11 +29,10 @@ from ibwire.drill.targets.manager import Exchange, ids_of, message_in, offered
 from ibwire.drill.targets.target import Damage, TooBusy, Unable
 from ibwire.drill.targets.ways import Connected, Way
 from ibwire.drill.verdict import Verdict
+from ibwire.peer import create_queue_pair
 from ibwire.programs.endpoint import Endpoint
-from ibwire.rc.attributes import QPType
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import V4_MAPPED, ethernet_route
-from ibwire.rc.qp import QPInit
 from ibwire_layers import headers as h
 from ibwire_layers.outer import EtherType, IPProto, IPv4
 from ibwire_layers.packet import Packet, RoCEv2Route
@@ -369,9 +368,8 @@ class Bench:
             _check_verbs(steps)
         exchange = self._exchange(given) if is_about_management(steps) else None
         device = endpoint.device
-        cq = device.create_cq(1)
         # It only reserves the QPN: its packets are diverted.
-        qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
+        qp = create_queue_pair(device, cq=device.create_cq(1))
         own_qpn = qp.number
         try:
             with self._way.connect(endpoint, qp, given) as connected:

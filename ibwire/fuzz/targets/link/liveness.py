@@ -20,12 +20,12 @@ from ibwire.drill.targets.target import Unable
 from ibwire.drill.targets.ways import Way
 from ibwire.fuzz.targets.link.host import Host
 from ibwire.fuzz.targets.link.restart import Restart
+from ibwire.peer import create_queue_pair
 from ibwire.programs.endpoint import Endpoint
-from ibwire.rc.attributes import MTU_CODES, AddressVector, QPType
+from ibwire.rc.attributes import MTU_CODES, AddressVector
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access
 from ibwire.rc.path import address_of, is_v4
-from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
 
 SECONDS = 2.0
@@ -87,12 +87,11 @@ class Control(Closing):
 
     def __init__(self, endpoint: Endpoint, way: Way, gid: int) -> None:
         self._endpoint = endpoint
-        device = endpoint.device
         with ExitStack() as stack:
-            self._cq, domain = device.create_cq(2), device.alloc_pd()
-            self._qp = device.create_qp(QPInit(QPType.RC, domain, self._cq, self._cq))
+            self._cq = endpoint.device.create_cq(2)
+            self._qp = create_queue_pair(endpoint.device, cq=self._cq)
             stack.callback(self._qp.close)
-            self._region = domain.register(MTU, int(Access.LOCAL_WRITE))
+            self._region = self._qp.pd.register(MTU, int(Access.LOCAL_WRITE))
             try:
                 given = {"mtu": MTU, "size": MTU, "version": 4 if is_v4(gid) else 6}
                 connected = stack.enter_context(way.connect(endpoint, self._qp, given))

@@ -34,10 +34,9 @@ from ibwire.fuzz.targets.link.device_link import DeviceLink, damaged
 from ibwire.fuzz.targets.link.frames import transport
 from ibwire.fuzz.targets.link.liveness import ALIVE, Liveness
 from ibwire.fuzz.vocabulary.binding import Binding
+from ibwire.peer import create_queue_pair
 from ibwire.programs.endpoint import Endpoint
-from ibwire.rc.attributes import QPType
 from ibwire.rc.connect import ALL_ACCESS
-from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR
 from ibwire_layers.packet import CrcStatus, Packet
 
@@ -96,9 +95,8 @@ class VerbsLink(DeviceLink):
         """
         self.disconnect()
         device, stack = self.endpoint.device, self._connection
-        cq = device.create_cq(1)
         # It only holds the number: its packets are diverted.
-        qp = device.create_qp(QPInit(QPType.RC, device.alloc_pd(), cq, cq))
+        qp = create_queue_pair(device, cq=device.create_cq(1))
         stack.callback(qp.close)
         stack.callback(self.diverted.forget, qp.number)
         self.diverted.former.discard(qp.number)
