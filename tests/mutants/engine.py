@@ -26,6 +26,7 @@ from mutants.table import Mutant
 EMULATOR = (
     "ibwire.rc",
     "ibwire.cm",
+    "ibwire.peer",
     "ibwire.fuzz.targets.emulated_device",
     "ibwire.fuzz.targets.emulated_manager",
 )

@@ -19,4 +19,4 @@ def open_target(name: str, argument: str) -> Emulator:
     known = read_mutants(Path(file)) if file else FUZZED
     if mutant not in known:
         raise CaseError(f"target {name!r}: no mutant {mutant!r}")
-    return emulator(name, modules=copied(known[mutant], (*EMULATOR, "ibwire.drill", "ibwire.peer")))
+    return emulator(name, modules=copied(known[mutant], (*EMULATOR, "ibwire.drill")))

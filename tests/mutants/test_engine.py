@@ -95,9 +95,8 @@ def test_copied_modules_use_each_other_and_share_the_rest() -> None:
     # What nothing of it imports is not copied: only a document of the interface.
     assert below - {"ibwire.rc.reference"} <= set(modules) <= below
     assert modules["ibwire.rc.device"].Device is not ibwire.rc.Device
-    assert (
-        modules["ibwire.fuzz.targets.emulated_device"].Device is modules["ibwire.rc.device"].Device
-    )
+    assert modules["ibwire.peer.end"].Device is modules["ibwire.rc.device"].Device
+    assert modules["ibwire.fuzz.targets.emulated_device"].End is modules["ibwire.peer.end"].End
     assert modules["ibwire.rc"].Device is modules["ibwire.rc.device"].Device
     assert modules["ibwire.rc.qp"].VerbsError is VerbsError
 
@@ -125,8 +124,8 @@ def test_two_copies_have_nothing_in_common() -> None:
         is not other["ibwire.fuzz.targets.emulated_device"].Emulation
     )
     assert (
-        one["ibwire.fuzz.targets.emulated_device"].Device
-        is not other["ibwire.fuzz.targets.emulated_device"].Device
+        one["ibwire.fuzz.targets.emulated_device"].End
+        is not other["ibwire.fuzz.targets.emulated_device"].End
     )
 
 

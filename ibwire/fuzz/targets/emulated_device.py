@@ -9,29 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame, Node
 from ibwire.base.units import Time
 from ibwire.drill.packets import pattern
 from ibwire.fuzz.case import Command, Connection, Packet, Post, RunsAway, Step
-from ibwire.peer import timeouts_until
+from ibwire.peer import End, frames_from, timeouts_until
 from ibwire.rc.attributes import (
-    MTU_CODES,
     AddressVector,
-    QPAttr,
-    QPAttrMask,
     QPCap,
     QPState,
-    QPType,
 )
-from ibwire.rc.connect import ALL_ACCESS
-from ibwire.rc.device import Device, gid_of
+from ibwire.rc.connect import ALL_ACCESS, move
+from ibwire.rc.device import gid_of
 from ibwire.rc.memory import Access, MemoryRegion, WindowState
 from ibwire.rc.profile import Profile
-from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.rc.states import TRANSITIONS
+from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, WC, MWBindInfo, RecvWR, SendFlags, SendWR, WCStatus, WROpcode
 from ibwire_layers.opcodes import Operation
 
@@ -118,36 +113,47 @@ class Emulation:
         self.now: Time = 0
         self._given = numbers
         address, mac = (numbers.address, numbers.macs[0]) if numbers else (ADDRESS, None)
-        device = self.device = Device("target", address, profile=profile, key_start=40, mac=mac)
-        self.node: Node = device
+        self.memory = bytearray(CONTENT)
+        """All that it has registered, region after region."""
+        views = _views(self.memory)
+        iova, key = self._address_and_key("mr")
+        self.end = end = End(
+            "target",
+            address,
+            memory=views["mr"],
+            access=REGIONS["mr"][1],
+            iova=iova,
+            key=key,
+            send_cqe=1 << 14,
+            recv_cqe=1 << 14,
+            qpn=numbers.qpn if numbers else None,
+            init={"cap": QPCap(128, 4096, max_send_sge=1, max_recv_sge=1)},
+            profile=profile,
+            key_start=40,
+            mac=mac,
+        )
+        self.device, self.qp = end.device, end.qp
+        self.node: Node = end.device
         """What is on the wire."""
+        self._queues = end.send_cq, end.recv_cq
         peer = gid_of(numbers.peer_address if numbers else PEER_ADDRESS)
         self._address = AddressVector(dgid=peer)
         if numbers:
-            device.neighbours[peer] = numbers.macs[1]
-        pd = self._pd = device.alloc_pd()
-        self.memory = bytearray(CONTENT)
-        """All that it has registered, region after region."""
-        self.regions = self._register()
-        self.region = self.regions["mr"]
+            end.device.neighbours[peer] = numbers.macs[1]
+        self.region = end.mr
         """What the peer may use."""
+        self.regions = {"mr": end.mr} | {
+            name: self._register(name, view) for name, view in views.items() if name != "mr"
+        }
         self._outbox, self._inbox = self.regions["outbox"], self.regions["inbox"]
-        send_cq, recv_cq = self._queues = device.create_cq(1 << 14), device.create_cq(1 << 14)
-        cap = QPCap(128, 4096, max_send_sge=1, max_recv_sge=1)
-        init = QPInit(QPType.RC, pd, send_cq, recv_cq, cap=cap)
-        self.qp = device.create_qp(init, numbers.qpn if numbers else None)
-        self._window = pd.allocate_window(2)
-        if numbers and numbers.window is not None:
-            device.keys.remove_window(self._window)
-            self._window.rkey = numbers.window
-            device.keys.add_window(self._window)
+        self._window = end.pd.allocate_window(2, key=numbers.window if numbers else None)
         self.symbols = self._name_numbers()
         """What the symbols of a case stand for on this connection."""
         self._connect(connection)
 
     def reconnect(self, connection: Connection) -> None:
         """End the connection and make another; memory is as at the beginning."""
-        self.qp.modify(_RESET, int(QPAttrMask.STATE))
+        move(self.qp, QPState.RESET)
         self.completions()
         self.events()
         self.memory[:] = CONTENT
@@ -156,13 +162,13 @@ class Emulation:
     def _connect(self, connection: Connection) -> None:
         self.connection = connection
         numbers = self._given
-        attr = QPAttr(
+        self.end.connect_to(
+            self._address,
+            numbers.peer_qpn if numbers else PEER_QPN,
+            psn=connection.sq_psn,
+            peer_psn=connection.rq_psn,
+            mtu=connection.mtu,
             qp_access_flags=connection.access,
-            path_mtu=MTU_CODES[connection.mtu],
-            ah_attr=self._address,
-            dest_qp_num=numbers.peer_qpn if numbers else PEER_QPN,
-            rq_psn=connection.rq_psn,
-            sq_psn=connection.sq_psn,
             max_rd_atomic=connection.max_rd_atomic,
             max_dest_rd_atomic=connection.max_dest_rd_atomic,
             min_rnr_timer=connection.min_rnr_timer,
@@ -170,16 +176,13 @@ class Emulation:
             retry_cnt=connection.retry_cnt,
             rnr_retry=connection.rnr_retry,
         )
-        for state, mask in _STEPS:
-            attr.qp_state = state
-            self.qp.modify(attr, mask)
         self._posted = self._received = 0
         has_window = numbers is None or numbers.window is not None
         if self._window.state is WindowState.FREE and has_window:
             start = self.region.iova + WINDOW_START
             info = MWBindInfo(self.region, start, SMALL, WINDOW_ACCESS)
             key = numbers.window if numbers and numbers.window else self._window.rkey + 1
-            self.device.keys.bind(self._window, self.qp.number, self._pd, info, key)
+            self.device.keys.bind(self._window, self.qp.number, self.end.pd, info, key)
             self.symbols |= {"mw.rkey": self._window.rkey, "mw.va": start, "mw.end": start + SMALL}
         self.symbols["mtu"] = connection.mtu
         self.post_recv(connection.receives)
@@ -203,20 +206,15 @@ class Emulation:
             "pkey": 0xFFFF,
         }
 
-    def _register(self) -> dict[str, MemoryRegion]:
-        found: dict[str, MemoryRegion] = {}
-        view, start = memoryview(self.memory), 0
-        for name, (size, access) in REGIONS.items():
-            part = view[start : start + size]
-            start += size
-            pd = self.device.alloc_pd() if name == "foreign" else self._pd
-            if self._given is None:
-                found[name] = pd.register(part, access)
-            else:
-                address, key = self._given.keys[name]
-                found[name] = MemoryRegion(pd, key=key, buffer=part, access=access, iova=address)
-                self.device.keys.add_region(found[name])
-        return found
+    def _register(self, name: str, memory: memoryview) -> MemoryRegion:
+        """Register one of `REGIONS`; the first is that of the end."""
+        pd = self.device.alloc_pd() if name == "foreign" else self.end.pd
+        iova, key = self._address_and_key(name)
+        return pd.register(memory, REGIONS[name][1], iova=iova, key=key)
+
+    def _address_and_key(self, region: str) -> tuple[int | None, int | None]:
+        """Those of a region that are given; the device chooses others."""
+        return (None, None) if self._given is None else self._given.keys[region]
 
     def prepare(self, step: Step) -> None:
         """Let `symbols` stand for what a step is about."""
@@ -231,12 +229,9 @@ class Emulation:
 
     def answers(self) -> list[Frame]:
         """What it sends now; raises `RunsAway` when that does not end."""
-        send, now = self.node.poll_transmit, self.now
-        found: list[Frame] = []
-        while (frame := send(now)) is not None:
-            found.append(frame)
-            if len(found) > MAXIMUM_ANSWERS:
-                raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
+        found = list(islice(frames_from(self.node, self.now), MAXIMUM_ANSWERS + 1))
+        if len(found) > MAXIMUM_ANSWERS:
+            raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
         return found
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
@@ -335,6 +330,16 @@ class Emulation:
         return psn_of(self.qp, base)
 
 
+def _views(memory: bytearray) -> dict[str, memoryview]:
+    """The bytes of each of `REGIONS`."""
+    view, start = memoryview(memory), 0
+    found: dict[str, memoryview] = {}
+    for name, (size, _) in REGIONS.items():
+        found[name] = view[start : start + size]
+        start += size
+    return found
+
+
 def psn_of(qp: QueuePair, base: str) -> int:
     """What PSNs of a case count from, at a queue pair."""
     if base == "expected":
@@ -381,9 +386,3 @@ _ATOMICS = int(WROpcode.ATOMIC_CMP_AND_SWP), int(WROpcode.ATOMIC_FETCH_AND_ADD)
 _ATOMIC_WRITE = int(WROpcode.ATOMIC_WRITE)
 _SIGNALED = int(SendFlags.SIGNALED)
 _EIGHT = bytes(range(8))
-_RESET = QPAttr(qp_state=QPState.RESET)
-_UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
-_STEPS = [
-    (after, int(TRANSITIONS[QPType.RC][before, after].required | QPAttrMask.STATE))
-    for before, after in pairwise(_UP)
-]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import pairwise
 from operator import attrgetter
 from random import Random
 
@@ -32,11 +31,12 @@ from ibwire.fuzz.targets.emulated_device import (
     Numbers,
     psn_of,
 )
-from ibwire.rc.attributes import AddressVector, QPAttr, QPAttrMask, QPCap, QPState, QPType
+from ibwire.peer import create_queue_pair
+from ibwire.rc.attributes import AddressVector, QPAttr, QPCap, QPState
+from ibwire.rc.connect import move
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import Profile
-from ibwire.rc.qp import QPInit, QueuePair
-from ibwire.rc.states import TRANSITIONS
+from ibwire.rc.qp import QueuePair
 from ibwire_layers import cm
 
 SERVICE = cm.rdma_cm_service_id(cm.PortSpace.TCP, 18515)
@@ -267,7 +267,7 @@ class ManagedEmulation(Emulation):
         if kind is EventKind.ESTABLISHED and qp.state is QPState.RTR:
             self._bring_up(connection, QPState.RTS)
         elif kind is EventKind.DISCONNECTED:
-            qp.modify(_ERROR, _STATE)
+            move(qp, QPState.ERR)
         self._forget_ended(connection)
 
     def _forget_ended(self, connection: Managed) -> None:
@@ -280,13 +280,15 @@ class ManagedEmulation(Emulation):
         """One in RESET: of the spare ones that which has been spare for longest."""
         if self._spare:
             return self._spare.popleft()
-        send_cq, recv_cq = self._queues
         cap = QPCap(16, 16, max_send_sge=1, max_recv_sge=1)
-        return self.device.create_qp(QPInit(QPType.RC, self._pd, send_cq, recv_cq, cap=cap))
+        end = self.end
+        return create_queue_pair(
+            end.device, pd=end.pd, send_cq=end.send_cq, recv_cq=end.recv_cq, cap=cap
+        )
 
     def _give_back(self, qp: QueuePair) -> None:
         if qp.state is not QPState.RESET:
-            qp.modify(_RESET, _STATE)
+            move(qp, QPState.RESET)
         self._spare.append(qp)
 
     def _bring_up(self, connection: Managed, *states: QPState) -> None:
@@ -297,8 +299,7 @@ class ManagedEmulation(Emulation):
         if states[0] is QPState.RTR:
             states = (QPState.INIT, *states)
         for state in states:
-            wanted.qp_state = state
-            qp.modify(wanted, _MASKS[state])
+            move(qp, state, wanted)
 
 
 EVENT = 2
@@ -331,12 +332,3 @@ _RESOLVED = resolve_reply(0)
 """What the application sends, without its queue pair."""
 
 _PEER = AddressVector(dgid=_PEER_GID)
-
-_STATE = int(QPAttrMask.STATE)
-_RESET, _ERROR = QPAttr(qp_state=QPState.RESET), QPAttr(qp_state=QPState.ERR)
-_UP = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS)
-_MASKS = {
-    after: int(TRANSITIONS[QPType.RC][before, after].required | QPAttrMask.STATE)
-    for before, after in pairwise(_UP)
-}
-"""Attributes that the way to a state needs."""
