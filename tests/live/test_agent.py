@@ -111,4 +111,4 @@ def test_second_one_is_told_why_it_cannot_be(start: Start) -> None:
     status, _, errors = end(start("b", "agent", "--dev", "veth-b"))
 
     assert status == 1
-    assert "is taken" in errors
+    assert "is in use" in errors
