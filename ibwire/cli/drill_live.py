@@ -13,7 +13,7 @@ from ibwire.cli.live import host_of
 from ibwire.cli.target import TARGET, TargetOptions
 from ibwire.cli.values import Decorated, as_one
 from ibwire.drill.targets.live import LIMIT, SLACK, Bench
-from ibwire.drill.targets.ways import AGENT_PORT, ByAgent, ByManager, ByParameters, ByPingpong, Way
+from ibwire.drill.targets.ways import ByManager, ByParameters, ByPingpong, Way
 from ibwire.programs import pingpong
 from ibwire.rc.attributes import MTU_CODES
 
@@ -60,7 +60,7 @@ class DrillTargetOptions(TargetOptions):
             raise click.UsageError("--mtu requires --connect pingpong")
         match connect:
             case "agent":
-                return ByAgent(peer, host, self.port or AGENT_PORT, keeps=True)
+                return self.agent(peer, host, keeps=True)
             case "pingpong":
                 mtu = None if self.mtu is None else int(self.mtu)
                 return ByPingpong(host, self.port or pingpong.PORT, mtu)
@@ -90,6 +90,7 @@ _OPTIONS = (
     ),
     TARGET["host"],
     click.option("--port", type=click.IntRange(1, 65535), help="Port of the agent or the server."),
+    TARGET["token"],
     click.option(
         "--mtu",
         type=click.Choice([str(mtu) for mtu in MTU_CODES]),

@@ -14,8 +14,8 @@ from ibwire.base.units import MS
 from ibwire.cli.live import host_of
 from ibwire.cli.target import TARGET, TargetOptions, option_names
 from ibwire.cli.values import Decorated, as_one
+from ibwire.drill.agent.agent_server import PORT as AGENT_PORT
 from ibwire.drill.targets.live import SLACK
-from ibwire.drill.targets.ways import AGENT_PORT, ByAgent
 from ibwire.fuzz.targets.link.device_link import RATE
 from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.restart import Restart
@@ -52,8 +52,10 @@ class FuzzTargetOptions(TargetOptions):
             raise click.UsageError(f"{option_names(given)}: only without --dev, for an emulator")
         if self.service is not None and (self.host or self.port):
             raise click.UsageError("--host, --port: only without --service, which uses no agent")
-        host, port = self.host or host_of(peer, link.dev), self.port or AGENT_PORT
-        way = ByAgent(peer, host, port, seconds=AGENT_TIMEOUT)
+        way = None
+        if self.service is None:
+            host = self.host or host_of(peer, link.dev)
+            way = self.agent(peer, host, seconds=AGENT_TIMEOUT)
         with link.open() as endpoint:
             injectable_interface(link.dev, allow_default_route=self.default_route_too)
             options: dict[str, Any] = {
@@ -61,7 +63,8 @@ class FuzzTargetOptions(TargetOptions):
                 "rate": self.rate or RATE,
                 "restart": self.restart,
             }
-            if self.service is not None:
+            if way is None:
+                assert self.service is not None
                 with ManagerLink(endpoint, peer, self.service, **options) as manager:
                     yield ManagerLinkTarget(manager)
                 return
@@ -101,6 +104,7 @@ _OPTIONS = (
         help="Port of the agent.",
         show_default=str(AGENT_PORT),
     ),
+    TARGET["token"],
     TARGET["tolerance"],
     click.option(
         "--rate",

@@ -123,6 +123,13 @@ def report_waiting(port: int, *addresses: str) -> None:
     click.echo(f"waiting for a client at {where} {port}", err=True)
 
 
+LISTEN = click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="Local address at which to listen for TCP, :: for all.",
+    show_default="those of --dev, else 127.0.0.1",
+)
+
 TAP = click.option("--tap", metavar="FILE", help="Write all sent and received frames as pcapng.")
 
 _OPTIONS = (

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import click
 
 from ibwire.base.units import MS
 from ibwire.cli.live import TAP, LiveOptions
 from ibwire.cli.values import IPAddress, MACAddress
+from ibwire.drill.agent.agent_server import PORT as AGENT_PORT
+from ibwire.drill.agent.agent_server import TOKEN_VARIABLE
 from ibwire.drill.targets.live import SLACK
+from ibwire.drill.targets.ways import ByAgent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class TargetOptions:
     peer: str | None
     host: str | None
     port: int | None
+    token: str | None
     tolerance: float | None
     address: str | None
     mac: bytes | None
@@ -32,6 +37,14 @@ class TargetOptions:
         """Whether the device under test is on a link."""
         return self.dev is not None or self.peer is not None
 
+    def agent(self, peer: str, host: str, **options: Any) -> ByAgent:
+        """The way to the agent on the device's host; raises `UsageError` without its token."""
+        if not self.token:
+            raise click.UsageError(
+                f"--token or {TOKEN_VARIABLE} is required: the agent prints it when it starts"
+            )
+        return ByAgent(peer, host, self.token, self.port or AGENT_PORT, **options)
+
     def link(self) -> tuple[LiveOptions, str] | None:
         """The link and the address of the device; `None` if it is not on a link.
 
@@ -39,6 +52,7 @@ class TargetOptions:
         """
         if not self.is_wanted:
             values = {each.name: getattr(self, each.name) for each in fields(self)}
+            values.pop("token")  # the environment may have one
             given = [name for name, value in values.items() if value not in (None, False)]
             if given:
                 raise click.UsageError(f"{option_names(given)}: --dev and --peer are required")
@@ -62,6 +76,13 @@ TARGET = {
         "--peer", type=IPAddress(), metavar="IP", help="With --dev: IP address of the device."
     ),
     "host": click.option("--host", help="Host of the agent or the server.", show_default="--peer"),
+    "token": click.option(
+        "--token",
+        envvar=TOKEN_VARIABLE,
+        show_envvar=True,
+        help="Token that the agent has printed. Better in the environment: other users can read "
+        "a command line.",
+    ),
     "tolerance": click.option(
         "--tolerance",
         type=click.FloatRange(1, 10_000),

@@ -28,7 +28,7 @@ from ibwire.link.staged import Staged
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.faults import Faults
 from ibwire.rc.device import Device, gid_of
-from ibwire.rc.path import address_of, is_v4, nearest
+from ibwire.rc.path import address_of, is_link_local, is_v4, nearest
 from ibwire.rc.profile import PROFILES, Profile
 
 WINDOW = 128
@@ -37,6 +37,9 @@ WINDOW = 128
 QUIET, LINGER = 0.3, 5.0
 """Seconds without a frame after which lingering ends, and seconds after which it ends anyway: a
 peer retransmits after 67 ms, the tools' timeout."""
+
+LOOPBACK = "127.0.0.1"
+"""Where a server listens for TCP on an interface without addresses."""
 
 Message = TypeVar("Message")
 
@@ -253,6 +256,18 @@ class Endpoint(Closing):
             self.run(seconds=quiet)
 
     # Addresses.
+
+    @property
+    def listening_addresses(self) -> tuple[str, ...]:
+        """Local addresses at which a server listens for TCP: the interface's, else 127.0.0.1.
+
+        Others, and the networks behind them, do not reach it.
+        """
+        own = (
+            f"{each}%{self.port.name}" if is_link_local(gid_of(each)) else each
+            for each in self.port.addresses
+        )
+        return tuple(own) or (LOOPBACK,)
 
     def gid_towards(self, gid: int) -> int:
         """Index of the own GID from which a peer is reached; resolves the MAC address towards it.

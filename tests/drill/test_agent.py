@@ -7,11 +7,9 @@ import importlib
 import json
 import math
 import re
-import select
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -215,65 +213,33 @@ def test_everything_is_gone_with_the_next_connection(ask: Answer) -> None:
 # The agent alone.
 
 
-def test_an_agent_serves_a_program_line_by_line_and_then_forgets(agent: Any, ask: Answer) -> None:
+def test_everything_is_closed_at_the_end_of_a_program(agent: Any, ask: Answer) -> None:
     remote(ask)
-    here, there = socket.socketpair()
-    session = importlib.import_module("ibwire.drill.agent.agent").Session(there, agent)
 
-    with here, there:
-        is_there = []
-        for piece in (b'{"do": "about"}\n{"do": "sta', b'te"}\n'):
-            here.sendall(piece)
-            is_there.append(session.answer())
-        here.shutdown(socket.SHUT_WR)
-        is_there.append(session.answer())
-        answers = [json.loads(line) for line in here.recv(1 << 16).splitlines()]
-        session.close()
+    agent.end()
 
-    assert [answer["ok"] for answer in answers] == [
-        {"device": "ibwire0", "access": answers[0]["ok"]["access"]},
-        QPState.RTS,
-    ]
-    assert is_there == [True, True, False]
     assert agent.qp is None
+    assert not agent.context._open
 
 
-class Over(Exception):
-    """Ends `serve`."""
-
-
-def test_programs_are_served_side_by_side_and_too_many_are_turned_away(agent: Any) -> None:
-    """Each has queue pairs and memory of its own."""
+def test_two_programs_have_queue_pairs_of_their_own_and_share_the_limit_of_memory(
+    agent: Any, ask: Answer
+) -> None:
     module = importlib.import_module("ibwire.drill.agent.agent")
     device = importlib.import_module("pyverbs.device")
-    made: list[Any] = []
-    programs: list[socket.socket] = []
-    create = json.dumps({**CREATE, "do": "create"}).encode() + b"\n"
+    memory = module.Memory(most=100)
+    both = [
+        module.Agent(device.Context(name="ibwire0"), lambda: False, memory=memory) for _ in "ab"
+    ]
+    create = json.dumps({**CREATE, "do": "create"}).encode()
 
-    def make() -> Any:
-        made.append(module.Agent(device.Context(name="ibwire0"), lambda: False))
-        return made[-1]
+    first, second = (json.loads(each.answer(create)) for each in both)
+    both[0].end()
+    again = json.loads(both[1].answer(create))
 
-    def readable(waiting: Sequence[Any]) -> Sequence[Any]:
-        ready = select.select(waiting, [], [], 0)[0]
-        if ready:
-            return ready
-        if len(programs) > module.MAXIMUM_SESSIONS:
-            raise Over
-        programs.append(socket.create_connection(listening.getsockname()))
-        programs[-1].sendall(create)
-        return readable(waiting)
-
-    with module.listen("127.0.0.1", 0) as listening, pytest.raises(Over):
-        module.serve(listening, make, readable)
-
-    *served, last = programs
-    answers = [json.loads(each.recv(1 << 16))["ok"]["qpn"] for each in served]
-    with pytest.raises(ConnectionError):
-        last.recv(1)
-    for each in programs:
-        each.close()
-    assert len({*answers}) == len(served) == len(made) == module.MAXIMUM_SESSIONS
+    assert "qpn" in first["ok"]
+    assert second == {"unable": "more than 100 bytes of memory for all programs"}
+    assert again["ok"]["qpn"] != first["ok"]["qpn"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
@@ -301,12 +267,73 @@ def test_nonsense_is_answered(agent: Any, question: bytes) -> None:
 def test_more_memory_than_a_script_may_have_is_not_registered(ask: Answer) -> None:
     remote(ask)
 
-    answer = ask({"do": "register", "len": 1 << 27, "access": 1})
+    answers = [ask({"do": "register", "len": 1 << 25, "access": 1}) for _ in "ab"]
 
-    assert answer == {"unable": "more than 67108864 bytes of memory"}
+    assert "ok" in answers[0]
+    assert answers[1] == {"unable": "more than 67108864 bytes of memory"}
 
 
-@pytest.mark.parametrize(("offset", "length"), [(65536, 1), (-1, 2), (0, 65537), (5, -6)])
+@pytest.mark.parametrize("length", [-1, -(1 << 40), 1 << 27, 1 << 80, 0.5, math.nan])
+def test_a_length_that_is_none_is_refused_before_it_is_counted(
+    agent: Any, ask: Answer, length: float
+) -> None:
+    """A negative length would make room for more than the limit."""
+    remote(ask)
+    before = agent.registered
+
+    answer = ask({"do": "register", "len": length, "access": 1})
+
+    assert answer == {"unable": f"len is {length}, not a whole number from 0 to 67108864"}
+    assert agent.registered == before
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"do": "create", **CREATE, "size": -1},
+        {"do": "create", **CREATE, "max_recv_wr": 1 << 40},
+        {"do": "post_recv", "wr_id": 1 << 64, "sge": None},
+        {"do": "post_recv", "wr_id": 1, "sge": [0, -1, 0]},
+        {"do": "modify", "mask": 1, "fields": {"qp_state": -1}, "peer_gid": "", "own_gid": ""},
+        {"do": "bind", "region": -1, "address": 0, "len": 1, "access": 1},
+        {"do": "deregister", "region": -1},
+    ],
+)
+def test_a_number_that_no_device_has_is_refused(ask: Answer, question: dict[str, Any]) -> None:
+    found = remote(ask)
+
+    answer = ask(question)
+
+    assert "not a whole number from 0 to" in answer["unable"]
+    assert found.state is QPState.RTS
+
+
+def test_a_program_has_a_limit_of_regions_and_windows(agent: Any, ask: Answer) -> None:
+    found = remote(ask)
+    module = importlib.import_module("ibwire.drill.agent.agent")
+    for _ in range(module.MAXIMUM_OBJECTS - 1):
+        found.register("more", 1, int(Access.LOCAL_WRITE))
+
+    with pytest.raises(Unable, match="more than 1024 regions and windows"):
+        found.register("one more", 1, int(Access.LOCAL_WRITE))
+    with pytest.raises(Unable, match="more than 1024 regions and windows"):
+        found.bind("window", found.symbols["va"], 8, int(Access.REMOTE_READ))
+
+
+def test_a_read_has_a_limit(ask: Answer) -> None:
+    found = remote(ask, size=1 << 23)
+
+    with pytest.raises(Unable, match="4194305 bytes at a time, at most 4194304"):
+        found.read(found.symbols["va"], (1 << 22) + 1)
+
+
+def test_the_addresses_of_a_device_are_those_of_its_gids(agent: Any) -> None:
+    module = importlib.import_module("ibwire.drill.agent.agent")
+
+    assert module.device_addresses(agent.context) == ["10.0.0.1"]
+
+
+@pytest.mark.parametrize(("offset", "length"), [(65536, 1), (1, 65536), (0, 65537)])
 def test_what_is_outside_of_a_region_is_not_touched(ask: Answer, offset: int, length: int) -> None:
     """pyverbs reads and writes wherever it is told to."""
     remote(ask)
@@ -582,4 +609,4 @@ def test_a_host_without_pyverbs_gets_an_error_with_the_reason() -> None:
 
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
-    assert "it needs pyverbs of rdma-core (Debian: python3-pyverbs)" in ended.stderr
+    assert "the agent needs pyverbs of rdma-core (Debian: python3-pyverbs)" in ended.stderr

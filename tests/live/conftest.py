@@ -1,13 +1,24 @@
 """A lab, and the processes of a test in it."""
 
+import os
+
 import pytest
 
 from ibwire.base.errors import LinkError
+from ibwire.drill.agent import agent_server
 from ibwire.lab.veth import Lab
 from live.fuzzing import Fuzz, Serve
 from processes import ending
 
 pytest.register_assert_rewrite("live.sides")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def token():
+    """The token of every agent here and of those who connect to it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(agent_server.TOKEN_VARIABLE, agent_server.new_token())
+        yield os.environ[agent_server.TOKEN_VARIABLE]
 
 
 @pytest.fixture(scope="module")

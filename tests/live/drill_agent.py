@@ -8,8 +8,8 @@ import os
 import sys
 from contextlib import suppress
 
+from ibwire.drill.agent import agent_server
 from ibwire.drill.agent.emulated import serve_device
-from ibwire.drill.targets.ways import AGENT_PORT
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.verbs import install_as_pyverbs
@@ -23,7 +23,14 @@ def main(name, profile, dies_of=None, weaken=lambda endpoint: None):
     with AFPacketPort(name) as port, Endpoint(port, profile=profile) as own:
         weaken(own)
         own.device.pkeys.append(0x7FFF)  # a limited member of the default partition, too
-        serve_device(own, "", AGENT_PORT, report=lambda port: print("ready", flush=True))
+        token = os.environ[agent_server.TOKEN_VARIABLE]
+        serve_device(
+            own,
+            own.listening_addresses,
+            agent_server.PORT,
+            token,
+            report=lambda listening: print("ready", flush=True),
+        )
 
 
 if __name__ == "__main__":

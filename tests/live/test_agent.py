@@ -33,7 +33,7 @@ def start(lab: Lab, processes: Processes) -> Start:
 
 def agent(start: Start, *options: object) -> subprocess.Popen[str]:
     process = start("b", "agent", "--dev", "veth-b", *options)
-    wait_for(process.stderr, "veth-b: waiting at TCP port 18516")
+    wait_for(process.stderr, "veth-b: waiting at 10.0.0.2, ")
     return process
 
 
@@ -111,4 +111,38 @@ def test_second_one_is_told_why_it_cannot_be(start: Start) -> None:
     status, _, errors = end(start("b", "agent", "--dev", "veth-b"))
 
     assert status == 1
-    assert "is in use" in errors
+    assert "UDP port 4791 is in use" in errors
+
+
+@pytest.mark.parametrize("given", ["", "not the token of the agent"])
+def test_without_its_token_nobody_is_served(start: Start, given: str) -> None:
+    agent(start)
+
+    wish = ("--dev", "veth-a", "--peer", "10.0.0.2", "--token", given)
+    status, _, errors = end(start("a", "drill", SCRIPTS / "acks", *wish))
+
+    if given:
+        assert status == 1
+        assert "10.0.0.2 port 18516: the agent refuses: wrong token" in errors
+    else:
+        assert status == 2
+        assert "--token or IBWIRE_TOKEN is required" in errors
+
+
+def test_what_it_prints_is_what_the_other_side_types(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("IBWIRE_TOKEN")
+    process = start("b", "agent", "--dev", "veth-b", "--port", 0)
+    assert process.stderr is not None
+    printed = [process.stderr.readline() for _ in range(4)]
+    export, command = (each.split() for each in printed[2:])
+    assert (export[0], command[:3]) == ("export", ["ibwire", "drill", "SCRIPT"])
+
+    name, _, token = export[1].partition("=")
+    monkeypatch.setenv(name, token)
+    options = ["veth-a" if each == "IFACE" else each for each in command[3:]]
+    status, output, errors = end(start("a", "drill", SCRIPTS / "acks", *options))
+
+    assert status == 0, errors
+    assert output.endswith("all passed\n")

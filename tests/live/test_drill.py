@@ -352,8 +352,8 @@ def test_nobody_there_is_one_sentence(drill: Drill, write: Callable[..., Path]) 
 
     assert status == unknown[0] == 1
     assert (
-        "error: 10.0.0.2 port 18516: no program listens there; the other cases did not run\n"
-        in errors
+        "error: 10.0.0.2 port 18516: connection refused: no program listens there; "
+        "the other cases did not run\n" in errors
     )
     assert output == "1 script, 1 case, profile spec: 0 passed, 1 not run\n"
     assert "error: veth-a: 10.0.0.99 has not answered for 3 s\n" in unknown[2]

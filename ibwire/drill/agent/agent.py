@@ -2,11 +2,12 @@
 
     python3 agent.py --device rxe0 --port 18516
 
-It needs only this file of ibwire, and agent_cm.py beside it for scripts about connection
-management. `ibwire drill --connect agent` connects by TCP; each question is a line of JSON, and
-so is its reply: docs/drill.md has the questions. Numbers are those of libibverbs/verbs.h and
-rdma/rdma_cma.h. Everything made for a connection is closed when it ends. Several connections may
-be open at a time; each has its own device context.
+Of ibwire it needs this file and agent_server.py beside it, and agent_cm.py for scripts about
+connection management. `ibwire drill --connect agent` connects by TCP, and shows the token that is
+printed here at the start; each question is a line of JSON, and so is its reply: docs/drill.md has
+the questions. Numbers are those of libibverbs/verbs.h and rdma/rdma_cma.h. Everything made for a
+connection is closed when it ends. Several connections may be open at a time; each has its own
+device context.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 try:
     import pyverbs.enums as e  # type: ignore[import-not-found]
@@ -47,19 +48,27 @@ except ImportError as missing:
         raise
     sys.exit(f"error: {missing}: the agent needs pyverbs of rdma-core (Debian: python3-pyverbs)")
 
-PORT = 18516
+if TYPE_CHECKING or __package__:
+    from ibwire.drill.agent import agent_server
+else:  # on the host of a device
+    try:
+        import agent_server
+    except ImportError:
+        sys.exit("error: agent_server.py is not beside agent.py")
 
-LONGEST_LINE = 1 << 24
-"""Bytes of a question: memory is written in hexadecimal."""
+Manager = agent_server.Manager
+
+MAXIMUM_MOVED = 1 << 22
+"""Bytes of memory that one question reads or writes."""
 
 MAXIMUM_REGISTERED = 1 << 26
 """Bytes of memory for one connection."""
 
-MAXIMUM_SESSIONS = 16
-"""Connections at a time; further ones are closed."""
+MAXIMUM_REGISTERED_IN_ALL = 1 << 28
+"""Bytes of memory for all connections."""
 
-SECONDS = 10.0
-"""Seconds that a program may take to read a reply, while the others wait."""
+MAXIMUM_OBJECTS = 1024
+"""Regions and windows of one connection."""
 
 Answer = dict[str, Any]
 
@@ -71,6 +80,12 @@ DEFAULT_PKEY = 0xFFFF
 
 ROCE_V2 = 1
 """IBV_GID_TYPE_SYSFS_ROCE_V2."""
+
+V4_MAPPED = bytes(10) + b"\xff\xff"
+"""First bytes of a GID that is an IPv4 address (RFC 4291)."""
+
+LINK_LOCAL = b"\xfe\x80"
+"""First bytes of the GID that a device makes of its MAC address, or of its port's GUID."""
 
 BATCH = 64
 """Completions polled at a time."""
@@ -91,28 +106,27 @@ EXTENDED = {
 }
 
 
+NUMBERS = {
+    **dict.fromkeys(("len", "size", "offset"), MAXIMUM_REGISTERED),
+    **dict.fromkeys(("max_send_wr", "max_recv_wr", "send_cqe", "recv_cqe"), 1 << 22),
+    **dict.fromkeys(("wr_id", "address", "remote_addr", "compare_add", "swap"), (1 << 64) - 1),
+    **dict.fromkeys(("service", "sge"), (1 << 64) - 1),
+}
+"""Largest number of each argument; that of others is `LARGEST`."""
+
+LARGEST = (1 << 32) - 1
+
+
 class Unable(Exception):
     """A feature that this device, or this version of a library, does not have."""
 
 
-class Manager(Protocol):
-    """A connection manager, and how an application reacts to its events.
+class Memory:
+    """Counts the bytes registered for all connections."""
 
-    It has a listener, and the newest connection is that of the queue pair. `handle` takes what
-    it has events when its descriptor can be read; its other methods are `MANAGER_QUESTIONS`.
-    """
-
-    def fileno(self) -> int:
-        """Descriptor that is readable when there is an event."""
-        ...
-
-    def handle(self) -> None:
-        """Handle the events."""
-        ...
-
-    def close(self) -> None:
-        """End all connections."""
-        ...
+    def __init__(self, most: int = MAXIMUM_REGISTERED_IN_ALL) -> None:
+        self.most = most
+        self.taken = 0
 
 
 class Agent:
@@ -120,7 +134,8 @@ class Agent:
 
     has_event: whether an asynchronous event waits; pyverbs has only a call that blocks.
     make_manager: makes the connection manager of a queue pair, for scripts that need it.
-    find: called with the GID of each peer before packets are sent to it.
+    find: called with the GID of each peer before packets are sent to it. memory: counts what is
+    registered, also by other agents.
     """
 
     def __init__(
@@ -129,8 +144,10 @@ class Agent:
         has_event: Callable[[], bool],
         make_manager: Callable[[Any], Manager] | None = None,
         find: Callable[[str], object] = lambda gid: None,
+        memory: Memory | None = None,
     ) -> None:
         self.context = context
+        self._memory = memory or Memory()
         self._find = find
         self.has_event = has_event
         self._make_manager = make_manager or _rdma_manager
@@ -156,13 +173,20 @@ class Agent:
             if each is not None:
                 each.close()
         self._drain_events()
+        self._memory.taken -= self.registered
         self._forget()
+
+    def end(self) -> None:
+        """Close everything, and the device context."""
+        self.close()
+        self.context.close()
 
     def answer(self, line: bytes) -> bytes:
         """The reply to a question, each a line."""
         try:
             question = json.loads(line)
             handler = HANDLERS[question.pop("do")]
+            check_numbers(question)
             answer: Answer = {"ok": handler(self, **question)}
         except PyverbsRDMAError as error:
             answer = {"errno": error.error_code, "reason": str(error)}
@@ -229,18 +253,28 @@ class Agent:
 
     def register(self, len: int, access: int, other_pd: bool = False) -> Answer:
         """Register zeroed memory."""
-        self.registered += len
-        if self.registered > MAXIMUM_REGISTERED:
+        if self.registered + len > MAXIMUM_REGISTERED:
             raise Unable(f"more than {MAXIMUM_REGISTERED} bytes of memory")
+        if self._memory.taken + len > self._memory.most:
+            raise Unable(f"more than {self._memory.most} bytes of memory for all programs")
+        self._check_objects()
         if other_pd:
             self.pds.append(PD(self.context))
         region = MR(self.pds[-1] if other_pd else self.pds[0], len, access)
-        region.write(bytes(len), len)
+        # Counted when it exists, also if it cannot be zeroed: it is closed at the end only.
         self.regions.append(region)
+        self.registered += len
+        self._memory.taken += len
+        region.write(bytes(len), len)
         return {"region": self.regions.index(region), **_keys(region)}
+
+    def _check_objects(self) -> None:
+        if len(self.regions) + len(self.windows) >= MAXIMUM_OBJECTS:
+            raise Unable(f"more than {MAXIMUM_OBJECTS} regions and windows")
 
     def bind(self, region: int, address: int, len: int, access: int) -> Answer:
         """Bind a type 2 memory window to the queue pair."""
+        self._check_objects()
         window = MW(self.pds[0], e.IBV_MW_TYPE_2)
         self.windows.append(window)
         request = SendWR(
@@ -372,6 +406,8 @@ class Agent:
         region = self.regions[number]
         if not 0 <= offset <= offset + size <= region.length:
             raise Unable(f"no {size} bytes at {offset} of a region of {region.length}")
+        if size > MAXIMUM_MOVED:
+            raise Unable(f"{size} bytes at a time, at most {MAXIMUM_MOVED}")
         return region
 
     def _gid_index(self, gid: str) -> int:
@@ -402,8 +438,23 @@ class Agent:
             self.context.get_async_event().ack()
 
 
+def check_numbers(given: dict[str, Any]) -> None:
+    """Raise `Unable` for a number that is negative, too large or not a whole one."""
+    for name, value in given.items():
+        if isinstance(value, dict):
+            check_numbers(value)
+            continue
+        for number in value if isinstance(value, list) else [value]:
+            if not isinstance(number, int | float):
+                continue
+            largest = NUMBERS.get(name, LARGEST)
+            if isinstance(number, float) or not 0 <= number <= largest:
+                raise Unable(f"{name} is {number}, not a whole number from 0 to {largest}")
+
+
 _NONSENSE = (
-    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
+    ValueError,
 )  # fmt: skip
 
 QUESTIONS = (
@@ -428,81 +479,20 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Session:
-    """A connected program and its agent."""
+def open_agent(device: str, memory: Memory | None = None) -> Agent:
+    """An agent with a new device context, and the descriptor of its events.
 
-    def __init__(self, connection: socket.socket, agent: Agent) -> None:
-        connection.settimeout(SECONDS)
-        self._connection = connection
-        self.agent = agent
-        self._waiting = b""
-
-    def fileno(self) -> int:
-        """Descriptor that is readable when a question has come."""
-        return self._connection.fileno()
-
-    def answer(self) -> bool:
-        """Reply to the questions that have come; false when the program has closed."""
-        try:
-            data = self._connection.recv(1 << 20)
-            *lines, self._waiting = (self._waiting + data).split(b"\n")
-            for line in lines:
-                self._connection.sendall(self.agent.answer(line))
-        except OSError:
-            return False  # as if it had closed the connection
-        return bool(data) and len(self._waiting) < LONGEST_LINE
-
-    def close(self) -> None:
-        """Close everything made for the program."""
-        self._connection.close()
-        self.agent.close()
-        self.agent.context.close()
-
-
-Waitable = socket.socket | Session | Manager
-
-
-def _readable(waiting: Sequence[Waitable]) -> Sequence[Waitable]:
-    return select.select(waiting, [], [])[0]
-
-
-def serve(
-    listening: socket.socket,
-    make_agent: Callable[[], Agent],
-    readable: Callable[[Sequence[Waitable]], Sequence[Waitable]] = _readable,
-) -> None:
-    """Serve programs until interrupted; `readable` waits until one of its arguments is readable.
-
-    Who is gone is taken down before the next one is let in.
+    Raises `Refused` for a device that cannot be opened.
     """
-    sessions: list[Session] = []
-    while True:
-        managers = [each.agent.manager for each in sessions if each.agent.manager is not None]
-        ready = readable([listening, *sessions, *managers])
-        for manager in managers:
-            if manager in ready:
-                manager.handle()
-        for session in [each for each in sessions if each in ready]:
-            if not session.answer():
-                sessions.remove(session)
-                session.close()
-        if listening in ready:
-            connection, _ = listening.accept()
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if len(sessions) < MAXIMUM_SESSIONS:
-                sessions.append(Session(connection, make_agent()))
-            else:
-                connection.close()
-
-
-def open_agent(device: str) -> Agent:
-    """An agent with a new device context, and the descriptor of its events."""
     before = _event_files()
-    context = Context(name=device)
+    try:
+        context = Context(name=device)
+    except (PyverbsError, OSError) as error:
+        raise agent_server.Refused(f"{device} cannot be opened: {error}") from None
     poll = select.poll()
     for number in _event_files() - before:
         poll.register(number, select.POLLIN)
-    return Agent(context, lambda: bool(poll.poll(0)))
+    return Agent(context, lambda: bool(poll.poll(0)), memory=memory)
 
 
 def _rdma_manager(qp: Any) -> Manager:
@@ -546,30 +536,62 @@ def _completion(wc: Any) -> Answer:
     return about
 
 
-def listen(address: str, port: int) -> socket.socket:
-    """A socket for both versions of IP where the system has them, unless an address is given."""
-    if not address and socket.has_dualstack_ipv6():
-        family = socket.AF_INET6
-        return socket.create_server(("", port), family=family, dualstack_ipv6=True)
-    # It knows what `%eth1` behind an address means.
-    found = socket.getaddrinfo(address or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]
-    return socket.create_server(found[4], family=found[0])
+def device_addresses(context: Any) -> list[str]:
+    """IP addresses of a device: its GIDs for RoCE v2, without the link-local ones."""
+    found = []
+    for index in range(context.query_port(1).gid_tbl_len):
+        try:
+            if context.query_gid_type(1, index) != ROCE_V2:
+                continue
+            # pyverbs writes a GID as eight groups of four digits.
+            packed = bytes.fromhex(str(context.query_gid(1, index).gid).replace(":", ""))
+        except (PyverbsError, OSError, ValueError):
+            continue  # the table has a hole there
+        if packed.startswith(V4_MAPPED):
+            found.append(socket.inet_ntop(socket.AF_INET, packed[12:]))
+        elif any(packed) and packed[:2] != LINK_LOCAL:
+            found.append(socket.inet_ntop(socket.AF_INET6, packed))
+    return list(dict.fromkeys(found))
 
 
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description="The verbs of ibwire drill on this host's device.")
     parser.add_argument("--device", required=True)
-    parser.add_argument("--listen", default="", metavar="ADDRESS")
-    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="local address to listen at, :: for all; default: those of the device",
+    )
+    parser.add_argument("--port", type=int, default=agent_server.PORT)
+    parser.add_argument(
+        "--token",
+        default=os.environ.get(agent_server.TOKEN_VARIABLE),
+        help="what programs must show to be served; better in the variable "
+        f"{agent_server.TOKEN_VARIABLE}, as other users can read a command line; default: a "
+        "random one, which is printed",
+    )
     wish = parser.parse_args()
-    open_agent(wish.device).context.close()  # fails now for a missing device
-    with listen(wish.listen, wish.port) as listening:
-        print(f"{wish.device}: waiting at TCP port {wish.port}", flush=True)
-        try:
-            serve(listening, lambda: open_agent(wish.device))
-        except PyverbsError as error:  # nothing may be built on objects that cannot be closed
-            raise SystemExit(f"{wish.device}: {error}") from None
+    token, memory = wish.token or agent_server.new_token(), Memory()
+    try:
+        agent_server.check_token(token)
+        context = open_agent(wish.device).context  # fails now for a missing device
+        addresses = device_addresses(context) or [agent_server.LOOPBACK]
+        context.close()
+        listening = agent_server.listen([wish.listen] if wish.listen else addresses, wish.port)
+    except (agent_server.Refused, ValueError) as error:
+        raise SystemExit(f"error: {error}") from None
+    except OSError as error:
+        raise SystemExit(f"error: TCP port {wish.port}: {error.strerror}") from None
+    shown = None if wish.token else token
+    print(agent_server.notice(listening, wish.device, shown), flush=True)
+    try:
+        server = agent_server.Server(listening, lambda: open_agent(wish.device, memory), token)
+        agent_server.serve(server)
+    except PyverbsError as error:  # nothing may be built on objects that cannot be closed
+        raise SystemExit(f"error: {wish.device}: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import select
+import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ibwire.base.errors import EncodeError, LinkError, PeerError, VerbsError
 from ibwire.base.units import Time
 from ibwire.cm.connection import Connection, Event
 from ibwire.cm.states import EventKind
+from ibwire.drill.agent import agent_server
 from ibwire.drill.language.vocabulary import MANAGER_VERBS
 from ibwire.drill.targets.emulated import UP
 from ibwire.drill.targets.manager import Manager
@@ -29,7 +31,7 @@ from ibwire.verbs import install_as_pyverbs, use
 from ibwire.verbs.device import Context
 
 if TYPE_CHECKING:
-    from ibwire.drill.agent.agent import Agent, Answer, Waitable
+    from ibwire.drill.agent.agent import Agent, Answer
 
 DEFAULT_PKEY = 0xFFFF
 
@@ -55,15 +57,16 @@ _DEPTHS = ("initiator_depth", "responder_resources")
 
 def serve_device(
     endpoint: Endpoint,
-    address: str,
+    addresses: Sequence[str],
     port: int,
+    token: str,
     *,
-    report: Callable[[int], None] = lambda port: None,
+    report: Callable[[Sequence[socket.socket]], None] = lambda listening: None,
 ) -> None:
     """Serve programs with the device of an endpoint until a signal: `Interrupted`.
 
-    address: local address to listen at, all addresses if empty. report: called with the TCP
-    port. Raises `LinkError` when it cannot listen there.
+    token: what they must show. addresses: local ones to listen at. report: called with the
+    listening sockets. Raises `LinkError` when it cannot listen there.
     """
     install_as_pyverbs()
     # The module imports pyverbs, which exists only from here on.
@@ -71,6 +74,7 @@ def serve_device(
 
     with use(LiveNetwork(endpoint, glance=0)) as network:
         managers: list[OwnManager] = []
+        memory = agent.Memory()
 
         def make_manager(qp: Any) -> OwnManager:
             # Events of two programs could not be distinguished.
@@ -86,15 +90,16 @@ def serve_device(
                 network.deliver_events()
                 return bool(context._events)
 
-            return agent.Agent(context, has_event, make_manager, partial(_way_to, endpoint))
+            find = partial(_way_to, endpoint)
+            return agent.Agent(context, has_event, make_manager, find, memory)
 
         try:
-            listening = agent.listen(address, port)
+            listening = agent_server.listen(addresses, port)
         except OSError as error:
             raise LinkError(f"TCP port {port}", str(error.strerror)) from None
-        with listening:
-            report(listening.getsockname()[1])
-            agent.serve(listening, make_agent, partial(_readable, endpoint=endpoint))
+        server = agent_server.Server(listening, make_agent, token)
+        report(listening)
+        agent_server.serve(server, partial(_wait, endpoint=endpoint))
 
 
 class OwnManager:
@@ -153,7 +158,7 @@ class OwnManager:
                 self._endpoint.manager.reject(event.connection, self.now)
 
     def fileno(self) -> int:
-        """Not used: see `_readable`."""
+        """It has none: see `_wait`."""
         return -1
 
     def cm_events(self) -> list[Answer]:
@@ -206,19 +211,14 @@ def _way_to(endpoint: Endpoint, gid: str) -> int:
         raise OSError(errno.EHOSTUNREACH, str(error)) from None
 
 
-def _readable(waiting: Sequence[Waitable], endpoint: Endpoint) -> Sequence[Waitable]:
-    """Run the device until one of these is readable; its managers have no descriptors."""
-    managers = [each for each in waiting if isinstance(each, OwnManager)]
-    others = [each for each in waiting if not isinstance(each, OwnManager)]
+def _wait(server: agent_server.Server, seconds: float | None, endpoint: Endpoint) -> None:
+    """Run the device until the server has something to do; its managers have no descriptors."""
     poll = select.poll()
-    for each in others:
-        poll.register(each, select.POLLIN)
+    poll.register(server, select.POLLIN)
 
     def is_asked() -> bool:
-        for manager in managers:
+        for manager in server.managers:
             manager.handle()
         return bool(poll.poll(0))
 
-    endpoint.run(stop=is_asked, watch=[each.fileno() for each in others])
-    ready = {number for number, _ in poll.poll(0)}
-    return [each for each in others if each.fileno() in ready]
+    endpoint.run(stop=is_asked, seconds=seconds, watch=[server.fileno()])

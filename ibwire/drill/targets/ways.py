@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ibwire.base.errors import PeerError
+from ibwire.drill.agent.agent_server import PORT
 from ibwire.drill.targets.emulated import DEFAULTS
 from ibwire.drill.targets.remote import Remote
 from ibwire.drill.targets.target import Unable
@@ -25,8 +26,6 @@ from ibwire.rc.attributes import MTU_BYTES, MTU_CODES, QPState, QPType
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import is_v4
 from ibwire.rc.qp import QueuePair
-
-AGENT_PORT = 18516
 
 LONGEST_LINE = 1 << 24
 """Bytes of a reply: memory is read in hexadecimal, 4 MiB at most."""
@@ -75,13 +74,15 @@ class Way(Protocol):
 class ByAgent:
     """The agent on the device's host makes a queue pair to measure, and carries verbs out.
 
-    seconds: that it may take to answer. keeps: one TCP connection serves connection after
-    connection, which spares a slow device some milliseconds each.
+    token: that the agent has printed. seconds: that it may take to answer. keeps: one TCP
+    connection serves connection after connection, which spares a slow device some milliseconds
+    each.
     """
 
     peer: str
     host: str
-    port: int = AGENT_PORT
+    token: str = field(repr=False)
+    port: int = PORT
     seconds: float = SECONDS
     keeps: bool = False
     _kept: list[Channel] = field(default_factory=list, repr=False, compare=False)
@@ -98,9 +99,11 @@ class ByAgent:
             raise Unable(f"needs a peer with an IPv{settings['version']} address")
         own = endpoint.device.gids[endpoint.gid_towards(device)]
         with ExitStack() as closing:
-            channel = self._kept.pop() if self._kept else self._channel()
-            closing.enter_context(channel)
+            is_new = not self._kept
+            channel = closing.enter_context(self._channel() if is_new else self._kept.pop())
             agent = _Agent(endpoint, channel, self.seconds)
+            if is_new:
+                agent.show(self.token)
             remote = Remote(agent.ask, given, (device, own), qp.number)
             yield Connected(
                 qpn=remote.qpn,
@@ -274,6 +277,13 @@ class _Agent:
         self._channel = channel
         self._seconds = seconds
 
+    def show(self, token: str) -> None:
+        """Show the token; raises `PeerError` if the agent does not accept it."""
+        answer = self.ask({"do": "hello", "token": token})
+        if not isinstance(answer, dict) or "ok" not in answer:
+            reason = answer.get("refused", answer) if isinstance(answer, dict) else answer
+            raise PeerError(f"{self._channel.peer}: the agent refuses: {reason}")
+
     def ask(self, question: dict[str, Any]) -> Any:
         channel = self._channel
         channel.send(json.dumps(question).encode() + b"\n")
@@ -281,7 +291,13 @@ class _Agent:
 
         def has_come() -> bool:
             nonlocal line
-            if channel.read(LONGEST_LINE) is not None:
+            try:
+                is_too_long = channel.read(LONGEST_LINE) is not None
+            except PeerError:
+                if b"\n" not in channel.waiting:
+                    raise
+                is_too_long = False  # its last line
+            if is_too_long:
                 raise PeerError(f"{channel.peer}: a line of more than {LONGEST_LINE} bytes")
             end = channel.waiting.find(b"\n") + 1
             if end:

@@ -6,14 +6,15 @@ carries them out on guests and writes the table anew; a test compares it with wh
 """
 
 import json
+import os
 import re
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ibwire.drill.targets.ways import AGENT_PORT
-from interop.rxe.boot import DEVICE, GuestError
+from ibwire.drill.agent.agent_server import PORT, TOKEN_VARIABLE, new_token
+from interop.rxe.boot import DEVICE, Guest, GuestError
 from interop.rxe.deviations import reason_of
 from interop.rxe.peers import Peers
 from interop.rxe.wire import THEIRS
@@ -21,7 +22,10 @@ from interop.rxe.wire import THEIRS
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "tests" / "conformance"
 PAGE = ROOT / "docs" / "conformance-rxe.md"
-AGENT = [ROOT / "ibwire" / "drill" / "agent" / name for name in ("agent.py", "agent_cm.py")]
+AGENT = [
+    ROOT / "ibwire" / "drill" / "agent" / name
+    for name in ("agent.py", "agent_server.py", "agent_cm.py")
+]
 
 LIMIT = 10
 """Seconds of a case: what takes longer is left out."""
@@ -89,10 +93,7 @@ def measure(names: Sequence[str]) -> dict[Case, Outcome]:
         if not runs and not last:
             break
         with Peers() as peers:
-            for file in AGENT:
-                peers.guest.check(f"cat >/tmp/{file.name} <<'END'\n{file.read_text()}\nEND")
-            peers.guest.start(f"python3 /tmp/agent.py --device {DEVICE}")
-            peers.guest.wait_for_port(AGENT_PORT)
+            start_agent(peers.guest)
             is_there = True
             while is_there and (runs or last):
                 run = runs.popleft() if runs else last.pop()
@@ -120,6 +121,15 @@ def measure(names: Sequence[str]) -> dict[Case, Outcome]:
                     runs += _further_chances(found, tolerances.pop(0))
     assert not [*runs, *last], f"{MOST_GUESTS} guests were lost"
     return found
+
+
+def start_agent(guest: Guest) -> None:
+    """Have the agent wait on a guest, with the token that programs started here show."""
+    token = os.environ.setdefault(TOKEN_VARIABLE, new_token())
+    for file in AGENT:
+        guest.check(f"cat >/tmp/{file.name} <<'END'\n{file.read_text()}\nEND")
+    guest.start(f"{TOKEN_VARIABLE}={token} python3 /tmp/agent.py --device {DEVICE}")
+    guest.wait_for_port(PORT)
 
 
 def _drill(peers: Peers, run: _Run) -> tuple[dict[Case, Outcome], bool]:

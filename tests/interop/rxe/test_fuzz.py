@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ibwire.drill.targets.ways import AGENT_PORT
 from interop.rxe import boot, network
-from interop.rxe.boot import DEVICE, Guest, GuestError
-from interop.rxe.conformance import AGENT
+from interop.rxe.boot import Guest, GuestError
+from interop.rxe.conformance import start_agent
 from interop.rxe.peers import Ended, Peers, Running
 from interop.rxe.wire import THEIRS
 
@@ -83,14 +82,6 @@ def with_agent() -> Iterator[Peers]:
     with Peers() as peers:
         start_agent(peers.guest)
         yield peers
-
-
-def start_agent(guest: Guest) -> None:
-    """Have the agent wait on a guest."""
-    for file in AGENT:
-        guest.check(f"cat >/tmp/{file.name} <<'END'\n{file.read_text()}\nEND")
-    guest.start(f"python3 /tmp/agent.py --device {DEVICE}")
-    guest.wait_for_port(AGENT_PORT)
 
 
 class Booting:

@@ -44,6 +44,10 @@ PAUSE = 0.2
 """Seconds from one look whether it does to the next."""
 
 
+IDLE_NS = int(600e9)
+"""Nanoseconds without a question, which are fewer than an agent permits."""
+
+
 class Dead(StrEnum):
     """What is dead, from bad to worse."""
 
@@ -116,13 +120,27 @@ class Control(Closing):
             """Of the device's queue pair."""
             self.own_qpn = self._qp.number
             self._death = ALIVE
+            self._verbs, self._asked_ns = connected.verbs, endpoint.now_ns
             self._stack = stack.pop_all()
 
     def examine(self) -> Death:
         """Read its memory; what was dead once stays it."""
         if not self._death.what:
             self._death = self._read()
+        if not self._death.what:
+            self._death = self._ask()
         return self._death
+
+    def _ask(self) -> Death:
+        """Ask the agent something now and then: it ends sessions that are idle for long."""
+        if self._endpoint.now_ns - self._asked_ns < IDLE_NS:
+            return ALIVE
+        self._asked_ns = self._endpoint.now_ns
+        try:
+            self._verbs.read(self._remote.va, 1)
+        except (PeerError, Unable, VerbsError) as error:
+            return Death(Dead.OTHER, f"its agent: {error}")
+        return ALIVE
 
     def _read(self) -> Death:
         region = self._region
