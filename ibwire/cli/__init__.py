@@ -156,7 +156,7 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Main, context_settings={"help_option_names": ["--help", "-h"]})
 @click.version_option(package_name="ibwire", prog_name="ibwire")
 def main() -> None:
     """Read, check and imitate RDMA packets: InfiniBand, RoCEv1 and RoCEv2.

@@ -46,7 +46,7 @@ def as_one(
     return decorate
 
 
-class QueuePairNumber(click.ParamType[int]):
+class QueuePairNumber(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A QP number, decimal or with 0x."""
 
     name = "number"
@@ -64,7 +64,7 @@ class QueuePairNumber(click.ParamType[int]):
         return number
 
 
-class IPAddress(click.ParamType[str]):
+class IPAddress(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """An IPv4 or IPv6 address that a host may have, in its usual form."""
 
     name = "ip"
@@ -86,7 +86,7 @@ class IPAddress(click.ParamType[str]):
         return str(address)
 
 
-class MACAddress(click.ParamType[bytes]):
+class MACAddress(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Six bytes with colons between them."""
 
     name = "mac"
@@ -110,7 +110,7 @@ _BROADCAST = "255.255.255.255"
 _BYTE = re.compile("[0-9a-fA-F]{1,2}")
 
 
-class Rate(click.ParamType[int]):
+class Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A link speed such as 100G, in bits a second."""
 
     name = "rate"

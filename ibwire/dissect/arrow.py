@@ -98,7 +98,8 @@ def _type_of(spec: FieldSpec) -> Any:
     if kind is Kind.FLAG:
         return pa.bool_()
     if kind is Kind.LIST:
-        return pa.list_(pa.uint16(), 8)
+        # Not of a fixed size: pyarrow before 26 cannot read those from Parquet where one is null.
+        return pa.list_(pa.uint16())
     if spec.name == "frame.time_ns":
         return pa.int64()
     sizes = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
@@ -119,13 +120,15 @@ def _array(spec: FieldSpec, values: npt.NDArray[Any], valid: npt.NDArray[np.bool
     if kind is Kind.OCTETS:
         return pa.array(list(cells_of(spec)(values)), pa.string(), mask=absent)
     if kind is Kind.LIST:
-        return pa.FixedSizeListArray.from_arrays(
+        count, width = values.shape
+        return pa.ListArray.from_arrays(
+            pa.array(np.arange(count + 1, dtype=np.int32) * width),
             pa.array(values.astype(np.uint16).ravel()),
-            values.shape[1],
             mask=None if absent is None else pa.array(absent),
         )
     typed = _type_of(spec)
-    return pa.array(values.astype(typed.to_pandas_dtype(), copy=False), typed, mask=absent)
+    # Arrow names its integers and its Booleans as NumPy does.
+    return pa.array(values.astype(str(typed), copy=False), typed, mask=absent)
 
 
 def _dictionary(

@@ -76,7 +76,7 @@ def test_types_of_columns() -> None:
     assert schema.field("bth.psn").type == pa.uint32()
     assert schema.field("reth.va").type == pa.uint64()
     assert schema.field("bth.opcode_name").type == pa.dictionary(pa.int32(), pa.string())
-    assert schema.field("macc.pfc.time").type == pa.list_(pa.uint16(), 8)
+    assert schema.field("macc.pfc.time").type == pa.list_(pa.uint16())
     assert schema.field("icrc").type == pa.string()
     assert schema.names == list(FIELDS)
 
