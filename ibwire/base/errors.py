@@ -20,6 +20,8 @@ __all__ = [
     "LinkError",
     "MissingExtra",
     "MissingValueError",
+    "OldResultKept",
+    "OutputError",
     "PeerError",
     "QueryError",
     "ScriptError",
@@ -40,6 +42,21 @@ class CaptureError(IbwireError):
         self.reason = reason
         where = path if offset is None else f"{path}: byte {offset}"
         super().__init__(f"{where}: {reason}")
+
+
+class OutputError(CaptureError):
+    """A file that cannot be written, a capture or any other result."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, None, reason)
+
+
+class OldResultKept(OutputError):
+    """A result of an input that could not be read to its end does not replace an older one."""
+
+    def __init__(self, path: str) -> None:
+        reason = "left as it was, because an input could not be read to its end; use a new name"
+        super().__init__(path, reason)
 
 
 class ExpressionError(IbwireError):

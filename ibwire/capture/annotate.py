@@ -15,7 +15,7 @@ from ibwire.base.errors import CaptureError
 from ibwire.capture.index import Record, RecordBatch
 from ibwire.capture.pcapng import PcapngWriter
 from ibwire.capture.reader import CaptureReader, open_capture
-from ibwire.capture.stream import Target
+from ibwire.capture.stream import Source, Target
 
 MOST = 16
 """Most comments added to one packet; the last one gives the number left out."""
@@ -82,7 +82,7 @@ class Comments:
         self._waiting.clear()
 
 
-def annotate(source: Target, target: Target, comments: Iterable[tuple[int, list[str]]]) -> int:
+def annotate(source: Source, target: Target, comments: Iterable[tuple[int, list[str]]]) -> int:
     """Copy a capture as pcapng with more comments; returns the number of packets.
 
     comments: by packet number, ascending. Packets, times, interfaces with their names

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from io import BufferedWriter
 from struct import Struct, unpack_from
 
 import numpy as np
@@ -188,6 +189,11 @@ class PcapWriter(Closing):
             fraction //= 1000
         self._file.write(_RECORD_HEADER.pack(seconds, fraction, length, wire_len))
         self._file.write(data)
+
+    def flush(self) -> None:
+        """Give the operating system all that was written, unless it is compressed."""
+        if isinstance(self._file, BufferedWriter):
+            self._file.flush()
 
     def close(self) -> None:
         """Write what is buffered and close a file that was opened here."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import BufferedWriter
 from struct import Struct, unpack_from
 from typing import NamedTuple
 
@@ -466,6 +467,7 @@ class PcapngWriter(Closing):
     def __init__(self, target: Target, link_type: int = 1, *, name: str = "") -> None:
         self.link_type = link_type
         self._interfaces = 0
+        self._last_ns = 0
         self._closing = ExitStack()
         self._file = open_output(target, self._closing)
         application = _option(_SHB_USERAPPL, b"ibwire") + _option(_OPT_END, b"")
@@ -503,11 +505,23 @@ class PcapngWriter(Closing):
             raise EncodeError("time_ns", time_ns, "a 64-bit number")
         if not 0 <= wire_len < 2**32:
             raise EncodeError("wire_len", wire_len, "a 32-bit number")
+        self._last_ns = time_ns
         head = _PACKET_BODY.pack(interface, time_ns >> 32, time_ns & 0xFFFFFFFF, length, wire_len)
         options = b"".join(_option(_OPT_COMMENT, comment.encode()) for comment in comments)
         if options:
             options += _option(_OPT_END, b"")
         self._write_block(_ENHANCED_PACKET, head + data + bytes(-length % 4) + options)
+
+    def flush(self) -> None:
+        """Give the operating system all that was written, unless it is compressed."""
+        if isinstance(self._file, BufferedWriter):
+            self._file.flush()
+
+    def end_incomplete(self, comment: str) -> None:
+        """Say in the file that it is not whole: a statistics block with this comment (4.6)."""
+        body = _STATISTICS_BODY.pack(0, self._last_ns >> 32, self._last_ns & 0xFFFFFFFF)
+        options = _option(_OPT_COMMENT, comment.encode()) + _option(_OPT_END, b"")
+        self._write_block(_INTERFACE_STATISTICS, body + options)
 
     def close(self) -> None:
         """Write what is buffered and close a file that was opened here."""
@@ -530,6 +544,7 @@ _SECTION_HEADER = 0x0A0D0D0A
 _INTERFACE = 1
 _OBSOLETE_PACKET = 2
 _SIMPLE_PACKET = 3
+_INTERFACE_STATISTICS = 5
 _ENHANCED_PACKET = 6
 _PACKET_BLOCKS = frozenset({_OBSOLETE_PACKET, _SIMPLE_PACKET, _ENHANCED_PACKET})
 
@@ -569,6 +584,7 @@ _BLOCK_HEADER = Struct("<II")
 _SECTION_BODY = Struct("<IHHq")
 _INTERFACE_BODY = Struct("<HHI")
 _PACKET_BODY = Struct("<IIIII")
+_STATISTICS_BODY = Struct("<III")
 _OPTION_HEADER = Struct("<HH")
 
 _HALF_RANGE = 2**62

@@ -9,7 +9,7 @@ from ibwire.base.errors import CaptureError
 from ibwire.capture.index import Chunks, Record, RecordBatch
 from ibwire.capture.pcap import FILE_HEADER_SIZE, MAGICS, PcapParser
 from ibwire.capture.pcapng import SECTION_MAGIC, Interface, PcapngParser
-from ibwire.capture.stream import ByteSource, Target, open_source
+from ibwire.capture.stream import ByteSource, Source, open_source
 
 CHUNK_SIZE = 6 * 2**20
 """Bytes per batch by default: small enough for the caches, large enough for the arrays."""
@@ -20,7 +20,7 @@ MAXIMUM_ROWS = 16384
 
 
 def open_capture(
-    source: Target, chunk_size: int = CHUNK_SIZE, *, reuse: bool = False
+    source: Source, chunk_size: int = CHUNK_SIZE, *, reuse: bool = False
 ) -> CaptureReader:
     """Open a capture; `-` is standard input, and a file object that is passed in stays open.
 

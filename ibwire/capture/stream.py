@@ -14,10 +14,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, BinaryIO, Protocol, cast
 
-from ibwire.base.errors import CaptureError
+from ibwire.base.errors import CaptureError, OutputError
+from ibwire.base.output import Output
 
-Target = str | os.PathLike[str] | BinaryIO
-"""A path, `-` for standard input or output, or an open binary file, which stays open."""
+Source = str | os.PathLike[str] | BinaryIO
+"""A path, `-` for standard input, or an open binary file, which stays open."""
+
+Target = str | os.PathLike[str] | BinaryIO | Output
+"""A path, `-` for standard output, an open binary file, which stays open, or an `Output`.
+
+A file of a path has its name from the start; an `Output` is finished by its owner.
+"""
 
 
 class ByteSource(Protocol):
@@ -44,7 +51,7 @@ class ByteSource(Protocol):
         """Close what was opened; a file object that was passed in stays open."""
 
 
-def open_source(source: Target) -> ByteSource:
+def open_source(source: Source) -> ByteSource:
     """Open a file for reading, decompressed.
 
     Raises `CaptureError` for a file that cannot be opened.
@@ -68,23 +75,24 @@ def open_output(target: Target, closing: ExitStack) -> BinaryIO:
     What has to be closed afterwards, and in which order, is left in `closing`.
     Raises `CaptureError` for a file that cannot be opened.
     """
-    if not isinstance(target, (str, os.PathLike)):
+    if isinstance(target, (str, os.PathLike)):
+        output = Output(target, keeps_name=True)
+        closing.callback(output.finish)
+    elif isinstance(target, Output):
+        output = target
+        closing.callback(output.file.flush)
+    else:
         closing.callback(target.flush)
         return target
-    path = os.fspath(target)
-    if path == "-":
-        closing.callback(sys.stdout.buffer.flush)
-        return sys.stdout.buffer
-    compress = _COMPRESSORS.get(os.path.splitext(path)[1].lower())
+    compress = _COMPRESSORS.get(os.path.splitext(output.path)[1].lower())
+    if compress is None:
+        return output.file
     try:
-        file = closing.enter_context(open(path, "wb", buffering=_WRITE_BUFFER))  # noqa: SIM115
-        return file if compress is None else cast(BinaryIO, closing.enter_context(compress(file)))
+        return cast(BinaryIO, closing.enter_context(compress(output.file)))
     except ImportError as missing:
         closing.close()
         reason = f"cannot be written: {missing.name} is not installed"
-        raise CaptureError(path, None, reason) from missing
-    except (OSError, ValueError) as error:
-        raise CaptureError(path, None, f"cannot be written: {_reason(error)}") from error
+        raise OutputError(output.path, reason) from missing
 
 
 class _RawFile:
@@ -143,7 +151,7 @@ class _RawFile:
         return len(data)
 
 
-def _open_raw(source: Target) -> _RawFile:
+def _open_raw(source: Source) -> _RawFile:
     if not isinstance(source, (str, os.PathLike)):
         name = getattr(source, "name", None)
         return _RawFile(source, name if isinstance(name, str) else "stream", _size(source), False)
@@ -376,7 +384,6 @@ _COMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
 
 _INPUT_STEP = 32 * 1024
 _OUTPUT_STEP = 16 * 1024
-_WRITE_BUFFER = 256 * 1024
 
 _XZ_MEMORY = 256 * 2**20
 """`xz -9`, the largest preset, needs 65 MiB to decompress (xz(1)); more is hardly a capture."""

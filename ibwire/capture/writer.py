@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
+from types import TracebackType
 
 from ibwire.base.closing import Closing
-from ibwire.base.errors import CaptureError, EncodeError
+from ibwire.base.errors import EncodeError, OutputError
+from ibwire.base.output import STANDARD_OUTPUT, Output, incomplete
 from ibwire.capture.index import Record
 from ibwire.capture.pcap import PcapWriter
 from ibwire.capture.pcapng import PcapngWriter
@@ -76,6 +78,28 @@ class CaptureWriter(Closing):
         else:
             writer.write(data, time_ns, wire_len)
 
+    def flush(self) -> None:
+        """Give the operating system all that was written: it then survives this process.
+
+        A compressed file is left alone, which would grow by it.
+        """
+        if self._writer is not None:
+            self._writer.flush()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and self._writer is not None:
+            if isinstance(self._writer, PcapngWriter):
+                with suppress(OutputError):
+                    self._writer.end_incomplete(_INCOMPLETE)
+            if isinstance(self._target, str | os.PathLike):
+                error.add_note(incomplete(self._target))
+        self.close()
+
     def close(self) -> None:
         """Finish the file, also one without records."""
         if self._writer is None:
@@ -119,16 +143,24 @@ def write_capture(path: str | os.PathLike[str], records: Iterable[Record]) -> in
 
 
 def format_of(target: Target) -> str:
-    """`pcap` or `pcapng`, from the suffix of a path; raises `CaptureError` for another one."""
+    """`pcap` or `pcapng`, from the suffix of a path; standard output is pcapng.
+
+    Raises `OutputError` for another suffix.
+    """
+    if isinstance(target, Output):
+        target = target.path
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else str(target)
+    if path == STANDARD_OUTPUT:
+        return "pcapng"
     stem, suffix = os.path.splitext(path.lower())
     if suffix in _COMPRESSED:
         suffix = os.path.splitext(stem)[1]
     if suffix not in _FORMATS:
         reason = f"cannot be written: the name ends neither in {' nor in '.join(_FORMATS)}"
-        raise CaptureError(path, None, reason)
+        raise OutputError(path, reason)
     return suffix.removeprefix(".")
 
 
 _COMPRESSED = frozenset({".gz", ".xz", ".zst"})
+_INCOMPLETE = "ibwire: this capture is incomplete, writing it was interrupted"
 _FORMATS = (".pcap", ".pcapng")

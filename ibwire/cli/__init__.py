@@ -8,13 +8,17 @@ import io
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ibwire.cli.messages import print_error, print_failure
+from ibwire.base.errors import OldResultKept, OutputError
+from ibwire.base.interrupt import Terminated, notes_of, signal_of
+from ibwire.base.output import command_files
+from ibwire.cli.messages import print_error, print_failure, print_warning
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -64,6 +68,9 @@ class _Lazy(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+UNREADABLE = 3
+"""Exit status when some input could not be read to its end."""
+
 SIGNAL = 128
 """Added to the number of the signal that ended a command, as shells do."""
 
@@ -88,7 +95,7 @@ class _Main(_Lazy):
         with _reported():
             if sys.stdout is None:
                 raise click.ClickException("standard output is closed")
-            with _own_output_errors():
+            with _own_output_errors(), command_files():
                 try:
                     try:
                         return super().invoke(ctx)
@@ -104,15 +111,47 @@ class _Main(_Lazy):
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Errors of click and Ctrl-C become a message and an exit status."""
+    """Errors and signals become a message and an exit status."""
     try:
-        yield
+        with _raising_signals():
+            yield
     except click.ClickException as failure:
         print_failure(failure)
         raise click.exceptions.Exit(failure.exit_code) from None
-    except KeyboardInterrupt:
-        print_error("interrupted")
-        raise click.exceptions.Exit(SIGNAL + signal.SIGINT) from None
+    except OutputError as error:
+        _print_with_notes(error, error)
+        status = UNREADABLE if isinstance(error, OldResultKept) else 1
+        raise click.exceptions.Exit(status) from None
+    except KeyboardInterrupt as interrupt:
+        _print_with_notes("interrupted", interrupt)
+        raise click.exceptions.Exit(SIGNAL + signal_of(interrupt)) from None
+
+
+def _print_with_notes(text: object, error: BaseException) -> None:
+    print_error(text)
+    for note in notes_of(error):
+        print_warning(note)
+
+
+@contextmanager
+def _raising_signals() -> Iterator[None]:
+    """SIGTERM and the end of the terminal raise an exception, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # else it is ignored, as with nohup
+            before[number] = signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _terminate(number: int, _: object) -> NoReturn:
+    raise Terminated(number)
 
 
 class _OutputError(Exception):
@@ -163,5 +202,6 @@ def main() -> None:
 
     Results go to standard output, everything else to standard error. Exit status:
     0 done, 1 findings or a result that could not be written, 2 wrong usage,
-    3 unreadable input, 130 interrupted, 141 the reader of standard output closed it.
+    3 unreadable input, 130 interrupted, 143 terminated, 141 the reader of standard
+    output closed it.
     """

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from ibwire.capture import CaptureReader, RecordBatch
+from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.dissect import Columns
 from ibwire.rules.catalogue import FAMILIES, RULES
@@ -41,7 +42,7 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
 
 
 @click.command("check")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
 @click.option(
     "--profile",
     type=click.Choice(PROFILES),

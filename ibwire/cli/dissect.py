@@ -11,7 +11,9 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.base.errors import CaptureError, ExpressionError, MissingExtra
+from ibwire.base.errors import ExpressionError, MissingExtra
+from ibwire.base.output import STANDARD_OUTPUT, Output
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.values import FORMATS
 from ibwire.dissect import FIELDS, Columns, export
@@ -29,7 +31,7 @@ class Sink(Protocol):
 
 
 @click.command("dissect")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
 @click.option("--json", "style", flag_value="json", help="Print one flat JSON object per packet.")
 @click.option(
     "--csv", "style", flag_value="csv", help="Print comma-separated values with a header."
@@ -37,7 +39,11 @@ class Sink(Protocol):
 @click.option("--fields", metavar="A,B,C", help="Print only these fields, see `ibwire fields`.")
 @click.option("--where", metavar="EXPR", help="Print only packets that match EXPR.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write to FILE; the suffix selects the format."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=OutputPath(allow_dash=True),
+    help="Write to FILE; the suffix selects the format.",
 )
 @click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after this many packets.")
 def command(
@@ -67,14 +73,12 @@ def command(
     try:
         with ExitStack() as stack:
             listed = fields is None and style == "text"
-            sink = _open(stack, style, None if listed else chosen, output, len(sources.names) > 1)
+            file = stack.enter_context(Output(output or STANDARD_OUTPUT))
+            sink = _open(stack, style, None if listed else chosen, file, len(sources.names) > 1)
             _run(sources, sink, condition, count)
-    except (CaptureError, MissingExtra) as error:
+            file.input_failed |= sources.failed
+    except MissingExtra as error:
         raise click.ClickException(str(error)) from None
-    except OSError as error:
-        if output is None or output == "-":
-            raise
-        raise click.ClickException(f"{output}: {error.strerror}") from None
     if sources.failed:
         sys.exit(UNREADABLE)
 
@@ -139,22 +143,16 @@ def _open(
     stack: ExitStack,
     style: str,
     fields: Sequence[FieldSpec] | None,
-    output: str | None,
+    file: Output,
     several: bool,
 ) -> Sink:
     """The sink for a format; without fields it is the listing, one line per packet."""
     if style == "parquet":
         from ibwire.dissect.arrow import ParquetFile
 
-        assert output is not None
         assert fields is not None
-        return stack.enter_context(ParquetFile(output, fields))
-    if output is None or output == "-":
-        stream: IO[str] = sys.stdout
-        stack.callback(stream.flush)
-    else:
-        file = open(output, "w", encoding="utf-8")  # noqa: SIM115 - the stack closes it
-        stream = stack.enter_context(file)
+        return stack.enter_context(ParquetFile(file, fields))
+    stream = file.text
     if fields is None:
         return _Listed(stream, several)
     return _Lines(stream, style, fields)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from ibwire.base.errors import CaptureError, ScriptError, VerbsError
+from ibwire.base.errors import CaptureError, OutputError, ScriptError, VerbsError
+from ibwire.base.interrupt import signal_of
+from ibwire.base.output import check_writable, make_directory, protect
 from ibwire.cli.drill_live import DrillTargetOptions, target_options
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
 from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.device_packets import DeviceConnection, read_device_connection
 from ibwire.drill import Case, Script, Verdict, load, report, run
@@ -32,9 +34,9 @@ SIGNAL = 128
 
 
 @click.command("drill")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=InputPath(exists=True, path_type=Path))
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="spec", show_default=True)
-@click.option("--junit", metavar="FILE", help="Write the results as JUnit XML.")
+@click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the results as JUnit XML.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one object per case, and one for the run."
 )
@@ -43,11 +45,16 @@ SIGNAL = 128
     "--output",
     "directory",
     metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputDirectory(path_type=Path),
     help="Write the packets of each failing case to DIR, as pcapng with comments.",
 )
 @click.option("--case", "wanted", metavar="TEXT", help="Run only cases whose name contains TEXT.")
-@click.option("--capture", metavar="FILE", help="Compare the scripts with this recording.")
+@click.option(
+    "--capture",
+    metavar="FILE",
+    type=InputPath(),
+    help="Compare the scripts with this recording.",
+)
 @click.option("--device", metavar="IP", help="With --capture: address of the device under test.")
 @click.option("--qpn", type=QueuePairNumber(), help="With --capture: its queue pair.")
 @target_options
@@ -84,6 +91,7 @@ def command(
     scripts = list(_scripts(paths))
     if not scripts:
         raise click.UsageError(f"no *.drill file in {', '.join(map(str, paths))}")
+    protect(*scripts)
     recorded = _recorded_connection(capture, device, qpn)
     if recorded is not None and live.is_wanted:
         raise click.UsageError("--capture and --dev: either a recording or a device")
@@ -156,11 +164,11 @@ class _Run:
             except ScriptError as error:
                 self._refuse(error)
             # The results so far are still reported.
-            except (CaptureError, OSError) as error:
-                self.broken = _reason(error)
+            except CaptureError as error:
+                self.broken = str(error)
                 break
-            except KeyboardInterrupt:
-                return signal.SIGINT
+            except KeyboardInterrupt as interrupt:
+                return signal_of(interrupt)
             except Interrupted as interrupted:
                 return interrupted.number
         return None
@@ -229,10 +237,7 @@ class _Run:
             as_json=self._as_json,
         )
         if junit is not None:
-            try:
-                write_junit(junit, self.verdicts, self.errors)
-            except OSError as error:
-                raise click.ClickException(_reason(error)) from None
+            write_junit(junit, self.verdicts, self.errors)
 
 
 def _scripts(paths: Sequence[Path]) -> Iterator[Path]:
@@ -250,12 +255,11 @@ def _check_places(junit: str | None, directory: Path | None) -> None:
     """Raise at the start for output files that cannot be written."""
     try:
         if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
         if junit is not None:
-            with open(junit, "ab"):
-                pass
-    except OSError as error:
-        raise click.UsageError(_reason(error)) from None
+            check_writable(junit)
+    except OutputError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _recorded_connection(
@@ -352,9 +356,3 @@ def _sum_up(
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _reason(error: CaptureError | OSError) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}"
-    return str(error)

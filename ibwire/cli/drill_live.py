@@ -10,6 +10,7 @@ import click
 
 from ibwire.base.units import MS, S
 from ibwire.cli.live import host_of
+from ibwire.cli.paths import InputPath
 from ibwire.cli.target import TARGET, TargetOptions
 from ibwire.cli.values import Decorated, as_one
 from ibwire.drill.targets.live import LIMIT, SLACK, Bench
@@ -100,6 +101,7 @@ _OPTIONS = (
     click.option(
         "--params",
         metavar="FILE",
+        type=InputPath(),
         help="With --connect params: JSON with qpn, rq_psn, sq_psn, mtu, va, rkey, size.",
     ),
     click.option(

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -14,8 +13,10 @@ from functools import partial
 import click
 
 from ibwire.base.errors import CaptureError
+from ibwire.base.output import temporary_directory
 from ibwire.capture import open_capture
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import QueuePairNumber
@@ -41,7 +42,7 @@ OTHERS = 20
 
 
 @click.command("explain")
-@click.argument("capture", metavar="CAPTURE")
+@click.argument("capture", metavar="CAPTURE", type=InputPath())
 @click.option(
     "--qpn",
     type=QueuePairNumber(),
@@ -66,7 +67,7 @@ def command(capture: str, qpn: int | None, number: int | None, every: bool, as_j
     ibwire explain --qpn 0x000083 capture.pcap
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="ibwire-") as directory:
+        with temporary_directory() as directory:
             path = spooled(capture, directory)
             name = STANDARD_INPUT if capture == "-" else capture
             if os.path.exists(path) and not os.path.isfile(path):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 
 import click
 
-from ibwire.base.errors import CaptureError, EncodeError, MissingExtra
+from ibwire.base.errors import CaptureError, EncodeError, MissingExtra, OutputError
+from ibwire.base.output import STANDARD_OUTPUT, Output, temporary_directory
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.capture.annotate import Comments, annotate
 from ibwire.cli.messages import print_error, print_warning
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.connections.events import FlowEvent
@@ -31,9 +32,14 @@ PREFIX = "ibwire: "
 
 
 @click.command("export")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
 @click.option(
-    "-o", "--output", required=True, metavar="DIR|FILE", help="A directory, or FILE.pcapng."
+    "-o",
+    "--output",
+    required=True,
+    metavar="DIR|FILE",
+    type=OutputPath(allow_dash=True),
+    help="A directory, FILE.pcapng, or `-` for pcapng on standard output.",
 )
 def command(captures: tuple[str, ...], output: str) -> None:
     """Write captures as Parquet tables, or a copy of one capture with comments.
@@ -55,11 +61,13 @@ def command(captures: tuple[str, ...], output: str) -> None:
         reason = f"comments need pcapng, and {output} is no name of a directory: use FILE.pcapng"
         raise click.BadParameter(reason, param_hint="--output")
     try:
-        with tempfile.TemporaryDirectory(prefix="ibwire-") as directory, progress() as tell:
-            if output.lower().endswith(ANNOTATED):
+        with temporary_directory() as directory, progress() as tell:
+            if output == STANDARD_OUTPUT or output.lower().endswith(ANNOTATED):
                 failures = _annotated(names, output, directory, tell)
             else:
                 failures = _tables(names, output, directory, tell)
+    except OutputError:
+        raise
     except (CaptureError, EncodeError, MissingExtra) as error:
         raise click.ClickException(str(error)) from None
     for failure in failures:
@@ -116,20 +124,22 @@ def _annotated(
         reason = f"comments are written to one capture at a time, and {len(names)} are named"
         raise click.BadParameter(reason, param_hint="CAPTURE")
     path = spooled(names[0], directory)
-    if os.path.exists(output) and os.path.exists(path) and os.path.samefile(path, output):
-        reason = f"{output} is the capture that is read"
-        raise click.BadParameter(reason, param_hint="--output")
     shown = STANDARD_INPUT if names[0] == "-" else names[0]
-    with Comments() as comments:
+    try:
+        open_capture(path).close()
+    except CaptureError as error:
+        return [CaptureError(shown, error.offset, error.reason)]
+    failures = []
+    with Comments() as comments, Output(output) as file:
         try:
-            open_capture(path).close()
             _judge(path, shown, comments, tell)
-            annotate(path, output, comments)
+            annotate(path, file, comments)
         except CaptureError as error:
             if error.path != path:
                 raise
-            return [CaptureError(shown, error.offset, error.reason)]
-    return []
+            failures.append(CaptureError(shown, error.offset, error.reason))
+            file.input_failed = True
+    return failures
 
 
 def _judge(

@@ -11,6 +11,7 @@ import click
 
 from ibwire.base.errors import CaptureError, MissingExtra
 from ibwire.cli.messages import print_error, print_warning
+from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.cli.values import Rate
 from ibwire.connections import merge
@@ -25,12 +26,13 @@ SHOWN = 40
 
 
 @click.command("flows")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...")
+@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per direction.")
 @click.option("--all", "show_all", is_flag=True, help="List every connection, also on a terminal.")
 @click.option(
     "--other",
     metavar="FILE",
+    type=InputPath(),
     help="Capture of the same traffic at another point: list the frames lost between the two.",
 )
 @click.option("--link-rate", type=Rate(), help="Rate of the paused links, such as 100G.")

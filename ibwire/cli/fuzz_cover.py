@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 
 from ibwire.cli.fuzzing import complaints
+from ibwire.cli.paths import InputPath
 from ibwire.fuzz.run_file import load
 
 
 @click.command("cover")
 @click.argument(
-    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+    "directory", metavar="DIR", type=InputPath(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="One object: packets by opcode and state.")
 @click.option("-v", "--verbose", is_flag=True, help="What was answered, too, line by line.")

@@ -9,17 +9,19 @@ from pathlib import Path
 
 import click
 
+from ibwire.base.output import STANDARD_OUTPUT, protect
 from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import (
     FOUND,
     INTERRUPTED,
-    check_writable,
     complaints,
     judge,
     open_target,
     read_case,
+    require_writable,
 )
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.drill.files import write_text
 from ibwire.fuzz.case import to_json
 from ibwire.fuzz.judge.profiles import choices_of
@@ -29,7 +31,7 @@ from ibwire.fuzz.watchdog import watchdog
 
 
 @click.command("min")
-@click.argument("path", metavar="CASE", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", metavar="CASE", type=InputPath(exists=True, path_type=Path))
 @click.option(
     "--target",
     "name",
@@ -40,11 +42,11 @@ from ibwire.fuzz.watchdog import watchdog
     "-o",
     "--output",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputPath(allow_dash=True),
     help="Where the shorter case goes. [standard output]",
 )
 @target_options
-def command(path: Path, name: str | None, output: Path | None, live: FuzzTargetOptions) -> None:
+def command(path: Path, name: str | None, output: str | None, live: FuzzTargetOptions) -> None:
     """Make a case as short and as plain as it can be while it shows the same.
 
     CASE is a case, or the directory of a finding: then its original.json.
@@ -57,11 +59,12 @@ def command(path: Path, name: str | None, output: Path | None, live: FuzzTargetO
     usage or no case; 130 interrupted, and as short as it had become.
     """
     if output is not None:
-        check_writable(output)
+        require_writable(output)
     opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():
         tested = on_link or open_target(name, path if path.is_dir() else path.parent)
         file = path / "original.json" if path.is_dir() else path
+        protect(file)
         case = read_case(file)
         campaign, profile, difference = judge(case, tested, file)
         if difference is None:
@@ -70,10 +73,7 @@ def command(path: Path, name: str | None, output: Path | None, live: FuzzTargetO
         short = campaign.shortest(case, difference, profile)
         short = replace(short, choices=choices_of(profile, case.profile))
         recording = record(short, tested)
-        if output is None:
-            click.echo(to_json(short), nl=False)
-        else:
-            write_text(output, to_json(short))
+        write_text(output or STANDARD_OUTPUT, to_json(short))
     click.echo("\n".join([*case_lines(short), *outcome_lines(recording)]), err=True)
     if campaign.is_interrupted:
         print_error("interrupted; the case may not be as short as possible")

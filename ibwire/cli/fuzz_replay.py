@@ -11,13 +11,14 @@ import click
 
 from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import FOUND, complaints, judge, open_target, read_case
+from ibwire.cli.paths import InputPath
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.report_text import case_lines, outcome_lines
 from ibwire.fuzz.watchdog import watchdog
 
 
 @click.command("replay")
-@click.argument("path", metavar="CASE", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", metavar="CASE", type=InputPath(exists=True, path_type=Path))
 @click.option(
     "--target",
     "name",

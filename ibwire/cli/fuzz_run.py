@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ibwire.base.errors import CaptureError
+from ibwire.base.errors import CaptureError, OutputError
+from ibwire.base.output import make_directory
 from ibwire.cli.fuzz_live import FuzzTargetOptions, target_options
 from ibwire.cli.fuzzing import (
     FOUND,
     INTERRUPTED,
     Budget,
     BudgetType,
-    check_writable,
     complaints,
+    require_writable,
     saved_target,
 )
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
 from ibwire.cli.sources import Unreadable as UnreadableCapture
 from ibwire.cli.values import IPAddress, QueuePairNumber
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
@@ -78,7 +80,13 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     help="What is attacked. [both; on a link: responder]",
 )
 @click.option("--ops", metavar="A,B", callback=_names, help="Only these groups of operators.")
-@click.option("--seed-capture", "capture", metavar="FILE", help="Begin with what a recording has.")
+@click.option(
+    "--seed-capture",
+    "capture",
+    metavar="FILE",
+    type=InputPath(),
+    help="Begin with what a recording has.",
+)
 @click.option("--device", type=IPAddress(), help="With --seed-capture: the device in it.")
 @click.option("--qpn", type=QueuePairNumber(), help="With --seed-capture: which queue pair.")
 @click.option("--seed", type=click.IntRange(0), help="Another one makes other cases. [0]")
@@ -101,16 +109,16 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     "--output",
     "directory",
     metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputDirectory(path_type=Path),
     help="Keep the findings in a new directory.",
 )
 @click.option(
     "--resume",
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=OutputDirectory(exists=True, path_type=Path),
     help="Go on with the run in DIR for another budget.",
 )
-@click.option("--junit", metavar="FILE", help="Write the findings as JUnit XML.")
+@click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the findings as JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="One object a finding, one for the run.")
 @target_options
 def command(  # long: one parameter and help line for each option
@@ -168,7 +176,7 @@ def command(  # long: one parameter and help line for each option
         tested = on_link or saved_target(session.settings.target, is_named=name is not None)
         run = _Run(session, tested, resume or directory, as_json=as_json)
         if junit is not None:
-            check_writable(Path(junit))
+            require_writable(junit)
         interrupted = run.carry_out(budget, stop_after, jobs or 1)
         run.end(junit)
         if run.failure is not None:
@@ -228,7 +236,7 @@ class _Run:
         self._as_json = as_json
         self._failures: list[tuple[str, str, str]] = []
         self._seconds = 0.0
-        self.failure: OSError | CaptureError | None = None
+        self.failure: CaptureError | None = None
         """Why nothing more can be written, which ends the run."""
         settings = session.settings
         self._campaign = Campaign(
@@ -241,7 +249,7 @@ class _Run:
         )
         self._before = session.report.packets
         if directory is not None:  # as long as nothing is lost if it fails
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             session.save(directory, self._campaign)
 
     @property
@@ -288,7 +296,7 @@ class _Run:
         except STOPS:  # the campaign goes on behind it: it must be there
             self._tell(finding, *self._keep(finding))
             raise
-        except (OSError, CaptureError) as error:  # it is reported all the same
+        except CaptureError as error:  # it is reported all the same
             self.failure = error
             recording, reason = record(finding.case, self._tested), "it could not be written"
             if finding.number > len(self._session.known):
@@ -326,7 +334,7 @@ class _Run:
             return
         try:
             self._session.save(self._directory, self._campaign)
-        except OSError as error:
+        except OutputError as error:
             self.failure = error
 
     def end(self, junit: str | None) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from ibwire.base.errors import CaptureError, ScriptError
+from ibwire.base.errors import CaptureError, OutputError, ScriptError
+from ibwire.base.output import check_writable
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, RunsAway, from_json
 from ibwire.fuzz.judge.comparison import Difference
@@ -88,19 +89,12 @@ def complaints() -> Iterator[None]:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from None
 
 
-def check_writable(path: Path) -> None:
-    """End with wrong usage now for a file that cannot be written, and not when all is done.
-
-    Nothing is left of it: there may be nothing to be written.
-    """
+def require_writable(path: str) -> None:
+    """End with wrong usage now for a file that cannot be written, and not when all is done."""
     try:
-        is_new = not path.exists()
-        with path.open("ab"):
-            pass
-        if is_new:
-            path.unlink()
-    except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}") from None
+        check_writable(path)
+    except OutputError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def read_case(path: Path) -> Case:

@@ -30,6 +30,7 @@ from ibwire.cli.injecting import (
     reported_errors,
     with_faults,
 )
+from ibwire.cli.paths import InputPath
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import type_of
 from ibwire.dissect.where import parse
@@ -118,7 +119,10 @@ _ORDER: tuple[tuple[str, str, str], ...] = (
 )
 
 _PLAN = click.option(
-    "--plan", metavar="FILE", help="Faults on the destination: [[faults]] as in scenarios."
+    "--plan",
+    metavar="FILE",
+    type=InputPath(),
+    help="Faults on the destination: [[faults]] as in scenarios.",
 )
 
 
@@ -136,7 +140,11 @@ def _options(table: tuple[tuple[str, str, str], ...]) -> Callable[[Decorated], D
 
 @click.group("inject", invoke_without_command=True)
 @click.option(
-    "--stream", "file", metavar="FILE", help="Read streams from TOML: see docs/inject.md."
+    "--stream",
+    "file",
+    metavar="FILE",
+    type=InputPath(),
+    help="Read streams from TOML: see docs/inject.md.",
 )
 @_options(_STREAM)
 @click.option("--solicited", is_flag=True, help="Set the solicited event bit.")
@@ -217,7 +225,12 @@ def command(
 @click.option("--refresh", metavar="TIME", help="Repeat the pause after this time. [100us]")
 @click.option("--on", metavar="TIME", help="Pause for this time, then not for --off, repeatedly.")
 @click.option("--off", metavar="TIME", help="Time without a pause.")
-@click.option("--storms", metavar="FILE", help="Read a schedule from TOML: see docs/inject.md.")
+@click.option(
+    "--storms",
+    metavar="FILE",
+    type=InputPath(),
+    help="Read a schedule from TOML: see docs/inject.md.",
+)
 @click.option("--time", metavar="TIME", help="Total duration; required.")
 @click.option(
     "--src-mac", metavar="MAC", help="Source MAC address. [of --dev, otherwise 02:00:00:00:00:01]"
@@ -266,7 +279,7 @@ def pfc(
 
 
 @command.command("replay")
-@click.argument("capture")
+@click.argument("capture", type=InputPath())
 @click.option("--where", metavar="EXPR", help="Only packets for which this filter holds.")
 @click.option(
     "--address", "addresses", metavar="OLD=NEW", multiple=True, help="Replace an IP address or GID."

@@ -16,13 +16,14 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import click
 import numpy as np
 
-from ibwire.base.errors import EncodeError, IbwireError, LinkError, ScriptError
+from ibwire.base.errors import EncodeError, IbwireError, LinkError, OutputError, ScriptError
 from ibwire.base.node import Pipe
 from ibwire.base.units import NS, S, Time
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
 from ibwire.cli.closed_loop import ClosedLoop, spread
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import OutputPath
 from ibwire.cli.preview import preview
 from ibwire.traffic.blocks import Source, Template
 from ibwire.traffic.impaired import impaired_frames
@@ -159,6 +160,8 @@ def reported_errors() -> Iterator[None]:
         _end(WRONG_USAGE, text)
     except ScriptError as error:
         _end(WRONG_USAGE, str(error))
+    except OutputError:
+        raise
     except IbwireError as error:
         _end(FAILED, str(error))
     except OSError as error:
@@ -363,7 +366,11 @@ _WIRE = Pace((Phase(S, 100e9),), Unit.BITS)
 _OPTIONS = (
     click.option("--dev", metavar="IFACE", help="Send on this interface."),
     click.option(
-        "-o", "--output", metavar="FILE", help="Write to a .pcap or .pcapng instead of sending."
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=OutputPath(allow_dash=True),
+        help="Write to a .pcap or .pcapng instead of sending.",
     ),
     click.option(
         "--dry-run", is_flag=True, help="Only show the first and last packets, dissected."

@@ -13,6 +13,7 @@ import click
 
 from ibwire.base.errors import EncodeError, IbwireError, ScriptError
 from ibwire.cli.messages import print_error, print_note
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.interface import interface
@@ -56,8 +57,6 @@ class LiveOptions:
         Exit status: 1 for an error of the link or the peer, 2 for wrong usage, 128 and the
         number of a signal.
         """
-        if self.tap == "-":
-            raise click.UsageError("--tap needs a file: standard output is for results")
         with _exit_status(), ExitStack() as stack:
             faults = read_faults(self.faults) if self.faults else Faults()
             own = self._own_mac()
@@ -130,7 +129,12 @@ LISTEN = click.option(
     show_default="those of --dev, else 127.0.0.1",
 )
 
-TAP = click.option("--tap", metavar="FILE", help="Write all sent and received frames as pcapng.")
+TAP = click.option(
+    "--tap",
+    metavar="FILE",
+    type=OutputPath(),
+    help="Write all sent and received frames as pcapng.",
+)
 
 _OPTIONS = (
     click.option("--dev", metavar="IFACE", required=True, help="Interface to use."),
@@ -168,7 +172,10 @@ _OPTIONS = (
         help="Implementation to imitate.",
     ),
     click.option(
-        "--faults", metavar="FILE", help="Apply faults to sent and received frames, from TOML."
+        "--faults",
+        metavar="FILE",
+        type=InputPath(),
+        help="Apply faults to sent and received frames, from TOML.",
     ),
     TAP,
     click.option("--spin", is_flag=True, help="Never sleep: less latency, one busy processor."),

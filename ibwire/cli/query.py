@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING
 
 import click
 
-from ibwire.base.errors import CaptureError, MissingExtra, QueryError
+from ibwire.base.errors import CaptureError, MissingExtra, OutputError, QueryError
+from ibwire.base.output import STANDARD_OUTPUT, Output, protect, temporary_directory
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.values import FORMATS
@@ -24,13 +25,17 @@ WRONG_SQL = 2
 
 
 @click.command("query")
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE... SQL")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE... SQL", type=InputPath())
 @click.option("--json", "style", flag_value="json", help="Print one JSON object per row.")
 @click.option(
     "--csv", "style", flag_value="csv", help="Print comma-separated values with a header."
 )
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write to FILE; the suffix selects the format."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=OutputPath(allow_dash=True),
+    help="Write to FILE; the suffix selects the format.",
 )
 @click.option("--tables", "listed", is_flag=True, help="List the tables and columns.")
 @click.option("--memory", default="1GiB", show_default=True, help="Largest memory of the database.")
@@ -65,15 +70,17 @@ def command(
         raise click.UsageError("name a capture and then the SQL, in quotation marks")
     if sql is not None and os.path.exists(sql):
         raise click.UsageError(f"{sql} is a file: the SQL comes last, in quotation marks")
-    style = _style(style, output, names)
+    style = _style(style, output)
     try:
         with ExitStack() as stack:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="ibwire-", dir=temp))
+            directory = stack.enter_context(temporary_directory(temp))
             database = _open(stack, names, directory, memory)
             if sql is None:
                 _list(database)
             else:
-                _run(database, sql, style, output)
+                with Output(output or STANDARD_OUTPUT) as file:
+                    _run(database, sql, style, file)
+                    file.input_failed |= bool(database.damage)
             damage = database.damage
     except QueryError as error:
         sys.stdout.flush()
@@ -81,6 +88,8 @@ def command(
         sys.exit(WRONG_SQL)
     except MissingExtra as error:
         raise click.ClickException(str(error)) from None
+    except OutputError:
+        raise
     except CaptureError as error:
         damage = [error]
     sys.stdout.flush()
@@ -90,15 +99,9 @@ def command(
         sys.exit(UNREADABLE)
 
 
-def _style(style: str | None, output: str | None, names: Sequence[str]) -> str:
+def _style(style: str | None, output: str | None) -> str:
     if output is None or output == "-":
         return style or ("table" if sys.stdout.isatty() else "text")
-    if any(
-        os.path.exists(each) and os.path.samefile(each, output)
-        for each in names
-        if os.path.exists(output)
-    ):
-        raise click.UsageError(f"{output} is one of the sources")
     for suffix, named in FORMATS.items():
         if output.lower().endswith(suffix):
             if style not in (None, named):
@@ -121,7 +124,9 @@ def _open(stack: ExitStack, names: Sequence[str], directory: str, memory: str) -
         else:
             shown = STANDARD_INPUT if name == "-" else name
             captures.append(CaptureTables(spooled(name, directory), shown, tell))
-    return stack.enter_context(Database(captures, parquet, directory, memory))
+    database = stack.enter_context(Database(captures, parquet, directory, memory))
+    protect(*database.files)
+    return database
 
 
 def _list(database: Database) -> None:
@@ -136,23 +141,16 @@ def _list(database: Database) -> None:
             click.echo(f"  {name:22}  {kind:20}  {docs.get(name, '')}".rstrip())
 
 
-def _run(database: Database, sql: str, style: str, output: str | None) -> None:
+def _run(database: Database, sql: str, style: str, file: Output) -> None:
     result = database.run(sql)
     if result is None:
         return
     if style == "table":
         _show(result)
-    elif output is None or output == "-":
-        _write(result, style, sys.stdout)
+    elif style == "parquet":
+        _write_parquet(result, file)
     else:
-        try:
-            if style == "parquet":
-                _write_parquet(result, output)
-            else:
-                with open(output, "w", encoding="utf-8") as file:
-                    _write(result, style, file)
-        except OSError as error:
-            raise click.ClickException(f"{output}: {error.strerror or error}") from None
+        _write(result, style, file.text)
 
 
 def _show(result: Result) -> None:
@@ -180,16 +178,16 @@ def _write(result: Result, style: str, stream: IO[str]) -> None:
     stream.writelines(f"{line}\n" for line in make(result.names, result))
 
 
-def _write_parquet(result: Result, path: str) -> None:
+def _write_parquet(result: Result, file: Output) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetWriter(path, result.schema) as writer:
+        with pq.ParquetWriter(file.file, result.schema) as writer:
             for batch in result:
                 writer.write_batch(batch)
     except pa.ArrowNotImplementedError as error:
-        raise click.ClickException(f"{path}: {error}") from None
+        raise click.ClickException(f"{file.path}: {error}") from None
 
 
 SHOWN = 1000

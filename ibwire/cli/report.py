@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.base.output import STANDARD_OUTPUT, Output, check_writable, temporary_directory
 from ibwire.capture import open_capture
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
 from ibwire.cli.values import Rate
@@ -30,11 +30,12 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
 
 
 @click.command("report")
-@click.argument("capture", metavar="CAPTURE")
+@click.argument("capture", metavar="CAPTURE", type=InputPath())
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
+    type=OutputPath(allow_dash=True),
     help="Write to FILE instead of CAPTURE.html in this directory.",
 )
 @click.option(
@@ -71,12 +72,11 @@ def command(
     ibwire report --connections 3 -o incident.html capture.pcap
     """
     output = output or _default_name(capture)
-    if os.path.exists(output) and os.path.exists(capture) and os.path.samefile(output, capture):
-        raise click.UsageError(f"{output} is the capture itself")
+    check_writable(output)
     try:
         from ibwire.report.html import page
 
-        with tempfile.TemporaryDirectory(prefix="ibwire-") as directory:
+        with temporary_directory() as directory:
             path = spooled(capture, directory)
             content, failed = _read(path, capture, most, profile, link_rate)
     except CaptureError as error:
@@ -85,7 +85,11 @@ def command(
         raise click.ClickException(str(error)) from None
     if content is None:
         sys.exit(UNREADABLE)
-    _write(output, page(content))
+    with Output(output) as file:
+        file.text.writelines(page(content))
+        file.input_failed = failed
+    if output != STANDARD_OUTPUT:
+        click.echo(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB", err=True)
     if failed:
         sys.exit(UNREADABLE)
 
@@ -127,18 +131,3 @@ def _take(path: str, reading: Survey | Closer) -> CaptureError | None:
     except CaptureError as error:
         return error
     return None
-
-
-def _write(output: str, pieces: Iterator[str]) -> None:
-    try:
-        if output == "-":
-            for text in pieces:
-                click.echo(text, nl=False)
-            return
-        with open(output, "w", encoding="utf-8") as file:
-            file.writelines(pieces)
-    except OSError as error:
-        if output == "-":
-            raise
-        raise click.ClickException(f"{output}: {error.strerror}") from None
-    click.echo(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB", err=True)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import click
 
 from ibwire.base.errors import CaptureError
+from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.messages import print_error, print_warning
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.sources import UNREADABLE
 from ibwire.cli.values import QueuePairNumber
 from ibwire.rc.profile import PROFILES
@@ -27,7 +29,7 @@ SHOWN = 20
 
 
 @click.command("respond")
-@click.argument("capture")
+@click.argument("capture", type=InputPath())
 @click.option("--qpn", type=QueuePairNumber(), help="Only requests to this queue pair.")
 @click.option(
     "--profile",
@@ -47,6 +49,7 @@ SHOWN = 20
 @click.option(
     "--requests",
     metavar="FILE",
+    type=InputPath(),
     help="Capture of the requests as they arrived, if it is not CAPTURE.",
 )
 @click.option(
@@ -57,7 +60,11 @@ SHOWN = 20
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per connection.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Write the packets of the emulated connection as pcapng."
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=OutputPath(allow_dash=True),
+    help="Write the packets of the emulated connection as pcapng.",
 )
 def command(
     capture: str,
@@ -87,16 +94,14 @@ def command(
 
     Exit status: 0 all equal, 1 differences, 2 wrong usage, 3 unreadable input.
     """
-    if output is not None and not output.lower().endswith(_SUFFIXES):
+    if output not in (None, STANDARD_OUTPUT) and not output.lower().endswith(_SUFFIXES):
         raise click.UsageError(f"{output!r} does not end in .pcapng")
     if requests is not None and role != "responder":
         raise click.UsageError("--requests requires --as responder")
     result = _Result()
     with ExitStack() as stack:
-        try:
-            tap = None if output is None else stack.enter_context(ReplayCapture(output))
-        except CaptureError as error:
-            raise click.ClickException(str(error)) from None
+        file = None if output is None else stack.enter_context(Output(output))
+        tap = None if file is None else stack.enter_context(ReplayCapture(file))
         conversation = Conversation(
             capture,
             role=role,
@@ -107,6 +112,8 @@ def command(
             tap=tap,
         )
         result.print_reports(conversation, as_json=as_json)
+        if file is not None:
+            file.input_failed = result.is_unreadable
     if result.is_unreadable:
         sys.exit(UNREADABLE)
     if not result.found and qpn is not None:

@@ -13,12 +13,14 @@ import click
 
 from ibwire.base.errors import CaptureError, ScriptError
 from ibwire.base.node import Frame
+from ibwire.base.output import Output
 from ibwire.base.trace import Observer, Trace
 from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.capture import CaptureWriter
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.model import LINKS
 from ibwire_layers.outer import LinkType
@@ -33,12 +35,18 @@ MOST_COLUMNS = 4
 
 
 @click.command("run")
-@click.argument("scenario", required=False)
+@click.argument("scenario", required=False, type=InputPath())
 @click.option("--list", "listed", is_flag=True, help="List the shipped scenarios.")
 @click.option(
     "--seed", type=click.IntRange(min=0), help="Seed of random numbers, in place of the scenario's."
 )
-@click.option("-o", "--output", metavar="FILE", help="Write the frames to .pcap or .pcapng.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=OutputPath(allow_dash=True),
+    help="Write the frames to .pcap or .pcapng.",
+)
 @click.option(
     "--tap",
     "taps",
@@ -46,7 +54,12 @@ MOST_COLUMNS = 4
     multiple=True,
     help="Host at which -o captures; default: the first, `all`: every host.",
 )
-@click.option("--trace", metavar="FILE", help="Write one JSON object per frame sent or received.")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=OutputPath(allow_dash=True),
+    help="Write one JSON object per frame sent or received.",
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one object per queue pair, and one for the run."
 )
@@ -84,8 +97,6 @@ def command(
             outcome = run(loaded, seed, observers)
     except CaptureError as error:
         raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or output}: {error.strerror}") from None
     if as_json:
         _print_json(outcome)
     else:
@@ -98,13 +109,12 @@ def _observers(
     stack: ExitStack, scenario: Scenario, output: str | None, taps: Sequence[str], trace: str | None
 ) -> Iterator[Observer]:
     link_type = LINKS[scenario.link]
+    if trace is not None:
+        yield Trace(stack.enter_context(Output(trace)).text, link_type)
     if output is not None:
         yield _Capture(stack, output, _tapped(scenario, taps), link_type)
     elif taps:
         raise click.UsageError("--tap says where the frames of -o are taken: there is no -o")
-    if trace is not None:
-        file = open(trace, "w", encoding="utf-8")  # noqa: SIM115 - the stack closes it
-        yield Trace(stack.enter_context(file), link_type)
 
 
 def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import click
 from ibwire.base.errors import CaptureError, DecodeError
 from ibwire.capture import Record, open_capture
 from ibwire.cli.messages import print_error
+from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, IPv4, IPv6, LinkType
@@ -18,7 +19,7 @@ from ibwire_layers.walk import walk
 
 
 @click.command("show")
-@click.argument("capture")
+@click.argument("capture", type=InputPath())
 @click.argument("number", type=click.IntRange(min=1))
 @click.option(
     "--construct",

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 
 import click
 
-from ibwire.base.errors import CaptureError, EncodeError, LinkError, ScriptError
+from ibwire.base.errors import CaptureError, EncodeError, LinkError, OutputError, ScriptError
 from ibwire.cli.messages import print_error, print_note
+from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.sources import UNREADABLE
 from ibwire.tap.bridge import Side, notes
 from ibwire.tap.captures import FileTap
@@ -24,20 +25,26 @@ WRONG_USAGE = 2
 
 
 @click.command("tap")
-@click.argument("capture", required=False)
+@click.argument("capture", required=False, type=InputPath())
 @click.option(
     "--between",
     nargs=2,
     metavar="A B",
     help="Forward all frames between these two interfaces.",
 )
-@click.option("--plan", metavar="FILE", help="Fault plan (TOML), or the name of a shipped plan.")
+@click.option(
+    "--plan",
+    metavar="FILE",
+    type=InputPath(),
+    help="Fault plan (TOML), or the name of a shipped plan.",
+)
 @click.option("--list", "listed", is_flag=True, help="List the shipped plans.")
 @click.option(
     "-o",
     "--output",
     "outputs",
     metavar="FILE",
+    type=OutputPath(allow_dash=True),
     multiple=True,
     help="Write the frames: given once for both interfaces, twice for one each.",
 )
@@ -103,10 +110,10 @@ def command(
         _fail(error, WRONG_USAGE)
     except LinkError as error:
         _fail(error, FAILED)
+    except OutputError:
+        raise
     except CaptureError as error:
-        _fail(error, FAILED if error.path in outputs else UNREADABLE)
-    except OSError as error:
-        _fail(f"{' '.join(outputs)}: {error.strerror}", FAILED)
+        _fail(error, UNREADABLE)
 
 
 def _between(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ibwire.base.errors import CaptureError
-from ibwire.capture.stream import Target
+from ibwire.capture.stream import Source
 from ibwire.compare.clocks import RESOLUTION_NS, Clocks, Times, compare_clocks
 from ibwire.compare.pairing import WINDOW, Capture, Pairing
 from ibwire.compare.tally import Late, Pair, Single, Tallies, Tally
@@ -24,7 +24,7 @@ from ibwire.connections.flow import FlowKey, Flows
 from ibwire_layers.opcodes import name_of
 
 
-def compare(one: Target, other: Target, *, window: int = WINDOW) -> Between:
+def compare(one: Source, other: Source, *, window: int = WINDOW) -> Between:
     """Match the frames of two captures, taken at two points of the same path.
 
     one, other: paths, `-` for standard input, or open binary files.

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ibwire.base.errors import CaptureError
 from ibwire.capture import RecordBatch, open_capture
-from ibwire.capture.stream import Target
+from ibwire.capture.stream import Source
 from ibwire.compare.fingerprint import ROW, Frames, Kind, frames_of
 from ibwire.connections.flow import Flows
 from ibwire.dissect import Columns
@@ -80,7 +80,7 @@ class Listener(Protocol):
 class Capture:
     """One of the two: what was read and is not done with."""
 
-    def __init__(self, source: Target, stack: ExitStack, flows: Flows, window: int) -> None:
+    def __init__(self, source: Source, stack: ExitStack, flows: Flows, window: int) -> None:
         opened = open_capture(source, max(1, _CHUNK_SIZE * window), reuse=True)
         self._reader = stack.enter_context(opened)
         self._batches: Iterator[RecordBatch] = self._reader.batches()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.base.closing import Closing
+from ibwire.base.errors import MissingExtra
+from ibwire.base.output import Output
 from ibwire.connections import packets
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
@@ -137,30 +137,24 @@ def places_of(connections: Sequence[Connection]) -> dict[FlowKey, tuple[int, int
     return places
 
 
-class TableFile:
-    """A Parquet file of one table, which appears under its name when it is complete.
+class TableFile(Closing):
+    """A Parquet file of one table.
 
     Rows are written in groups: memory does not grow with the file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], table: TableSpec) -> None:
+    def __init__(self, output: Output, table: TableSpec) -> None:
         self.rows = 0
-        self._path = os.fspath(path)
         self._schema = schema_of(table)
-        head, name = os.path.split(self._path)
-        self._temporary = os.path.join(head, f".{name}.{os.getpid()}")
         self._rows: list[tuple[object, ...]] = []
         self._batches: list[Any] = []
         self._waiting = 0
         self._bytes = 0
         texts = [field.name for field in self._schema if pa.types.is_string(field.type)]
-        try:
-            # Measured: dictionaries for numbers cost a third more time for no smaller file.
-            self._writer = pq.ParquetWriter(
-                self._temporary, self._schema, use_dictionary=texts, compression="zstd"
-            )
-        except (OSError, UnicodeEncodeError) as error:
-            raise self._failure(error) from None
+        # Measured: dictionaries for numbers cost a third more time for no smaller file.
+        self._writer = pq.ParquetWriter(
+            output.file, self._schema, use_dictionary=texts, compression="zstd"
+        )
 
     def add(self, row: tuple[object, ...]) -> None:
         """Append a row; its values are in the order of the table's columns."""
@@ -177,33 +171,10 @@ class TableFile:
             self._flush()
 
     def close(self) -> None:
-        """Write what waits, and give the file its name."""
+        """Write what waits, and the end of the table."""
         self._turn()
         self._flush()
-        try:
-            self._writer.close()
-            os.replace(self._temporary, self._path)
-        except OSError as error:
-            raise self._failure(error) from None
-
-    def discard(self) -> None:
-        """Leave no file."""
         self._writer.close()
-        os.unlink(self._temporary)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
 
     def _turn(self) -> None:
         """Rows into a batch."""
@@ -217,18 +188,10 @@ class TableFile:
 
     def _flush(self) -> None:
         if self._batches:
-            try:
-                self._writer.write_table(pa.Table.from_batches(self._batches))
-            except OSError as error:
-                raise self._failure(error) from None
+            self._writer.write_table(pa.Table.from_batches(self._batches))
             self.rows += self._waiting
             self._batches.clear()
             self._waiting = self._bytes = 0
-
-    def _failure(self, error: OSError | UnicodeEncodeError) -> CaptureError:
-        code = error.errno if isinstance(error, OSError) else None
-        reason = os.strerror(code).lower() if code else str(error)
-        return CaptureError(self._path, None, f"cannot be written: {reason}")
 
 
 class Exporter:

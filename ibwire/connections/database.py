@@ -17,6 +17,7 @@ from typing import Any
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, IbwireError, MissingExtra, QueryError
+from ibwire.base.output import Output
 from ibwire.connections.export import ANALYSED, CaptureTables
 from ibwire.connections.tables import PACKETS, TABLES, TableSpec
 
@@ -56,9 +57,11 @@ class Database(Closing):
         self._closing = ExitStack()
         self._state = _State()
         files = _files_of(parquet)
+        self.files = [path for paths in files.values() for path in paths]
+        """The Parquet files that are read."""
         try:
             self._connection = self._closing.enter_context(duckdb.connect(":memory:"))
-            self._lock_down([path for paths in files.values() for path in paths], directory, memory)
+            self._lock_down(self.files, directory, memory)
             for name in {**dict.fromkeys(TABLES if captures else ()), **files}:
                 self._add(name, files.get(name, []), directory)
         except duckdb.Error as error:
@@ -221,7 +224,14 @@ def _analyse(captures: Sequence[CaptureTables], state: _State, directory: str) -
         try:
             for number, capture in enumerate(captures):
                 if not capture.is_analysed:
-                    capture.analyse({name: _path(directory, number, name) for name in ANALYSED})
+                    with ExitStack() as stack:
+                        paths = {name: _path(directory, number, name) for name in ANALYSED}
+                        capture.analyse(
+                            {
+                                name: stack.enter_context(Output(path, keeps_name=True))
+                                for name, path in paths.items()
+                            }
+                        )
         except IbwireError as failure:
             state.failure = failure
             raise

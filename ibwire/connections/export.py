@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ibwire.base.errors import CaptureError
+from ibwire.base.output import Output, make_directory
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.arrow import Exporter, PacketBatches, Places, TableFile, connection_rows
@@ -46,12 +47,12 @@ class CaptureTables:
         """Whether the connections of packets are known."""
         return self._places is not None
 
-    def analyse(self, paths: Mapping[str, str]) -> None:
-        """Follow the connections, and write each of `ANALYSED` to its path."""
+    def analyse(self, outputs: Mapping[str, Output]) -> None:
+        """Follow the connections, and write each of `ANALYSED` to its output."""
         with ExitStack() as stack:
             files = {
-                name: stack.enter_context(TableFile(path, TABLES[name]))
-                for name, path in paths.items()
+                name: stack.enter_context(TableFile(output, TABLES[name]))
+                for name, output in outputs.items()
             }
             exporter = Exporter(self.shown, files[MESSAGES.name], files[EVENTS.name])
             analysis = Analysis(exporter)
@@ -91,16 +92,19 @@ def readable(path: str) -> str:
 def export(capture: CaptureTables, directory: str, name: str) -> None:
     """Write all tables of a capture to DIRECTORY/TABLE/NAME.parquet.
 
-    Raises `CaptureError` for a file that cannot be written.
+    They appear together when all are complete. Raises `OutputError` for a file that cannot be
+    written.
     """
-    paths = {table: os.path.join(directory, table, f"{name}.parquet") for table in TABLES}
-    for path in paths.values():
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        except OSError as error:
-            reason = os.strerror(error.errno).lower() if error.errno else str(error)
-            raise CaptureError(path, None, f"cannot be written: {reason}") from None
-    capture.analyse({table: paths[table] for table in ANALYSED})
-    with TableFile(paths[PACKETS.name], PACKETS) as file:
-        for batch in capture.packets():
-            file.write(batch)
+    with ExitStack() as stack:
+        outputs = {}
+        for table in TABLES:
+            place = os.path.join(directory, table)
+            make_directory(place)
+            path = os.path.join(place, f"{name}.parquet")
+            outputs[table] = stack.enter_context(Output(path))
+        capture.analyse({table: outputs[table] for table in ANALYSED})
+        with TableFile(outputs[PACKETS.name], PACKETS) as file:
+            for batch in capture.packets():
+                file.write(batch)
+        for output in outputs.values():
+            output.input_failed = capture.damage is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ibwire.base.closing import Closing
-from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.base.errors import MissingExtra
+from ibwire.base.output import Output
 from ibwire.dissect.column import Kind
 from ibwire.dissect.columns import Columns
 from ibwire.dissect.fields import FieldSpec
@@ -54,20 +54,17 @@ def schema_of(fields: Sequence[FieldSpec]) -> Any:
 class ParquetFile(Closing):
     """Writes tables of one schema to a file as they come."""
 
-    def __init__(self, path: str, fields: Sequence[FieldSpec]) -> None:
+    def __init__(self, target: Output, fields: Sequence[FieldSpec]) -> None:
+        """Raises `OutputError` from all methods for a file that cannot be written."""
         self._fields = fields
         self._waiting: list[Any] = []
-        try:
-            self._writer = pq.ParquetWriter(
-                path,
-                schema_of(fields),
-                # Measured: dictionaries for numbers cost a third more time for no smaller file.
-                use_dictionary=[spec.name for spec in fields if spec.type.kind in _TEXTS],
-                compression="snappy",
-            )
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise CaptureError(path, None, f"cannot be written: {reason.lower()}") from None
+        self._writer = pq.ParquetWriter(
+            target.file,
+            schema_of(fields),
+            # Measured: dictionaries for numbers cost a third more time for no smaller file.
+            use_dictionary=[spec.name for spec in fields if spec.type.kind in _TEXTS],
+            compression="snappy",
+        )
 
     def write(self, columns: Columns, rows: Rows) -> None:
         """Append some packets of a chunk."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 from ibwire.base.errors import ScriptError
+from ibwire.base.output import Output, make_directory
 from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
 from ibwire.drill.verdict import INTO, OUT_OF, CaseError, Verdict, report
@@ -22,15 +22,15 @@ def write_capture(verdict: Verdict, directory: Path, taken: set[Path], script: s
     Packets are in order of time. Each has a comment: the line of the script that sent or
     expected it, or that no line did. The first unexpected packet, or else the last one, also
     has the expectation that failed.
-    Raises `OSError` that names the file and `CaptureError` when it cannot be written.
+    Raises `OutputError` when it cannot be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     path = free(directory / f"{_file_name(verdict, script)}.pcapng", taken)
     packets = [entry for entry in verdict.entries if entry.frame]
     unexpected = [entry for entry in packets if not entry.is_expected]
     blamed = next(iter(unexpected or packets[-1:]), None)
     failure = verdict.failure
-    with named(path), PcapngWriter(str(path), name="drill") as writer:
+    with Output(path) as output, PcapngWriter(output, name="drill") as writer:
         for entry in sorted(packets, key=lambda entry: entry.time):
             assert entry.frame is not None
             comments = [_comment(entry.way, entry.line)]
@@ -56,7 +56,7 @@ def free(path: Path, taken: set[Path]) -> Path:
 def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptError]) -> None:
     """Write results as JUnit XML: a test case for each case, an error for each bad script or case.
 
-    Raises `OSError` that names the file.
+    Raises `OutputError`.
     """
     failed = sum(verdict.failure is not None for verdict in verdicts)
     suite = ElementTree.Element(
@@ -90,26 +90,16 @@ def write_junit(path: str, verdicts: Sequence[Verdict], errors: Sequence[ScriptE
 
 
 def write_xml(path: str, top: ElementTree.Element) -> None:
-    """Write an XML document; raises `OSError` that names the file."""
+    """Write an XML document; raises `OutputError`."""
     ElementTree.indent(top)
     text = ElementTree.tostring(top, encoding="unicode")
-    write_text(Path(path), f"<?xml version='1.0' encoding='utf-8'?>\n{text}")
+    write_text(path, f"<?xml version='1.0' encoding='utf-8'?>\n{text}")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file; raises `OSError` that names it."""
-    with named(path):
-        path.write_text(text, "utf-8")
-
-
-@contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Add the file name to each `OSError`; that of a full disk has none."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = str(path)
-        raise
+def write_text(path: Path | str, text: str) -> None:
+    """Write a text file; raises `OutputError`."""
+    with Output(path) as output:
+        output.text.write(text)
 
 
 def _comment(way: str, line: int | None) -> str:

@@ -14,9 +14,10 @@ from shlex import quote
 from xml.etree import ElementTree
 
 from ibwire.base.errors import ScriptError
+from ibwire.base.output import Output, make_directory
 from ibwire.base.units import NS
 from ibwire.capture import PcapngWriter
-from ibwire.drill.files import named, write_text, write_xml
+from ibwire.drill.files import write_text, write_xml
 from ibwire.fuzz.case import Case, Connect, Packet, Role, step_text, to_json
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import Recording, record
@@ -37,9 +38,9 @@ def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, 
     """Write the files of a finding into a directory, whose parent must exist.
 
     Returns what the target did, and why there is no script, empty if there is one. Raises
-    `OSError` that names the file, and `CaptureError`.
+    `OutputError`.
     """
-    directory.mkdir(exist_ok=True)
+    make_directory(directory, parents=False)
     case = finding.case
     write_text(directory / "case.json", to_json(case))
     write_text(directory / "original.json", to_json(finding.original))
@@ -79,9 +80,9 @@ def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
 def write_capture(path: Path, case: Case, recording: Recording) -> None:
     """Write the packets of a case as pcapng, each with comments.
 
-    Raises `OSError` that names the file and `CaptureError` when it cannot be written.
+    Raises `OutputError` when it cannot be written.
     """
-    with named(path), PcapngWriter(str(path), name="fuzz") as writer:
+    with Output(path) as output, PcapngWriter(output, name="fuzz") as writer:
         told = 0
         for number, entry in enumerate(recording.entries):
             is_last = number == len(recording.entries) - 1
@@ -111,7 +112,7 @@ def write_junit(path: str, name: str, failures: Sequence[tuple[str, str, str]]) 
     """Write a run as JUnit XML: a failure for each finding, or one test that has passed.
 
     name: of the target. failures: number, bucket and text of each. Raises
-    `OSError` that names the file.
+    `OutputError`.
     """
     suite = ElementTree.Element(
         "testsuite",

@@ -7,7 +7,6 @@ has found already.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -129,9 +128,9 @@ class Session:
     def save(self, directory: Path, campaign: Campaign) -> None:
         """Write it as it is now into a directory that is there, whole or not at all.
 
-        Raises `OSError` that names the file.
+        Raises `OutputError`.
         """
-        report, new = campaign.report, directory / f".{NAME}"
+        report = campaign.report
         document = {
             "ibwire-fuzz-run": FORMAT,
             **asdict(self.settings),
@@ -151,8 +150,7 @@ class Session:
                 for (state, opcode, kind), count in sorted(report.coverage.counts.items())
             ],
         }
-        write_text(new, _dumps(document))
-        os.replace(new, directory / NAME)
+        write_text(directory / NAME, _dumps(document))
 
 
 def load(directory: Path) -> Session:

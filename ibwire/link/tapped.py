@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from ibwire.base.closing import Closing
-from ibwire.base.errors import CaptureError
 from ibwire.base.node import Frame
 from ibwire.capture import CaptureWriter
 from ibwire.capture.stream import Target
@@ -17,10 +16,9 @@ class TappedPort(Closing):
     """A port around another, which it also closes; the file is pcapng."""
 
     def __init__(self, port: Port, target: Target) -> None:
-        """Raises `CaptureError` for a file that cannot be opened, and later, from every method
+        """Raises `OutputError` for a file that cannot be opened, and later, from every method
         that writes, for one that cannot be written."""
         self.port = port
-        self._target = target
         self._writer = CaptureWriter(target, file_format="pcapng")
         self._writer.interface(name=port.name)
 
@@ -69,19 +67,11 @@ class TappedPort(Closing):
         """Finish the file and close the port."""
         try:
             self._writer.close()
-        except OSError as error:
-            raise self._failure(error) from None
         finally:
             self.port.close()
 
     def _write(self, frames: Sequence[Frame]) -> None:
         now = time.time_ns()
-        try:
-            for frame in frames:
-                self._writer.write(frame, now)
-        except OSError as error:
-            raise self._failure(error) from None
-
-    def _failure(self, error: OSError) -> CaptureError:
-        reason = str(error.strerror).lower()
-        return CaptureError(str(self._target), None, f"cannot be written: {reason}")
+        for frame in frames:
+            self._writer.write(frame, now)
+        self._writer.flush()

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Protocol
 
 from ibwire.base.errors import CaptureError
-from ibwire.capture.stream import Target
+from ibwire.capture.stream import Source
 from ibwire.rc.profile import RXE, Profile
 from ibwire.replay.inferred import Memory
 from ibwire.replay.recorded import Exchange, Exchanges, Key, RecordedPacket, RecordedPackets
@@ -41,12 +41,12 @@ class Conversation:
 
     def __init__(
         self,
-        source: Target,
+        source: Source,
         *,
         role: str = "responder",
         profile: Profile = RXE,
         qpn: int | None = None,
-        requests: Target | None = None,
+        requests: Source | None = None,
         interface: int | None = None,
         tap: ReplayOutput | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from ibwire.capture import open_capture
-from ibwire.capture.stream import Target
+from ibwire.capture.stream import Source
 from ibwire.rc.packet import TransportPacket, decode
 from ibwire.rc.path import Arrival, Arrivals, icrc_fits
 from ibwire_layers import cm
@@ -70,7 +70,7 @@ class RecordedPackets:
 
     def __init__(
         self,
-        source: Target,
+        source: Source,
         *,
         apart: bool = False,
         frames: bool = False,

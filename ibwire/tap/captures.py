@@ -9,7 +9,6 @@ sender of the first RDMA packet. All others are side b.
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -50,8 +49,6 @@ class FileTap(Closing):
         self._report = report
         self._path = output
         self._sides = _Sides(sources)
-        if os.path.exists(output) and os.path.exists(capture) and os.path.samefile(capture, output):
-            raise CaptureError(output, None, "cannot be written: it is the capture that is read")
         with ExitStack() as opened:
             self._reader = opened.enter_context(open_capture(capture))
             later = any(each in _LATER for way in plan.ways for each in way.actions)

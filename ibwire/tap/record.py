@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from ibwire.base.closing import Closing
-from ibwire.base.errors import CaptureError
+from ibwire.base.errors import OutputError
 from ibwire.base.node import Frame
 from ibwire.capture import CaptureWriter
 from ibwire.capture.writer import format_of
@@ -22,10 +22,10 @@ class TapRecord(Closing):
     """One pcapng file, or one for each side; a context manager."""
 
     def __init__(self, paths: Sequence[str], names: Sequence[str]) -> None:
-        """Raises `CaptureError` for a file that cannot be opened, or with another suffix."""
+        """Raises `OutputError` for a file that cannot be opened, or with another suffix."""
         for path in paths:
             if format_of(path) != "pcapng":
-                raise CaptureError(path, None, "its name does not end in .pcapng")
+                raise OutputError(path, "its name does not end in .pcapng")
         with ExitStack() as opened:
             writers = [opened.enter_context(CaptureWriter(path)) for path in paths]
             files = [side % len(writers) for side in range(2)]
@@ -87,3 +87,5 @@ class TapRecord(Closing):
             comments = [f"tap: {each.action} (rule {each.rule})" for each in events.get(row, ())]
             write(frame, time_ns, interface=interface, comments=comments)
         self._counts[file] += len(frames)
+        if frames:
+            self._writers[file].flush()

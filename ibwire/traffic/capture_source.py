@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ibwire.base.errors import CaptureError, DecodeError, EncodeError
 from ibwire.base.node import Frame, Pipe
 from ibwire.capture import open_capture
-from ibwire.capture.stream import Target
+from ibwire.capture.stream import Source
 from ibwire.connections.analysis import Analysis
 from ibwire.dissect import Columns
 from ibwire.dissect.where import Expression
@@ -42,7 +42,7 @@ class Replay:
 
 
 def read_replay(
-    source: Target,
+    source: Source,
     rebinding: Rebinding,
     *,
     where: Expression | None = None,

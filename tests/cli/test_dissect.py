@@ -337,7 +337,7 @@ def test_a_reader_that_has_seen_enough_leaves_no_traceback(captures: Path, optio
 def test_a_full_disk_is_told(rcx: Path) -> None:
     result = process("--json", "-o", "/dev/full", rcx)
     assert result.returncode == 1
-    assert b"/dev/full: No space left" in result.stderr
+    assert b"/dev/full: cannot be written: no space left" in result.stderr
 
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "ibwire", "dissect", "--json", str(rcx)]

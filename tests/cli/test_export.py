@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
-from ibwire.cli.export import command
+from ibwire.cli import main
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind
 from ibwire.report import remarks
 from ibwire.rules.findings import Finding, Location, Rule, Severity
@@ -24,7 +24,7 @@ TABLES = {"packets", "messages", "events", "connections"}
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(command, [*map(str, arguments)])
+    return CliRunner().invoke(main, ["export", *map(str, arguments)])
 
 
 def records(path: Path) -> Any:
@@ -234,7 +234,7 @@ def test_the_capture_that_is_read_is_not_overwritten(captures: Path, tmp_path: P
     result = run("-o", path, path)
 
     assert result.exit_code == 2
-    assert "is the capture that is read" in result.stderr
+    assert f"{path}: cannot be written: it is also an input" in result.stderr
     assert path.read_bytes() == (captures / "fmt-pcapng.pcapng").read_bytes()
 
 

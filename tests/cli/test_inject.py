@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
-from ibwire.cli.inject import command
+from ibwire.cli import main
 from ibwire.traffic.builder import Builder
 from ibwire.traffic.stream import Stream
 from ibwire_layers.packet import CrcStatus, Packet
@@ -17,7 +17,7 @@ PLAIN = ("--src", "10.0.0.1", "--dst", "10.0.0.2", "--qpn", "0x11")
 
 
 def inject(*arguments: object) -> Result:
-    return CliRunner().invoke(command, list(map(str, arguments)))
+    return CliRunner().invoke(main, ["inject", *map(str, arguments)])
 
 
 def records_of(path: Path) -> list[tuple[int, bytes]]:

@@ -18,8 +18,8 @@ pytest.importorskip("duckdb", reason="duckdb not installed")
 import pyarrow.parquet as pq  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+from ibwire.cli import main  # noqa: E402
 from ibwire.cli.export import command as export  # noqa: E402
-from ibwire.cli.query import command  # noqa: E402
 from ibwire.connections.tables import TABLES  # noqa: E402
 from ibwire.report.rows import csv_lines, json_lines, table, text_lines  # noqa: E402
 
@@ -34,7 +34,7 @@ WRITES = "SELECT number, psn FROM packets WHERE operation = 'RC_RDMA_WRITE_FIRST
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(command, [*map(str, arguments)])
+    return CliRunner().invoke(main, ["query", *map(str, arguments)])
 
 
 def lines(*arguments: object) -> Any:
@@ -193,7 +193,7 @@ def test_a_source_is_not_overwritten(tmp_path: Path) -> None:
     result = run("-o", path, path, "FROM x")
 
     assert result.exit_code == 2
-    assert "is one of the sources" in result.stderr
+    assert f"{path}: cannot be written: it is also an input" in result.stderr
     assert path.read_bytes() == before
 
 

@@ -21,6 +21,7 @@ pytest.importorskip("duckdb", reason="duckdb not installed")
 import pyarrow.parquet as pq  # noqa: E402
 
 from ibwire.base.errors import CaptureError, QueryError  # noqa: E402
+from ibwire.base.output import Output  # noqa: E402
 from ibwire.connections.arrow import ROW_GROUP, TableFile, places_of, schema_of  # noqa: E402
 from ibwire.connections.connection import Connection, End  # noqa: E402
 from ibwire.connections.database import Database  # noqa: E402
@@ -219,7 +220,7 @@ def test_export_writes_one_file_a_table(tmp_path: Path) -> None:
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "events.parquet"
-    with TableFile(path, EVENTS) as file:
+    with Output(path) as output, TableFile(output, EVENTS) as file:
         file.add((None,) * len(EVENTS.columns))
         assert not path.exists()
 
@@ -228,7 +229,11 @@ def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
-    with suppress(KeyboardInterrupt), TableFile(tmp_path / "x.parquet", EVENTS) as file:
+    with (
+        suppress(KeyboardInterrupt),
+        Output(tmp_path / "x.parquet") as output,
+        TableFile(output, EVENTS) as file,
+    ):
         file.add((None,) * len(EVENTS.columns))
         raise KeyboardInterrupt
 
@@ -237,7 +242,7 @@ def test_a_file_that_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
 
 def test_rows_are_written_in_groups(tmp_path: Path) -> None:
     path = tmp_path / "events.parquet"
-    with TableFile(path, EVENTS) as file:
+    with Output(path) as output, TableFile(output, EVENTS) as file:
         for number in range(2 * ROW_GROUP + 1):
             file.add(("x", number, 0, *[None] * (len(EVENTS.columns) - 3)))
 

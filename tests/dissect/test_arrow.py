@@ -1,6 +1,7 @@
 """Arrow tables and Parquet files say the same as JSON."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from capture.handmade import pcap_header
-from ibwire.base.errors import CaptureError
+from ibwire.base.errors import OutputError
+from ibwire.base.output import Output
 from ibwire.dissect import FIELDS, export, read
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow not installed")
@@ -34,7 +36,7 @@ def present(table: Any) -> Any:
 
 
 def write(path: Path, captures: list[Path], fields: Any = ALL) -> None:
-    with arrow.ParquetFile(str(path), fields) as file:
+    with Output(path) as output, arrow.ParquetFile(output, fields) as file:
         for capture in captures:
             for columns in read(capture):
                 file.write(columns, np.arange(columns.rows, dtype=np.int64))
@@ -90,6 +92,11 @@ def test_a_capture_without_packets_is_a_table_without_rows(tmp_path: Path) -> No
     assert (table.num_rows, table.column_names) == (0, list(FIELDS))
 
 
-def test_a_file_that_cannot_be_written_is_a_capture_error(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match=r"cannot be written: no such file"):
-        arrow.ParquetFile(str(tmp_path / "missing" / "out.parquet"), ALL)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_full_disk_is_an_error_that_names_the_file() -> None:
+    with (
+        pytest.raises(OutputError, match="/dev/full: cannot be written: no space left on device"),
+        Output("/dev/full") as output,
+        arrow.ParquetFile(output, ALL),
+    ):
+        pass

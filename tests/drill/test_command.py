@@ -217,7 +217,7 @@ def test_an_output_that_cannot_be_written_is_reported_at_the_start(
 
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert f"{place}: Not a directory" in result.stderr
+    assert f"{place}: cannot be written: not a directory" in result.stderr
 
 
 def test_results_are_printed_also_when_their_file_is_full(scripts: Path) -> None:
@@ -225,7 +225,7 @@ def test_results_are_printed_also_when_their_file_is_full(scripts: Path) -> None
 
     assert result.exit_code == 1
     assert result.stdout == "1 script, 1 case, profile spec: all passed\n"
-    assert result.stderr == "error: /dev/full: No space left on device\n"
+    assert result.stderr == "error: /dev/full: cannot be written: no space left on device\n"
 
 
 def test_a_capture_that_cannot_be_written_ends_the_run_with_what_there_is(scripts: Path) -> None:

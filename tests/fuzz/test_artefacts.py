@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.cases import json_values, places
-from ibwire.base.errors import DecodeError
+from ibwire.base.errors import DecodeError, OutputError
 from ibwire.base.units import ack_timeout
 from ibwire.capture import open_capture
 from ibwire.drill import load, run
@@ -222,20 +222,20 @@ def test_junit_of_a_run_without_findings_has_passed(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_file_that_cannot_be_written_is_named() -> None:
     """Also when it could be opened: a disk that is full has no name by itself."""
-    with pytest.raises(OSError, match="No space left") as caught:
+    with pytest.raises(OutputError, match="no space left") as caught:
         write_junit("/dev/full", "emu", [])
 
-    assert caught.value.filename == "/dev/full"
+    assert caught.value.path == "/dev/full"
 
 
 def test_the_directory_of_a_run_is_not_made_again(done: Campaign, tmp_path: Path) -> None:
     """Somebody has taken it away, with what was in it."""
-    with pytest.raises(FileNotFoundError) as caught:
+    with pytest.raises(OutputError) as caught:
         save(done.report.findings[0], tmp_path / "gone" / "F0001", RXE)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(OutputError):
         session_of(done).save(tmp_path / "gone", done)
 
-    assert str(caught.value.filename) == str(tmp_path / "gone" / "F0001")
+    assert caught.value.path == str(tmp_path / "gone" / "F0001")
     assert not (tmp_path / "gone").exists()
 
 

@@ -231,7 +231,7 @@ def test_a_run_that_cannot_be_kept_does_not_begin(tmp_path: Path) -> None:
     result = fuzz("-o", tmp_path / "file" / "out", "--budget", "100")
 
     assert result.exit_code == 1
-    assert "Not a directory" in result.output
+    assert "not a directory" in result.output
     assert "packets" not in result.output
 
 
@@ -343,7 +343,7 @@ def test_a_full_disk_is_told_with_the_file(done: Path, arguments: str) -> None:
     result = fuzz(*arguments.format(done / "F0001").split(), "/dev/full")
 
     assert result.exit_code == 1
-    assert "error: /dev/full: No space left on device" in result.stderr
+    assert "error: /dev/full: cannot be written: no space left on device" in result.stderr
 
 
 def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
@@ -362,7 +362,10 @@ def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
     result = fuzz("--target", "emu:rxe", "-o", tmp_path / "out", "--junit", tmp_path / "out.xml")
 
     assert result.exit_code == 1
-    assert result.stderr == f"error: {tmp_path / 'out' / 'F0002'}: No such file or directory\n"
+    assert (
+        result.stderr
+        == f"error: {tmp_path / 'out' / 'F0002'}: cannot be written: no such file or directory\n"
+    )
     assert "F0002  " in result.stdout
     assert "findings  2" in result.stdout
     assert "saved " not in result.stdout

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ibwire.base.errors import ScriptError
 from ibwire.capture import PcapngWriter, PcapWriter, Record, open_capture
+from ibwire.cli import main
 from ibwire.cli.run import command as run
 from ibwire.cli.tap import command as tap
 from ibwire.impair.columns import WINDOW
@@ -532,7 +533,7 @@ def test_damaged_capture_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
 
 
 def invoked(*arguments: object) -> Result:
-    return CliRunner().invoke(tap, list(map(str, arguments)))
+    return CliRunner().invoke(main, ["tap", *map(str, arguments)])
 
 
 @pytest.mark.parametrize(
@@ -544,11 +545,15 @@ def invoked(*arguments: object) -> Result:
         (["in.pcap", "--plan", "lumina"], 2, "requires one -o"),
         (["in.pcap", "--plan", "lumina", "-o", "a.pcap", "-o", "b.pcap"], 2, "requires one -o"),
         (["in.pcap", "--plan", "lumina", "-o", "o.pcap", "--time", "1"], 2, "excludes --time"),
-        (["in.pcap", "--plan", "lumina", "-o", "in.pcap"], 1, "the capture that is read"),
+        (["in.pcap", "--plan", "lumina", "-o", "in.pcap"], 2, "it is also an input"),
         (["in.pcap", "--plan", "lumina", "-o", "out.txt"], 1, "ends neither in .pcap nor"),
         (["none.pcap", "--plan", "lumina", "-o", "out.pcap"], 3, "none.pcap: cannot be opened"),
         (["in.pcap", "--plan", "lumina", "-o", "no/out.pcap"], 1, "no/out.pcap: cannot be written"),
-        (["in.pcap", "--plan", "lumina", "-o", "full.pcap"], 1, "full.pcap: No space left"),
+        (
+            ["in.pcap", "--plan", "lumina", "-o", "full.pcap"],
+            1,
+            "full.pcap: cannot be written: no space left",
+        ),
         (["in.pcap", "--plan", "lumin", "-o", "out.pcap"], 2, "did you mean lumina"),
         (["--between", "x", "x", "--plan", "lumina"], 2, "two different interfaces"),
         (["--between", "x", "y", "--plan", "lumina", "--a", "1.2.3.4"], 2, "--a requires CAPTURE"),

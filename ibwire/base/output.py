@@ -1,0 +1,428 @@
+"""The one way in which commands write files.
+
+A result appears under its name when it is whole: until then it is beside it, in a file whose
+name ends in `.ibwire-part`, and an error or an interrupt leaves what was there before. What
+has to survive the end of the process, such as the packets of a live run, has its name from
+the start (`keeps_name`).
+
+No output takes the place of an input: a command enters what it reads and writes in its
+`CommandFiles`, and `Output` asks there.
+
+A process holds a lock on its unfinished files and its temporary directories, which ends with
+the process however that ends. What nobody holds a lock on is removed by the next command that
+writes to the same place.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import secrets
+import shutil
+import stat
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self, TextIO
+
+from ibwire.base.errors import OldResultKept, OutputError
+
+FileName = str | os.PathLike[str]
+
+STANDARD_OUTPUT = "-"
+
+
+class Output:
+    """A file that is written; a context manager.
+
+    Leaving the block normally finishes it, an exception discards it; with `keeps_name` the file
+    stays, and the exception gets a note that it is incomplete. `-` is standard output. What is
+    no regular file, such as a pipe or a device, is written as it is.
+
+    input_failed: set when the input could not be read to its end. The file then has what could
+    be read, and does not take the place of an older one.
+
+    Raises `OutputError` that names the file, from here, from `file` and from `finish`.
+    """
+
+    def __init__(self, path: FileName, *, keeps_name: bool = False) -> None:
+        self.path = os.fspath(path)
+        self.input_failed = False
+        self._final = self.path
+        self._beside: str | None = None
+        """The unfinished file; `None` where the output has its name already."""
+        self._owns = self.path != STANDARD_OUTPUT
+        self._text: TextIO | None = None
+        self._cleanup: weakref.finalize[[str, int], Output] | None = None
+        if not self._owns:
+            self.file = standard_output()
+            return
+        with _failures(self.path):
+            current_files().check_output(self.path)
+            self.file = self._open(keeps_name=keeps_name)
+
+    @property
+    def text(self) -> TextIO:
+        """The file for text, in UTF-8."""
+        if not self._owns:
+            return _standard_text()
+        if self._text is None:
+            self._text = io.TextIOWrapper(self.file, "utf-8")
+        return self._text
+
+    def finish(self) -> None:
+        """Write what is buffered and give the file its name."""
+        try:
+            self._flush()
+            if self.input_failed and self._beside and os.path.lexists(self._final):
+                raise OldResultKept(self.path)
+            if self._owns:
+                self._close_and_rename()
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Leave what was there before; a file that keeps its name stays as far as it came."""
+        if not self._owns:
+            self._flush()
+            return
+        with suppress(OSError, OutputError, ValueError):
+            self._flush()
+        with suppress(OSError, OutputError):
+            self.file.close()
+        if self._cleanup is not None:
+            self._cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.finish()
+            return
+        self.discard()
+        if self._owns and self._beside is None:
+            error.add_note(incomplete(self.path))
+
+    def _open(self, *, keeps_name: bool) -> BinaryIO:
+        before = _status(self.path)
+        if before is not None and stat.S_ISDIR(before.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        is_special = before is not None and not stat.S_ISREG(before.st_mode)
+        if keeps_name or is_special:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
+        else:
+            descriptor = self._open_beside(before)
+        return io.BufferedWriter(_File(descriptor, self.path), _BUFFER)
+
+    def _open_beside(self, before: os.stat_result | None) -> int:
+        """A new file in the directory of the result, which it can be renamed in."""
+        self._final = os.path.realpath(self.path)
+        if before is not None:  # a file that may not be written may not be replaced either
+            os.close(os.open(self._final, os.O_WRONLY))
+        directory, name = os.path.split(self._final)
+        remove_leftovers(directory)
+        while True:
+            unfinished = os.path.join(directory, _unfinished(name))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(unfinished, flags, _MODE)
+            self._cleanup = weakref.finalize(self, _remove_own, unfinished, os.getpid())
+            lock(descriptor)
+            # Until it was locked, another process could take it for a leftover.
+            if os.fstat(descriptor).st_nlink:
+                break
+            os.close(descriptor)
+        self._beside = unfinished
+        if before is not None:
+            with suppress(OSError):  # only root may give a file to somebody else
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+            os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+        return descriptor
+
+    def _flush(self) -> None:
+        if self._text is not None and not self._text.closed:
+            self._text.flush()
+        if not self.file.closed:
+            self.file.flush()
+
+    def _close_and_rename(self) -> None:
+        with _failures(self.path):
+            if self._beside is None:
+                self.file.close()
+                return
+            locked = os.dup(self.file.fileno())
+            try:
+                # First: on a network file system, closing tells whether all was written.
+                self.file.close()
+                os.replace(self._beside, self._final)
+            finally:
+                os.close(locked)
+        if self._cleanup is not None:
+            self._cleanup.detach()
+
+
+class CommandFiles:
+    """The files that one command reads and writes: none is both, and none is written twice."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[object, str] = {}
+        self._outputs: dict[object, str] = {}
+
+    def add_input(self, path: FileName) -> None:
+        """Enter a file that is read, `-` for standard input.
+
+        Raises `OutputError` if it is an output, also if it is standard output.
+        """
+        identity = _identity(path, standard=0)
+        if identity is None:
+            return
+        self._inputs[identity] = os.fspath(path)
+        if identity in self._outputs:
+            raise _refusal(self._outputs[identity], os.fspath(path))
+        if identity == _identity(STANDARD_OUTPUT, standard=1):
+            raise _refusal("standard output", os.fspath(path))
+
+    def add_output(self, path: FileName) -> None:
+        """Enter a file that will be written, `-` for standard output.
+
+        Raises `OutputError` if it is an input or another output.
+        """
+        path = os.fspath(path)
+        self.check_output(path)
+        identity = STANDARD_OUTPUT if path == STANDARD_OUTPUT else _identity(path)
+        if identity in self._outputs:
+            raise OutputError(path, "is named for two outputs: use two files")
+        if identity is not None:
+            self._outputs[identity] = path
+
+    def check_output(self, path: FileName) -> None:
+        """Raise `OutputError` for a path that is an input."""
+        path = os.fspath(path)
+        other = self._inputs.get(_identity(path, standard=1))
+        if other is not None:
+            raise _refusal(path, other)
+
+
+@contextmanager
+def command_files() -> Iterator[CommandFiles]:
+    """The files of the command that runs in this block."""
+    files = CommandFiles()
+    token = _FILES.set(files)
+    try:
+        yield files
+    finally:
+        _FILES.reset(token)
+
+
+def current_files() -> CommandFiles:
+    """Those of the running command; outside of a command nothing is known of other files."""
+    return _FILES.get() or CommandFiles()
+
+
+def protect(*paths: FileName) -> None:
+    """Enter files that the running command reads; see `CommandFiles.add_input`."""
+    for path in paths:
+        current_files().add_input(path)
+
+
+def check_writable(path: FileName) -> None:
+    """Raise `OutputError` for a file that `Output` could not write; nothing is left of it."""
+    if os.fspath(path) == STANDARD_OUTPUT:
+        return
+    before = _status(os.fspath(path))
+    if before is None or stat.S_ISREG(before.st_mode) or stat.S_ISDIR(before.st_mode):
+        Output(path).discard()
+
+
+def incomplete(path: FileName) -> str:
+    """The note of an exception that has ended a file which keeps its name."""
+    name = "standard output" if path == STANDARD_OUTPUT else os.fspath(path)
+    return f"{name} is incomplete: it has what was written so far"
+
+
+def make_directory(path: FileName, *, parents: bool = True) -> None:
+    """Create a directory for outputs, unless it is there; raises `OutputError`."""
+    with _failures(os.fspath(path)):
+        Path(path).mkdir(parents=parents, exist_ok=True)
+
+
+@contextmanager
+def results_on_standard_error() -> Iterator[None]:
+    """Keep standard output for the data of an `Output`; what is printed goes to standard error."""
+    token = _DATA.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _DATA.reset(token)
+
+
+def standard_output() -> BinaryIO:
+    """Standard output for bytes."""
+    stream = _standard_text()
+    stream.flush()
+    return stream.buffer
+
+
+@contextmanager
+def temporary_directory(parent: str | None = None) -> Iterator[str]:
+    """A new directory that is removed at the end, or by the next command if the process is killed.
+
+    parent: where; by default the system's place for temporary files. Raises `OutputError`.
+    """
+    parent = tempfile.gettempdir() if parent is None else parent
+    remove_leftovers(parent)
+    with _failures(parent):
+        while True:
+            path = tempfile.mkdtemp(prefix=_PREFIX, suffix=_DIRECTORY, dir=parent)
+            with suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDONLY)
+                lock(descriptor)
+                # Until it was locked, another process could take it for a leftover.
+                if os.path.exists(path):
+                    break
+                os.close(descriptor)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def remove_leftovers(directory: str) -> None:
+    """Remove unfinished files and directories of processes of this user that are gone."""
+    place = os.path.abspath(directory or ".")
+    if place in _CLEANED:
+        return
+    _CLEANED.add(place)
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if _LEFTOVER.fullmatch(entry.name):
+                with suppress(OSError):
+                    _remove_leftover(entry)
+
+
+def lock(descriptor: int) -> bool:
+    """Lock a file until it is closed everywhere; whether nobody else had locked it."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # also a file system without locks
+        return False
+    return True
+
+
+class _File(io.FileIO):
+    """A file whose errors name it, and are no `OSError` that could be taken for another's."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        super().__init__(descriptor, "w")
+        self._path = path
+
+    def write(self, data: Any, /) -> int:
+        with _failures(self._path):
+            return super().write(data)
+
+
+@contextmanager
+def _failures(path: str) -> Iterator[None]:
+    """Errors of the operating system as `OutputError`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(path, f"cannot be written: {reason.lower()}") from None
+
+
+def _refusal(output: str, source: str) -> OutputError:
+    where = "" if source == output else f", {source}"
+    return OutputError(output, f"cannot be written: it is also an input{where}")
+
+
+def _identity(path: FileName, standard: int | None = None) -> object:
+    """What all names of a file have in common; `None` for what is no regular file.
+
+    standard: the descriptor that `-` stands for.
+    """
+    try:
+        place: FileName | int = path
+        if standard is not None and path == STANDARD_OUTPUT:
+            place = standard
+        status = os.stat(place)
+    except (OSError, ValueError):
+        return None if path == STANDARD_OUTPUT else os.path.abspath(os.fspath(path))
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _unfinished(name: str) -> str:
+    """A name beside that of a result, not longer than file systems allow."""
+    ending = f".{secrets.token_hex(4)}{_PART}"
+    kept = os.fsencode(name)[: _LONGEST_NAME - len(ending) - 1]
+    return f".{os.fsdecode(kept)}{ending}"
+
+
+def _remove_own(path: str, process: int) -> None:
+    if os.getpid() == process:  # a forked process has a copy of everything
+        with suppress(OSError):
+            os.unlink(path)
+
+
+def _remove_leftover(entry: os.DirEntry[str]) -> None:
+    status = entry.stat(follow_symlinks=False)
+    is_directory = stat.S_ISDIR(status.st_mode)
+    if status.st_uid != os.geteuid() or not (is_directory or stat.S_ISREG(status.st_mode)):
+        return
+    descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if lock(descriptor):
+            if is_directory:
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)
+    finally:
+        os.close(descriptor)
+
+
+def _standard_text() -> TextIO:
+    return _DATA.get() or sys.stdout
+
+
+_FILES: ContextVar[CommandFiles | None] = ContextVar("files", default=None)
+_DATA: ContextVar[TextIO | None] = ContextVar("data", default=None)
+"""Standard output, while it is kept for data."""
+
+_CLEANED: set[str] = set()
+"""Directories in which this process has looked for leftovers."""
+
+_MODE = 0o666
+_BUFFER = 256 * 1024
+_LONGEST_NAME = 255
+"""Bytes of a file name, NAME_MAX of Linux."""
+
+_PART = ".ibwire-part"
+_PREFIX = "ibwire-"
+_DIRECTORY = ".ibwire-tmp"
+_LEFTOVER = re.compile(
+    rf"\..*\.[0-9a-f]{{8}}{re.escape(_PART)}|{_PREFIX}.*{re.escape(_DIRECTORY)}", re.DOTALL
+)

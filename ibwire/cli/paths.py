@@ -1,0 +1,74 @@
+"""Types of options that name files: what a command reads and what it writes.
+
+Each enters its file in the `CommandFiles` of the command, which refuses to write over an
+input. Every option that names a file has one of these types (`tests/cli/test_outputs.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from ibwire.base.errors import OutputError
+from ibwire.base.output import (
+    STANDARD_OUTPUT,
+    current_files,
+    results_on_standard_error,
+)
+from ibwire.cli.sources import expand
+
+
+class InputPath(click.Path):
+    """A file or directory that is read, or a pattern of names."""
+
+    def __init__(self, *, exists: bool = False, **more: Any) -> None:
+        super().__init__(exists=exists, readable=exists, **more)
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """The path as it is given."""
+        path = super().convert(value, param, ctx)
+        try:
+            for each in expand([os.fspath(value)]):
+                current_files().add_input(each)
+        except OutputError as error:
+            raise click.UsageError(str(error), ctx) from None
+        return path
+
+
+class OutputPath(click.Path):
+    """A file that is written; with `allow_dash` also standard output, as `-`.
+
+    What the command prints goes to standard error while standard output has the data.
+    """
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """The path as it is given."""
+        if os.fspath(value) == STANDARD_OUTPUT and not self.allow_dash:
+            self.fail("it needs a file: standard output is for results", param, ctx)
+        path = super().convert(value, param, ctx)
+        try:
+            current_files().add_output(os.fspath(value))
+        except OutputError as error:
+            raise click.UsageError(str(error), ctx) from None
+        if value == STANDARD_OUTPUT and ctx is not None:
+            ctx.with_resource(results_on_standard_error())
+        return path
+
+
+class OutputDirectory(click.Path):
+    """A directory that files are written to."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(file_okay=False, **more)

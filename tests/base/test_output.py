@@ -1,0 +1,216 @@
+"""Files appear whole or not at all, and what a killed process leaves is removed."""
+
+import multiprocessing
+import os
+import signal
+import stat
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from ibwire.base import output as module
+from ibwire.base.errors import OldResultKept, OutputError
+from ibwire.base.output import Output, check_writable, command_files, temporary_directory
+
+
+@pytest.fixture(autouse=True)
+def looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a new process, as far as looking for leftovers goes."""
+    monkeypatch.setattr(module, "_CLEANED", set())
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    return path
+
+
+def test_result_has_its_name_when_it_is_whole(old: Path) -> None:
+    with Output(old) as output:
+        output.text.write("new")
+        output.text.flush()
+        assert old.read_text() == "old"
+
+    assert old.read_text() == "new"
+    assert os.listdir(old.parent) == [old.name]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit])
+def test_exception_leaves_what_was_there(old: Path, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with Output(old) as output:
+            output.text.write("new")
+            raise error
+
+    with pytest.raises(error):
+        fail()
+
+    assert old.read_text() == "old"
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_file_that_keeps_its_name_stays_and_is_called_incomplete(old: Path) -> None:
+    def fail() -> None:
+        with Output(old, keeps_name=True) as output:
+            output.file.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fail()
+
+    assert old.read_text() == "new"
+    assert caught.value.__notes__ == [f"{old} is incomplete: it has what was written so far"]
+
+
+def test_incomplete_input_does_not_replace_an_older_result(old: Path) -> None:
+    with pytest.raises(OldResultKept, match="left as it was"), Output(old) as output:
+        output.input_failed = True
+
+    assert old.read_text() == "old"
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_incomplete_input_gives_a_new_result(tmp_path: Path) -> None:
+    with Output(tmp_path / "new.json") as output:
+        output.text.write("some")
+        output.input_failed = True
+
+    assert (tmp_path / "new.json").read_text() == "some"
+
+
+def test_mode_of_the_older_result_stays(old: Path) -> None:
+    old.chmod(0o640)
+    with Output(old):
+        pass
+
+    assert stat.S_IMODE(old.stat().st_mode) == 0o640
+
+
+def test_symbolic_link_stays_and_its_target_is_replaced(old: Path) -> None:
+    link = old.with_name("link.json")
+    link.symlink_to(old)
+    with Output(link) as output:
+        output.text.write("new")
+
+    assert link.is_symlink()
+    assert old.read_text() == "new"
+
+
+def test_device_is_written_and_never_replaced() -> None:
+    with Output(os.devnull) as output:
+        output.text.write("new")
+
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    with Output(path):
+        pass
+
+    assert path.exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("size", [1, 1 << 20])
+def test_full_disk_names_the_file(size: int) -> None:
+    with (
+        pytest.raises(OutputError, match="/dev/full: cannot be written: no space left"),
+        Output("/dev/full") as output,
+    ):
+        output.file.write(bytes(size))
+
+
+@pytest.mark.parametrize("name", ["missing/x.json", "result.json/x.json", ".", "nul\0"])
+def test_place_that_cannot_be_written_is_named(old: Path, name: str) -> None:
+    with pytest.raises(OutputError, match="cannot be written"):
+        Output(f"{old.parent}/{name}")
+
+
+def test_file_without_permission_is_not_replaced() -> None:
+    """Though its directory could be written."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o777)
+        path = Path(place, "x.json")
+        path.write_text("old")
+        path.chmod(0o444)
+        user = os.geteuid()
+        os.seteuid(user or 65534)
+        try:
+            with pytest.raises(OutputError, match=r"x\.json: cannot be written: permission denied"):
+                Output(path)
+        finally:
+            os.seteuid(user)
+
+        assert path.read_text() == "old"
+
+
+def test_checking_leaves_nothing(old: Path) -> None:
+    check_writable(old)
+    check_writable(old.with_name("new.json"))
+    check_writable(os.devnull)
+
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_input_is_refused_by_every_name(old: Path) -> None:
+    hard, soft = old.with_name("hard"), old.with_name("soft")
+    os.link(old, hard)
+    soft.symlink_to(old)
+    with command_files() as files:
+        files.add_input(old)
+        for name in (old, hard, soft, old.parent / "." / old.name):
+            with pytest.raises(OutputError, match="it is also an input"):
+                Output(name, keeps_name=True)
+            with pytest.raises(OutputError, match="it is also an input"):
+                files.add_output(name)
+
+    assert old.read_text() == "old"
+
+
+@pytest.mark.parametrize("names", [("new", "new"), ("result.json", "link")])
+def test_two_outputs_are_two_files(old: Path, names: tuple[str, str]) -> None:
+    old.with_name("link").symlink_to(old)
+    first, second = names
+    with command_files() as files:
+        files.add_output(old.with_name(first))
+        with pytest.raises(OutputError, match="named for two outputs"):
+            files.add_output(old.with_name(second))
+
+
+def test_device_may_be_named_more_than_once() -> None:
+    with command_files() as files:
+        files.add_input(os.devnull)
+        files.add_output(os.devnull)
+        files.add_output(os.devnull)
+
+
+def begin(directory: str, pipe: Connection) -> None:
+    """A process that is at work until it is killed."""
+    with Output(os.path.join(directory, "x.json")), temporary_directory(directory) as temporary:
+        Path(temporary, "data").write_text("much")
+        pipe.send("at work")
+        signal.pause()
+
+
+def test_leftovers_of_a_killed_process_are_removed_and_no_others(tmp_path: Path) -> None:
+    foreign = tmp_path / ".x.json.00000000.ibwire-part.bak"
+    foreign.write_text("of somebody else")
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=begin, args=(str(tmp_path), there))
+    process.start()
+    here.recv()
+
+    module.remove_leftovers(str(tmp_path))
+    at_work = len(os.listdir(tmp_path))
+    process.kill()
+    process.join()
+    module._CLEANED.clear()
+    module.remove_leftovers(str(tmp_path))
+
+    assert at_work == 3
+    assert os.listdir(tmp_path) == [foreign.name]
