@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby, islice
 from operator import itemgetter
-from types import TracebackType
-from typing import Self
 
+from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError
 from ibwire.capture.index import Record, RecordBatch
 from ibwire.capture.pcapng import PcapngWriter
@@ -24,10 +23,10 @@ LONGEST = 0xFFFF
 """Bytes of a comment: a pcapng option has 16 bits for its length."""
 
 
-class Comments:
+class Comments(Closing):
     """Comments by packet number: added in any order, read in packet order.
 
-    Many comments are kept on disk. A context manager.
+    Many comments are kept on disk.
     """
 
     def __init__(self) -> None:
@@ -61,15 +60,8 @@ class Comments:
         except sqlite3.Error as error:
             raise _failure(error) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Forget the comments."""
         self._database.close()
 
     def _store(self) -> None:
@@ -112,7 +104,7 @@ def annotate(source: Source, target: Target, comments: Iterable[tuple[int, list[
     return count
 
 
-class _Writer:
+class _Writer(Closing):
     """Writes records with their original interfaces."""
 
     def __init__(self, target: Target, reader: CaptureReader, batch: RecordBatch) -> None:
@@ -137,15 +129,8 @@ class _Writer:
             comments=[_cut(comment) for comment in comments],
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Complete the copy."""
         self._writer.close()
 
     def _interface(self, number: int, link_type: int) -> tuple[int, str]:
