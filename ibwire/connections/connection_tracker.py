@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from ibwire.connections.connection import Connection, Negotiated
 from ibwire.connections.counts import DirectionCounts
-from ibwire.connections.events import FlowEvent, FlowEventKind, Observer
+from ibwire.connections.events import FlowEventKind, Observer
 from ibwire.connections.identity import KEEP
 from ibwire.connections.opcode_sets import FULL, RESPONSES, VERB
 from ibwire.connections.packets import Rows, TransportPacket
+from ibwire.connections.reporting import Reporter
 from ibwire.connections.tracker import PacketObserver, RequestTracker
 from ibwire_layers.opcodes import OpCode, Service
 
@@ -47,7 +48,7 @@ class ConnectionTracker:
         packet_observer: PacketObserver | None = None,
     ) -> None:
         self.connection = connection
-        self._observer = observer
+        self.reports = Reporter(connection, observer)
         self._packet_observer = packet_observer
         self.requests = self._request_tracker(0), self._request_tracker(1)
         """By the end that sends them."""
@@ -56,9 +57,8 @@ class ConnectionTracker:
 
     def _request_tracker(self, end: int) -> RequestTracker:
         return RequestTracker(
-            self.connection,
             end,
-            observer=self._observer,
+            reports=self.reports,
             packet_observer=self._packet_observer,
             learn_mtu=self.learn_mtu,
         )
@@ -66,7 +66,7 @@ class ConnectionTracker:
     @property
     def has_observer(self) -> bool:
         """Whether events and messages are reported."""
-        return self._observer is not None
+        return self.reports.observer is not None
 
     @property
     def last_ns(self) -> int:
@@ -88,13 +88,13 @@ class ConnectionTracker:
         counts.payload_bytes += packet.size
         if packet.marked:
             counts.marked += 1
-            self.report_packet(FlowEventKind.ECN_CE, direction, packet)
+            self.reports.packet(FlowEventKind.ECN_CE, direction, packet)
         opcode = packet.opcode
         if opcode in FULL and packet.size != connection.mtu:
             self.learn_mtu(packet.size)
         if opcode == OpCode.CNP:
             connection.directions[1 - direction].cnps += 1
-            self.report_packet(FlowEventKind.CNP, direction, packet)
+            self.reports.packet(FlowEventKind.CNP, direction, packet)
             self._report_other(direction, packet)
         elif connection.service is Service.UD:
             counts.count_message(VERB[opcode])
@@ -113,7 +113,7 @@ class ConnectionTracker:
         psns[packet.psn] = None
         if len(psns) > KEEP:
             del psns[next(iter(psns))]
-        self.report_packet(FlowEventKind.ICRC_BAD, direction, packet)
+        self.reports.packet(FlowEventKind.ICRC_BAD, direction, packet)
         self._report_other(direction, packet)
 
     def learn_mtu(self, size: int) -> None:
@@ -126,14 +126,6 @@ class ConnectionTracker:
         """A handshake has negotiated the next requests of an end."""
         self.requests[end].expect_start(negotiated.psn)
         self.connection.note_negotiated(end, negotiated)
-
-    def report_packet(self, kind: FlowEventKind, direction: int, packet: TransportPacket) -> None:
-        """Report an event that one packet shows by itself."""
-        if self._observer is not None:
-            number = self.connection.number
-            self._observer.event(
-                FlowEvent.of_packet(packet, kind=kind, connection=number, direction=direction)
-            )
 
     def _report_other(self, direction: int, packet: TransportPacket) -> None:
         if self._packet_observer is not None:

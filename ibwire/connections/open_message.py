@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from ibwire.connections.opcode_sets import ANSWERED, ENDS, READ, STARTS, VERB
 from ibwire.connections.packets import TransportPacket
+
+OVERDUE = 32
+"""After so many later messages a READ is not retried: its responses were not captured."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,57 @@ def add_request(
     _join(messages, at)
     if at:
         _join(messages, at - 1)
+
+
+class Progress(Enum):
+    """How far an open message is."""
+
+    OPEN = auto()
+    DONE = auto()
+    OVERDUE = auto()
+    """Its responses were not captured."""
+
+
+def oldest_progress(
+    messages: Sequence[OpenMessage], acked: int, *, lacks_responses: bool
+) -> Progress:
+    """How far the oldest message is.
+
+    acked: highest PSN that is acknowledged. lacks_responses: whether responses of it are
+    missing before the newest.
+    """
+    message = messages[0]
+    if message.next_response >= 0:
+        if message.next_response > message.last and not lacks_responses:
+            return Progress.DONE
+        is_overdue = len(messages) > OVERDUE and messages[OVERDUE].last <= acked
+        return Progress.OVERDUE if is_overdue else Progress.OPEN
+    if message.is_whole:
+        return Progress.DONE if message.last <= acked else Progress.OPEN
+    # Its last packet was not captured if what follows it is acknowledged.
+    is_passed = len(messages) > 1 and messages[1].first <= acked + 1
+    return Progress.DONE if is_passed else Progress.OPEN
+
+
+def answered_by(messages: Sequence[OpenMessage], psn: int) -> OpenMessage | None:
+    """The READ or atomic that a response with this PSN belongs to."""
+    found = None
+    for each in messages:
+        if each.next_response >= 0 and each.first <= psn <= each.last:
+            found = each
+    return found
+
+
+def skips_responses(messages: Sequence[OpenMessage], message: OpenMessage, psn: int) -> bool:
+    """Whether responses before this one of a message have not been seen."""
+    if psn > message.next_response:
+        return True
+    for each in messages:
+        if each is message:
+            return False
+        if 0 <= each.next_response <= each.last:
+            return True
+    return False
 
 
 def _message_of(packet: TransportPacket, psn: int, span: int) -> OpenMessage:

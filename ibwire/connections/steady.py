@@ -289,9 +289,9 @@ def _count(pair: ConnectionTracker, index: int, rows: Rows, mine: npt.NDArray[np
         reported = at[rows.marked[at] | (rows.opcode[at] == OpCode.CNP)]
         for packet in rows.take(reported).packets():
             if packet.marked:
-                pair.report_packet(FlowEventKind.ECN_CE, index, packet)
+                pair.reports.packet(FlowEventKind.ECN_CE, index, packet)
             if packet.opcode == OpCode.CNP:
-                pair.report_packet(FlowEventKind.CNP, index, packet)
+                pair.reports.packet(FlowEventKind.CNP, index, packet)
 
 
 def _follow(exchange: _Exchange, rows: Rows) -> None:

@@ -12,8 +12,9 @@ The identification of IPv4 distinguishes them where the sender counts it up (rxe
 does); elsewhere the earlier responses and the time decide. The responses of a READ
 are followed in the same way.
 
-The states of both ends and the moves between them are in `states`; everything else
-that a tracker holds are values. PSNs are unwrapped: they count on beyond 24 bits.
+The states of both ends and the moves between them are in `states`, what the responder
+has refused in `refusals`, what was not seen in `unseen`. PSNs are unwrapped: they count
+on beyond 24 bits.
 
 Source: IBA 9.7.1 and 9.7.3 (PSNs, what a READ reserves), 9.7.5.1 (responses and
 what they acknowledge), 9.7.5.2 (NAK, RNR NAK, implied NAK), 9.9 (going back).
@@ -23,40 +24,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Protocol, runtime_checkable
 
 from ibwire.connections.connection import MTUS, Connection
-from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Message, Observer
-from ibwire.connections.gaps import Gap, Unsettled, cut, joined, within
-from ibwire.connections.identity import KEEP, REORDER_IDS, Recent
+from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Observer
+from ibwire.connections.gaps import within
+from ibwire.connections.identity import REORDER_IDS, Recent
 from ibwire.connections.opcode_sets import ACKNOWLEDGE, ANSWERED, ENDS, FULL, READ, STARTS, VERB
-from ibwire.connections.open_message import OpenMessage, add_request
+from ibwire.connections.open_message import (
+    OpenMessage,
+    Progress,
+    add_request,
+    answered_by,
+    oldest_progress,
+    skips_responses,
+)
 from ibwire.connections.packets import TransportPacket
+from ibwire.connections.refusals import Refusals
+from ibwire.connections.reporting import Reporter
 from ibwire.connections.states import (
     REQUESTER_MOVES,
-    RESPONDER_MOVES,
     PacketStatus,
     RequesterInput,
     RequesterState,
-    ResponderInput,
     ResponderState,
 )
+from ibwire.connections.unseen import Unseen
 from ibwire_layers.psn import HALF, MASK, MODULUS
 from ibwire_layers.syndrome import INVALID_CREDITS, RNR_TIMER_US, AckKind, NakCode, code, kind
 
-REFUSALS = 4
-"""NAKs that are remembered until they are obeyed; a retransmission obeys all that are near."""
 REPEATED_READS = 32
 """READs and atomics that were retransmitted, which are remembered to recognise their responses."""
 LIMIT = 4096
 """Messages that may be open; in a capture of one direction no message is ever completed."""
-OVERDUE = 32
-"""After so many later messages a READ is not retried: its responses were not captured."""
 START_PSNS = 16
 """Negotiated first PSNs that are remembered until they are seen."""
-GAPS = 256
-"""Gaps that may be open."""
 JUMP = 1 << 16
 """A larger step in PSNs is a reset of the queue pair and no loss. A lost READ of 64 MiB reserves
 as many at an MTU of 1024."""
@@ -91,25 +93,6 @@ class PacketObserver(Observer, Protocol):
         """A CNP, a datagram, or a packet with a wrong ICRC."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A NAK, or what obliges the requester to go back like a NAK, until it has done so."""
-
-    psn: int
-    number: int
-    place: tuple[int, int]
-    """File and number."""
-    time_ns: int
-    cause: Cause
-    wait_ns: int = 0
-    """Of an RNR NAK: how long to wait at least."""
-
-    @property
-    def input(self) -> ResponderInput:
-        """What it is to the state of the responder."""
-        return ResponderInput.RNR_NAK if self.cause is Cause.RNR else ResponderInput.NAK
-
-
 @dataclass(slots=True)
 class Retransmission:
     """A run of requests that are retransmitted, one after the other."""
@@ -126,15 +109,6 @@ class Retransmission:
     """PSN after its newest packet."""
 
 
-class _Progress(Enum):
-    """How far an open message is."""
-
-    OPEN = auto()
-    DONE = auto()
-    OVERDUE = auto()
-    """Its responses were not captured."""
-
-
 class RequestTracker:
     """The requests of one end of a connection and the responses to them.
 
@@ -144,16 +118,14 @@ class RequestTracker:
 
     __slots__ = (
         "_learn_mtu",
-        "_observer",
         "_packet_observer",
+        "_reports",
         "acked",
         "attempts",
         "connection",
         "end",
         "last_ns",
         "messages",
-        "missing",
-        "missing_responses",
         "next",
         "recent_requests",
         "recent_responses",
@@ -161,26 +133,24 @@ class RequestTracker:
         "repeated_reads",
         "replay_end",
         "requester",
-        "responder",
         "retransmission",
         "start",
         "start_psns",
         "unrequested_next",
-        "unsettled",
+        "unseen",
     )
 
     def __init__(
         self,
-        connection: Connection,
         end: int,
         *,
-        observer: Observer | None,
+        reports: Reporter,
         packet_observer: PacketObserver | None,
         learn_mtu: Callable[[int], None],
     ) -> None:
-        self.connection = connection
+        self.connection = reports.connection
         self.end = end
-        self._observer = observer
+        self._reports = reports
         self._packet_observer = packet_observer
         self._learn_mtu = learn_mtu
         self.start_psns: list[int | None] = []
@@ -190,7 +160,6 @@ class RequestTracker:
     def _reset(self) -> None:
         """Begin without any packet seen."""
         self.requester = RequesterState.NOT_SEEN
-        self.responder = ResponderState.ACCEPTING
         self.start = 0
         """First PSN seen."""
         self.next: int | None = None
@@ -199,13 +168,10 @@ class RequestTracker:
         """Highest PSN that is acknowledged."""
         self.messages: list[OpenMessage] = []
         """Not completed, oldest first."""
-        self.missing: list[Gap] = []
-        """Requests that were not seen, and not retransmitted since."""
-        self.missing_responses: list[Gap] = []
-        """READ responses that were not seen, and not retransmitted since."""
-        self.unsettled = Unsettled()
-        self.refusals: list[Refusal] = []
-        """NAKs that the requester has not obeyed yet, newest last."""
+        self.unseen = Unseen(self._reports, self.end)
+        """Requests and responses that were not seen."""
+        self.refusals = Refusals()
+        """NAKs that the requester has not obeyed yet."""
         self.retransmission: Retransmission | None = None
         """The newest, also when it is over."""
         self.attempts = 0
@@ -233,7 +199,8 @@ class RequestTracker:
         counted from another first PSN.
         """
         self.connection, self.end = before.connection, before.end
-        self._observer = before._observer
+        self._reports = before._reports
+        self.unseen.join(before.unseen)
         self._packet_observer = before._packet_observer
         self._learn_mtu = before._learn_mtu
         if next_there is not None and before.next is not None:
@@ -248,6 +215,11 @@ class RequestTracker:
     def acked_psn(self) -> int | None:
         """Highest acknowledged PSN (24 bits); `None` when nothing is acknowledged."""
         return None if self.acked < 0 else self.acked & MASK
+
+    @property
+    def responder(self) -> ResponderState:
+        """The state of the other end, which answers the requests."""
+        return self.refusals.responder
 
     @property
     def is_retransmitting(self) -> bool:
@@ -265,8 +237,8 @@ class RequestTracker:
         return (
             self.requester in (RequesterState.NOT_SEEN, RequesterState.IN_SEQUENCE)
             and not self.refusals
-            and not self.missing
-            and not self.missing_responses
+            and not self.unseen.requests
+            and not self.unseen.responses
             and not any(message.is_doubtful for message in self.messages)
         )
 
@@ -280,12 +252,13 @@ class RequestTracker:
         if self.next is None:
             return (None, self.unrequested_next)
         base = self.next
+        unseen = self.unseen
         gaps = (
-            self.missing,
-            self.missing_responses,
-            self.unsettled.requests,
-            self.unsettled.skipped,
-            self.unsettled.responses,
+            unseen.requests,
+            unseen.responses,
+            unseen.unsettled.requests,
+            unseen.unsettled.skipped,
+            unseen.unsettled.responses,
         )
         run = self._run
         return (
@@ -344,7 +317,7 @@ class RequestTracker:
     def _restart(self, packet: TransportPacket) -> None:
         """Begin anew with this request: the queue pair was reset, or its number is used again."""
         self.finish(packet.time_ns)
-        self._report_packet(FlowEventKind.RESTART, self.end, packet)
+        self._reports.packet(FlowEventKind.RESTART, self.end, packet)
         self.connection.directions[self.end].restarts += 1
         self._reset()
         self._begin(packet)
@@ -362,7 +335,7 @@ class RequestTracker:
         """A request beyond all that were seen."""
         assert self.next is not None
         if psn > self.next:
-            self.missing.append(Gap(self.next, psn, packet.number, packet.time_ns))
+            self.unseen.miss_requests(self.next, psn, packet)
         run = self._run
         if run is not None and run.end < self.next:
             self._note_skipped(run, psn, packet)
@@ -386,7 +359,7 @@ class RequestTracker:
             if message.is_whole and message.has_start:
                 self._complete(message, packet)
             else:
-                self._report_message(message)
+                self._reports.message(message, self.end)
 
     def _span(self, packet: TransportPacket) -> int:
         """PSNs that a request takes (IBA 9.7.3: a READ as many as it has responses)."""
@@ -434,7 +407,7 @@ class RequestTracker:
     def _status_of_old_request(self, psn: int, packet: TransportPacket) -> PacketStatus:
         """What a request is whose PSN had been passed."""
         identity = self.connection.identities[self.end]
-        was_seen = psn >= self.start and within(self.missing, psn) is None
+        was_seen = psn >= self.start and within(self.unseen.requests, psn) is None
         before = self.recent_requests.get(psn)
         since = (-1, 0) if before is None else before.place
         run = self._run
@@ -464,7 +437,7 @@ class RequestTracker:
     def _retransmit(self, psn: int, packet: TransportPacket) -> None:
         self.connection.directions[self.end].retransmitted += 1
         run = self._run
-        refusal = self._refusal_of(psn)
+        refusal = self.refusals.of(psn)
         if run is None or psn < run.end or (refusal and refusal.place > run.place):
             self._end_run()
             run = self._go_back(psn, packet)
@@ -478,10 +451,7 @@ class RequestTracker:
         if packet.opcode in ANSWERED:
             self.repeated_reads = [*self.repeated_reads[1 - REPEATED_READS :], (psn, psn + span)]
         self.replay_end = None
-        gap = within(self.missing, psn)
-        if gap is not None:
-            cut(self.missing, gap, first=psn, end=psn + span)
-            self.unsettled.requests.append(Gap(psn, psn + span, gap.number, gap.time_ns, 1))
+        if self.unseen.retransmit_request(psn, psn + span):
             self._add(psn, span, packet)
             return
         for message in self.messages:
@@ -531,13 +501,13 @@ class RequestTracker:
         self._move_requester(RequesterInput.GO_BACK)
         # What else was refused is ignored during the retransmission, and sometimes obeyed
         # later (reorder-ab-3pc.b packet 190).
-        self._keep_refusals(after=psn)
+        self.refusals.obey(upto=psn)
         return run
 
     def _cause(self, psn: int, packet: TransportPacket) -> tuple[Cause, int, int]:
         """Why requests are retransmitted from this PSN on, the packet that shows it, and its
         time."""
-        refusal = self._refusal_of(psn)
+        refusal = self.refusals.of(psn)
         before = self.recent_requests.get(psn) or self.recent_responses.get(psn)
         sent, sent_ns = (before.number, before.time_ns) if before else (0, self.last_ns)
         waited = packet.time_ns - self.last_ns
@@ -563,8 +533,7 @@ class RequestTracker:
             return
         for packets in {known, end - run.end}:
             if packets and len(unseen) == packets + psn - end:
-                gap = Gap(run.end, end, packet.number, packet.time_ns, packets)
-                self.unsettled.skipped.append(gap)
+                self.unseen.skip_requests(run.end, end, packet, packets)
                 return
         self._note_unseen_ids(before, packet)
 
@@ -572,24 +541,19 @@ class RequestTracker:
         """Note IP identifications left out between two requests, unless the sender was silent."""
         if packet.time_ns - before.time_ns < NO_SKIP_NS:
             identity = self.connection.identities[self.end]
-            self.unsettled.ip_ids |= identity.unseen(before, packet)
+            self.unseen.unsettled.ip_ids |= identity.unseen(before, packet)
 
     def _end_run(self) -> None:
         """Report the retransmission that was going on."""
         run = self._run
         if run is not None:
-            self._report(run.event)
+            self._reports.event(run.event)
 
     def _fill_late(self, psn: int, packet: TransportPacket) -> None:
         """A missing request has arrived late."""
         span = self._span(packet)
-        for gaps in (self.unsettled.skipped, self.unsettled.requests, self.missing):
-            gap = within(gaps, psn)
-            if gap is not None:
-                cut(gaps, gap, first=psn, end=psn + span)
-                if gaps is self.missing:
-                    self._add(psn, span, packet)
-                return
+        if self.unseen.fill_request(psn, psn + span):
+            self._add(psn, span, packet)
 
     # Responses.
 
@@ -672,14 +636,14 @@ class RequestTracker:
         if kind(packet.syndrome) is AckKind.RNR_NAK:
             counts.rnr_naks += 1
             event, wait_ns = FlowEventKind.RNR_NAK, RNR_TIMER_US[value] * 1000
-            self._add_refusal(psn, packet, Cause.RNR, wait_ns)
+            self.refusals.add(psn, packet, Cause.RNR, wait_ns)
         else:
             counts.count_nak(NAK_NAMES.get(value, f"code_{value}"))
             if value == NakCode.PSN_SEQUENCE_ERROR:
-                self._add_refusal(psn, packet, Cause.NAK)
+                self.refusals.add(psn, packet, Cause.NAK)
             else:
-                self._move_responder(ResponderInput.FATAL_NAK)
-        self._report(
+                self.refusals.fail()
+        self._reports.event(
             FlowEvent(
                 kind=event,
                 connection=self.connection.number,
@@ -700,13 +664,12 @@ class RequestTracker:
         if upto > self.acked:
             self.acked = upto
             self.attempts = 0
-            while self.missing and self.missing[0].first <= upto:
-                self._lose_acknowledged(self.missing[0], upto)
+            self.unseen.acknowledge(upto)
         messages = self.messages
         done = 0
-        while messages and (progress := self._oldest_progress()) is not _Progress.OPEN:
+        while messages and (progress := self._oldest_progress()) is not Progress.OPEN:
             message = messages.pop(0)
-            if progress is _Progress.OVERDUE:
+            if progress is Progress.OVERDUE:
                 self._abandon_read(message)
             else:
                 done += 1
@@ -717,9 +680,8 @@ class RequestTracker:
             counts = self.connection.directions[self.end]
             counts.acks += 1
             counts.acked_messages += done
-        if self.refusals and self.acked + 1 == self.next and not self.missing_responses:
-            self.refusals = []
-            self._move_responder(ResponderInput.OBEYED)
+        if self.refusals and self.acked + 1 == self.next and not self.unseen.responses:
+            self.refusals.obey()
         if messages and messages[0].next_response >= 0 and messages[0].last < self.acked:
             self._imply_nak(messages[0], packet)
 
@@ -730,64 +692,30 @@ class RequestTracker:
             # Before the first packet of the responder it is not known what it sent.
             self.connection.directions[direction].skipped_ids += 1
 
-    def _oldest_progress(self) -> _Progress:
+    def _oldest_progress(self) -> Progress:
         """How far the oldest message is."""
-        messages = self.messages
-        message = messages[0]
-        if message.next_response >= 0:
-            if message.next_response > message.last and not self._lacks_responses(message):
-                return _Progress.DONE
-            is_overdue = len(messages) > OVERDUE and messages[OVERDUE].last <= self.acked
-            return _Progress.OVERDUE if is_overdue else _Progress.OPEN
-        if message.is_whole:
-            return _Progress.DONE if message.last <= self.acked else _Progress.OPEN
-        # Its last packet was not captured if what follows it is acknowledged.
-        is_passed = len(messages) > 1 and messages[1].first <= self.acked + 1
-        return _Progress.DONE if is_passed else _Progress.OPEN
+        lacks_responses = self.unseen.lacks_responses(self.messages[0])
+        return oldest_progress(self.messages, self.acked, lacks_responses=lacks_responses)
 
     def _abandon_read(self, message: OpenMessage) -> None:
         """The requester has the responses of a READ, although they were not captured."""
-        for gap in self.missing_responses[:]:
-            if gap.first <= message.last:
-                gap.packets = gap.end - gap.first
-                self.missing_responses.remove(gap)
-                self._lose(gap, 1 - self.end)
-        rest = message.last + 1 - message.next_response
-        if rest > 0:
-            number, time_ns = message.last_number, message.last_ns
-            gap = Gap(message.next_response, message.last + 1, number, time_ns, rest)
-            self._lose(gap, 1 - self.end)
-        self._keep_refusals(after=message.last)
-        self._report_message(message)
-
-    def _lose_acknowledged(self, gap: Gap, upto: int) -> None:
-        """Requests were acknowledged although they were never seen here."""
-        end = min(gap.end, upto + 1)
-        lost = Gap(gap.first, end, gap.number, gap.time_ns, end - gap.first)
-        self._lose(lost, self.end)
-        cut(self.missing, gap, first=gap.first, end=end)
-
-    def _lacks_responses(self, message: OpenMessage) -> bool:
-        """Whether responses of a READ are missing before the newest."""
-        gaps = self.missing_responses
-        return any(gap.first <= message.last and message.first < gap.end for gap in gaps)
+        self.unseen.abandon(message)
+        self.refusals.obey(upto=message.last)
+        self._reports.message(message, self.end)
 
     def _imply_nak(self, message: OpenMessage, packet: TransportPacket) -> None:
         """A response beyond an unanswered READ or atomic: an implied NAK (IBA 9.7.5.2.8)."""
-        first = [gap.first for gap in self.missing_responses if gap.first >= message.first]
+        first = [gap.first for gap in self.unseen.responses if gap.first >= message.first]
         psn = min([*first, message.next_response])
-        if self._refusal_of(psn) is None:
-            self._add_refusal(psn, packet, Cause.IMPLIED_NAK)
+        if self.refusals.of(psn) is None:
+            self.refusals.add(psn, packet, Cause.IMPLIED_NAK)
 
     def _answer(self, psn: int, packet: TransportPacket) -> PacketStatus:
         """A response of a READ, or to an atomic."""
-        message = None
-        for each in self.messages:
-            if each.next_response >= 0 and each.first <= psn <= each.last:
-                message = each
+        message = answered_by(self.messages, psn)
         if message is None or psn < message.next_response:
             status = self._status_of_old_answer(psn, packet)
-        elif self._skips_responses(message, psn):
+        elif skips_responses(self.messages, message, psn):
             status = PacketStatus.AFTER_GAP
         else:
             status = PacketStatus.NEW
@@ -805,24 +733,9 @@ class RequestTracker:
             case PacketStatus.RETRANSMITTED:
                 self._answer_again(psn, packet)
             case PacketStatus.REORDERED:
-                for gaps in (self.unsettled.responses, self.missing_responses):
-                    gap = within(gaps, psn)
-                    if gap is not None:
-                        cut(gaps, gap, first=psn, end=psn + 1)
-                        self._settle(self.acked, packet)
-                        break
+                if self.unseen.fill_response(psn):
+                    self._settle(self.acked, packet)
         return status
-
-    def _skips_responses(self, message: OpenMessage, psn: int) -> bool:
-        """Whether responses before this one of a message have not been seen."""
-        if psn > message.next_response:
-            return True
-        for each in self.messages:
-            if each is message:
-                return False
-            if 0 <= each.next_response <= each.last:
-                return True
-        return False
 
     def _miss_responses(self, message: OpenMessage, psn: int, packet: TransportPacket) -> None:
         """Note that responses before this one have not been seen here."""
@@ -831,15 +744,14 @@ class RequestTracker:
         for each in self.messages:
             upto = psn if each is message else each.last + 1
             if 0 <= each.next_response < upto:
-                gap = Gap(each.next_response, upto, packet.number, packet.time_ns)
-                self.missing_responses.append(gap)
+                self.unseen.miss_responses(each.next_response, upto, packet)
                 cause = Cause.READ_GAP if each is message else Cause.IMPLIED_NAK
                 first = each.next_response if first is None else first
                 each.next_response = upto
             if each is message:
                 break
         if first is not None:
-            self._add_refusal(first, packet, cause)
+            self.refusals.add(first, packet, cause)
 
     def _status_of_old_answer(self, psn: int, packet: TransportPacket) -> PacketStatus:
         """What a response is whose PSN had been passed."""
@@ -847,7 +759,7 @@ class RequestTracker:
         if psn >= self.next or psn < self.start:
             return PacketStatus.UNKNOWN
         identity = self.connection.identities[1 - self.end]
-        was_seen = within(self.missing_responses, psn) is None
+        was_seen = within(self.unseen.responses, psn) is None
         was_repeated = any(first <= psn < end for first, end in self.repeated_reads)
         before = self.recent_responses.get(psn)
         if was_seen and identity.is_duplicate(packet, before, has_cause=was_repeated):
@@ -862,10 +774,7 @@ class RequestTracker:
         if end is not None and psn > end:
             self._note_skipped_responses(end, psn, packet)
         self.replay_end = psn + 1
-        gap = within(self.missing_responses, psn)
-        if gap is not None:
-            cut(self.missing_responses, gap, first=psn, end=psn + 1)
-            self.unsettled.responses.append(Gap(psn, psn + 1, gap.number, gap.time_ns, 1))
+        if self.unseen.retransmit_response(psn):
             self._settle(self.acked, packet)
 
     def _note_skipped_responses(self, end: int, psn: int, packet: TransportPacket) -> None:
@@ -875,112 +784,39 @@ class RequestTracker:
         if before is None or not identity.counts_up:
             return
         if len(identity.unseen(before, packet)) == psn - end:
-            gap = Gap(end, psn, packet.number, packet.time_ns, psn - end)
-            self.unsettled.responses.append(gap)
+            self.unseen.skip_responses(end, psn, packet)
 
     # States.
 
     def _move_requester(self, moved_by: RequesterInput) -> None:
         self.requester = REQUESTER_MOVES[self.requester][moved_by]
 
-    def _move_responder(self, moved_by: ResponderInput) -> None:
-        self.responder = RESPONDER_MOVES[self.responder][moved_by]
-
-    def _refusal_of(self, psn: int) -> Refusal | None:
-        """The NAK that names this PSN: an RNR NAK before others, which rxe sends after it."""
-        fitting = [each for each in self.refusals if each.psn == psn]
-        return max(fitting, key=lambda each: (each.cause is Cause.RNR, each.place), default=None)
-
-    def _add_refusal(
-        self, psn: int, packet: TransportPacket, cause: Cause, wait_ns: int = 0
-    ) -> None:
-        refusal = Refusal(
-            psn=psn,
-            number=packet.number,
-            place=packet.place,
-            time_ns=packet.time_ns,
-            cause=cause,
-            wait_ns=wait_ns,
-        )
-        self.refusals = [*self.refusals[1 - REFUSALS :], refusal]
-        self._move_responder(refusal.input)
-
-    def _keep_refusals(self, *, after: int) -> None:
-        """Keep the refusals of later PSNs; the others are obeyed."""
-        self.refusals = [each for each in self.refusals if each.psn > after]
-        self._move_responder(ResponderInput.OBEYED)
-        for each in self.refusals:
-            self._move_responder(each.input)
-
-    # Losses.
+    # What is not seen, and the end.
 
     def _age(self) -> None:
         """Count packets since the last retransmission; what is missing after many is lost."""
-        unsettled = self.unsettled
-        if unsettled.is_empty:
+        if self.unseen.unsettled.is_empty:
             if self.requester is RequesterState.SETTLING:
                 self._move_requester(RequesterInput.SETTLED)
             return
         self._move_requester(RequesterInput.UNSETTLED)
-        unsettled.age = 0 if self.is_retransmitting else unsettled.age + 1
-        if unsettled.age > KEEP:
-            self._settle_losses()
+        if self.unseen.age(is_retransmitting=self.is_retransmitting):
             self._move_requester(RequesterInput.SETTLED)
-
-    def _settle_losses(self) -> None:
-        """What had been missing before it was retransmitted was lost."""
-        unsettled, self.unsettled = self.unsettled, Unsettled()
-        self.connection.directions[self.end].unseen_ids += len(unsettled.ip_ids)
-        for gap in joined(unsettled.requests) + unsettled.skipped:
-            self._lose(gap, self.end)
-        for gap in joined(unsettled.responses):
-            self._lose(gap, 1 - self.end)
-
-    def _lose(self, gap: Gap, direction: int) -> None:
-        """Count the packets of a gap as lost, except those that were seen damaged."""
-        psn = gap.first & MASK
-        count = self.connection.count_lost(direction, psn=psn, count=gap.packets)
-        if count:
-            self._report(
-                FlowEvent(
-                    kind=FlowEventKind.LOST,
-                    connection=self.connection.number,
-                    direction=direction,
-                    number=gap.number,
-                    time_ns=gap.time_ns,
-                    psn=psn,
-                    last_psn=gap.end - 1 & MASK,
-                    count=count,
-                )
-            )
 
     def limit(self) -> None:
         """Forget the oldest messages and gaps, of which there may be any number."""
         while len(self.messages) > LIMIT:
-            self._report_message(self.messages.pop(0))
-        for gaps, direction in self._open_gaps():
-            while len(gaps) > GAPS:
-                gap = gaps.pop(0)
-                gap.packets = gap.end - gap.first
-                self._lose(gap, direction)
-
-    def _open_gaps(self) -> tuple[tuple[list[Gap], int], ...]:
-        """Gaps, and the direction of their packets."""
-        return (self.missing, self.end), (self.missing_responses, 1 - self.end)
+            self._reports.message(self.messages.pop(0), self.end)
+        self.unseen.limit()
 
     def finish(self, now: int) -> None:
         """The capture is over at `now` (ns), or the queue pair was reset."""
         if self.is_retransmitting or self.refusals:
             self._report_exceeded_retries(now)
         self._end_run()
-        self._settle_losses()
-        for gaps, direction in self._open_gaps():
-            for gap in gaps:
-                gap.packets = gap.end - gap.first
-                self._lose(gap, direction)
-            gaps.clear()
+        self.unseen.finish()
         for message in self.messages:
-            self._report_message(message)
+            self._reports.message(message, self.end)
         self.messages.clear()
 
     def _report_exceeded_retries(self, now: int) -> None:
@@ -988,7 +824,7 @@ class RequestTracker:
         is_failed = self.responder is ResponderState.FAILED
         if self.next is None or is_failed or self.acked + 1 >= self.next:
             return
-        refusal, run = self._refusal_of(self.acked + 1), self.retransmission
+        refusal, run = self.refusals.of(self.acked + 1), self.retransmission
         if refusal is not None and refusal.cause is Cause.RNR:
             cause, number, since = Cause.RNR_RETRIES, refusal.number, refusal.time_ns
             is_over = now - since > 2 * refusal.wait_ns + GIVE_UP_NS
@@ -998,7 +834,7 @@ class RequestTracker:
         else:
             return
         if is_over:
-            self._report(
+            self._reports.event(
                 FlowEvent(
                     kind=FlowEventKind.RETRY_EXCEEDED,
                     connection=self.connection.number,
@@ -1033,35 +869,31 @@ class RequestTracker:
         ):
             return
         if direction == self.end:
-            self.unsettled.ip_ids.discard(packet.ip_id)
+            self.unseen.unsettled.ip_ids.discard(packet.ip_id)
         counts = self.connection.directions[direction]
         counts.reordered += 1
         if is_late and packet.opcode not in ACKNOWLEDGE:
             counts.retransmitted += self._was_sent_before(direction, psn, packet)
-        self._report_packet(FlowEventKind.REORDERED, direction, packet)
+        self._reports.packet(FlowEventKind.REORDERED, direction, packet)
 
     def _recent(self, direction: int) -> Recent:
         return self.recent_requests if direction == self.end else self.recent_responses
 
     def _was_sent_before(self, direction: int, psn: int, packet: TransportPacket) -> bool:
         """Whether a packet that was overtaken is not the first of its PSN."""
-        if direction == self.end:
-            gaps = self.unsettled.requests, self.missing
-        else:
-            gaps = self.unsettled.responses, self.missing_responses
         before = self._recent(direction).get(psn)
         if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
             return True
-        return psn >= self.start and not any(within(each, psn) for each in gaps)
+        return psn >= self.start and not self.unseen.is_unseen(direction, psn)
 
     def _note_duplicate(
         self, direction: int, packet: TransportPacket, first: TransportPacket | None
     ) -> None:
         self.connection.directions[direction].duplicates += 1
         number = first.number if first else 0
-        self._report_packet(FlowEventKind.DUPLICATE, direction, packet, cause_number=number)
+        self._reports.packet(FlowEventKind.DUPLICATE, direction, packet, cause_number=number)
 
-    # Reports to the observer.
+    # Messages.
 
     def _complete(self, message: OpenMessage, packet: TransportPacket) -> None:
         """A message is acknowledged by this packet."""
@@ -1070,60 +902,13 @@ class RequestTracker:
         counts.message_bytes += message.size
         if self.connection.is_reliable:
             counts.latency.add_one(packet.time_ns - message.first_ns)
-        self._report_message(message, packet)
-
-    def _report_message(
-        self, message: OpenMessage, acked_by: TransportPacket | None = None
-    ) -> None:
-        if acked_by is None:
-            self.report_message(message, number=0, time_ns=0)
-        else:
-            self.report_message(message, number=acked_by.number, time_ns=acked_by.time_ns)
-
-    def report_message(self, message: OpenMessage, *, number: int, time_ns: int) -> None:
-        """Pass on a message and the response that completes it; 0 and 0 without one."""
-        if self._observer is not None:
-            self._observer.message(
-                Message(
-                    connection=self.connection.number,
-                    direction=self.end,
-                    verb=message.verb,
-                    first_psn=message.first & MASK,
-                    last_psn=message.last & MASK,
-                    size=message.size,
-                    first_number=message.first_number,
-                    last_number=message.last_number,
-                    first_ns=message.first_ns,
-                    last_ns=message.last_ns,
-                    acked_number=number,
-                    acked_ns=time_ns,
-                    retransmitted_packets=message.retransmitted,
-                )
-            )
+        self.report_message(message, number=packet.number, time_ns=packet.time_ns)
 
     @property
     def has_observer(self) -> bool:
         """Whether events and messages are reported."""
-        return self._observer is not None
+        return self._reports.observer is not None
 
-    def _report(self, event: FlowEvent) -> None:
-        if self._observer is not None:
-            self._observer.event(event)
-
-    def _report_packet(
-        self,
-        what: FlowEventKind,
-        direction: int,
-        packet: TransportPacket,
-        cause_number: int = 0,
-    ) -> None:
-        if self._observer is not None:
-            self._observer.event(
-                FlowEvent.of_packet(
-                    packet,
-                    kind=what,
-                    connection=self.connection.number,
-                    direction=direction,
-                    cause_number=cause_number,
-                )
-            )
+    def report_message(self, message: OpenMessage, *, number: int, time_ns: int) -> None:
+        """Report a message and the response that completes it."""
+        self._reports.message(message, self.end, number=number, time_ns=time_ns)

@@ -293,7 +293,7 @@ class _Watch:
         clue = self._clue
         if self._answer is not None:
             self._close(self._answer)
-        elif not tracker.connection.is_paired and not tracker.missing:
+        elif not tracker.connection.is_paired and not tracker.unseen.requests:
             self._close(PacketTime(packet.number, packet.time_ns))
         elif (
             clue is not None
@@ -319,7 +319,7 @@ class _Watch:
             self._resent_number = packet.number
             self._clue = case.clues[packet.number] = Clue(
                 self._sent.get(psn),
-                any(gap.first <= psn < gap.end for gap in tracker.missing),
+                any(gap.first <= psn < gap.end for gap in tracker.unseen.requests),
                 self._answer_to(tracker, psn, packet),
                 packet.time_ns - tracker.last_ns,
                 self._asked > tracker.acked,
@@ -374,7 +374,7 @@ class _Watch:
         case = self._open(tracker, here, psn)
         case.until = max(case.until, psn)
         sent = self._sent.get(psn)
-        was_missing = any(gap.first <= psn < gap.end for gap in tracker.missing)
+        was_missing = any(gap.first <= psn < gap.end for gap in tracker.unseen.requests)
         if sent is not None and not tracker.is_retransmitting and tracker.retransmission_end == psn:
             # What was sent again stopped short of this PSN, and new requests followed.
             was_missing |= sent.number < self._resent_number
@@ -395,7 +395,7 @@ class _Watch:
             return False
         if self._refused_psn is not None and tracker.next is not None and psn + 1 < tracker.next:
             return False
-        for gap in tracker.missing_responses:
+        for gap in tracker.unseen.responses:
             if gap.first <= case.until and (gap.first, gap.end) != (psn, psn + 1):
                 return False
         for read in tracker.reads:

@@ -80,7 +80,7 @@ class StateWatcher:
         self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
     ) -> None:
         self.states.append((tracker.requester, tracker.responder))
-        unsettled = not tracker.unsettled.is_empty
+        unsettled = not tracker.unseen.unsettled.is_empty
         is_settling = tracker.requester is RequesterState.SETTLING
         assert (tracker.next is None) == (tracker.requester is RequesterState.NOT_SEEN)
         assert not unsettled or is_settling or tracker.is_retransmitting
