@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,106 +11,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibwire.capture import open_capture
-from ibwire.capture.pcapng import PcapngWriter
+from connections.handshake_frames import (
+    NAMES,
+    PREAMBLE,
+    REP,
+    REQ,
+    Talk,
+    back,
+    captured,
+    chunks,
+    closings_of,
+    datagram,
+    handshakes_of,
+    perftest,
+    pingpong,
+    qpns,
+)
 from ibwire.connections import handshakes
-from ibwire.connections.flow import addresses
 from ibwire.connections.handshakes import Disconnection, Handshake, Handshakes, Party
-from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.dissect import Columns
-from ibwire_layers import cm, opcodes, outer
-from ibwire_layers import headers as h
-from ibwire_layers.mad import MAD, Method, MgmtClass
+from ibwire_layers import cm
 from ibwire_layers.opcodes import Service
-from ibwire_layers.outer import EtherType, IPProto, LinkType
-from ibwire_layers.packet import IBRoute, Packet, RoCEv1Route, RoCEv2Route, Route
+from ibwire_layers.outer import LinkType
+from ibwire_layers.packet import IBRoute, Route
 from ibwire_layers.schema import Header
-from strategies import ROUTE1, ROUTE4, ROUTE6, ROUTE_GLOBAL, ROUTE_LOCAL, ethernet, ipv4, ipv6
-
-CLIENT, SERVER = 0x0A000001, 0x0A000002
-
-START = 1_700_000_000 * 10**9
-
-
-def chunks(source: Any, rows: int = 1 << 20) -> list[Columns]:
-    with open_capture(source) as capture:
-        return [Columns(part) for batch in capture.batches() for part in batch.split(rows)]
-
-
-def captured(
-    frames: Iterable[bytes], *, snaplen: int = 1 << 16, link: int = LinkType.ETHERNET
-) -> list[Columns]:
-    file = BytesIO()
-    with PcapngWriter(file, link) as writer:
-        for nth, data in enumerate(frames):
-            writer.write(data[:snaplen], START + nth, wire_len=len(data))
-    file.seek(0)
-    return chunks(file)
-
-
-def handshakes_of(parts: Iterable[Columns]) -> list[Handshake]:
-    listener = Handshakes()
-    return [each for columns in parts for each in listener.take(columns)]
-
-
-def closings_of(parts: Iterable[Columns]) -> list[Disconnection]:
-    listener, found = Handshakes(), []
-    for columns in parts:
-        listener.take(columns)
-        found += listener.disconnections
-    return found
-
-
-def qpns(agreements: Iterable[Handshake]) -> list[tuple[int, int]]:
-    return [(each.one.qpn, each.other.qpn) for each in agreements]
-
+from strategies import ROUTE1, ROUTE4, ROUTE6, ROUTE_GLOBAL, ROUTE_LOCAL
 
 # Connection managers.
-
-
-def back(route: Route) -> Route:
-    match route:
-        case RoCEv2Route(ip=ip):
-            return replace(route, ip=replace(ip, src=ip.dst, dst=ip.src))
-        case RoCEv1Route(grh=grh):
-            return replace(route, grh=replace(grh, sgid=grh.dgid, dgid=grh.sgid))
-        case IBRoute(lrh=lrh, grh=grh):
-            turned = replace(grh, sgid=grh.dgid, dgid=grh.sgid) if grh else None
-            return IBRoute(replace(lrh, slid=lrh.dlid, dlid=lrh.slid), turned)
-
-
-def datagram(message: Header, route: Route = ROUTE4) -> bytes:
-    """A message of the connection manager, on its way."""
-    number = cm.CMAttribute[type(message).__name__]
-    head = MAD(
-        mgmt_class=MgmtClass.COMM_MGT, class_version=2, method=Method.SEND, attribute_id=number
-    )
-    bth = h.BTH(opcode=opcodes.OpCode.UD_SEND_ONLY, dest_qp=1)
-    deth = h.DETH(qkey=0x80010000, src_qp=1)
-    return Packet(route, bth, (deth,), head.pack() + message.pack()).repaired().build()
-
-
-REQ = cm.REQ(
-    local_comm_id=7,
-    local_qpn=0x111,
-    starting_psn=0xA,
-    path_packet_payload_mtu=3,
-    initiator_depth=9,
-    responder_resources=4,
-    retry_count=5,
-    rnr_retry_count=2,
-    primary_local_ack_timeout=14,
-    end_to_end_flow_control=1,
-)
-REP = cm.REP(
-    local_comm_id=8,
-    remote_comm_id=7,
-    local_qpn=0x222,
-    starting_psn=0xB,
-    initiator_depth=6,
-    responder_resources=3,
-    rnr_retry_count=7,
-)
 
 
 def test_a_request_and_its_reply_say_who_begins_with_which_psn(captures: Path) -> None:
@@ -298,289 +223,6 @@ def test_nothing_is_agreed_with_a_request_that_was_rejected() -> None:
 
     assert handshakes_of(captured(frames)) == []
     assert [each.reason for each in closings_of(captured(frames))] == ["rejected: consumer defined"]
-
-
-# Text over TCP.
-
-PORT = 18515
-
-
-class Talk:
-    """A TCP connection, as frames."""
-
-    def __init__(self, client_port: int = 40000, port: int = PORT, *, six: bool = False) -> None:
-        self.ports = client_port, port
-        self.next = [0xFFFFFFF0, 5000]
-        self.six = six
-        self.frames: list[bytes] = []
-
-    def say(self, side: int, data: bytes, flags: int = 0x18) -> Talk:
-        """side: 0 for the client."""
-        source, destination = self.ports[side], self.ports[1 - side]
-        size, sequence = 8 << 4, self.next[side]
-        head = struct.pack(">HHIIBBHHH", source, destination, sequence, 0, size, flags, 512, 0, 0)
-        segment = head + bytes(12) + data
-        if self.six:
-            fixed = outer.IPv6.unpack(ipv6(segment, IPProto.TCP))
-            if side:
-                fixed = replace(fixed, src=fixed.dst, dst=fixed.src)
-            self.frames.append(ethernet(fixed.pack() + segment, EtherType.IPV6))
-        else:
-            ends = (CLIENT, SERVER) if side == 0 else (SERVER, CLIENT)
-            packet = ipv4(segment, IPProto.TCP, src=ends[0], dst=ends[1])
-            self.frames.append(ethernet(packet))
-        self.next[side] = (self.next[side] + len(data) + (flags & 2 > 0)) % 2**32
-        return self
-
-    def skip(self, side: int, data: bytes) -> Talk:
-        """What the capture has missed."""
-        self.say(side, data)
-        self.frames.pop()
-        return self
-
-    def begin(self) -> Talk:
-        return self.say(0, b"", 0x02).say(1, b"", 0x12)
-
-
-def pingpong(qpn: int, psn: int = 0, gid: int = 0, lid: int = 0) -> bytes:
-    return b"%04x:%06x:%06x:%032x\0" % (lid, qpn, psn, gid)
-
-
-def perftest(qpn: int, psn: int = 0, reads: int = 1) -> bytes:
-    """A line of write-bw-2qp.pcap with other numbers."""
-    gid = b"00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00"
-    numbers = b"0000:%04x:%06x:%06x:00003e33:0000560ef7d13000:" % (reads, qpn, psn)
-    return numbers + gid + b":00000000:\0"
-
-
-PREAMBLE = [b"6.06" + bytes(12), b"\0\0\0\1", b"\0\0\0@"]
-"""What perftest sends before the MTU."""
-
-
-@pytest.mark.parametrize(
-    ("name", "how", "one", "other", "mtu"),
-    [
-        (
-            "vlan-rc-pingpong.pcap",
-            "pingpong",
-            Party("10.78.0.1", 0xC3, 0x4536D6),
-            Party("10.78.0.2", 0x8E, 0xABA409),
-            None,
-        ),
-        (
-            "ud-pingpong.pcap",
-            "pingpong",
-            Party("10.77.0.1", 0x81, 0x59A0DB),
-            Party("10.77.0.2", 0x4D, 0x5DD49A),
-            None,
-        ),
-        (
-            "uc-write-bw.pcap",
-            "perftest",
-            Party("10.77.0.1", 0x8F, 0x4EC499, 1),
-            Party("10.77.0.2", 0x5B, 0xE9A08E, 1),
-            1024,
-        ),
-        (
-            "rcx-ipv6.pcap",
-            "json",
-            Party("fd77::1", 176, 11303374),
-            Party("fd77::2", 123, 12014425),
-            None,
-        ),
-    ],
-)
-def test_lines_of_programs_say_what_the_programs_printed(
-    name: str, how: str, one: Party, other: Party, mtu: int | None, captures: Path
-) -> None:
-    [found] = handshakes_of(chunks(captures / name))
-
-    assert (found.protocol, found.one, found.other, found.mtu) == (how, one, other, mtu)
-
-
-def test_lines_that_segments_cut_in_two_are_put_together(captures: Path) -> None:
-    """Each end sends 256 lines, of which 16 name a queue pair."""
-    found = handshakes_of(chunks(captures / "srq-pingpong.pcap"))
-
-    assert qpns(found) == [(0x70 + nth, 0x3C + nth) for nth in range(16)]
-    assert (found[5].one.psn, found[5].other.psn) == (0xC8E830, 0x85058E)
-
-
-NAMES = (
-    "vlan-rc-pingpong.pcap",
-    "uc-write-bw.pcap",
-    "rcx-ipv6.pcap",
-    "rcx-all-ops.pcap",
-    "srq-pingpong.pcap",
-    "cm-rping.pcap",
-    "cm-ucmatose.pcap",
-    "drop-one-last.b.pcap",
-    "ecn-ce.b.pcap",
-    "fmt-pcapng.pcapng",
-    "rnr-multi-packet.pcap",
-    "nak-send-too-big.pcap",
-)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_packets_bear_out_what_was_said(name: str, captures: Path) -> None:
-    """Every flow is of an agreement, and its first request has the PSN that was said."""
-    parts = chunks(captures / name)
-    said: dict[tuple[str, str, int], int | None] = {}
-    for each in handshakes_of(parts):
-        for src, dst in ((each.one, each.other), (each.other, each.one)):
-            said[src.address, dst.address, dst.qpn] = src.psn
-    first: dict[tuple[str, str, int], int] = {}
-    for columns in parts:
-        for row, opcode in enumerate(columns.frames.opcode.tolist()):
-            if columns.frames.payload[row] >= 0 and opcodes.INFO[opcode].service is not Service.UD:
-                key = *addresses(columns, row), int(columns["bth.destqp"][row])
-
-                assert key in said
-                if opcode not in RESPONSES:
-                    first.setdefault(key, int(columns["bth.psn"][row]))
-
-    assert first
-    assert {key: said[key] for key in first} == first
-
-
-def test_the_exchange_of_several_queue_pairs_is_in_their_order() -> None:
-    """As in a capture of ib_write_bw -q 2, which says everything several times."""
-    talk = Talk().begin()
-    for text in (*PREAMBLE, b"5\0"):
-        talk.say(0, text).say(1, text.replace(b"5", b"3"))
-    for _ in range(3):
-        for nth in (0, 1):
-            talk.say(0, perftest(0x87 + nth, 1, 16)).say(1, perftest(0x53 + nth, 2, 8))
-    talk.say(0, bytes(7) + b"(").say(1, bytes(7) + b"(")
-    talk.say(0, perftest(0x87, 1, 16)).say(1, perftest(0x53, 2, 8)).say(0, b"done\0")
-
-    found = handshakes_of(captured(talk.frames))
-
-    assert qpns(found) == [(0x87, 0x53), (0x88, 0x54)]
-    assert found[0].one == Party("10.0.0.1", 0x87, 1, max_reads=8)
-    assert found[0].other == Party("10.0.0.2", 0x53, 2, max_reads=16)
-    assert found[0].mtu == 1024
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"0000:000087:130038:00003e33:0000560ef7d13000\0",
-        b"0000:0001:000087:130038:00003e33:0000560ef7d13000\0",
-        b"0000:0001:000087:130038:00003e33:0000560ef7d13000:00000000\0",
-    ],
-    ids=("perftest 1", "perftest 2 to 4", "perftest 5"),
-)
-def test_lines_of_older_programs_without_a_gid_are_read(line: bytes) -> None:
-    [found] = handshakes_of(captured(Talk().begin().say(0, line).say(1, line).frames))
-
-    assert found.one == Party("10.0.0.1", 0x87, 0x130038, found.one.max_reads)
-
-
-@pytest.mark.parametrize(
-    ("gid", "lid", "address"),
-    [
-        (0, 0, "10.0.0.1"),
-        (0xFFFF_0A4D0001, 0, "10.77.0.1"),
-        (0xFE80 << 112 | 1, 0, "fe80::1"),
-        (0, 12, "LID 12"),
-        (0xFE80 << 112 | 1, 12, "fe80::1"),
-    ],
-)
-def test_a_gid_or_else_a_lid_names_the_address(gid: int, lid: int, address: str) -> None:
-    talk = Talk().begin().say(0, pingpong(1, 0, gid, lid)).say(1, pingpong(2))
-
-    [found] = handshakes_of(captured(talk.frames))
-
-    assert (found.one.address, found.other.address) == (address, "10.0.0.2")
-
-
-def test_programs_may_talk_over_ipv6() -> None:
-    talk = Talk(six=True).begin().say(0, pingpong(1)).say(1, pingpong(2))
-
-    [found] = handshakes_of(captured(talk.frames))
-
-    assert (found.one.address, found.other.address) == ("2001:db8::1", "2001:db8::2")
-
-
-def test_a_segment_that_is_sent_again_says_nothing_new() -> None:
-    talk = Talk().begin().say(0, pingpong(1)).say(1, pingpong(2))
-    talk.frames += talk.frames[-2:]
-    talk.say(0, pingpong(3)).say(1, pingpong(4))
-
-    assert qpns(handshakes_of(captured(talk.frames))) == [(1, 2), (3, 4)]
-
-
-def test_after_a_gap_no_line_is_believed_to_answer_another() -> None:
-    talk = Talk().begin().say(0, pingpong(1)).say(1, pingpong(2))
-    talk.skip(0, pingpong(3)).say(0, pingpong(5)).say(1, pingpong(4)).say(1, pingpong(6))
-
-    assert qpns(handshakes_of(captured(talk.frames))) == [(1, 2)]
-
-
-def test_ports_may_be_used_again() -> None:
-    first = Talk().begin().say(0, pingpong(1)).say(1, pingpong(2)).say(0, pingpong(3))
-    second = Talk()
-    second.next = [77, 99]
-    second.begin().say(0, pingpong(5)).say(1, pingpong(6))
-    third = Talk()
-    third.next = [0x50000000, 0x60000000]
-    third.say(0, pingpong(7)).say(1, pingpong(8))
-
-    found = handshakes_of(captured(first.frames + second.frames + third.frames))
-
-    assert qpns(found) == [(1, 2), (5, 6), (7, 8)]
-
-
-def test_a_capture_that_begins_between_line_and_answer_joins_no_strangers() -> None:
-    talk = Talk().skip(0, perftest(1)).say(1, perftest(2)).say(0, perftest(3)).say(1, perftest(4))
-
-    assert qpns(handshakes_of(captured(talk.frames))) == [(3, 4)]
-
-
-def test_a_capture_that_begins_among_the_lines_of_one_end_joins_no_strangers() -> None:
-    """srq_pingpong: each end sends all its lines at once, which are filled up to 256."""
-    for seen in range(4):
-        talk = Talk().skip(0, pingpong(1) + pingpong(2))
-        talk.say(0, b"".join([pingpong(3), pingpong(4), pingpong(0), pingpong(0)][seen:]))
-        talk.say(1, b"".join(map(pingpong, (5, 6, 7, 8, 0, 0))))
-
-        assert handshakes_of(captured(talk.frames)) == []
-
-
-def test_lines_cut_by_the_capture_still_say_queue_pair_and_psn() -> None:
-    talk = Talk().begin().say(0, perftest(1, 5)).say(1, perftest(2, 6))
-    talk.say(0, perftest(3, 7)).say(1, perftest(4, 8))
-
-    found = handshakes_of(captured(talk.frames, snaplen=128))
-
-    assert qpns(found) == [(1, 2), (3, 4)]
-    assert [(each.one.psn, each.other.psn) for each in found] == [(5, 6), (7, 8)]
-
-
-def test_lines_hidden_behind_a_cut_break_the_order() -> None:
-    talk = Talk().begin().say(0, perftest(1) + perftest(3)).say(1, perftest(2))
-    talk.say(0, perftest(5)).say(1, perftest(4))
-
-    assert qpns(handshakes_of(captured(talk.frames, snaplen=128))) == [(1, 2)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b'{"qpn": 16777216, "psn": 1}\n',
-        b'{"qpn": "1", "psn": 1}\n',
-        b'{"qpn": 1}\n',
-        b'{"qpn": 1, "psn": 1, "gid": "1:2:3"}\n',
-        b'{"qpn": 1, "psn": 999999999999999999999}\n',
-        b"0000:00006g:126402:00000000000000000000000000000000\0",
-        b"0000:000000:000000:00000000000000000000000000000000\0",
-        b"0000:00006a:126402:0000000000000000\0",
-    ],
-)
-def test_what_only_looks_like_a_line_is_none(text: bytes) -> None:
-    assert handshakes_of(captured(Talk().begin().say(0, text).say(1, text).frames)) == []
 
 
 # What holds of all.
