@@ -71,7 +71,7 @@ def command(capture: str, qpn: int | None, number: int | None, every: bool, as_j
             path = spooled(capture, directory)
             name = STANDARD_INPUT if capture == "-" else capture
             if os.path.exists(path) and not os.path.isfile(path):
-                raise CaptureError(name, None, "is no file, and a story reads its capture twice")
+                raise CaptureError(name, None, "is not a file; explain reads a capture twice")
             found, frames, fault = _analyse(path, name, None)
             if fault is not None:
                 print_error(CaptureError(name, fault.offset, fault.reason))
@@ -156,7 +156,7 @@ def _write_others(others: Sequence[Connection], every: bool) -> None:
     if not others:
         return
     worst = sorted(others, key=lambda each: (interest(each), -each.number), reverse=True)
-    click.echo("Other connections; --connection N tells one of them:")
+    click.echo("Other connections (--connection N explains one of them):")
     for each in worst if every else worst[:OTHERS]:
         click.echo(summary(each))
     if len(worst) > OTHERS and not every:
@@ -165,7 +165,9 @@ def _write_others(others: Sequence[Connection], every: bool) -> None:
 
 def _write_events(record: Record) -> None:
     incidents = {
-        id(event): number for number, case in enumerate(record.cases(), 1) for event in case.events
+        id(event): number
+        for number, case in enumerate(record.incidents(), 1)
+        for event in case.events
     }
     for event in record.events:
         fields = asdict(event) | {"incident": incidents.get(id(event))}

@@ -110,7 +110,7 @@ def _read(
     name = STANDARD_INPUT if capture == "-" else capture
     survey = Survey(name, profile, link_rate)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise CaptureError(name, None, "is no file, and a report reads its capture twice")
+        raise CaptureError(name, None, "is not a file; report reads a capture twice")
     error = _take(path, survey)
     if error is not None:
         print_error(CaptureError(name, error.offset, error.reason))

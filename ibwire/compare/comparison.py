@@ -45,14 +45,14 @@ class Evidence(StrEnum):
     """How it was decided at which point a direction's frames passed first, the surest first."""
 
     HOPS = "the time to live is higher there"
-    DAMAGE = "frames are whole there, and have a wrong ICRC at the other point"
+    DAMAGE = "frames are undamaged there, and have a wrong ICRC at the other point"
     MARKS = "frames have no congestion mark there that they have at the other point"
-    BOTH_WAYS = "they are seen earlier there, as the frames of the other direction are later"
+    BOTH_WAYS = "frames are seen earlier there, and those of the other direction later"
     LOSSES = "frames are seen there that the other point lacks"
     COPIES = "frames are seen once there, and twice at the other point"
     ORDER = "PSNs go back less often there"
-    CLOCKS = "the clocks, if they agree, say that they are seen there first"
-    NONE = "nothing tells the points apart: taken to be the first capture"
+    CLOCKS = "frames are seen there first, if the clocks agree"
+    NONE = "the captures do not show it: the first capture is assumed"
 
 
 class Found(NamedTuple):
@@ -265,7 +265,7 @@ class _Judgement:
         one, other = self._paths
         if not clocks.consistent:
             self._problems.append(
-                "the clocks disagree: no offset and no drift explains the times of "
+                "the clocks disagree: no offset and drift explain the times of "
                 f"{one} and {other}, so there are no one-way delays"
             )
             return
@@ -275,15 +275,13 @@ class _Judgement:
             if sign * clocks.offset_ns < -RESOLUTION_NS:
                 self._problems.append(f"{ahead} or more: frames arrive before they are sent")
             self._problems.append(
-                "frames of one direction only are in both captures: the clock offset includes "
-                "the time that the fastest took, so there are no one-way delays"
+                "only frames of one direction are in both captures: the clock offset includes "
+                "the delay of the fastest frame, so there are no one-way delays"
             )
             return
         drift = f", and gains {clocks.drift * 1e6:.1f} ppm" if clocks.drift else ""
         if abs(clocks.offset_ns) > clocks.uncertain_ns + RESOLUTION_NS or drift:
-            self._problems.append(
-                f"{ahead}, give or take {clocks.uncertain_ns / 1e6:.3f} ms{drift}"
-            )
+            self._problems.append(f"{ahead}, accurate to {clocks.uncertain_ns / 1e6:.3f} ms{drift}")
 
     def _report_jumps(self) -> None:
         for capture in self._captures:
@@ -333,12 +331,12 @@ class _Judgement:
                 self._problems.append(f"{capture.error}; compared up to there")
             elif not capture.ended:
                 self._problems.append(
-                    f"{capture.path}: goes on after the other capture ends; the rest was not read"
+                    f"{capture.path}: continues after the other capture ends; the rest was not read"
                 )
         if self._keys and not any(tally.matched for tally in self._tallies.flows.values()):
             self._problems.append(
-                "no frame is in both captures: they are of different traffic, of different times, "
-                "or their clocks are far apart"
+                "no frame is in both captures: they show different traffic or different times, "
+                "or their clocks differ too much"
             )
 
     def _report_flows(self) -> None:
@@ -350,21 +348,21 @@ class _Judgement:
             ):
                 self._problems.append(
                     f"{arrow}: none of {frames} frames is in both captures; either only one point "
-                    "sees this direction, or nothing gets through"
+                    "sees this direction, or all its frames are lost"
                 )
         for side, name in enumerate(self._paths):
             if any(tally.mostly(tally.bad[side]) for tally in self._tallies.flows.values()):
                 self._problems.append(
-                    f"{name}: most frames have no right ICRC, and have one in the other capture: "
-                    "it was not yet there, or no longer, so damage cannot be told"
+                    f"{name}: most frames have a wrong ICRC here and a correct one in the other "
+                    "capture: it is added or removed on the way, so damage cannot be detected"
                 )
         dropped = sum(tally.dropped for tally in self._tallies.flows.values())
         if dropped:
-            self._problems.append(f"{dropped} findings more than can be listed were left out")
+            self._problems.append(f"{dropped} more findings are not listed")
         for name, count in zip(self._paths, self._tallies.unknown, strict=True):
             if count:
                 self._problems.append(
-                    f"{name}: {count} damaged frames are like no frame of the other capture"
+                    f"{name}: {count} damaged frames match no frame of the other capture"
                 )
 
 

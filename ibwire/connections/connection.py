@@ -272,7 +272,7 @@ _DATAGRAMS = "datagrams are not acknowledged, and their PSNs count over all dest
 _TIMER = "a timer expired, and nothing here shows which packet was lost; there may be more"
 _COALESCED = "a response to a later message acknowledged these: ACKs were lost, or never sent"
 _RETRIED = (
-    "READs were retried and their responses seen once: the first responses may have been lost"
+    "READs were retransmitted and their responses seen once: the first responses may have been lost"
 )
 _UNSEEN_IDS = "IP identifications are missing where packets were retransmitted: some may be lost"
 _ONE_SIDED = "nothing was seen in the other direction"

@@ -207,7 +207,7 @@ CONNECTIONS = TableSpec(
         TableColumn("last_ns", Type.BIG, "time of the last packet, ns since 1970"),
         TableColumn("retransmitted_packets", Type.BIG, "packets that were retransmitted"),
         TableColumn("lost_packets", Type.BIG, "packets that were never seen here"),
-        TableColumn("duplicate_packets", Type.BIG, "copies that the network or the capture made"),
+        TableColumn("duplicate_packets", Type.BIG, "duplicates made by the network or the capture"),
         TableColumn("reordered_packets", Type.BIG, "packets that arrived after later ones"),
         TableColumn("naks", Type.COUNTS, "NAKs of these requests, by kind"),
         TableColumn("rnr_naks", Type.BIG, "RNR NAKs of these requests"),

@@ -1,4 +1,4 @@
-"""What the events of a case say together: which NAK means which loss, and what was not lost."""
+"""Facts that follow from several events of an incident: which NAK means which loss."""
 
 from __future__ import annotations
 
@@ -6,90 +6,99 @@ from collections.abc import Iterator
 
 from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import RESPONSES
-from ibwire.diagnosis.record import Case
+from ibwire.diagnosis.record import Incident
 from ibwire_layers.psn import MASK
 
 
 class Facts:
-    """Questions about the events of a case."""
+    """Answers questions about the events of an incident."""
 
-    def __init__(self, case: Case, before: Case | None) -> None:
-        """before: the case before it of the same requester."""
-        self._case = case
+    def __init__(self, incident: Incident, before: Incident | None) -> None:
+        """before: the previous incident of the same requester."""
+        self._incident = incident
         self._before = before
-        self.resends = self._of(FlowEventKind.RETRANSMISSION)
+        self.retransmissions = self._of(FlowEventKind.RETRANSMISSION)
         self.naks = self._of(FlowEventKind.NAK)
         self.rnrs = self._of(FlowEventKind.RNR_NAK)
 
     def _of(self, kind: FlowEventKind) -> list[FlowEvent]:
-        return [event for event in self._case.events if event.kind is kind]
+        return [event for event in self._incident.events if event.kind is kind]
 
     def _old(self) -> Iterator[FlowEvent]:
-        """The events of the case before."""
+        """The events of the previous incident."""
         if self._before is not None:
             yield from self._before.events
 
     def requests(self, kind: FlowEventKind) -> set[int]:
-        """PSNs of requests that this happened to."""
+        """PSNs of the requests with an event of this kind."""
         return {event.psn for event in self._of(kind) if event.opcode not in RESPONSES}
 
     def is_lost(self, psn: int) -> bool:
-        """Whether a request with this PSN was never seen here, at least one time."""
+        """Whether a request with this PSN was never seen here, at least once."""
         return any(
             _covers(event, psn)
             for event in self._of(FlowEventKind.LOST)
-            if event.direction == self._case.end
+            if event.direction == self._incident.end
         )
 
-    def lost_between(self, number: int, resend: FlowEvent) -> int:
-        """Of what is sent again, how many were lost or damaged here since a packet."""
+    def lost_between(self, number: int, retransmission: FlowEvent) -> int:
+        """How many of the retransmitted packets were lost or damaged here since a packet."""
         return sum(
             event.count
             for event in (*self._of(FlowEventKind.LOST), *self._of(FlowEventKind.ICRC_BAD))
-            if event.direction == self._case.end
-            and number <= event.number < resend.number
-            and _covers(resend, event.psn)
+            if event.direction == self._incident.end
+            and number <= event.number < retransmission.number
+            and _covers(retransmission, event.psn)
         )
 
-    def answers_gone(self, resend: FlowEvent) -> bool:
-        """Whether answers to what is sent again were missing, late or damaged here."""
-        for event in (*self._old(), *self._case.events):
+    def responses_missing(self, retransmission: FlowEvent) -> bool:
+        """Whether responses to retransmitted requests were missing, reordered or damaged here."""
+        for event in (*self._old(), *self._incident.events):
             is_answer = event.opcode in RESPONSES
             if event.kind is FlowEventKind.LOST:
-                is_answer = event.direction != self._case.end
+                is_answer = event.direction != self._incident.end
             elif event.kind not in (FlowEventKind.ICRC_BAD, FlowEventKind.REORDERED):
                 continue
-            if is_answer and _covers(resend, event.psn):
+            if is_answer and _covers(retransmission, event.psn):
                 return True
         return False
 
     def was_restarting(self, number: int) -> bool:
-        """Whether the requester was sending again when a packet passed: it may have dropped it."""
-        if any(each.number < number for each in self.resends):
+        """Whether the requester was retransmitting when a packet passed: it may have dropped it."""
+        if any(each.number < number for each in self.retransmissions):
             return True
         return self._before is not None and number <= self._before.last.number
 
     def follows(self, before: FlowEvent, nak: FlowEvent) -> bool:
-        """Whether a NAK only says that the packet has come that the NAK before it asked for."""
+        """Whether a NAK only shows that the packet which the previous NAK asked for has arrived."""
         if nak.psn != before.psn + 1 & MASK:
             return False
-        resent = any(before.number < each.number < nak.number for each in self.resends)
-        clue = self._case.clues.get(nak.number)
+        retransmitted = any(
+            before.number < each.number < nak.number for each in self.retransmissions
+        )
+        clue = self._incident.clues.get(nak.number)
         is_old = clue is not None and clue.is_old
-        return not resent or is_old or before.psn in self.requests(FlowEventKind.REORDERED)
+        return not retransmitted or is_old or before.psn in self.requests(FlowEventKind.REORDERED)
 
-    def rnr_before(self, resend: FlowEvent) -> FlowEvent | None:
-        """The RNR NAK that refused the first of what is sent again."""
-        found = [e for e in self.rnrs if e.psn == resend.psn and e.number < resend.number]
+    def rnr_before(self, retransmission: FlowEvent) -> FlowEvent | None:
+        """The RNR NAK that refused the first retransmitted packet."""
+        found = [
+            e for e in self.rnrs if e.psn == retransmission.psn and e.number < retransmission.number
+        ]
         return found[-1] if found else None
 
-    def nak_before(self, resend: FlowEvent) -> FlowEvent | None:
-        """A NAK for what is sent again, that nobody has obeyed before."""
+    def nak_before(self, retransmission: FlowEvent) -> FlowEvent | None:
+        """A NAK for the retransmitted packets that had caused no retransmission yet."""
         old = [event for event in self._old() if event.kind is FlowEventKind.NAK]
-        found = [e for e in (*old, *self.naks) if e.psn == resend.psn and e.number < resend.number]
+        found = [
+            e
+            for e in (*old, *self.naks)
+            if e.psn == retransmission.psn and e.number < retransmission.number
+        ]
         if found and not any(
-            found[-1].number < each.number < resend.number and each.psn == resend.psn
-            for each in self.resends
+            found[-1].number < each.number < retransmission.number
+            and each.psn == retransmission.psn
+            for each in self.retransmissions
         ):
             return found[-1]
         return None

@@ -1,7 +1,7 @@
-"""A case of trouble in words, as a value: its title, its steps, and what it came from.
+"""The text of an incident, as a value: its title, its steps and its causes.
 
-Steps that repeat themselves are summed up: several of a kind in a row, and
-rounds, each of which ends with something being sent again.
+Repeated steps are summarised: several of a kind in a row, and rounds that each
+end with a retransmission.
 """
 
 from __future__ import annotations
@@ -12,93 +12,93 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from ibwire.diagnosis.record import Case
-from ibwire.diagnosis.wording import PHRASES, Why, count, duration, packets, span, times
+from ibwire.diagnosis.record import Incident
+from ibwire.diagnosis.wording import PHRASES, Reason, count, duration, packets, span, times
 
 
 class Step(NamedTuple):
-    """One line of a case."""
+    """One line of an incident."""
 
     time_ns: int
     numbers: tuple[int, int]
     """The first and the last packet; (0, 0) for none."""
     text: str
     key: str = ""
-    """What steps have in common that are the same thing again."""
+    """Equal for steps that report the same kind of thing."""
     delay_ns: int | None = None
     many: str = ""
-    """What stands for three or more of these in a row; `{n}` is their number, `{p}` where."""
+    """The text for three or more of these in a row; `{n}` is their number, `{p}` their packets."""
 
 
 @dataclass(slots=True)
 class IncidentText:
-    """A case in words."""
+    """An incident in words."""
 
-    case: Case
-    whys: Counter[Why] = field(default_factory=Counter)
-    """Packets by what happened to them, or how often it did."""
+    incident: Incident
+    reasons: Counter[Reason] = field(default_factory=Counter)
+    """How many packets each cause affected, or how often it occurred."""
     steps: list[Step] = field(default_factory=list)
-    resent: int = 0
+    retransmitted: int = 0
     needless: int = 0
-    """Of what was sent again, what had arrived or had to go again only for its order."""
+    """Retransmitted packets that had arrived, or were retransmitted only to keep the order."""
     rnr_naks: int = 0
     refusal: str = ""
-    """In words, when a NAK ended the connection."""
+    """The refused request in words, when a NAK ended the connection."""
     look: str = ""
     given_up: str = ""
-    """In words, when the requester gave up."""
+    """After what the requester gave up, in words; empty if it did not."""
     stall_ns: int | None = None
-    """From the first sending of what was in question to the answer; `None` without one."""
+    """From the first transmission of the affected request to its response; `None` without one."""
     names: tuple[str, str] = ("A", "B")
     """Requester and responder."""
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Cases that are told alike."""
-        return self.case.end, frozenset(self.whys), self.case.recovered is None
+        """Equal for incidents that have the same description."""
+        return self.incident.end, frozenset(self.reasons), self.incident.recovered is None
 
     @property
     def title(self) -> str:
         """What happened and how it ended."""
         parts = [
             phrase(why, number, self.names)
-            for why, number in self.whys.items()
-            if why is not Why.GIVEN_UP
+            for why, number in self.reasons.items()
+            if why is not Reason.GIVEN_UP
         ]
-        if self.resent:
-            parts.append(f"{count(self.resent, 'packet')} sent again")
+        if self.retransmitted:
+            parts.append(f"{count(self.retransmitted, 'packet')} retransmitted")
         return "; ".join([*parts, self.outcome])
 
     @property
     def is_harmless(self) -> bool:
-        """Nothing had to wait for it."""
-        return self.case.recovered is not None and (
-            not self.resent or set(self.whys) <= {Why.STALE_TIMER}
+        """Whether it delayed nothing."""
+        return self.incident.recovered is not None and (
+            not self.retransmitted or set(self.reasons) <= {Reason.STALE_TIMER}
         )
 
     @property
     def outcome(self) -> str:
         """How it ended."""
         if self.refusal:
-            return "the connection is dead"
+            return "the connection ends"
         if self.given_up:
             return f"{self.names[0]} gives up"
-        if self.case.is_cut:
-            return f"cut short, {self.names[0]} began anew"
+        if self.incident.is_cut:
+            return f"cut short: {self.names[0]} restarted"
         if self.stall_ns is None:
-            return "not over when the capture ends"
+            return "not resolved when the capture ends"
         if self.is_harmless:
-            return "no harm done"
+            return "harmless"
         return f"recovered after {duration(self.stall_ns)}"
 
 
-def phrase(why: Why, number: int, names: tuple[str, str], verdict: bool = False) -> str:
+def phrase(why: Reason, number: int, names: tuple[str, str], verdict: bool = False) -> str:
     """A cause in words; names: requester and responder."""
     return PHRASES[why][verdict].format(
         r=names[0],
         s=names[1],
         n=count(number, "packet"),
-        a=count(number, "answer"),
+        a=count(number, "response"),
         k=count(number, "RNR NAK"),
         w="was" if number == 1 else "were",
         t=times(number),
@@ -106,7 +106,7 @@ def phrase(why: Why, number: int, names: tuple[str, str], verdict: bool = False)
 
 
 def summed_up(steps: Sequence[Step]) -> list[Step]:
-    """The steps, with rounds that repeat themselves summed up."""
+    """The steps, with repeated rounds summarised."""
     rounds = _rounds(_together(steps))
     result: list[Step] = []
     at = 0
@@ -124,7 +124,7 @@ def summed_up(steps: Sequence[Step]) -> list[Step]:
 
 
 def _together(steps: Sequence[Step]) -> list[Step]:
-    """The steps, with those that are alike and follow each other made one."""
+    """The steps, with runs of equal ones joined into one."""
     result: list[Step] = []
     for many, group in groupby(steps, key=lambda step: step.many):
         alike = list(group)
@@ -139,11 +139,11 @@ def _together(steps: Sequence[Step]) -> list[Step]:
 
 
 def _rounds(steps: Sequence[Step]) -> list[list[Step]]:
-    """The steps, cut behind each that sends again."""
+    """The steps, divided after each retransmission."""
     rounds: list[list[Step]] = [[]]
     for step in steps:
         rounds[-1].append(step)
-        if step.key.startswith("resend"):
+        if step.key.startswith("retransmission"):
             rounds.append([])
     return [each for each in rounds if each]
 
@@ -152,14 +152,14 @@ def _summary(rounds: Sequence[Sequence[Step]]) -> Step:
     signs = [each[0].numbers[0] for each in rounds if len(each) > 1]
     agains = [n for each in rounds for n in range(each[-1].numbers[0], each[-1].numbers[1] + 1)]
     delays = [each[-1].delay_ns for each in rounds if each[-1].delay_ns is not None]
-    text = f"{len(rounds)} more rounds like these: "
+    text = f"{len(rounds)} more rounds of the same kind: "
     if signs:
         text += f"refused in {packets(signs)}; "
     first = [each[-1].numbers[0] for each in rounds]
     text += (
-        f"sent again from {packets(first)} on"
+        f"retransmitted from {packets(first)} on"
         if agains != first
-        else f"sent again in {packets(first)}"
+        else f"retransmitted in {packets(first)}"
     )
     if delays:
         text += f", after {span(delays)}"
@@ -167,4 +167,4 @@ def _summary(rounds: Sequence[Sequence[Step]]) -> Step:
 
 
 SHOWN = 2
-"""Rounds of the same kind that are told one by one."""
+"""Rounds of the same kind that are shown one by one."""

@@ -1,10 +1,10 @@
-"""One case of trouble as cause and effect: what was lost or refused, who noticed, what was done.
+"""One incident as cause and effect: what was lost or refused, and how the two ends reacted.
 
-The causes are read off what passed at the point of capture. A packet that was
-asked for again and had been seen here was lost behind this point; one that was
-never seen here was lost before it. A responder that asks for the next PSN right
-after a NAK has got the packet after all: it was overtaken. A requester whose
-packets are all answered twice had sent them again without need.
+The causes follow from what passed the point of capture. A packet that had been
+seen here and was requested again was lost after this point; one that was never
+seen here was lost before it. A responder that asks for the next PSN right after
+a NAK has received the packet: it was reordered. A requester whose packets are
+all acknowledged twice had retransmitted them without need.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ibwire.connections.opcode_sets import ANSWERED, RESPONSES
 from ibwire.connections.tracker import SILENCE_NS
 from ibwire.diagnosis.facts import Facts
 from ibwire.diagnosis.incident_text import IncidentText, Step, summed_up
-from ibwire.diagnosis.record import Case, Clue, PacketTime
+from ibwire.diagnosis.record import Clue, Incident, PacketTime
 from ibwire.diagnosis.wording import (
     REFUSALS,
     VERBS,
-    Why,
+    Reason,
     amount,
     count,
     duration,
@@ -33,8 +33,8 @@ from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import NakCode, code
 
 
-class Scene(NamedTuple):
-    """What a case needs to be told."""
+class Context(NamedTuple):
+    """What the description of an incident depends on."""
 
     names: tuple[str, str]
     """Requester and responder."""
@@ -43,109 +43,108 @@ class Scene(NamedTuple):
     capture_end_ns: int
     """Time of the last frame of the capture."""
     every: bool = False
-    """Do not sum up what happens again and again."""
+    """Do not summarise repeated steps."""
 
 
-def tell(case: Case, scene: Scene, before: Case | None = None) -> IncidentText:
-    """A case in words; before: the case before it of the same requester."""
-    teller = _Teller(case, scene, before)
-    for event in case.events:
-        _TELL[event.kind](teller, event)
-    teller.end()
-    teller.told.steps.sort(key=lambda step: (step.time_ns, not step.numbers[0], step.numbers))
-    if not scene.every:
-        teller.told.steps = summed_up(teller.told.steps)
-    return teller.told
+def describe(incident: Incident, context: Context, before: Incident | None = None) -> IncidentText:
+    """An incident in words; before: the previous one of the same requester."""
+    describer = _Describer(incident, context, before)
+    for event in incident.events:
+        _DESCRIBE[event.kind](describer, event)
+    describer.end()
+    describer.result.steps.sort(key=lambda step: (step.time_ns, not step.numbers[0], step.numbers))
+    if not context.every:
+        describer.result.steps = summed_up(describer.result.steps)
+    return describer.result
 
 
-class _Teller:
-    """Walks through the events of a case."""
+class _Describer:
+    """Goes through the events of an incident."""
 
-    def __init__(self, case: Case, scene: Scene, before: Case | None) -> None:
-        self.case = case
-        self.scene = scene
-        self.r, self.s = scene.names
-        self.told = IncidentText(case, names=scene.names)
-        self.facts = Facts(case, before)
+    def __init__(self, incident: Incident, context: Context, before: Incident | None) -> None:
+        self.incident = incident
+        self.context = context
+        self.r, self.s = context.names
+        self.result = IncidentText(incident, names=context.names)
+        self.facts = Facts(incident, before)
         self.limit = Cause.RETRIES
-        """Which one made the requester give up, if it did."""
-        self.is_lost_behind = False
-        """A NAK since the last resend has shown a loss behind this point, or might have."""
+        """The limit at which the requester gave up, if it did."""
+        self.is_lost_after = False
+        """Whether a NAK since the last retransmission may show a loss after this point."""
         self.resent_at = 0
-        """Packet that began the last resend."""
+        """The packet that began the last retransmission."""
 
     # Events, by kind.
 
     def loss(self, event: FlowEvent) -> None:
         """Packets that were never seen here."""
         what = psns(event.psn, event.last_psn)
-        if event.direction != self.case.end:
-            self.told.whys[Why.ANSWER_LOST_BEFORE] += event.count
+        if event.direction != self.incident.end:
+            self.result.reasons[Reason.RESPONSE_LOST_BEFORE] += event.count
             self._step(
                 event,
-                f"{self.s}'s answer to READ or atomic with {what} never came by here: "
-                f"#{event.number} came instead. {_lost(event)} before this point.",
-                many=f"{{n}} times answers of {self.s} to READs or atomics never came by here "
-                "(passed over by {p}): lost before this point.",
+                f"{self.s}'s response to a READ or atomic with {what} did not arrive here: "
+                f"#{event.number} arrived instead. {_lost(event)} before this point.",
+                many=f"{{n}} times responses of {self.s} to READs or atomics did not arrive here "
+                "(before {p}): lost before this point.",
             )
             return
-        if not self.facts.resends and not self.facts.naks:
-            self.told.whys[Why.NOT_CAPTURED] += event.count
-            where = "It is acknowledged all the same: the capture missed it."
+        if not self.facts.retransmissions and not self.facts.naks:
+            self.result.reasons[Reason.NOT_CAPTURED] += event.count
+            where = "It is acknowledged nevertheless: the capture missed it."
         else:
-            self.told.whys[Why.LOST_BEFORE] += event.count
+            self.result.reasons[Reason.LOST_BEFORE] += event.count
             where = f"{_lost(event)} before this point."
         self._step(
             event,
-            f"{self.r}'s request with {what} never came by here: #{event.number} came instead. "
+            f"{self.r}'s request with {what} did not arrive here: #{event.number} arrived instead. "
             f"{where}",
         )
 
     def late(self, event: FlowEvent) -> None:
-        """A packet that was overtaken."""
+        """A packet that was reordered."""
         if event.opcode in RESPONSES:
-            self.told.whys[Why.ANSWER_OVERTAKEN] += 1
+            self.result.reasons[Reason.RESPONSE_REORDERED] += 1
         else:
-            self.told.whys[Why.OVERTAKEN_BEFORE] += 1
+            self.result.reasons[Reason.REORDERED_BEFORE] += 1
         self._step(
             event,
-            f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn} comes late: later "
-            "packets overtook it on the way here.",
-            many=f"{{n}} packets of {self._owner(event)} come late, overtaken on the way here: "
-            "{p}.",
+            f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn} is reordered: "
+            "packets sent after it arrived here before it.",
+            many=f"{{n}} packets of {self._owner(event)} are reordered: {{p}}.",
         )
 
     def copy(self, event: FlowEvent) -> None:
-        """A copy made by the network, or the capture."""
+        """A duplicate made by the network, or by the capture."""
         self._step(
             event,
-            f"A copy of #{event.cause_number} ({self._owner(event)}'s {opcode(event.opcode)}, PSN "
-            f"{event.psn}), made by the network or by the capture.",
-            many=f"{{n}} copies of {self._owner(event)}'s packets, made by the network or by the "
-            "capture: {p}.",
+            f"A duplicate of #{event.cause_number} ({self._owner(event)}'s {opcode(event.opcode)}, "
+            f"PSN {event.psn}), made by the network or by the capture.",
+            many=f"{{n}} duplicates of {self._owner(event)}'s packets, made by the network or by "
+            "the capture: {p}.",
         )
 
     def damaged(self, event: FlowEvent) -> None:
         """A packet with a wrong ICRC."""
         answer = event.opcode in RESPONSES
-        self.told.whys[Why.ANSWER_DAMAGED if answer else Why.DAMAGED] += 1
+        self.result.reasons[Reason.RESPONSE_DAMAGED if answer else Reason.DAMAGED] += 1
         reader = self.r if answer else self.s
         self._step(
             event,
             f"{self._owner(event)}'s {opcode(event.opcode)} with PSN {event.psn} has a wrong ICRC: "
-            f"damaged before this point, {reader} drops it without a word.",
+            f"damaged before this point, {reader} drops it silently.",
             many=f"{{n}} of {self._owner(event)}'s packets have a wrong ICRC ({{p}}): damaged "
-            f"before this point, {reader} drops them without a word.",
+            f"before this point, {reader} drops them silently.",
         )
 
     def rnr(self, event: FlowEvent) -> None:
         """A receiver that is not ready."""
-        self.told.whys[Why.NO_BUFFER] += 1
-        self.told.rnr_naks += 1
+        self.result.reasons[Reason.NO_BUFFER] += 1
+        self.result.rnr_naks += 1
         self._step(
             event,
-            f"{self.s}: RNR NAK for PSN {event.psn}, it has no receive buffer posted; {self.r} is "
-            f"to wait {(event.delay_ns or 0) / 1e6:g} ms.",
+            f"{self.s}: RNR NAK for PSN {event.psn}, it has no receive buffer posted; {self.r} "
+            f"must wait {(event.delay_ns or 0) / 1e6:g} ms.",
             "rnr",
         )
 
@@ -158,30 +157,30 @@ class _Teller:
         if any(rnr.psn == event.psn and rnr.number < event.number for rnr in self.facts.rnrs):
             self._step(
                 event,
-                f"{self.s} also NAKs what came behind the refused packet (it waits for PSN "
+                f"{self.s} also sends a NAK for the packets after the refused one (it expects PSN "
                 f"{event.psn}), as Linux rxe does after an RNR NAK.",
                 "nak after rnr",
             )
         elif before and self.facts.follows(before[-1], event):
             self._step(
                 event,
-                f"{self.s}: NAK, now waits for PSN {event.psn}: PSN {before[-1].psn} has come in "
-                f"late, and what overtook it was dropped.",
+                f"{self.s}: NAK, now expects PSN {event.psn}: PSN {before[-1].psn} has arrived "
+                f"late, and the packets that arrived before it were dropped.",
                 "nak again",
             )
         else:
             why = self._why_missing(event)
             self._step(
-                event, f"{self.s}: NAK, out of sequence, waits for PSN {event.psn}. {why}", "nak"
+                event, f"{self.s}: NAK, out of sequence, expects PSN {event.psn}. {why}", "nak"
             )
 
     def _why_missing(self, event: FlowEvent) -> str:
-        """What became of the packet that a NAK asks for."""
-        clue = self.case.clues.get(event.number)
+        """What happened to the packet that a NAK asks for."""
+        clue = self.incident.clues.get(event.number)
         if event.psn in self.facts.requests(FlowEventKind.ICRC_BAD):
             return "That packet was damaged, see above."
         if event.psn in self.facts.requests(FlowEventKind.REORDERED):
-            return "That packet was overtaken, not lost."
+            return "That packet was reordered, not lost."
         named_before = any(
             each.psn == event.psn and each.number < event.number for each in self.facts.naks
         )
@@ -189,34 +188,34 @@ class _Teller:
             return "That packet was never seen here."
         if clue is not None and clue.was_missing:
             if clue.sent is not None:
-                self.told.whys[Why.LOST_BEFORE] += not self.facts.is_lost(event.psn)
-                self.is_lost_behind = True
+                self.result.reasons[Reason.LOST_BEFORE] += not self.facts.is_lost(event.psn)
+                self.is_lost_after = True
                 return (
-                    f"It had come by once (#{clue.sent.number}), but not when it was to be sent "
-                    "again: lost before this point."
+                    f"It had passed here before (#{clue.sent.number}), but its retransmission did "
+                    "not arrive here: lost before this point."
                 )
             return "That packet was never seen here."
         if clue is None or clue.sent is None:
-            self.told.whys[Why.UNCLEAR] += 1
-            self.is_lost_behind = True
-            return "Whether it passed here cannot be said: no packet with this PSN was captured."
+            self.result.reasons[Reason.UNCLEAR] += 1
+            self.is_lost_after = True
+            return "Whether it passed here is unknown: no packet with this PSN was captured."
         later = [each for each in self.facts.naks if each.number > event.number]
         passed = f"That packet passed here as #{clue.sent.number}: "
         if later and self.facts.follows(event, later[0]):
-            self.told.whys[Why.OVERTAKEN_BEHIND] += 1
-            return f"{passed}it was overtaken behind this point, as the next NAK shows."
-        self.told.whys[Why.LOST_BEHIND] += 1
-        self.is_lost_behind = True
-        return f"{passed}it was lost behind this point."
+            self.result.reasons[Reason.REORDERED_AFTER] += 1
+            return f"{passed}it was reordered after this point, as the next NAK shows."
+        self.result.reasons[Reason.LOST_AFTER] += 1
+        self.is_lost_after = True
+        return f"{passed}it was lost after this point."
 
     def _fatal(self, event: FlowEvent) -> None:
         known = REFUSALS.get(NakCode(code(event.code))) if code(event.code) in _NAK_CODES else None
-        self.told.whys[Why.REFUSED] += 1
+        self.result.reasons[Reason.REFUSED] += 1
         if known is None:
-            self.told.refusal = f"NAK with the reserved code {code(event.code)}"
+            self.result.refusal = f"NAK with the reserved code {code(event.code)}"
             self._step(event, f"{self.s}: NAK with the reserved code {code(event.code)}.")
             return
-        clue = self.case.clues.get(event.number)
+        clue = self.incident.clues.get(event.number)
         what = f"the request with PSN {event.psn}"
         if clue is not None and clue.sent is not None:
             sent = clue.sent
@@ -225,8 +224,8 @@ class _Teller:
                 what += f", R_Key 0x{sent.rkey:x}, address 0x{sent.va:x}"
             size = sent.dma_len or sent.size
             what += f", {amount(size)})" if size else ")"
-        self.told.refusal = f"{known.name} for {what}"
-        self.told.look = known.look.format(s=self.s)
+        self.result.refusal = f"{known.name} for {what}"
+        self.result.look = known.look.format(s=self.s)
         self._step(
             event,
             f"{self.s}: NAK, {known.name}, for {what}: {known.meaning.format(s=self.s)}. "
@@ -234,257 +233,265 @@ class _Teller:
             f"{self.r}'s work request fails with {known.status}.",
         )
 
-    def resend(self, event: FlowEvent) -> None:
-        """Requests that were sent again."""
-        self.told.resent += event.count
+    def retransmission(self, event: FlowEvent) -> None:
+        """Requests that were retransmitted."""
+        self.result.retransmitted += event.count
         rnr, nak = self.facts.rnr_before(event), self.facts.nak_before(event)
         if rnr is not None and event.cause in (Cause.RNR, Cause.NAK):
             text = self._after_rnr(event, rnr)
         elif nak is not None and (
-            event.cause in (Cause.ACK_LOST, Cause.TIMEOUT) or nak.number < self.case.first.number
+            event.cause in (Cause.ACK_LOST, Cause.TIMEOUT)
+            or nak.number < self.incident.first.number
         ):
             text = self._after_old_nak(event, nak)
         else:
-            text = _RESENT[event.cause or Cause.UNKNOWN](self, event)
-        self.is_lost_behind, self.resent_at = False, event.number
+            text = _RETRANSMITTED[event.cause or Cause.UNKNOWN](self, event)
+        self.is_lost_after, self.resent_at = False, event.number
         number = event.number, event.last_number or event.number
-        self.told.steps.append(
+        self.result.steps.append(
             Step(
                 event.time_ns,
                 number,
                 text,
-                f"resend {event.cause}",
+                f"retransmission {event.cause}",
                 event.time_ns - rnr.time_ns if rnr is not None else event.delay_ns,
             )
         )
 
     def _after_old_nak(self, event: FlowEvent, nak: FlowEvent) -> str:
-        self.told.needless += event.count
-        self.told.whys[Why.OLD_NAK] += 1
+        self.result.needless += event.count
+        self.result.reasons[Reason.OLD_NAK] += 1
         return (
-            f"{self._again(event)}, {duration(event.time_ns - nak.time_ns)} after NAK "
-            f"#{nak.number}, although that had been settled meanwhile."
+            f"{self._retransmits(event)}, {duration(event.time_ns - nak.time_ns)} after NAK "
+            f"#{nak.number}, although the packet it asks for had arrived meanwhile."
         )
 
     def _after_rnr(self, event: FlowEvent, rnr: FlowEvent) -> str:
         waited, asked = event.time_ns - rnr.time_ns, rnr.delay_ns or 0
         if waited >= asked:
-            return f"{self.r} has waited {duration(waited)}, as asked. {self._again(event)}."
+            return f"{self._retransmits(event)} after {duration(waited)}, as the RNR NAK asks."
         return (
-            f"{self._again(event)} after {duration(waited)} only, although it was asked to wait "
-            f"{asked / 1e6:g} ms."
+            f"{self._retransmits(event)} after only {duration(waited)}, although the RNR NAK asks "
+            f"to wait {asked / 1e6:g} ms."
         )
 
     def after_nak(self, event: FlowEvent) -> str:
-        """Why requests were sent again, by cause."""
-        needed = self.facts.lost_between(self.resent_at, event) or int(self.is_lost_behind)
+        """A retransmission because of a NAK."""
+        needed = self.facts.lost_between(self.resent_at, event) or int(self.is_lost_after)
         needed = min(needed, event.count)
-        self.told.needless += event.count - needed
-        text = f"{self._again(event)}, {duration(event.delay_ns or 0)} after the NAK"
-        clue = self.case.clues.get(event.number)
+        self.result.needless += event.count - needed
+        text = f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after the NAK"
+        clue = self.incident.clues.get(event.number)
         if clue is not None and clue.idle_ns >= PROMPT_NS:
-            text += ", which it had not obeyed until its ACK timer ended"
+            text += ", which had no effect until the ACK timer expired"
         if event.count == needed or event.count == 1:
             return f"{text}."
         if needed:
             behind = count(event.count - needed, "other")
-            return (
-                f"{text}: {needed:,} that had not arrived, {behind} that came behind (go-back-N)."
-            )
-        return f"{text}: all that came behind (go-back-N), although nothing was lost."
+            it = "it" if needed == 1 else "them"
+            return f"{text}: {needed:,} that had not arrived, {behind} after {it} (go-back-N)."
+        return f"{text}: all that follow (go-back-N), although nothing was lost."
 
     def after_gap(self, event: FlowEvent) -> str:
         """READ responses were missing."""
-        clue = self.case.clues.get(event.number)
+        clue = self.incident.clues.get(event.number)
         idle = clue.idle_ns if clue is not None else event.delay_ns or 0
-        text = f"{self._again(event)}, for which answers were missing, {duration(idle)} after the "
-        text += "last packet"
-        return f"{text}: only its ACK timer made it do so." if idle >= PROMPT_NS else f"{text}."
+        text = f"{self._retransmits(event)}, for which responses were missing, {duration(idle)} "
+        text += "after the last packet"
+        return f"{text}: its ACK timer had expired." if idle >= PROMPT_NS else f"{text}."
 
     def after_implied_nak(self, event: FlowEvent) -> str:
-        """A response passed over another one that was missing."""
+        """A response to a later request showed that one was missing."""
         return (
-            f"{self._again(event)}, {duration(event.delay_ns or 0)} after #{event.cause_number}, "
-            "an answer to a later request: what was passed over must be lost (implied NAK)."
+            f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after "
+            f"#{event.cause_number}, a response to a later request: the missing response "
+            "must be lost (implied NAK)."
         )
 
     def after_answer(self, event: FlowEvent) -> str:
-        """It had been answered here."""
-        clue = self.case.clues.get(event.number)
-        if self.facts.answers_gone(event):
-            if not self.told.whys:
-                self.told.whys[Why.AFTERMATH] += 1
+        """A retransmission of a request whose response was seen here."""
+        clue = self.incident.clues.get(event.number)
+        if self.facts.responses_missing(event):
+            if not self.result.reasons:
+                self.result.reasons[Reason.AFTERMATH] += 1
             return self.after_gap(event)
         if clue is None or clue.answered is None:
-            self.told.whys[Why.UNCLEAR] += 1
-            return f"{self._again(event)}; nothing here says why."
+            self.result.reasons[Reason.UNCLEAR] += 1
+            return f"{self._retransmits(event)}; the capture does not show why."
         since = event.time_ns - clue.answered.time_ns
-        answered = f"although {self.s} had answered (#{clue.answered.number}, "
+        answered = f"although {self.s} had responded (#{clue.answered.number}, "
         answered += f"{duration(since)} before)"
         if event.opcode in ANSWERED or since >= SILENCE_NS:
-            self.told.whys[Why.ANSWER_LOST_BEHIND] += 1
-            lost = f"that answer passed here and was lost behind this point, on its way to {self.r}"
+            self.result.reasons[Reason.RESPONSE_LOST_AFTER] += 1
+            lost = (
+                f"that response passed here and was lost after this point, on its way to {self.r}"
+            )
             if self.facts.was_restarting(clue.answered.number):
                 lost += f", unless {self.r} dropped it because an earlier one was missing"
-            return f"{self._again(event)}, {answered}: {lost}."
+            return f"{self._retransmits(event)}, {answered}: {lost}."
         self._spurious(event)
-        return f"{self._again(event)}, {answered}: its timer ended just before the answer came."
+        return f"{self._retransmits(event)}, {answered}: its timer expired just before."
 
     def _spurious(self, event: FlowEvent) -> None:
-        self.told.whys[Why.STALE_TIMER] += 1
-        self.told.needless += event.count
+        self.result.reasons[Reason.STALE_TIMER] += 1
+        self.result.needless += event.count
 
     def after_timeout(self, event: FlowEvent) -> str:
-        """Nothing was heard."""
-        clue = self.case.clues.get(event.number)
+        """A retransmission after no response arrived."""
+        clue = self.incident.clues.get(event.number)
         if clue is None:
-            self.told.whys[Why.UNCLEAR] += 1
-            return f"{self.r}'s ACK timer ends: {self._again(event)}."
-        if not self.scene.is_paired and (self.case.gaps or self.case.recovered is not None):
+            self.result.reasons[Reason.UNCLEAR] += 1
+            return f"{self.r}'s ACK timer expires: {self._retransmits(event)}."
+        if not self.context.is_paired and (
+            self.incident.gaps or self.incident.recovered is not None
+        ):
             return self.after_nothing(event)
         return f"{self._timer(event, clue)} {self._why_timeout(event, clue)}".rstrip()
 
     def _timer(self, event: FlowEvent, clue: Clue) -> str:
-        """A timer that ended, since when."""
+        """A timer that expired, and since when it ran."""
         since = f"{duration(clue.idle_ns)} after the last packet"
         if clue.sent is not None:
             waited = duration(event.time_ns - clue.sent.time_ns)
             since = f"{waited} after PSN {event.psn} was sent (#{clue.sent.number})"
-        return f"{self.r}'s ACK timer ends {since}: {self._again(event)}."
+        return f"{self.r}'s ACK timer expires {since}: {self._retransmits(event)}."
 
     def _why_timeout(self, event: FlowEvent, clue: Clue) -> str:
         if not clue.ack_due and clue.idle_ns < SILENCE_NS:
             self._spurious(event)
             return (
-                "No answer was due yet, for nothing that was sent asked for one: an old timer "
+                "No response was due yet, because no request had asked for one: an old timer "
                 "was still running. Nothing was lost."
             )
         if clue.is_broken_off and not clue.ack_due:
-            if not self.case.gaps:
-                self.told.whys[Why.LOST_BEFORE] += 1
+            if not self.incident.gaps:
+                self.result.reasons[Reason.LOST_BEFORE] += 1
             return (
-                "The message had broken off here: its end, at least, was lost before this point, "
-                f"so that {self.s} had nothing to answer."
+                "The message is incomplete here: at least its end was lost before this point, "
+                f"so {self.s} had nothing to acknowledge."
             )
-        if clue.was_missing or self.case.gaps:
-            return f"{self.s} lacked what was lost before this point, and no NAK came by here."
+        if clue.was_missing or self.incident.gaps:
+            return f"{self.s} lacked what was lost before this point, and no NAK arrived here."
         most = max(clue.acks.values(), default=0)
         if most > 1 and most >= event.count:
             self._spurious(event)
-            return f"{self.s} answers everything twice: nothing was lost, the timer was too short."
+            return (
+                f"{self.s} acknowledges everything twice: nothing was lost, the timeout was too "
+                "short."
+            )
         if most > 1:
             had = max(clue.acks, key=lambda psn: clue.acks[psn]) & MASK
             lost = event.count - most
-            self.told.whys[Why.LOST_BEHIND] += lost
-            self.told.needless += most
+            self.result.reasons[Reason.LOST_AFTER] += lost
+            self.result.needless += most
             return (
-                f"{self.s} answers {most} of them with an ACK of PSN {had}, for it had them "
-                f"already: {count(lost, 'packet')} had been lost behind this point."
+                f"{self.s} acknowledges {most} of them with an ACK of PSN {had}, because it had "
+                f"them already: {count(lost, 'packet')} had been lost after this point."
             )
-        if self.told.case.recovered is None:
+        if self.result.incident.recovered is None:
             return ""
-        self.told.whys[Why.BEYOND] += 1
+        self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
         return (
-            f"The request passed here and no answer came back: one of them was lost between this "
+            f"The request passed here and no response came back: one of them was lost between this "
             f"point and {self.s}."
         )
 
     def after_nothing(self, event: FlowEvent) -> str:
-        """Nothing here says why."""
-        if self.scene.is_paired:
-            self.told.whys[Why.UNCLEAR] += 1
-            return f"{self._again(event)}; nothing here says why."
-        if not self.case.gaps:
-            self.told.whys[Why.UNCLEAR] += 1
+        """A retransmission without a visible reason."""
+        if self.context.is_paired:
+            self.result.reasons[Reason.UNCLEAR] += 1
+            return f"{self._retransmits(event)}; the capture does not show why."
+        if not self.incident.gaps:
+            self.result.reasons[Reason.UNCLEAR] += 1
         return (
-            f"{self._again(event)}, asked to by a NAK or by its timer: nothing of {self.s} was "
+            f"{self._retransmits(event)}, because of a NAK or its timer: no packet of {self.s} was "
             "captured."
         )
 
     def given_up(self, event: FlowEvent) -> None:
-        """The requester stopped; what it means is told at the end."""
-        if self.case.recovered is not None:
+        """The requester stopped; `end` describes the consequence."""
+        if self.incident.recovered is not None:
             return
-        told = self.told
-        told.whys[Why.GIVEN_UP] += 1
+        result = self.result
+        result.reasons[Reason.GIVEN_UP] += 1
         self.limit = event.cause or Cause.RETRIES
         if self.limit is Cause.RNR_RETRIES:
             naks = sum(each.psn == event.psn for each in self.facts.rnrs)
-            told.given_up = f"after {count(naks, 'RNR NAK')} for PSN {event.psn}"
+            result.given_up = f"after {count(naks, 'RNR NAK')} for PSN {event.psn}"
         else:
             tries = count(event.count, "transmission")
-            told.given_up = f"after {tries} of PSN {event.psn} without an answer"
+            result.given_up = f"after {tries} of PSN {event.psn} without a response"
 
     def restart(self, event: FlowEvent) -> None:
         """The queue pair was reset."""
-        self._step(event, f"{self.r} begins anew at PSN {event.psn}.")
+        self._step(event, f"{self.r} restarts at PSN {event.psn}.")
 
     # The end.
 
     def end(self) -> None:
-        """What the case came to."""
-        case, told = self.case, self.told
-        if case.recovered is not None:
-            self._recovered(case.recovered)
+        """How the incident ended."""
+        incident, result = self.incident, self.result
+        if incident.recovered is not None:
+            self._recovered(incident.recovered)
             return
-        if told.refusal:
+        if result.refusal:
             return
-        if case.is_cut:
-            text = f"Not resolved: {self.r}'s queue pair was reset, or its number used again."
-            told.steps.append(Step(case.last.time_ns, (0, 0), text))
+        if incident.is_cut:
+            text = f"Not resolved: {self.r}'s queue pair was reset, or its number was reused."
+            result.steps.append(Step(incident.last.time_ns, (0, 0), text))
             return
-        silence = self.scene.capture_end_ns - case.last.time_ns
-        text = "Here the capture ends"
+        silence = self.context.capture_end_ns - incident.last.time_ns
+        text = "The capture ends here"
         if silence >= SILENCE_NS:
-            text = f"Nothing more is seen for {duration(silence)}, to the end of the capture"
-        if told.given_up:
-            text = f"{text}: {self.r} has given up {told.given_up}. "
+            text = f"Nothing more is seen for {duration(silence)} until the end of the capture"
+        if result.given_up:
+            text = f"{text}: {self.r} has given up {result.given_up}. "
             text += f"Its work request fails with {_STATUS[self.limit]}."
         else:
             text += ": this is not resolved."
-        told.steps.append(Step(case.last.time_ns, (0, 0), text))
+        result.steps.append(Step(incident.last.time_ns, (0, 0), text))
 
     def _recovered(self, place: PacketTime) -> None:
-        case, told = self.case, self.told
-        clue = case.clues[min(case.clues)] if case.clues else None
-        since = f"the gap showed (#{case.first.number})"
-        began = case.first.time_ns
+        incident, result = self.incident, self.result
+        clue = incident.clues[min(incident.clues)] if incident.clues else None
+        since = f"the gap showed (#{incident.first.number})"
+        began = incident.first.time_ns
         if clue is not None and clue.sent is not None and clue.sent.time_ns < began:
             began = clue.sent.time_ns
             since = f"PSN {clue.sent.psn} was first sent (#{clue.sent.number})"
         elif clue is not None and clue.answered is not None:
-            began, since = clue.answered.time_ns, f"the lost answer (#{clue.answered.number})"
-        elif case.first.number in case.clues:
-            since = f"it was sent again (#{case.first.number})"
-        told.stall_ns = place.time_ns - began
-        if not told.resent:
+            began, since = clue.answered.time_ns, f"the lost response (#{clue.answered.number})"
+        elif incident.first.number in incident.clues:
+            since = f"it was retransmitted (#{incident.first.number})"
+        result.stall_ns = place.time_ns - began
+        if not result.retransmitted:
             return
-        text = "Answered" if self.scene.is_paired else f"{self.r} goes on"
-        if case.answers_again:
-            text += f", with {count(case.answers_again, 'response')} sent again"
-        if case.messages:
-            done = [f"{n:,} {VERBS.get(verb, verb)}" for (_, verb), n in case.messages.items()]
+        text = "Acknowledged" if self.context.is_paired else f"{self.r} continues"
+        if incident.responses_again:
+            text += f", with {count(incident.responses_again, 'response')} retransmitted"
+        if incident.messages:
+            done = [f"{n:,} {VERBS.get(verb, verb)}" for (_, verb), n in incident.messages.items()]
             text += f"; completed meanwhile: {listed(done)}"
-        if told.is_harmless:
-            text += f", {duration(told.stall_ns)} after {since}."
+        if result.is_harmless:
+            text += f", {duration(result.stall_ns)} after {since}."
         else:
-            text += f". Recovered {duration(told.stall_ns)} after {since}."
-        told.steps.append(Step(place.time_ns, (place.number, place.number), text))
+            text += f". Recovered {duration(result.stall_ns)} after {since}."
+        result.steps.append(Step(place.time_ns, (place.number, place.number), text))
 
     # Words.
 
     def _owner(self, event: FlowEvent) -> str:
-        return self.r if event.direction == self.case.end else self.s
+        return self.r if event.direction == self.incident.end else self.s
 
-    def _again(self, event: FlowEvent) -> str:
+    def _retransmits(self, event: FlowEvent) -> str:
         what = psns(event.psn, event.last_psn)
         if event.opcode in ANSWERED:
             what = f"{opcode(event.opcode)} {what}"
         number = f" ({count(event.count, 'packet')})" if event.count > 1 else ""
-        return f"{self.r} sends {what} again{number}"
+        return f"{self.r} retransmits {what}{number}"
 
     def _step(self, event: FlowEvent, text: str, key: str = "", many: str = "") -> None:
-        self.told.steps.append(
+        self.result.steps.append(
             Step(event.time_ns, (event.number, event.number), text, key, many=many)
         )
 
@@ -497,33 +504,33 @@ _STATUS = {
     Cause.RETRIES: "IBV_WC_RETRY_EXC_ERR",
     Cause.RNR_RETRIES: "IBV_WC_RNR_RETRY_EXC_ERR",
 }
-"""How a work request ends when the limit is reached."""
+"""The status of a work request when the limit is reached."""
 
 PROMPT_NS = 10_000_000
-"""Who asks again after a longer silence was not told by a response: rxe obeys an implied NAK
-within 2 ms, and the ACK timers of the captures are 18 ms and more
+"""A retransmission after a longer silence was not triggered by a response: rxe reacts to an
+implied NAK within 2 ms, and the ACK timers of the captures are 18 ms and more
 (reference/habits#rxe-timeout)."""
 
 _NAK_CODES = frozenset(each.value for each in NakCode)
 
-_RESENT: dict[Cause, Callable[[_Teller, FlowEvent], str]] = {
-    Cause.NAK: _Teller.after_nak,
-    Cause.RNR: _Teller.after_nak,
-    Cause.READ_GAP: _Teller.after_gap,
-    Cause.IMPLIED_NAK: _Teller.after_implied_nak,
-    Cause.ACK_LOST: _Teller.after_answer,
-    Cause.TIMEOUT: _Teller.after_timeout,
-    Cause.UNKNOWN: _Teller.after_nothing,
+_RETRANSMITTED: dict[Cause, Callable[[_Describer, FlowEvent], str]] = {
+    Cause.NAK: _Describer.after_nak,
+    Cause.RNR: _Describer.after_nak,
+    Cause.READ_GAP: _Describer.after_gap,
+    Cause.IMPLIED_NAK: _Describer.after_implied_nak,
+    Cause.ACK_LOST: _Describer.after_answer,
+    Cause.TIMEOUT: _Describer.after_timeout,
+    Cause.UNKNOWN: _Describer.after_nothing,
 }
 
-_TELL: dict[FlowEventKind, Callable[[_Teller, FlowEvent], None]] = {
-    FlowEventKind.LOST: _Teller.loss,
-    FlowEventKind.REORDERED: _Teller.late,
-    FlowEventKind.DUPLICATE: _Teller.copy,
-    FlowEventKind.ICRC_BAD: _Teller.damaged,
-    FlowEventKind.RNR_NAK: _Teller.rnr,
-    FlowEventKind.NAK: _Teller.nak,
-    FlowEventKind.RETRANSMISSION: _Teller.resend,
-    FlowEventKind.RETRY_EXCEEDED: _Teller.given_up,
-    FlowEventKind.RESTART: _Teller.restart,
+_DESCRIBE: dict[FlowEventKind, Callable[[_Describer, FlowEvent], None]] = {
+    FlowEventKind.LOST: _Describer.loss,
+    FlowEventKind.REORDERED: _Describer.late,
+    FlowEventKind.DUPLICATE: _Describer.copy,
+    FlowEventKind.ICRC_BAD: _Describer.damaged,
+    FlowEventKind.RNR_NAK: _Describer.rnr,
+    FlowEventKind.NAK: _Describer.nak,
+    FlowEventKind.RETRANSMISSION: _Describer.retransmission,
+    FlowEventKind.RETRY_EXCEEDED: _Describer.given_up,
+    FlowEventKind.RESTART: _Describer.restart,
 }

@@ -1,4 +1,4 @@
-"""Which connection of a capture has a story worth telling: how much went wrong with each."""
+"""Ranks the connections of a capture by how much went wrong with each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ibwire.diagnosis.wording import count
 
 
 def trouble(connection: Connection) -> tuple[int, int, int]:
-    """How much went wrong with a connection, as far as was counted: more is worse."""
+    """How much went wrong with a connection: counts, more is worse."""
     both = connection.directions
     fatal = sum(
         number
@@ -26,7 +26,7 @@ def trouble(connection: Connection) -> tuple[int, int, int]:
 
 
 def interest(connection: Connection) -> tuple[tuple[int, int, int], bool, int]:
-    """How much there is to tell; among untroubled ones the busiest counts most."""
+    """The key to rank by: problems first, then the number of packets."""
     packets = sum(each.packets for each in connection.directions)
     return trouble(connection), connection.is_reliable, packets
 
@@ -41,7 +41,7 @@ def summary(connection: Connection) -> str:
     parts = [count(sum(each.packets for each in both), "packet")]
     for number, noun in (
         (fatal, "fatal NAK"),
-        (sum(each.retransmitted for each in both), "packet sent again"),
+        (sum(each.retransmitted for each in both), "packet retransmitted"),
         (sum(each.lost for each in both), "packet lost"),
         (sum(each.rnr_naks for each in both), "RNR NAK"),
     ):

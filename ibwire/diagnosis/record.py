@@ -1,9 +1,9 @@
-"""What a story is made of: a connection as steady stretches and cases of trouble, in their order.
+"""A connection as stretches without problems and incidents, in their order.
 
-A *case* begins with the first sign of trouble in one half of a connection, a gap,
-a NAK or something sent again, and ends when all that was in question is answered.
-What lies between cases is a *stretch*. Both are found while packets go by, so that
-what is kept grows with the trouble and not with the capture.
+An *incident* begins with the first sign of a problem in one half of a connection,
+a gap, a NAK or a retransmission, and ends when all affected requests are answered.
+A *stretch* lies between incidents. Both are found while packets are read, so that
+memory grows with the number of incidents and not with the capture.
 """
 
 from __future__ import annotations
@@ -34,59 +34,59 @@ class PacketTime(NamedTuple):
 
 @dataclass(slots=True)
 class Clue:
-    """What the capture had shown when a NAK came, or when requests were sent again."""
+    """What the capture had shown at a NAK, or at a retransmission."""
 
     sent: TransportPacket | None
-    """The last time that the PSN in question was seen here."""
+    """The last packet with this PSN that was seen here."""
     was_missing: bool
-    """It had been passed over unseen."""
+    """The PSN had been left out here."""
     answered: TransportPacket | None
     """The response that had answered it already."""
     idle_ns: int
-    """Since anything was seen of this tracker."""
+    """Since the last packet of this tracker."""
     ack_due: bool
     """A request that asks for an ACK was unanswered."""
     is_broken_off: bool
-    """The last message had no end."""
+    """The last message had no last packet."""
     is_old: bool = False
-    """Of a NAK: what was being sent again had not got beyond this PSN, so it is not about that."""
+    """Of a NAK: the retransmission had not passed this PSN, so the NAK was not caused by it."""
     acks: dict[int, int] = field(default_factory=dict)
-    """What was acknowledged afterwards, how often, by PSN; the first `ACKS` PSNs."""
+    """How often each PSN was acknowledged afterwards; the first `ACKS` PSNs."""
 
 
 @dataclass(slots=True)
-class Case:
-    """Trouble with the requests of one end, from its first sign to the answer that ends it."""
+class Incident:
+    """A problem with the requests of one end, from its first sign to the response that ends it."""
 
     connection: int
     end: int
-    """Who sends the requests."""
+    """The end that sends the requests."""
     first: PacketTime
     last: PacketTime
     until: int
-    """The last PSN in question, unwrapped as in `RequestTracker`."""
+    """The last affected PSN, unwrapped as in `RequestTracker`."""
     recovered: PacketTime | None = None
-    """The response that answered it."""
+    """The response that ended it."""
     is_cut: bool = False
-    """The requester began anew before it was over."""
+    """The requester restarted before it was over."""
     packets: int = 0
-    answers_again: int = 0
-    """Responses that were sent again."""
+    responses_again: int = 0
+    """Responses that were retransmitted."""
     messages: dict[tuple[int, str], int] = field(default_factory=dict)
     """Completed while it lasted, by requesting end and verb."""
     bytes: int = 0
     """Payload of the messages."""
     clues: dict[int, Clue] = field(default_factory=dict)
-    """By the number of the NAK, or of the first packet sent again."""
+    """By the number of the NAK, or of the first retransmitted packet."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """PSNs (24 bits) of requests that were passed over here, first and behind the last."""
+    """PSNs (24 bits) of requests that were left out here: the first, and the one after the last."""
     events: list[FlowEvent] = field(default_factory=list)
     """In order of time."""
 
 
 @dataclass(slots=True)
 class Stretch:
-    """A time without trouble."""
+    """A time without problems."""
 
     first: PacketTime
     last: PacketTime
@@ -99,38 +99,38 @@ class Stretch:
     """Payload of the messages."""
     latency: Histogram = field(default_factory=Histogram)
     events: list[FlowEvent] = field(default_factory=list)
-    """Small ones, that led to no case."""
+    """Events that led to no incident."""
 
 
 @dataclass(slots=True)
 class Record:
-    """Everything that was noted of one connection."""
+    """Everything that was recorded about one connection."""
 
     connection: Connection
-    line: list[Stretch | Case] = field(default_factory=list)
+    line: list[Stretch | Incident] = field(default_factory=list)
     """In the order of their first packets."""
     events: list[FlowEvent] = field(default_factory=list)
     """All, in order of time."""
     marks: list[FlowEvent] = field(default_factory=list)
-    """Of them, those about congestion."""
+    """The events about congestion."""
     unanswered: list[Message] = field(default_factory=list)
     """The first `UNANSWERED` messages that were not acknowledged."""
     unanswered_count: int = 0
     last: PacketTime | None = None
 
-    def cases(self) -> list[Case]:
-        """The cases in order."""
-        return [each for each in self.line if isinstance(each, Case)]
+    def incidents(self) -> list[Incident]:
+        """The incidents in order."""
+        return [each for each in self.line if isinstance(each, Incident)]
 
 
 ACKS = 8
 UNANSWERED = 8
 SENT = 1024
-"""Newest packets by PSN that are remembered: many times the 129 that rxe has outstanding."""
+"""Number of newest packets that are kept by PSN: many times the 129 that rxe has outstanding."""
 
 
 class Recorder:
-    """An `Observer` that notes the stories of some connections."""
+    """An `Observer` that records some connections for their stories."""
 
     def __init__(self, wanted: Container[int]) -> None:
         """wanted: numbers of connections."""
@@ -141,7 +141,7 @@ class Recorder:
         self._messages: dict[int, list[Message]] = {}
 
     def records(self) -> list[Record]:
-        """What was noted, by connection; call it when the analysis is finished."""
+        """The records by connection; call it when the analysis is finished."""
         for number, record in sorted(self._records.items()):
             events = self._events.get(number, [])
             events.sort(key=lambda event: (event.time_ns, event.number))
@@ -149,7 +149,7 @@ class Recorder:
             _assign(record)
         return [record for _, record in sorted(self._records.items())]
 
-    # What an observer is told.
+    # As an observer.
 
     def request(
         self, tracker: RequestTracker, packet: TransportPacket, status: PacketStatus
@@ -177,11 +177,11 @@ class Recorder:
             if event.kind is FlowEventKind.RESTART:
                 # PSNs are no longer comparable.
                 watch = self._watches.pop((event.connection, event.direction), None)
-                if watch is not None and watch.case is not None:
-                    watch.case.is_cut = True
+                if watch is not None and watch.incident is not None:
+                    watch.incident.is_cut = True
 
     def message(self, message: Message) -> None:
-        """A message is complete, or given up."""
+        """A message is complete, or was abandoned."""
         record = self._records.get(message.connection)
         if record is None:
             return
@@ -203,7 +203,7 @@ class Recorder:
         ):
             part.latency.add_one(message.acked_ns - message.first_ns)
 
-    # What is made of it.
+    # Records.
 
     def _watch(self, tracker: RequestTracker) -> _Watch:
         key = tracker.connection.number, tracker.end
@@ -212,24 +212,24 @@ class Recorder:
         return self._watches[key]
 
     def record_of(self, connection: Connection) -> Record:
-        """The notes on a connection."""
+        """The record of a connection."""
         if connection.number not in self._records:
             self._records[connection.number] = Record(connection)
         return self._records[connection.number]
 
     def count(self, connection: Connection, direction: int, packet: TransportPacket) -> None:
-        """One more packet: part of the case that is open, or of a stretch."""
+        """Count a packet: in the open incidents, or in a stretch."""
         record = self.record_of(connection)
         here = record.last = PacketTime(packet.number, packet.time_ns)
-        cases = [
-            watch.case
+        incidents = [
+            watch.incident
             for end in (0, 1)
-            if (watch := self._watches.get((connection.number, end))) and watch.case
+            if (watch := self._watches.get((connection.number, end))) and watch.incident
         ]
-        for case in cases:
-            case.packets += 1
-        if not cases:
-            if not record.line or isinstance(record.line[-1], Case):
+        for incident in incidents:
+            incident.packets += 1
+        if not incidents:
+            if not record.line or isinstance(record.line[-1], Incident):
                 record.line.append(Stretch(here, here))
             stretch = record.line[-1]
             assert isinstance(stretch, Stretch)
@@ -244,24 +244,24 @@ class Recorder:
 
 
 class _Watch:
-    """Finds the cases of one tracker."""
+    """Finds the incidents of one tracker."""
 
     def __init__(self, recorder: Recorder, end: int) -> None:
         self._recorder = recorder
         self._end = end
-        self.case: Case | None = None
+        self.incident: Incident | None = None
         self._clue: Clue | None = None
-        """Of what was sent again last, also of a case that is over."""
+        """Of the last retransmission, also of an incident that is over."""
         self._sent: dict[int, TransportPacket] = {}
         self._answers: dict[int, TransportPacket] = {}
         self._answer: PacketTime | None = None
-        """What would end the case, were it not for what is being sent again."""
+        """The response that ends the incident unless the retransmission goes on."""
         self._resent_number = 0
         """Of the packet that began what was sent again last."""
         self._refused_psn: int | None = None
         """Of a sequence NAK or RNR NAK that has not been obeyed yet."""
         self._extended = False
-        """The case waits for the first packet that its message had lacked."""
+        """The incident waits for the first missing packet of its message."""
         self._asked = -1
         """Highest PSN of a request that asks for an ACK."""
 
@@ -273,23 +273,23 @@ class _Watch:
         here = PacketTime(packet.number, packet.time_ns)
         if tracker.connection.is_reliable:
             if status is PacketStatus.AFTER_GAP:
-                case = self._open(tracker, here, psn - 1)
-                case.gaps.append((tracker.next & MASK, psn & MASK))
+                incident = self._open(tracker, here, psn - 1)
+                incident.gaps.append((tracker.next & MASK, psn & MASK))
             elif status is PacketStatus.RETRANSMITTED:
                 self._resent(tracker, psn, packet)
-            elif status is PacketStatus.NEW and self.case is not None:
+            elif status is PacketStatus.NEW and self.incident is not None:
                 self._went_on(tracker, psn, packet)
         self._recorder.count(tracker.connection, self._end, packet)
-        if self.case is not None:
-            self.case.last = here
+        if self.incident is not None:
+            self.incident.last = here
         if status is not PacketStatus.DUPLICATE:
             _keep(self._sent, psn, packet)
         if packet.ack_req or packet.opcode in READ:
             self._asked = max(self._asked, psn)
 
     def _went_on(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
-        """A new request while a case is open."""
-        assert self.case is not None
+        """A new request while an incident is open."""
+        assert self.incident is not None
         clue = self._clue
         if self._answer is not None:
             self._close(self._answer)
@@ -300,24 +300,25 @@ class _Watch:
             and clue.is_broken_off
             and not clue.ack_due
             and clue.idle_ns >= SILENCE_NS
-            and psn == self.case.until + 1
+            and psn == self.incident.until + 1
             and packet.opcode not in STARTS
             and not self._extended
         ):
             # The rest of a message that had broken off is what was lost, its first packet
             # at least; a long message is not followed to its end.
-            self.case.until = psn
+            self.incident.until = psn
             self._extended = True
 
     def _resent(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
-        case = self._open(tracker, PacketTime(packet.number, packet.time_ns), psn)
+        incident = self._open(tracker, PacketTime(packet.number, packet.time_ns), psn)
         assert tracker.next is not None
-        case.until = max(case.until, tracker.next - 1)  # all that is under way goes again, or may
+        # All outstanding requests are retransmitted, or may be.
+        incident.until = max(incident.until, tracker.next - 1)
         self._answer = self._refused_psn = None
         begins = not tracker.is_retransmitting or psn < tracker.retransmission_end
         if begins or any(refusal.psn == psn for refusal in tracker.refusals):
             self._resent_number = packet.number
-            self._clue = case.clues[packet.number] = Clue(
+            self._clue = incident.clues[packet.number] = Clue(
                 self._sent.get(psn),
                 any(gap.first <= psn < gap.end for gap in tracker.unseen.requests),
                 self._answer_to(tracker, psn, packet),
@@ -346,10 +347,10 @@ class _Watch:
         elif status is PacketStatus.AFTER_GAP:
             self._open(tracker, here, psn)
         self._recorder.count(tracker.connection, 1 - self._end, packet)
-        case = self.case
-        if case is not None:
-            case.last = here
-            case.answers_again += status is PacketStatus.RETRANSMITTED
+        incident = self.incident
+        if incident is not None:
+            incident.last = here
+            incident.responses_again += status is PacketStatus.RETRANSMITTED
         if refuses or (
             status in (PacketStatus.DUPLICATE, PacketStatus.UNKNOWN) and tracker.next is not None
         ):
@@ -359,26 +360,26 @@ class _Watch:
             if psn in acks or len(acks) < ACKS:
                 acks[psn] = acks.get(psn, 0) + 1
         if (
-            case is not None
+            incident is not None
             and status is not PacketStatus.AFTER_GAP
-            and self._is_over(tracker, case, psn)
+            and self._is_over(tracker, incident, psn)
         ):
-            if tracker.is_retransmitting and tracker.retransmission_end <= case.until:
-                self._answer = here  # what goes on is being sent again, unless a new request comes
+            if tracker.is_retransmitting and tracker.retransmission_end <= incident.until:
+                self._answer = here  # a retransmission goes on, unless a new request comes
             else:
                 self._close(here)
         _keep(self._answers, psn, packet)
 
     def _refused(self, tracker: RequestTracker, psn: int, packet: TransportPacket) -> None:
         here = PacketTime(packet.number, packet.time_ns)
-        case = self._open(tracker, here, psn)
-        case.until = max(case.until, psn)
+        incident = self._open(tracker, here, psn)
+        incident.until = max(incident.until, psn)
         sent = self._sent.get(psn)
         was_missing = any(gap.first <= psn < gap.end for gap in tracker.unseen.requests)
         if sent is not None and not tracker.is_retransmitting and tracker.retransmission_end == psn:
-            # What was sent again stopped short of this PSN, and new requests followed.
+            # The retransmission ended before this PSN, and new requests followed.
             was_missing |= sent.number < self._resent_number
-        case.clues[packet.number] = Clue(
+        incident.clues[packet.number] = Clue(
             sent,
             was_missing,
             None,
@@ -389,33 +390,37 @@ class _Watch:
         )
         self._refused_psn = psn
 
-    def _is_over(self, tracker: RequestTracker, case: Case, psn: int) -> bool:
-        """Whether a response with this PSN leaves nothing of the case unanswered."""
-        if psn < case.until:
+    def _is_over(self, tracker: RequestTracker, incident: Incident, psn: int) -> bool:
+        """Whether a response with this PSN answers all affected requests."""
+        if psn < incident.until:
             return False
         if self._refused_psn is not None and tracker.next is not None and psn + 1 < tracker.next:
             return False
         for gap in tracker.unseen.responses:
-            if gap.first <= case.until and (gap.first, gap.end) != (psn, psn + 1):
+            if gap.first <= incident.until and (gap.first, gap.end) != (psn, psn + 1):
                 return False
         for read in tracker.reads:
-            if read.first <= case.until and read.next_response <= read.last and read.last != psn:
+            if (
+                read.first <= incident.until
+                and read.next_response <= read.last
+                and read.last != psn
+            ):
                 return False
         return True
 
-    def _open(self, tracker: RequestTracker, here: PacketTime, until: int) -> Case:
-        if self.case is None:
-            self.case = Case(tracker.connection.number, self._end, here, here, until)
-            self._recorder.record_of(tracker.connection).line.append(self.case)
+    def _open(self, tracker: RequestTracker, here: PacketTime, until: int) -> Incident:
+        if self.incident is None:
+            self.incident = Incident(tracker.connection.number, self._end, here, here, until)
+            self._recorder.record_of(tracker.connection).line.append(self.incident)
             self._clue = None
-        self.case.until = max(self.case.until, until)
-        return self.case
+        self.incident.until = max(self.incident.until, until)
+        return self.incident
 
     def _close(self, here: PacketTime) -> None:
-        assert self.case is not None
-        self.case.recovered = here
-        self.case.last = max(self.case.last, here)
-        self.case = self._answer = self._refused_psn = None
+        assert self.incident is not None
+        self.incident.recovered = here
+        self.incident.last = max(self.incident.last, here)
+        self.incident = self._answer = self._refused_psn = None
         self._extended = False
 
 
@@ -431,8 +436,10 @@ def _keep(packets: dict[int, TransportPacket], psn: int, packet: TransportPacket
 
 
 def _assign(record: Record) -> None:
-    """Give every event to the case that it belongs to, or to the stretch that it lies in."""
-    by_end = [[case for case in record.cases() if case.end == end] for end in (0, 1)]
+    """Assign every event to its incident, or to the stretch that it lies in."""
+    by_end = [
+        [incident for incident in record.incidents() if incident.end == end] for end in (0, 1)
+    ]
     waiting = []
     for event in record.events:
         if event.kind in (FlowEventKind.ECN_CE, FlowEventKind.CNP):
@@ -440,65 +447,65 @@ def _assign(record: Record) -> None:
             continue
         found = None
         for end in _ends_of(event):
-            found = found or _case_of(by_end[end], event)
+            found = found or _incident_of(by_end[end], event)
         if found is None:
             waiting.append(event)
         else:
             found.events.append(event)
     for event in waiting:
         for end in _ends_of(event):
-            case = _next(by_end[end], event.number)
-            if case is not None and event.kind in _FORETELL and _repairs(case, event):
-                case.events.append(event)
+            incident = _next(by_end[end], event.number)
+            if incident is not None and event.kind in _PRECEDE and _repairs(incident, event):
+                incident.events.append(event)
                 break
         else:
             record.line[_before(record.line, event.number)].events.append(event)
-    for case in record.cases():
-        case.events.sort(key=lambda event: (event.time_ns, event.number))
+    for incident in record.incidents():
+        incident.events.sort(key=lambda event: (event.time_ns, event.number))
 
 
-_FORETELL = FlowEventKind.LOST, FlowEventKind.ICRC_BAD
-"""What may come before the first sign of the trouble that it makes."""
+_PRECEDE = FlowEventKind.LOST, FlowEventKind.ICRC_BAD
+"""Events that may precede the first sign of the incident that they cause."""
 
 
-def _before(line: Sequence[Stretch | Case], number: int) -> int:
-    """Index of the last that began before a packet, or with it."""
+def _before(line: Sequence[Stretch | Incident], number: int) -> int:
+    """Index of the last part that began before a packet, or with it."""
     return max(bisect_right(line, number, key=lambda each: each.first.number) - 1, 0)
 
 
-def _case_of(cases: Sequence[Case], event: FlowEvent) -> Case | None:
-    """The case of one half that an event belongs to."""
-    if not cases:
+def _incident_of(incidents: Sequence[Incident], event: FlowEvent) -> Incident | None:
+    """The incident of one half that an event belongs to."""
+    if not incidents:
         return None
-    case = cases[_before(cases, event.number)]
-    if case.first.number <= event.number <= case.last.number:
-        return case
+    incident = incidents[_before(incidents, event.number)]
+    if incident.first.number <= event.number <= incident.last.number:
+        return incident
     if (
         event.kind is FlowEventKind.REORDERED
-        and case.first.number < event.number
-        and _lacked(case, event)
+        and incident.first.number < event.number
+        and _lacked(incident, event)
     ):
-        return case  # what was sent again was faster than what had been overtaken
+        return incident  # the retransmission was faster than the reordered packet
     return None
 
 
-def _next(cases: Sequence[Case], number: int) -> Case | None:
-    """The first case that begins behind a packet."""
-    at = bisect_right(cases, number, key=lambda case: case.first.number)
-    return cases[at] if at < len(cases) else None
+def _next(incidents: Sequence[Incident], number: int) -> Incident | None:
+    """The first incident that begins after a packet."""
+    at = bisect_right(incidents, number, key=lambda incident: incident.first.number)
+    return incidents[at] if at < len(incidents) else None
 
 
-def _repairs(case: Case, event: FlowEvent) -> bool:
-    """Whether something is sent again in a case that was lost or damaged before."""
+def _repairs(incident: Incident, event: FlowEvent) -> bool:
+    """Whether an incident retransmits packets that were lost or damaged before it."""
     return any(
         event.psn - each.psn & MASK <= (each.last_psn - each.psn & MASK)
-        for each in case.events
+        for each in incident.events
         if each.kind is FlowEventKind.RETRANSMISSION
     )
 
 
 def _ends_of(event: FlowEvent) -> tuple[int, ...]:
-    """Whose requests an event may be about."""
+    """The ends whose requests an event may be about."""
     if event.kind is FlowEventKind.LOST:
         return 0, 1
     if event.kind in (
@@ -510,8 +517,8 @@ def _ends_of(event: FlowEvent) -> tuple[int, ...]:
     return (event.direction,)
 
 
-def _lacked(case: Case, event: FlowEvent) -> bool:
-    """Whether a late request had been passed over when a case began."""
-    if event.direction != case.end:
+def _lacked(incident: Incident, event: FlowEvent) -> bool:
+    """Whether a reordered request was missing when an incident began."""
+    if event.direction != incident.end:
         return False
-    return any(event.psn - first & MASK < (end - first & MASK) for first, end in case.gaps)
+    return any(event.psn - first & MASK < (end - first & MASK) for first, end in incident.gaps)

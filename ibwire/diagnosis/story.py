@@ -1,4 +1,4 @@
-"""The story of a connection: a time line in words, from a capture to a verdict.
+"""The story of a connection: its time line in words, and a verdict.
 
 recorder = Recorder({1})
 analysis = Analysis(recorder)
@@ -21,11 +21,11 @@ from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.diagnosis.incident_text import IncidentText, phrase
-from ibwire.diagnosis.incidents import Scene, tell
-from ibwire.diagnosis.record import Case, Record, Stretch
+from ibwire.diagnosis.incidents import Context, describe
+from ibwire.diagnosis.record import Incident, Record, Stretch
 from ibwire.diagnosis.wording import (
     VERBS,
-    Why,
+    Reason,
     amount,
     count,
     duration,
@@ -37,14 +37,14 @@ from ibwire.diagnosis.wording import (
 from ibwire_layers.opcodes import Service
 
 LETTERS = "A", "B"
-"""What the two ends are called; A sent the first packet."""
+"""Names of the two ends; A sent the first packet."""
 
 SHOWN = 3
-"""Cases of one kind that are told; the others are summed up."""
+"""Incidents of one kind that are described; the others are summarised."""
 
 
 class Frames(NamedTuple):
-    """The capture that a story is from."""
+    """The capture of a story."""
 
     name: str
     start_ns: int
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
     """A line of the time line, or several: of one time, of a time span, or a title."""
 
     title: str
-    """Empty for what is no title."""
+    """Empty for lines that are not titles."""
     from_ns: int
     to_ns: int
     numbers: tuple[int, int]
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of output and how it is to look."""
+    """A line of output and its style."""
 
     style: str
     """`head`, `title`, `text` or `verdict`."""
@@ -74,27 +74,29 @@ class Line:
 
 
 class Story:
-    """One connection, told."""
+    """One connection as text."""
 
     def __init__(self, record: Record, capture: Frames, every: bool = False) -> None:
-        """every: tell every case, and sum up nothing."""
+        """every: describe every incident, and summarise none."""
         self._record = record
         self.connection = record.connection
         self._capture = capture
         self._every = every
-        self.cases: list[IncidentText] = []
-        before: dict[int, Case] = {}
-        for case in record.cases():
-            scene = Scene(self._names(case.end), self.connection.is_paired, capture.end_ns, every)
-            self.cases.append(tell(case, scene, before.get(case.end)))
-            before[case.end] = case
+        self.incidents: list[IncidentText] = []
+        before: dict[int, Incident] = {}
+        for incident in record.incidents():
+            context = Context(
+                self._names(incident.end), self.connection.is_paired, capture.end_ns, every
+            )
+            self.incidents.append(describe(incident, context, before.get(incident.end)))
+            before[incident.end] = incident
 
     @staticmethod
     def _names(end: int) -> tuple[str, str]:
         return LETTERS[end], LETTERS[1 - end]
 
     def lines(self, width: int) -> Iterator[Line]:
-        """The story, wrapped to so many columns."""
+        """The story, wrapped to a width in columns."""
         for place, text in enumerate(self._head()):
             style = "text" if place else "head"
             yield from _wrapped(style, text, width, "  " if text.startswith("  ") else "")
@@ -110,7 +112,7 @@ class Story:
             yield from _wrapped("text", first + entry.text, width, " " * len(first))
         yield Line("text", "")
         yield from _wrapped("verdict", f"Verdict: {sentence(self.verdict)}", width, "  ")
-        for text in self._not_said():
+        for text in self._not_observable():
             yield from _wrapped("text", text, width, "  ")
 
     # The head.
@@ -132,23 +134,24 @@ class Story:
             yield f"  {letter}  {end.address}  {qpn}  {sends}"
         pairing = PAIRINGS.get(connection.pairing, connection.pairing)
         if connection.is_paired:
-            yield f"Taken for one connection because {pairing}."
+            yield f"Treated as one connection because {pairing}."
         else:
             silent = LETTERS[0] if not connection.directions[0].packets else LETTERS[1]
             other = LETTERS[1 - LETTERS.index(silent)]
-            said = f"what {silent} answered, if anything, was not seen here"
+            said = f"packets from {silent}, if any, were not captured"
             if not connection.is_reliable:
-                said = f"nothing went from {silent} to {other}"
+                said = f"{silent} sent nothing to {other}"
             yield f"Only packets of {other} are in the capture: {said}."
         yield (
-            "Times are seconds since the first frame of the capture. A packet lost before this "
-            "point was lost on its way to where the capture was taken, behind it afterwards."
+            'Times are seconds since the first frame of the capture. "This point" is where the '
+            "capture was taken: a packet lost before it is not in the capture, a packet lost after "
+            "it is."
         )
 
     # The time line.
 
     def _entries(self) -> Iterator[Entry]:
-        told = iter(self.cases)
+        described = iter(self.incidents)
         seen: Counter[tuple[object, ...]] = Counter()
         first: dict[tuple[object, ...], int] = {}
         number = 0
@@ -158,57 +161,60 @@ class Story:
             if isinstance(each, Stretch):
                 quiet.append(each)
                 continue
-            case = next(told)
+            incident = next(described)
             number += 1
-            seen[case.kind] += 1
-            first.setdefault(case.kind, number)
-            if seen[case.kind] > SHOWN and not self._every:
-                quiet.append(case)
+            seen[incident.kind] += 1
+            first.setdefault(incident.kind, number)
+            if seen[incident.kind] > SHOWN and not self._every:
+                quiet.append(incident)
                 continue
             yield from self._quiet(quiet, first)
             quiet = []
-            yield from self._case(case, number)
+            yield from self._incident(incident, number)
         yield from self._quiet(quiet, first)
         yield from marks
         yield from self._left()
 
-    def _case(self, told: IncidentText, number: int) -> Iterator[Entry]:
-        case = told.case
-        when = self._seconds(case.first.time_ns)
-        title = f"Incident {number} at {when} s: {sentence(told.title)}"
+    def _incident(self, described: IncidentText, number: int) -> Iterator[Entry]:
+        incident = described.incident
+        when = self._seconds(incident.first.time_ns)
+        title = f"Incident {number} at {when} s: {sentence(described.title)}"
         yield Entry(title, 0, 0, (0, 0), "")
-        for step in told.steps:
+        for step in described.steps:
             yield Entry("", step.time_ns, step.time_ns, step.numbers, step.text)
 
     def _quiet(
         self, parts: Sequence[Stretch | IncidentText], first: dict[tuple[object, ...], int]
     ) -> Iterator[Entry]:
-        """Steady stretches, together with cases that are like others."""
+        """Stretches without incidents, together with incidents that are like others."""
         stretches = [each for each in parts if isinstance(each, Stretch)]
-        cases = [each for each in parts if isinstance(each, IncidentText)]
+        incidents = [each for each in parts if isinstance(each, IncidentText)]
         if not parts:
             return
-        places = [each if isinstance(each, Stretch) else each.case for each in parts]
+        places = [each if isinstance(each, Stretch) else each.incident for each in parts]
         begin, end = places[0].first, max(each.last for each in places)
-        if any(each.packets for each in stretches) or cases:
+        if any(each.packets for each in stretches) or incidents:
             yield Entry(
                 "",
                 begin.time_ns,
                 end.time_ns,
                 (begin.number, end.number),
-                self._steady(stretches, cases, first),
+                self._steady(stretches, incidents, first),
             )
         yield from self._small([event for each in stretches for event in each.events])
 
     def _steady(
         self,
         stretches: Sequence[Stretch],
-        cases: Sequence[IncidentText],
+        incidents: Sequence[IncidentText],
         first: dict[tuple[object, ...], int],
     ) -> str:
         messages: Counter[tuple[int, str]] = Counter()
         passed = size = 0
-        parts: list[Stretch | Case] = [*stretches, *(told.case for told in cases)]
+        parts: list[Stretch | Incident] = [
+            *stretches,
+            *(described.incident for described in incidents),
+        ]
         for part in parts:
             messages.update(part.messages)
             passed += part.packets
@@ -225,17 +231,17 @@ class Story:
             text += f", latency {duration(typical)}"
             if most != typical:
                 text += f" typical, {duration(most)} at most"
-        if cases:
-            text += f". {sentence(self._more(cases, first))}"
+        if incidents:
+            text += f". {sentence(self._more(incidents, first))}"
         return f"{text}."
 
     def _under_way(self, stretches: Sequence[Stretch]) -> str:
-        """What the packets of a stretch are without a complete message."""
+        """The kinds of packets of a stretch that completes no message."""
         requests: Counter[tuple[int, str]] = Counter()
         for each in stretches:
             requests.update(each.requests)
         if not requests:
-            return " of answers"
+            return " of responses"
         whose = [f"{VERBS.get(verb, verb)} of {LETTERS[end]}" for end, verb in sorted(requests)]
         waits = self.connection.is_reliable and self.connection.is_paired
         return f" ({listed(whose)})" + (", nothing acknowledged yet" if waits else "")
@@ -255,24 +261,26 @@ class Story:
         return f"{count(total, 'message')}{whose}{done} ({verbs}), {amount(size)}"
 
     @staticmethod
-    def _more(cases: Sequence[IncidentText], first: dict[tuple[object, ...], int]) -> str:
-        """Cases that are summed up."""
-        like = Counter(first[each.kind] for each in cases)
+    def _more(incidents: Sequence[IncidentText], first: dict[tuple[object, ...], int]) -> str:
+        """A summary of incidents."""
+        like = Counter(first[each.kind] for each in incidents)
         kinds = listed(f"{number:,} like incident {which}" for which, number in like.items())
-        text = f"in it {count(len(cases), 'more incident')}"
+        text = f"includes {count(len(incidents), 'more incident')}"
         text += f": {kinds}" if len(like) > 1 else f" like incident {next(iter(like))}"
-        resent = sum(each.resent for each in cases)
-        if resent:
-            text += f"; {count(resent, 'packet')} sent again"
+        retransmitted = sum(each.retransmitted for each in incidents)
+        if retransmitted:
+            text += f"; {count(retransmitted, 'packet')} retransmitted"
         stalls = [
-            each.stall_ns for each in cases if each.stall_ns is not None and not each.is_harmless
+            each.stall_ns
+            for each in incidents
+            if each.stall_ns is not None and not each.is_harmless
         ]
         if stalls:
             text += f"; recovered after {span(stalls)}"
-        return f"{text} (--all tells each)"
+        return f"{text} (--all shows each)"
 
     def _small(self, events: Sequence[FlowEvent]) -> Iterator[Entry]:
-        """Small events, by kind."""
+        """Events outside of incidents, by kind."""
         for kind, one, text in _SMALL:
             for direction in (0, 1):
                 found = [e for e in events if e.kind is kind and e.direction == direction]
@@ -282,7 +290,7 @@ class Story:
                         FlowEventKind.LOST
                     )
                     sender, reader = self._names(direction)
-                    what = count(number, f"{one} {'answer' if answers else 'packet'}")
+                    what = count(number, f"{one} {'response' if answers else 'packet'}")
                     where = "" if len(found) == 1 else f" ({packets(e.number for e in found)})"
                     yield Entry(
                         "",
@@ -322,9 +330,9 @@ class Story:
         total = self.connection.directions[direction].packets
         if not marks:
             return (
-                f"{count(len(cnps), 'CNP')} from {reader} ({packets(e.number for e in cnps)}) told "
-                f"{sender} to slow down; no mark was seen here, so the congestion is behind this "
-                "point."
+                f"{count(len(cnps), 'CNP')} from {reader} ({packets(e.number for e in cnps)}) "
+                f"asked {sender} to slow down; no CE mark was seen here, so the congestion is "
+                "after this point."
             )
         text = (
             f"Congestion: {len(marks):,} of {count(total, 'packet')} from {sender} to {reader} "
@@ -332,24 +340,24 @@ class Story:
         )
         if not cnps:
             return (
-                f"{text} {reader} sends no CNP, so that {sender} does not learn of it: Linux rxe "
-                "never does; with a NIC, look at its congestion control settings."
+                f"{text} {reader} sends no CNP, so {sender} is not asked to slow down: Linux rxe "
+                "never sends CNPs; with a NIC, look at its congestion control settings."
             )
         after = next((each for each in cnps if each.time_ns >= marks[0].time_ns), None)
         if after is not None:
             delay = duration(after.time_ns - marks[0].time_ns)
             text += (
-                f" {reader} answers with {count(len(cnps), 'CNP')}, the first (#{after.number}) "
+                f" {reader} responds with {count(len(cnps), 'CNP')}, the first (#{after.number}) "
                 f"{delay} after the first mark."
             )
         return text
 
     def _left(self) -> Iterator[Entry]:
-        """Messages without an answer."""
+        """Messages without a response."""
         record = self._record
         if not record.unanswered_count or record.last is None or not self.connection.is_paired:
             return
-        if any(told.refusal or told.given_up for told in self.cases):
+        if any(described.refusal or described.given_up for described in self.incidents):
             return
         yield Entry(
             "",
@@ -371,7 +379,7 @@ class Story:
 
     @property
     def verdict(self) -> str:
-        """What went wrong, and whose doing it most likely was."""
+        """What went wrong, and the most likely cause."""
         parts = [*self._fatal(), *self._causes(), *self._cost()]
         return " ".join([*(parts or [self._fine()]), *self._congested()])
 
@@ -379,63 +387,64 @@ class Story:
         kinds = [each.kind for each in self._record.marks]
         marks, cnps = kinds.count(FlowEventKind.ECN_CE), kinds.count(FlowEventKind.CNP)
         if marks:
-            answer = f"answered with {count(cnps, 'CNP')}" if cnps else "and no CNP"
+            answer = f"answered by {count(cnps, 'CNP')}" if cnps else "and no CNP"
             yield (
                 f"The network before this point is congested: {count(marks, 'packet')} with CE "
                 f"marks, {answer}."
             )
         elif cnps:
-            yield f"The network behind this point is congested: {count(cnps, 'CNP')} say so."
+            yield f"The network after this point is congested: {count(cnps, 'CNP')} report it."
 
     def _fatal(self) -> Iterator[str]:
-        for told in self.cases:
-            requester, responder = told.names
-            if told.refusal:
+        for described in self.incidents:
+            requester, responder = described.names
+            if described.refusal:
                 yield (
-                    f"{responder} refused {requester}'s request for good: {told.refusal}. That is "
-                    "a mistake of the programs, not of the network."
+                    f"{responder} refused {requester}'s request: {described.refusal}. That is "
+                    "an error of the programs, not of the network."
                 )
-                if told.look:
-                    yield f"Look at {told.look}."
-            elif told.given_up:
-                yield f"{requester} gave up {told.given_up}."
+                if described.look:
+                    yield f"Check {described.look}."
+            elif described.given_up:
+                yield f"{requester} gave up {described.given_up}."
                 answered = self.connection.directions[LETTERS.index(responder)].packets
-                if told.rnr_naks:
+                if described.rnr_naks:
                     continue
                 yield (
-                    f"{responder} was heard before, and then no more: it, its queue pair, or the "
-                    "way there and back was gone."
+                    f"{responder} had responded before, then no more: it, its queue pair, or the "
+                    "path between them is gone."
                     if answered
-                    else f"{responder} was never heard here: it, or its queue pair, is gone, the "
-                    "QP number is wrong, or the way there is broken behind this point; unless "
-                    f"only {requester}'s direction was captured."
+                    else f"Nothing was received from {responder} here: it, or its queue pair, does "
+                    "not exist, the QP number is wrong, or the path after this point is broken; "
+                    f"or only {requester}'s direction was captured."
                 )
 
     def _causes(self) -> Iterator[str]:
         for end in (0, 1):
-            total: Counter[Why] = Counter()
-            for told in self.cases:
-                if told.case.end == end:
-                    total.update(told.whys)
-            for why, number in sorted(total.items(), key=lambda item: list(Why).index(item[0])):
+            total: Counter[Reason] = Counter()
+            for described in self.incidents:
+                if described.incident.end == end:
+                    total.update(described.reasons)
+            for why, number in sorted(total.items(), key=lambda item: list(Reason).index(item[0])):
                 text = phrase(why, number, self._names(end), verdict=True)
                 if text:
                     yield sentence(text)
 
     def _cost(self) -> Iterator[str]:
-        resent = sum(told.resent for told in self.cases)
+        retransmitted = sum(described.retransmitted for described in self.incidents)
         stalls = [
-            told.stall_ns
-            for told in self.cases
-            if told.stall_ns is not None and not told.is_harmless
+            described.stall_ns
+            for described in self.incidents
+            if described.stall_ns is not None and not described.is_harmless
         ]
-        over = not any(told.refusal or told.given_up for told in self.cases)
-        if resent and stalls and over:
+        over = not any(described.refusal or described.given_up for described in self.incidents)
+        if retransmitted and stalls and over:
             yield (
-                f"It cost {count(resent, 'packet')} sent again and {duration(sum(stalls))} in "
-                f"{count(len(stalls), 'stall')}, and the connection recovered each time."
+                f"It cost {count(retransmitted, 'packet')} retransmitted and "
+                f"{duration(sum(stalls))} in {count(len(stalls), 'stall')}; the connection "
+                "recovered each time."
                 if len(stalls) > 1
-                else f"It cost {count(resent, 'packet')} sent again and a stall of "
+                else f"It cost {count(retransmitted, 'packet')} retransmitted and a stall of "
                 f"{duration(stalls[0])}; the connection recovered."
             )
 
@@ -446,31 +455,31 @@ class Story:
             lost = sum(each.lost for each in connection.directions)
             if lost:
                 return (
-                    f"{count(lost, 'packet')} never came by here. Nothing is acknowledged in this "
-                    "service, and nothing was sent again: the messages they belong to are gone."
+                    f"{count(lost, 'packet')} did not arrive here. This service neither "
+                    "acknowledges nor retransmits: the messages they belong to are lost."
                 )
             return (
-                "nothing went wrong as far as can be seen: this service acknowledges nothing, so "
-                "that what was lost behind this point leaves no trace."
+                "nothing went wrong as far as the capture shows: this service acknowledges "
+                "nothing, so a loss after this point leaves no trace."
             )
         if FlowEventKind.DUPLICATE in small:
             number = sum(each.duplicates for each in connection.directions)
             return (
-                f"nothing was lost. {count(number, 'packet')} came twice: the network doubles "
-                "packets, or the capture does; the receivers throw the copies away."
+                f"nothing was lost. {count(number, 'packet')} arrived twice: the network or the "
+                "capture duplicates packets; the receivers drop the duplicates."
             )
         if small & {FlowEventKind.REORDERED, FlowEventKind.ICRC_BAD, FlowEventKind.LOST}:
-            return "small disturbances, see above, that nobody had to repair."
+            return "small disturbances, see above, that needed no retransmission."
         completed = sum(each.completed for each in connection.directions)
         if self._record.unanswered_count:
             return "nothing went wrong up to where the capture ends."
         if not completed:
-            return "nothing can be said: no message is complete in this capture."
-        each = "every one " if completed > 1 else ""
+            return "no message is complete in this capture, so there is nothing to judge."
+        each = "all " if completed > 1 else ""
         return f"nothing went wrong: {count(completed, 'message')}, {each}acknowledged."
 
-    def _not_said(self) -> Iterator[str]:
-        """What the capture cannot show."""
+    def _not_observable(self) -> Iterator[str]:
+        """What this capture cannot show."""
         reasons: dict[str, dict[str, list[str]]] = {}
         for direction, letter in enumerate(LETTERS):
             if self.connection.directions[direction].packets:
@@ -479,7 +488,7 @@ class Story:
                     reasons.setdefault(reason, {}).setdefault(letter, []).append(what)
         for reason, counts in reasons.items():
             whose = [f"{letter}'s {listed(names)}" for letter, names in counts.items()]
-            yield f"Not to be counted from here: {', '.join(whose)}; {reason}."
+            yield f"Cannot be counted in this capture: {', '.join(whose)}; {reason}."
 
     # Words.
 
@@ -525,39 +534,38 @@ _SERVICES = {
 }
 
 _COUNTS = {
-    "retransmitted_packets": "packets sent again",
+    "retransmitted_packets": "retransmitted packets",
     "naks": "NAKs",
     "rnr_naks": "RNR NAKs",
     "implied_naks": "implied NAKs",
 }
-"""What `Connection.not_observable` names, in words where underscores are not all."""
+"""Counts of `Connection.not_observable` in words, where more than the underscores differ."""
 
 _SMALL = (
     (
         FlowEventKind.RESTART,
         "",
-        "{r} begins anew at PSN {psn}: the queue pair was reset, or its number used again.",
+        "{r} restarts at PSN {psn}: the queue pair was reset, or its number was reused.",
     ),
     (
         FlowEventKind.LOST,
         "lost",
-        "{what} from {r} to {s} never came by here{where}, PSN {psn} first.",
+        "{what} from {r} to {s} did not arrive here{where}; the first has PSN {psn}.",
     ),
     (
         FlowEventKind.REORDERED,
-        "late",
-        "{what} of {r}{where}, overtaken on the way here; {s} took no notice.",
+        "reordered",
+        "{what} of {r}{where}, which had no effect on {s}.",
     ),
     (
         FlowEventKind.DUPLICATE,
-        "copied",
-        "{what} of {r}{where}: copies that the network made, or the capture; {s} throws the "
-        "second one away.",
+        "duplicate",
+        "{what} of {r}{where}: made by the network or by the capture; {s} drops the duplicate.",
     ),
     (
         FlowEventKind.ICRC_BAD,
         "damaged",
-        "{what} of {r}{where}: the ICRC is wrong, {s} drops it without a word, and nobody asked "
-        "for it again.",
+        "{what} of {r}{where}: the ICRC is wrong, {s} drops it silently, and it was not "
+        "retransmitted.",
     ),
 )

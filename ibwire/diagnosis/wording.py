@@ -1,4 +1,4 @@
-"""Words of a story: times, numbers of packets and PSNs, and what codes mean to an engineer."""
+"""Words of a story: causes, NAK codes, times, numbers of packets and PSNs as text."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ibwire_layers.opcodes import name_of
 from ibwire_layers.syndrome import NakCode
 
 
-class Why(StrEnum):
-    """What a case of trouble comes from."""
+class Reason(StrEnum):
+    """The cause of an incident."""
 
     REFUSED = "refused"
     GIVEN_UP = "given_up"
     NO_BUFFER = "no_buffer"
     LOST_BEFORE = "lost_before"
-    LOST_BEHIND = "lost_behind"
+    LOST_AFTER = "lost_after"
     DAMAGED = "damaged"
-    OVERTAKEN_BEFORE = "overtaken_before"
-    OVERTAKEN_BEHIND = "overtaken_behind"
-    ANSWER_LOST_BEFORE = "answer_lost_before"
-    ANSWER_LOST_BEHIND = "answer_lost_behind"
-    ANSWER_DAMAGED = "answer_damaged"
-    ANSWER_OVERTAKEN = "answer_overtaken"
-    BEYOND = "beyond"
+    REORDERED_BEFORE = "reordered_before"
+    REORDERED_AFTER = "reordered_after"
+    RESPONSE_LOST_BEFORE = "response_lost_before"
+    RESPONSE_LOST_AFTER = "response_lost_after"
+    RESPONSE_DAMAGED = "response_damaged"
+    RESPONSE_REORDERED = "response_reordered"
+    EITHER_LOST_AFTER = "either_lost_after"
     AFTERMATH = "aftermath"
     OLD_NAK = "old_nak"
     STALE_TIMER = "stale_timer"
@@ -34,110 +34,110 @@ class Why(StrEnum):
 
 
 class Phrase(NamedTuple):
-    """How a cause is worded. `{r}` is the requester, `{s}` the responder, `{n}` a number of
-    packets with its noun, `{w}` `was` or `were`, `{a}` a number of answers, `{k}` of RNR
+    """The text of a cause. `{r}` is the requester, `{s}` the responder, `{n}` a number of
+    packets with its noun, `{w}` `was` or `were`, `{a}` a number of responses, `{k}` of RNR
     NAKs, `{t}` how often."""
 
     title: str
-    """In the title of a case."""
+    """In the title of an incident."""
     verdict: str
     """In the verdict; a sentence."""
 
 
 PHRASES = {
-    Why.REFUSED: Phrase("{s} refuses a request of {r} for good", ""),
-    Why.GIVEN_UP: Phrase("{r} gives up", ""),
-    Why.NO_BUFFER: Phrase(
+    Reason.REFUSED: Phrase("{s} refuses a request of {r}, which ends the connection", ""),
+    Reason.GIVEN_UP: Phrase("{r} gives up", ""),
+    Reason.NO_BUFFER: Phrase(
         "{s} has no receive buffer ({k})",
-        "{s} had no receive buffer posted when messages of {r} came ({k}): its program posts "
-        "receives too late, or too few of them; the network is not to blame.",
+        "{s} had no receive buffer posted when messages of {r} arrived ({k}): its program posts "
+        "receives too late, or too few of them; the network is not the cause.",
     ),
-    Why.LOST_BEFORE: Phrase(
+    Reason.LOST_BEFORE: Phrase(
         "{n} from {r} to {s} lost before this point",
         "The network lost {n} from {r} to {s} between {r} and this point.",
     ),
-    Why.LOST_BEHIND: Phrase(
-        "{n} from {r} to {s} lost behind this point",
-        "at least {n} from {r} did not reach {s} in time: lost, damaged or overtaken between this "
+    Reason.LOST_AFTER: Phrase(
+        "{n} from {r} to {s} lost after this point",
+        "at least {n} from {r} did not reach {s} in time: lost, damaged or reordered between this "
         "point and {s}, by the network or by {s} itself.",
     ),
-    Why.DAMAGED: Phrase(
+    Reason.DAMAGED: Phrase(
         "{n} from {r} to {s} damaged before this point",
-        "{n} from {r} to {s} came here damaged (wrong ICRC): look at cables, transceivers and "
+        "{n} from {r} to {s} arrived here damaged (wrong ICRC): look at cables, transceivers and "
         "memory of the switches between {r} and this point.",
     ),
-    Why.OVERTAKEN_BEFORE: Phrase(
-        "{n} from {r} to {s} overtaken before this point",
-        "The network delivers packets out of order: {n} from {r} to {s} {w} overtaken between "
-        "{r} and this point (several paths?), which a responder takes for loss.",
+    Reason.REORDERED_BEFORE: Phrase(
+        "{n} from {r} to {s} reordered before this point",
+        "The network delivers packets out of order: {n} from {r} to {s} {w} reordered between "
+        "{r} and this point (several paths?), which a responder treats as loss.",
     ),
-    Why.OVERTAKEN_BEHIND: Phrase(
-        "{n} from {r} to {s} overtaken behind this point",
-        "{n} from {r} to {s} {w} not lost but overtaken between this point and {s} (several "
-        "paths?): the responder takes that for loss.",
+    Reason.REORDERED_AFTER: Phrase(
+        "{n} from {r} to {s} reordered after this point",
+        "{n} from {r} to {s} {w} not lost but reordered between this point and {s} (several "
+        "paths?); the responder treats that as loss.",
     ),
-    Why.ANSWER_LOST_BEFORE: Phrase(
+    Reason.RESPONSE_LOST_BEFORE: Phrase(
         "{a} of {s} lost before this point",
         "The network lost {a} of {s} between {s} and this point.",
     ),
-    Why.ANSWER_LOST_BEHIND: Phrase(
-        "{a} of {s} lost behind this point",
-        "at least {a} of {s} {w} lost, damaged or overtaken between this point and {r}, "
+    Reason.RESPONSE_LOST_AFTER: Phrase(
+        "{a} of {s} lost after this point",
+        "at least {a} of {s} {w} lost, damaged or reordered between this point and {r}, "
         "by the network or by {r} itself.",
     ),
-    Why.ANSWER_DAMAGED: Phrase(
+    Reason.RESPONSE_DAMAGED: Phrase(
         "{a} of {s} damaged before this point",
-        "{a} of {s} came here damaged (wrong ICRC): look at cables, transceivers and "
+        "{a} of {s} arrived here damaged (wrong ICRC): look at cables, transceivers and "
         "memory of the switches between {s} and this point.",
     ),
-    Why.ANSWER_OVERTAKEN: Phrase(
-        "{a} of {s} overtaken before this point",
-        "{a} of {s} {w} overtaken between {s} and this point, which {r} takes for loss.",
+    Reason.RESPONSE_REORDERED: Phrase(
+        "{a} of {s} reordered before this point",
+        "{a} of {s} {w} reordered between {s} and this point, which {r} treats as loss.",
     ),
-    Why.BEYOND: Phrase(
-        "a request of {r} or its answer lost between this point and {s}",
-        "Between this point and {s} something was lost {t}: a request of {r} or its answer, "
-        "which cannot be told from here.",
+    Reason.EITHER_LOST_AFTER: Phrase(
+        "a request of {r} or its response lost between this point and {s}",
+        "Between this point and {s} a request of {r} or its response was lost {t}; the capture "
+        "does not show which of them.",
     ),
-    Why.AFTERMATH: Phrase("{r} asks again for what was lost in the incident before", ""),
-    Why.OLD_NAK: Phrase(
-        "{r} obeys a NAK that was settled",
-        "{r} obeyed a NAK {t} that had been settled meanwhile, and sent again in vain.",
+    Reason.AFTERMATH: Phrase("{r} retransmits what was lost in the previous incident", ""),
+    Reason.OLD_NAK: Phrase(
+        "{r} retransmits for an outdated NAK",
+        "{r} retransmitted {t} for an outdated NAK: the packet it asks for had arrived meanwhile.",
     ),
-    Why.STALE_TIMER: Phrase(
-        "{r} sends again without need",
-        "{r} sent again {t} although nothing was lost: its ACK timer ended before {s} could "
-        "answer. Linux rxe does so now and then, because it leaves old timers running; else {s} "
-        "was slow or the timer is too short. Harmless.",
+    Reason.STALE_TIMER: Phrase(
+        "{r} retransmits without need",
+        "{r} retransmitted {t} although nothing was lost: its ACK timer expired before {s} could "
+        "respond. Linux rxe does so now and then, because it does not stop old timers; otherwise "
+        "{s} was slow or the timeout is too short. Harmless.",
     ),
-    Why.NOT_CAPTURED: Phrase(
+    Reason.NOT_CAPTURED: Phrase(
         "{n} from {r} to {s} missing in the capture",
-        "{n} from {r} to {s} {w} acknowledged without being seen here: the capture missed them, "
+        "{n} from {r} to {s} {w} acknowledged but not captured: the capture missed them, "
         "the network did not.",
     ),
-    Why.UNCLEAR: Phrase(
-        "{r} sends again, and nothing here says why",
-        "{r} sent again {t} for reasons that this capture does not show.",
+    Reason.UNCLEAR: Phrase(
+        "{r} retransmits, and the capture does not show why",
+        "{r} retransmitted {t} for reasons that this capture does not show.",
     ),
 }
 
 
 class NakText(NamedTuple):
-    """What a NAK means that ends a connection."""
+    """What a NAK that ends a connection means."""
 
     name: str
     meaning: str
     look: str
-    """What to look at."""
+    """What the user should check."""
     status: str
     """How the requester's work request ends."""
 
 
 REFUSALS = {
-    # What rxe, rdmavt and mlx5 answer to what: IBA 9.7.5.2.4 and 9.9.3, and their sources.
+    # Which request gets which NAK: IBA 9.7.5.2.4, 9.9.3, and the sources of rxe, rdmavt and mlx5.
     NakCode.INVALID_REQUEST: NakText(
         "invalid request",
-        "the request is not allowed as it stands",
+        "this request is not allowed",
         "the operations that {s}'s queue pair allows, the length against path MTU and receive "
         "buffer, the order of opcodes, 8-byte alignment of atomics, and how many READs and "
         "atomics are outstanding",
@@ -145,16 +145,16 @@ REFUSALS = {
     ),
     NakCode.REMOTE_ACCESS_ERROR: NakText(
         "remote access error",
-        "the R_Key, the address range or the permission is not good for this request",
+        "the R_Key, the address range or the access permission does not fit this request",
         "the R_Key (still registered? of the same protection domain?), whether the range lies "
         "inside the memory region, and its access flags",
         "IBV_WC_REM_ACCESS_ERR",
     ),
     NakCode.REMOTE_OPERATIONAL_ERROR: NakText(
         "remote operational error",
-        "{s} could not carry it out for reasons of its own",
+        "{s} could not execute it because of a local error",
         "{s}'s receive buffers: a SEND that is longer than the buffer posted for it (Linux rxe "
-        "answers so), or a buffer whose L_Key or address is wrong",
+        "sends this NAK then), or a buffer whose L_Key or address is wrong",
         "IBV_WC_REM_OP_ERR",
     ),
     NakCode.INVALID_RD_REQUEST: NakText(
@@ -183,7 +183,7 @@ def opcode(code: int) -> str:
 
 
 def duration(ns: int) -> str:
-    """A time span with three digits that matter."""
+    """A time span with three significant digits."""
     for size, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")):
         if abs(ns) >= size:
             value = ns / size
@@ -193,7 +193,7 @@ def duration(ns: int) -> str:
 
 
 def span(values: Iterable[int]) -> str:
-    """From the shortest to the longest of some times."""
+    """The shortest and the longest of some times."""
     low, high = min(values := list(values)), max(values)
     return (
         duration(low) if duration(low) == duration(high) else f"{duration(low)} to {duration(high)}"
@@ -246,5 +246,5 @@ def listed(parts: Iterable[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """With a capital at its beginning."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]

@@ -373,7 +373,7 @@ _DERIVED_FIELDS = (
     FieldSpec(
         name="icrc.status",
         type=_STATUS,
-        doc="whether the ICRC is right",
+        doc="whether the ICRC is correct",
         read=_where(_has_transport_or_raw, icrc.icrc_status),
         section="IBA 7.8.1",
     ),

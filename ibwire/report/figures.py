@@ -149,11 +149,11 @@ class Figure:
 
     def _psns(self, end: int, panel: Panel) -> None:
         source, target = ENDS[end], ENDS[1 - end]
-        title = f"PSN of requests {source} → {target}, and of the answers {target} → {source}"
+        title = f"PSN of requests {source} → {target}, and of the responses {target} → {source}"
         if panel.counts_from_first:
-            title += " (counted from the first PSN, anew after each restart)"
+            title += " (relative to the first PSN, also after each restart)"
         elif panel.is_wrapped:
-            title += " (counted on beyond 2²⁴ - 1, where PSNs wrap around)"
+            title += " (counted beyond 2²⁴ - 1, where PSNs wrap around)"
         axis = self._add_panel(title, HEIGHTS["psn"], tickformat="d")
         self._axis_of_end[end] = axis
         events = [told for told in self._series.events if told.spot.end == end]
@@ -230,7 +230,7 @@ class Figure:
         series = self._series
         if not any(part.count for part in (*series.latency, *series.slow)):
             return
-        title = "Message latency: first packet to the answer that completes it"
+        title = "Message latency: first packet to the response that completes it"
         parts = [[part[end].points() for part in (series.latency, series.slow)] for end in (0, 1)]
         values = [point.value for both in parts for points in both for point in points]
         # A latency of nothing, from a coarse clock, cannot stand on a logarithmic axis.
@@ -460,7 +460,7 @@ _CAUSES: Mapping[str, str] = {
     "implied_nak": ": implied NAK",
     "read_gap": ": READ responses missing",
     "timeout": ": timeout",
-    "answer_lost": ": ACK lost, or stale timer",
+    "ack_lost": ": ACK lost, or stale timer",
 }
 
 _WAYS = ("ab", "ba")

@@ -183,7 +183,7 @@ def _key(connection: Connection, index: int) -> FlowKey:
 def between_in_words(between: Between) -> list[str]:
     """The frames that were lost, damaged, duplicated, reordered or marked between two captures."""
     if not any(direction.matched for direction in between.directions.values()):
-        return ["no frame is in both captures: they are of different traffic"]
+        return ["no frame is in both captures: they show different traffic"]
     found_lines = []
     for key, direction in between.directions.items():
         kinds = (

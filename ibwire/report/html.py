@@ -275,10 +275,10 @@ class _Page:
         summary = self.surveyed.summary
         problems = summary.all_problems()
         if not self.surveyed.is_whole:
-            problems.append("The capture is damaged: this page shows what comes before the damage.")
+            problems.append("The capture is damaged: this page shows what precedes the damage.")
         if not summary.packets:
             problems.append(
-                f"There is no RDMA in this capture: none of its {summary.frames:,} frames has a "
+                f"This capture has no RDMA packets: none of its {summary.frames:,} frames has a "
                 "transport header of InfiniBand or RoCE."
             )
         return problems
@@ -303,7 +303,7 @@ class _Page:
         notes = []
         if story is None:
             notes.append(
-                f"With more than {STORY_EVENTS:,} events this connection is not told in words."
+                f"With more than {STORY_EVENTS:,} events this connection is not described in words."
             )
             notes += [f"{what}: {why}." for what, why in _not_observable(connection)]
         if left_out:
@@ -345,18 +345,20 @@ class _Page:
         if connections > len(self.collector.series):
             found.append(
                 f"Plots are shown for the {len(self.collector.series)} connections with the most "
-                f"trouble of {connections:,}; --connections asks for more."
+                f"problems, of {connections:,}; --connections N shows more."
             )
         if connections > MOST_CONNECTIONS:
-            found.append(f"The table has the {MOST_CONNECTIONS:,} connections with most trouble.")
+            found.append(
+                f"The table has the {MOST_CONNECTIONS:,} connections with the most problems."
+            )
         if len(surveyed.findings) > MOST_FINDINGS:
             found.append(
-                f"{len(surveyed.findings) - MOST_FINDINGS:,} further findings are not shown; "
+                f"{len(surveyed.findings) - MOST_FINDINGS:,} more findings are not shown; "
                 "`ibwire check` lists all."
             )
         if surveyed.all_comments > len(surveyed.comments):
             more = surveyed.all_comments - len(surveyed.comments)
-            found.append(f"{more:,} further comments are not shown.")
+            found.append(f"{more:,} more comments are not shown.")
         return found
 
 
@@ -385,7 +387,7 @@ COLUMN_KINDS = (
     ("share", "share", "share", "retransmitted packets, of all packets"),
     ("lost", "lost", "trouble", "packets that were never seen here"),
     ("reordered", "reordered", "trouble", "packets that arrived after later ones"),
-    ("duplicates", "duplicates", "trouble", "copies that the network or the capture made"),
+    ("duplicates", "duplicates", "trouble", "duplicates made by the network or the capture"),
     ("naks", "NAK", "trouble", "NAKs of all kinds"),
     ("rnr", "RNR", "trouble", "receiver-not-ready NAKs"),
     ("timeouts", "timeouts", "trouble", "times that a requester's timer expired"),
@@ -500,7 +502,7 @@ def _not_observable(connection: Connection) -> Iterator[tuple[str, str]]:
         for name, reason in connection.not_observable(direction).items():
             reasons.setdefault(reason, []).append(name.replace("_", " "))
         for reason, names in reasons.items():
-            yield f"Not to be counted from here {_way(direction)}: {', '.join(names)}", reason
+            yield f"Cannot be counted in this capture {_way(direction)}: {', '.join(names)}", reason
 
 
 def _filter(connection: Connection) -> str:
@@ -586,7 +588,7 @@ def _pause_rows(surveyed: Surveyed) -> dict[str, Any]:
         "remark": ""
         if pauses.is_exact
         else "The speed of the link is not known, so times are those of a 10 Gb/s link, and upper "
-        "bounds for a faster one; --link-speed sets it.",
+        "bounds for a faster one; --link-rate sets it.",
         "rows": [
             {
                 "sender": mac,

@@ -29,7 +29,7 @@ PACE = Rule(
 )
 UNANSWERED = Rule(
     "congestion.no-cnp",
-    "Packets with a CE mark are answered with CNPs.",
+    "A receiver of packets with a CE mark sends CNPs.",
     Severity.WARNING,
     "IBA annex A17.9",
     "docs/reference/congestion.md#cnp-pacing; rxe sends none: ecn-ce",
@@ -102,7 +102,7 @@ class Notifications:
         self.last_ns[direction] = packet.time_ns
         self.cnps[direction] += 1
         if before is not None and 0 <= packet.time_ns - before < PACE_NS:
-            found = f"{(packet.time_ns - before) / 1000:.3f} us after the one before"
+            found = f"{(packet.time_ns - before) / 1000:.3f} us after the previous one"
             yield PACE, f"CNP {found}, expected at least {PACE_NS / 1000:g} us", packet
 
     def unanswered(self, connection: Connection) -> Iterator[tuple[int, list[int], int, str]]:
@@ -111,5 +111,5 @@ class Notifications:
             return
         for direction, marks in enumerate(self.marks):
             if marks >= MARKS and not self.cnps[1 - direction]:
-                words = f"{marks} packets marked CE, no CNP came back"
+                words = f"{marks} packets marked CE, no CNP received"
                 yield 1 - direction, self.first[direction], marks, words

@@ -14,7 +14,7 @@ from ibwire_layers.opcodes import OpCode, Operation, Position, Service, name_of
 
 ICRC = Rule(
     "integrity.icrc",
-    "A sender puts the right ICRC on its packets.",
+    "Packets are sent with a correct ICRC.",
     Severity.ERROR,
     "IBA 7.8.1, annex A17.3.3",
     "docs/reference/wire-formats.md#icrc; all captures but frames damaged on purpose",

@@ -158,7 +158,7 @@ def _fault(chunk: Chunk, row: int) -> str:
         Fault.UDP_LENGTH: "the UDP length disagrees with the IP length",
         Fault.PAD_COUNT: "PadCnt is larger than what follows the headers",
     }
-    return f"{name_of(int(chunk.opcode[row]))}: {what[fault]}, and the ICRC is right"
+    return f"{name_of(int(chunk.opcode[row]))}: {what[fault]}, and the ICRC is correct"
 
 
 PACKET_RULES = (

@@ -25,7 +25,7 @@ ONCE = Rule(
 )
 AFTER_DUPLICATE = Rule(
     "naks.after-duplicate",
-    "After a duplicate of an older packet a missing packet is not NAKed again.",
+    "A missing packet is not NAKed again after a duplicate of an older packet.",
     Severity.WARNING,
     "IBA 9.7.5.1, 9.9.3",
     "docs/reference/transport.md#psn-ahead; docs/reference/habits.md#nak-latch; qib_rc.c "
@@ -34,7 +34,7 @@ AFTER_DUPLICATE = Rule(
 )
 AFTER_RNR = Rule(
     "naks.after-rnr",
-    "Packets behind one that was refused with an RNR NAK are dropped without a NAK.",
+    "Packets after one that was refused with an RNR NAK are dropped without a NAK.",
     Severity.ERROR,
     "IBA 9.7.5.2.8",
     "docs/reference/transport.md#rnr-tail; docs/reference/habits.md#rxe-rnr-nak",
@@ -78,8 +78,8 @@ CODE = Rule(
 )
 TOO_LONG = Rule(
     "naks.too-long",
-    "A SEND longer than the receive buffer draws NAK invalid request (0x61); NAK 0x63 means"
-    " a fault of the responder's own memory.",
+    "A SEND longer than the receive buffer gets NAK invalid request (0x61); NAK 0x63 means"
+    " a memory error of the responder itself.",
     Severity.NOTE,
     "IBA 9.9.3",
     "docs/reference/transport.md#receive-too-short; docs/reference/habits.md#rxe-send-too-long",
@@ -233,7 +233,7 @@ class Refusals(ConnectionCheck):
             request = self.history.requests.get(packet.psn)
             is_send = request is not None and INFO[request.opcode].operation is Operation.SEND
             if value == NakCode.REMOTE_OPERATIONAL_ERROR and is_send:
-                yield TOO_LONG, f"SEND of PSN {packet.psn} answered with NAK 0x63", packet
+                yield TOO_LONG, f"SEND of PSN {packet.psn} got NAK 0x63", packet
 
     def _sequence(self, packet: TransportPacket) -> Iterable[Violation]:
         missing, refused = self.missing, self.refused

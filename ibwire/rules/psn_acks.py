@@ -56,7 +56,7 @@ STALE = Rule(
 )
 KIND = Rule(
     "psn_acks.kind",
-    "A READ is answered by READ responses, an atomic by ATOMIC ACKNOWLEDGE, FLUSH and "
+    "A READ gets READ responses, an atomic ATOMIC ACKNOWLEDGE, FLUSH and "
     "ATOMIC WRITE by an empty READ RESPONSE ONLY, and other requests by none of these.",
     Severity.ERROR,
     "IBA 9.7.5.1",

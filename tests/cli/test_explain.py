@@ -42,12 +42,12 @@ def test_colours_change_no_word(captures: Path) -> None:
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_worst_connection_is_told_and_the_others_are_listed(captures: Path) -> None:
+def test_worst_connection_is_explained_and_the_others_are_listed(captures: Path) -> None:
     text = explain(captures / "probe-odd-frames.pcap").stdout
 
     (told,) = heads(text)
-    assert "refused A's request for good: invalid request" in " ".join(text.split())
-    assert "Other connections; --connection N tells one of them:" in text
+    assert "refused A's request: invalid request" in " ".join(text.split())
+    assert "Other connections (--connection N explains one of them):" in text
     assert not re.search(rf"^ *{told}  RC", text, re.MULTILINE)
     assert re.search(r"^and \d+ more \(--all lists them\)$", text, re.MULTILINE)
 

@@ -1,9 +1,9 @@
-"""The story of a connection: what is told of captures whose truth is known.
+"""The story of a connection, for captures with known impairments.
 
 The golden texts were read line by line against tshark's listing and against what the
 wire between the two capture points did. They are what this prints into a pipe:
 
-    ibwire explain captures/NAME.pcap > tests/report/golden/NAME.txt
+    ibwire explain captures/NAME.pcap > tests/diagnosis/golden/NAME.txt
 """
 
 import json
@@ -50,17 +50,17 @@ def story(name: str, every: bool = False) -> Any:
     return found
 
 
-def text_of(told: Any, width: int = 100) -> str:
-    return "\n".join(line.text for line in told.lines(width)) + "\n"
+def text_of(result: Any, width: int = 100) -> str:
+    return "\n".join(line.text for line in result.lines(width)) + "\n"
 
 
-def flat(told: Any) -> Any:
+def flat(result: Any) -> Any:
     """The text as one line, so that it can be searched."""
-    return " ".join(text_of(told).split())
+    return " ".join(text_of(result).split())
 
 
 def wire(name: str) -> Counter[Any]:
-    """How often the wire did what between the points a and b: Counter of (direction, action)."""
+    """Impairments between the points a and b, counted by direction and action."""
     truth = json.loads((CAPTURES / f"{name}.wire.json").read_text())
     return Counter((action["dir"], action["act"]) for action in truth["actions"])
 
@@ -70,34 +70,34 @@ def test_story_is_the_one_that_was_read_against_tshark(golden: Any) -> None:
     assert text_of(story(golden.stem)) + "\n" == golden.read_text()
 
 
-# The truth of these captures is in their wire.json: what was done between the points a and b.
+# The wire.json of these captures lists the impairments between the points a and b.
 
 
 @pytest.mark.parametrize("name", ["drop-one-middle", "drop-one-last"])
-def test_one_request_lost_is_lost_behind_a_and_before_b(name: str) -> None:
+def test_one_request_lost_is_lost_after_a_and_before_b(name: str) -> None:
     assert wire(name) == {("ab", "loss"): 1}
 
-    assert "1 packet from A to B lost behind this point" in flat(story(f"{name}.a"))
+    assert "1 packet from A to B lost after this point" in flat(story(f"{name}.a"))
     assert "1 packet from A to B lost before this point" in flat(story(f"{name}.b"))
 
 
 @pytest.mark.parametrize("name", ["drop-one-ack", "drop-atomic-ack", "drop-read-response"])
-def test_one_answer_lost_is_lost_behind_b_on_its_way_to_a(name: str) -> None:
+def test_one_response_lost_is_lost_after_b_on_its_way_to_a(name: str) -> None:
     assert wire(name) == {("ba", "loss"): 1}
 
-    assert "1 answer of B lost behind this point" in flat(story(f"{name}.b"))
+    assert "1 response of B lost after this point" in flat(story(f"{name}.b"))
 
 
 @pytest.mark.parametrize("name", ["drop-one-ack", "drop-atomic-ack"])
-def test_from_a_it_cannot_be_told_whether_request_or_answer_was_lost(name: str) -> None:
-    assert "a request of A or its answer" in story(f"{name}.a").verdict
+def test_capture_at_a_does_not_show_whether_request_or_response_was_lost(name: str) -> None:
+    assert "a request of A or its response" in story(f"{name}.a").verdict
 
 
 def test_lost_read_response_is_lost_before_a() -> None:
-    told = flat(story("drop-read-response.a"))
+    result = flat(story("drop-read-response.a"))
 
-    assert "B's answer to READ or atomic with PSN 102 never came by here" in told
-    assert "only its ACK timer made it do so" in told
+    assert "B's response to a READ or atomic with PSN 102 did not arrive here" in result
+    assert "its ACK timer had expired" in result
 
 
 def test_every_loss_before_b_is_counted() -> None:
@@ -106,12 +106,12 @@ def test_every_loss_before_b_is_counted() -> None:
     assert f"The network lost {lost} packets from A to B" in story("loss-both-2pc.b").verdict
 
 
-def test_overtaken_packets_are_not_called_lost() -> None:
-    overtaken = wire("reorder-ab-3pc")["ab", "reorder"]
+def test_reordered_packets_are_not_called_lost() -> None:
+    reordered = wire("reorder-ab-3pc")["ab", "reorder"]
 
     verdict = story("reorder-ab-3pc.b").verdict
 
-    assert f"{overtaken} packets from A to B were overtaken" in verdict
+    assert f"{reordered} packets from A to B were reordered" in verdict
     assert "lost" not in verdict
 
 
@@ -120,54 +120,53 @@ def test_damaged_packets_are_counted_as_damaged() -> None:
 
     verdict = story("corrupt-both-3pc.b").verdict
 
-    assert f"{damaged} packets from A to B came here damaged" in verdict
+    assert f"{damaged} packets from A to B arrived here damaged" in verdict
 
 
-def test_copies_are_counted_and_do_no_harm() -> None:
-    copies = wire("dup-both-3pc")["ab", "dup"]
+def test_duplicates_are_counted_and_cause_no_incident() -> None:
+    duplicates = wire("dup-both-3pc")["ab", "dup"]
 
-    told = story("dup-both-3pc.b")
+    result = story("dup-both-3pc.b")
 
-    assert not told.cases
-    assert f"nothing was lost. {copies} packets came twice" in told.verdict
+    assert not result.incidents
+    assert f"nothing was lost. {duplicates} packets arrived twice" in result.verdict
 
 
-def test_marked_packets_are_counted_and_the_missing_cnp_is_told() -> None:
+def test_marked_packets_are_counted_and_the_missing_cnp_is_reported() -> None:
     marked = wire("ecn-ce")["ab", "ce"]
 
-    told = flat(story("ecn-ce.b"))
+    result = flat(story("ecn-ce.b"))
 
-    assert f"{marked} of 60 packets from A to B carry the CE mark" in told
-    assert "B sends no CNP" in told
+    assert f"{marked} of 60 packets from A to B carry the CE mark" in result
+    assert "B sends no CNP" in result
 
 
-def test_all_kinds_of_damage_are_told_apart() -> None:
+def test_each_kind_of_impairment_is_counted_separately() -> None:
     truth = wire("chaos")
 
     verdict = story("chaos.b").verdict
 
     assert f"The network lost {truth['ab', 'loss']} packets from A to B" in verdict
-    assert f"{truth['ab', 'corrupt']} packets from A to B came here damaged" in verdict
-    assert f"{truth['ab', 'reorder']} packets from A to B were overtaken" in verdict
+    assert f"{truth['ab', 'corrupt']} packets from A to B arrived here damaged" in verdict
+    assert f"{truth['ab', 'reorder']} packets from A to B were reordered" in verdict
 
 
-# What these show stands in the manifest of the captures, with the completions of both programs.
+# The manifest of the captures describes these, with the completions of both programs.
 
 
-def test_rnr_naks_are_counted_and_the_wait_is_honoured() -> None:
-    told = story("rnr-late-recv")
+def test_rnr_naks_are_counted_with_their_wait() -> None:
+    result = story("rnr-late-recv")
 
-    assert told.cases[0].rnr_naks == 9
-    assert "A is to wait 5.12 ms" in flat(told)
-    assert "too early" not in flat(told)
-    assert "although it was asked to wait" not in flat(told)
+    assert result.incidents[0].rnr_naks == 9
+    assert "A must wait 5.12 ms" in flat(result)
+    assert "although the RNR NAK asks to wait" not in flat(result)
 
 
-def test_sequence_naks_behind_an_rnr_nak_are_no_losses() -> None:
-    told = story("rnr-multi-packet")
+def test_sequence_naks_after_an_rnr_nak_are_not_losses() -> None:
+    result = story("rnr-multi-packet")
 
-    assert told.cases[0].rnr_naks == 9
-    assert set(told.cases[0].whys) == {"no_buffer"}
+    assert result.incidents[0].rnr_naks == 9
+    assert set(result.incidents[0].reasons) == {"no_buffer"}
 
 
 @pytest.mark.parametrize(
@@ -175,17 +174,17 @@ def test_sequence_naks_behind_an_rnr_nak_are_no_losses() -> None:
     [
         (
             "retry-exceeded",
-            "after 4 transmissions of PSN 2500259 without an answer",
+            "after 4 transmissions of PSN 2500259 without a response",
             "IBV_WC_RETRY_EXC_ERR",
         ),
         ("rnr-exceeded", "after 3 RNR NAKs for PSN 129814", "IBV_WC_RNR_RETRY_EXC_ERR"),
     ],
 )
 def test_requester_gives_up_after_its_last_try(name: str, said: str, status: str) -> None:
-    told = story(name)
+    result = story(name)
 
-    assert f"A gave up {said}" in told.verdict
-    assert status in flat(told)
+    assert f"A gave up {said}" in result.verdict
+    assert status in flat(result)
 
 
 @pytest.mark.parametrize(
@@ -196,54 +195,53 @@ def test_requester_gives_up_after_its_last_try(name: str, said: str, status: str
         ("nak-send-too-big", "remote operational error for SEND ONLY #12", "REM_OP_ERR"),
     ],
 )
-def test_fatal_nak_names_the_request_and_what_to_look_at(
-    name: str, error: str, status: str
-) -> None:
-    told = story(name)
+def test_fatal_nak_names_the_request_and_what_to_check(name: str, error: str, status: str) -> None:
+    result = story(name)
 
-    assert error in told.verdict
-    assert "Look at" in told.verdict
-    assert f"IBV_WC_{status}" in flat(told)
+    assert error in result.verdict
+    assert "Check" in result.verdict
+    assert f"IBV_WC_{status}" in flat(result)
 
 
 def test_stale_timer_is_called_harmless() -> None:
-    (case,) = story("rc-pingpong").cases
+    (incident,) = story("rc-pingpong").incidents
 
-    assert case.is_harmless
-    assert case.needless == case.resent == 2
-
-
-def test_timer_that_ends_before_the_answer_comes_is_called_harmless() -> None:
-    (case,) = story("send-lat").cases  # tshark: #136 repeats #135, and #137 and #138 answer both
-
-    assert case.is_harmless
-    assert "B answers everything twice: nothing was lost" in flat(story("send-lat"))
+    assert incident.is_harmless
+    assert incident.needless == incident.retransmitted == 2
 
 
-def test_cnp_without_a_mark_tells_of_congestion_behind() -> None:
-    (told,) = [
-        told
-        for told in stories(CAPTURES / "probe-odd-frames.pcap")
-        if any(each.cnps for each in told.connection.directions)
+def test_timer_that_expires_before_the_response_arrives_is_called_harmless() -> None:
+    # tshark: #136 retransmits #135, and #137 and #138 acknowledge both.
+    (incident,) = story("send-lat").incidents
+
+    assert incident.is_harmless
+    assert "B acknowledges everything twice: nothing was lost" in flat(story("send-lat"))
+
+
+def test_cnp_without_a_mark_shows_congestion_after_this_point() -> None:
+    (result,) = [
+        result
+        for result in stories(CAPTURES / "probe-odd-frames.pcap")
+        if any(each.cnps for each in result.connection.directions)
     ]
 
-    assert "1 CNP from A (#135) told B to slow down" in flat(told)
-    assert "The network behind this point is congested" in told.verdict
+    assert "1 CNP from A (#135) asked B to slow down" in flat(result)
+    assert "The network after this point is congested" in result.verdict
 
 
 @pytest.mark.parametrize("name", ["rcx-all-ops", "rcx-ipv6", "vlan-rc-pingpong", "srq-pingpong"])
 def test_nothing_went_wrong_in_clean_captures(name: str) -> None:
-    for told in stories(CAPTURES / f"{name}.pcap"):
-        assert not told.cases
-        assert told.verdict.startswith("nothing went wrong")
+    for result in stories(CAPTURES / f"{name}.pcap"):
+        assert not result.incidents
+        assert result.verdict.startswith("nothing went wrong")
 
 
-def test_similar_incidents_are_summed_up_unless_all_are_wanted() -> None:
+def test_similar_incidents_are_summarised_unless_all_are_requested() -> None:
     few, every = story("loss-ack-only.a"), story("loss-ack-only.a", every=True)
 
     titles = re.compile(r"^Incident \d+", re.MULTILINE)
-    assert len(titles.findall(text_of(every))) == len(every.cases)
-    assert len(titles.findall(text_of(few))) < len(few.cases)
+    assert len(titles.findall(text_of(every))) == len(every.incidents)
+    assert len(titles.findall(text_of(few))) < len(few.incidents)
     assert "more incidents" in flat(few)
 
 
@@ -254,7 +252,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)
-def test_every_completed_message_and_every_event_is_told_once(path: Path) -> None:
+def test_every_completed_message_and_every_event_is_counted_once(path: Path) -> None:
     recorder = Recorder(Everything())
     analysis = Analysis(recorder)
     for columns in read(path):
@@ -265,8 +263,8 @@ def test_every_completed_message_and_every_event_is_told_once(path: Path) -> Non
         events = [event for part in record.line for event in part.events] + record.marks
         assert sorted(map(id, events)) == sorted(map(id, record.events))
         if record.connection.is_reliable:
-            told = sum(sum(part.messages.values()) for part in record.line)
-            assert told == sum(each.completed for each in record.connection.directions)
+            result = sum(sum(part.messages.values()) for part in record.line)
+            assert result == sum(each.completed for each in record.connection.directions)
 
 
 def frames_of(path: Path) -> Any:
@@ -279,8 +277,8 @@ def frames_of(path: Path) -> Any:
     return data[:24], records
 
 
-def maltreated(records: Any, rng: Any) -> Any:
-    """A capture with losses, copies, reordering and damage."""
+def impaired(records: Any, rng: Any) -> Any:
+    """A capture with losses, duplicates, reordering and damage."""
     share = rng.random() * 0.3
     result = []
     for record in records:
@@ -305,16 +303,16 @@ def maltreated(records: Any, rng: Any) -> Any:
     st.sampled_from(["rcx-all-ops", "drop-one-last.a", "rnr-multi-packet", "probe-odd-frames"]),
     st.integers(0, 1 << 32),
 )
-def test_any_damage_is_told_with_packets_that_exist(
+def test_story_of_any_impaired_capture_names_packets_that_exist(
     tmp_path_factory: pytest.TempPathFactory, name: str, seed: int
 ) -> None:
     header, records = frames_of(CAPTURES / f"{name}.pcap")
-    records = maltreated(records, random.Random(seed))
-    path = tmp_path_factory.mktemp("story") / "maltreated.pcap"
+    records = impaired(records, random.Random(seed))
+    path = tmp_path_factory.mktemp("story") / "impaired.pcap"
     path.write_bytes(header + b"".join(records))
 
-    for told in stories(path):
-        numbers = [int(number) for number in re.findall(r"#(\d+)", text_of(told))]
+    for result in stories(path):
+        numbers = [int(number) for number in re.findall(r"#(\d+)", text_of(result))]
         assert all(1 <= number <= len(records) for number in numbers)
 
 

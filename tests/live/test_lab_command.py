@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -116,7 +117,7 @@ def test_two_labs_do_not_meet(environment):
 
 
 def test_inner_run_reaches_the_other_side_of_the_same_lab(environment):
-    inner = f"{sys.executable} -c '{IBWIRE[2]}' run --side b ip -br link show"
+    inner = f"{shlex.join(IBWIRE)} run --side b ip -br link show"
 
     done = lab(environment, "run", "--", "sh", "-c", f"ip -br link show; {inner}")
 

@@ -136,7 +136,7 @@ def test_a_capture_without_rdma_says_so(tmp_path: Path) -> None:
 
     found = content(path)
     assert found["connections"] == {}
-    assert "no RDMA in this capture" in found["problems"][0]
+    assert "no RDMA packets" in found["problems"][0]
 
 
 def test_connections_beyond_the_limit_have_a_row_and_no_plot(captures: Path) -> None:

@@ -67,7 +67,7 @@ class BTH(Trailed):
         return opcodes.INFO.get(self.opcode)
 
     def icrc_ok(self) -> bool | None:
-        """Whether the ICRC is right, `None` if it is absent or its headers are."""
+        """Whether the ICRC is correct, `None` if it is absent or its headers are."""
         found = self.getfieldval("icrc")
         if not isinstance(found, int):
             return None
