@@ -1,8 +1,12 @@
 # make demo and make test need Python 3.11 or newer with venv, and nothing else.
 
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
+
+# Where it is set, everything is installed in the versions of this file, for example
+# make VENV=.venv-locked REQUIREMENTS=requirements/locked.txt test
+REQUIREMENTS ?=
 
 # pytest keeps what it compiles from test files; otherwise each run compiles them again, in each worker.
 export PYTHONDONTWRITEBYTECODE :=
@@ -10,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs site wheel clean
+.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs site wheel test-pythons lock audit release clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -118,7 +122,12 @@ $(VENV)/python.stamp:
 	@touch $@
 
 $(VENV)/run.stamp: $(VENV)/python.stamp pyproject.toml
+ifeq ($(REQUIREMENTS),)
 	$(BIN)/pip install -q -e '.[query,report]'
+else
+	$(BIN)/pip install -q -r $(REQUIREMENTS)
+	$(BIN)/pip install -q --no-deps -e .
+endif
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
@@ -129,5 +138,39 @@ $(VENV)/site.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install -q --group docs
 	@touch $@
 
+# The suite with each Python that is installed.
+test-pythons:
+	@for version in 3.11 3.12 3.13 3.14; do \
+	  if python$$version -c '' 2>/dev/null; then \
+	    $(MAKE) PYTHON=python$$version VENV=.venv-$$version test || exit 1; \
+	  else echo "python$$version is not installed: left out"; fi; \
+	done
+
+# requirements/: the newest versions with their hashes, and the lowest that pyproject.toml allows.
+COMPILE = $(VENV)/bin/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-header \
+  --extra query --extra report pyproject.toml
+lock: $(VENV)/run.stamp
+	$(BIN)/pip install -q uv
+	mkdir -p requirements
+	$(COMPILE) --upgrade --generate-hashes --group test --group lint --group docs -o requirements/locked.txt
+	$(COMPILE) --no-annotate --resolution lowest-direct -o requirements/lowest.txt
+
+# Known vulnerabilities of the locked versions; needs the database of PyPI.
+audit: $(VENV)/run.stamp
+	$(BIN)/pip install -q pip-audit
+	$(BIN)/pip-audit --disable-pip --require-hashes -r requirements/locked.txt
+
+# What a release consists of, in dist/: wheel, source, list of components (CycloneDX), their licences.
+release: wheel
+	$(PYTHON) -m venv dist/environment
+	dist/environment/bin/pip install -q "$$(echo dist/ibwire-*.whl)[query,report]"
+	$(BIN)/pip install -q --group release
+	$(BIN)/python -m build --sdist -o dist .
+	$(BIN)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml -o dist/ibwire.cdx.json \
+	  dist/environment/bin/python
+	$(BIN)/pip-licenses --python=dist/environment/bin/python --format=markdown --order=license \
+	  --output-file=dist/LICENSES.md
+	rm -rf dist/environment
+
 clean:
-	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(wildcard .venv-*) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -142,6 +142,19 @@ def test_import_leaves_the_heavy_libraries_alone(module: str) -> None:
     assert not {name.split(".")[0] for name in run.stdout.split()} & HEAVY
 
 
+def test_scapy_is_imported_where_the_page_of_licences_says() -> None:
+    """docs/dependencies.md: GPL-2.0-only code is left out with the folder `ibwire_layers/scapy`."""
+    importing = {
+        name
+        for name, path in modules()
+        if any(each.split(".")[0] == "scapy" for each in imports_of(path))
+        and not name.startswith("ibwire_layers.scapy")
+    }
+
+    # Inside functions: `show --scapy`, and what makes Scapy fields out of headers for that folder.
+    assert importing == {"ibwire.cli.show", "ibwire_layers.derive"}
+
+
 def modules() -> Iterator[tuple[str, Path]]:
     """Name and file of each module of both import packages."""
     for base, top in ((ROOT, "ibwire"), (ROOT / "layers", "ibwire_layers")):
