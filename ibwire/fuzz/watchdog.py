@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TypeVar
 
 from ibwire.fuzz.case import RunsAway
-from ibwire.fuzz.judge.comparison import Comparison
+from ibwire.fuzz.judge.comparison import ExactComparison
 
 Result = TypeVar("Result")
 
@@ -72,7 +72,7 @@ def _call_of_device(frame: FrameType | None) -> FrameType | None:
     while frame is not None:
         if frame.f_code is supervised.__code__:
             return frame
-        if frame.f_code is Comparison.step.__code__:
+        if frame.f_code is ExactComparison.step.__code__:
             comparison = frame.f_locals["self"]
             return frame if comparison.in_target else None
         frame = frame.f_back

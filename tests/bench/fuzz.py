@@ -32,7 +32,7 @@ from scapy.packet import fuzz as scapy_fuzz
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Role
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
@@ -50,7 +50,7 @@ def ours(role: str, seed: int, packets: int) -> float:
     campaign: Campaign
     if role == "cm":
         campaign = Campaign(
-            EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(seed)
+            EmulatorTestbed(managed_emulation, CONNECTION_MANAGER), manager_generators(seed)
         )
     else:
         campaign = Campaign(EmulatorTestbed(Emulation), queue_pair_generators(seed, Role(role)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.judge.profiles import value_text
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.vocabularies import (
     CONNECTION_MANAGER,
@@ -116,12 +117,9 @@ def test_hns_shows_reserved_bits_and_a_whole_message_beyond_the_credits() -> Non
 
 @pytest.mark.slow
 def test_a_manager_of_rxe_is_found_by_what_its_datagrams_ask_for() -> None:
-    class Target(ManagedEmulation):
-        def __init__(self, connection: Connection) -> None:
-            super().__init__(connection, PROFILES["rxe"])
-
+    target = partial(managed_emulation, profile=PROFILES["rxe"])
     campaign = Campaign(
-        EmulatorTestbed(Target, CONNECTION_MANAGER), manager_generators(1), minimises=False
+        EmulatorTestbed(target, CONNECTION_MANAGER), manager_generators(1), minimises=False
     )
     names: set[str] = set()
     for finding in campaign.run(1500):

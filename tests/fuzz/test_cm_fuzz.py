@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -31,14 +31,15 @@ from ibwire.fuzz.case import (
     step_text,
     to_json,
 )
-from ibwire.fuzz.judge.comparison import Comparison
+from ibwire.fuzz.judge.comparison import ExactComparison
 from ibwire.fuzz.judge.findings import Finding
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulated_manager import (
     BACKLOG,
     MAXIMUM_CONNECTIONS,
     OWN_TRANSACTION,
-    ManagedEmulation,
+    managed_emulation,
+    management_of,
 )
 from ibwire.fuzz.targets.emulator import EmulatorTestbed
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -65,8 +66,9 @@ WHOLE = 14 + 20 + 8 + 12 + 8 + 256 + 4
 class Alone:
     """A device and the fuzzer's way to it, without a second one to compare with."""
 
-    def __init__(self, device: ManagedEmulation | None = None) -> None:
-        self.device = device or ManagedEmulation(Connection())
+    def __init__(self, device: Emulation | None = None) -> None:
+        self.device = device or managed_emulation(Connection())
+        self.management = management_of(self.device)
         self._binding = Binding(PEER_ADDRESS, ADDRESS)
 
     def __call__(self, step: Step) -> list[Frame]:
@@ -74,7 +76,8 @@ class Alone:
         device = self.device
         if isinstance(step, Wait):
             return [frame for _, frame in device.wait(step.time)]
-        device.choose(step.exchange if isinstance(step, Mad | Command) else device.exchange)
+        management = self.management
+        management.choose(step.exchange if isinstance(step, Mad | Command) else management.exchange)
         if isinstance(step, Command):
             device.command(step)
         elif isinstance(step, Packet):
@@ -114,7 +117,7 @@ def cases(seed: int, count: int) -> Iterator[tuple[Alone, Iterator[Step]]]:
     make = manager_generators(seed)
     for number in range(count):
         generator = make(number)
-        alone = Alone(ManagedEmulation(generator.connection))
+        alone = Alone(managed_emulation(generator.connection))
         yield alone, iter(partial(generator.next, alone.device), None)
 
 
@@ -127,7 +130,7 @@ def test_connection_is_asked_for_made_used_and_ended() -> None:
     assert transaction(rep) == OWN_TRANSACTION
     assert ids(rep)[1] == 0x0B0B0000
     assert alone.mads(say("RTU")) == []
-    assert alone.device.exchange_state(0) is State.ESTABLISHED
+    assert alone.management.exchange_state(0) is State.ESTABLISHED
     write = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
     (ack,) = alone(write)
     assert ack[42] == OpCode.RC_ACKNOWLEDGE
@@ -137,7 +140,7 @@ def test_connection_is_asked_for_made_used_and_ended() -> None:
     assert ids(drep) == ids(rep)
     assert alone(write) == []
     alone(Wait(300 * S))
-    assert alone.device.exchange_state(0) is State.IDLE
+    assert alone.management.exchange_state(0) is State.IDLE
 
 
 def test_device_asks_for_a_connection_and_ends_it() -> None:
@@ -151,7 +154,7 @@ def test_device_asks_for_a_connection_and_ends_it() -> None:
     (dreq,) = alone.mads(do("disconnect"))
     assert attribute(dreq) == DREQ
     assert alone.mads(say("DREP")) == []
-    assert alone.device.exchange_state(0) is State.TIMEWAIT
+    assert alone.management.exchange_state(0) is State.TIMEWAIT
 
 
 def test_data_stands_for_a_lost_rtu() -> None:
@@ -160,7 +163,7 @@ def test_data_stands_for_a_lost_rtu() -> None:
 
     alone(Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8))
 
-    assert alone.device.exchange_state(0) is State.ESTABLISHED
+    assert alone.management.exchange_state(0) is State.ESTABLISHED
 
 
 def test_service_is_resolved_in_both_directions() -> None:
@@ -172,7 +175,7 @@ def test_service_is_resolved_in_both_directions() -> None:
     (asked,) = alone.mads(do("resolve", 1))
     assert attribute(asked) == SIDR_REQ
     alone(say("SIDR_REP", 1))
-    assert alone.device.exchange_state(1) is State.IDLE
+    assert alone.management.exchange_state(1) is State.IDLE
 
 
 def test_exchanges_have_their_own_numbers() -> None:
@@ -184,12 +187,12 @@ def test_exchanges_have_their_own_numbers() -> None:
     assert (ids(one)[1], ids(two)[1]) == (0x0B0B0001, 0x0B0B0002)
     (drep,) = alone.mads(say("DREQ", 2))
     assert ids(drep) == ids(two)
-    assert alone.device.exchange_state(1) is State.REP_SENT
+    assert alone.management.exchange_state(1) is State.REP_SENT
 
 
 def test_attacks_reach_every_state_and_come_from_every_group() -> None:
     campaign = Campaign(
-        EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(3)
+        EmulatorTestbed(managed_emulation, CONNECTION_MANAGER), manager_generators(3)
     )
 
     assert list(campaign.run(4000)) == []
@@ -203,7 +206,7 @@ def test_attacks_reach_every_state_and_come_from_every_group() -> None:
 @pytest.mark.parametrize("packets", [4000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_nothing_is_found_in_the_unmodified_device(packets: int) -> None:
     campaign = Campaign(
-        EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(1)
+        EmulatorTestbed(managed_emulation, CONNECTION_MANAGER), manager_generators(1)
     )
 
     assert list(campaign.run(packets)) == []
@@ -212,9 +215,9 @@ def test_nothing_is_found_in_the_unmodified_device(packets: int) -> None:
 
 
 @cache
-def found(name: str) -> tuple[type[ManagedEmulation], Finding]:
+def found(name: str) -> tuple[Callable[..., Emulation], Finding]:
     """A device with a planted fault, and what is found in it first."""
-    device = copied(FAULTS[name])["ibwire.fuzz.targets.emulated_manager"].ManagedEmulation
+    device = copied(FAULTS[name])["ibwire.fuzz.targets.emulated_manager"].managed_emulation
     campaign = Campaign(
         EmulatorTestbed(device, CONNECTION_MANAGER), manager_generators(1), explains=False
     )
@@ -235,7 +238,7 @@ def test_planted_fault_is_found_made_short_and_replays(name: str) -> None:
     )
     assert (
         Campaign(
-            EmulatorTestbed(ManagedEmulation, CONNECTION_MANAGER), manager_generators(1)
+            EmulatorTestbed(managed_emulation, CONNECTION_MANAGER), manager_generators(1)
         ).replay(saved)
         is None
     )
@@ -246,9 +249,9 @@ def test_case_replays_where_both_sides_choose_other_ids(name: str) -> None:
     device, finding = found(name)
     case = finding.case
 
-    reference = ManagedEmulation(case.connection, seed=77, own_id=0x4000)
+    reference = managed_emulation(case.connection, seed=77, own_id=0x4000)
     target = device(case.connection, seed=77, own_id=0x4000)
-    again = Comparison(Binding(PEER_ADDRESS, ADDRESS), reference, target)
+    again = ExactComparison(Binding(PEER_ADDRESS, ADDRESS), reference, target)
     differences = [again.step(step) for step in case.steps]
 
     assert differences[:-1] == [None] * (len(differences) - 1)
@@ -274,10 +277,10 @@ def test_every_answer_is_a_right_message_of_its_exchange() -> None:
     for alone, steps in cases(seed=5, count=80):
         asked: set[int] = set()
         for step in steps:
-            said = said_transaction(alone.device, step)
+            said = said_transaction(alone, step)
             asked |= said
             frames = alone(step)
-            asked |= transactions(alone.device)
+            asked |= transactions(alone)
             mads = [frame for frame in frames if frame[42] == OpCode.UD_SEND_ONLY]
             assert len(mads) <= 2 or isinstance(step, Wait)
             for frame in mads:
@@ -309,16 +312,16 @@ def test_whatever_was_said_all_ends_and_nothing_is_left() -> None:
         fresh = bytes(device.memory)
         for step in steps:
             alone(step)
-        for connection in list(device.manager.connections):
+        for connection in list(alone.management.manager.connections):
             if connection.state is State.ESTABLISHED:
-                device.manager.disconnect(connection, device.now)
+                alone.management.manager.disconnect(connection, device.now)
             elif connection.state in UNDECIDED:
-                device.manager.reject(connection, device.now)
+                alone.management.manager.reject(connection, device.now)
         alone(Wait(2000 * S))
         alone(Wait(1))
 
-        assert not len(device.manager.connections)
-        assert device.manager.poll_timeout() is None
+        assert not len(alone.management.manager.connections)
+        assert alone.management.manager.poll_timeout() is None
         kept = {number: qp.state for number, qp in device.device.qps.items()}
         del kept[QP1], kept[device.qp.number]
         assert set(kept.values()) <= {QPState.RESET}  # they wait for other connections
@@ -344,19 +347,19 @@ def test_mad_of_every_length_but_the_right_one_is_dropped(message: str) -> None:
         assert alone.mads(replace(say(message), cut=length)) == []
     for length in (1, 4, 256):
         assert alone.mads(replace(say(message), more=length)) == []
-    assert alone.device.exchange_state(0) is State.REP_SENT
+    assert alone.management.exchange_state(0) is State.REP_SENT
 
 
 def test_requests_beyond_the_backlog_and_beyond_all_room_are_dropped() -> None:
     alone = Alone()
     for exchange in range(BACKLOG + 3):
         alone(say("REQ", exchange))
-    assert len(alone.device.manager.connections) == BACKLOG
+    assert len(alone.management.manager.connections) == BACKLOG
 
     alone = Alone()
     for exchange in range(MAXIMUM_CONNECTIONS + 3):
         alone.mads(say("REQ", exchange), do("accept", exchange))
-    assert len(alone.device.manager.connections) == MAXIMUM_CONNECTIONS
+    assert len(alone.management.manager.connections) == MAXIMUM_CONNECTIONS
 
 
 @pytest.mark.parametrize(
@@ -426,19 +429,19 @@ def test_frame_of_a_message_is_what_the_schema_packs(data: st.DataObject) -> Non
     assert encode_message(Mad(message=name, fields=given_fields), psn, symbols) == expected
 
 
-def said_transaction(device: ManagedEmulation, step: Step) -> set[int]:
+def said_transaction(alone: Alone, step: Step) -> set[int]:
     """The transaction ID of a message that is sent now."""
     if not isinstance(step, Mad):
         return set()
-    device.choose(step.exchange)
+    alone.management.choose(step.exchange)
     value = step.fields.get("mad.transaction_id", ("transaction", 0))
-    number = value if isinstance(value, int) else device.symbols[value[0]] + value[1]
+    number = value if isinstance(value, int) else alone.device.symbols[value[0]] + value[1]
     return {number & (1 << 64) - 1}
 
 
-def transactions(device: ManagedEmulation) -> set[int]:
+def transactions(alone: Alone) -> set[int]:
     """Those of what the device has asked for itself."""
-    return {each.transaction_id for each in device.manager.connections}
+    return {each.transaction_id for each in alone.management.manager.connections}
 
 
 UNDECIDED = (

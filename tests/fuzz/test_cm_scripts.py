@@ -13,9 +13,9 @@ from ibwire.base.units import S
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Command, Connection, Mad, Role, Step, Wait
-from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
+from ibwire.fuzz.judge.comparison import Difference, ExactComparison, Kind
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import target
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.script import manager_script
@@ -107,8 +107,10 @@ def exchanges(seed: int, count: int) -> Iterator[Case]:
     for number in range(count):
         generator = make(number)
         connection = generator.connection
-        device = ManagedEmulation(connection)
-        duel = Comparison(Binding(PEER_ADDRESS, ADDRESS), device, ManagedEmulation(connection))
+        device = managed_emulation(connection)
+        duel = ExactComparison(
+            Binding(PEER_ADDRESS, ADDRESS), device, managed_emulation(connection)
+        )
         found: dict[int, list[Step]] = {}
         steps: Iterator[Step] = iter(partial(generator.next, device), None)
         for step in steps:

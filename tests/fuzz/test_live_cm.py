@@ -264,7 +264,7 @@ def test_what_comes_while_somebody_else_asks_is_still_heard() -> None:
 
     assert [live.step(step) for step in (wishing(Mad(), listener.WAIT), odd)] == [None] * 2
     assert live.end() is None
-    assert live.follower.exchange_state(0) is State.MRA_REQ_SENT
+    assert live.follower.management.exchange_state(0) is State.MRA_REQ_SENT
 
 
 def test_an_answer_that_is_said_again_is_none_to_a_later_request() -> None:
@@ -345,7 +345,7 @@ def test_a_reference_that_does_not_stop_talking_is_no_difference(
         raise RunsAway("more and more")
 
     assert live.step(Mad()) is None
-    monkeypatch.setattr(live.follower, "answers", run_away)
+    monkeypatch.setattr(live.reference, "answers", run_away)
     with pytest.raises(RunsAway, match="more and more"):
         live.step(Mad(message="RTU"))
     with pytest.raises(RunsAway, match="more and more"):
@@ -389,9 +389,9 @@ def test_a_device_that_is_told_to_asks_and_does_what_the_exchange_wishes_for(
     rep, dreq = (Mad(message=message, exchange=exchange) for message in ("REP", "DREQ"))
 
     assert [live.step(Command("connect", exchange)), live.step(rep)] == [None, None]
-    assert live.follower.exchange_state(exchange) is state
+    assert live.follower.management.exchange_state(exchange) is state
     assert live.step(dreq) is None
-    assert live.follower.exchange_state(exchange) is after_dreq
+    assert live.follower.management.exchange_state(exchange) is after_dreq
 
 
 @pytest.mark.parametrize(
@@ -460,9 +460,9 @@ def test_what_a_device_that_has_asked_cannot_be_sent_is_left_out(step: Step) -> 
     live = comparison(target, SPEC)
     possible = PossibleMessages(Listed(CALLED, step), target, Exclusions(), bool)
 
-    assert possible.next(live.follower) == CALLED
+    assert possible.next(live.reference) == CALLED
     assert live.step(CALLED) is None
-    assert possible.next(live.follower) is None
+    assert possible.next(live.reference) is None
     assert possible.steps == [CALLED]
 
 
@@ -542,7 +542,7 @@ def test_a_request_that_comes_late_is_none_for_who_has_told_to_ask_since() -> No
     live = comparison(target, SPEC)
 
     assert (live.step(CALLED), live.is_over) == (None, True)
-    assert (len(held), live.follower.exchanges) == (2, {})
+    assert (len(held), live.follower.management.exchanges) == (2, {})
 
 
 def test_a_request_of_the_device_is_due_whatever_was_asked_before_it() -> None:

@@ -13,7 +13,7 @@ import pytest
 from ibwire.base.node import Frame
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, Connection, Packet, Role, RunsAway, Step
-from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
+from ibwire.fuzz.judge.comparison import Difference, ExactComparison, Kind
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed, target
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -63,9 +63,9 @@ def nothing() -> None:
     pass
 
 
-def duel(of_reference: Callable[[], None], of_target: Callable[[], None]) -> Comparison:
+def duel(of_reference: Callable[[], None], of_target: Callable[[], None]) -> ExactComparison:
     binding = Binding(PEER_ADDRESS, ADDRESS)
-    return Comparison(binding, Looked(of_reference), Looked(of_target))
+    return ExactComparison(binding, Looked(of_reference), Looked(of_target))
 
 
 def test_a_device_that_is_met_twice_in_one_call_is_endless() -> None:

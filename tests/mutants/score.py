@@ -23,7 +23,7 @@ from ibwire.fuzz.judge.comparison import FATAL
 from ibwire.fuzz.judge.profiles import profile_of
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.emulator import EmulatorTestbed, Open
 from ibwire.fuzz.vocabulary.vocabularies import vocabulary_for
 from ibwire.fuzz.watchdog import watchdog
@@ -261,9 +261,9 @@ def _testbed(device: Open, role: str) -> EmulatorTestbed:
     return EmulatorTestbed(device, vocabulary_for(Role(role)))
 
 
-def _device(role: str) -> type[Emulation]:
+def _device(role: str) -> Callable[..., Emulation]:
     """What is attacked in a role, as it is when nothing is wrong with it."""
-    return ManagedEmulation if role == "cm" else Emulation
+    return managed_emulation if role == "cm" else Emulation
 
 
 Given = TypeVar("Given")

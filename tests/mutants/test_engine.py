@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -21,9 +21,9 @@ from ibwire.base.units import GBPS, US, S
 from ibwire.drill.packets import pattern
 from ibwire.fabric.sim import Simulator
 from ibwire.fuzz.case import Connection, Packet
-from ibwire.fuzz.judge.comparison import Comparison
+from ibwire.fuzz.judge.comparison import ExactComparison
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.rc.packet import decode
 from ibwire_layers import cm
@@ -259,11 +259,11 @@ def exchange(end: End, peer: End) -> int:
     [
         ("responder", Emulation),
         ("requester", Emulation),
-        ("cm", ManagedEmulation),
+        ("cm", managed_emulation),
     ],
 )
 def test_what_a_fault_is_planted_in_is_a_copy_of_what_is_attacked(
-    role: str, original: type[Emulation]
+    role: str, original: Callable[[Connection], Emulation]
 ) -> None:
     modules = copied(next(each for each in FUZZED.values() if each.role == role))
 
@@ -380,7 +380,7 @@ NARROW: dict[str, list[Packet]] = {
 def test_narrow_fault_shows_in_the_last_packet(name: str) -> None:
     connection = Connection()
     target = copied(FUZZED[name])["ibwire.fuzz.targets.emulated_device"].Emulation(connection)
-    duel = Comparison(
+    duel = ExactComparison(
         Binding(PEER_ADDRESS, ADDRESS),
         ibwire.fuzz.targets.emulated_device.Emulation(connection),
         target,

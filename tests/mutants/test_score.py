@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from bench.fuzz_score import command
 from ibwire.fuzz.case import Packet, Post, Step, Wait, from_json
 from ibwire.fuzz.judge.choices import CHOICES
-from ibwire.fuzz.judge.comparison import Comparison
+from ibwire.fuzz.judge.comparison import ExactComparison
 from ibwire.fuzz.judge.findings import verdicts
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire_layers.opcodes import INFO, OpCode
 from mutants.baseline import Baseline, library
@@ -81,7 +81,7 @@ def test_a_planted_fault_is_found_and_its_saved_case_replays(generator: str) -> 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_nothing_is_found_on_a_device_without_a_fault(role: str, generator: str) -> None:
-    target = ManagedEmulation if role == "cm" else Emulation
+    target = managed_emulation if role == "cm" else Emulation
 
     assert trial(target, role, GENERATORS[generator](1, role), 1000) == Trial(None)
 
@@ -155,7 +155,9 @@ def talk(role: str, number: int, *, has_paths: bool = True) -> list[tuple[Step, 
     """A case of the baseline: what it does, and what a right device says to that."""
     generator = Baseline(Random(number), role, has_paths=has_paths)
     binding = Binding(PEER_ADDRESS, ADDRESS)
-    duel = Comparison(binding, Emulation(generator.connection), Emulation(generator.connection))
+    duel = ExactComparison(
+        binding, Emulation(generator.connection), Emulation(generator.connection)
+    )
     said = []
     while (step := generator.next(duel.reference)) is not None:
         assert duel.step(step) is None

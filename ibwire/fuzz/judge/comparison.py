@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -109,13 +110,12 @@ def crash(case: Case, reason: object) -> Difference:
     return Difference(max(len(case.steps) - 1, 0), Kind.CRASH, [], [str(reason)])
 
 
-class Comparison:
-    """A reference and a device in this process with the same connection, compared exactly."""
+class Comparison(ABC):
+    """A reference and a device for which a case is carried out."""
 
-    def __init__(self, binding: Binding, reference: Emulation, target: Device) -> None:
+    def __init__(self, binding: Binding, reference: Emulation) -> None:
         self.binding = binding
         self.reference = reference
-        self.target = target
         self.steps = 0
         self.frames: list[tuple[str, Time, Frame]] = []
         """What went over the wire, `<` into the device and `>` out of it, if `records`."""
@@ -125,12 +125,57 @@ class Comparison:
         self.in_target = False
         """Whether the device under test is at work, so that a failure is a difference."""
 
+    @abstractmethod
+    def step(self, step: Step) -> Difference | None:
+        """Carry out one step; `None` if both did the same as far as it is looked for.
+
+        Raises `CaseError` for a step that cannot be carried out.
+        """
+
+    def end(self) -> Difference | None:
+        """What is only seen when a case is over: by default nothing."""
+        return None
+
+    def carry_out(self, case: Case) -> Difference | None:
+        """Carry out the steps of a case up to the first difference."""
+        for step in case.steps:
+            difference = self.step(step)
+            if difference is not None:
+                return difference
+        return self.end()
+
+    def crash(self, reason: object) -> Difference:
+        """A device that does not go on after the steps so far."""
+        return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [str(reason)])
+
+    def bounded(self, act: Callable[[], Difference | None]) -> Difference | None:
+        """Do something; a target that does not come to rest is a difference."""
+        try:
+            return act()
+        except RunsAway as error:
+            if not self.in_target:
+                raise
+            return Difference(self.steps - 1, Kind.ENDLESS, self.expected, [str(error)])
+        finally:
+            self.in_target = False
+
+
+class ExactComparison(Comparison):
+    """A reference and a device in this process with the same connection, compared exactly."""
+
+    def __init__(self, binding: Binding, reference: Emulation, target: Device) -> None:
+        super().__init__(binding, reference)
+        self.target = target
+
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same.
 
         A device under test may raise anything: that is a difference, too. Raises `CaseError`
         with the place for a step that does not fit the connection.
         """
+        return self.bounded(lambda: self._step(step))
+
+    def _step(self, step: Step) -> Difference | None:
         reference, target = self.reference, self.target
         number = self.steps
         self.steps += 1
@@ -153,10 +198,8 @@ class Comparison:
                 self.in_target = True
                 _apply(target, step)
             return self._compare(number)
-        except RunsAway as error:
-            if not self.in_target:
-                raise
-            return Difference(number, Kind.ENDLESS, self.expected, [str(error)])
+        except RunsAway:
+            raise
         except Exception as error:
             if not self.in_target:
                 if isinstance(error, CaseError):
@@ -166,20 +209,6 @@ class Comparison:
             last = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__} in {last.name}"
             return Difference(number, Kind.CRASH, self.expected, [what, str(error)])
-        finally:
-            self.in_target = False
-
-    def end(self) -> Difference | None:
-        """What is only seen when a case is over: nothing, as each step was compared."""
-        return None
-
-    def carry_out(self, case: Case) -> Difference | None:
-        """Carry out the steps of a case up to the first difference."""
-        for step in case.steps:
-            difference = self.step(step)
-            if difference is not None:
-                return difference
-        return self.end()
 
     def _frame(self, step: Packet | Pause) -> Frame:
         """What the device receives in a step."""

@@ -7,9 +7,10 @@ use the same numbers, so what one answers can be compared with the other byte by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 from ibwire.base.errors import VerbsError
 from ibwire.base.node import Frame, Node
@@ -98,10 +99,95 @@ class Numbers:
     """Of the device and of its peer."""
 
 
+class Application(Protocol):
+    """What a device does beside its connection: the part of an emulation that a vocabulary adds."""
+
+    @property
+    def state(self) -> str:
+        """The state of what a case is about, as a peer could know it."""
+        ...
+
+    @property
+    def qp(self) -> QueuePair:
+        """The queue pair that PSNs of a case count from."""
+        ...
+
+    def begin(self) -> None:
+        """Begin with a new connection beside."""
+        ...
+
+    def end(self) -> None:
+        """End what a case has left."""
+        ...
+
+    def prepare(self, step: Step) -> None:
+        """Let symbols and PSNs be about what a step is about."""
+        ...
+
+    def act(self) -> bool:
+        """React to what has happened; whether the device may have more to send now."""
+        ...
+
+    def command(self, command: Command) -> bool:
+        """Carry out a command of a case; whether the state allowed it."""
+        ...
+
+    def completions(self) -> list[Completion]:
+        """What it was told since the last call."""
+        ...
+
+    def events(self) -> list[int]:
+        """What stands in its tables."""
+        ...
+
+
+class Idle:
+    """The application of a case about the connection alone: it does nothing by itself."""
+
+    def __init__(self, emulation: Emulation) -> None:
+        self._emulation = emulation
+
+    @property
+    def state(self) -> str:
+        """That of the connection."""
+        return self._emulation.connection_state
+
+    @property
+    def qp(self) -> QueuePair:
+        """That of the connection."""
+        return self._emulation.qp
+
+    def begin(self) -> None:
+        """Nothing begins."""
+
+    def end(self) -> None:
+        """Nothing is left."""
+
+    def prepare(self, step: Step) -> None:
+        """All steps are about the connection."""
+
+    def act(self) -> bool:
+        """Nothing is to be done."""
+        return False
+
+    def command(self, command: Command) -> bool:
+        """Commands are for a connection manager."""
+        return False
+
+    def completions(self) -> list[Completion]:
+        """None but those of the connection."""
+        return []
+
+    def events(self) -> list[int]:
+        """None but those of the device."""
+        return []
+
+
 class Emulation:
     """The device under test, its connection and its application.
 
-    numbers: what it shall be called instead of what an emulated device chooses.
+    numbers: what it shall be called instead of what an emulated device chooses. application:
+    makes what it does beside its connection.
     """
 
     def __init__(
@@ -109,6 +195,7 @@ class Emulation:
         connection: Connection,
         profile: Profile | str = "spec",
         numbers: Numbers | None = None,
+        application: Callable[[Emulation], Application] = Idle,
     ) -> None:
         self.now: Time = 0
         self._given = numbers
@@ -150,14 +237,17 @@ class Emulation:
         self.symbols = self._name_numbers()
         """What the symbols of a case stand for on this connection."""
         self._connect(connection)
+        self.application = application(self)
 
     def reconnect(self, connection: Connection) -> None:
         """End the connection and make another; memory is as at the beginning."""
+        self.application.end()
         move(self.qp, QPState.RESET)
         self.completions()
         self.events()
         self.memory[:] = CONTENT
         self._connect(connection)
+        self.application.begin()
 
     def _connect(self, connection: Connection) -> None:
         self.connection = connection
@@ -218,6 +308,7 @@ class Emulation:
 
     def prepare(self, step: Step) -> None:
         """Let `symbols` stand for what a step is about."""
+        self.application.prepare(step)
         if isinstance(step, Packet) and "aeth.msn" in step.fields:
             self.symbols["ssn"] = self.oldest_ssn
 
@@ -229,6 +320,12 @@ class Emulation:
 
     def answers(self) -> list[Frame]:
         """What it sends now; raises `RunsAway` when that does not end."""
+        found = self._frames()
+        while self.application.act():
+            found += self._frames()
+        return found
+
+    def _frames(self) -> list[Frame]:
         found = list(islice(frames_from(self.node, self.now), MAXIMUM_ANSWERS + 1))
         if len(found) > MAXIMUM_ANSWERS:
             raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
@@ -273,21 +370,22 @@ class Emulation:
         return True
 
     def command(self, command: Command) -> bool:
-        """Call the connection manager, which only a `ManagedEmulation` has."""
-        return False
+        """Have the application call its connection manager; whether the state allowed it."""
+        return self.application.command(command)
 
     def completions(self) -> list[Completion]:
-        """What has completed since the last call."""
-        sends, receives = self._queues
-        if not sends.entries and not receives.entries:
-            return []
+        """What has completed since the last call, and what the application was told."""
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
             if queue.entries:
                 found += [numbers_of(number, wc) for wc in queue.poll(queue.cqe)]
-        return found
+        return found + self.application.completions()
 
     def events(self) -> list[int]:
+        """Asynchronous events since the last call, and what stands in the application's tables."""
+        return self.raised() + self.application.events()
+
+    def raised(self) -> list[int]:
         """Asynchronous events since the last call: `ibv_event_type`."""
         found = self.device.events
         if not found:
@@ -300,6 +398,11 @@ class Emulation:
 
     @property
     def state(self) -> str:
+        """The state of what a case is about, as a peer could know it."""
+        return self.application.state
+
+    @property
+    def connection_state(self) -> str:
         """The state of the connection, as a peer could know it."""
         if not self.is_alive:
             return "ERROR"
@@ -327,7 +430,7 @@ class Emulation:
 
     def psn(self, base: str) -> int:
         """What PSNs of a case count from."""
-        return psn_of(self.qp, base)
+        return psn_of(self.application.qp, base)
 
 
 def _views(memory: bytearray) -> dict[str, memoryview]:

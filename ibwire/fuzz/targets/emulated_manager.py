@@ -9,12 +9,12 @@ may be under way, each known by the fuzzer's ID for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from random import Random
+from typing import Protocol
 
 from ibwire.base.errors import VerbsError
-from ibwire.base.node import Frame
 from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.connection import Listener
 from ibwire.cm.manager import ConnectionManager, identifiers
@@ -28,8 +28,6 @@ from ibwire.fuzz.targets.emulated_device import (
     PEER_ADDRESS,
     Completion,
     Emulation,
-    Numbers,
-    psn_of,
 )
 from ibwire.peer import create_queue_pair
 from ibwire.rc.attributes import AddressVector, QPAttr, QPCap, QPState
@@ -57,70 +55,86 @@ OWN_QPN, OWN_PSN, OWN_TRANSACTION = 0x200, 0x800, 0x77000000
 """Of the fuzzer in exchange 0; the others count from here."""
 
 
-class ManagedEmulation(Emulation):
-    """The device under test, its connection manager and its application.
+class Consumer(Protocol):
+    """The program that uses a connection manager."""
 
-    seed: of the communication IDs that it chooses. own_id: the fuzzer's in exchange 0, a
-    multiple of `EXCHANGES`. numbers: as for `Emulation`.
+    def identifiers(self) -> Iterator[tuple[int, int]]:
+        """Communication and transaction IDs of the connections."""
+        ...
+
+    def begin(self, management: Management) -> None:
+        """Use a new manager."""
+        ...
+
+    def end(self) -> None:
+        """Release what it has for connections."""
+        ...
+
+    def hear(self, kind: EventKind, connection: Managed) -> bool:
+        """React to an event; whether the device may have more to send now."""
+        ...
+
+    def command(self, command: Command) -> bool:
+        """Carry out a command; whether it is possible. Raises `VerbsError` in a wrong state."""
+        ...
+
+    def queue_pair_of(self, connection: Managed) -> QueuePair | None:
+        """The queue pair of a connection, if it has one."""
+        ...
+
+    def own_symbols(self, exchange: int) -> Mapping[str, int]:
+        """Symbols of an exchange that stand for something else than usual."""
+        ...
+
+    def events(self) -> list[int]:
+        """What stands in its tables."""
+        ...
+
+
+class Management:
+    """The connection manager of an emulated device: what beside its connection a case is about.
+
+    consumer: uses the manager. seed: of what the node chooses before. own_id: the fuzzer's ID
+    in exchange 0, a multiple of `EXCHANGES`.
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        profile: Profile | str = "spec",
-        *,
-        seed: int = 1,
-        own_id: int = OWN_ID,
-        numbers: Numbers | None = None,
+        self, emulation: Emulation, consumer: Consumer, *, seed: int = 1, own_id: int = OWN_ID
     ) -> None:
-        self._seed = seed
+        self.emulation = emulation
+        self._consumer = consumer
         self._own_id = own_id
-        self._spare: deque[QueuePair] = deque()
-        """Queue pairs of connections that are over, for those that come."""
-        super().__init__(connection, profile, numbers)
-        self.node = self._managed = ManagedDevice(self.device, Random(seed))
-        self._begin()
+        emulation.node = self._managed = ManagedDevice(emulation.device, Random(seed))
+        self.begin()
 
-    def reconnect(self, connection: Connection) -> None:
-        """Begin again, with other attributes of the connection beside."""
-        for qp in self._queue_pairs.values():
-            self._give_back(qp)
-        super().reconnect(connection)
-        self._begin()
-
-    def _begin(self) -> None:
-        device = self.device
-        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), self._identifiers())
+    def begin(self) -> None:
+        """Begin with a new manager."""
+        device, consumer = self.emulation.device, self._consumer
+        self.manager = ConnectionManager(device.gids, ca_guid(device.mac), consumer.identifiers())
         self._managed.manager = self.manager
-        self.manager.LIMIT_CONNECTIONS = MAXIMUM_CONNECTIONS
-        self._listener: Listener | None = self.manager.listen(SERVICE, BACKLOG)
-        self._queue_pairs: dict[Managed, QueuePair] = {}
         self._told: list[Completion] = []
         self.exchanges: dict[int, Managed] = {}
         """The newest connection of each, also when it has ended."""
-        self.symbols |= _ALWAYS
+        self.emulation.symbols |= _ALWAYS
+        consumer.begin(self)
         self.choose(0)
 
-    def _identifiers(self) -> Iterator[tuple[int, int]]:
-        """Communication and transaction IDs of its connections."""
-        return identifiers(Random(self._seed))
-
-    # The wire.
+    def end(self) -> None:
+        """End what a case has left."""
+        self._consumer.end()
 
     def prepare(self, step: Step) -> None:
-        """Let `symbols` and PSNs be about the exchange of a step."""
+        """Let symbols and PSNs be about the exchange of a step."""
         if isinstance(step, Command):
             self.exchange = step.exchange
         elif isinstance(step, Packet):
             self.choose(step.exchange if isinstance(step, Mad) else self.exchange)
-        super().prepare(step)
 
     def choose(self, exchange: int) -> None:
-        """Let `symbols` and PSNs be about an exchange, as it is now."""
+        """Let symbols and PSNs be about an exchange, as it is now."""
         self.exchange = exchange
-        exchanges, symbols = self.exchanges, self.symbols
+        exchanges, symbols = self.exchanges, self.emulation.symbols
         connection = exchanges.get(exchange)
-        self._chosen = self.qp
         symbols["own.id"] = self._own_id + exchange
         symbols["own.qpn"] = OWN_QPN + exchange
         symbols["own.psn"] = OWN_PSN + exchange
@@ -129,10 +143,10 @@ class ManagedEmulation(Emulation):
             if other is not connection:
                 symbols["other.id"] = other.local_id
                 break
-        if connection is not None and connection in self._queue_pairs:
-            self._chosen = self._queue_pairs[connection]
+        own = None if connection is None else self._consumer.queue_pair_of(connection)
+        self.qp = self.emulation.qp if own is None else own
         symbols["id"] = connection.local_id if connection is not None else 0
-        symbols["qpn"] = self._chosen.number
+        symbols["qpn"] = self.qp.number
         if connection is not None and connection.is_active:
             symbols["transaction"] = connection.request_transaction
             symbols["service"] = PEER_SERVICE
@@ -141,39 +155,40 @@ class ManagedEmulation(Emulation):
             symbols["transaction"] = OWN_TRANSACTION + exchange
             symbols["service"] = SERVICE
             symbols["answered"] = 1  # its REP
+        symbols |= self._consumer.own_symbols(exchange)
 
-    def answers(self) -> list[Frame]:
-        """What it sends now; raises `RunsAway` when that does not end."""
-        found = super().answers()
+    def act(self) -> bool:
+        """Handle the events of the manager; whether the device may have more to send now."""
+        has_acted = False
         while (event := self.manager.poll_event()) is not None:
             kind, connection, data, reason, ari = event
-            self._hear(kind, connection)
+            if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
+                self.exchanges[connection.remote_id % EXCHANGES] = connection
+            else:
+                has_acted |= self._consumer.hear(kind, connection)
             said = int.from_bytes(data), int.from_bytes(ari)
             self._told.append((EVENT, int(kind), connection.local_id, reason, *said))
-        return found
+        return has_acted
+
+    def command(self, command: Command) -> bool:
+        """Carry out a command; whether the state of the connection allowed it."""
+        try:
+            return self._consumer.command(command)
+        except VerbsError:
+            return False  # it may be over already: a message was quicker than the application
 
     def completions(self) -> list[Completion]:
-        """Completions and events of the manager since the last call."""
-        found = super().completions()
-        if self._told:
-            found += self._told
-            self._told = []
-        return found
+        """Events of the manager since the last call."""
+        told, self._told = self._told, []
+        return told
 
     def events(self) -> list[int]:
-        """Asynchronous events since the last call; what stands in the manager's tables."""
+        """What stands in the tables of the manager and its consumer."""
         return [
-            *super().events(),
             len(self.exchanges),
-            len(self._queue_pairs),
-            len(self.device.qps),
-            self._listener.waiting if self._listener else -1,
+            *self._consumer.events(),
             *map(int, map(_STATE_OF, self.manager.connections)),
         ]
-
-    def psn(self, base: str) -> int:
-        """What PSNs of a case count from: those of the chosen exchange's queue pair."""
-        return psn_of(self._chosen, base)
 
     def exchange_state(self, exchange: int) -> State | None:
         """The state of an exchange; `None` if it has not begun."""
@@ -186,33 +201,76 @@ class ManagedEmulation(Emulation):
         connection = self.exchanges.get(self.exchange)
         return _STATES[connection.state] if connection is not None else "NONE"
 
-    # The application.
+
+class CommandedConsumer:
+    """A program that listens, and asks for connections and decides when a case says so.
+
+    seed: of the communication IDs that it chooses.
+    """
+
+    def __init__(self, seed: int = 1) -> None:
+        self._seed = seed
+        self._spare: deque[QueuePair] = deque()
+        """Queue pairs of connections that are over, for those that come."""
+        self._queue_pairs: dict[Managed, QueuePair] = {}
+
+    def identifiers(self) -> Iterator[tuple[int, int]]:
+        """Communication and transaction IDs of its connections."""
+        return identifiers(Random(self._seed))
+
+    def begin(self, management: Management) -> None:
+        """Listen at a new manager, which has little room."""
+        self._management = management
+        self._emulation = management.emulation
+        self._manager = management.manager
+        self._manager.LIMIT_CONNECTIONS = MAXIMUM_CONNECTIONS
+        self._listener: Listener | None = self._manager.listen(SERVICE, BACKLOG)
+        self._queue_pairs = {}
+
+    def end(self) -> None:
+        """Keep the queue pairs of all connections for others."""
+        for qp in self._queue_pairs.values():
+            self._give_back(qp)
+
+    def queue_pair_of(self, connection: Managed) -> QueuePair | None:
+        """The queue pair of a connection, if it has one."""
+        return self._queue_pairs.get(connection)
+
+    def own_symbols(self, exchange: int) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def events(self) -> list[int]:
+        """How many queue pairs its connections and the device have, and who waits for it."""
+        return [
+            len(self._queue_pairs),
+            len(self._emulation.device.qps),
+            self._listener.waiting if self._listener else -1,
+        ]
 
     def command(self, command: Command) -> bool:
-        """Carry out a command; whether the state of the connection allowed it."""
-        manager, now, number = self.manager, self.now, command.exchange
-        try:
-            if command.what == "listen":
-                self._listener = manager.listen(SERVICE, BACKLOG)
-            elif command.what == "connect":
-                self._connect_to_fuzzer(number)
-            elif command.what == "resolve":
-                self.exchanges[number] = manager.resolve(_RESOLVE, _PEER, now)
-            elif command.what == "unlisten":
-                if self._listener is None:
-                    return False
-                manager.unlisten(self._listener)
-                self._listener = None
-            elif (connection := self.exchanges.get(number)) is not None:
-                self._command(command.what, connection)
-            else:
+        """Carry out a command; whether it is possible."""
+        manager, number = self._manager, command.exchange
+        exchanges = self._management.exchanges
+        if command.what == "listen":
+            self._listener = manager.listen(SERVICE, BACKLOG)
+        elif command.what == "connect":
+            self._connect_to_fuzzer(number)
+        elif command.what == "resolve":
+            exchanges[number] = manager.resolve(_RESOLVE, _PEER, self._emulation.now)
+        elif command.what == "unlisten":
+            if self._listener is None:
                 return False
-        except VerbsError:
-            return False  # it may be over already: a message was quicker than the application
+            manager.unlisten(self._listener)
+            self._listener = None
+        elif (connection := exchanges.get(number)) is not None:
+            self._command(command.what, connection)
+        else:
+            return False
         return True
 
     def _command(self, what: str, connection: Managed) -> None:
-        manager, now = self.manager, self.now
+        manager, now = self._manager, self._emulation.now
         if what == "accept":
             self._accept(connection)
         elif what == "reject":
@@ -221,7 +279,7 @@ class ManagedEmulation(Emulation):
             manager.delay(connection, now)
         elif what == "ready":
             if connection.state in (State.REP_RCVD, State.MRA_REP_SENT):
-                self._bring_up(connection, QPState.RTR, QPState.RTS)
+                self._bring_up(connection, QPState.INIT, QPState.RTR, QPState.RTS)
             manager.ready(connection, now)
         else:
             manager.disconnect(connection, now)
@@ -231,17 +289,18 @@ class ManagedEmulation(Emulation):
         qp = self._queue_pair()
         wanted = _REQUEST.altered(local_qpn=qp.number, starting_psn=_STARTING_PSN + qp.number)
         try:
-            asked = self.manager.connect(wanted, self.now)
+            asked = self._manager.connect(wanted, self._emulation.now)
         except VerbsError:
             self._give_back(qp)
             raise
         self._queue_pairs[asked] = qp
-        self.exchanges[exchange] = asked
+        self._management.exchanges[exchange] = asked
 
     def _accept(self, connection: Managed) -> None:
-        manager, now = self.manager, self.now
+        manager, emulation = self._manager, self._emulation
+        now = emulation.now
         if isinstance(connection.request, cm.SIDR_REQ):
-            manager.accept(connection, _RESOLVED.altered(qpn=self.qp.number), now)
+            manager.accept(connection, _RESOLVED.altered(qpn=emulation.qp.number), now)
             return
         qp = self._queue_pair()
         answer = _REPLY.altered(local_qpn=qp.number, starting_psn=_STARTING_PSN + qp.number)
@@ -252,23 +311,20 @@ class ManagedEmulation(Emulation):
             raise
         self._queue_pairs[connection] = qp
         try:
-            self._bring_up(connection, QPState.RTR)
+            self._bring_up(connection, QPState.INIT, QPState.RTR)
         except VerbsError:  # the peer wants what no queue pair can do
             manager.reject(connection, now, cm.RejectReason.NO_RESOURCES)
 
-    def _hear(self, kind: EventKind, connection: Managed) -> None:
-        """What an application does without a command."""
-        if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
-            self.exchanges[connection.remote_id % EXCHANGES] = connection
-            return
+    def hear(self, kind: EventKind, connection: Managed) -> bool:
+        """What it does without a command: it brings queue pairs up, and ends their use."""
         qp = self._queue_pairs.get(connection)
-        if qp is None:
-            return
-        if kind is EventKind.ESTABLISHED and qp.state is QPState.RTR:
-            self._bring_up(connection, QPState.RTS)
-        elif kind is EventKind.DISCONNECTED:
-            move(qp, QPState.ERR)
-        self._forget_ended(connection)
+        if qp is not None:
+            if kind is EventKind.ESTABLISHED and qp.state is QPState.RTR:
+                self._bring_up(connection, QPState.RTS)
+            elif kind is EventKind.DISCONNECTED:
+                move(qp, QPState.ERR)
+            self._forget_ended(connection)
+        return False
 
     def _forget_ended(self, connection: Managed) -> None:
         if connection.state is State.IDLE and connection in self._queue_pairs:
@@ -281,7 +337,7 @@ class ManagedEmulation(Emulation):
         if self._spare:
             return self._spare.popleft()
         cap = QPCap(16, 16, max_send_sge=1, max_recv_sge=1)
-        end = self.end
+        end = self._emulation.end
         return create_queue_pair(
             end.device, pd=end.pd, send_cq=end.send_cq, recv_cq=end.recv_cq, cap=cap
         )
@@ -292,14 +348,37 @@ class ManagedEmulation(Emulation):
         self._spare.append(qp)
 
     def _bring_up(self, connection: Managed, *states: QPState) -> None:
-        """Take the queue pair of a connection through states; RTR begins with INIT."""
+        """Take the queue pair of a connection through states."""
         qp = self._queue_pairs[connection]
         address, attributes = connection.queue_pair_attributes()
         wanted = QPAttr(ah_attr=address, min_rnr_timer=12, **attributes)
-        if states[0] is QPState.RTR:
-            states = (QPState.INIT, *states)
         for state in states:
             move(qp, state, wanted)
+
+
+def managed_emulation(
+    connection: Connection,
+    profile: Profile | str = "spec",
+    *,
+    seed: int = 1,
+    own_id: int = OWN_ID,
+) -> Emulation:
+    """A device with a connection manager, whose program does what a case says.
+
+    seed: of the communication IDs that it chooses. own_id: the fuzzer's in exchange 0, a
+    multiple of `EXCHANGES`.
+    """
+
+    def manage(emulation: Emulation) -> Management:
+        return Management(emulation, CommandedConsumer(seed), seed=seed, own_id=own_id)
+
+    return Emulation(connection, profile, application=manage)
+
+
+def management_of(emulation: Emulation) -> Management:
+    """The connection manager of an emulation that has one."""
+    assert isinstance(emulation.application, Management)
+    return emulation.application
 
 
 EVENT = 2

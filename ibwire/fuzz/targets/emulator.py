@@ -14,12 +14,12 @@ import ibwire.drill  # noqa: F401 - found by name below
 from ibwire.base.errors import ScriptError
 from ibwire.fuzz.case import Case, CaseError, Connect, Connection, Role
 from ibwire.fuzz.condense import joined
-from ibwire.fuzz.judge.comparison import Comparison, Device, Difference
+from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison
 from ibwire.fuzz.judge.findings import bucket_of, one_line, signature
 from ibwire.fuzz.minimise import Shows, condense, minimise
 from ibwire.fuzz.report import HISTORY, RunState
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.targets.testbed import Confirmed, Testbed
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.vocabularies import (
@@ -53,7 +53,7 @@ class EmulatorTestbed(Testbed):
         self.vocabulary = vocabulary
         self._open = open_device
         self._binding = Binding(PEER_ADDRESS, ADDRESS)
-        self._comparison: Comparison | None = None
+        self._comparison: ExactComparison | None = None
         self._before = ""
         """State of the connection before the difference that is examined."""
 
@@ -67,7 +67,7 @@ class EmulatorTestbed(Testbed):
         self.history.clear()
         self._comparison = None
 
-    def connect(self, connection: Connection, profile: Profile) -> Comparison:
+    def connect(self, connection: Connection, profile: Profile) -> ExactComparison:
         """The same pair of devices with a new connection, or a new pair."""
         if self._comparison is not None and len(self.history) < HISTORY:
             self._comparison.steps = 0
@@ -77,10 +77,10 @@ class EmulatorTestbed(Testbed):
         self._comparison = self.comparison(connection, profile)
         return self._comparison
 
-    def comparison(self, connection: Connection, profile: Profile) -> Comparison:
+    def comparison(self, connection: Connection, profile: Profile) -> ExactComparison:
         """A new pair of devices with this connection."""
         reference = self.vocabulary.reference(connection, profile)
-        return Comparison(self._binding, reference, self._open(connection))
+        return ExactComparison(self._binding, reference, self._open(connection))
 
     def confirm(
         self, state: RunState, case: Case, difference: Difference, before: str
@@ -152,7 +152,7 @@ class Emulator:
         vocabulary = vocabulary_for(role)
         return EmulatorTestbed(self.devices[vocabulary.name], vocabulary)
 
-    def comparison(self, case: Case, profile: Profile) -> Comparison:
+    def comparison(self, case: Case, profile: Profile) -> ExactComparison:
         """The reference and the device, with the connection of a case."""
         return self.testbed(role_of(case)).comparison(case.connection, profile)
 
@@ -192,11 +192,11 @@ def emulator(
     modules: by name, those of the emulator and of drill; a changed copy of them makes a
     changed device.
     """
-    device, managed = modules[Emulation.__module__], modules[ManagedEmulation.__module__]
+    device, managed = modules[Emulation.__module__], modules[managed_emulation.__module__]
     devices: dict[str, Open] = {
         QUEUE_PAIR.name: lambda connection: _opened(device.Emulation, connection, profile),
         CONNECTION_MANAGER.name: lambda connection: _opened(
-            managed.ManagedEmulation, connection, profile
+            managed.managed_emulation, connection, profile
         ),
     }
     return Emulator(name, devices, _fulfils(modules["ibwire.drill"], profile))

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from ibwire.fuzz.case import Packet, Role, Step
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import Management
 from ibwire.fuzz.vocabulary.cm import operators as message
 from ibwire.fuzz.vocabulary.cm.traffic import ManagerTraffic
 from ibwire.fuzz.vocabulary.queue_pair import request_operators as request
@@ -52,7 +52,7 @@ RequestOperator = Callable[[Traffic, Emulation], Sequence[Step]]
 ResponseMutator = Callable[[Random, Emulation, list[Packet]], Sequence[Step]]
 """Takes the right responses to what the reference has asked for, at least one."""
 
-MessageOperator = Callable[[ManagerTraffic, ManagedEmulation], Sequence[Step]]
+MessageOperator = Callable[[ManagerTraffic, Management], Sequence[Step]]
 """Takes the exchanges of the case and the reference."""
 
 

@@ -10,7 +10,7 @@ from ibwire.fuzz.case import Case, Command, Connection, Mad, Role
 from ibwire.fuzz.coverage import CoverageScheme
 from ibwire.fuzz.stepper import Maker
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import managed_emulation
 from ibwire.fuzz.vocabulary.cm import coverage as cm_coverage
 from ibwire.fuzz.vocabulary.cm.generator import ManagerGenerator
 from ibwire.fuzz.vocabulary.queue_pair import coverage as queue_pair_coverage
@@ -49,7 +49,7 @@ def manager_generators(seed: int, role: Role = Role.CM, ops: Collection[str] = (
 
 QUEUE_PAIR = Vocabulary("queue pair", Emulation, queue_pair_generators, queue_pair_coverage.SCHEME)
 CONNECTION_MANAGER = Vocabulary(
-    "connection manager", ManagedEmulation, manager_generators, cm_coverage.SCHEME
+    "connection manager", managed_emulation, manager_generators, cm_coverage.SCHEME
 )
 
 

@@ -7,10 +7,11 @@ that a quick comparison sees is looked for again in a careful one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ibwire.base.errors import LinkError, PeerError
+from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.messages import Message
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Step, Value
 from ibwire.fuzz.judge.choices import Choice
@@ -21,6 +22,7 @@ from ibwire.fuzz.minimise import Shows
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import Emulation
+from ibwire.fuzz.targets.emulated_manager import management_of
 from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed, last_steps
 from ibwire.fuzz.targets.testbed import Confirmed, Crash
@@ -140,10 +142,10 @@ class ManagerTestbed(LinkTestbed):
     def replay(self, case: Case, profile: Profile) -> Difference | None:
         """Carry a case out as a new CA."""
         careful = self._begin(profile)
-        reference = careful.follower
+        reference, management = careful.reference, careful.follower.management
         for step in case.steps:
             if isinstance(step, Mad | Command):
-                reference.choose(step.exchange)
+                management.choose(step.exchange)
             self._before = reference.state
             difference = careful.step(step)
             if difference is not None:
@@ -324,13 +326,13 @@ class PossibleMessages:
             step = self._stepper.next(reference)
             if step is None:
                 return None
-            assert isinstance(reference, Follower)
+            exchanges = management_of(reference).exchanges
             if isinstance(step, Command):
-                is_new = step.exchange not in reference.exchanges
+                is_new = step.exchange not in exchanges
                 if is_possible(step) and self._link.calls and is_new:
                     self.steps.append(step)
                     return step
-            elif isinstance(step, Mad) and self._is_possible(step, reference):
+            elif isinstance(step, Mad) and self._is_possible(step, exchanges):
                 # Which of several messages is looked at first is the device's own affair.
                 step = replace(step, held=False)
                 if self._link.obeys and step.message == "REQ" and not oddity(step):
@@ -339,8 +341,8 @@ class PossibleMessages:
                 return step
         return None
 
-    def _is_possible(self, step: Mad, reference: Follower) -> bool:
-        connection = reference.exchanges.get(step.exchange)
+    def _is_possible(self, step: Mad, exchanges: Mapping[int, Managed]) -> bool:
+        connection = exchanges.get(step.exchange)
         if connection is not None and connection.is_active and step.message in _REQUESTS:
             return False  # it would be for a service that the device has not got
         if step.more + step.length + MAD_SIZE + HEADERS > self._link.largest:
@@ -360,8 +362,8 @@ def comparison(link: ManagerLink, profile: Profile, *, is_quick: bool = False) -
     """The reference and the manager as a new CA; the comparison before ends."""
     link.leave()
     manager = link.begin()
-    reference = Follower(link, manager.identity, profile, link.usual)
-    begun = ManagerComparison(link, reference, manager, is_quick=is_quick)
+    follower = Follower(link, manager.identity, profile, link.usual)
+    begun = ManagerComparison(link, follower, manager, is_quick=is_quick)
     link.part_by(begun.leave)
     return begun
 

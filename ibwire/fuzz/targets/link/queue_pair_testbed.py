@@ -31,7 +31,7 @@ from ibwire.fuzz.case import (
     opcode_text,
 )
 from ibwire.fuzz.judge.choices import CHOICES, Choice
-from ibwire.fuzz.judge.comparison import Comparison, Device, Difference, Kind, crash
+from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, crash
 from ibwire.fuzz.judge.exclusions import OPTIONAL, Exclusions, differs_in_flags, opcode_on_wire
 from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
 from ibwire.fuzz.judge.response_names import About, name
@@ -236,7 +236,7 @@ class QueuePairTestbed(LinkTestbed):
                 if not fits_link(shorter):
                     return False
                 target = Emulation(connection, model)
-                comparison = Comparison(binding, Emulation(connection, profile), target)
+                comparison = ExactComparison(binding, Emulation(connection, profile), target)
                 found = comparison.carry_out(shorter)
                 return found is not None and signature(found) == wanted
 

@@ -10,7 +10,7 @@ from ibwire.base.errors import LinkError, PeerError
 from ibwire.drill.targets.live import Bench as DrillBench
 from ibwire.drill.targets.live import Diverted
 from ibwire.fuzz.case import Case, CaseError, Connect, Role, Step
-from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
+from ibwire.fuzz.judge.comparison import Comparison, Difference
 from ibwire.fuzz.targets.emulated_device import Emulation
 from ibwire.fuzz.targets.link.liveness import Dead, Death
 from ibwire.fuzz.targets.link.manager_link import ManagerLink
@@ -146,7 +146,7 @@ class _Guarded(TolerantComparison):
         try:
             return act()
         except FAILURES as error:
-            return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [str(error)])
+            return self.crash(error)
 
 
 class _SentOnly(TolerantComparison):
@@ -176,6 +176,4 @@ class _SentOnly(TolerantComparison):
 
     def end(self) -> Difference | None:
         """A crash, if the device is dead."""
-        if not self._death.what:
-            return None
-        return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [str(self._death)])
+        return self.crash(self._death) if self._death.what else None

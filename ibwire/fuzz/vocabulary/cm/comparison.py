@@ -17,7 +17,7 @@ from ibwire.base.units import Time
 from ibwire.cm.connection import Connection
 from ibwire.cm.messages import Message, Received, decode, encode, request
 from ibwire.cm.states import State
-from ibwire.fuzz.case import CaseError, Command, Mad, RunsAway, Step
+from ibwire.fuzz.case import CaseError, Command, Mad, Step
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind
 from ibwire.fuzz.targets.emulated_manager import EXCHANGES
 from ibwire.fuzz.targets.link.frames import BTH, behind_ip
@@ -40,9 +40,8 @@ class SentOnly(Comparison):
     """What was sent to a manager that is dead."""
 
     def __init__(self, link: ManagerLink) -> None:
-        identity = link.begin().identity
-        reference = Follower(link, identity, "spec", link.usual)
-        super().__init__(link.binding, reference, reference)
+        self._follower = Follower(link, link.begin().identity, "spec", link.usual)
+        super().__init__(link.binding, self._follower.emulation)
         self._reason = link.dead or link.lost
 
     def step(self, step: Step) -> None:
@@ -51,22 +50,21 @@ class SentOnly(Comparison):
             raise CaseError(NOT_SENT)
         self.steps += 1
         reference = self.reference
-        assert isinstance(reference, Follower)
         if isinstance(step, Command):
-            reference.take(step.exchange, _imagined(step.exchange))
+            self._follower.take(step.exchange, _imagined(step.exchange))
             reference.answers()
             return
-        reference.choose(step.exchange)
+        self._follower.management.choose(step.exchange)
         frame = self.binding.frame(step, reference.psn(step.psn[0]), reference.symbols)
         if self.records:
             self.frames.append(("<", 0, frame))
         reference.receive(frame)
-        reference.decide()
+        self._follower.decide()
         reference.answers()
 
     def end(self) -> Difference:
         """It does not go on."""
-        return Difference(max(self.steps - 1, 0), Kind.CRASH, [], [self._reason])
+        return self.crash(self._reason)
 
 
 def is_possible(step: Step) -> TypeGuard[Mad | Command]:
@@ -101,14 +99,14 @@ class ManagerComparison(Comparison):
     def __init__(
         self,
         link: ManagerLink,
-        reference: Follower,
+        follower: Follower,
         target: ManagerSession,
         *,
         is_quick: bool = False,
     ) -> None:
-        # Only frames go to the manager: the second reference is never used.
-        super().__init__(link.binding, reference, reference)
-        self.follower = reference
+        super().__init__(link.binding, follower.emulation)
+        self.follower = follower
+        self._management = follower.management
         self.is_over = False
         """Whether time has come between: what comes now proves nothing."""
         self._link = link
@@ -144,12 +142,12 @@ class ManagerComparison(Comparison):
         number = self.steps
         self.steps += 1
         self.expected = []
-        reference = self.follower
-        reference.choose(step.exchange)
+        reference, follower = self.reference, self.follower
+        self._management.choose(step.exchange)
         if isinstance(step, Command):
             self._is_foreign = self._may_differ = False
             self._is_right = True
-            reference.awaited.add(step.exchange)
+            follower.awaited.add(step.exchange)
             tell_to_call(self._link, self._manager.identity, step.exchange)
             return self._look_for(number)
         self._is_right = not step.fields and not step.length
@@ -160,10 +158,10 @@ class ManagerComparison(Comparison):
         self._pair(frame, sent)
         if self.records:
             self.frames.append(("<", 0, sent))
-        undecided = reference.all_undecided
+        undecided = follower.all_undecided
         reference.receive(frame)
         self._given_up |= {each.remote_id for each in undecided} - {
-            each.remote_id for each in reference.all_undecided
+            each.remote_id for each in follower.all_undecided
         }
         self._expect(step)
         self._manager.send(sent)
@@ -190,8 +188,8 @@ class ManagerComparison(Comparison):
 
     def leave(self) -> None:
         """End what is left of the connections, so that nothing of them remains at the device."""
-        symbols = self.follower.symbols
-        for connection in self.follower.manager.connections:
+        symbols = self.reference.symbols
+        for connection in self._management.manager.connections:
             step = _PARTING.get(connection.state)
             if step is None or connection.local_qpn is None:
                 continue
@@ -205,7 +203,7 @@ class ManagerComparison(Comparison):
 
     def _expect(self, step: Step | None = None) -> None:
         """Take in what the reference sends now."""
-        for frame in self.follower.answers():
+        for frame in self.reference.answers():
             mad = mad_of(frame)
             received = decode(mad)
             if received is None:
@@ -218,14 +216,7 @@ class ManagerComparison(Comparison):
 
     def _look_for(self, number: int) -> Difference | None:
         """What the device does otherwise; endless messages are a difference of that kind."""
-        try:
-            return self._compare(number)
-        except RunsAway as error:
-            if not self.in_target:
-                raise
-            return Difference(number, Kind.ENDLESS, self.expected, [str(error)])
-        finally:
-            self.in_target = False
+        return self.bounded(lambda: self._compare(number))
 
     def _compare(self, number: int) -> Difference | None:
         strange: list[ManagerAnswer] = []
@@ -349,7 +340,8 @@ class ManagerComparison(Comparison):
             self._due.clear()
             return True
         follower = self.follower
-        about = [at for at, each in follower.exchanges.items() if each.remote_id == number]
+        management = self._management
+        about = [at for at, each in management.exchanges.items() if each.remote_id == number]
         if not about:
             return False
         if isinstance(said, cm.DREQ) or _gives_up(said):
@@ -357,7 +349,7 @@ class ManagerComparison(Comparison):
         if number in self._given_up and isinstance(said, _DECISIONS):
             return True
         # A quick comparison may have gone on to another exchange.
-        return any(at != follower.exchange and follower.is_up_to_time(at) for at in about)
+        return any(at != management.exchange and follower.is_up_to_time(at) for at in about)
 
     def _is_due(self, heard: ManagerAnswer) -> bool:
         """Whether the reference has sent this message, too; then it is not due any more."""

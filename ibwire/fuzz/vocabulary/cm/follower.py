@@ -8,20 +8,22 @@ that open. It sends the connection requests that the device sends, with the same
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 from ibwire.base.errors import PeerError, VerbsError
-from ibwire.base.node import Frame
 from ibwire.base.units import S
 from ibwire.cm.connection import Connection as Managed
+from ibwire.cm.manager import identifiers
 from ibwire.cm.messages import Message, Received, decode, encode, padded, reply
 from ibwire.cm.rdma_cm import resolve_reply
 from ibwire.cm.states import EventKind, State
 from ibwire.drill.packets import pattern
-from ibwire.fuzz.case import Connection, Mad, RunsAway
-from ibwire.fuzz.targets.emulated_device import REGIONS, Numbers
-from ibwire.fuzz.targets.emulated_manager import EXCHANGES, ManagedEmulation
+from ibwire.fuzz.case import Command, Connection, Mad, RunsAway
+from ibwire.fuzz.targets.emulated_device import REGIONS, Emulation, Numbers
+from ibwire.fuzz.targets.emulated_manager import EXCHANGES, Management
 from ibwire.fuzz.targets.link import listener
 from ibwire.fuzz.targets.link.frames import behind_ip
 from ibwire.fuzz.targets.link.manager_link import (
@@ -35,6 +37,7 @@ from ibwire.fuzz.targets.link.manager_link import (
 from ibwire.rc.attributes import MTU_BYTES
 from ibwire.rc.device import gid_of
 from ibwire.rc.profile import Profile
+from ibwire.rc.qp import QueuePair
 from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 
@@ -78,8 +81,8 @@ def greet(link: ManagerLink, wish: int = listener.ACCEPT) -> Message | None:
     request = wishing(Mad(), wish)
     manager = link.begin()
     fuzzer = Follower(link, manager.identity, "spec", None)
-    fuzzer.choose(0)
-    symbols = dict(fuzzer.symbols)
+    fuzzer.management.choose(0)
+    symbols = dict(fuzzer.emulation.symbols)
 
     def say(message: Mad, *kinds: type[Message]) -> Message | None:
         manager.send(link.binding.frame(message, 0, symbols))
@@ -135,8 +138,8 @@ def calls(link: ManagerLink) -> bool:
         asked = _answer(manager, (cm.REQ,))
         if asked is not None:
             fuzzer.take(0, asked)
-            fuzzer.choose(0)
-            manager.send(link.binding.frame(Mad(message="REJ"), 0, fuzzer.symbols))
+            fuzzer.management.choose(0)
+            manager.send(link.binding.frame(Mad(message="REJ"), 0, fuzzer.emulation.symbols))
             return True
     return False
 
@@ -148,15 +151,15 @@ def tell_to_call(link: ManagerLink, identity: Identity, exchange: int) -> None:
     """
     teller = link.aside()
     fuzzer = Follower(link, teller.identity, "spec", None)
-    fuzzer.choose(0)
-    whole = behind_ip(link.binding.frame(Mad(), 0, fuzzer.symbols))
+    fuzzer.management.choose(0)
+    whole = behind_ip(link.binding.frame(Mad(), 0, fuzzer.emulation.symbols))
     plain = decode(whole[MAD_START:])
     assert plain is not None
     assert isinstance(plain.message, cm.REQ)
     data = call(identity.own_id + exchange, wish_of(exchange))
     data = padded(cm.REQ, plain.message.private_data[: IPCM.SIZE] + data)
     mad = encode(plain.message.altered(private_data=data), plain.transaction_id)
-    teller.send(link.binding.enclosed(Mad(), whole[:MAD_START] + mad, fuzzer.symbols))
+    teller.send(link.binding.enclosed(Mad(), whole[:MAD_START] + mad, fuzzer.emulation.symbols))
 
 
 def wish_of(exchange: int) -> int:
@@ -179,9 +182,9 @@ def wishing(request: Mad, wish: int) -> Mad:
 def _confirms(link: ManagerLink) -> bool:
     manager = link.aside()
     fuzzer = Follower(link, manager.identity, "spec", None)
-    fuzzer.choose(0)
+    fuzzer.management.choose(0)
     for _ in range(GREETINGS):
-        manager.send(link.binding.frame(Mad(message="DREQ"), 0, fuzzer.symbols))
+        manager.send(link.binding.frame(Mad(message="DREQ"), 0, fuzzer.emulation.symbols))
         if manager.is_answered(GREETING):
             return True
     return False
@@ -204,7 +207,7 @@ GREETING, GREETINGS = 1 * S, 3
 """How long an answer to a greeting may take, and how often one is sent: datagrams get lost."""
 
 
-class Follower(ManagedEmulation):
+class Follower:
     """The reference manager, with an application that decides as another one does.
 
     usual: its answer to a right request. Without a listener there, none listens here.
@@ -229,23 +232,37 @@ class Follower(ManagedEmulation):
         """Exchanges for which it has not asked yet."""
         keys = {name: (at << 16, at) for at, name in enumerate(REGIONS, 1)}
         numbers = Numbers(NO_QPN, NO_QPN + 1, keys, None, link.peer, link.address, link.macs)
-        super().__init__(Connection(), profile, own_id=identity.own_id, numbers=numbers)
+        manage = partial(Management, consumer=self, own_id=identity.own_id)
+        self.emulation = Emulation(Connection(), profile, numbers, manage)
+        """The device with the manager."""
 
-    def _begin(self) -> None:
-        super()._begin()
-        manager = self.manager
-        # How many a device has room for is its own affair.
-        del manager.LIMIT_CONNECTIONS
-        if self._listener is not None:
-            manager.unlisten(self._listener)
+    def begin(self, management: Management) -> None:
+        """Listen at a new manager, if a program listens there."""
+        self.management = management
+        # How many connections a device has room for is its own affair.
         if not is_unserved(self._usual):
-            self._listener = manager.listen(self._link.service_id, EXCHANGES)
+            management.manager.listen(self._link.service_id, EXCHANGES)
 
-    def _identifiers(self) -> Iterator[tuple[int, int]]:
+    def end(self) -> None:
+        """Keep nothing: there are no queue pairs."""
+
+    def queue_pair_of(self, connection: Managed) -> QueuePair | None:
+        """None is needed: no data is sent."""
+        return None
+
+    def events(self) -> list[int]:
+        """None are compared."""
+        return []
+
+    def command(self, command: Command) -> bool:
+        """Do nothing: it decides as the device does."""
+        return False
+
+    def identifiers(self) -> Iterator[tuple[int, int]]:
         """Those of the device's own requests for what it asks for, others for what it is asked."""
-        own = super()._identifiers()
+        others = identifiers(Random(1))
         while True:
-            yield self._taken.popleft() if self._taken else next(own)
+            yield self._taken.popleft() if self._taken else next(others)
 
     def take(self, exchange: int, asked: Received) -> None:
         """Ask for a connection as the device has, with its numbers.
@@ -263,21 +280,21 @@ class Follower(ManagedEmulation):
             primary_local_gid=gid_of(self._link.peer),
             primary_remote_gid=gid_of(self._link.address),
         )
-        connection = self.manager.connect(request, self.now)
+        connection = self.management.manager.connect(request, self.emulation.now)
         self._called[connection] = exchange
-        self.exchanges[exchange] = connection
+        self.management.exchanges[exchange] = connection
         self.awaited.discard(exchange)
 
-    def choose(self, exchange: int) -> None:
-        """Let `symbols` be about an exchange; an ID that was not sent to the fuzzer is 0."""
-        super().choose(exchange)
-        connection = self.exchanges.get(exchange)
+    def own_symbols(self, exchange: int) -> Mapping[str, int]:
+        """Those of the link and of who asks; an ID that was not sent to the fuzzer is 0."""
+        exchanges, symbols = self.management.exchanges, self.management.emulation.symbols
+        connection = exchanges.get(exchange)
         known = connection is not None and _is_told(connection)
         is_active = connection is not None and connection.is_active
-        other = self.symbols["other.id"]
-        told = {each.local_id for each in self.exchanges.values() if _is_told(each)}
-        self.symbols |= {
-            "id": self.symbols["id"] if known else 0,
+        other = symbols["other.id"]
+        told = {each.local_id for each in exchanges.values() if _is_told(each)}
+        found = {
+            "id": symbols["id"] if known else 0,
             "other.id": other if other in told else 0,
             "qpn": (connection.local_qpn if known and connection else None) or NO_QPN,
             "gid": gid_of(self._link.peer),
@@ -286,11 +303,8 @@ class Follower(ManagedEmulation):
             "service": self._link.own_service_id if is_active else self._link.service_id,
         }
         if not is_active:
-            self.symbols["transaction"] = self._identity.transaction + exchange
-
-    def answers(self) -> list[Frame]:
-        """What it sends now, with what its application answers to its events."""
-        return super().answers() + super().answers()
+            found["transaction"] = self._identity.transaction + exchange
+        return found
 
     def undecided(self, number: int, said: Message) -> Managed | None:
         """The undecided connection with this ID of the fuzzer that a message is about.
@@ -310,7 +324,7 @@ class Follower(ManagedEmulation):
     @property
     def all_undecided(self) -> Sequence[Managed]:
         """Connections about which is still to be decided."""
-        return [each for each in self.manager.connections if each.state in UNDECIDED]
+        return [each for each in self.management.manager.connections if each.state in UNDECIDED]
 
     @property
     def asked(self) -> Sequence[Managed]:
@@ -328,7 +342,7 @@ class Follower(ManagedEmulation):
 
         is_right: whether there is nothing in the request that it could be refused for.
         """
-        manager, now = self.manager, self.now
+        manager, now = self.management.manager, self.emulation.now
         if isinstance(connection.request, cm.SIDR_REQ):
             if isinstance(said, cm.SIDR_REP) and said.status == cm.SIDRStatus.VALID:
                 self.accept(connection)
@@ -348,6 +362,7 @@ class Follower(ManagedEmulation):
 
     def decide(self) -> None:
         """Decide as usual about those for which the device has sent nothing."""
+        manager, now = self.management.manager, self.emulation.now
         for connection in self.asked:
             if connection.state in (State.MRA_REQ_SENT, State.MRA_REP_SENT):
                 continue
@@ -355,9 +370,9 @@ class Follower(ManagedEmulation):
                 isinstance(connection.request, cm.SIDR_REQ)
                 or self._wish(connection) == listener.REFUSE
             ):
-                self.manager.reject(connection, self.now)
+                manager.reject(connection, now)
             elif connection.is_active:
-                self.manager.ready(connection, self.now)
+                manager.ready(connection, now)
             elif self._usual is not None:
                 self.follow(connection, self._usual)
 
@@ -368,7 +383,7 @@ class Follower(ManagedEmulation):
         datagram = isinstance(connection.request, cm.SIDR_REQ)
         answer = resolve_reply(qpn) if datagram else reply(qpn=qpn, starting_psn=0)
         try:
-            self.manager.accept(connection, answer, self.now)
+            self.management.manager.accept(connection, answer, self.emulation.now)
         except VerbsError:
             return  # it is over already
 
@@ -377,19 +392,20 @@ class Follower(ManagedEmulation):
 
         exchange: with one of whose connections; `None` for any.
         """
-        known = (*self.manager.connections, *self.exchanges.values())
+        management = self.management
+        known = (*management.manager.connections, *management.exchanges.values())
         return any(
             _is_up_to_time(each)
             for each in known
             if exchange is None or self._called.get(each, each.remote_id % EXCHANGES) == exchange
         )
 
-    def _hear(self, kind: EventKind, connection: Managed) -> None:
-        """Take note of an event; decisions wait for those of the device."""
-        if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
-            self.exchanges[connection.remote_id % EXCHANGES] = connection
-        elif kind is EventKind.ESTABLISHED and self._wish(connection) == listener.LEAVE:
-            self.manager.disconnect(connection, self.now)
+    def hear(self, kind: EventKind, connection: Managed) -> bool:
+        """End a connection that wishes for that; other decisions wait for those of the device."""
+        if kind is not EventKind.ESTABLISHED or self._wish(connection) != listener.LEAVE:
+            return False
+        self.management.manager.disconnect(connection, self.emulation.now)
+        return True
 
 
 def _is_about_reply(said: Message) -> bool:

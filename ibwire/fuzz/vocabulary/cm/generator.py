@@ -14,7 +14,7 @@ from random import Random
 
 from ibwire.fuzz.case import Connection, Mad, Step
 from ibwire.fuzz.targets.emulated_device import Emulation
-from ibwire.fuzz.targets.emulated_manager import ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import Management, management_of
 from ibwire.fuzz.vocabulary.cm.traffic import OVER, ManagerTraffic
 from ibwire.fuzz.vocabulary.operators import MESSAGE_OPERATORS, selected
 
@@ -43,24 +43,24 @@ class ManagerGenerator:
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
-        assert isinstance(reference, ManagedEmulation)
+        management = management_of(reference)
         self._left -= 1
         if self._left < 0:
             return None
         if not self._queue:
-            self._queue.extend(self._choose(reference))
+            self._queue.extend(self._choose(management))
         step = self._queue.popleft()
         if isinstance(step, Mad):
             self._traffic.sent.append(step)
-            reference.exchange = step.exchange
+            management.exchange = step.exchange
         return step
 
-    def _choose(self, reference: ManagedEmulation) -> Sequence[Step]:
+    def _choose(self, management: Management) -> Sequence[Step]:
         rng, traffic = self.rng, self._traffic
         if rng.random() < 0.1:
             traffic.exchange = max(traffic.newest - rng.randrange(3), 0)
-        is_over = reference.exchange_state(traffic.exchange) in OVER
+        is_over = management.exchange_state(traffic.exchange) in OVER
         if self._operators and rng.random() < (OPERATOR_RATE_WHEN_OVER if is_over else self._rate):
             chosen = bisect(self._weights, rng.random() * self._weights[-1])
-            return self._operators[chosen].make(traffic, reference)
-        return traffic.next_steps(reference)
+            return self._operators[chosen].make(traffic, management)
+        return traffic.next_steps(management)

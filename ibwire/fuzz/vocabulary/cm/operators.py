@@ -22,7 +22,7 @@ from ibwire.fuzz.case import (
 from ibwire.fuzz.targets.emulated_manager import (
     BACKLOG,
     MAXIMUM_CONNECTIONS,
-    ManagedEmulation,
+    Management,
 )
 from ibwire.fuzz.vocabulary.cm.encoding import FORMS
 from ibwire.fuzz.vocabulary.cm.traffic import CONNECTED, REQUESTED, ManagerTraffic
@@ -34,31 +34,31 @@ from ibwire_layers.opcodes import OpCode
 # Order: right messages at the wrong time.
 
 
-def duplicate(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def duplicate(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """A message that was sent before, once or several times."""
     said = copy(traffic.rng.choice(traffic.sent[-6:])) if traffic.sent else traffic.message("REQ")
     said.why = "repeated"
     return [said] * traffic.rng.choice((1, 1, 1, 2, 4))
 
 
-def lost_answer(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def lost_answer(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """The question of the exchange, as if the answer had been lost; also of one before."""
     if traffic.rng.random() < 0.3:
         traffic.exchange = max(traffic.newest - 1, 0)
-    connection = reference.exchanges.get(traffic.exchange)
+    connection = management.exchanges.get(traffic.exchange)
     question = "REP" if connection is not None and connection.is_active else "REQ"
     return [traffic.message(question, "unheard")] * traffic.rng.choice((1, 1, 2))
 
 
-def out_of_order(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def out_of_order(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Any message of the exchange, whatever its state."""
     return [traffic.message(traffic.rng.choice(MESSAGES), "out of turn")]
 
 
-def simultaneous_messages(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def simultaneous_messages(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Two messages before the device has answered, in either order."""
     first, second = (
-        traffic.valid_message(reference),
+        traffic.valid_message(management),
         traffic.message(traffic.rng.choice(MESSAGES), "out of turn"),
     )
     pair = [first, second] if traffic.rng.random() < 0.5 else [second, first]
@@ -66,7 +66,7 @@ def simultaneous_messages(traffic: ManagerTraffic, reference: ManagedEmulation) 
     return pair
 
 
-def simultaneous_disconnect(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def simultaneous_disconnect(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Both sides end the connection, and one sends a DREQ again when it is over."""
     steps: list[Step] = [
         traffic.command("disconnect"),
@@ -78,7 +78,7 @@ def simultaneous_disconnect(traffic: ManagerTraffic, reference: ManagedEmulation
     return [*steps, traffic.message("DREQ", "over")]
 
 
-def reject(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def reject(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """A REJ, with a reason, and about any message."""
     rng = traffic.rng
     fields: dict[str, Value] = {"rej__reason": rng.choice(_REASONS)}
@@ -91,7 +91,7 @@ def reject(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Ste
     return [traffic.message("REJ", "refused", **fields)]
 
 
-def message_receipt_ack(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def message_receipt_ack(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """An MRA, about anything and for any time, and then that time or nearly."""
     rng = traffic.rng
     code = rng.choice((0, 1, 10, 20, 24, 31))
@@ -101,7 +101,7 @@ def message_receipt_ack(traffic: ManagerTraffic, reference: ManagedEmulation) ->
     return [mra, Wait(time + rng.choice((0, 5 * S, -time // 2, 20 * S)))]
 
 
-def early_ready(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def early_ready(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """The peer asks again before the application has decided, and goes on as if it had."""
     traffic.start_exchange()
     return [
@@ -114,25 +114,25 @@ def early_ready(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequenc
 # Fields.
 
 
-def boundary_field(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def boundary_field(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """A message with one field at a boundary of its values."""
-    message = traffic.valid_message(reference)
+    message = traffic.valid_message(management)
     return [_with(message, _edge(traffic.rng, message.message), "edge of a field")]
 
 
-def boundary_fields(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def boundary_fields(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Several fields at once."""
-    message = traffic.valid_message(reference)
+    message = traffic.valid_message(management)
     for _ in range(traffic.rng.randrange(2, 5)):
         message = _with(message, _edge(traffic.rng, message.message), "edges of fields")
     return [message]
 
 
-def other_ids(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def other_ids(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """The IDs of another connection, near them, stale, or none."""
     rng = traffic.rng
     message = (
-        traffic.valid_message(reference)
+        traffic.valid_message(management)
         if rng.random() < 0.5
         else traffic.message(rng.choice(_ENDING))
     )
@@ -145,28 +145,28 @@ def other_ids(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[
     return [_with(message, {f"{part}.{name}": rng.choice(values)}, "another's ID")]
 
 
-def other_queue_pair(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def other_queue_pair(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """A DREQ or LAP that names another queue pair, or a peer's queue pair that is in use."""
     rng = traffic.rng
-    if reference.exchange_state(traffic.exchange) in CONNECTED or rng.random() < 0.4:
+    if management.exchange_state(traffic.exchange) in CONNECTED or rng.random() < 0.4:
         message = rng.choice(("DREQ", "DREQ", "LAP"))
         value = rng.choice((("qpn", 1), ("qpn", -1), 0, 1, 0xFFFFFF, ("own.qpn", 0)))
         fields = {f"{message.lower()}__remote_qpn": value}
         return [traffic.message(message, "another queue pair", **fields)]
-    if rng.random() < 0.3 and reference.exchange_state(traffic.exchange) in REQUESTED:
+    if rng.random() < 0.3 and management.exchange_state(traffic.exchange) in REQUESTED:
         return [traffic.message("REP", "a queue pair in use", rep__local_qpn=("own.qpn", -1))]
     traffic.start_exchange()
     back = -rng.choice((1, 1, 2, 3))
     return [traffic.message("REQ", "a queue pair in use", req__local_qpn=("own.qpn", back))]
 
 
-def same_id(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def same_id(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """A REQ with the ID of the exchange but another queue pair, service, GUID or transaction."""
     change: dict[str, Value] = traffic.rng.choice(_DIFFERENT)
     return [_with(traffic.message("REQ"), change, "another REQ with the same ID")]
 
 
-def unavailable_service(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def unavailable_service(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """A REQ or SIDR_REQ for what the device does not have."""
     traffic.start_exchange()
     name, values = traffic.rng.choice(_NOT_HAD)
@@ -174,17 +174,17 @@ def unavailable_service(traffic: ManagerTraffic, reference: ManagedEmulation) ->
     return [_with(traffic.message(message), {name: traffic.rng.choice(values)}, "not to be had")]
 
 
-def other_source(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def other_source(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """A message of the exchange that comes from somewhere else."""
-    message = traffic.valid_message(reference)
+    message = traffic.valid_message(management)
     if traffic.rng.random() < 0.5:
         message = traffic.message(traffic.rng.choice(_ENDING))
     return [_with(message, {"ip.src": traffic.rng.choice((0x0A000009, 0x0A000001))}, "a stranger")]
 
 
-def private_data(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def private_data(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Private data as long as it may be, or longer, so that the MAD is too long."""
-    message = traffic.valid_message(reference)
+    message = traffic.valid_message(management)
     room = FORMS[message.message].private
     length = traffic.rng.choice((1, 36, room - 1, room, room + 1, room + 4, room + 64))
     message.length, message.at = length, traffic.rng.randrange(256)
@@ -195,17 +195,17 @@ def private_data(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequen
 # The datagram: what is no message of communication management.
 
 
-def mad_header(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def mad_header(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Another class, version, method, status or attribute."""
     name, values = traffic.rng.choice(_MAD)
     return [
-        _with(traffic.valid_message(reference), {name: traffic.rng.choice(values)}, "MAD header")
+        _with(traffic.valid_message(management), {name: traffic.rng.choice(values)}, "MAD header")
     ]
 
 
-def wrong_size(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def wrong_size(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Shorter or longer than a MAD."""
-    message, rng = traffic.valid_message(reference), traffic.rng
+    message, rng = traffic.valid_message(management), traffic.rng
     if rng.random() < 0.4:
         message.more, message.why = rng.choice((1, 3, 4, 64, 800)), "too long"
         return [message]
@@ -214,9 +214,9 @@ def wrong_size(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence
     return [message]
 
 
-def datagram_headers(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def datagram_headers(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Headers with which QP1 must not take it."""
-    message = traffic.valid_message(reference)
+    message = traffic.valid_message(management)
     if traffic.rng.random() < 0.2:
         message.icrc, message.why = traffic.rng.choice((BAD, NONE, 0)), "ICRC"
         return [message]
@@ -230,7 +230,7 @@ def datagram_headers(traffic: ManagerTraffic, reference: ManagedEmulation) -> Se
 # Resources and time.
 
 
-def exhausted_backlog(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def exhausted_backlog(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """More requests than the backlog, or all that there is room for, takes; then one of its own."""
     rng = traffic.rng
     message = rng.choice(("REQ", "REQ", "SIDR_REQ"))
@@ -245,7 +245,7 @@ def exhausted_backlog(traffic: ManagerTraffic, reference: ManagedEmulation) -> S
     return [*steps, traffic.command("connect")]
 
 
-def no_listener(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def no_listener(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """The application stops listening, with requests under way, and begins again."""
     steps: list[Step] = [traffic.command("unlisten")]
     if traffic.rng.random() < 0.5:
@@ -259,17 +259,17 @@ def no_listener(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequenc
     ]
 
 
-def timer_edges(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def timer_edges(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """Time passes: nearly to, just over, or well over what is due."""
     times = [1 * MS, 1 * S, 30 * S, 200 * S]
-    due = reference.node.poll_timeout()
+    due = management.emulation.node.poll_timeout()
     if due is not None:
-        left = max(due - reference.now, 2)
+        left = max(due - management.emulation.now, 2)
         times += [left - 1, left, left + 1 * NS, 3 * left] * 2
     return [Wait(int(traffic.rng.choice(times)))]
 
 
-def after_the_end(traffic: ManagerTraffic, reference: ManagedEmulation) -> Sequence[Step]:
+def after_the_end(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     """The exchange ends, in this way or that; then messages as if it had not."""
     rng = traffic.rng
     end: Step = rng.choice(

@@ -21,8 +21,15 @@ from ibwire.fuzz.case import Case, Command, Mad, Packet, Pause, Step, Value, Wai
 from ibwire.fuzz.judge.comparison import Difference
 from ibwire.fuzz.judge.findings import part_of
 from ibwire.fuzz.judge.profiles import profile_of
-from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, SIZE, Completion, Emulation
-from ibwire.fuzz.targets.emulated_manager import BACKLOG, EVENT, SERVICE, ManagedEmulation
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, SIZE, Completion
+from ibwire.fuzz.targets.emulated_manager import (
+    BACKLOG,
+    EVENT,
+    SERVICE,
+    Management,
+    managed_emulation,
+    management_of,
+)
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.fuzz.vocabulary.cm.encoding import PARTS, encode_message
 from ibwire.fuzz.vocabulary.queue_pair.encoding import Symbols, number_of
@@ -70,13 +77,15 @@ def manager_script(case: Case, difference: Difference, rule: str, section: str =
 
 def moments(case: Case, profile: Profile) -> Iterator[ManagedMoment]:
     """A case carried out on one device."""
-    device = ManagedEmulation(case.connection, profile)
+    device = managed_emulation(case.connection, profile)
+    management = management_of(device)
     binding = Binding(PEER_ADDRESS, ADDRESS)
     for step in case.steps:
         start, psn, accepted, frame = device.now, 0, True, None
         answers: list[tuple[Time, Frame]] = []
-        device.choose(step.exchange if isinstance(step, Mad | Command) else device.exchange)
-        symbols, made = dict(device.symbols), _made(device)
+        exchange = step.exchange if isinstance(step, Mad | Command) else management.exchange
+        management.choose(exchange)
+        symbols, made = dict(device.symbols), _made(management)
         if type(step) is Packet and symbols["qpn"] == device.qp.number:
             raise CannotSay(_BESIDE)
         if isinstance(step, Packet):
@@ -93,12 +102,12 @@ def moments(case: Case, profile: Profile) -> Iterator[ManagedMoment]:
             continue
         if not isinstance(step, Wait):
             answers = [(0, frame) for frame in device.answers()]
-        found = device.completions(), Emulation.events(device)
+        found = device.completions(), device.raised()
         yield ManagedMoment(psn, symbols, accepted, answers, *found, frame, made)
 
 
-def _made(device: ManagedEmulation) -> tuple[int, int, int] | None:
-    connection = device.exchanges.get(device.exchange)
+def _made(management: Management) -> tuple[int, int, int] | None:
+    connection = management.exchanges.get(management.exchange)
     if connection is None or not isinstance(connection.reply, cm.REP):
         return None
     request, reply = connection.request, connection.reply

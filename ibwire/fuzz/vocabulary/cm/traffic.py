@@ -8,7 +8,7 @@ from random import Random
 from ibwire.base.units import S
 from ibwire.cm.states import WAITS, State
 from ibwire.fuzz.case import MESSAGES, Command, Mad, Packet, Step, Value, Wait
-from ibwire.fuzz.targets.emulated_manager import EXCHANGES, ManagedEmulation
+from ibwire.fuzz.targets.emulated_manager import EXCHANGES, Management
 from ibwire_layers.opcodes import OpCode
 
 
@@ -38,9 +38,9 @@ class ManagerTraffic:
         """A command of the device's application about the exchange."""
         return Command(what, self.exchange)
 
-    def next_steps(self, reference: ManagedEmulation) -> Sequence[Step]:
+    def next_steps(self, management: Management) -> Sequence[Step]:
         """What goes on with the exchange, or begins another when it is over."""
-        rng, state = self.rng, reference.exchange_state(self.exchange)
+        rng, state = self.rng, management.exchange_state(self.exchange)
         if state in OVER:
             if rng.random() < 0.3 and state in WAITS:
                 return [Wait(30 * S)]
@@ -58,10 +58,10 @@ class ManagerTraffic:
             return self.command("connect")
         return self.message("SIDR_REQ") if draw < 0.93 else self.command("resolve")
 
-    def valid_message(self, reference: ManagedEmulation) -> Mad:
+    def valid_message(self, management: Management) -> Mad:
         """A message that is right now, if there is one."""
         for _ in range(4):
-            step = self.rng.choice(_RIGHT.get(reference.exchange_state(self.exchange), _OPENING))(
+            step = self.rng.choice(_RIGHT.get(management.exchange_state(self.exchange), _OPENING))(
                 self
             )
             if isinstance(step, Mad):

@@ -22,7 +22,6 @@ from ibwire.fuzz.case import (
     Pause,
     Post,
     Receive,
-    RunsAway,
     Step,
     Wait,
 )
@@ -143,7 +142,8 @@ class TolerantComparison(Comparison):
         exclusions: Exclusions,
         is_quick: bool = False,
     ) -> None:
-        super().__init__(binding, reference, target)
+        super().__init__(binding, reference)
+        self.target = target
         self.as_received: Callable[[Frame], Frame] = lambda frame: frame
         """What an answer was before it had those headers."""
         self.outcomes: list[Outcome] = []
@@ -166,18 +166,7 @@ class TolerantComparison(Comparison):
 
     def step(self, step: Step) -> Difference | None:
         """Carry out one step; `None` if both did the same as far as it is looked for."""
-        return self._supervised(lambda: self._step(step))
-
-    def _supervised(self, act: Callable[[], Difference | None]) -> Difference | None:
-        """Do something; a target that does not come to rest is a difference."""
-        try:
-            return act()
-        except RunsAway as error:
-            if not self.in_target:
-                raise
-            return Difference(self.steps - 1, Kind.ENDLESS, self.expected, [str(error)])
-        finally:
-            self.in_target = False
+        return self.bounded(lambda: self._step(step))
 
     def _step(self, step: Step) -> Difference | None:
         reference = self.reference
@@ -296,7 +285,7 @@ class TolerantComparison(Comparison):
         if not self.steps:
             return None
         self.expected = []
-        return self._supervised(self._end)
+        return self.bounded(self._end)
 
     def _end(self) -> Difference | None:
         number = self.steps - 1
