@@ -153,11 +153,13 @@ def test_receive_has_the_requested_room(data: st.DataObject, low: int, more: int
     pair.a.qp.post_recv(receive)
 
 
+@pytest.mark.slow
 def test_lengths_are_often_about_those_of_packets() -> None:
     pair = Pair()
     seen: set[int] = set()
 
-    @settings(max_examples=300, derandomize=True, database=None)
+    # Which examples are drawn differs between versions of Python and Hypothesis.
+    @settings(max_examples=1000, derandomize=True, database=None)
     @given(work_requests(pair.a.mr, pair.b.mr, mtu=512, opcodes=[WROpcode.RDMA_WRITE]))
     def gather(wr: SendWR) -> None:
         seen.add(length_of(wr.sg_list))

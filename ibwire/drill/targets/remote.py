@@ -298,7 +298,8 @@ class RemoteManager:
 
 def _text(gid: int) -> str:
     """With all of its digits, as pyverbs has it."""
-    return ipaddress.IPv6Address(gid).exploded
+    # Not `exploded`: from Python 3.13 on, it ends ::ffff:a.b.c.d with an IPv4 address.
+    return ipaddress.IPv6Address(gid).packed.hex(":", 2)
 
 
 def _piece(sges: Sequence[SGE]) -> list[int] | None:
