@@ -1,8 +1,8 @@
-"""What a run leaves in a directory: its findings, each with all that shows it, and how to go on.
+"""The files of a run in its directory: each finding, and the state to resume from.
 
-`F0001/case.json` is the case as short as it could be made, `original.json` as it was found,
-`case.pcapng` its packets with what is wrong with them, `case.drill` the same as a script,
-`report.txt` what people read. `run.json` is the run itself.
+`F0001/case.json` is the minimised case, `original.json` the case as found,
+`case.pcapng` its packets with comments about the differences, `case.drill` the same as a
+script, `report.txt` a description. `run.json` is the run itself.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MAXIMUM_COMMENT = 4000
 def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, str]:
     """Write the files of a finding into a directory, whose parent must exist.
 
-    Returns what the target did, and why there is no script, empty if there is one. Raises
-    `OutputError`.
+    Returns the recording of the target, and the reason why there is no script, empty if there is
+    one. Raises `OutputError`.
     """
     make_directory(directory, parents=False)
     case = finding.case
@@ -58,7 +58,7 @@ def save(finding: Finding, directory: Path, tested: Target) -> tuple[Recording, 
 
 
 def checked_script(finding: Finding, tested: Target) -> tuple[str, str]:
-    """A drill script that the emulator passes and the target does not, or why there is none."""
+    """A drill script that the emulator passes and the target does not, or the reason why not."""
     case = finding.case
     rule = [f"Found by ibwire fuzz: {finding.bucket}."]
     rule += [f"From {case.origin}."] * bool(case.origin)
@@ -149,5 +149,5 @@ def _ways(case: Case, tested: Target, directory: Path, reason: str) -> Iterator[
 
 
 def _clean(text: str) -> str:
-    """Without the characters that XML does not know."""
+    """The text without the characters that XML does not allow."""
     return re.sub(r"[^\t\n\x20-\uD7FF\uE000-\uFFFD]", "?", text)

@@ -98,7 +98,7 @@ class Campaign:
 
     @property
     def lost(self) -> str:
-        """Why the target is given up; empty as long as it is there."""
+        """Why the target is abandoned; empty while it can be used."""
         return self._testbed.lost
 
     def run(self, packets: int) -> Iterator[Finding]:
@@ -112,11 +112,11 @@ class Campaign:
                 raise KeyboardInterrupt
 
     def one_case(self, packets: int, *, is_over: Callable[[], bool] = bool) -> Finding | None:
-        """Carry out the next case, which ends when so many packets have been sent in all.
+        """Execute the next case, which ends at this total number of packets.
 
-        Returns a new finding. is_over: whether time is up, so that a finding is not made
-        shorter. An interrupted case is still the next one, except for a finding that would
-        not be seen again: see `is_interrupted`.
+        Returns a new finding. is_over: whether time is up, so that a finding is not minimised. An
+        interrupted case stays the next one, except for a finding that would not occur again: see
+        `is_interrupted`.
         """
         state, report = self.state, self.report
         state.search.is_over = is_over
@@ -136,11 +136,11 @@ class Campaign:
         return self._testbed.is_fresh
 
     def prefetch(self, is_stale: Callable[[], bool]) -> History | None:
-        """Carry out a history for another campaign, up to the first case with a difference.
+        """Execute a history for another campaign, up to the first case with a difference.
 
         This campaign has just begun, with an empty report, and is used for nothing else.
-        is_stale: whether the history is no longer wanted, asked after each case; then it is
-        `None`.
+        is_stale: whether the history is no longer needed, checked after each case; the result is
+        then `None`.
         """
         first, report, history = self.next_case, self.report, self._testbed.history
         is_clean = True
@@ -240,7 +240,7 @@ class Campaign:
         return found
 
     def _new(self, bucket: str, case: Case, names: Sequence[str], original: Case) -> Finding | None:
-        """Make a finding: the shortest case, compared with what the standard says."""
+        """Make a finding: the minimised case, compared with the specification."""
         state, report = self.state, self.report
         strict = self._without(names)
         difference = self.replay(case, strict)
@@ -329,7 +329,7 @@ class Campaign:
         """
         names: list[str] = []
         while (difference := self.replay(case)) is not None:
-            # No reference goes on where the target does not.
+            # The reference stops where the target does.
             found = None if difference.kind in FATAL else self._nearer(case, distance(difference))
             if found is None:
                 break
@@ -384,9 +384,9 @@ class Campaign:
         return None if difference is None else distance(difference)
 
     def judge(self, case: Case) -> tuple[Profile, Difference | None]:
-        """A single case: the reference with the target's choices, and what still differs.
+        """A single case: the reference with the target's choices, and the remaining difference.
 
-        Raises one of the testbed's `failures` for a device that was dead before.
+        Raises one of the testbed's `failures` if the device was not alive before.
         """
         testbed, state = self._testbed, self.state
         testbed.begin_case(state)

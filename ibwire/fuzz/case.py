@@ -1,8 +1,8 @@
 """Cases: a connection and symbolic steps, which mean the same on every connection.
 
 PSNs, keys and addresses are relative to the connection that a case runs on, so that a
-case replays with other numbers, and goes on meaning something when steps before it are
-taken away: a PSN counts from what the responder expects at that moment, not from the start.
+case replays with other numbers, and keeps its meaning when earlier steps are removed: a
+PSN is relative to the one that the responder expects at that moment, not to the first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CaseError(IbwireError):
 
 
 class RunsAway(Exception):
-    """A device does not come to rest; the text says in which way."""
+    """A device that does not become idle; the text says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class Connection:
 
 @dataclass(slots=True)
 class Packet:
-    """The device receives a packet; what is not given is right.
+    """The device receives a packet; fields that are not given have correct values.
 
-    Nobody changes one; it is not frozen because making a frozen one takes three times as long.
+    Treat it as immutable. It is not frozen because making a frozen one takes three times as long.
     """
 
     opcode: int
@@ -101,7 +101,7 @@ class Packet:
     pad: int | None = None
     """Bytes of padding; `None` for what the payload needs."""
     more: int = 0
-    """Zeros behind the padding."""
+    """Zero bytes after the padding."""
     cut: int | None = None
     """Bytes that are left from the BTH on."""
     icrc: int = GOOD
@@ -138,7 +138,7 @@ class Mad(Packet):
     message: str = "REQ"
     """One of `MESSAGES`."""
     exchange: int = 0
-    """Which of the connections that the fuzzer makes or is asked for."""
+    """Number of the exchange, for connections that the fuzzer makes and that it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +177,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A PFC frame stops priorities of the device's port for a while, or lets them go on.
+    """A PFC frame pauses priorities of the device's port for a while, or resumes them.
 
-    A device that obeys is late with what it has to say, and says the same.
+    A device that supports PFC sends the same packets later.
     """
 
     priorities: int = 0xFF
@@ -460,8 +460,9 @@ def _read(kind: type[Any], name: str, value: Any, where: str) -> Any:
 
 
 PSN_BASES = ("expected", "una", "next", "first", "own")
-"""What the PSN of a packet may count from: `first` and `own` are the first PSN of the
-requests to the device and of its own."""
+"""The bases of a packet's PSN: `first` and `own` are the first PSN of the requests to the
+device and of the device's requests.
+"""
 
 _OPCODES = frozenset(OpCode)
 _ALWAYS: Sequence[tuple[str, type[Header]]] = (

@@ -35,7 +35,7 @@ def minimise(
 ) -> Case:
     """The shortest case that was found.
 
-    is_over: whether time is up; it never is unless this says so. elsewhere: whether other
+    is_over: whether time is up; without it there is no limit. elsewhere: whether other
     connections are tried, on most of which the case shows the same.
     """
     counted = _Counted(shows, trials, is_over)

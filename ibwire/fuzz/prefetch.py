@@ -1,14 +1,14 @@
-"""Other processes that carry out the cases of a run before the run comes to them.
+"""Worker processes that execute the cases of a run before the campaign reaches them.
 
-What came of a history, the cases on one pair of devices, depends on nothing but the settings
-of the run, the number of its first case and what the reference has taken over until then. A
-history in which nothing was seen is taken over by the campaign as a whole; any other, also
-one that ended a process, is carried out by the campaign itself, which alone judges what is
-seen. So a run is the same with any number of processes.
+The result of a history, the cases on one pair of devices, depends only on the settings of
+the run, the number of its first case and the choices that the reference has adopted until
+then. The campaign accepts a history without differences as a whole; it executes any other
+itself, also one that ended a process, and is the only one to judge differences. So a run is
+the same with any number of processes.
 
-Which histories come next is a plan: each begins behind the one before. When a finding begins
-another one, or changes the reference, the plan is a new one, and what belongs to the old one
-is thrown away.
+A plan says which histories come next: each begins after the previous one. When a finding
+begins another history, or changes the reference, a new plan is made, and the results of the
+old one are discarded.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Prefetcher:
         self._supply()
 
     def _worker_for(self, number: int) -> _Worker | None:
-        """Who carries out the history of the plan that begins with this case."""
+        """The worker that executes the history of the plan that begins with this case."""
         for worker in self._workers:
             if worker.order and (worker.order.plan, worker.order.first) == (self._plan, number):
                 return worker
@@ -160,7 +160,7 @@ class Prefetcher:
         self._supply()
 
     def _drop(self, worker: _Worker) -> None:
-        """Go on without a process that is no use."""
+        """Continue without a process that failed."""
         self._workers.remove(worker)
         worker.end()
 
@@ -176,7 +176,7 @@ class _Worker:
             target=_work, args=(settings, theirs), daemon=True
         )
         self.process.start()
-        theirs.close()  # so that its end is seen when it dies
+        theirs.close()  # so that the end of the process is noticed
         self.order: Order | None = None
         """What it is at work on; a new one takes the place of the old one."""
 
@@ -189,7 +189,7 @@ class _Worker:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Processes that are started do not hear Ctrl-C, which is for the campaign."""
+    """Let started processes ignore Ctrl-C, which the campaign handles."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -213,7 +213,7 @@ def _work(settings: Settings, pipe: Pipe) -> None:
                 first=order.first,
                 report=report,
             )
-            # What there is to read is another order, or the end: this one is not wanted.
+            # The next input is another order, or the end: this history is no longer needed.
             history = campaign.prefetch(pipe.poll)
             if history is not None:
                 pipe.send((order.plan, history))

@@ -1,4 +1,4 @@
-"""A case carried out once more: every frame, with the step that it belongs to."""
+"""A case executed again for the record: every frame, with the step that it belongs to."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REGIONS = (
     ("outbox", OUTBOX, "LOCAL_WRITE"),
     ("inbox", INBOX, "LOCAL_WRITE"),
 )
-"""What an emulation has registered behind its first region: names, sizes, and access in words."""
+"""The memory that an emulation registered after its first region: names, sizes, access flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _outcome(difference: Difference, wire: Wire, is_managed: bool) -> tuple[list
     kind, expected, got = difference.kind, list(difference.expected), list(difference.got)
     if kind in FATAL:
         return ["a device that goes on"], [one_line(each) for each in got]
-    if kind == Kind.EVENT and is_managed:  # behind the events what stands in the manager's tables
+    if kind == Kind.EVENT and is_managed:  # after the events the tables of the manager
         return [f"tables {expected}"], [f"tables {got}"]
     pairs = list(zip(expected, got, strict=False))
     same = next((i for i, (one, other) in enumerate(pairs) if one != other), len(pairs))

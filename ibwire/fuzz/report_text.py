@@ -29,7 +29,7 @@ def finding_lines(finding: Finding, recording: Recording) -> Iterator[str]:
 
 
 def case_lines(case: Case) -> Iterator[str]:
-    """The connection as far as it is unusual, and the steps."""
+    """The unusual attributes of the connection, and the steps."""
     unusual = connection_text(case.connection)
     if unusual:
         yield f"  qp        {unusual}"

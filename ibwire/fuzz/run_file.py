@@ -1,7 +1,6 @@
-"""`run.json`: what a run was about, how far it has come, and what it knows by then.
+"""`run.json`: the settings of a run, its progress, and what it has learned so far.
 
-A run goes on from there with the case that comes next, and does not tell again what it
-has found already.
+A run resumes there with the next case, and does not report again what it has found already.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ MAXIMUM_SIZE = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is about, and stays when it goes on."""
+    """The settings of a run, which stay the same when it is resumed."""
 
     target: str = DEFAULT
     profile: str = "spec"
@@ -126,7 +125,7 @@ class Session:
         )
 
     def save(self, directory: Path, campaign: Campaign) -> None:
-        """Write it as it is now into a directory that is there, whole or not at all.
+        """Write the current state into an existing directory, completely or not at all.
 
         Raises `OutputError`.
         """

@@ -25,7 +25,7 @@ PATIENCE = 1.0
 """Seconds between two looks. The slowest steps that are right take 0.03."""
 
 HURRY = 0.1
-"""The same, once a device has not come back: it will be asked again and again."""
+"""The same interval once a device has not come back: it is asked repeatedly."""
 
 
 @contextmanager

@@ -60,7 +60,7 @@ CHOICES: Sequence[Choice] = (
     Choice(
         "duplicate_ack", tuple(DuplicateAck), True, "which duplicates are ACKed", "IBA 9.7.5.1.4"
     ),
-    # They differ in what no right requester asks for: it wants the rest of what it misses.
+    # They differ for requests that no correct requester sends: it asks for what it misses.
     Choice(
         "read_replay",
         tuple(ReadReplay),
@@ -117,8 +117,8 @@ CHOICES: Sequence[Choice] = (
         "reserved bits of BTH byte 4 are not 0",
         "IBA 9.2; docs/reference/wire-formats.md#reserved-bits",
     ),
-    # Either lets a gap be NAKed twice, and a case in which a request is refused, one comes again
-    # and one is missing does not tell which: they have one name, and are taken for each other.
+    # Either lets a gap be NAKed twice, and a case in which a request is refused, retransmitted
+    # and one is missing does not show which: they share one name, and match each other.
     # At any time there is but one NAK (Shanley, InfiniBand Network Architecture, chapter 17).
     Choice(
         "naks_after_rnr",

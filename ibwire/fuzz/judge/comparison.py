@@ -258,7 +258,7 @@ class ExactComparison(Comparison):
 
 
 def _apply(device: Device, step: Step) -> None:
-    """Do what a step says of the device's application."""
+    """Execute a step of the device's application."""
     if isinstance(step, Post):
         device.post_send(step)
     elif isinstance(step, Receive):

@@ -1,7 +1,7 @@
-"""What a device on a link does otherwise that no profile knows: found once, then excluded.
+"""Deviations of a device on a link that no profile describes: found once, then excluded.
 
-Events that it does not raise and flags of completions are not compared any more; packets
-that end it, or that it does not know, are not sent any more.
+Events that it does not raise and flags of completions are no longer compared; packets
+that end it, or that it does not know, are no longer sent.
 """
 
 from __future__ import annotations

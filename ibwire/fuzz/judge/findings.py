@@ -36,7 +36,7 @@ class Finding:
     case: Case
     """The shortest that shows it."""
     original: Case
-    """As it was found."""
+    """The case as found."""
     difference: Difference
     """Of the shortest case."""
     packet: int

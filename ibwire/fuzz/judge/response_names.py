@@ -30,8 +30,9 @@ class About:
     what: str
     rule: str
     is_wrong: bool = True
-    """Whether the specification knows one way only to treat it, so that any other is one
-    finding."""
+    """Whether the specification allows only one treatment of it, so that any other is one
+    finding.
+    """
     known: str = ""
     """The field of `Profile` that is about it, if there is one."""
 
@@ -106,8 +107,8 @@ def name(
 ) -> str:
     """The name of a difference.
 
-    told: of the last answer, if it came after the last request. taken: fields of `Profile`
-    that are known deviations of the device: what is about one of them has its name.
+    told: the fields of the last response, if it followed the last request. taken: fields of
+    `Profile` that are known deviations of the device; a difference about one of them has its name.
     """
     if isinstance(step, Post):
         return f"a send request in {state}: {_effect(difference)}"

@@ -1,8 +1,8 @@
-"""A connection with an emulated device: the reference of a fuzzer, and what it may attack.
+"""A connection with an emulated device: the reference of a fuzzer, or its target.
 
-Nothing lies between fuzzer and device: a packet arrives in the moment in which it is
-sent, and time passes only where a case says so. Two emulations of the same connection
-use the same numbers, so what one answers can be compared with the other byte by byte.
+There is no network between fuzzer and device: a packet arrives at the moment it is sent,
+and time passes only where a case says so. Two emulations of the same connection use the
+same numbers, so their responses can be compared byte by byte.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A device with a connection manager: the reference of a fuzzer, and what it may attack.
+"""A device with a connection manager: the reference of a fuzzer, or its target.
 
-Beside the connection that every emulation has, which must live through whatever QP1
-receives, its application listens to a service, and asks the fuzzer for connections. It
-does so only when a case says so, so that a case reaches every state. Several exchanges
-may be under way, each known by the fuzzer's ID for it.
+Beside the connection that every emulation has, which must survive whatever QP1 receives,
+its application listens to a service, and asks the fuzzer for connections. It does so only
+when a case says so, so that a case reaches every state. Several exchanges may be in
+progress, each identified by the fuzzer's ID for it.
 """
 
 from __future__ import annotations

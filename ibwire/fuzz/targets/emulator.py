@@ -44,8 +44,8 @@ Open = Callable[[Connection], Device]
 class EmulatorTestbed(Testbed):
     """Cases one after the other on the same two emulated devices.
 
-    Each has a connection of its own, so that what leaks from one to the next is noticed. A
-    difference is looked for again on fresh devices, first with its case alone.
+    Each case has its own connection, so that a leak from one to the next is noticed. A
+    difference is reproduced on fresh devices, first with its case alone.
     """
 
     def __init__(self, open_device: Open, vocabulary: Vocabulary = QUEUE_PAIR) -> None:

@@ -1,4 +1,4 @@
-"""What a campaign needs of a target: where cases are carried out, and what is alive there."""
+"""What a campaign needs of a target: where cases are executed, and what is alive there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Confirmed:
     bucket: str
     """The name of the difference, if nothing explains it."""
     original: Case
-    """The case as it was carried out."""
+    """The case as it was executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Testbed(ABC):
 
     @property
     def lost(self) -> str:
-        """Why the target is given up; empty as long as it is there."""
+        """Why the target is abandoned; empty while it can be used."""
         return ""
 
     @lost.setter  # noqa: B027
@@ -90,7 +90,7 @@ class Testbed(ABC):
         """Check the device after a case; raises one of `failures`."""
 
     def leave(self) -> None:  # noqa: B027
-        """End what the case has left behind."""
+        """End what the case has left open."""
 
     def refuse(self, error: CaseError) -> None:
         """Count a case that cannot be carried out, or raise the error."""

@@ -50,7 +50,7 @@ RequestOperator = Callable[[Traffic, Emulation], Sequence[Step]]
 """Takes the right traffic of the case and the reference."""
 
 ResponseMutator = Callable[[Random, Emulation, list[Packet]], Sequence[Step]]
-"""Takes the right responses to what the reference has asked for, at least one."""
+"""Takes the correct responses to the reference's requests, at least one."""
 
 MessageOperator = Callable[[ManagerTraffic, Management], Sequence[Step]]
 """Takes the exchanges of the case and the reference."""
@@ -68,7 +68,7 @@ class Operator(Generic[Function]):
     weight: float = 2
     """How often it is used compared with the others."""
     fatal: bool = False
-    """Whether a correct responder ends the connection for it; the case goes on after others."""
+    """Whether a correct responder ends the connection for it; the case continues after others."""
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ RESPONSE_MUTATORS: Sequence[Operator[ResponseMutator]] = (
     Operator(Role.REQUESTER, Group.PARSER, response.malformed_response, weight=1),
     Operator(Role.REQUESTER, Group.PFC, response.paused_responses, weight=4),
 )
-"""Against a requester: wrong responses to what it has asked for."""
+"""Against a requester: wrong responses to its requests."""
 
 MESSAGE_OPERATORS: Sequence[Operator[MessageOperator]] = (
     Operator(Role.CM, Group.ORDER, message.duplicate),

@@ -1,12 +1,12 @@
 """The shortest case that crashes a device, found by crashing it again.
 
-A case that kills costs a restart, any other next to nothing. So what is short is tried
-first: the last steps of the last case, then more of it, then the case before it, and last
-all cases together that have come since the device was seen to live.
+A case that crashes the device costs a restart, any other almost nothing. So short cases are
+tried first: the last steps of the last case, then more of it, then the case before it, and
+last all cases since the device was last seen alive.
 
-A device may die of a case only because of what was tried on it before. So what is found is
-tried on one that has just been started, and if it lives through it, all is done again with
-every death seen twice.
+A device may crash in a case only because of what was tried on it before. So the result is
+tried on a freshly started device, and if it survives, all is repeated with every crash
+required to happen twice.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 
 LAST = (1, 2, 3)
-"""How many last steps of a case are tried alone: mostly they do it."""
+"""Numbers of last steps of a case that are tried alone: usually they suffice."""
 
 TRIALS = 150
-"""Cases that a device is asked for."""
+"""Cases that a device executes at most."""
 
 DEATHS = 32
 """Of them, in which it crashes."""
@@ -37,9 +37,9 @@ Begin = Callable[[Connection], Comparison]
 
 
 class CrashSearch:
-    """Trials of what crashes a device in the same way as it has crashed.
+    """Trials of cases that crash a device in the same way again.
 
-    A device that dies for good can be tried only if something brings it back. is_over:
+    A device that does not come back can be tried only if something restarts it. is_over:
     whether time is up.
     """
 
@@ -49,7 +49,7 @@ class CrashSearch:
         self.best: Case | None = None
         """The shortest case so far that crashes the device, if it has crashed again."""
         self.original: Case | None = None
-        """As it was carried out, the case that it comes from."""
+        """The original case, as it was executed."""
         self.is_done = False
         """Whether the search came to its end: what it has not seen does not come again."""
         self._link = link
@@ -127,7 +127,7 @@ class CrashSearch:
 
 
 def carry_out(link: VerbsLink, begin: Begin, case: Case) -> Death:
-    """Carry a case out to its end, whatever the device answers, and see what is dead then."""
+    """Execute a case to its end, whatever the device responds, and see what is dead then."""
     death = ALIVE
     try:
         for part in _parts(case):

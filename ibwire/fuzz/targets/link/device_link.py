@@ -26,12 +26,12 @@ RATE = 10_000
 
 
 class DeviceLink(Closing):
-    """Where cases are carried out on a device on a link.
+    """The link on which cases are executed on a device.
 
-    peer: the IP address of the device. tolerance: how late it may be with an answer; whoever
-    says nothing for so long is silent. rate: packets a second at most. restart: what brings
-    the device back when it is dead.
-    Raises `LinkError` when there is no way to the peer.
+    peer: the IP address of the device. tolerance: how late a response may be; after that time
+    the device counts as silent. rate: packets per second at most. restart: restarts the device
+    when it is dead.
+    Raises `LinkError` when there is no route to the peer.
     """
 
     _leaving: deque[Frame]
@@ -51,7 +51,7 @@ class DeviceLink(Closing):
         self.tolerance = tolerance
         self.restart = restart
         self.lost = ""
-        """Why the device is given up; empty as long as it is there."""
+        """Why the device is abandoned; empty while it can be used."""
         self._stopped: list[Time] = [0] * 8
         """Until when its port may have to wait, by priority."""
         self._pacer = Pacer(rate)
@@ -59,7 +59,7 @@ class DeviceLink(Closing):
         device = endpoint.device
         vlan = device.vlan
         self._tag = b"" if vlan is None else _TAG.pack(EtherType.VLAN, vlan)
-        """Of what is sent; cases know nothing of it."""
+        """VLAN tag of sent frames; cases do not depend on it."""
         self._own = device.gids[endpoint.gid_towards(self._gid)]
         self.address = address_of(self._own)
         self.host = Host(endpoint, self._gid)
@@ -82,7 +82,7 @@ class DeviceLink(Closing):
         """The headers that all answers get, whatever a device puts there: those of IPv4."""
 
     def as_received(self, frame: Frame) -> Frame:
-        """An answer with those headers, as it was received: with its version of IP."""
+        """A response with these headers, as it was received: with its version of IP."""
         if self.is_v4 or not frame.startswith(_EMULATED_MACS):
             return frame
         inside = behind_ip(frame)
@@ -105,9 +105,9 @@ class DeviceLink(Closing):
         return self.endpoint.port.mtu
 
     def send(self, frame: Frame) -> None:
-        """Send a frame to the device, not faster than it may be.
+        """Send a frame to the device, within the rate limit.
 
-        Raises `CaseError` for one that the link does not carry, or that is for somebody else.
+        Raises `CaseError` for one that the link cannot carry, or that has another destination.
         """
         check_addressee(frame, mac=self.macs[0], own_mac=self.macs[1], address=self.peer)
         if len(frame) > self.largest + ETHERNET_SIZE:

@@ -1,4 +1,4 @@
-"""What goes to a device on a link and comes from it: frames, to whom, and how fast."""
+"""Frames to and from a device on a link: their addresses, and their rate."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def behind_ip(frame: Frame) -> bytes:
 
 
 def transport(frame: Frame) -> bytes | None:
-    """The bytes from the BTH to the padding of a RoCEv2 frame, with a tag or without.
+    """The bytes from the BTH to the padding of a RoCEv2 frame, with or without a VLAN tag.
 
-    `None` where there is no room for a BTH and an ICRC. Ethernet pads what is short.
+    `None` where there is no room for a BTH and an ICRC. Ethernet pads short frames.
     """
     ip = ETHERNET_SIZE + TAG_SIZE * (frame[12:14] == _VLAN)
     kind = frame[ip - 2 : ip]

@@ -1,8 +1,8 @@
-"""The host of a device on a link: is it there, and where.
+"""Whether the host of a device on a link is there, and where.
 
-On the link it is asked by ARP or neighbour discovery, which no host refuses. Behind a router
-it is asked for an echo, if it is one of IPv4 that has answered one before; else only the router
-can be asked, and the host counts as there.
+On the same link it is asked by ARP or neighbour discovery, which no host refuses. Behind a
+router it is asked for an ICMP echo, if it has IPv4 and responded to one before; otherwise only
+the router can be asked, and the host counts as there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ibwire.rc.path import address_of, is_v4
 
 
 class Host:
-    """Who has this GID.
+    """The host with this GID.
 
-    It is alive when it is made: then it is found out whether it answers an echo. Raises
+    It must be alive when this is made, which finds out whether it responds to an echo. Raises
     `LinkError` when there is no route to it.
     """
 
@@ -27,7 +27,7 @@ class Host:
         self._endpoint = endpoint
         self._address = address_of(gid)
         name = endpoint.port.name
-        # With an address of our own the kernel knows no way, and we none but the link.
+        # For an address that the kernel does not have, it has no route; we have only the link.
         is_ours = endpoint.device.mac != endpoint.port.mac
         self._hop = self._address if is_ours else next_hop(name, self._address)
         is_routed = self._hop != self._address and is_v4(gid)
@@ -37,9 +37,9 @@ class Host:
             self._echoes = False
 
     def mac(self) -> bytes:
-        """The MAC address to which frames for it go; raises `LinkError` without an answer.
+        """The MAC address for frames to it; raises `LinkError` without a response.
 
-        It is asked on the wire: the kernel's table still knows a host that is dead.
+        It is asked on the wire: the kernel's table may still have a host that is dead.
         """
         endpoint, gid = self._endpoint, gid_of(self._hop)
         device = endpoint.device

@@ -1,20 +1,20 @@
-"""Somebody who listens for connections on a device under test: a program for its host.
+"""A program for the host of a device under test that listens for connections.
 
-    python3 listener.py --port 7174
+   python3 listener.py --port 7174
 
-It needs nothing of ibwire but this file, and of rdma-core librdmacm. `ibwire fuzz --service`
+It needs only this file of ibwire, and librdmacm of rdma-core. `ibwire fuzz --service`
 attacks the connection manager through it. Requests are accepted with a queue pair that does
-not exist, so nothing but the manager itself is under attack; whatever a peer does, it goes on.
-The first byte of a request's private data says what else may become of it: modulo 4, 1 is
-refused, 2 waits for a decision until it is refused after all, 3 is accepted and ended as soon
-as it is established.
+not exist, so only the manager itself is under attack; the program continues whatever a peer
+does. The first byte of a request's private data selects the reaction: modulo 4, 1 is
+refused, 2 waits and is refused later, 3 is accepted and ended as soon as it is established,
+0 is accepted.
 
-Private data that begin with `call` are refused, too, but whoever has sent them is then asked
-for a connection, at the address and the port that the request came from, so that the side
-that asks can be attacked. They are the private data of that request as well, and their fifth
-byte says what becomes of its answer: as above.
+Private data that begin with `call` are refused, too, but the program then asks their sender
+for a connection, at the address and port of the request, so that the requesting side can be
+attacked. That request has the same private data, and their fifth byte selects the reaction to
+its response, as above.
 
-Source: rdma_cma.h of rdma-core for the functions and the layout of what they take.
+Source: rdma_cma.h of rdma-core for the functions and the layout of their arguments.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ ACCEPT, REFUSE, WAIT, LEAVE = range(4)
 """What a request may wish for."""
 
 CALL = b"call"
-"""What private data begin with that ask to be asked."""
+"""Private data with this beginning ask for a connection."""
 
 CALL_SIZE = 9
-"""Bytes of them that come back: then a wish, and what the caller knows it by."""
+"""Bytes of them that are returned: `call`, the reaction, and an ID for the caller."""
 
 PATIENCE = 5.0
 """Seconds until what waits is refused: a request, or its answer."""
@@ -96,7 +96,7 @@ class Parameters(ctypes.Structure):
 
 
 class Identifier(ctypes.Structure):
-    """rdma_cm_id, as far as it says who talks to whom."""
+    """rdma_cm_id, as far as it has the addresses of both ends."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("verbs", "channel", "context", "qp")),
@@ -153,7 +153,7 @@ class Listener:
             struct.pack("=H", socket.AF_INET) + struct.pack(">H12x", port),
         ):
             listening = self._created()
-            # Whatever net.ipv6.bindv6only says; one of IPv4 does not mind.
+            # Whatever net.ipv6.bindv6only says; a socket of IPv4 ignores it.
             no = c_int(0)
             self._library.rdma_set_option(listening, *ONLY_OF_ITS_VERSION, byref(no), sizeof(no))
             if not self._library.rdma_bind_addr(listening, address):
@@ -187,7 +187,7 @@ class Listener:
         elif kind in OVER:
             self._forget(connection)
 
-    # Who asks us.
+    # Requests from peers.
 
     def _decide(self, connection: int, wish: int, depth: int, resources: int) -> None:
         """Do what a request wishes for."""
@@ -202,10 +202,10 @@ class Listener:
             if self._library.rdma_accept(connection, byref(parameters)):
                 self._forget(connection)  # the peer has given up already
 
-    # Whom we ask.
+    # Requests to peers.
 
     def _call_back(self, asking: int, data: bytes) -> None:
-        """Begin to ask who has asked for it."""
+        """Begin to ask a peer that requested it for a connection."""
         ends = Identifier.from_address(asking)
         own, peer = bytes(ends.own), bytes(ends.peer)
         own = own[:PORT_PLACE] + bytes(2) + own[PORT_PLACE + 2 :]  # from any port
@@ -240,7 +240,7 @@ class Listener:
             self._waiting[connection] = time.monotonic() + PATIENCE
         elif library.rdma_establish(connection):
             self._forget(connection)  # the peer has given up already
-        elif wish == LEAVE:  # nothing is told to who has established a connection
+        elif wish == LEAVE:  # no event reports an established connection to the side that asked
             library.rdma_disconnect(connection)
 
     # Either.

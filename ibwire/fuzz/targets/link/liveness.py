@@ -1,9 +1,8 @@
-"""Whether a device on a link lives, in layers: a control connection, a new one, its host.
+"""Whether a device on a link is alive, in layers: a control connection, a new one, its host.
 
-The control connection is made before the first case, and no case ever speaks to it. A READ
-over it says whether the device still serves those who do nothing wrong, and whether its
-memory still holds what was put there. When something is wrong, a new connection and the
-host tell how far it goes.
+The control connection is made before the first case, and no case ever uses it. A READ over it
+shows whether the device still serves correct peers, and whether its memory still has its
+contents. When something is wrong, a new connection and the host show how much is affected.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ibwire.rc.path import address_of, is_v4
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
 
 SECONDS = 2.0
-"""That a READ may take with all that is sent again: 8 times 67 ms, and a busy machine."""
+"""Time limit of a READ with all retransmissions: 8 times 67 ms, and a busy machine."""
 
 MTU = 256
 """Path MTU of the control connection: any link has room for it."""
@@ -49,7 +48,7 @@ IDLE_NS = int(600e9)
 
 
 class Dead(StrEnum):
-    """What is dead, from bad to worse."""
+    """Which part is dead, in increasing severity."""
 
     NOTHING = ""
     CONNECTION = "a connection is dead"
@@ -71,7 +70,7 @@ class Dead(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What is dead, and how it was noticed."""
+    """Which part is dead, and how that was noticed."""
 
     what: Dead
     reason: str
@@ -124,7 +123,7 @@ class Control(Closing):
             self._stack = stack.pop_all()
 
     def examine(self) -> Death:
-        """Read its memory; what was dead once stays it."""
+        """Read its memory; once dead, it stays dead."""
         if not self._death.what:
             self._death = self._read()
         if not self._death.what:
@@ -169,10 +168,10 @@ class Control(Closing):
 
 
 class Liveness(Closing):
-    """What is known of whether a device lives.
+    """The checks whether a device is alive.
 
-    host: of the device. heard: told of numbers of ours whose packets are for control
-    connections. restart: what brings a device back.
+    host: of the device. heard: called with our queue pair numbers whose packets are for control
+    connections. restart: restarts a device.
     """
 
     def __init__(
@@ -239,7 +238,7 @@ class Liveness(Closing):
         return ALIVE if self._control is None else self._control.examine()
 
     def examine(self) -> Death:
-        """How far it goes; a control connection that is dead has a new one in its place."""
+        """Find which part is dead; a new control connection replaces one that is dead."""
         death = self.look()
         if death.what is Dead.OTHER:
             fault = self._host.fault()

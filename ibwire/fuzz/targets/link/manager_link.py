@@ -1,9 +1,9 @@
-"""The connection manager of a device on a real link under attack, by what listens there.
+"""The connection manager of a device on a real link, attacked through a listening program.
 
-No agent takes part: whoever listens to a service decides about requests as it likes, and
-what the manager says is heard here and answered by nobody. Every case speaks as another
-CA, so that nothing that is left of one is met by the next. Who listens may also ask for
-connections itself, when a request asks for that.
+No agent takes part: the program that listens decides about requests, and the messages of the
+manager are received here without a response. Every case acts as another CA, so that a case is
+not affected by connections left from earlier ones. The program may also ask for connections
+itself, when a request asks for that.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ CLIENT_PORT = 40_000
 """The port of the fuzzer as a client of the service, to which the listener connects back."""
 
 IDENTITIES = (1 << 32) // EXCHANGES
-"""Cases with communication IDs of their own."""
+"""Number of cases that have their own communication IDs."""
 
 MAXIMUM_CALLERS = 4096
-"""IDs and transactions of connections that the device has asked for."""
+"""IDs and transactions that are kept, of connections that the device has asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who speaks in a case."""
+    """The CA of a case."""
 
     own_id: int
     """Communication ID of exchange 0; the others count from here."""
@@ -66,7 +66,7 @@ class ManagerAnswer:
     frame: Frame
     """With the headers that all answers get."""
     received: Received | None
-    """`None` for what is no message of communication management."""
+    """`None` if it is not a message of communication management."""
 
 
 class ManagerTap:
@@ -79,7 +79,7 @@ class ManagerTap:
         self._peer = peer
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
-        """Hear a frame, or hand it on."""
+        """Handle a frame, or pass it on."""
         if not self._is_from_manager(frame):
             self._node.receive(frame, now, port)
         elif len(self.heard) <= MAXIMUM_ANSWERS:
@@ -156,11 +156,11 @@ class ManagerLink(DeviceLink):
         self._learn(self.host.mac())
 
     def part_by(self, leave: Callable[[], None]) -> None:
-        """Let `leave` end what the comparison that begins leaves behind."""
+        """Let `leave` end the exchanges that the new comparison leaves open."""
         self._parting.callback(leave)
 
     def leave(self) -> None:
-        """End what the last comparison has left behind."""
+        """End the exchanges that the last comparison left open."""
         self._parting.close()
 
     def give_up(self) -> None:
@@ -292,10 +292,10 @@ class ManagerSession:
 
 
 def is_other_management(heard: ManagerAnswer) -> bool:
-    """Whether a datagram is in order, but no message of communication management.
+    """Whether a datagram is valid, but not a message of communication management.
 
-    A MAD of another method may be answered with a status (IBA 13.4.7), which is nobody's
-    affair here.
+    A MAD with another method may get a status as its response (IBA 13.4.7), which is not
+    compared.
     """
     whole = heard.frame[BTH : -h.ICRC_SIZE]
     if heard.received is not None or len(whole) != MAD_START + MAD_SIZE:

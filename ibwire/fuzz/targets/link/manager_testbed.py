@@ -1,8 +1,8 @@
 """The connection manager of a device on a link as a target.
 
-Every case speaks as another CA, and afterwards yet another one sends a right request: when
-it is not answered as at the beginning, the manager or its listener is dead. A difference
-that a quick comparison sees is looked for again in a careful one.
+Every case acts as another CA, and afterwards yet another one sends a correct request: when
+its response differs from the one at the beginning, the manager or its listener is dead. A
+difference that a quick comparison finds is reproduced in a careful one.
 """
 
 from __future__ import annotations
@@ -387,14 +387,14 @@ _SERVICES = ("req.service_id", "sidr_req.service_id")
 
 
 def _is_neighbour(service: Value | None) -> bool:
-    """Whether it is another port of the same port space: somebody else may listen there."""
+    """Whether it is another port of the same port space: another program may listen there."""
     return isinstance(service, tuple) and 0 < abs(service[1]) <= 0xFFFF
 
 
 _ELSEWHERE = ("eth.", "ip.src", "ip.dst", "req.primary_local_gid")
-"""Fields that would lead a frame, or its answer, to somebody else."""
+"""Fields that would send a frame, or its response, to another destination."""
 
 _REQUESTS = ("REQ", "SIDR_REQ")
 
 _FRESH = ("sidr_req.request_id", "req.local_ca_guid", "rep.local_ca_guid")
-"""Fields by which a device tells peers apart: a number there is not somebody new."""
+"""Fields by which a device identifies peers: changing a number there makes no new peer."""

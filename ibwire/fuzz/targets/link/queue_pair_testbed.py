@@ -1,9 +1,9 @@
-"""The queue pairs of a device on a link as a target: every case on a connection of its own.
+"""The queue pairs of a device on a link as a target: every case on its own connection.
 
-A difference that a quick comparison sees is looked for again in a careful one, on a new
-connection. What the device did there is kept, so that references with other choices can be
-compared with it without the device. A case that a known deviation explains is made shorter
-on an emulator that deviates in the same way, any other on the device itself.
+A difference that a quick comparison finds is reproduced in a careful one, on a new
+connection. The behaviour of the device in it is recorded, so that references with other
+choices can be compared without the device. A case that a known deviation explains is
+minimised on an emulator with that deviation, any other on the device itself.
 
 Between cases a READ over the control connection and the agent show whether the device is
 alive. When it is not, all cases since it was last seen alive are suspects.
@@ -73,7 +73,7 @@ FAILURES = (LinkError, PeerError, Unable, VerbsError)
 class QueuePairTestbed(LinkTestbed):
     """A device whose application is driven by an agent on its host.
 
-    role: which of its two sides is attacked; requesters need cases that wait as a device does.
+    role: which of its two sides is attacked; requesters need cases that wait in real time.
     """
 
     vocabulary = QUEUE_PAIR
@@ -93,7 +93,7 @@ class QueuePairTestbed(LinkTestbed):
         self._last_death = ALIVE
 
     def begin_case(self, state: RunState) -> None:
-        """Bring the device back if it is dead, and exclude what was found of it."""
+        """Restart the device if it is dead, and exclude what was found of it."""
         report, link = state.report, self._link
         if link.exclusions.items is not report.left_out:
             link.exclusions = Exclusions(report.left_out)
@@ -172,7 +172,7 @@ class QueuePairTestbed(LinkTestbed):
         return self._about.rule if self._about is not None else rule_of(difference, step)
 
     def _unknown(self, case: Case, difference: Difference, profile: Profile) -> Case | None:
-        """The plainest case of an optional operation that the device does not know, if it is."""
+        """The simplest case of an unsupported optional operation, if it is one."""
         if not _is_unknown(case, difference):
             return None
         opcode = _opcode(case)
@@ -277,7 +277,7 @@ class QueuePairTestbed(LinkTestbed):
         self.history.clear()
 
     def diagnose(self, state: RunState, reason: str) -> Crash | None:
-        """What is dead when the device did not do its part, and after which case."""
+        """Which part is dead when the device stopped responding, and after which case."""
         link = self._link
         suspects = self._suspects(state)
         self.history.clear()
@@ -311,14 +311,14 @@ class QueuePairTestbed(LinkTestbed):
             self._link.exclusions.add(finding.difference, _last_sent(finding.case))
 
     def _suspects(self, state: RunState) -> list[Case]:
-        """Cases since the device was seen alive; the last one may not have come to its end."""
+        """Cases since the device was seen alive; the last one may be incomplete."""
         suspects, last = list(self.history), self._case_under_way(state)
         if last is not None and (not suspects or suspects[-1].steps != last.steps):
             suspects.append(last)
         return suspects
 
     def _death(self, reason: str) -> Death:
-        """What is dead, when something failed for this reason."""
+        """Which part is dead, when something failed for this reason."""
         self._kept = None
         self._link.disconnect()
         death = self._link.liveness.examine()
@@ -497,7 +497,7 @@ UNKNOWN = (WROpcode.FLUSH, WROpcode.ATOMIC_WRITE)
 """What most agents cannot post: their library or their device does not have it."""
 
 ELSEWHERE = ("eth.", "ip.dst")
-"""Fields that would lead a frame to somebody else."""
+"""Fields that would send a frame to another destination."""
 
 _OF_IPV4 = ("ip.total_length",)
 """Fields that operators change and IPv6 does not have (RFC 8200, 3)."""

@@ -1,4 +1,4 @@
-"""A command of the user's that brings a dead device back: it boots a host, reloads a driver."""
+"""A command of the user that restarts a dead device: it boots a host, reloads a driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = 300
 class Restart:
     """A command and its arguments, without a shell.
 
-    Raises `ScriptError` for a text that is none.
+    Raises `ScriptError` for a text that is not a command.
     """
 
     def __init__(self, command: str, *, seconds: float = SECONDS) -> None:
@@ -38,7 +38,7 @@ class Restart:
     def run(self) -> None:
         """Run it, and wait for its end; raises `PeerError` if it fails or takes too long.
 
-        What it leaves in the background goes on.
+        Its processes in the background continue.
         """
         # A file, for a pipe is only at its end when all have ended that the command has started.
         with tempfile.TemporaryFile() as said:

@@ -150,9 +150,9 @@ class _Guarded(TolerantComparison):
 
 
 class _SentOnly(TolerantComparison):
-    """What was sent to a device that is dead, or has survived a case of several connections.
+    """What was sent to a device that is dead, or that survived a case of several connections.
 
-    Of such a case only a crash is looked for.
+    Such a case is only tested for a crash.
     """
 
     def __init__(self, link: VerbsLink, reference: Emulation) -> None:

@@ -53,7 +53,7 @@ class LinkTestbed(Testbed):
 
     @property
     def lost(self) -> str:
-        """Why the device is given up; empty as long as it is there."""
+        """Why the device is abandoned; empty while it can be used."""
         return self._peer.lost
 
     @lost.setter

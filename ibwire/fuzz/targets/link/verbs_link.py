@@ -50,7 +50,7 @@ DEPTH = 1024
 class VerbsLink(DeviceLink):
     """The link to a device whose application is driven by `way`.
 
-    options: those of `DeviceLink`. Raises `LinkError` as well for a way without an agent.
+    options: those of `DeviceLink`. Raises `LinkError` also for a way without an agent.
     """
 
     def __init__(self, endpoint: Endpoint, peer: str, way: Way, **options: Any) -> None:
@@ -63,7 +63,7 @@ class VerbsLink(DeviceLink):
         self.exclusions = Exclusions()
         """What it does otherwise and is known for."""
         self.death = ALIVE
-        """What of the device is dead, until `begin`."""
+        """Which part of the device is dead, until `begin`."""
         self._connection = ExitStack()
         self.inner = endpoint.live.node
         self.diverted = endpoint.live.node = Diverted(self.inner, endpoint.device.mac, self._gid)
@@ -76,7 +76,7 @@ class VerbsLink(DeviceLink):
         self.binding = Binding(self.address, self.peer, (self.macs[1], mac))
 
     def begin(self, *, anew: bool = False) -> None:
-        """Be able to carry out cases, also after a death.
+        """Prepare to execute cases, also after a crash.
 
         anew: on a device that has just been started. Raises `LinkError` and `PeerError`.
         """
@@ -198,8 +198,9 @@ class LinkDevice:
         self._is_under_way = True
 
     def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
-        """What comes within the tolerance, or later by so much; no longer than until so many
-        frames have come."""
+        """The frames that arrive within the tolerance, plus this much; ends early when this many
+        have arrived.
+        """
         heard = self._link.diverted.outbound
         wanted = MAXIMUM_ANSWERS + 1 if count is None else count
         if len(heard) < wanted:
@@ -226,14 +227,14 @@ class LinkDevice:
         return found
 
     def _live(self, time: Time, wanted: int = MAXIMUM_ANSWERS) -> None:
-        """Let time pass, until so many frames are there."""
+        """Let time pass, until this many frames have arrived."""
         heard = self._link.diverted.outbound
         self._link.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
 
     def _with_usual_headers(self, frame: Frame) -> Frame:
-        """The same from the BTH on: what lies before is chosen by the device's host.
+        """The frame from the BTH on: the headers before it are chosen by the device's host.
 
-        What is no RoCE packet stays as it is: it is no right answer.
+        Other than RoCE packets stay unchanged: they are not a correct response.
         """
         found = transport(frame)
         if found is None:

@@ -222,16 +222,16 @@ class ManagerComparison(Comparison):
         strange: list[ManagerAnswer] = []
         for _ in range(2):
             strange += self._waited_for()
-            # Who is busy answers what comes later no sooner: only then has it been silent.
+            # A busy manager does not answer later messages sooner: only then has it been silent.
             if not self._missing or not is_alive(self._link):
                 break
         if not self._is_quick:
             strange += self._unexplained(self._hear(self._link.tolerance))
         if self.follower.awaited:
             self.follower.awaited.clear()
-            self.is_over = True  # whether it calls at all is asked after the case
+            self.is_over = True  # whether it asks for a connection at all is checked after the case
         if self._is_foreign and not strange and (self._due or self.follower.asked):
-            self.is_over = True  # nobody knows what has become of it
+            self.is_over = True  # its state is unknown
             return None
         for connection, heard in self._ambiguous.items():
             assert heard.received is not None
@@ -253,7 +253,7 @@ class ManagerComparison(Comparison):
         return Difference(number, Kind.ANSWER, missing, got)
 
     def _waited_for(self) -> list[ManagerAnswer]:
-        """What comes before nothing is missing any more, as far as it is not explained.
+        """Unexpected messages until no message is missing any more, or each absence is explained.
 
         Only a missing message gives a device more time, so that other messages cannot extend it.
         """
@@ -519,7 +519,7 @@ _UNABLE = (
 _GIVING_UP = (cm.RejectReason.TIMEOUT, cm.RejectReason.INVALID_COMM_ID)
 
 DEFAULT_PKEY, _FULL = 0xFFFF, 0x8000
-"""The P_Key of the partition of everybody, and its bit for full membership."""
+"""The P_Key of the default partition, and its bit for full membership."""
 
 _DECISIONS = (cm.REP, cm.MRA, cm.REJ, cm.SIDR_REP, cm.RTU)
 """Messages that decide about a request, or about its answer."""

@@ -18,7 +18,7 @@ STATES = (NOT_BEGUN, *(state.name for state in State))
 """States of an exchange before the message."""
 
 _MAD = 14 + 20 + 8 + h.BTH.SIZE + h.DETH.SIZE
-"""Where the MAD is in what an emulated device sends: behind Ethernet, IPv4, UDP, BTH, DETH."""
+"""Offset of the MAD in frames of an emulated device: after Ethernet, IPv4, UDP, BTH, DETH."""
 
 
 def manager_verdict(mad: bytes) -> str:

@@ -42,7 +42,7 @@ from ibwire_layers import cm
 from ibwire_layers.headers import IPCM
 
 ANSWERED = (State.REP_RCVD, State.MRA_REP_SENT)
-"""States in which an application that has asked has still to decide."""
+"""States in which an application that asked for a connection has still to decide."""
 
 UNDECIDED = (State.REQ_RCVD, State.MRA_REQ_SENT, State.SIDR_REQ_RCVD, *ANSWERED)
 """Those in which any has."""
@@ -309,7 +309,7 @@ class Follower:
     def undecided(self, number: int, said: Message) -> Managed | None:
         """The undecided connection with this ID of the fuzzer that a message is about.
 
-        `None` if nothing is to be decided about any.
+        `None` if no connection waits for a decision.
         """
         is_datagram = isinstance(said, cm.SIDR_REP)
         possible = [
@@ -317,7 +317,7 @@ class Follower:
             for each in self.all_undecided
             if each.remote_id == number and isinstance(each.request, cm.SIDR_REQ) == is_datagram
         ]
-        # A lie may have given the ID of what the device has asked for to what it was asked for.
+        # A mutated message may have swapped the IDs of two exchanges.
         likely = (each for each in possible if each.is_active == _is_about_reply(said))
         return next(likely, next(iter(possible), None))
 
@@ -388,9 +388,9 @@ class Follower:
             return  # it is over already
 
     def is_up_to_time(self, exchange: int | None) -> bool:
-        """Whether a device on a link may have ended what the reference has not, or forgotten it.
+        """Whether a device on a link may have ended or forgotten what the reference has not.
 
-        exchange: with one of whose connections; `None` for any.
+        exchange: the one that the connection belongs to; `None` for any.
         """
         management = self.management
         known = (*management.manager.connections, *management.exchanges.values())

@@ -84,7 +84,7 @@ def reject(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:
     fields: dict[str, Value] = {"rej__reason": rng.choice(_REASONS)}
     if rng.random() < 0.5:
         fields["rej__message_rejected"] = rng.randrange(4)
-    if rng.random() < 0.3:  # who has had no answer is known by its GUID
+    if rng.random() < 0.3:  # a peer without a response is identified by its GUID
         fields |= {"rej__reason": cm.RejectReason.TIMEOUT, "rej__ari": ("own.guid", 0)}
         fields["rej__remote_comm_id"] = rng.choice((0, ("id", 0)))
         fields["rej__reject_info_length"] = rng.choice((8, 0, 72, 127))
@@ -192,7 +192,7 @@ def private_data(traffic: ManagerTraffic, management: Management) -> Sequence[St
     return [message]
 
 
-# The datagram: what is no message of communication management.
+# The datagram: it is not a message of communication management.
 
 
 def mad_header(traffic: ManagerTraffic, management: Management) -> Sequence[Step]:

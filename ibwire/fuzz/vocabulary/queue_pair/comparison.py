@@ -47,7 +47,7 @@ LONG: Time = 240 * MS
 slow host. The table of RNR waits has 245.76 ms (reference/transport#rnr-timer)."""
 
 TIMEOUT = 17
-"""The only ACK timeout besides none with which a device is asked: 537 ms, for the same reason."""
+"""The only ACK timeout besides none that a device gets: 537 ms, for the same reason."""
 
 LATEST = 4
 """How many times its value the timeout may be (C9-141; reference/transport#ack-timeout)."""
@@ -110,7 +110,7 @@ class Playback:
         return True
 
     def command(self, command: Command) -> bool:
-        """Nothing was asked of a connection manager then."""
+        """Such recordings have no commands to a connection manager."""
         raise NotRecorded
 
     def reconnect(self, connection: Connection) -> None:
@@ -161,7 +161,7 @@ class TolerantComparison(Comparison):
         self._early: list[Frame] = []
         """What the device has sent during a wait, and was not looked at."""
         self._has_acted = False
-        """Whether something was done during the RNR wait that goes on."""
+        """Whether something was done during the current RNR wait."""
         self._reads = Reads()
 
     def step(self, step: Step) -> Difference | None:
@@ -241,10 +241,10 @@ class TolerantComparison(Comparison):
             raise CaseError("a case on a link has one connection")
 
     def _pass(self, time: Time, number: int) -> Difference | None:
-        """Let time pass, until a timer has run out if one runs: how exact that is does not count.
+        """Let time pass, until a timer expires if one runs; its accuracy is not compared.
 
         A device may begin an RNR wait later than the reference, and end an ACK timeout much
-        later; its answers are waited for, or that there are none.
+        later; its responses are awaited, or their absence.
         """
         left = self._left
         time = time if left is None else left
@@ -276,7 +276,7 @@ class TolerantComparison(Comparison):
         return self._compare_answers(number, self._heard(self.target.hear(missing)))
 
     def _heard(self, answers: list[Frame]) -> list[Frame]:
-        """Answers behind those that came during a wait."""
+        """Responses after those that arrived during a wait."""
         early, self._early = self._early, []
         return [*early, *answers]
 
@@ -344,9 +344,9 @@ def in_usual_order(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def with_usual_marks(got: Sequence[Frame], expected: Sequence[Frame]) -> list[Frame]:
-    """Requests that ask for an ACK as is expected; but the last one of all is left as it is.
+    """The requests with the expected AckReq bits; the bit of the very last one stays unchanged.
 
-    When else one is asked for a device may choose (reference/transport#ack-request).
+    A device may choose in which other requests it sets the bit (reference/transport#ack-request).
     """
     same = [
         wanted if _is_request(frame) and _unmarked(frame) == _unmarked(wanted) else frame

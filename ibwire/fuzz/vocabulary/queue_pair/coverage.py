@@ -18,7 +18,7 @@ OPCODES = tuple(opcode for opcode, info in INFO.items() if info.service is Servi
 """Those of a reliable connection."""
 
 _BTH = 42
-"""Where the BTH is in what an emulated device sends: behind Ethernet, IPv4 and UDP."""
+"""Offset of the BTH in frames of an emulated device: after Ethernet, IPv4 and UDP."""
 
 
 def _answer_of(answers: Sequence[Frame]) -> Answer:

@@ -89,7 +89,7 @@ def number_of(value: Value, symbols: Symbols) -> int:
 
 
 Write = Callable[[int, Symbols], bytes]
-"""Makes a header for so many bytes of payload, with what is right or does not matter."""
+"""Makes a header for this many bytes of payload, with correct or neutral values."""
 
 _BTH = Struct(">BBHII")
 _RETH = Struct(">QII")

@@ -1,8 +1,8 @@
 """Cases for the requester of a device on a link, where time passes by itself.
 
-Mostly such a device asks without an ACK timeout, or nobody could say after which step it asks
-again; sometimes with one that is so long that there can be no doubt. Until a timer has run out
-is a step of its own, at once or, where it takes long enough, after another step.
+Usually such a device has no ACK timeout, because the step after which it retransmits would be
+unknown; sometimes it has one that is long enough to be certain. Waiting until a timer has
+expired is its own step, at once or, where it takes long enough, after another step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Timely:
         """Whether the application posts during a long wait; else comes what comes."""
         self._waits = 0
         self._has_acted = False
-        """Whether something was done during the wait that goes on."""
+        """Whether something was done during the current wait."""
 
     def next(self, reference: Emulation) -> Step | None:
         """The next step, `None` at the end of the case."""
@@ -43,7 +43,7 @@ class Timely:
         if due is None:
             self._has_acted = False
             if self._is_timed and self._waits:
-                return None  # in some devices the timer runs on, and nobody knows until when
+                return None  # in some devices the timer keeps running, and its end is unknown
         else:
             left = due - reference.now
             if self._has_acted or left < LONG or self._is_silent:
@@ -67,12 +67,12 @@ class Timely:
 
 
 def has_fitting_timeout(connection: Connection) -> bool:
-    """Whether a device can be asked on a link for something on such a connection."""
+    """Whether a device on a link can execute something on such a connection."""
     return connection.timeout in (0, TIMEOUT)
 
 
 def fits_link(case: Case) -> bool:
-    """Whether a device on a link can be asked for all that a case asks for."""
+    """Whether a device on a link can execute all that a case posts."""
     if has_fitting_timeout(case.connection):
         return True
     return not any(isinstance(step, Post) for step in case.steps)
@@ -84,13 +84,13 @@ def _is_rnr_nak(step: Step | None) -> bool:
 
 
 REFUSED = 5
-"""Every so many cases the device is kept waiting by an RNR NAK."""
+"""One of this many cases makes the device wait with an RNR NAK."""
 
 MOST_WAITS = 10
 """In a case: until a device has given up that has all retries, and one more."""
 
 TIMED = 100
-"""Every so many cases the device has an ACK timeout; they take seconds."""
+"""One of this many cases has an ACK timeout; they take seconds."""
 
 LONG_CODE = 29
 """The shortest that is long enough: 245.76 ms (reference/transport#rnr-timer)."""

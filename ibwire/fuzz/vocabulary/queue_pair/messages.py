@@ -1,6 +1,6 @@
-"""Right traffic: the packets of messages, and the answers to what a device has asked for.
+"""Correct traffic: the packets of messages, and the responses to a device's requests.
 
-What a generator damages is made here first.
+A generator mutates what is made here.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def read(length: int, place: Mapping[str, Value]) -> Packet:
 
 
 def answers(reference: Emulation) -> Iterator[Packet]:
-    """What a right responder would answer to everything that the device has asked for.
+    """The responses of a correct responder to all requests of the device.
 
-    An ACK for each SEND and WRITE, all response packets of a READ. They are made as they are
-    taken, while the device stands still.
+    An ACK for each SEND and WRITE, all response packets of a READ. They are made on demand,
+    while the device does nothing.
     """
     sends = reference.qp.sends
     una, following, oldest = sends.una, sends.next_psn, reference.oldest_ssn

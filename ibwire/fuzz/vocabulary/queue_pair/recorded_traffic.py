@@ -1,8 +1,8 @@
-"""Cases that begin with a recording: what its device was asked for, and asked for itself.
+"""Cases that begin with a recording: the requests to its device, and of its device.
 
 The requests of a recorded connection become messages that mean the same on every connection:
-PSNs count from what is expected, addresses from the first that was named, lengths fit the
-path MTU and the memory of a case. Such messages are the right traffic between the operators.
+PSNs are relative to the expected one, addresses to the first in the recording, lengths fit the
+path MTU and the memory of a case. Such messages are the correct traffic between the operators.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Seeds:
     """Its own requests."""
 
     def roles(self, role: Role) -> tuple[Role, ...]:
-        """Whom it has something for, of those that are wanted: one role or `both`."""
+        """The roles that it has requests for, of those selected: one role or `both`."""
         found = {Role.RESPONDER: self.messages, Role.REQUESTER: self.posts}
         return tuple(name for name in found if found[name] and role in (name, Role.BOTH))
 
 
 def read_seeds(path: str, device: str, qpn: int | None = None) -> Seeds:
-    """The requests of a connection of a device in a capture; `qpn` says which of several.
+    """The requests of a connection of a device in a capture; `qpn` selects one of several.
 
     Raises `CaptureError` as `read_device_connection`, and for a recording without any request.
     """
@@ -81,7 +81,7 @@ def seeded(seeds: Seeds, seed: int, role: Role, ops: Sequence[str] = ()) -> Make
 
 
 class Seeded(Generator):
-    """One case whose right traffic is mostly recorded, from some place on."""
+    """One case whose correct traffic is mostly recorded, from some position on."""
 
     def __init__(self, rng: Random, role: Role, menu: Menu, seeds: Seeds) -> None:
         super().__init__(rng, role, menu)
@@ -227,11 +227,11 @@ def _lowest_address(recorded: DeviceConnection) -> int:
     return min(found, default=0)
 
 
-# What it asked for itself.
+# The requests of the device.
 
 
 def _posts(recorded: DeviceConnection) -> list[Post]:
-    """The send requests of the device, each once, whatever was sent again."""
+    """The send requests of the device, each once, without retransmissions."""
     posts: list[Post] = []
     following: int | None = None
     length = 0

@@ -136,7 +136,7 @@ def wrong_dma_length(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def missing_or_extra_part(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """A message ends before all of it has come, or goes on after all has."""
+    """A message ends before it is complete, or continues after its end."""
     rng = traffic.rng
     parts = long_message(traffic)
     if rng.random() < 0.5:
@@ -182,7 +182,7 @@ def missing_first(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def interleaved(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """Something else begins before a message has ended, and then it goes on."""
+    """Another message begins inside of one, which then continues."""
     parts = long_message(traffic)
     other = traffic.messages(reference)
     at = traffic.rng.randrange(1, len(parts))
@@ -240,7 +240,7 @@ def altered_duplicate(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def _other_read(packet: Packet, traffic: Traffic) -> Packet:
-    """A READ that asks for another part, or for what was never asked for."""
+    """A READ of another part, or one that was never requested."""
     rng, mtu = traffic.rng, traffic.mtu
     length = _number_of(packet.fields.get("reth.dma_len", 0))
     name, offset = _symbol_of(packet.fields.get("reth.va", ("va", 0)))
@@ -377,7 +377,7 @@ def posted_receives(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def congestion_marks(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
-    """CE, FECN, BECN: the packet counts as it is."""
+    """CE, FECN, BECN: the packet is otherwise valid."""
     name, value = traffic.rng.choice((("ip__ecn", 3), ("ip__ecn", 1), ("bth__fecn", 1)))
     packet = following(traffic, reference)
     if traffic.rng.random() < 0.3:
@@ -401,7 +401,7 @@ def paused_requests(traffic: Traffic, reference: Emulation) -> Sequence[Step]:
 
 
 def around(rng: Random, steps: Sequence[Step]) -> list[Step]:
-    """PFC frames before these steps, and sometimes behind them."""
+    """PFC frames before these steps, and sometimes after them."""
     priorities = rng.choice((0xFF, 0x08, 0x01, 0x80, rng.getrandbits(8)))
     stop = Pause(priorities, rng.choice((0xFFFF, 0xFFFF, 1, 100)))
     return [stop, *steps, *[Pause(priorities, 0)] * rng.choice((0, 1))]
@@ -454,7 +454,7 @@ def _access(
 
 
 def _repeated(packet: Packet, psn: int, reference: Emulation, why: str) -> Packet:
-    """A packet of before, with its PSN as it is seen now."""
+    """An earlier packet, with its PSN relative to the one expected now."""
     back = psn - reference.qp.responder.epsn & 0xFFFFFF
     if back >= 1 << 23:
         back -= 1 << 24

@@ -1,6 +1,6 @@
 """Mutators of responses: what a hostile or broken responder sends to a requester.
 
-Each takes the right responses to what the device has asked for and changes them. The table
+Each takes the correct responses to the device's requests and changes them. The table
 of all operators is `ibwire.fuzz.vocabulary.operators`.
 """
 
@@ -112,9 +112,9 @@ def rnr_until_error(rng: Random, reference: Emulation, right: list[Packet]) -> S
 
 
 def timeout_until_error(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
-    """Silence for as many timeouts as it takes to be given up, or one less.
+    """No responses for as many timeouts as a requester needs to give up, or one less.
 
-    Who has more than four retries is asked for less than that.
+    Requesters with more than four retries are given fewer than that.
     """
     connection = reference.connection
     count = min(connection.retry_cnt, 4) + rng.choice((0, 1, 1, 2))
@@ -154,7 +154,7 @@ def other_response(rng: Random, reference: Emulation, right: list[Packet]) -> Se
 
 
 def wrong_length(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
-    """A response of more or less than was asked for; what is behind it comes, too."""
+    """A response with more or fewer bytes than requested; the following ones are sent, too."""
     mtu = reference.qp.mtu
     which = rng.randrange(len(right))
     packet = right[which]
@@ -164,7 +164,7 @@ def wrong_length(rng: Random, reference: Emulation, right: list[Packet]) -> Sequ
 
 
 def excess_read_responses(rng: Random, reference: Emulation, right: list[Packet]) -> Sequence[Step]:
-    """A READ is answered by more packets than it has asked for."""
+    """A READ gets more response packets than it requested."""
     mtu = reference.qp.mtu
     reads = [packet for packet in right if READ_FIRST <= packet.opcode <= READ_ONLY]
     if not reads:
@@ -193,7 +193,7 @@ def lost_or_reordered(rng: Random, reference: Emulation, right: list[Packet]) ->
         return [p.altered(why=f"without {p.psn[1] - gone.psn[1]:+d}") for p in fixed[which:][:1]]
     if draw < 0.7:
         twice = fixed[which]
-        # The second one is behind what has been acknowledged by then.
+        # The second one is beyond what has been acknowledged by then.
         return [twice, twice.altered(psn=("una", -1), why="twice")]
     return [packet.altered(why="order") for packet in reversed(fixed[:3])]
 

@@ -1,8 +1,8 @@
-"""A case as a drill script: the same exchange, and that the device answers as the reference does.
+"""A case as a drill script: the same exchange, with the reference's responses as expected ones.
 
 A case may have been found against a reference that makes some choices otherwise than its
-profile does. The script accepts either. It says of an answer what counts; of the last one
-also every field in which the target differed.
+profile. The script accepts either. It states the significant fields of a response; of the last
+one also every field in which the target differed.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Moment:
 def script(case: Case, difference: Difference, rule: str, section: str = "") -> str:
     """The script; raises `CannotSay`.
 
-    difference: of the last step. rule: what the first comment says. section: where the
-    rule stands.
+    difference: of the last step. rule: the text of the first comment. section: the source of
+    the rule.
     """
     if any(isinstance(step, Connect) for step in case.steps):
         raise CannotSay("it has several connections, one after the other")
@@ -132,7 +132,7 @@ def moments(case: Case, profile: Profile) -> Iterator[Moment]:
 
 
 def _head(case: Case, body: Sequence[str]) -> Iterator[str]:
-    """The connection, and the memory that the lines below speak of."""
+    """The connection, and the memory that the following lines use."""
     connection, text = case.connection, "\n".join(body)
     words = [f"size={SIZE} max_recv_wr=4096 send_cqe=4096 recv_cqe=4096"]
     for entry in fields(Connection):
@@ -337,7 +337,7 @@ class Writer:
 
 
 def odd_ends(packet: Packet, whole: int) -> list[str]:
-    """Words for what is odd behind the payload. whole: bytes from the BTH on, if none are cut."""
+    """Words for unusual bytes after the payload. whole: bytes from the BTH on, if none are cut."""
     words = [f"pad={packet.pad}"] * (packet.pad is not None)
     words += [f"more={packet.more}"] * bool(packet.more)
     if packet.cut is not None and packet.cut < whole:
@@ -348,7 +348,7 @@ def odd_ends(packet: Packet, whole: int) -> list[str]:
 
 
 def _value(value: Value, width: int, symbols: Symbols) -> str:
-    """A value as drill knows it, cut to its field."""
+    """A value with its name in drill, cut to its field."""
     if isinstance(value, int):
         return value_text(value & (1 << width) - 1)
     if value[0] not in symbols:
@@ -376,7 +376,7 @@ def _completion(name: str, value: int, symbols: Symbols) -> str:
         return WCStatus(value).name
     if name == "opcode":
         return WCOpcode(value).name
-    if name == "imm_data":  # of a SEND WITH INVALIDATE the key that is no more
+    if name == "imm_data":  # of a SEND WITH INVALIDATE the invalidated key
         keys = {number: key for key, number in symbols.items() if key.endswith("rkey")}
         return keys.get(value, hex(value))
     return str(value)

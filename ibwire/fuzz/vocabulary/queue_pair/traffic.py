@@ -17,7 +17,7 @@ _O = OpCode
 _T = TypeVar("_T")
 
 KINDS = ("SEND", "SEND", "SEND_IMM", "SEND_INV", "WRITE", "WRITE", "WRITE", "WRITE_IMM")
-"""Of messages that may take several packets, as often as they are made."""
+"""Kinds of messages of several packets, repeated by frequency."""
 
 OPERANDS = (0, 1, 5, (1 << 63), (1 << 64) - 1, 0x0102030405060708)
 """Of atomics: edges, and few others, so that a compare may succeed."""
@@ -32,7 +32,7 @@ class Traffic:
         self._room = connection.room
         self._kinds = _kinds(connection.access, connection.max_dest_rd_atomic > 0)
         self.sent: list[tuple[Packet, int]] = []
-        """Packets that were executed, each with its PSN, to be sent again."""
+        """Executed packets, each with its PSN, for retransmission."""
 
     def below(self, limit: int) -> int:
         """A number from 0; twice as fast as `randrange`."""

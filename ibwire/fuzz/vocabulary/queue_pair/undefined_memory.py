@@ -20,7 +20,7 @@ READING = (
 
 
 class Reads:
-    """READs and atomics that have not completed: nobody says what their buffers hold.
+    """READs and atomics that have not completed: the contents of their buffers are undefined.
 
     Source: reference/transport#read-undefined.
     """
@@ -38,7 +38,7 @@ class Reads:
         self._posted += 1
 
     def complete(self, completions: Sequence[Completion]) -> None:
-        """What has completed, and all before it: of some only what comes after them tells."""
+        """Forget completed work requests, and those before them, which need no completion."""
         for queue, number, status, *_ in completions:
             if queue == SENDS and not status:
                 for done in [each for each in self._places if each <= number]:
