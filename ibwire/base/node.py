@@ -52,7 +52,7 @@ class Node(Protocol):
         ...
 
     def poll_timeout(self) -> Time | None:
-        """When `handle_timeout` wants to be called; `None` for never. May be in the past."""
+        """When `handle_timeout` is due; `None` for never. May be in the past."""
         ...
 
     def handle_timeout(self, now: Time) -> None:

@@ -56,7 +56,7 @@ class Document:
             raise _syntax_error(error, text, name) from None
         except RecursionError:
             raise ScriptError(name, None, None, "nested too deeply") from None
-        except ValueError as error:  # a number with thousands of digits, a date that is none
+        except ValueError as error:  # a number with thousands of digits, an invalid date
             raise ScriptError(name, None, None, str(error)) from None
 
     @property
@@ -89,7 +89,7 @@ class Table:
         return self._document.error((*self.path, key), reason)
 
     def error_at(self, path: KeyPath, reason: str, *, at_key: bool = False) -> ScriptError:
-        """An error about a value or a key deeper down, whose path begins at the top."""
+        """An error about a nested value or key, whose path begins at the top."""
         return self._document.error(path, reason, at_key=at_key)
 
     def take(self, key: str) -> Any:

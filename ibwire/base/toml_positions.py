@@ -22,7 +22,7 @@ class Positions:
     keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     """Of the key itself; of an element of an array, of its value or its [[header]]."""
     values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
-    """Of what stands behind the equals sign."""
+    """Of the value, after the equals sign."""
 
     def key(self, path: KeyPath) -> tuple[int, int]:
         """Of a key; of the nearest table around it when the document does not have it."""
@@ -85,7 +85,7 @@ class _Scanner:
         self._value(table)
 
     def _key(self) -> list[tuple[str, int]]:
-        """The parts of a dotted key and where each begins; ends behind it and spaces."""
+        """The parts of a dotted key and where each begins; ends after it and its spaces."""
         parts = []
         while True:
             self._skip(_SPACES)

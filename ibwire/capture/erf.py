@@ -1,7 +1,7 @@
 """Native InfiniBand frames as ERF records, which Wireshark opens.
 
-LINKTYPE_INFINIBAND (247) has a number and few readers: tshark 4.0 refuses such a file.
-The same frame behind an ERF header, in a file of LINKTYPE_ERF (197), is read by all.
+LINKTYPE_INFINIBAND (247) has few readers: tshark 4.0 rejects such a file.
+The same frame after an ERF header, in a file of LINKTYPE_ERF (197), is widely supported.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class RecordBatch:
         )
 
     def split(self, rows: int) -> Iterator[RecordBatch]:
-        """The batch in parts of at most so many records, which share its buffer."""
+        """The batch in parts of at most this many records, which share its buffer."""
         if len(self) <= rows:
             yield self
             return
@@ -174,7 +174,7 @@ def gather(
     The starts need no alignment, but `4 * words` bytes must follow each.
     """
     size = 4 * words
-    # A window of `size` bytes at every byte of the buffer; indexing copies only those asked for.
+    # A window of `size` bytes at every byte of the buffer; indexing copies only the selected ones.
     windows: npt.NDArray[np.void] = np.ndarray(
         (len(data) - size + 1,), dtype=f"V{size}", buffer=data, strides=(1,)
     )

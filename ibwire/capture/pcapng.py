@@ -139,9 +139,9 @@ class PcapngParser:
     def _walk(self) -> _Walk:
         """Find the packet blocks and read the others.
 
-        Packet blocks are stepped over by the length they claim; `_read_packets`
-        proves them all at once. Where one lies, what the walk did afterwards is
-        invalid, and so is the parser's state: reading ends there.
+        Packet blocks are skipped by their claimed length; `_read_packets` checks them all at
+        once. If one has a wrong length, the walk after it and the parser's state are
+        invalid: reading ends there.
         """
         view = self._chunks.view
         end = len(view)
@@ -340,7 +340,7 @@ class _Packets:
     kind: npt.NDArray[np.uint32]
     big_endian: npt.NDArray[np.int64]
     interface: npt.NDArray[np.int64]
-    """As the block says."""
+    """As given in the block."""
     row: npt.NDArray[np.int64]
     """Of the interface in the parser's table; 0 for an unknown one."""
     known: npt.NDArray[np.bool_]

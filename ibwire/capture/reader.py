@@ -39,7 +39,7 @@ def open_capture(
 class CaptureReader(Closing):
     """One pass over the records of a capture file; a context manager.
 
-    `batches()` and `records()` share the pass: each goes on where reading stopped.
+    `batches()` and `records()` share the pass: each continues where reading stopped.
     Both raise `CaptureError` at damage, after all records before it.
     """
 

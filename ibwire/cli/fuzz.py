@@ -18,7 +18,7 @@ DEFAULT = "run"
 
 
 class _Fuzz(click.Group):
-    """A group whose first command may be left out."""
+    """A group whose first command may be omitted."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):

@@ -20,12 +20,11 @@ from ibwire.fuzz.run_file import load
 @click.option("--json", "as_json", is_flag=True, help="One object: packets by opcode and state.")
 @click.option("-v", "--verbose", is_flag=True, help="What was answered, too, line by line.")
 def command(directory: Path, as_json: bool, verbose: bool) -> None:
-    """The packets of a run, by opcode and by the state that the connection was in.
+    """Count the packets of a run by opcode and state of the connection.
 
-    A cell has how many packets there were and how many different answers; a dot is what was
-    never tried. States are those of the reference as a peer knows them: at rest (IDLE), in
-    the middle of a SEND or WRITE, WAITING for an answer of the peer, waiting after an RNR
-    NAK, and ended (ERROR).
+    A cell has the number of packets and of different responses; a dot was never tried. States are
+    those of the reference as a peer sees them: IDLE, in the middle of a SEND or WRITE, WAITING for
+    a response of the peer, waiting after an RNR NAK, and ended (ERROR).
 
     \b
     ibwire fuzz cover findings/

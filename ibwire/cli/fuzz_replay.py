@@ -1,4 +1,4 @@
-"""`ibwire fuzz replay`: a saved case once more."""
+"""`ibwire fuzz replay`: a saved case executed again."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from ibwire.fuzz.watchdog import watchdog
 def command(
     path: Path, name: str | None, as_json: bool, verbose: bool, live: FuzzTargetOptions
 ) -> None:
-    """Carry a saved case out again, on a new connection.
+    """Execute a saved case again, on a new connection.
 
-    What the specification leaves open is no difference, whichever choice the target makes.
+    A choice that the specification leaves open is not a difference.
     CASE is the directory of a finding or a case.json.
 
     \b
@@ -41,7 +41,7 @@ def command(
     ibwire fuzz replay findings/F0001/case.json --target emu:hns -v
     ibwire fuzz replay findings/F0001 --dev eth1 --peer 192.0.2.7
 
-    Exit status: 0 no difference any more, 1 it is still there, 2 wrong usage or no case.
+    Exit status: 0 no difference any more, 1 the difference remains, 2 wrong usage or no case.
     """
     opened = live.open(target=name)
     with opened as on_link, complaints(), nullcontext() if on_link else watchdog():

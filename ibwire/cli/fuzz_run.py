@@ -143,8 +143,8 @@ def command(  # long: one parameter and help line for each option
 
     The target is the emulator, in virtual time, with one of its profiles, or with --dev and
     --peer a device on a link, by drill's agent on its host. The reference is the emulator
-    with --profile. What the specification leaves open is no finding: the run takes it over
-    from the target and reports it at the end. Ctrl-C ends a run with what it has found so far.
+    with --profile. A choice that the specification leaves open is not a finding: the run adopts
+    it from the target and reports it at the end. Ctrl-C ends a run and saves its findings.
 
     \b
     ibwire fuzz --target emu:rxe -o findings/
@@ -153,7 +153,7 @@ def command(  # long: one parameter and help line for each option
     ibwire fuzz --resume findings/
     ibwire fuzz --dev eth1 --peer 192.0.2.7 --budget 10min -o findings/
 
-    Exit status: 0 nothing found, 1 findings or no device any more, 2 wrong usage or an
+    Exit status: 0 nothing found, 1 findings or the device is gone, 2 wrong usage or an
     unreadable file, 3 an unreadable recording, 130 interrupted.
     """
     given: dict[str, object] = {
@@ -189,7 +189,7 @@ def command(  # long: one parameter and help line for each option
 
 
 def _session(given: dict[str, object], directory: Path | None, resume: Path | None) -> Session:
-    """A new run, or the one that goes on."""
+    """A new run, or the one to resume."""
     if resume is not None:
         if directory is not None:
             raise click.UsageError("--resume writes where the run is: leave -o out")
@@ -258,7 +258,7 @@ class _Run:
         return bool(self._campaign.lost)
 
     def carry_out(self, budget: Budget, stop_after: int | None, jobs: int) -> bool:
-        """Case after case, with so many processes; whether the user has interrupted it."""
+        """Execute cases, with this many processes; returns whether the user interrupted it."""
         campaign, report = self._campaign, self._campaign.report
         packets = self._before + (budget.packets or ENDLESS)
         start, found, saved = time.monotonic(), 0, 0.0
@@ -293,7 +293,7 @@ class _Run:
     def _take(self, finding: Finding) -> None:
         try:
             recording, reason = self._keep(finding)
-        except STOPS:  # the campaign goes on behind it: it must be there
+        except STOPS:  # the campaign waits for it: it must be there
             self._tell(finding, *self._keep(finding))
             raise
         except CaptureError as error:  # it is reported all the same
@@ -315,7 +315,7 @@ class _Run:
         click.echo()
 
     def _keep(self, finding: Finding) -> tuple[Recording, str]:
-        """Save it; what the target did, and why there is no script."""
+        """Save it; returns the recording of the target, and why there is no script."""
         session = self._session
         if self._directory is None:
             _, reason = checked_script(finding, self._tested)

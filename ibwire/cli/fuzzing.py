@@ -33,7 +33,7 @@ MAXIMUM_SIZE = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When a run ends; `None` is no end, and one of them is there."""
+    """The limits of a run; `None` is no limit, and at least one is given."""
 
     packets: int | None
     seconds: float | None
@@ -47,7 +47,7 @@ class BudgetType(click.ParamType):  # type: ignore[type-arg]  # generic from cli
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Budget:
-        """The budget; whatever is no number with a unit is wrong usage."""
+        """The budget; anything but numbers with units is wrong usage."""
         if isinstance(value, Budget):
             return value
         packets: int | None = None
@@ -123,7 +123,7 @@ def open_target(name: str | None, saved: Path | None = None) -> Target:
 def saved_target(name: str, *, is_named: bool) -> Target:
     """The target of a run; Python code only where the user names it.
 
-    Raises `CaseError` for a target whose module only a file names: opening it runs code.
+    Raises `CaseError` for a Python target that only a file names: opening it would run code.
     """
     if is_python(name) and not is_named:
         raise CaseError(f"the target of this run is Python code; to run it, give --target {name}")

@@ -89,7 +89,7 @@ class Packets(Source, Protocol):
     """A source that may be a cycle."""
 
     def templates(self) -> list[Template] | None:
-        """The packets of the cycle; `None` if it is no cycle."""
+        """The packets of the cycle; `None` if there is no cycle."""
         ...
 
 

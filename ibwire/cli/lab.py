@@ -32,13 +32,13 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 @click.group("lab")
 def command() -> None:
-    """A place to try things: two namespaces, a virtual Ethernet link between them.
+    """A virtual link to try things on: two namespaces with a virtual Ethernet link between them.
 
-    Nothing outside of them is touched, and nobody needs root where the system allows
+    Nothing outside of them changes, and root is not needed where the system allows
     user namespaces. Side a has the interface veth-a with 10.0.0.1 and fd00::a00:1, side b
     has veth-b with 10.0.0.2 and fd00::a00:2. With --middle they are not joined directly:
-    their links end at eth-a and eth-b of a third namespace, side m, and what comes
-    to one of these goes on only where a program passes it, as `ibwire tap` does.
+    their links end at eth-a and eth-b of a third namespace, side m, and frames pass between
+    these only through a program such as `ibwire tap`.
 
     \b
     ibwire lab run -- ping -c 3 10.0.0.2

@@ -1,7 +1,7 @@
 """Messages on standard error, each with its prefix: `error: `, `warning: ` or `note: `.
 
 An error is the reason for an exit status other than 0. A warning says why a result may be
-incomplete or wrong. A note is a fact that explains what may surprise.
+incomplete or wrong. A note is a fact that explains something unexpected.
 """
 
 from __future__ import annotations

@@ -272,5 +272,6 @@ ACTIVE_INPUTS = frozenset({_I.REP, _I.MRA_REQ, _I.REJ, _I.DREQ, _I.DREP, _I.SIDR
 """Messages that mean something to the side that asks."""
 
 PASSIVE_INPUTS = frozenset({_I.REQ, _I.RTU, _I.MRA_REP, _I.REJ, _I.DREQ, _I.DREP, _I.SIDR_REQ})
-"""Messages that mean something to the side that listens; without the distinction a peer
-could have a REP of ours sent again by a REP of its own."""
+"""Messages for the side that listens; without this distinction a peer could make us
+retransmit our REP by sending a REP itself.
+"""

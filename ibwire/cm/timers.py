@@ -46,7 +46,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now: Time) -> Iterator[Connection]:
-        """Every connection whose time has come by `now`, also those set meanwhile."""
+        """Every connection whose time is at most `now`, also those set meanwhile."""
         while self._heap and self._heap[0][0] <= now:
             deadline, _, connection = heapq.heappop(self._heap)
             if connection.deadline == deadline:

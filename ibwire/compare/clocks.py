@@ -1,10 +1,10 @@
-"""What two clocks differ by, learnt from the times of frames that both have seen.
+"""The offset and drift of two clocks, from the times of frames that both have seen.
 
 A frame from the first point to the second arrives later than it was sent, one in
 the other direction earlier than it would seem: the difference of the two times is
 the clocks' offset *plus* the delay in one direction, and *minus* it in the other.
 So every frame bounds the offset, from above or from below, and it lies in the
-middle of what is left, if the fastest frame takes as long there as back.
+middle of the remaining range, if the fastest frame takes as long there as back.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def compare(one: Source, other: Source, *, window: int = WINDOW) -> Between:
 
     one, other: paths, `-` for standard input, or open binary files.
     window: frames of each capture that are kept at most to look for the same frame
-    in the other. Raises `CaptureError` for a file that cannot be opened or is no
+    in the other. Raises `CaptureError` for a file that cannot be opened or is not a
     capture; one that is damaged further on is compared up to there.
     """
     flows = Flows()
@@ -215,10 +215,10 @@ class _Judgement:
     # Which way.
 
     def _sender(self, path: _Path) -> tuple[int, Evidence]:
-        """The capture that frames of a path pass first, and how that is known.
+        """The capture that frames of a path pass first, and the evidence for it.
 
-        Whatever speaks for one point in one direction speaks for the other in the
-        direction back.
+        Evidence for one point in one direction is evidence for the other point in the
+        opposite direction.
         """
         back = self._by_path.get((path[1], path[0]), [])
         for evidence, weigh in _EVIDENCE.items():

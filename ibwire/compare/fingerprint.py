@@ -1,8 +1,8 @@
-"""What tells one frame from another at every point of its path: frames of a capture as rows.
+"""Identifies a frame at every point of its path: frames of a capture as rows of fingerprints.
 
 A hop may change the link header, the DSCP and ECN bits, the TTL and the checksums,
-and nothing else (IBA annex A17.3.3 leaves just these out of the ICRC). What it may
-not change is the fingerprint; the ICRC stands for all of the payload in it.
+and nothing else (IBA annex A17.3.3 leaves just these out of the ICRC). The other fields
+are the fingerprint; the ICRC stands for all of the payload in it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Kind(IntEnum):
     CUT = 1
     """A transport packet of which the capture does not hold everything."""
     BAD = 2
-    """A transport packet that was captured whole, and whose ICRC is wrong or missing."""
+    """A transport packet that was captured completely, and whose ICRC is wrong or missing."""
     STRANGER = 3
     """Something else; perhaps a transport packet that was damaged beyond recognition."""
 
@@ -55,7 +55,7 @@ ROW = np.dtype(
         ("tail", "u8"),  # length and last four bytes of the frame, whatever the headers say
         ("loose", "u8"),  # hash of what neither ICRC nor IP checksum covers
         ("partner", "i8"),  # number of the same frame in the other capture; 0 without one
-        ("shift", "i8"),  # ns that the second capture says it was later, once there is a partner
+        ("shift", "i8"),  # ns by which the second capture has it later, once there is a partner
         ("twin", "i8"),  # for a frame without: that of an identical frame which has one
     ]
 )
@@ -64,7 +64,7 @@ _GOOD = STATUS_WORDS.index(CrcStatus.GOOD)
 _CE = 3
 """ECN field: congestion experienced (RFC 3168)."""
 
-# Odd random numbers, so that no frames can be made whose fingerprints collide.
+# Odd random numbers, so that nobody can construct frames whose fingerprints collide.
 _FACTORS = tuple(np.uint64(secrets.randbits(64) | 1) for _ in range(8))
 
 

@@ -1,11 +1,11 @@
 """Which frame of one capture is which frame of another: two files read side by side.
 
-Both are read in step, the one that is behind in time first, and what was read of
-the last second or so is kept in a window. A frame is paired when everything that
+Both are read in step, the one with the earlier time first, and the frames of
+the last second or so are kept in a window. A frame is paired when everything that
 could be the same frame has been read (it is *ripe*), and leaves its window, with a
 partner or alone, once it is twice as old. The times of the second capture are
-moved by a *shift* before they are compared: what its clock is ahead, and the time
-that frames take. It is learnt from frames that exist only once.
+moved by a *shift* before they are compared: the offset of its clock plus the delay
+of frames. It is estimated from frames that exist only once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WINDOW = 2**17
 """Frames kept of each capture; about 30 MB."""
 
 _STEPS = 4
-"""In so many steps a window is read, because each step looks at all of it."""
+"""Number of steps in which a window is read, because each step processes all of it."""
 
 _NEVER = 2**62
 
@@ -103,7 +103,7 @@ class Capture:
         return self._reader.path
 
     def read(self, count: int) -> None:
-        """So many more frames, or all there are, and the rest of the batch."""
+        """This many more frames, or all there are, and the rest of the batch."""
         parts: list[Frames] = []
         try:
             while not self.ended and sum(map(len, parts)) < count:
@@ -134,7 +134,7 @@ class Capture:
 
 
 class Pairing:
-    """Pairs the frames of two captures, and tells a listener."""
+    """Pairs the frames of two captures, and reports them to a listener."""
 
     def __init__(self, captures: tuple[Capture, Capture], listener: Listener, window: int) -> None:
         self._captures = captures
@@ -242,7 +242,7 @@ class Pairing:
         return table[np.where((flow >= 0) & (flow < len(table)), flow, -1)]
 
     def _leave(self, side: int, count: int) -> None:
-        """Let the first so many frames go."""
+        """Remove the first frames, this many."""
         if not count:
             return
         capture = self._captures[side]
@@ -376,7 +376,7 @@ class Pairing:
         self._shifts.update(zip(flows.tolist(), middle.tolist(), strict=True))
         self._shift = int(np.median(shift))
         off = np.abs(shift - np.repeat(middle, count))
-        # The largest of the last, slowly forgotten: a calm moment says little about the next.
+        # The largest of the last, which decays slowly: a quiet moment does not predict the next.
         self._spread = max(int(off.max()), self._spread * 7 // 8)
 
     def _find_twins(self, side: int, ripe: Mask) -> None:

@@ -1,4 +1,4 @@
-"""What two captures show of each flow, as long as it is not known which way it goes."""
+"""What two captures show of each flow, before its direction between them is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
     opcode: int
     psn: int
     bad: tuple[bool, bool]
-    """The ICRC is wrong, or it is no transport packet any more."""
+    """The ICRC is wrong, or it is not a transport packet any more."""
     ip_fault: tuple[bool, bool]
     marked: tuple[bool, bool]
     loose: bool
@@ -43,7 +43,7 @@ class Single(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A frame that stands behind one that it stands before in the other capture."""
+    """A frame that comes after one that it precedes in the other capture."""
 
     number: int
     partner: int
@@ -80,7 +80,7 @@ class Tally:
     """Findings for which there was no room."""
 
     def mostly(self, count: int) -> bool:
-        """Whether this is so of most frames, so that it is no accident of one."""
+        """Whether this is true of most frames, and so not of one by accident."""
         return 2 * count > self.matched
 
     def keep(self, findings: list[_Finding], new: list[_Finding]) -> None:

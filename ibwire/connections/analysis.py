@@ -30,7 +30,7 @@ same, whether packets are followed one by one or many at once."""
 PARKED = 4096
 """Packets of a flow that wait for its other direction."""
 FEW = 8
-"""Of so many packets, a majority of wrong ICRCs shows a fault of the capture, not of packets."""
+"""From this many packets on, mostly wrong ICRCs are an error of the capture, not of packets."""
 ICRC_PROBLEM = (
     "{} of the first {} ICRCs are wrong: the capture was taken before they were filled in, or "
     "after headers were rewritten; the ICRCs are ignored"

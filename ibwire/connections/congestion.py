@@ -190,7 +190,7 @@ class Congestion:
         return counts, places, self._answers, self._pacing, self._settled()
 
     def _put_aside(self, time_ns: Numbers, size: npt.NDArray[np.integer], cnp_ns: Numbers) -> None:
-        # Copies, because what is put aside must not keep a whole chunk alive.
+        # Copied, because a view would keep a whole chunk alive.
         self._aside.append((time_ns.copy(), size.copy(), cnp_ns.copy()))
         self._packets_aside += len(time_ns) + len(cnp_ns) + 1
         if self._packets_aside > _MOST_ASIDE:
@@ -206,7 +206,7 @@ class Congestion:
 
 
 class FlowEnds(Protocol):
-    """What pacing needs to know of a flow of CNPs."""
+    """What pacing keeps of a flow of CNPs."""
 
     @property
     def src(self) -> str:
@@ -218,7 +218,7 @@ class FlowEnds(Protocol):
 
     @property
     def dst_qpn(self) -> int:
-        """The queue pair that is to slow down."""
+        """The queue pair that is asked to slow down."""
 
 
 SCOPES: dict[str, Callable[[FlowEnds], Hashable]] = {
@@ -256,7 +256,7 @@ class Pacing:
     ) -> None:
         """Append the CNPs of a chunk.
 
-        time_ns, flow: (n,) in the order of the capture; `ends[flow]` tells a flow's ends.
+        time_ns, flow: (n,) in the order of the capture; `ends[flow]` has the ends of a flow.
         """
         for time, number in zip(time_ns.tolist(), flow.tolist(), strict=True):
             for name, key_of in SCOPES.items():
@@ -343,7 +343,7 @@ class _Answers:
     def take(
         self, mark_ns: Numbers, mark_number: Numbers, cnp_ns: Numbers, cnp_number: Numbers
     ) -> None:
-        """Append marks and CNPs; their frame numbers tell what came first, as times may not."""
+        """Append marks and CNPs in the order of their frame numbers; times may be out of order."""
         begin = 0
         ends = np.searchsorted(mark_number, cnp_number).tolist()
         for time, end in zip(cnp_ns.tolist(), ends, strict=True):
@@ -389,9 +389,9 @@ class _Episode:
 class _Rates:
     """Bytes before and after episodes began.
 
-    An episode is settled once packets were seen before and behind both of its
-    windows. Until then it is pending, and for such episodes, here and in what is
-    merged with this, the bytes of the first and the last bins are kept.
+    An episode is complete once packets were seen before and after both of its windows. Until
+    then it is pending, and for pending episodes, here and in what is merged with this, the bytes
+    of the first and the last bins are kept.
     """
 
     first: int = 1 << 63

@@ -129,7 +129,7 @@ class Connection:
         ]
 
     def learn_mtu(self, size: int) -> bool:
-        """A packet that must be full has so many bytes; returns whether that shows the MTU."""
+        """Record the payload of a packet that must be full; returns whether it shows the MTU."""
         shows = size in MTUS and (not self.mtu_is_seen or size > (self.mtu or 0))
         if shows:
             self.mtu, self.mtu_is_seen = size, True
@@ -142,7 +142,7 @@ class Connection:
             self.mtu = negotiated.mtu or self.mtu
 
     def packets_of(self, size: int) -> int:
-        """Packets of so many bytes of payload; 1 while the path MTU is not known."""
+        """Packets for this many bytes of payload; 1 while the path MTU is not known."""
         if size <= MTUS[0] or self.mtu is None:
             return 1  # if that is wrong, the next request shows the MTU
         return -(-size // self.mtu)
@@ -252,7 +252,7 @@ class Connection:
         return self.identities[direction].counts_up and counts.skipped_ids <= known
 
     def _not_seen(self, direction: int) -> dict[str, str]:
-        """What the counts of a direction may lack, as far as its packets' PSNs tell."""
+        """The counts of a direction that may be too low, and the reason."""
         sent, answered = self.directions[direction], self.directions[1 - direction]
         reasons: dict[str, str] = {}
         if sent.unexplained:

@@ -117,7 +117,7 @@ class ConnectionTracker:
         self._report_other(direction, packet)
 
     def learn_mtu(self, size: int) -> None:
-        """A packet that must be full has so many bytes."""
+        """Record the payload size of a packet that must be full."""
         if self.connection.learn_mtu(size):
             for each in self.requests:
                 each.apply_mtu()
@@ -132,7 +132,7 @@ class ConnectionTracker:
             self._packet_observer.other(self.connection, direction, packet)
 
     def finish(self, now: int) -> None:
-        """Nothing more follows; the capture goes on until `now` (ns)."""
+        """Nothing more follows; the capture ended at `now` (ns)."""
         for each in self.requests:
             each.finish(now)
         if self.first_packets is not None and self.first_packets.directions is not None:

@@ -19,7 +19,7 @@ class DirectionCounts:
     first_ns: int | None = None
     last_ns: int | None = None
     messages: dict[str, int] = field(default_factory=dict)
-    """By verb: messages whose last request was seen, each once."""
+    """Messages by verb whose last request was seen, each counted once."""
     message_bytes: int = 0
     """Payload of the messages that were completed, each once."""
     completed: int = 0
@@ -46,7 +46,7 @@ class DirectionCounts:
     marked: int = 0
     """With the CE mark."""
     cnps: int = 0
-    """That asked this direction's sender to slow down."""
+    """CNPs that asked this direction's sender to slow down."""
     damaged: int = 0
     """With a wrong ICRC."""
     restarts: int = 0
@@ -63,7 +63,7 @@ class DirectionCounts:
     """From the first CE mark or CNP on."""
 
     def count_message(self, verb: str, count: int = 1) -> None:
-        """The last requests of so many messages were seen for the first time."""
+        """Count messages whose last requests were seen for the first time."""
         self.messages[verb] = self.messages.get(verb, 0) + count
 
     def note_credits(self, *, lowest: int, highest: int) -> None:

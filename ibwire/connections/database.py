@@ -1,8 +1,8 @@
-"""SQL over captures and Parquet files: DuckDB reads tables that are made while it reads them.
+"""SQL over captures and Parquet files: DuckDB reads tables that are made on demand.
 
 A table of captures is a dataset in Arrow's sense. DuckDB asks it for the columns
 that a query needs, when it needs them: a query on `packets` follows no connection
-unless it asks for `connection` or `direction`, and no column is made in vain.
+unless it uses `connection` or `direction`, and no unused column is made.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ MEMORY = "1GiB"
 
 
 class Database(Closing):
-    """Tables of captures and Parquet files, to be asked in SQL; a context manager.
+    """Tables of captures and Parquet files, queried in SQL; a context manager.
 
     captures: read again for each table that a query names. parquet: files, or
-    directories that `ibwire export` wrote. directory: an empty one for what does not
-    fit in memory, to be emptied by its owner. memory: as DuckDB writes sizes.
+    directories that `ibwire export` wrote. directory: an empty one for data that does not
+    fit in memory; its owner empties it. memory: limit, as DuckDB writes sizes.
 
     SQL reads these sources, no other files and no network. Raises `CaptureError` for
     a Parquet file that cannot be read, `QueryError` for an invalid size.
@@ -180,7 +180,7 @@ class _Packets(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: object) -> Any:
         """A scan of some columns, of the rows for which a `pyarrow` expression holds."""
         names = set(PACKETS.names if columns is None else columns)
-        # An expression does not tell which columns it is about; a word too many does no harm.
+        # The columns of an expression cannot be listed; a name too many does no harm.
         names |= set(re.findall(r"\w+", "" if filter is None else str(filter))) & set(PACKETS.names)
         if names & {"connection", "direction"}:
             _analyse(self._captures, self._state, self._directory)

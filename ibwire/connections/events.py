@@ -17,7 +17,7 @@ class FlowEventKind(StrEnum):
     REORDERED = "reordered"
     """A packet arrived after others that were sent later."""
     DUPLICATE = "duplicate"
-    """The same packet once more, not retransmitted; `cause_number` is the first."""
+    """The same packet again, not retransmitted; `cause_number` is the first."""
     RETRANSMISSION = "retransmission"
     """Requests were retransmitted, `psn` to `last_psn`, `count` packets; `cause` says why,
     `cause_number` is the packet that shows the cause, `delay_ns` the time since it."""
@@ -51,7 +51,7 @@ class Cause(StrEnum):
     TIMEOUT = "timeout"
     """No response arrived within the ACK timeout."""
     ACK_LOST = "ack_lost"
-    """It had been acknowledged here: the ACK was lost behind this point, or a timer was stale."""
+    """It had been acknowledged here: the ACK was lost after this point, or a timer was stale."""
     RETRIES = "retries"
     RNR_RETRIES = "rnr_retries"
     UNKNOWN = "unknown"

@@ -98,18 +98,18 @@ class Flows:
 
 _SLOTS = 1 << 16
 
-# Odd random numbers, so that no packets can be made whose flows collide.
+# Odd random numbers, so that nobody can construct packets whose flows collide.
 _FACTORS = np.array([secrets.randbits(64) | 1 for _ in range(10)], np.uint64)
 
 _SERVICES = np.zeros(256, np.uint64)
 for _info in INFO.values():
-    # A CNP belongs to the connection whose queue pair it names, which is RC most of the time.
+    # A CNP belongs to the connection whose destination queue pair it has, usually RC.
     _SERVICES[_info.opcode] = 0 if _info.service is Service.CNP else _info.service
 
 _ADDRESSES = ((outer.IPv4, 12, 2), (outer.IPv6, 8, 8), (h.GRH, 8, 8), (h.LRH, 0, 2))
 """Header, offset of its addresses, and how many words of 32 bits they are; of the LRH all of it."""
 _LID = np.uint64(0xFFFF)
-"""The address in each word of the LRH, besides lanes and lengths."""
+"""The address bits in each word of the LRH, without lanes and lengths."""
 
 
 def _hashes(columns: Columns, rows: npt.NDArray[np.int64]) -> Keys:

@@ -40,7 +40,7 @@ class Unsettled:
 
 
 def within(gaps: list[Gap], psn: int) -> Gap | None:
-    """The gap that a PSN lies in."""
+    """The gap that contains a PSN."""
     for gap in gaps:
         if gap.first <= psn < gap.end:
             return gap

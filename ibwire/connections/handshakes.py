@@ -45,7 +45,7 @@ TCP_CONNECTIONS = 1 << 10
 LONGEST_LINE = 1 << 12
 """Bytes of an incomplete line that are kept; no program sends longer lines."""
 QUIET = 1 << 16
-"""A TCP connection is ignored after so many bytes without a handshake line."""
+"""A TCP connection is ignored after this many bytes without a handshake line."""
 FAR = 1 << 20
 """A sequence number that is so far away belongs to another connection with the same ports."""
 HALF = 1 << 31

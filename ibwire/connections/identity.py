@@ -83,7 +83,7 @@ class Identity:
     def unseen(self, one: TransportPacket, other: TransportPacket) -> set[int]:
         """Identifications between those of two packets that belong to no packet seen.
 
-        Empty when the other was overtaken by the first.
+        Empty when the second was reordered and is older than the first.
         """
         step = other.ip_id - one.ip_id & 0xFFFF
         step = min(step, REORDER_IDS) if step <= 0x10000 - REORDER_IDS else 0

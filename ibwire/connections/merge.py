@@ -106,7 +106,7 @@ def _here(task: Task, paths: Sequence[str]) -> Iterator[Part]:
 
 
 def processes(count: int) -> Work:
-    """Work in so many processes of this machine."""
+    """Work in this many processes of this machine."""
 
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context

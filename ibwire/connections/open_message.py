@@ -10,7 +10,7 @@ from ibwire.connections.opcode_sets import ANSWERED, ENDS, READ, STARTS, VERB
 from ibwire.connections.packets import TransportPacket
 
 OVERDUE = 32
-"""After so many later messages a READ is not retried: its responses were not captured."""
+"""After this many later messages a READ is not retransmitted: its responses were not captured."""
 
 
 @dataclass(slots=True)

@@ -38,9 +38,9 @@ ASKED = 16
 RIVALS = 4
 """Flows that are considered for each response: those with the newest requests before it."""
 NEAR = 4096
-"""A response may be so many PSNs from the nearest request: a NAK of a lost packet."""
+"""Largest distance in PSNs of a response from the nearest request: a NAK of a lost packet."""
 CANDIDATES = 64
-"""With so many flows between two ends none is chosen by its distance."""
+"""With this many flows between two ends none is chosen by its distance."""
 
 
 class Candidate(NamedTuple):
@@ -132,7 +132,7 @@ class _Possible(NamedTuple):
     doubt: int
     """Index of its evidence in `PAIRINGS`."""
     missed: int
-    """How many of `ASKED` responses do not answer the other flow."""
+    """How many of `ASKED` responses do not fit the requests of the other flow."""
     distance: int
     """Packets between requests and responses in all: of equal PSNs the nearest is likely."""
     pair: Pair

@@ -107,11 +107,11 @@ class Lane:
     refreshes: int = 0
     """XOFFs that came while the pause before still ran."""
     expired: int = 0
-    """XOFFs whose timer ran out before anything followed."""
+    """XOFFs whose timer expired before anything followed."""
     _head: Interval | None = None
     """The pause that began with the very first frame, once it has ended."""
     _tail: Interval | None = None
-    """The pause that the last frame asked for, without the time of that frame's timer."""
+    """The pause that the last frame requested, without the time of that frame's timer."""
     _ended: int = 0
     """Pauses between these two: how many, their time, storms among them, the longest."""
     _ended_ns: int = 0
@@ -306,7 +306,7 @@ class Pauses:
             self.senders.setdefault(mac, Sender()).merge(sender)
 
     def paused_between(self, start_ns: int, end_ns: int) -> list[Held]:
-        """Who was held within this time, the longest first; of the pauses that were kept."""
+        """Links paused within this time, the longest first; of the pauses that were kept."""
         window = np.array([[start_ns, end_ns]], np.int64)
         held = [
             Held(mac, priority, int(still(lane.longest, window)[0]))
@@ -371,14 +371,13 @@ class Pauses:
 
 
 def still(pauses: Iterable[Interval], silences: Numbers) -> Numbers:
-    """For how many nanoseconds of each silence a priority was held.
+    """For how many nanoseconds of each silence a priority was paused.
 
     silences: (m, 2) start and end, in nanoseconds. Returns (m,).
 
-    A connection whose longest silence was mostly held sat still because of the
-    pauses, if its packets have that priority and cross that link towards the
-    sender of the pause frames. A pause does not explain a silence that continues
-    long after it.
+    The pauses explain a connection's longest silence if they fill most of it, its packets
+    have that priority, and they cross that link towards the sender of the pause frames. A
+    pause does not explain a silence that continues long after it.
     """
     spans = sorted((pause.start_ns, min(pause.end_ns, _FAR)) for pause in pauses)
     starts: list[int] = []
@@ -472,7 +471,7 @@ def _timers(columns: Columns, rows: Numbers, is_pfc: _Mask) -> tuple[_Mask, npt.
 
 
 def _enabled(vector: npt.NDArray[np.uint16]) -> _Mask:
-    """(n, 8) which classes are enabled; none of a plain PAUSE frame, whose vector reads as 0."""
+    """(n, 8) which classes are enabled; none for a plain PAUSE frame, whose vector reads as 0."""
     return np.asarray(vector[:, None] >> np.arange(8, dtype=np.uint16) & 1, np.bool_)
 
 

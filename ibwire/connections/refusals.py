@@ -14,7 +14,7 @@ from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import RESPONDER_MOVES, ResponderInput, ResponderState
 
 MOST = 4
-"""Refusals that are remembered until they are obeyed; a retransmission obeys all that are near."""
+"""Refusals that are kept until a retransmission follows; it settles all with PSNs near it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Refusal:
 
     @property
     def input(self) -> ResponderInput:
-        """What it is to the state of the responder."""
+        """The event that it is for the state of the responder."""
         return ResponderInput.RNR_NAK if self.cause is Cause.RNR else ResponderInput.NAK
 
 

@@ -1,4 +1,4 @@
-"""The states of one direction of requests, and what moves them from one to the next.
+"""The states of one direction of requests, and the events that change them.
 
 Packets are seen at one point of the path, so two parties are followed at a time:
 the requester that sends the requests, and the responder that answers them. Each has
@@ -20,15 +20,15 @@ reached the requester yet.
 The requester starts to retransmit when it goes back to a PSN that it has sent before
 (GO_BACK); further retransmitted requests continue that run, and a request with a new
 PSN ends it. Whether a packet that was missing was lost, or is only late, shows later:
-the requester is SETTLING until the packet arrives, or until so many others have
-arrived that it will not.
+the requester is SETTLING until the packet arrives, or until too many others have
+arrived.
 
 The responder refuses a request with a NAK (PSN sequence error) or an RNR NAK; missing
 READ responses, and a response to a later request (implied NAK), oblige the requester
 to go back in the same way. It has OBEYED when it has gone back far enough, or when
 everything is acknowledged. A NAK of any other kind ends the connection (FAILED).
 
-Both begin anew when PSNs jump: the queue pair was reset, or its number is used again.
+Both restart when PSNs jump: the queue pair was reset, or its number was reused.
 
 Deliberately absent: gaps. PSNs that were passed without being seen can be open in
 every state; they are values of the tracker, like the counters.
@@ -150,18 +150,18 @@ RESPONDER_MOVES: Mapping[ResponderState, Mapping[ResponderInput, ResponderState]
 
 
 class PacketStatus(StrEnum):
-    """What a packet is to the requests and responses before it."""
+    """The relation of a packet to the requests and responses before it."""
 
     NEW = "new"
     """The next one in sequence."""
     AFTER_GAP = "after_gap"
     """New, and something before it has not been seen here."""
     RETRANSMITTED = "retransmitted"
-    """Sent again by its sender."""
+    """Retransmitted by its sender."""
     DUPLICATE = "duplicate"
-    """The same packet once more, from the network or the capture."""
+    """The same packet again, duplicated by the network or the capture."""
     REORDERED = "reordered"
-    """Overtaken by packets that were sent later."""
+    """Arrived after packets that were sent later."""
     STALE = "stale"
     """A response that acknowledges nothing new."""
     UNKNOWN = "unknown"

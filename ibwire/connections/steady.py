@@ -2,9 +2,9 @@
 
 `advance` takes as many packets as are regular: every request has the next PSN, every
 message is in order, every response is new and answers a request, and the ICRCs are
-right. They change the trackers as if `ConnectionTracker.take` had taken them one by
-one; tests hold the two to the same results. Packets that are not regular are left to
-that. Regular traffic leaves the states of both ends as they are: the requester
+correct. They change the trackers as if `ConnectionTracker.take` had taken them one by
+one; tests require the same results. Packets that are not regular are left to that method.
+Regular traffic leaves the states of both ends unchanged: the requester
 IN_SEQUENCE, the responder ACCEPTING or FAILED.
 
 Positions are indices into the rows at hand; PSNs are unwrapped as in `tracker`.
@@ -43,9 +43,9 @@ from ibwire_layers.syndrome import INVALID_CREDITS
 LONGEST = 1 << 24
 """A READ of more bytes than this is not regular."""
 REACH = 1 << 22
-"""PSNs that are followed at once: half as many as distinguish ahead from behind."""
+"""PSNs that are followed at once: half of the range that distinguishes newer from older."""
 LEAST = 48
-"""From so many packets on this is faster than one by one."""
+"""From this many packets on this is faster than one by one."""
 
 Index = npt.NDArray[np.int64]
 

@@ -38,7 +38,7 @@ class Summary:
         """Packets with a wrong ICRC that belong to no flow: the damage may be in their headers."""
         self.problems: list[str] = []
         self.cut = 0
-        """Packets whose transport headers were not captured whole."""
+        """Packets whose transport headers were not captured completely."""
         self.back_ns = 0
         """How far the time of a frame is before that of the frame before it, at most."""
         self._newest = 0

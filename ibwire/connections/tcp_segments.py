@@ -152,7 +152,7 @@ def segments(columns: Columns) -> Segments | None:
 def _number(
     data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int
 ) -> npt.NDArray[np.uint64]:
-    """(n,) big-endian numbers of so many bytes."""
+    """(n,) big-endian numbers of this many bytes."""
     words = np.ndarray((len(data) - size + 1,), f">u{size}", data, strides=(1,))
     return words[at].astype(np.uint64)
 

@@ -4,17 +4,17 @@ Everything is inferred from packets seen at one point of the path. A request is 
 when its PSN is the next one, or ahead of it: then the PSNs in between are missing
 here. A PSN that was passed arrives again for one of three reasons:
 
-- RETRANSMITTED: the requester sent it again,
-- DUPLICATE: the network, or the capture, made a copy of it,
-- REORDERED: it was overtaken, and is one of the missing.
+- RETRANSMITTED: the requester retransmitted it,
+- DUPLICATE: the network, or the capture, duplicated it,
+- REORDERED: it arrived after later packets, and is one of the missing.
 
-The identification of IPv4 distinguishes them where the sender counts it up (rxe
+The identification of IPv4 distinguishes them where the sender increments it (rxe
 does); elsewhere the earlier responses and the time decide. The responses of a READ
 are followed in the same way.
 
 The states of both ends and the moves between them are in `states`, what the responder
-has refused in `refusals`, what was not seen in `unseen`. PSNs are unwrapped: they count
-on beyond 24 bits.
+has refused in `refusals`, what was not seen in `unseen`. PSNs are unwrapped: they continue
+beyond 24 bits.
 
 Source: IBA 9.7.1 and 9.7.3 (PSNs, what a READ reserves), 9.7.5.1 (responses and
 what they acknowledge), 9.7.5.2 (NAK, RNR NAK, implied NAK), 9.9 (going back).
@@ -315,7 +315,7 @@ class RequestTracker:
         return status
 
     def _restart(self, packet: TransportPacket) -> None:
-        """Begin anew with this request: the queue pair was reset, or its number is used again."""
+        """Restart with this request: the queue pair was reset, or its number was reused."""
         self.finish(packet.time_ns)
         self._reports.packet(FlowEventKind.RESTART, self.end, packet)
         self.connection.directions[self.end].restarts += 1
@@ -325,7 +325,7 @@ class RequestTracker:
     def _begin(self, packet: TransportPacket) -> None:
         if packet.psn in self.start_psns:
             self.start_psns.remove(packet.psn)
-        # One lap on, so that what lies before the first packet is not negative.
+        # Plus one wrap-around, so that PSNs before the first packet are not negative.
         self.start = self.next = packet.psn + MODULUS
         self.acked = self.start - 1
         self.last_ns = packet.time_ns
@@ -374,10 +374,10 @@ class RequestTracker:
         add_request(self.messages, packet, psn=psn, span=span)
 
     def _infer_mtu(self, psn: int, packet: TransportPacket) -> None:
-        """Learn the path MTU, where a READ of unknown span is followed by this request.
+        """Find the path MTU, where a READ of unknown length is followed by this request.
 
-        It may be the next request, or the same READ retried from a later PSN and
-        address on. If neither shows the MTU, the READ has at least reached so far.
+        It may be the next request, or the same READ retransmitted from a later PSN and
+        address on. If neither shows the MTU, the READ has at least reached that PSN.
         """
         assert self.next is not None
         message = self.messages[-1] if self.messages else None
@@ -405,7 +405,7 @@ class RequestTracker:
             self.next = message.last + 1
 
     def _status_of_old_request(self, psn: int, packet: TransportPacket) -> PacketStatus:
-        """What a request is whose PSN had been passed."""
+        """The status of a request whose PSN is not new."""
         identity = self.connection.identities[self.end]
         was_seen = psn >= self.start and within(self.unseen.requests, psn) is None
         before = self.recent_requests.get(psn)
@@ -489,7 +489,7 @@ class RequestTracker:
         counts = self.connection.directions[self.end]
         match cause:
             case Cause.NAK | Cause.RNR:
-                pass  # whether it came in time or not, the requester was asked to
+                pass  # in time or not, the requester was asked to retransmit
             case Cause.TIMEOUT | Cause.ACK_LOST:
                 counts.timeouts += 1
                 counts.unexplained += cause is Cause.TIMEOUT
@@ -754,7 +754,7 @@ class RequestTracker:
             self.refusals.add(first, packet, cause)
 
     def _status_of_old_answer(self, psn: int, packet: TransportPacket) -> PacketStatus:
-        """What a response is whose PSN had been passed."""
+        """The status of a response whose PSN is not new."""
         assert self.next is not None
         if psn >= self.next or psn < self.start:
             return PacketStatus.UNKNOWN
@@ -853,7 +853,7 @@ class RequestTracker:
     def _note_order(
         self, direction: int, psn: int, packet: TransportPacket, status: PacketStatus
     ) -> None:
-        """Count a packet that was overtaken.
+        """Count a packet that was reordered.
 
         rxe numbers requests and responses together, and may send them in another
         order: where PSNs are in order, only a packet of the same kind counts.
@@ -880,7 +880,7 @@ class RequestTracker:
         return self.recent_requests if direction == self.end else self.recent_responses
 
     def _was_sent_before(self, direction: int, psn: int, packet: TransportPacket) -> bool:
-        """Whether a packet that was overtaken is not the first of its PSN."""
+        """Whether a packet that was reordered is not the first of its PSN."""
         before = self._recent(direction).get(psn)
         if before is not None and 0 < (packet.ip_id - before.ip_id & 0xFFFF) < REORDER_IDS:
             return True

@@ -257,7 +257,7 @@ class _Watch:
         self._answer: PacketTime | None = None
         """The response that ends the incident unless the retransmission goes on."""
         self._resent_number = 0
-        """Of the packet that began what was sent again last."""
+        """The packet that began the last retransmission."""
         self._refused_psn: int | None = None
         """Of a sequence NAK or RNR NAK that has not been obeyed yet."""
         self._extended = False

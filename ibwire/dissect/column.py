@@ -53,6 +53,6 @@ class FieldType:
     words: tuple[str, ...] = ()
     """For `TEXT`: every word, at the index that stands for it."""
     digits: int = 0
-    """For bytes that are shown as they stand on the wire: hexadecimal digits, always so many."""
+    """For bytes that are shown in wire order: hexadecimal digits of fixed length."""
     constants: Mapping[str, int] = field(default_factory=dict)
     """For numbers: names that may be written for a value, such as opcodes."""

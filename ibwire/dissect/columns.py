@@ -17,8 +17,8 @@ from ibwire.dissect.frames import Frames
 class Columns(Mapping[str, npt.NDArray[Any]]):
     """The packets of one chunk of a capture: field name -> array, all of length n.
 
-    A packet without the field has zero there; `valid` tells the two apart. What
-    the values of a field are, `ibwire.dissect.fields.FIELDS[name].type` says:
+    A packet without the field has zero there; `valid` distinguishes the two.
+    `ibwire.dissect.fields.FIELDS[name].type` describes the values of a field:
     numbers are unsigned, words are indices into `type.words`, IPv6 addresses are
     rows of 16 bytes. Names may carry Wireshark's `infiniband.` prefix; an unknown
     one raises `KeyError`.

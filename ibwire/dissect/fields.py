@@ -75,7 +75,7 @@ def gather(data: npt.NDArray[np.uint8], at: Rows, field: Field) -> npt.NDArray[n
         words = data[first]
     else:
         size = 2 if count == 2 else 4 if count <= 4 else 8
-        # An unaligned big-endian word at every byte; the buffer is padded behind its last frame.
+        # An unaligned big-endian word at every byte; the buffer is padded after its last frame.
         view = np.ndarray((len(data) - size + 1,), f">u{size}", data, strides=(1,))
         words = view[first].astype(_unsigned(8 * size))
         words >>= 8 * (size - count)

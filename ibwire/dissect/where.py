@@ -55,9 +55,9 @@ class Expression:
     _root: _Node
 
     def select(self, column: Callable[[str], Column], n: int) -> Mask:
-        """Which of the n packets it holds for.
+        """For which of the n packets it is true.
 
-        column: gives the column of a name in `fields`, of n rows; asked once a name.
+        column: gives the column of a name in `fields`, of n rows; called once a name.
         """
         return self._root.select(_Batch(column, n))
 

@@ -147,7 +147,7 @@ def differences(
 ) -> list[str]:
     """The differences of a packet from the one that a script expects; empty if there are none.
 
-    from_device: fields that the script does not mention must be right.
+    from_device: fields that the script does not mention must be correct.
 
     Captured variables are set in `scope` only when nothing differs.
     """

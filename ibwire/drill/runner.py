@@ -498,7 +498,7 @@ def _lateness(time: Time, span: _Span) -> list[str]:
 
 
 def _when(when: When, span: _Span) -> str:
-    """The time of a line, behind its expectation."""
+    """The time of a line, after its expectation."""
     return "" if when.low is None else f" {span.text}"
 
 

@@ -273,7 +273,7 @@ class Simulator:
         """Process all events up to and including the time `until`; kicks every node first.
 
         stop: called before the first and after each event; ends the run when true.
-        max_frames: ends the run when so many more frames have arrived.
+        max_frames: ends the run when this many more frames have arrived.
 
         Afterwards `now` is the time of the last event; it is `until` if the run got
         that far. Raises `Livelock`, and whatever a node, stage or `stop` raises; the

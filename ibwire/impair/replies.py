@@ -39,8 +39,9 @@ class Answer:
         self.hits = 0
         """Frames with a reply."""
         self.unanswered = 0
-        """Picked frames without a reply: they are no RoCE packets, or the QP number of their
-        sender is unknown."""
+        """Picked frames without a reply: they are not RoCE packets, or the QP number of their
+        sender is unknown.
+        """
         self._make = make
         self._send = send
 

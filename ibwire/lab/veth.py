@@ -235,7 +235,7 @@ def _keep(path: Path, mtu: int, *, attached: bool, middle: bool) -> None:
             # Check the directory again after creating it.
             _directory(path.stem)
             listening.bind(str(path))
-            # At once: a socket without a listener would be taken for that of a dead keeper.
+            # At once: a socket without a listener would look like that of a dead keeper.
             listening.listen()
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE

@@ -26,7 +26,7 @@ class Host:
         self.cq = device.create_cq(device.limits.max_cqe, channel)
         """The completion queue of every queue pair of the applications."""
         self.cq.arm()
-        # Whether it has anything is asked after every frame: an event is the quickest way.
+        # This is called after every frame: an event is the quickest way.
         self._events = channel.events
         self._handlers: list[Callable[[WC, Time], None]] = []
         self._agenda: list[tuple[Time, int, Callable[[Time], None]]] = []

@@ -25,7 +25,7 @@ class LoggedFrame(NamedTuple):
 
     @property
     def packet(self) -> Packet:
-        """The packet in it; raises `DecodeError` where there is none."""
+        """The packet in it; raises `DecodeError` if there is none."""
         return Packet.parse(self.frame, self.link_type)
 
     def __str__(self) -> str:

@@ -1,5 +1,4 @@
-"""One emulated end whose peer is the caller: packets in, packets out, time as the caller lets it
-pass."""
+"""One emulated end whose peer is the caller: packets in, packets out, in the caller's time."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class Peer(End):
 
     Each of `receive`, `request`, `wait` and `transmit` returns the packets that the device has
     sent since the last of these calls. Time passes only in `wait`. Raises `VerbsError` for
-    values that no device takes.
+    values that no device accepts.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class Peer(End):
         padding: bytes | None = None,
         **fields: int,
     ) -> Packet:
-        """A packet to the device; what is not given is right.
+        """A packet to the device; fields that are not given have correct values.
 
         psn: by default the first that the device expects, of a response the first of its own
         requests. padding: as much as the payload needs. fields: of the headers, named as in

@@ -369,8 +369,8 @@ def _template(name: str) -> str:
 def _embedded(content: dict[str, Any]) -> str:
     """JSON that is safe in a script element with any text in it.
 
-    Escaped so, no `</script>` and no `<!--` can occur; everything beyond ASCII, also
-    what is no valid Unicode in file names, is escaped anyway.
+    With this escaping neither `</script>` nor `<!--` can occur; everything beyond ASCII, also
+    invalid Unicode in file names, is escaped anyway.
     """
     text = json.dumps(content, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

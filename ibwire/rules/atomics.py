@@ -1,4 +1,4 @@
-"""Atomic operations: aligned, the same when sent again, executed once."""
+"""Atomic operations: aligned, the same when retransmitted, executed once."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Atomics(ConnectionCheck):
         self._results: dict[int, tuple[int, Operands]] = {}
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
-        """Compare what is sent again with the first time."""
+        """Compare a retransmission with the first transmission."""
         if packet.opcode not in REQUESTS or packet.number not in self.history.operands:
             return
         operands = self.history.operands[packet.number]

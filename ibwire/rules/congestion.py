@@ -106,7 +106,7 @@ class Notifications:
             yield PACE, f"CNP {found}, expected at least {PACE_NS / 1000:g} us", packet
 
     def unanswered(self, connection: Connection) -> Iterator[tuple[int, list[int], int, str]]:
-        """Directions whose marks drew no CNP: who should have sent it, packets, count, words."""
+        """Directions whose marks caused no CNP: its missing sender, packets, count, words."""
         if not connection.is_paired:
             return
         for direction, marks in enumerate(self.marks):

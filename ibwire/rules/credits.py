@@ -1,7 +1,7 @@
-"""End-to-end credits: no message is begun beyond the limit, save one to ask for more.
+"""End-to-end credits: no message is begun beyond the limit, except one to ask for more.
 
-Only what a responder that keeps credits says is checked: credit code 31 turns
-them off for good, and code 0 of a peer that never gave any means nothing.
+Only a responder that gives credits is checked: credit code 31 ends them
+permanently, and code 0 of a peer that never gave any means nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FIRST_ALONE = Rule(
 RULES = (LIMIT, ASK, FIRST_ALONE)
 
 NO_ACCIDENT = 3
-"""So many times is the sender's doing."""
+"""From this many on it is the sender and not the network."""
 
 _CREDITED = frozenset(
     code

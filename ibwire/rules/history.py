@@ -25,7 +25,7 @@ LARGE_SPAN = 1 << 16
 """A READ that reserves more PSNs makes those of remembered requests ambiguous."""
 
 MOST_STEPS = 1024
-"""A sender whose IP identification makes a larger step does not count it up."""
+"""A sender whose IP identification makes a larger step does not increment it per packet."""
 
 READ_REQUESTS = frozenset(c for c, info in INFO.items() if info.operation is Operation.READ)
 FULL = frozenset(c for c, i in INFO.items() if i.position in (Position.FIRST, Position.MIDDLE))

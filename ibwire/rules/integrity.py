@@ -85,7 +85,7 @@ SOLICITED = Rule(
 RULES = (ICRC, DAMAGED, PAD_BYTES, TVER, RESERVED, BYTE_4, MIG_REQ, P_KEY, SOLICITED)
 
 SYSTEMATIC = 4
-"""So many wrong ICRCs, and none that is right, are the sender's doing."""
+"""From this many wrong ICRCs on, without a correct one, it is the sender and not the network."""
 
 _CONNECTED = opcodes_where(lambda info: info.service in (Service.RC, Service.UC, Service.XRC))
 _SOLICITING = opcodes_where(
@@ -161,9 +161,9 @@ PACKET_RULES = (
 
 
 class Tally:
-    """Right and wrong ICRCs, by flow and kind of packet.
+    """Correct and wrong ICRCs, by flow and kind of packet.
 
-    A frame damaged on the way is nobody's fault; a sender that computes the ICRC
+    A frame damaged on the way is not an error of its sender; a sender that computes the ICRC
     wrongly does so always, or always for packets of one kind.
     """
 
@@ -202,7 +202,7 @@ class Tally:
         return totals
 
     def move(self, flow: int, home: int) -> None:
-        """Count a flow as part of another one: the damage was in what tells them apart."""
+        """Count a flow as part of another one: the damage was in distinguishing fields."""
         for key in [key for key in self._counts if key >> 10 == flow]:
             counts = self._counts.setdefault(home << 10 | key & 0x3FF, [0, 0])
             counts[1] += self._counts.pop(key)[1]

@@ -259,7 +259,7 @@ class Write(ConnectionCheck):
         if not 0 < place < count:
             return
         if info.operation is not Operation.WRITE or info.position is Position.ONLY:
-            # What that is, the check of order says, if anything is wrong with it.
+            # If the order itself is wrong, the check of order reports it.
             self.first = None
             return
         size = first.size if place < count - 1 else first.dma_len - place * first.size

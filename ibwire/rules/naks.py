@@ -89,12 +89,12 @@ TOO_LONG = Rule(
 RULES = (ONCE, AFTER_DUPLICATE, AFTER_RNR, ACKNOWLEDGED, RNR_WAIT, RNR_NEW, SILENCE, CODE, TOO_LONG)
 
 TIMER_TOLERANCE = 0.999
-"""Of the table: rxe's own says 61.41 ms where the specification has 61.44 (rxe_comp.c)."""
+"""Of the table: rxe's own has 61.41 ms where the specification has 61.44 (rxe_comp.c)."""
 IN_FLIGHT_NS = 1_000_000
 """A request that passes here later after an RNR NAK was sent after that had arrived."""
 
 NO_ACCIDENT = 3
-"""So many times is the sender's doing."""
+"""From this many on it is the sender and not the network."""
 
 _AETH = opcodes_where(lambda info: AETH in info.headers)
 _RD = opcodes_where(lambda info: info.service is Service.RD)
@@ -149,7 +149,7 @@ class Refusals(ConnectionCheck):
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self.missing: TransportPacket | None = None
-        """The sequence NAK whose PSN has not come since."""
+        """The sequence NAK whose PSN has not arrived since."""
         self.latest: TransportPacket | None = None
         """The newest sequence NAK."""
         self.repeats = 0
@@ -157,7 +157,7 @@ class Refusals(ConnectionCheck):
         self.duplicates = False
         """An older request has come since."""
         self.refused: TransportPacket | None = None
-        """The RNR NAK whose PSN has not come since."""
+        """The RNR NAK whose PSN has not arrived since."""
         self.eager: tuple[str, TransportPacket] | None = None
         """Words and packet: the first new request since the RNR NAK."""
         self.excused = False
@@ -190,10 +190,10 @@ class Refusals(ConnectionCheck):
             self.eager = words, packet
 
     def _has_waited(self, packet: TransportPacket, waited: int, asked: int) -> Iterable[Violation]:
-        """Whether a refused packet comes again too soon, or others came in the meantime.
+        """Whether a refused packet was retransmitted too soon, or others were sent in the meantime.
 
-        An RNR NAK that is lost behind this point is obeyed by nobody: only when most
-        are not, it is the sender's doing.
+        A requester cannot react to an RNR NAK that is lost after this point: it is the sender
+        and not the network only when it ignores most of them.
         """
         eager, self.eager = self.eager, None
         excused, self.excused = self.excused, False
@@ -263,11 +263,11 @@ class Refusals(ConnectionCheck):
         return ONCE, f"{found}, although it was not sent in between", packet
 
     def _is_no_accident(self, packet: TransportPacket) -> bool:
-        """Whether a NAK was sent again for nothing.
+        """Whether a NAK was sent again without need.
 
-        It was, if the responder sent nothing in between. Else the packet may have come
-        unseen, to be refused with an RNR NAK unseen as well; and without a counting IP
-        identification it may be a copy by the network or a mirror, which come in twos.
+        It was, if the responder sent nothing in between. Otherwise the packet may have arrived
+        unseen, and been refused with an unseen RNR NAK; and without incremented IP
+        identifications it may be a duplicate by the network or a mirror, which come in pairs.
         """
         latest, self.latest = self.latest, packet
         if latest is not None and self.history.answer_ids.is_next(latest, packet):

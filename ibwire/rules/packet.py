@@ -52,10 +52,10 @@ class Chunk:
 
 
 def sound(columns: Columns) -> Chunk:
-    """The packets that a receiver would act upon, and that can be read.
+    """The packets that a receiver would process, and that can be read.
 
     The ICRC of a packet that the snap length has cut cannot be checked; it counts as
-    sound as far as it was captured.
+    correct if the captured part is valid.
     """
     frames = columns.frames
     status = columns["icrc.status"]
@@ -65,7 +65,7 @@ def sound(columns: Columns) -> Chunk:
 
 
 def intact(columns: Columns) -> Chunk:
-    """Every packet with a BTH whose ICRC is right, also those that cannot be read to the end."""
+    """Every packet with a BTH whose ICRC is correct, also those that cannot be read to the end."""
     kept = (columns.frames.bth >= 0) & (columns["icrc.status"] == GOOD)
     return Chunk(columns, np.flatnonzero(kept))
 

@@ -82,7 +82,7 @@ ASKED_MAD = Rule(
 RULES = (MSN, SENT, EARLY, BEFORE_FIRST, STALE, KIND, ASKED, ASKED_MAD)
 
 MAX_UNSEEN = 1 << 16
-"""A capture may lack so many packets in a row; a response further ahead answers nothing."""
+"""A capture may lack this many packets in a row; a response further ahead has no request."""
 NEARBY = 1 << 12
 """PSNs around 0xFFFFFF that make an ACK of it an ordinary one."""
 KEEP_MESSAGES = 512
@@ -125,13 +125,13 @@ PACKET_RULES = (
 
 
 class Messages(ConnectionCheck):
-    """Messages are counted as they are sent; every AETH says how far the responder has counted.
+    """Messages are counted as they are sent; every AETH has the count of the responder.
 
     How many there were before the capture is not known. Each response narrows it:
     a responder has completed all messages up to the PSN that it names, and none
     that was not sent. A response that counts messages which were not seen here
-    shows that the capture lacks some, or begins while things are sent again; so
-    nothing is said until a newer response has confirmed the reckoning. Checks about
+    shows that the capture lacks some, or begins during a retransmission; so
+    nothing is reported until a newer response has confirmed the count. Checks about
     credits use the result.
     """
 
@@ -294,7 +294,7 @@ _ANSWERS = {
     Operation.COMPARE_SWAP: Operation.ATOMIC_ACKNOWLEDGE,
     Operation.FETCH_ADD: Operation.ATOMIC_ACKNOWLEDGE,
 }
-"""Operations that have an answer of their own."""
+"""Operations that have their own kind of response."""
 
 
 class Kind(ConnectionCheck):

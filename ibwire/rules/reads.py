@@ -1,4 +1,4 @@
-"""RDMA READ: responses in order and of the right size, asked for again where they stopped."""
+"""RDMA READ: responses in order and of the right size, retransmitted from where they stopped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OUTSTANDING = Rule(
 RULES = (ORDER, SIZE, FROM_MIDDLE, RESTART, RESERVED, OUTSTANDING)
 
 NO_ACCIDENT = 3
-"""So many times is the responder's doing."""
+"""From this many on it is the responder and not the network."""
 
 _COUNTED = frozenset(("RDMA_READ", "COMPARE_SWAP", "FETCH_ADD"))
 """Verbs that take a place of the initiator depth in every implementation."""
@@ -113,10 +113,10 @@ class Responses(ConnectionCheck):
         self._starts = 0
         """How often a READ seemed to be answered from the start in the middle."""
         self._replays = 0
-        """How often one that was asked for again seemed to be answered from the middle."""
+        """How often a retransmitted READ seemed to be answered from the middle."""
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
-        """Compare it with every request that asked for it."""
+        """Compare it with every request that it may answer."""
         yield from self._too_many(packet, status)
         yield from self._compare(packet, status)
         self._before = packet
@@ -163,10 +163,10 @@ class Responses(ConnectionCheck):
     def _is_replay(
         self, packet: TransportPacket, status: PacketStatus, covering: list[TransportPacket]
     ) -> bool:
-        """Whether it begins the answer to a READ that was asked for again.
+        """Whether it begins the responses to a retransmitted READ.
 
-        A first answer that was held up on the way looks the same, unless the responder
-        counts its IP identification.
+        A delayed first response looks the same, unless the responder increments its IP
+        identification.
         """
         if (
             status is not PacketStatus.RETRANSMITTED
@@ -178,7 +178,7 @@ class Responses(ConnectionCheck):
         return self.history.answer_ids.counts or self._replays >= NO_ACCIDENT
 
     def _may_be_restarted(self, position: Position, packet: TransportPacket) -> bool:
-        """Whether it may answer a READ that was asked for again, which the capture lacks."""
+        """Whether it may answer a retransmitted READ that the capture lacks."""
         if position not in (Position.FIRST, Position.ONLY):
             return False
         if self._before is not None and self.history.answer_ids.is_next(self._before, packet):

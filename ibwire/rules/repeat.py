@@ -115,14 +115,14 @@ class Repeated(ConnectionCheck):
         return all(read.first > psn for read in self.history.tracker.reads)
 
     def _waits_for_nothing(self, before: TransportPacket, packet: TransportPacket) -> bool:
-        """Whether a requester goes back although no timer of its own should run."""
+        """Whether a requester goes back although none of its timers should run."""
         acked = self.history.acked
         if self._refused or acked is None or self._asks > acked or self.history.tracker.reads:
             return False
         return self.history.request_ids.is_next(before, packet)
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
-        """Whether a packet that was sent again is now acknowledged a second time."""
+        """Whether a retransmitted packet is now acknowledged a second time."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
         if what is not AckKind.ACK:
             self._pending, self._refused = None, True
@@ -141,18 +141,18 @@ class Retries(ConnectionCheck):
         self._before: TransportPacket | None = None
         """The previous request."""
         self._last: int | None = None
-        """Its last PSN, unwrapped, if it was one that was sent again."""
+        """Its last PSN, unwrapped, if it was a retransmitted one."""
         self._start = -1
-        """PSN from which on requests were sent again most recently."""
+        """The PSN from which requests were retransmitted most recently."""
         self._times = 0
         """How often from there, since anything was acknowledged."""
         self._acked: int | None = None
         """The highest PSN that was acknowledged then."""
         self._skips = 0
-        """How often it seemed that something was not sent again."""
+        """How often a retransmission seemed to be missing."""
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
-        """Follow the runs of what is sent again."""
+        """Follow the runs of retransmissions."""
         psn = self.history.unwrapped(packet.psn)
         if status is PacketStatus.DUPLICATE or psn is None:
             return
@@ -180,7 +180,7 @@ class Retries(ConnectionCheck):
     def _goes_on(
         self, last: int, before: TransportPacket, packet: TransportPacket
     ) -> Iterable[Violation]:
-        """A new request: had all been sent again that was open?"""
+        """Check, at a new request, that all outstanding ones had been retransmitted."""
         following, acked = self.history.tracker.next, self.history.acked
         if following is None or acked is None or acked >= min(last, following - 1):
             return
@@ -201,7 +201,7 @@ class Retries(ConnectionCheck):
         return self._skips >= MIN_SKIPS
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
-        """An RNR NAK begins the count anew."""
+        """An RNR NAK restarts the count."""
         if packet.syndrome >= 0 and kind(packet.syndrome) is AckKind.RNR_NAK:
             self._times = 0
         return ()
@@ -223,7 +223,7 @@ def _compare(first: TransportPacket, packet: TransportPacket) -> Iterable[Violat
 
 
 class Duplicates(ConnectionCheck):
-    """Acknowledgements of duplicates, counted against those that were asked for."""
+    """Acknowledgements of duplicates, counted against those that were requested."""
 
     __slots__ = ("_asked", "_duplicates", "_given")
 

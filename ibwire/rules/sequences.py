@@ -51,9 +51,9 @@ PACKET_RULES = (
 
 
 class Order(ConnectionCheck):
-    """Packets whose PSNs are neighbours are neighbours in a message, in whatever order they come.
+    """Packets with adjacent PSNs are adjacent in a message, whatever their order of arrival.
 
-    Nothing is said of a packet whose predecessor was not the last one seen.
+    A packet is not judged if the packet before it is not the last one seen.
     """
 
     __slots__ = ("before",)

@@ -195,7 +195,7 @@ class Agent:
         except (Unable, NotImplementedError, PyverbsError) as error:
             answer = {"unable": str(error)}
         except _NONSENSE as error:
-            # A question that makes no sense, or an attribute that this pyverbs does not know.
+            # A malformed request, or an attribute that this pyverbs does not know.
             answer = {"unable": f"{type(error).__name__}: {error}"}
         return json.dumps(answer).encode() + b"\n"
 
@@ -359,7 +359,7 @@ class Agent:
             num_sge=1,
             sg=[self._piece(sge)],
             send_flags=flags,
-            # One word of memory: immediate data goes onto the wire as it stands there.
+            # One word of memory: immediate data is sent with the byte order that it has there.
             imm_data=invalidate_rkey if is_invalidating else socket.htonl(imm_data),
         )
         if opcode in ATOMICS:

@@ -47,7 +47,7 @@ CONSUMER_DEFINED, VENDOR_OPTION = 28, 35
 """Reasons of a REJ that librdmacm can send."""
 
 RETRIES = 7
-"""Of requests, and of receives that are not there, which the peer is asked for, as rping does."""
+"""Retries of requests, and RNR retries, which the peer is asked for, as rping does."""
 
 
 class RDMAManager:
@@ -156,7 +156,7 @@ class RDMAManager:
         """Accept a request, with the queue pair in RTR."""
         connection = self._connection()
         parameters = self._parameters(initiator_depth, responder_resources)
-        # Until it has sent the REP the kernel knows only what the REQ wants to be served.
+        # Before it sends the REP the kernel knows only the attributes of the REQ.
         self._modify(connection, e.IBV_QPS_INIT, e.IBV_QPS_RTR, most_served=responder_resources)
         self._call("rdma_accept", connection, byref(parameters))
 
@@ -248,7 +248,7 @@ class RDMAManager:
     def _call(self, name: str, *arguments: object) -> None:
         try:
             failed = getattr(self._library, name)(*arguments)
-        except ctypes.ArgumentError as error:  # which is no TypeError
+        except ctypes.ArgumentError as error:  # which is not a TypeError
             raise TypeError(f"{name}: {error}") from None
         if failed:
             raise _failure(name)

@@ -1,8 +1,8 @@
-"""Who may use an agent, and how much of it: connections with a token, within limits.
+"""Access to an agent: connections with a token, within limits.
 
-Whoever asks an agent uses the device and memory of its host. So it listens at the addresses of
-the device only, the first line of a connection must have the token that was printed at the start,
-and `Limits` bounds what a peer can take. Nothing here waits for one peer.
+A program that connects to an agent uses the device and memory of its host. So it listens at
+the addresses of the device only, the first line of a connection must have the token that was
+printed at the start, and `Limits` bounds what a peer can take. Nothing here waits for one peer.
 
 This file lies beside `agent.py` on the host of a device, and needs only the standard library.
 """
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 PORT = 18516
 
 TOKEN_VARIABLE = "IBWIRE_TOKEN"
-"""Environment variable with the token, for the agent and for those who connect to it."""
+"""Environment variable with the token, for the agent and for programs that connect to it."""
 
 SHORTEST_TOKEN = 16
 """Characters."""
@@ -49,7 +49,7 @@ V4_MAPPED = bytes(10) + b"\xff\xff"
 
 @dataclass(frozen=True)
 class Limits:
-    """What peers can take of the agent. A connection that has not shown the token is a stranger.
+    """Limits of peers. A connection that has not shown the token is a stranger.
 
     When there are too many strangers, the oldest one is closed: a program that has the token
     shows it at once. A /64 network of IPv6 counts as one host.
@@ -236,9 +236,9 @@ class Server:
         return [agent.manager for agent in agents if agent.manager is not None]
 
     def prepare(self) -> float | None:
-        """Seconds until `handle` is to be called even if nothing happens; `None` for ever.
+        """Seconds until `handle` is due even if nothing happens; `None` for ever.
 
-        It also makes the descriptor wait for what is of interest now.
+        It also updates the events that the descriptor waits for.
         """
         wanted = dict.fromkeys(self._listening, select.EPOLLIN)
         for session in self.sessions:
@@ -310,7 +310,7 @@ class Server:
         return session.reply(json.dumps(answer).encode() + b"\n", now)
 
     def _admit(self, session: Session, line: bytes, now: float) -> None:
-        """Give an agent to whom has the token; raises `Refused`."""
+        """Give an agent to a connection that has the token; raises `Refused`."""
         try:
             given = json.loads(line)["token"].encode()
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
@@ -334,7 +334,7 @@ class Server:
         self._end(oldest)
 
     def _accept(self, listening: socket.socket, now: float) -> None:
-        """Accept those who wait, as far as there may be strangers at a time."""
+        """Accept waiting connections, up to the limit of strangers."""
         for _ in range(self._limits.strangers):
             try:
                 connection, address = listening.accept()
@@ -397,7 +397,7 @@ def listen(addresses: Sequence[str], port: int) -> list[socket.socket]:
     failure: OSError | None = None
     for address in addresses:
         try:
-            # It knows what `%eth1` behind an address means.
+            # It resolves `%eth1` after an address.
             found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
             both = found[4][0] == "::" and socket.has_dualstack_ipv6()
             opened.append(

@@ -1,7 +1,7 @@
 """The agent of `ibwire drill` on an emulated device, in place of a host with an RDMA device.
 
-It is the same agent: pyverbs is the verbs face of ibwire. The device lives on while the agent
-waits for what it is asked, and its connection manager is its own, too.
+It is the same agent: `ibwire.verbs` has the names of pyverbs. The device keeps running while
+the agent waits for requests, and its connection manager is the emulated one, too.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ class OwnManager:
     def handle(self) -> None:
         """React to an event of the manager as the application does.
 
-        Who asks for datagrams is refused, as by rdma_cm where somebody listens for connections
-        (Linux `cma_ib_check_req_qp_type`). With too many unread
-        events it gets no more: then the manager refuses requests, once it has too many itself.
+        Requests for datagrams are refused, as by rdma_cm where a program listens for connections
+        (Linux `cma_ib_check_req_qp_type`). With too many unread events it gets no more: then the
+        manager refuses requests, once it has too many itself.
         """
         events = self._manager.events
         if len(events) >= MOST_EVENTS:

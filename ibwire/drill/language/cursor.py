@@ -41,7 +41,7 @@ class Cursor:
 
     @property
     def after(self) -> Token:
-        """The token behind the next one."""
+        """The token after the next one."""
         return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
 
     @property

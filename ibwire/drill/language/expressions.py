@@ -2,8 +2,8 @@
 
 An expression has numbers, symbols of the connection (`psn`, `rkey`, `va`, ...), variables
 that were captured, the functions `ack_timeout` and `rnr_wait`, and + - * with brackets.
-What is expected of a field is a value: an expression, a range, one of several, anything,
-or anything that is to be remembered.
+The expected value of a field is an expression, a range, one of several, anything, or
+anything that is captured into a variable.
 """
 
 from __future__ import annotations

@@ -37,18 +37,18 @@ MAXIMUM_RULES = 64
 """Rules of a run."""
 
 MAXIMUM_UNDER_WAY = 20_000
-"""Frames that are delayed at once, or were damaged since somebody looked."""
+"""Limit of frames that are delayed at once, and of damaged ones that were not read."""
 
 _TIMES = ("after", "before", "time", "jitter", "max_delay", "delay")
 _SHORT = {"delay": "time"}
-"""What a value right behind an action is; of the others it is the probability."""
+"""The meaning of a value directly after an action; for the others it is the probability."""
 
 _STAND_IN = 1000
 """For a number that is not known before the connection is: it fits every field."""
 
 
 def read_impair(cursor: Cursor, line: Line, when: When) -> Impair:
-    """What comes behind `impair`; raises `ScriptError` for what is no rule."""
+    """The rule after `impair`; raises `ScriptError` for an invalid one."""
     way = cursor.here
     if not (cursor.takes(INTO) or cursor.takes(OUT_OF)):
         raise cursor.expected("'<' or '>'", way)
@@ -164,7 +164,7 @@ def _named(key: str, token: Token, scope: Scope) -> object:
 
 def _token_at(step: Impair, error: PlanError) -> Token:
     """What an error of a plan is about."""
-    keys = [str(part) for part in error.key_path[3:]]  # behind the list, its index, the action
+    keys = [str(part) for part in error.key_path[3:]]  # after the list, its index, the action
     for key in (".".join(keys), ".".join(keys[1:]), *keys):
         if key in step.args:
             name, words = step.args[key]
@@ -175,22 +175,22 @@ def _token_at(step: Impair, error: PlanError) -> Token:
 
 
 class Impaired:
-    """A node behind rules: what it receives and sends comes late, damaged, twice, or never."""
+    """A node with rules for its frames: delayed, damaged, duplicated or lost."""
 
     def __init__(self, inner: Node) -> None:
         self.inner = inner
         self.damage: deque[Damage] = deque()
-        """What rules have done, until somebody looks."""
+        """What rules have done since it was last read."""
         self._pipes: dict[str, list[tuple[Rules, Time, Impair]]] = {INTO: [], OUT_OF: []}
         self._under_way: dict[str, list[tuple[Time, int, Frame]]] = {INTO: [], OUT_OF: []}
         self._ready: deque[Frame] = deque()
         self._number = 0
 
     def impair(self, step: Impair, scope: Scope, now: Time) -> None:
-        """Add a rule, behind those that there are, or end all of its direction.
+        """Add a rule after the existing ones, or end all of its direction.
 
-        What is on its way already arrives as it would have; a frame that a rule holds back
-        arrives when its rule ends. Raises `ScriptError` for a value that it cannot have.
+        Frames on their way arrive as before; a frame that a rule holds back arrives when its
+        rule ends. Raises `ScriptError` for an invalid value.
         """
         pipes = self._pipes[step.way]
         if step.action.text != NOTHING:
@@ -225,7 +225,7 @@ class Impaired:
         return self._ready.popleft()
 
     def poll_timeout(self) -> Time | None:
-        """When `handle_timeout` wants to be called; `None` for never."""
+        """When `handle_timeout` is due; `None` for never."""
         due = [self.inner.poll_timeout()]
         due += [queue[0][0] for queue in self._under_way.values() if queue]
         for pipes in self._pipes.values():

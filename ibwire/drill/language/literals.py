@@ -346,7 +346,7 @@ def _places(headers: tuple[type[Header], ...]) -> dict[str, Place]:
     for part, header in _OUTER.items():
         for entry in header.FIELDS:
             known[f"{part}.{entry.name}"] = Place(part, entry)
-    for version in (IPv4, IPv6):  # whose addresses are the wider ones
+    for version in (IPv4, IPv6):  # of the IP version with the wider addresses
         for entry in version.FIELDS:
             known[f"ip.{entry.name}"] = Place("ip", entry)
     return known

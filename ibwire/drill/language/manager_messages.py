@@ -1,8 +1,8 @@
 """Messages of connection management in a script: `CM_REQ`, `CM_REP reason=...`, both ways.
 
-Fields that a script does not set are right for the current exchange, whose
-numbers are symbols (`manager.Exchange`): what the peer sends is made so, and what the
-device sends must be so. Otherwise they are as the RDMA-CM of Linux sends them.
+Fields that a script does not set have the values of the current exchange, whose
+numbers are symbols (`manager.Exchange`): in messages of the peer, and as the expected
+values of messages of the device. Otherwise they are as the RDMA-CM of Linux sends them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Form:
 
     @property
     def headers(self) -> tuple[type[Header], ...]:
-        """Whose fields a script may name: those of the message first."""
+        """The headers whose fields a script may name: those of the message first."""
         return (self.kind, MAD, h.DETH)
 
     @property
@@ -95,7 +95,7 @@ def build(form: Form, given: Mapping[str, Mapping[str, int]], data: bytes, sym: 
 
 
 def endpoints(source: int, destination: int) -> Endpoints:
-    """Who asks whom."""
+    """Which side asks for the connection."""
     return Endpoints(source, PEER_PORT, destination, PORT)
 
 

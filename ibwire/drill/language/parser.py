@@ -77,7 +77,7 @@ def parse(content: bytes, path: str, profile: str = "spec", *, recorded: bool = 
 
 @dataclass(slots=True)
 class _Block:
-    """Lines in braces, with those behind `otherwise`."""
+    """Lines in braces, with those after `otherwise`."""
 
     head: Line
     body: list[Line | _Block] = field(default_factory=list)

@@ -45,7 +45,7 @@ class Token:
 
     @property
     def end(self) -> int:
-        """The column behind it."""
+        """The column after it."""
         quotes = 2 if self.kind is Kind.TEXT else 0
         return self.column + len(self.text) + quotes
 

@@ -1,6 +1,6 @@
 """The emulator as the device under test, in virtual time, with its application.
 
-Nothing lies between the script and the device: a frame arrives at the time it is sent, and the
+There is no network between script and device: a frame arrives at the time it is sent, and the
 frames of the device are read at once. So the times in a script are those of the device alone.
 """
 
@@ -243,10 +243,10 @@ class Emulated:
             self._manager.settle()
 
     def deliver(self) -> None:
-        """Do nothing: a frame arrives as it is sent."""
+        """Do nothing: a frame arrives at once."""
 
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
-        """Let time pass until a time, or until `stop` is true; asked after each event."""
+        """Let time pass until a time, or until `stop` is true; called after each event."""
         self.settle()
         if stop():
             return

@@ -102,7 +102,7 @@ class Exchange:
             "peer_cm_id": self.peer_cm_id,
             "transaction": self.transaction,
             "dreq_transaction": self.dreq_transaction,
-            # A DREQ of the side that asked has the transaction of its REQ.
+            # A DREQ of the active side has the transaction of its REQ.
             "peer_transaction": self._own_transaction if asked else self.transaction,
             "service": SERVICE,
             "gid": self.gid,

@@ -77,7 +77,7 @@ class Target(Protocol):
         ...
 
     def advance(self, until: Time, stop: Callable[[], bool]) -> None:
-        """Let time pass until a time, or until `stop` is true; asked after each event.
+        """Let time pass until a time, or until `stop` is true; called after each event.
 
         Raises `TooBusy`.
         """

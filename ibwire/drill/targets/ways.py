@@ -48,7 +48,7 @@ class Connected:
     verbs: Remote | None = None
     pkey: int = DEFAULTS["pkey"]
     peer_qpn: int | None = None
-    """Our QPN as the device knows it, if it is not that of our queue pair."""
+    """Our QPN as the device sees it, if it is not that of our queue pair."""
 
 
 class Way(Protocol):
