@@ -299,7 +299,7 @@ _ETHERNET_SIZE = 14
 # What comes with each frame: a struct cmsghdr, then a struct tpacket_auxdata.
 _CONTROL_SIZE = socket.CMSG_SPACE(20)
 _STATUS = socket.CMSG_LEN(0)
-"""Where the status stands; bits of it say whether there was a tag, and whether its type is told."""
+"""Position of the status; its bits say whether there was a tag, and whether its type is given."""
 _TAG = _STATUS + 16
 """Where priority and VLAN ID stand, and then the type of the tag; 16 bits each."""
 _TAG_PARTS = Struct("=HH")

@@ -45,11 +45,11 @@ class Resolution:
 
 
 class NeighbourResponder:
-    """A node with one port in front of another, with the addresses of that on the link.
+    """A node with one port in front of another, which has addresses on the link.
 
     mac: its MAC address; frames for others are dropped, as by an adapter. addresses:
     IPv4 and IPv6. vlan: VLAN ID of all that it sends and receives; frames of the node
-    must have it themselves. Raises `VerbsError` EINVAL for an invalid IP address.
+    must have it already. Raises `VerbsError` EINVAL for an invalid IP address.
 
     It learns addresses from responses to its requests and from requests directed to it. These
     protocols have no authentication.

@@ -15,9 +15,9 @@ from zlib import crc32
 
 
 def icrc_change(difference: bytes, after: int) -> int:
-    """What the ICRC is XORed with when bytes of a packet are XORed with a difference.
+    """The value to XOR an ICRC with when bytes of a packet are XORed with a difference.
 
-    after: bytes behind them that the ICRC covers. Both are numbers as `crc32` gives them.
+    after: bytes after them that the ICRC covers. Both are numbers as `crc32` gives them.
     """
     return crc32(difference + bytes(after)) ^ crc32(bytes(len(difference) + after))
 
@@ -35,7 +35,7 @@ def two_bytes_behind(change: int, after: int) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def _backwards(count: int) -> int:
-    """What a register is multiplied with to be as it was so many bytes of zeros ago."""
+    """The factor that takes a register back by this many bytes of zeros."""
     power, exponent = _X, -8 * count % _ORDER
     result = _ONE
     while exponent:

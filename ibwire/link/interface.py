@@ -139,7 +139,7 @@ def notes(found: Interface) -> list[str]:
 
 
 def largest_path_mtu(mtu: int) -> int:
-    """The largest path MTU whose packets fit an interface's MTU; 0 for none.
+    """The largest path MTU whose packets fit an interface's MTU; 0 if none does.
 
     80 bytes are reserved for headers, as in Soft-RoCE (reference/wire-formats#path-mtu).
     """

@@ -1,7 +1,7 @@
-"""Which MAC address leads to an IP address: the kernel's answer.
+"""The MAC address that leads to an IP address, from the kernel.
 
-The kernel knows the routes and speaks ARP and neighbour discovery for its own
-addresses, so it is asked; who has an address of their own speaks these themselves.
+The kernel knows the routes, and resolves with ARP and neighbour discovery for its own
+addresses; a node with its own address does that itself.
 
 Source: rtnetlink(7), linux/rtnetlink.h, linux/neighbour.h.
 """
@@ -21,10 +21,10 @@ from ibwire.link.interface import interface
 
 
 def mac_towards(name: str, address: str, *, seconds: float = 3.0) -> bytes:
-    """The MAC address to which frames for an IP address go on this interface.
+    """The MAC address to which frames for an IP address are sent on this interface.
 
-    That of the machine itself or of the router before it. Unless the kernel knows it
-    already, an empty UDP packet to port 9, discard, makes it ask, on this interface and no
+    That of the host itself or of the router before it. If the kernel does not have it, an
+    empty UDP packet to port 9, discard, makes it resolve the address, on this interface and no
     other. Raises `LinkError` when there is no route, or no response.
     """
     target = _parsed(name, address)
@@ -45,7 +45,7 @@ def mac_towards(name: str, address: str, *, seconds: float = 3.0) -> bytes:
 
 
 def next_hop(name: str, address: str) -> str:
-    """Whose MAC address that is: the IP address itself, or that of the router to it.
+    """The IP address of the next hop: the address itself, or that of the router to it.
 
     Raises `LinkError` when there is no route.
     """

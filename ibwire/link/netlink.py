@@ -17,9 +17,9 @@ DUMP = 0x300
 
 
 def ask(name: str, request: int, body: bytes, flags: int = 0) -> Iterator[bytes]:
-    """The messages that answer a request, each from behind its header.
+    """The messages that answer a request, each without its header.
 
-    name: what errors are about. The kind of the answers is the one before the next
+    name: the interface that errors name. The type of the answers is the one before the next
     request: RTM_NEW* for RTM_GET*. Raises `LinkError` with the kernel's reason.
     """
     header = _HEADER.pack(_HEADER.size + len(body), request, _NLM_F_REQUEST | flags, 1, 0)

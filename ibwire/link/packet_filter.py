@@ -130,7 +130,7 @@ _LOAD_HALF_BEHIND = 0x48  # BPF_LD | BPF_H | BPF_IND: the half word at x + opera
 _LOAD_BYTE_BEHIND = 0x50  # BPF_LD | BPF_B | BPF_IND
 _JUMP_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
 _JUMP_SET = 0x45  # BPF_JMP | BPF_JSET | BPF_K
-_RETURN = 0x06  # BPF_RET | BPF_K: so many bytes of the frame
+_RETURN = 0x06  # BPF_RET | BPF_K: keep this many bytes of the frame
 
 _WHOLE = 0x40000
 _SKF_AD_OFF = -0x1000

@@ -35,7 +35,7 @@ def packet_socket(name: str) -> socket.socket:
 
 
 def make_room(opened: socket.socket, size: int, *, sending: bool = False) -> None:
-    """Let so many bytes wait; without CAP_NET_ADMIN up to net.core.rmem_max or wmem_max."""
+    """Set a buffer size; without CAP_NET_ADMIN up to net.core.rmem_max or wmem_max."""
     force, plain = _SENDING if sending else _RECEIVING
     try:
         opened.setsockopt(socket.SOL_SOCKET, force, size)
@@ -49,7 +49,7 @@ def take_all(opened: socket.socket, index: int) -> None:
 
 
 def take_lost(opened: socket.socket) -> int:
-    """Frames that the kernel had no room to keep since it was last asked."""
+    """Frames that the kernel dropped for lack of room since the last call."""
     drops: int = _STATISTICS.unpack(opened.getsockopt(SOL_PACKET, _ASKED, _STATISTICS.size))[1]
     return drops
 
@@ -107,7 +107,7 @@ IGNORE_OUTGOING = 23
 VLAN_VALID = 1 << 4
 """Status in tpacket_auxdata: there was a tag, which has been taken off."""
 VLAN_TPID_VALID = 1 << 6
-"""Its type is told."""
+"""The type of the tag is given."""
 
 _SENDING = 32, socket.SO_SNDBUF  # SO_SNDBUFFORCE, asm-generic/socket.h
 _RECEIVING = 33, socket.SO_RCVBUF
@@ -117,4 +117,4 @@ _PROMISCUOUS = 1
 _MREQ = Struct("@iHH8x")
 """struct packet_mreq: interface, type, length of the address, address."""
 _STATISTICS = Struct("=II")
-"""struct tpacket_stats: frames, drops; reading starts them anew."""
+"""struct tpacket_stats: frames, drops; reading resets them."""

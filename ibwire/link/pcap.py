@@ -29,11 +29,11 @@ NEIGHBOURS = (
     f"{ROCE} or arp or icmp[icmptype] == icmp-echo "
     "or (icmp6 and (ip6[40] == 128 or ip6[40] == 135 or ip6[40] == 136))"
 )
-"""And what one with addresses of its own needs: ARP, ND, and echo requests."""
+"""Additional frames for a node with its own addresses: ARP, ND, and echo requests."""
 
 
 def with_tag(expression: str) -> str:
-    """The expression for the frames that it means, and for these behind a VLAN tag."""
+    """An expression for the same frames, with and without a VLAN tag."""
     # `vlan` moves the offsets of everything to its right, so it has to come last.
     return f"({expression}) or (vlan and ({expression}))"
 

@@ -1,6 +1,6 @@
 """The interface of ports to real networks.
 
-A port sends and receives frames and knows its addresses; it never waits. `ibwire.link.live`
+A port sends and receives frames and has addresses; it never waits. `ibwire.link.live`
 waits on the descriptors of all ports at once.
 """
 

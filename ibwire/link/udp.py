@@ -1,21 +1,21 @@
-"""A port for everybody: UDP sockets in the place of packet sockets, without any right.
+"""A port without privileges: UDP sockets in place of packet sockets.
 
-A socket sees the payload of a packet only, so the port makes the frame around it: the
-addresses, ToS and TTL are what the kernel says, the MAC address of the sender and the
-IPv6 flow label, which it does not say, are zero. What leaves gets its headers from the
-kernel: those of the frame as far as a socket can have them written.
+A socket sees only the payload of a packet, so the port makes the frame around it: the
+addresses, ToS and TTL come from the kernel; the MAC address of the sender and the
+IPv6 flow label, which the kernel does not give, are zero. Sent packets get their headers
+from the kernel: those of the frame as far as a socket can set them.
 
-The ICRC covers three things that the kernel decides on. The source port: sockets are
-bound to those that the node uses, and where that is not possible 4791 takes their place.
+The ICRC covers three things that the kernel decides. The source port: sockets are
+bound to those that the node uses, and where that is not possible 4791 is used.
 The IPv4 flags and identification: DF and 0, which Linux writes for a socket that is not
-connected and must not fragment (seen on the wire, Linux 6.18). What differs from the
-frame is corrected in the ICRC, which stays wrong if it was.
+connected and must not fragment (seen on the wire, Linux 6.18). The ICRC is corrected for
+each difference from the frame, and stays wrong if it was.
 
-On the way in the identification, which some senders count up (rxe does), is not told.
-It is found from the ICRC, as the one with which it fits. So of the 32 bits of an ICRC
-16 are left as a check over IPv4: one in 65536 damaged packets is taken for a good one
+The identification of received packets, which some senders increment (rxe does), is not
+given. It is computed as the one that fits the ICRC. So of the 32 bits of an ICRC
+16 remain as a check over IPv4: one in 65536 damaged packets is accepted
 (one that had passed the Ethernet FCS, too, as on any port). Over IPv6, which has no
-identification, all 32 are. A sender over IPv4 that does not set DF is not understood.
+identification, all 32 remain. Packets of a sender over IPv4 without DF are dropped.
 
 Source: ip(7), ipv6(7), udp(7), linux/udp.h, asm-generic/socket.h.
 """
@@ -52,11 +52,11 @@ class UDPPort(Closing):
     addresses: those that are used, by default all of the interface; on `lo` any of
     127.0.0.0/8, so that each process has its own. buffer: bytes that may wait in the kernel
     in each direction, as far as net.core.rmem_max and wmem_max allow. The kernel finds the
-    way to the peer, so MAC addresses in frames do not matter.
+    route to the peer, so MAC addresses in frames do not matter.
 
     Raises `LinkError` when there is no such interface, it is down, or has no such address,
-    and when another program has the UDP port; `VerbsError` EINVAL for what is no address.
-    That a link has gone down shows only in `send`.
+    and when another program has the UDP port; `VerbsError` EINVAL for an invalid address.
+    A link that has gone down shows only in `send`.
     """
 
     BATCH = 64
@@ -70,7 +70,7 @@ class UDPPort(Closing):
 
     def __init__(self, name: str, *, addresses: Sequence[str] = (), buffer: int = 8 << 20) -> None:
         self.interface: Interface = interface(name)
-        """As it was at the beginning."""
+        """The interface as it was at the beginning."""
         if not self.interface.is_up:
             raise LinkError(name, f"is down: ip link set {name} up")
         self.addresses = tuple(addresses or self.interface.addresses)
@@ -85,7 +85,7 @@ class UDPPort(Closing):
         self._buffer = memoryview(bytearray(1 << 16))
         self._size = buffer
         self._paths: dict[tuple[object, ...], Path] = {}
-        """Headers of what arrives, by what the kernel says of it."""
+        """Headers of received packets, by the information of the kernel."""
         self._ways: dict[bytes, _Way | None] = {}
         """What becomes of a frame by its headers."""
         self._sockets: dict[tuple[int, int], socket.socket | None] = {}
@@ -131,9 +131,9 @@ class UDPPort(Closing):
         return frames
 
     def send(self, frames: Sequence[Frame]) -> int:
-        """Send frames, never waiting; how many were taken.
+        """Send frames, never waiting; returns how many were accepted.
 
-        Frames that are no sound RoCEv2 packet from one of the addresses are lost.
+        Frames that are not valid RoCEv2 packets from one of the addresses are lost.
         """
         for taken, frame in enumerate(frames):
             header = frame[: _V6_SIZE if frame[12:14] == _IPV6 else _V4_SIZE]
@@ -246,7 +246,7 @@ class UDPPort(Closing):
     def _path(
         self, gid: int, peer: tuple[str, int], said: Sequence[tuple[int, int, bytes]]
     ) -> Path:
-        """The headers of a datagram, given where it comes from and what the kernel says of it."""
+        """The headers of a datagram, from its source and the information of the kernel."""
         facts = {kind: int.from_bytes(value, sys.byteorder) for _, kind, value in said}
         v4 = is_v4(gid)
         return Path(
@@ -354,7 +354,7 @@ class UDPPort(Closing):
             )
         if error.errno == errno.EPERM:
             raise LinkError(self.name, f"a firewall of this machine keeps packets from {peer}")
-        # Without the interface there is no route: a socket knows no better.
+        # Without the interface there is no route: a socket has no better reason.
         if not interface(self.name).is_up:
             raise LinkError(self.name, "has gone down")
         raise LinkError(self.name, f"{peer}: {error.strerror}")

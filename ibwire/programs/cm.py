@@ -143,7 +143,7 @@ def leave(endpoint: Endpoint, connection: Connection) -> None:
 def settle(endpoint: Endpoint, *left: Connection, seconds: float = END_SECONDS) -> None:
     """Give peers time to confirm a disconnect.
 
-    A missing confirmation is no error: the peer has its own timeouts. A signal ends the wait.
+    A missing confirmation is not an error: the peer has its own timeouts. A signal ends the wait.
     """
     endpoint.live.run(
         stop=lambda: all(each.state is not State.DREQ_SENT for each in left), seconds=seconds

@@ -1,7 +1,7 @@
 """The completer: from responses to completions, or to a retransmission.
 
-A response acknowledges everything before it. If a READ or atomic without its
-response is among that, the response was lost and the request is sent again (implied NAK).
+A response acknowledges all earlier requests. If a READ or atomic without its
+response is among them, the response was lost and the request is retransmitted (implied NAK).
 
 Source: IBA 9.7.5 to 9.7.7; rxe_comp.c, qib_rc.c `do_rc_ack`, `rc_rcv_resp`.
 """

@@ -1,8 +1,8 @@
 """The requester: from send work requests to request packets.
 
-A request restarts in the middle of a message: a SEND or WRITE goes on with a MIDDLE
+A request restarts in the middle of a message: a SEND or WRITE continues with a MIDDLE
 or LAST, a READ becomes a new READ REQUEST for the rest. All state is in the send queue,
-which also says what to send again; nothing here reads a response.
+which also decides what to retransmit; nothing here reads a response.
 
 Source: IBA 9.7.2 to 9.7.8; rxe_req.c, qib_rc.c `qib_make_rc_req`.
 """

@@ -1,7 +1,7 @@
 """The send queue of a queue pair: going back, retries, timers and completions.
 
-The requester takes packets from it and the completer reports to it what responses say;
-neither keeps state of its own. `SendState` describes the PSNs. Work requests complete in
+The requester takes packets from it and the completer reports responses to it;
+neither keeps its own state. `SendState` describes the PSNs. Work requests complete in
 the order in which they were posted, each once.
 
 Source: IBA 9.7.5 to 9.7.8; rxe_req.c `req_retry`, rxe_comp.c, qib_rc.c `qib_restart_rc`.
@@ -111,10 +111,10 @@ class SendQueue(SendState):
             self.restart(psn)
         self.arm(now)
         if (psn - self.psn) & MASK < HALF and psn != self.psn:
-            self.restart(psn)  # the response is to a packet that was about to be sent again
+            self.restart(psn)  # the response is to a packet that was about to be retransmitted
 
     def acknowledge_inside(self, psn: int, now: Time) -> None:
-        """Everything before `psn` in the oldest message is acknowledged, which is no progress."""
+        """All packets before `psn` in the oldest message are acknowledged, without progress."""
         self.una = psn
         if (self.psn - psn) & MASK >= HALF:
             self.restart(psn)

@@ -1,8 +1,8 @@
-"""What a send queue holds: posted work requests, the PSNs they take, retries and timers.
+"""The state of a send queue: posted work requests, the PSNs they take, retries and timers.
 
 `una` is the oldest PSN that is not acknowledged, `next_psn` the first that was never
 sent, `psn` the next to send. A retransmission moves `psn` back to somewhere between the
-two, and everything from there is sent again (go-back-N). `cursor` is the index of the
+two, and everything from there is retransmitted (go-back-N). `cursor` is the index of the
 work request that `psn` belongs to.
 """
 
@@ -170,7 +170,7 @@ class SendState:
 
     @property
     def has_more(self) -> bool:
-        """Whether a work request is not sent, or is to be sent again."""
+        """Whether a work request is not sent, or must be retransmitted."""
         return self.cursor < len(self.wqes)
 
     def find(self, psn: int) -> SendWQE | None:

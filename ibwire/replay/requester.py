@@ -230,7 +230,7 @@ class RequesterReplay:
     def _begin_again(self, psn: int) -> None:
         """Skip packets that cannot be converted, and continue with another queue pair."""
         if self._message is not None:
-            # The packets read of it are no message; earlier messages are replayed first.
+            # The packets read of it are not a message; earlier messages are replayed first.
             for _ in range(len(self._read) - self._whole):
                 self._read.pop()
         while self._whole:

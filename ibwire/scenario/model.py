@@ -66,7 +66,7 @@ class WireSpec:
     rate_bps: int = 100 * GBPS
     delay: Time = 1 * US
     mtu: int | None = None
-    """Bytes behind the Ethernet header that fit in a frame; longer ones are lost."""
+    """Bytes after the Ethernet header that fit in a frame; longer ones are lost."""
     faults: Mapping[str, list[Any]] = field(default_factory=dict)
 
 
@@ -566,7 +566,7 @@ _SUPPORTED: dict[QPType, tuple[WROpcode, ...]] = {
         WROpcode.FLUSH,
         WROpcode.ATOMIC_WRITE,
     ),
-    # Without an acknowledgement nobody could say when to look at what a WRITE has left.
+    # Without an acknowledgement the time at which to check the result of a WRITE is unknown.
     QPType.UC: (WROpcode.SEND, WROpcode.SEND_WITH_IMM, WROpcode.RDMA_WRITE_WITH_IMM),
     QPType.UD: (WROpcode.SEND, WROpcode.SEND_WITH_IMM),
 }

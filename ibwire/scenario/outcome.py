@@ -27,7 +27,7 @@ class QPOutcome:
     peer: str
     peer_qpn: int
     tally: Tally | None
-    """`None` if nothing was to be sent from here."""
+    """`None` if nothing had to be sent from here."""
     counters: Mapping[str, int]
     """Counters of the queue pair itself: `QPCounters`."""
     peer_counters: Mapping[str, int]

@@ -81,7 +81,7 @@ class Network:
             profile=spec.profile,
             link=self.scenario.link,
             lid=number,
-            # QPNs and keys that tell the nodes apart in a capture.
+            # QPNs and keys that distinguish the nodes in a capture.
             first_qpn=number << 16 | 1,
             key_start=number << 12,
         )

@@ -101,8 +101,9 @@ class Mistake:
     """A message that the application posts wrongly on purpose."""
 
     kind: str
-    """`rkey`: a key that opens nothing; `bounds`: an address behind the memory;
-    `lkey`: the sender's own key opens nothing."""
+    """`rkey`: an invalid key; `bounds`: an address after the memory; `lkey`: the sender's own key
+    is invalid.
+    """
     message: int
     """Number of the message, from 0."""
 
@@ -164,8 +165,9 @@ class Contents:
     """Pseudo-random bytes, of which every message is a piece."""
 
     SPAN = 1 << 20
-    """Pieces begin at so many different places: a power of two, so that an odd stride
-    visits each before it repeats one."""
+    """Number of places where pieces begin: a power of two, so that an odd stride
+    visits each before it repeats one.
+    """
 
     def __init__(self, seed: int, largest: int) -> None:
         self.data = random.Random(f"{seed}/contents").randbytes(self.SPAN + largest)

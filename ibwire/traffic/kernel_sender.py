@@ -1,12 +1,11 @@
 """Frames built in the kernel: a BPF program numbers copies of a few templates.
 
-The kernel can run an XDP program on frames that nobody has received, and do with them what
-the program says, here: send them on an interface. No packet buffer of the network stack is
+The kernel can run an XDP program on frames that were not received, and process them as
+the program decides, here: send them on an interface. No packet buffer of the network stack is
 made, and nothing crosses the border of user space; this is three times as fast as sendmmsg
 (reference/sending#live-frames). The program goes through the templates in turn and writes
-into each the next PSN and the ICRC that fits it. An ICRC is affine: what it changes by
-depends only on which PSN bits change, and stands in three tables of 256 words for each
-template.
+into each the next PSN and the ICRC that fits it. An ICRC is affine: its change depends only
+on which PSN bits change, and is in three tables of 256 words for each template.
 
 Needs Linux 5.18, a driver that sends such frames (of a veth: whose peer has NAPI, which GRO
 turns on), and frames well below a page.

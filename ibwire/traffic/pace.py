@@ -3,7 +3,7 @@
 A pace is a sequence of phases: a steady rate, bursts, on and off, a ramp. It limits how many
 packets or bits may have left after a time, as a token bucket with a changing fill rate: each
 phase allows a burst at once and then a rate that stays or changes linearly. A frame is due at
-the latest time at which no more is allowed than what left before it: at the end of a pause,
+the latest time at which the limit is what left before it: at the end of a pause,
 not at its beginning.
 """
 

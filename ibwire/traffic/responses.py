@@ -25,7 +25,7 @@ from ibwire_layers.syndrome import AckKind, NakCode
 
 
 class ResponseKind(Enum):
-    """What a response says."""
+    """The kind of a response."""
 
     ACKNOWLEDGED = "acknowledged"
     """It acknowledges packets that were unacknowledged."""
@@ -70,7 +70,7 @@ class ResponseTally:
         self.impossible = 0
         """Acknowledgements of packets that were never sent."""
         self.retransmitted = 0
-        """Packets sent once more."""
+        """Retransmitted packets."""
         self.timeouts = 0
         """Times a timeout caused going back."""
 
@@ -130,7 +130,7 @@ class ResponseCounter:
     def __init__(self, queue_pairs: Sequence[QueuePairTraffic], *, skips: bool = True) -> None:
         self.tallies = [ResponseTally(each) for each in queue_pairs]
         self.others = 0
-        """Frames that are no valid response to these queue pairs."""
+        """Frames that are not valid responses to these queue pairs."""
         self.round_trips = Histogram()
         """Nanoseconds from a packet to its acknowledgement, without retransmitted packets."""
         self._numbers = {(each.peer, each.src_qpn): n for n, each in enumerate(queue_pairs)}
@@ -138,7 +138,7 @@ class ResponseCounter:
         self._skips = skips
 
     def take(self, frame: Frame) -> Response | None:
-        """Count a frame; `None` if it is no response to these queue pairs."""
+        """Count a frame; `None` if it is not a response to these queue pairs."""
         arrival = self._arrivals.read(frame)
         packet = None
         if arrival is not None and icrc_fits(frame, arrival):

@@ -53,7 +53,8 @@ class Sender(Closing):
         """Frames that the kernel has accepted."""
         self.waits: Counter[str] = Counter()
         """How often it had to wait, by reason: `buffer full` for the socket's buffer, `queue full`
-        when the queue of the interface refused a frame, which is then sent again."""
+        when the queue of the interface refused a frame, which is then retried.
+        """
         self._socket = packet_socket(name)
         try:
             # With protocol 0 the socket sends and receives nothing.

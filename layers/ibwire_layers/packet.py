@@ -79,7 +79,7 @@ class Packet:
     """Extension headers in wire order, as the opcode requires."""
     payload: bytes = b""
     padding: bytes | None = None
-    """`None` for zeros, as many as the pad count."""
+    """`None` for zeros; their number is the pad count."""
     icrc: bytes | None = None
     """Four bytes as sent; `b""` for a missing ICRC, `None` to compute it."""
     vcrc: bytes | None = None
@@ -268,7 +268,7 @@ def _route(found: Walk, data: bytes) -> Route:
     if layers and layers[-1].header is Ethernet:
         first = layers.pop().offset
         eth = Ethernet.unpack(data, first)
-    elif vlans:  # tags behind a cooked header or a label stack: all of it is prefix
+    elif vlans:  # tags after a cooked header or a label stack: all of it is prefix
         vlans, first = [], network.offset
     prefix = data[:first]
     if udp is None:

@@ -36,7 +36,7 @@ def acknowledged_by_nak(sends: SendState, psn: int) -> int:
 
 
 def nak_moves_una(sends: SendState, psn: int) -> bool:
-    """A sequence NAK moves `una` inside its message, which is no progress."""
+    """A sequence NAK moves `una` inside its message, which does not count as progress."""
     return _refused_message(sends, psn) is not None
 
 

@@ -62,7 +62,7 @@ def is_recovering(sends: SendState, psn: int) -> bool:
 
     A duplicate is acknowledged with the newest PSN, which may be beyond a READ or atomic
     that has just been retransmitted. Only a response to a packet sent after the restart shows
-    that its answer was lost once more. The specification leaves this open.
+    that its response was lost again. The specification leaves this open.
     """
     recover = sends.recover
     return recover is not None and (recover - psn) & MASK < HALF

@@ -109,7 +109,7 @@ def _records(parts: Parts, room: int) -> Any:
 
 
 def _part(header: type[Header]) -> Any:
-    """A header as a person wants to read it: entries of the arbitration table one by one."""
+    """A header in readable form: entries of the arbitration table one by one."""
     if header is VLArbitrationTable:
         count = VLArbitrationTable.SIZE // VLArbitrationEntry.SIZE
         return name_of(VLArbitrationEntry) / Array(count, named(VLArbitrationEntry))

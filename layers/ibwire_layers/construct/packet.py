@@ -152,7 +152,7 @@ _MASKS = {
 
 
 def _wants(value: Any, name: str) -> bool:
-    """Whether a CRC is to be computed: it is None and the packet has one."""
+    """Whether a CRC must be computed: it is None and the packet has one."""
     carrier = "bth" if name == "icrc" else "lrh"
     return value.get(name) is None and value.get(carrier) is not None
 

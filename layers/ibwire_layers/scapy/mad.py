@@ -77,7 +77,7 @@ class Common(Part):
         return (pkt + pay).ljust(MAD_SIZE, b"\0") if pad is None else pkt + pay + pad
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes | None]:
-        """A MAD that was read is as long as it is."""
+        """A parsed MAD keeps its length."""
         self.fields["pad"] = b""
         return s, None
 

@@ -1,9 +1,9 @@
-"""Transport headers: the BTH, the extension headers its opcode demands, the ICRC.
+"""Transport headers: the BTH, the extension headers its opcode requires, the ICRC.
 
     Ether()/IP(dst="192.0.2.2")/UDP()/BTH(opcode="RC_RDMA_READ_REQUEST", dest_qp=0x11, psn=7)/RETH(
         va=0x1000, rkey=1, dma_len=64)
 
-The opcode is the caller's: nothing that is put behind a BTH changes it. Pad
+The caller sets the opcode: layers after a BTH do not change it. Pad
 count, pad bytes and ICRC are computed on build unless they are given.
 
 Payloads are `Raw`. `bind_layers` on `BTH` or on the last extension header names
@@ -119,7 +119,7 @@ class BTH(Trailed):
         """Whether this is a response to `other`.
 
         RC: an ACK or RNR NAK of its PSN, a NAK that concerns it, or the RDMA READ
-        response or ATOMIC ACK it asked for. An ACK of a later PSN, which covers it
+        response or ATOMIC ACK that it requested. An ACK of a later PSN, which covers it
         too, answers the request with that PSN. UD: a datagram back to its sender.
         """
         if not isinstance(other, BTH):
