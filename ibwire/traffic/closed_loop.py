@@ -5,8 +5,8 @@ which packet leaves next. Each queue pair is independent:
 
 - a *window* limits the packets in flight; they are kept until they are acknowledged;
 - it *goes back* to the first unacknowledged packet and retransmits the same bytes on a PSN
- sequence error NAK, on an RNR NAK after the delay that it gives, when the response to a READ
- or atomic is skipped (once for each), and after a timeout without an acknowledgement;
+  sequence error NAK, on an RNR NAK after the delay that it gives, when the response to a READ
+  or atomic is skipped (once for each), and after a timeout without an acknowledgement;
 - a CNP reduces its rate.
 
 The driver, `ibwire.link.live` or the simulator, passes in frames and the time.

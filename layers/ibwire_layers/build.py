@@ -13,9 +13,9 @@ Names of fields:
 - The column name (`bth.destqp`) and Wireshark's name (`infiniband.bth.destqp`) of a field
   are names with a header too (`ibwire_layers.fields`).
 
-Fields that are not given have correct values: padding and pad count, the DMA length, all lengths, the
-IPv4 header checksum, ICRC and VCRC. The UDP checksum is 0, which RoCEv2 allows and most
-adapters send. All other fields have the default of their header class.
+Fields that are not given have correct values: padding and pad count, the DMA length, all
+lengths, the IPv4 header checksum, ICRC and VCRC. The UDP checksum is 0, which RoCEv2 allows
+and most adapters send. All other fields have the default of their header class.
 
 `enclose` makes a frame of other bytes, such as the beginning of a packet.
 """

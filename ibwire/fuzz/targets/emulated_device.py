@@ -104,7 +104,7 @@ class Application(Protocol):
 
     @property
     def state(self) -> str:
-        """The state of what a case is about, as a peer could know it."""
+        """The state of the subject of a case, as far as a peer could know it."""
         ...
 
     @property
@@ -398,12 +398,12 @@ class Emulation:
 
     @property
     def state(self) -> str:
-        """The state of what a case is about, as a peer could know it."""
+        """The state of the subject of a case, as far as a peer could know it."""
         return self.application.state
 
     @property
     def connection_state(self) -> str:
-        """The state of the connection, as a peer could know it."""
+        """The state of the connection, as far as a peer could know it."""
         if not self.is_alive:
             return "ERROR"
         sends = self.qp.sends

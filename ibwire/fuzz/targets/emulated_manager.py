@@ -131,7 +131,7 @@ class Management:
             self.choose(step.exchange if isinstance(step, Mad) else self.exchange)
 
     def choose(self, exchange: int) -> None:
-        """Let symbols and PSNs be about an exchange, as it is now."""
+        """Make symbols and PSNs refer to an exchange in its current state."""
         self.exchange = exchange
         exchanges, symbols = self.exchanges, self.emulation.symbols
         connection = exchanges.get(exchange)
@@ -312,11 +312,11 @@ class CommandedConsumer:
         self._queue_pairs[connection] = qp
         try:
             self._bring_up(connection, QPState.INIT, QPState.RTR)
-        except VerbsError:  # the peer wants what no queue pair can do
+        except VerbsError:  # the peer asks for attributes that no queue pair can have
             manager.reject(connection, now, cm.RejectReason.NO_RESOURCES)
 
     def hear(self, kind: EventKind, connection: Managed) -> bool:
-        """What it does without a command: it brings queue pairs up, and ends their use."""
+        """React without a command: bring queue pairs up, and end their use."""
         qp = self._queue_pairs.get(connection)
         if qp is not None:
             if kind is EventKind.ESTABLISHED and qp.state is QPState.RTR:

@@ -1,6 +1,6 @@
 """A program for the host of a device under test that listens for connections.
 
-   python3 listener.py --port 7174
+    python3 listener.py --port 7174
 
 It needs only this file of ibwire, and librdmacm of rdma-core. `ibwire fuzz --service`
 attacks the connection manager through it. Requests are accepted with a queue pair that does
