@@ -60,7 +60,7 @@ class Completer:
             qp.counters.unexpected_responses += 1
             acknowledged = habits.acknowledged_by_unsent(sends)
             if acknowledged is not None:
-                self._acknowledge_before(acknowledged, now)
+                self.acknowledge_before(acknowledged, now)
             return  # a response to a PSN that was never sent
         if sends.exact and ahead:
             return
@@ -68,21 +68,19 @@ class Completer:
             self._take_response(packet, now)
             return
         kind = self._kinds[packet.syndrome >> 5]
-        if qp.profile.acks_answer and self._complete_by_ack(packet, now):
+        if habits.take_ack_as_answer(self, psn, is_ack=kind is _ACK, now=now):
             return
         if kind is _ACK:
-            if self._acknowledge_before(psn + 1 & MASK, now):
+            if self.acknowledge_before(psn + 1 & MASK, now):
                 sends.credits.update(packet.syndrome, packet.msn)
         elif kind is AckKind.RNR_NAK:
             self._take_rnr_nak(psn, aeth.code(packet.syndrome), now)
         elif kind is AckKind.NAK:
             self._take_nak(psn, aeth.code(packet.syndrome), now)
-        elif qp.profile.reserved_syndrome_fails or (
-            packet.syndrome >> 7 and qp.profile.reserved_bit_fails
-        ):
-            sends.fail(qp.profile.misplaced_response)
+        elif habits.fails_for_reserved(packet.syndrome):
+            self.refuse_misplaced()
 
-    def _acknowledge_before(self, psn: int, now: Time) -> bool:
+    def acknowledge_before(self, psn: int, now: Time) -> bool:
         """Apply the acknowledgement of everything before `psn`.
 
         Returns `False` if a READ or atomic without its response is among it, because that
@@ -122,7 +120,7 @@ class Completer:
 
     def _take_nak(self, psn: int, code: int, now: Time) -> None:
         qp, sends, habits = self.qp, self.sends, self._habits
-        if not self._acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):
+        if not self.acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):
             return
         if code == NakCode.PSN_SEQUENCE_ERROR:
             qp.counters.sequence_naks_received += 1
@@ -130,16 +128,14 @@ class Completer:
                 sends.acknowledge_inside(psn, now)
             sends.go_back(psn, now, implied=False)
             return
-        status = _NAK_STATUS.get(code)
-        if status is None and qp.profile.reserved_syndrome_fails:
-            status = WCStatus.REM_OP_ERR
+        status = _NAK_STATUS.get(code) or habits.status_of_reserved_nak()
         if status is not None:
             qp.counters.fatal_naks_received += 1
             sends.fail(status)
 
     def _take_rnr_nak(self, psn: int, code: int, now: Time) -> None:
         sends, habits = self.sends, self._habits
-        if not self._acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):
+        if not self.acknowledge_before(habits.acknowledged_by_nak(sends, psn), now):
             return
         if habits.rnr_nak_is_for_oldest(sends, psn):
             sends.wait_out_rnr(code, now)
@@ -153,7 +149,7 @@ class Completer:
         if wqe is None:
             return
         if sends.wqes[0] is not wqe:
-            if not self._acknowledge_before(wqe.first_psn, now):
+            if not self.acknowledge_before(wqe.first_psn, now):
                 return
             if sends.wqes[0] is not wqe:
                 return  # an older request completed in error
@@ -162,7 +158,7 @@ class Completer:
             status = self._misfit(packet)
         elif wqe.plan.operation is _READ:
             if psn != sends.una:
-                if qp.profile.restarts_on_read_gap:
+                if self._habits.read_gap_restarts():
                     sends.go_back(sends.una, now, implied=True)
                 return
             status = self._take_read(wqe, packet)
@@ -232,31 +228,17 @@ class Completer:
         """Whether a response with data carries an AETH that is not an ACK."""
         return packet.form.has_aeth and self._kinds[packet.syndrome >> 5] is not AckKind.ACK
 
-    def _complete_by_ack(self, packet: TransportPacket, now: Time) -> bool:
-        """Complete the oldest request, if it is a READ or atomic, with an ACK of its PSN.
-
-        Returns `False` if the packet must be processed as usual. After the first response of
-        a READ any acknowledgement, a NAK too, is misplaced.
-        """
-        sends, psn = self.sends, packet.psn
-        if not self._acknowledge_before(psn, now):
-            return True
-        wqe = sends.wqes[0]
-        if not wqe.plan.is_answered or sends.find(psn) is not wqe:
-            return False
-        if psn != sends.una:
-            return True  # only the next response counts
-        if wqe.in_response:
-            sends.fail(self.qp.profile.misplaced_response)
-            return True
-        if self._kinds[packet.syndrome >> 5] is not AckKind.ACK:
-            return False
+    def answer(self, wqe: SendWQE, psn: int, now: Time) -> None:
+        """Take an ACK as the response with this PSN, which completes a request by its last."""
         after = psn + 1 & MASK
         if after == (wqe.first_psn + wqe.packets) & MASK:
-            sends.complete(wqe, WCStatus.SUCCESS)
-        sends.acknowledge(after, now)
-        sends.retire()
-        return True
+            self.sends.complete(wqe, WCStatus.SUCCESS)
+        self.sends.acknowledge(after, now)
+        self.sends.retire()
+
+    def refuse_misplaced(self) -> None:
+        """Fail because of a response that does not fit."""
+        self.sends.fail(self.qp.profile.misplaced_response)
 
 
 _KINDS = (tuple(AckKind) * 2, (*AckKind, *[AckKind.RESERVED] * 4))

@@ -25,10 +25,9 @@ from ibwire.rc.credits import credit_code
 from ibwire.rc.memory import Access, ProtectionDomain
 from ibwire.rc.packet import FORMS, Form, TransportPacket
 from ibwire.rc.plan import ANNEX_A19
-from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN
 from ibwire.rc.receive import ReceiveQueue
 from ibwire.rc.replies import Reply, Resource, find_read
-from ibwire.rc.sizes import has_odd_payload, has_right_size, is_too_long
+from ibwire.rc.sizes import has_odd_payload, is_too_long
 from ibwire.rc.srq import SharedReceiveQueue
 from ibwire.rc.work import FlushLevel, WCOpcode, WCStatus
 from ibwire_layers.opcodes import OpCode, Operation, Service
@@ -145,7 +144,7 @@ class Responder:
             else:
                 self._handle_gap()
             return
-        if qp.profile.naks_after_rnr:
+        if self._nak_sent and self._habits.gap_ends_on_arrival():
             self._nak_sent = False
         if not self._established:
             self._established = True
@@ -267,8 +266,9 @@ class Responder:
         self.replies.append(Reply(psn, self.msn, _NAK | code))
         profile = qp.profile
         is_access = code == NakCode.REMOTE_ACCESS_ERROR
-        if profile.takes_receive_early and self._message is not Operation.SEND:
-            status = status or (WCStatus.REM_ACCESS_ERR if is_access else WCStatus.REM_INV_REQ_ERR)
+        if status is None:
+            is_send = self._message is Operation.SEND
+            status = self._habits.refused_receive_status(is_send=is_send, is_access=is_access)
         if self.receives.current is not None and (status or not is_access):
             self.receives.fail(status or profile.invalid_request_status)
         elif code in _EVENTS and profile.reports_refusals:
@@ -280,7 +280,7 @@ class Responder:
         qp = self.qp
         timer = qp.attr.min_rnr_timer & 31
         self.replies.append(Reply(packet.psn, self.msn, _RNR_NAK | timer))
-        self._nak_sent = not qp.profile.naks_after_rnr
+        self._nak_sent = not self._habits.gap_ends_on_arrival()
         qp.wake()
         return False
 
@@ -304,7 +304,7 @@ class Responder:
             return self._refuse_not_ready(packet)
         if not receives.fits(len(packet.payload)):
             return self._refuse(packet, qp.profile.oversized_send, qp.profile.oversized_send_status)
-        if qp.profile.checks_payload_size and not has_right_size(packet, qp.mtu):
+        if not self._habits.is_send_size(packet, qp.mtu):
             return self._refuse(packet)
         if not receives.fill(packet.payload):
             return self._refuse(
@@ -318,7 +318,7 @@ class Responder:
         ):
             # Class J: the queue pair moves to ERR without a NAK (IBA 9.9.3, rxe_resp.c).
             receives.fail(WCStatus.REM_INV_REQ_ERR)
-            if qp.profile.acknowledges_bad_invalidate and packet.ack_req:
+            if self._habits.acknowledges_failed_invalidate(packet):
                 self.failed = True
                 self._acknowledge(packet.psn)
             else:
@@ -338,8 +338,8 @@ class Responder:
             if form.has_imm and not self._has_receive():
                 return self._refuse_not_ready(packet)
             va, rkey, rest = packet.va, packet.rkey, packet.dma_len
-            is_odd = qp.profile.checks_write_position and not has_right_size(packet, qp.mtu)
-            if is_odd or is_too_long(rest, qp.profile):
+            is_right = self._habits.is_write_size(packet, qp.mtu)
+            if not is_right or is_too_long(rest, qp.profile):
                 return self._refuse(packet)
             # Once for the whole message, and before its length (C9-90, rxe check_rkey).
             if rest and not qp.keys.grants(self._pd, qp.number, rkey, va, rest, _REMOTE_WRITE):
@@ -349,8 +349,7 @@ class Responder:
             va, rkey, rest = self._va, self._rkey, self._rest
             if form.has_imm and not self._has_receive():
                 return self._refuse_not_ready(packet)
-        ends = form.is_last if qp.profile.checks_write_position else rest <= qp.mtu
-        if ends:
+        if self._habits.ends_write(packet, rest, qp.mtu):
             if size != rest or size > qp.mtu or packet.pad_count != -size & 3:
                 return self._refuse(packet)
         elif size != qp.mtu or size >= rest or packet.pad_count:
@@ -510,18 +509,17 @@ class Responder:
             result = self._habits.find_result(self.resources, packet)
             if result is not None:
                 self._replay(result, 0)
-        elif packet.ack_req or qp.profile.duplicate_ack is DuplicateAck.EVERY:
-            executed = qp.profile.duplicate_ack_psn is DuplicateAckPSN.EXECUTED
-            self._nak_sent &= not qp.profile.duplicate_clears_nak
-            self._acknowledge(self.executed_psn if executed else self.epsn - 1 & MASK)
+        elif self._habits.acknowledges_duplicate(packet):
+            self._nak_sent &= self._habits.gap_outlasts_duplicate()
+            newest = self.epsn - 1 & MASK
+            self._acknowledge(self._habits.psn_of_duplicate_ack(newest, self.executed_psn))
 
     def _replay(self, resource: Resource, position: int, length: int = 0) -> None:
         reply = Reply(resource.psn, self.msn, None, resource)
-        reply.position = reply.first = position
+        reply.position = position
+        reply.first = self._habits.first_of_replay(position)
         reply.length = length
-        if self.qp.profile.replays_mid_read:
-            reply.first = 0
-        self._nak_sent &= not self.qp.profile.duplicate_clears_nak
+        self._nak_sent &= self._habits.gap_outlasts_duplicate()
         self._habits.queue_replay(self.replies, reply)
         self.qp.wake()
 

@@ -4,7 +4,8 @@ A `Profile` holds numbers, statuses and flags of one implementation. Some of its
 change the next step of the transport. For those `habits_of` selects functions, and the
 send queue, completer and responder call these hooks. The functions in `spec` follow the
 specification, those in `rxe` and `rdmavt` that implementation. Each field can be set
-separately, so a profile may mix implementations: each hook depends on one field. A new habit
+separately, so a profile may mix implementations: a hook depends on one field, or on two of one
+subject. A new habit
 needs a field of `Profile`, a hook of `Habits`, a function in `spec` and one in the module of
 the implementation.
 """
@@ -19,9 +20,10 @@ from functools import lru_cache
 from ibwire.rc.habits import rdmavt, rxe, spec
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
-from ibwire.rc.profile import ExcessReads, Profile, ReadReplay
+from ibwire.rc.profile import DuplicateAck, DuplicateAckPSN, ExcessReads, Profile, ReadReplay
 from ibwire.rc.replies import Reply, Resource
 from ibwire.rc.send_state import SendState, SendWQE
+from ibwire.rc.sizes import has_right_size
 from ibwire.rc.work import WCStatus
 
 __all__ = ["Habits", "habits_of"]
@@ -63,6 +65,15 @@ class Habits:
     """Whether a response with a PSN before `una` is for an acknowledged packet."""
     acknowledged_by_unsent: Callable[[SendState], int | None]
     """The PSN before which a response to an unsent PSN acknowledges everything."""
+    take_ack_as_answer: Callable[..., bool]
+    """Lets an ACK or NAK answer the oldest READ or atomic, if that may be; whether the packet
+    is done with. Takes the completer (`spec.Answering`), the PSN, `is_ack` and `now`."""
+    read_gap_restarts: Callable[[], bool]
+    """Whether a gap in the responses of a READ restarts it at once."""
+    fails_for_reserved: Callable[[int], bool]
+    """Whether a response with this reserved syndrome ends the connection."""
+    status_of_reserved_nak: Callable[[], WCStatus | None]
+    """Status of the request that a NAK with a reserved code refuses; `None` ignores it."""
     stop_ack_timer: Callable[[SendState], None]
     """Called when everything is acknowledged."""
     retries_left: Callable[[int], int]
@@ -75,6 +86,29 @@ class Habits:
     """MSN of a response that is sent, given the responder's MSN."""
     withdraw_naks: Callable[[deque[Reply]], deque[Reply]]
     """The waiting responses after the missing packet has arrived."""
+    gap_ends_on_arrival: Callable[[], bool]
+    """Whether the packet that was missing ends the gap even if it causes an RNR NAK; then the
+    packets that follow it cause a sequence NAK."""
+    gap_outlasts_duplicate: Callable[[], bool]
+    """Whether the gap causes no further NAK after the answer to a duplicate."""
+    acknowledges_duplicate: Callable[[TransportPacket], bool]
+    """Whether a duplicate SEND or WRITE packet is acknowledged."""
+    psn_of_duplicate_ack: Callable[[int, int], int]
+    """PSN of that acknowledgement, given the newest PSN and that of the newest executed SEND,
+    WRITE or atomic."""
+    first_of_replay: Callable[[int], int]
+    """The packet of a READ replayed from this one that has FIRST or ONLY; 0 if none has."""
+    acknowledges_failed_invalidate: Callable[[TransportPacket], bool]
+    """Whether a SEND that cannot invalidate its key is acknowledged before the connection ends."""
+    refused_receive_status: Callable[..., WCStatus | None]
+    """Status of the receive request of a refused message, given `is_send` and `is_access`;
+    `None` for the usual one."""
+    ends_write: Callable[[TransportPacket, int, int], bool]
+    """Whether a packet is the last of a WRITE, given the missing bytes and the path MTU."""
+    is_write_size: Callable[[TransportPacket, int], bool]
+    """Whether the size of the first packet of a WRITE fits its position and the path MTU."""
+    is_send_size: Callable[[TransportPacket, int], bool]
+    """Whether the size of a SEND packet fits its position and the path MTU."""
     queue_replay: Callable[[deque[Reply], Reply], None]
     """Inserts the response to a duplicate into the waiting responses."""
     has_slot: Callable[[Iterable[Resource], int], bool]
@@ -119,11 +153,47 @@ def habits_of(profile: Profile) -> Habits:
         acknowledged_by_unsent=rxe.acknowledged_by_unsent
         if unsent
         else spec.acknowledged_by_unsent,
+        take_ack_as_answer=(
+            rxe.take_ack_as_answer if profile.acks_answer else spec.take_ack_as_answer
+        ),
+        read_gap_restarts=(
+            spec.read_gap_restarts if profile.restarts_on_read_gap else rxe.read_gap_restarts
+        ),
+        fails_for_reserved=_fails_for_reserved(profile),
+        status_of_reserved_nak=(
+            rxe.status_of_reserved_nak
+            if profile.reserved_syndrome_fails
+            else spec.status_of_reserved_nak
+        ),
         stop_ack_timer=rxe.stop_ack_timer if profile.keeps_pending_timer else spec.stop_ack_timer,
         retries_left=rxe.retries_left if profile.retry_7_is_infinite else spec.retries_left,
         holds_back=rdmavt.holds_back if profile.limited_message else spec.holds_back,
         msn_of=rxe.msn_of if in_turn else spec.msn_of,
         withdraw_naks=rxe.withdraw_naks if in_turn else spec.withdraw_naks,
+        gap_ends_on_arrival=(
+            rxe.gap_ends_on_arrival if profile.naks_after_rnr else spec.gap_ends_on_arrival
+        ),
+        gap_outlasts_duplicate=(
+            rdmavt.gap_outlasts_duplicate
+            if profile.duplicate_clears_nak
+            else spec.gap_outlasts_duplicate
+        ),
+        acknowledges_duplicate=_ACKNOWLEDGES_DUPLICATE[profile.duplicate_ack],
+        psn_of_duplicate_ack=_PSN_OF_DUPLICATE_ACK[profile.duplicate_ack_psn],
+        first_of_replay=rxe.first_of_replay if profile.replays_mid_read else spec.first_of_replay,
+        acknowledges_failed_invalidate=(
+            rxe.acknowledges_failed_invalidate
+            if profile.acknowledges_bad_invalidate
+            else spec.acknowledges_failed_invalidate
+        ),
+        refused_receive_status=(
+            rxe.refused_receive_status
+            if profile.takes_receive_early
+            else spec.refused_receive_status
+        ),
+        ends_write=spec.ends_write if profile.checks_write_position else rxe.ends_write,
+        is_write_size=has_right_size if profile.checks_write_position else rxe.is_any_size,
+        is_send_size=has_right_size if profile.checks_payload_size else rxe.is_any_size,
         queue_replay=rxe.queue_replay if in_turn else spec.queue_replay,
         has_slot=rxe.has_slot if profile.excess_reads is ExcessReads.RECYCLE else spec.has_slot,
         find_result=rxe.find_result if profile.replays_by_psn else spec.find_result,
@@ -134,6 +204,20 @@ def habits_of(profile: Profile) -> Habits:
     )
 
 
+def _fails_for_reserved(profile: Profile) -> Callable[[int], bool]:
+    if profile.reserved_syndrome_fails:
+        return rxe.fails_for_reserved
+    return rxe.fails_for_reserved_bit if profile.reserved_bit_fails else spec.fails_for_reserved
+
+
+_ACKNOWLEDGES_DUPLICATE = {
+    DuplicateAck.EVERY: spec.acknowledges_duplicate,
+    DuplicateAck.REQUESTED: rdmavt.acknowledges_duplicate,
+}
+_PSN_OF_DUPLICATE_ACK = {
+    DuplicateAckPSN.NEWEST: spec.psn_of_duplicate_ack,
+    DuplicateAckPSN.EXECUTED: rxe.psn_of_duplicate_ack,
+}
 _ACCEPTS_REPLAY = {
     ReadReplay.INSIDE: spec.accepts_replay,
     ReadReplay.NARROWING: rxe.accepts_replay,

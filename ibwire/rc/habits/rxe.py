@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from ibwire.base.units import Time
 from ibwire.rc.habits import spec
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
@@ -133,6 +134,48 @@ def retries_left(retries: int) -> int:
     return retries if retries == 7 else retries - 1
 
 
+def take_ack_as_answer(completer: spec.Answering, psn: int, *, is_ack: bool, now: Time) -> bool:
+    """An ACK of its PSN answers the oldest READ or atomic (`check_ack`).
+
+    Returns `False` if the packet must be processed as usual. After the first response of a
+    READ any acknowledgement, a NAK too, is misplaced.
+    """
+    sends = completer.sends
+    if not completer.acknowledge_before(psn, now):
+        return True
+    wqe = sends.wqes[0]
+    if not wqe.plan.is_answered or sends.find(psn) is not wqe:
+        return False
+    if psn != sends.una:
+        return True  # only the next response counts
+    if wqe.in_response:
+        completer.refuse_misplaced()
+        return True
+    if is_ack:
+        completer.answer(wqe, psn, now)
+    return is_ack
+
+
+def read_gap_restarts() -> bool:
+    """A gap in the responses of a READ waits for the ACK timer (drop-read-response)."""
+    return False
+
+
+def fails_for_reserved(syndrome: int) -> bool:
+    """A reserved syndrome ends the connection (`rxe_completer`)."""
+    return True
+
+
+def fails_for_reserved_bit(syndrome: int) -> bool:
+    """A syndrome with bit 7 ends the connection: `AETH_TYPE_MASK` has three bits (`check_ack`)."""
+    return bool(syndrome >> 7)
+
+
+def status_of_reserved_nak() -> WCStatus | None:
+    """A NAK with a reserved code is one of an operation that failed (`rxe_completer`)."""
+    return WCStatus.REM_OP_ERR
+
+
 def msn_of(reply: Reply, msn: int) -> int:
     """A response has the MSN of its request: it is made before the next request is processed."""
     return reply.msn
@@ -174,6 +217,43 @@ def accepts_replay(resource: Resource, position: int, end: int) -> bool:
     if position < resource.narrowed:
         return False
     resource.narrowed = position
+    return True
+
+
+def gap_ends_on_arrival() -> bool:
+    """A gap is over when the missing packet arrives, even if that causes an RNR NAK."""
+    return True
+
+
+def psn_of_duplicate_ack(newest: int, executed: int) -> int:
+    """It has the PSN of the newest executed SEND, WRITE or atomic."""
+    return executed
+
+
+def first_of_replay(position: int) -> int:
+    """A READ that is replayed from a later packet begins with MIDDLE or LAST."""
+    return 0
+
+
+def acknowledges_failed_invalidate(packet: TransportPacket) -> bool:
+    """A SEND that cannot invalidate its key is acknowledged first (`execute`, `acknowledge`)."""
+    return bool(packet.ack_req)
+
+
+def refused_receive_status(*, is_send: bool, is_access: bool) -> WCStatus | None:
+    """A refused WRITE completes the receive request that it has taken (`check_resource`)."""
+    if is_send:
+        return None
+    return WCStatus.REM_ACCESS_ERR if is_access else WCStatus.REM_INV_REQ_ERR
+
+
+def ends_write(packet: TransportPacket, rest: int, mtu: int) -> bool:
+    """A packet is the last of a WRITE when the rest fits into it (`check_rkey`)."""
+    return rest <= mtu
+
+
+def is_any_size(packet: TransportPacket, mtu: int) -> bool:
+    """The size of a packet does not depend on its position (probe-odd-frames)."""
     return True
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Protocol
 
+from ibwire.base.units import Time
 from ibwire.rc.memory import KeyTable, ProtectionDomain
 from ibwire.rc.packet import TransportPacket
 from ibwire.rc.plan import ANNEX_A19
@@ -120,6 +122,47 @@ def holds_back(sends: SendState, wqe: SendWQE) -> bool:
     return (sends.una - wqe.first_psn - 1) & MASK >= HALF
 
 
+class Answering(Protocol):
+    """The completer, as far as a habit acts with it."""
+
+    @property
+    def sends(self) -> SendState:
+        """The send queue."""
+        ...
+
+    def acknowledge_before(self, psn: int, now: Time) -> bool:
+        """Apply the acknowledgement of everything before a PSN; whether nothing was lost."""
+        ...
+
+    def answer(self, wqe: SendWQE, psn: int, now: Time) -> None:
+        """Take a response with this PSN, which completes the request if it is its last."""
+        ...
+
+    def refuse_misplaced(self) -> None:
+        """Fail because of a response that does not fit."""
+        ...
+
+
+def take_ack_as_answer(completer: Answering, psn: int, *, is_ack: bool, now: Time) -> bool:
+    """An ACK or NAK answers no READ or atomic."""
+    return False
+
+
+def read_gap_restarts() -> bool:
+    """A gap in the responses of a READ is an implied NAK (IBA 9.7.5.2.8)."""
+    return True
+
+
+def fails_for_reserved(syndrome: int) -> bool:
+    """A response with a reserved syndrome is ignored."""
+    return False
+
+
+def status_of_reserved_nak() -> WCStatus | None:
+    """A NAK with a reserved code is ignored."""
+    return None
+
+
 def msn_of(reply: Reply, msn: int) -> int:
     """A response has the MSN at the time it is sent; a NAK that at the time it was queued."""
     return msn if reply.syndrome is None else reply.msn
@@ -152,6 +195,46 @@ def find_result(resources: Iterable[Resource], packet: TransportPacket) -> Resou
 def accepts_replay(resource: Resource, position: int, end: int) -> bool:
     """A duplicate READ may ask for any part of the original."""
     return True
+
+
+def gap_ends_on_arrival() -> bool:
+    """A gap is over when the missing packet is executed; an RNR NAK of it leaves the gap."""
+    return False
+
+
+def gap_outlasts_duplicate() -> bool:
+    """The answer to a duplicate leaves the gap as it is."""
+    return True
+
+
+def acknowledges_duplicate(packet: TransportPacket) -> bool:
+    """Every duplicate SEND and WRITE packet is acknowledged."""
+    return True
+
+
+def psn_of_duplicate_ack(newest: int, executed: int) -> int:
+    """It has the newest PSN."""
+    return newest
+
+
+def first_of_replay(position: int) -> int:
+    """A READ that is replayed from a later packet begins with FIRST or ONLY."""
+    return position
+
+
+def acknowledges_failed_invalidate(packet: TransportPacket) -> bool:
+    """A SEND that cannot invalidate its key is not acknowledged (IBA 9.9.3, class J)."""
+    return False
+
+
+def refused_receive_status(*, is_send: bool, is_access: bool) -> WCStatus | None:
+    """The receive request of a refused message has no status of its own."""
+    return None
+
+
+def ends_write(packet: TransportPacket, rest: int, mtu: int) -> bool:
+    """A packet is the last of a WRITE by its opcode."""
+    return packet.form.is_last
 
 
 def may_replay_read(
