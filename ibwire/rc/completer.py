@@ -35,7 +35,7 @@ class Completer:
     def __init__(self, qp: QPContext, sends: SendQueue) -> None:
         self.qp = qp
         self.sends = sends
-        self._habits = qp.habits
+        self._habits = qp.habits.requester
         self._kinds = _KINDS[qp.profile.reserved_bit_fails]
 
     def handle_packet(self, packet: TransportPacket, now: Time) -> None:

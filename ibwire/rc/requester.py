@@ -40,7 +40,7 @@ class Requester:
         if sends.cursor >= len(wqes) or sends.probing:
             return None
         qp, timers = self.qp, sends.timers
-        if timers.rnr is not None and qp.habits.rnr_wait_blocks():
+        if timers.rnr is not None and qp.habits.requester.rnr_wait_blocks():
             return None
         while sends.cursor < len(wqes):
             wqe = wqes[sends.cursor]
@@ -60,7 +60,7 @@ class Requester:
                 return None
             index = (psn - wqe.first_psn) & MASK
             if plan.is_segmented:
-                if index and wqe.limited and qp.habits.holds_back(sends, wqe):
+                if index and wqe.limited and qp.habits.requester.holds_back(sends, wqe):
                     return None
                 packet = self._segment(wqe, index)
                 if packet is None:  # its memory is not accessible

@@ -74,7 +74,7 @@ class Responder:
 
     def __init__(self, qp: QPContext, receives: ReceiveQueue) -> None:
         self.qp = qp
-        self._habits = qp.habits
+        self._habits = qp.habits.responder
         self.receives = receives
         own = qp.profile
         fields = own.naks_reserved_opcode, own.refuses_annex_a19, own.discards_annex_a19

@@ -29,7 +29,7 @@ class SendQueue(SendState):
 
     def __init__(self, qp: QPContext) -> None:
         self.qp = qp
-        self._habits = qp.habits
+        self._habits = qp.habits.requester
         super().__init__()
 
     def reset(self) -> None:

@@ -5,9 +5,8 @@ change the next step of the transport. For those `habits_of` selects functions, 
 send queue, completer and responder call these hooks. The functions in `spec` follow the
 specification, those in `rxe` and `rdmavt` that implementation. Each field can be set
 separately, so a profile may mix implementations: a hook depends on one field, or on two of one
-subject. A new habit
-needs a field of `Profile`, a hook of `Habits`, a function in `spec` and one in the module of
-the implementation.
+subject. A new habit needs a field of `Profile`, a hook of `RequesterHabits` or
+`ResponderHabits`, a function in `spec` and one in the module of the implementation.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from ibwire.rc.send_state import SendState, SendWQE
 from ibwire.rc.sizes import has_right_size
 from ibwire.rc.work import WCStatus
 
-__all__ = ["Habits", "habits_of"]
+__all__ = ["Habits", "RequesterHabits", "ResponderHabits", "habits_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """The hooks of one implementation."""
+class RequesterHabits:
+    """The hooks of a requester and its completer."""
 
-    # The requester.
     rnr_wait_blocks: Callable[[], bool]
     """Whether an RNR wait delays all requests and ends with an acknowledgement."""
     takes_rnr_nak: Callable[[SendState], bool]
@@ -81,7 +79,11 @@ class Habits:
     holds_back: Callable[[SendState, SendWQE], bool]
     """Whether the rest of the one message beyond the credits waits."""
 
-    # The responder.
+
+@dataclass(frozen=True, slots=True)
+class ResponderHabits:
+    """The hooks of a responder."""
+
     msn_of: Callable[[Reply, int], int]
     """MSN of a response that is sent, given the responder's MSN."""
     withdraw_naks: Callable[[deque[Reply]], deque[Reply]]
@@ -121,13 +123,25 @@ class Habits:
     """Whether the key of a duplicate READ is accepted; the number is that of the queue pair."""
 
 
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """The hooks of one implementation."""
+
+    requester: RequesterHabits
+    responder: ResponderHabits
+
+
 @lru_cache(maxsize=256)
 def habits_of(profile: Profile) -> Habits:
     """The hooks that the fields of a profile select."""
+    return Habits(_of_requester(profile), _of_responder(profile))
+
+
+def _of_requester(profile: Profile) -> RequesterHabits:
     whole = not profile.nak_is_progress
     unchecked = not profile.checks_response_length
-    unsent, in_turn = profile.acks_unsent, profile.answers_in_turn
-    return Habits(
+    unsent = profile.acks_unsent
+    return RequesterHabits(
         rnr_wait_blocks=(
             rxe.rnr_wait_blocks if profile.sends_during_rnr_wait else spec.rnr_wait_blocks
         ),
@@ -168,6 +182,12 @@ def habits_of(profile: Profile) -> Habits:
         stop_ack_timer=rxe.stop_ack_timer if profile.keeps_pending_timer else spec.stop_ack_timer,
         retries_left=rxe.retries_left if profile.retry_7_is_infinite else spec.retries_left,
         holds_back=rdmavt.holds_back if profile.limited_message else spec.holds_back,
+    )
+
+
+def _of_responder(profile: Profile) -> ResponderHabits:
+    in_turn = profile.answers_in_turn
+    return ResponderHabits(
         msn_of=rxe.msn_of if in_turn else spec.msn_of,
         withdraw_naks=rxe.withdraw_naks if in_turn else spec.withdraw_naks,
         gap_ends_on_arrival=(
