@@ -70,9 +70,10 @@ def ports() -> tuple[SocketPort, SocketPort]:
 
 
 class SocketEndpoint(Endpoint):
-    """An endpoint on such a port."""
+    """An endpoint on such a port. Its addresses are none of this host, so TCP uses others."""
 
     port: SocketPort
+    listening_addresses = ("127.0.0.1", "::1")
 
 
 def endpoints(**options: Any) -> tuple[SocketEndpoint, SocketEndpoint]:

@@ -116,10 +116,9 @@ def host_of(peer: str, dev: str) -> str:
     return f"{peer}%{dev}" if is_link_local(gid_of(peer)) else peer
 
 
-def report_waiting(port: int, *addresses: str) -> None:
-    """Print that a server waits, at a TCP port or at addresses of the connection manager."""
-    where = f"{', '.join(addresses)} port" if addresses else "TCP port"
-    click.echo(f"waiting for a client at {where} {port}", err=True)
+def report_waiting(port: int, addresses: Iterable[str], kind: str = "port") -> None:
+    """Print that a server waits, at a TCP port or a port of the connection manager."""
+    click.echo(f"waiting for a client at {', '.join(addresses)} {kind} {port}", err=True)
 
 
 LISTEN = click.option(

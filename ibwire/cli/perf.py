@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from ibwire.base.errors import PeerError
-from ibwire.cli.live import LARGEST_MESSAGE, LiveOptions, live_options, report_waiting
+from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
 from ibwire.programs import perf
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_cm import connect_cm, serve_cm
@@ -115,6 +116,7 @@ _TEST_OPTIONS = (
         is_flag=True,
         help="Connect with the RDMA connection manager, without TCP.",
     ),
+    LISTEN,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text."),
 )
 """Options of every test, before those of live commands."""
@@ -217,6 +219,7 @@ def _run(
     timeout: int,
     latency: bool,
     uses_cm: bool,
+    listen: str | None,
     as_json: bool,
     size: int | None = None,
     receives: int = 1,
@@ -232,6 +235,8 @@ def _run(
         raise click.UsageError("-R requires -c RC")
     if uses_cm and mtu:
         raise click.UsageError("-R excludes -m: the connection manager chooses the path MTU")
+    if listen is not None and (uses_cm or connect is not None):
+        raise click.UsageError("--listen requires a server over TCP")
     if not port and (uses_cm or connect is not None):
         raise click.UsageError("-p 0 requires a server over TCP")
     plan = Plan(
@@ -250,7 +255,7 @@ def _run(
         timeout=timeout,
     )
     with link.open() as endpoint:
-        result = _carry_out(endpoint, plan, connect, port, uses_cm=uses_cm)
+        result = _carry_out(endpoint, plan, connect, port, listen=listen, uses_cm=uses_cm)
         if as_json:
             role = "server" if connect is None else "client"
             click.echo(json.dumps(_as_object(plan, role, result, endpoint.counters())))
@@ -262,15 +267,24 @@ def _run(
 
 
 def _carry_out(
-    endpoint: Endpoint, plan: Plan, connect: str | None, port: int, *, uses_cm: bool
+    endpoint: Endpoint,
+    plan: Plan,
+    connect: str | None,
+    port: int,
+    *,
+    listen: str | None,
+    uses_cm: bool,
 ) -> Result:
     """Run the test as a client, or as a server without `connect`."""
     if connect is not None:
         be_client = connect_cm if uses_cm else perf.connect
         return be_client(endpoint, plan, connect, port)
-    be_server = serve_cm if uses_cm else perf.serve
-    addresses = endpoint.addresses if uses_cm else ()
-    return be_server(endpoint, plan, port, listens=lambda port: report_waiting(port, *addresses))
+    if uses_cm:
+        waits = partial(report_waiting, addresses=endpoint.addresses)
+        return serve_cm(endpoint, plan, port, listens=waits)
+    addresses = [listen] if listen else endpoint.listening_addresses
+    waits = partial(report_waiting, addresses=addresses, kind="TCP port")
+    return perf.serve(endpoint, plan, port, addresses=addresses, listens=waits)
 
 
 def _print(plan: Plan, result: Result) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from array import array
+from functools import partial
 
 import click
 import numpy as np
 
 from ibwire.base.errors import PeerError
-from ibwire.cli.live import LARGEST_MESSAGE, LiveOptions, live_options, report_waiting
+from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
 from ibwire.programs import pingpong
 from ibwire.programs.pingpong import Plan, Result
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -67,6 +68,7 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
     help="Service level.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@LISTEN
 @live_options
 def command(
     link: LiveOptions,
@@ -77,6 +79,7 @@ def command(
     iters: int,
     mtu: str | None,
     sl: int,
+    listen: str | None,
     as_json: bool,
 ) -> None:
     """Play ping-pong with ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong or ibwire.
@@ -89,6 +92,8 @@ def command(
     """
     if connect is not None and not port:
         raise click.UsageError("-p 0 requires a server: it excludes --connect")
+    if connect is not None and listen is not None:
+        raise click.UsageError("--listen requires a server: it excludes --connect")
     if size is None:
         size = 1024 if kind == "ud" else 4096
     plan = Plan(TYPES[kind], size, iters, int(mtu) if mtu else None, sl)
@@ -96,7 +101,9 @@ def command(
         if connect is not None:
             result = pingpong.connect(endpoint, plan, connect, port)
         else:
-            result = pingpong.serve(endpoint, plan, port, listens=report_waiting)
+            addresses = [listen] if listen else endpoint.listening_addresses
+            waits = partial(report_waiting, addresses=addresses, kind="TCP port")
+            result = pingpong.serve(endpoint, plan, port, addresses=addresses, listens=waits)
         if as_json:
             role = "server" if connect is None else "client"
             click.echo(json.dumps(_as_object(role, result, endpoint.counters())))

@@ -100,7 +100,7 @@ def command(
                 on_data=print_data,
                 report=report,
             )
-            report_waiting(port, *endpoint.addresses)
+            report_waiting(port, endpoint.addresses)
             service.run()
         else:
             rping_live.ping(

@@ -7,8 +7,10 @@ are small; `Endpoint.read` runs the device while it waits for one.
 from __future__ import annotations
 
 import errno
+import select
 import socket
 import time
+from collections.abc import Sequence
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError, PeerError
@@ -16,6 +18,9 @@ from ibwire.programs.host_names import addresses_of
 
 STARTING = 2.0
 """Seconds for which connecting is retried, because both ends are often started together."""
+
+BACKLOG = 1024
+"""Connections that wait to be accepted."""
 
 _STEP = 0.05
 
@@ -111,36 +116,69 @@ class Channel(Closing):
 
 
 class TCPListener(Closing):
-    """A listening TCP port, 0 for any, at all addresses unless one is given."""
+    """A listening TCP port, 0 for any, at some local addresses; `::` is every address.
 
-    def __init__(self, port: int, address: str = "") -> None:
-        """Raises `LinkError` when the port is in use."""
-        family = socket.AF_INET if "." in address else socket.AF_INET6
-        both = not address and socket.has_dualstack_ipv6()
-        if not address and not both:
-            family = socket.AF_INET
-        try:
-            self._socket = socket.create_server((address, port), family=family, dualstack_ipv6=both)
-        except OSError as error:
-            raise LinkError(f"TCP port {port}", str(error.strerror)) from None
-        self._socket.setblocking(False)
-        self.port: int = self._socket.getsockname()[1]
+    Addresses that the host does not have are left out, unless there is no other.
+    """
+
+    def __init__(self, port: int, addresses: Sequence[str]) -> None:
+        """Raises `LinkError` when the port is in use, or there is no such address."""
+        self._sockets: list[socket.socket] = []
+        failure: OSError | None = None
+        for address in addresses:
+            try:
+                opened = _listening_socket(address, port)
+            except OSError as error:
+                failure = error
+                if error.errno == errno.EADDRNOTAVAIL:
+                    continue
+                break
+            self._sockets.append(opened)
+            port = opened.getsockname()[1]
+        if failure is not None and (not self._sockets or failure.errno != errno.EADDRNOTAVAIL):
+            for each in self._sockets:
+                each.close()
+            raise LinkError(f"TCP port {port} of {', '.join(addresses)}", str(failure.strerror))
+        self.port = port
         """The port number."""
+        self._ready = select.epoll()
+        for each in self._sockets:
+            self._ready.register(each, select.EPOLLIN)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens."""
+        return [each.getsockname()[0] for each in self._sockets]
 
     def fileno(self) -> int:
-        """The descriptor, readable when a client has connected."""
-        return self._socket.fileno()
+        """A descriptor, readable when a client has connected."""
+        return self._ready.fileno()
 
     def accept(self) -> Channel | None:
         """The next client that has connected, or `None`; never waits."""
-        try:
-            connected, address = self._socket.accept()
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise PeerError(f"connection: {error.strerror}") from None
-        return Channel(connected, f"{address[0].removeprefix('::ffff:')} port {address[1]}")
+        for each in self._sockets:
+            try:
+                connected, address = each.accept()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                raise PeerError(f"connection: {error.strerror}") from None
+            return Channel(connected, f"{address[0].removeprefix('::ffff:')} port {address[1]}")
+        return None
 
     def close(self) -> None:
         """Stop listening."""
-        self._socket.close()
+        for each in self._sockets:
+            each.close()
+        self._ready.close()
+
+
+def _listening_socket(address: str, port: int) -> socket.socket:
+    # It knows what `%eth1` behind an address means.
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    both = found[4][0] == "::" and socket.has_dualstack_ipv6()
+    opened = socket.create_server(found[4], family=found[0], dualstack_ipv6=both, backlog=BACKLOG)
+    opened.setblocking(False)
+    return opened

@@ -10,7 +10,6 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -25,6 +24,7 @@ from ibwire.link.live import Ended, Live
 from ibwire.link.neighbours import mac_towards
 from ibwire.link.port import Port
 from ibwire.link.staged import Staged
+from ibwire.programs.candidates import Candidates
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.faults import Faults
 from ibwire.rc.device import Device, gid_of
@@ -211,19 +211,6 @@ class Endpoint(Closing):
             ) from None
         return message or b""
 
-    def accept(self, listening: TCPListener, *, seconds: float | None = None) -> Channel:
-        """Wait for the next program that connects."""
-        channel: Channel | None = None
-
-        def has_come() -> bool:
-            nonlocal channel
-            channel = listening.accept()
-            return channel is not None
-
-        self.wait(has_come, "connection", seconds=seconds, watch=[listening.fileno()])
-        assert channel is not None
-        return channel
-
     def accept_client(
         self, listening: TCPListener, size: int, what: str, unpack: Callable[[bytes], Message]
     ) -> tuple[Channel, Message]:
@@ -232,16 +219,18 @@ class Endpoint(Closing):
         size: bytes of that message. unpack: raises `PeerError` for an invalid one; such a
         connection is reported and closed.
         """
-        while True:
-            with ExitStack() as closing:
-                channel = closing.enter_context(self.accept(listening))
-                try:
-                    message = unpack(self.read(channel, size, what))
-                except PeerError as error:
-                    self.tell(f"{channel.peer} is not a client: {error}; waiting for another")
-                    continue
-                closing.pop_all()
-                return channel, message
+        with Candidates(listening, size, what, unpack, self.tell) as candidates:
+            found: tuple[Channel, Message] | None = None
+
+            def has_changed() -> bool:
+                nonlocal found
+                found = candidates.poll(self.now_ns)
+                return found is not None or candidates.filenos() != watch
+
+            while found is None:
+                watch = candidates.filenos()
+                self.run(stop=has_changed, seconds=candidates.seconds(self.now_ns), watch=watch)
+            return found
 
     def linger(self, quiet: float = QUIET, seconds: float = LINGER) -> None:
         """Run until nothing arrives any more: our last acknowledgement may be lost, and the peer

@@ -63,15 +63,17 @@ def serve(
     plan: Plan,
     port: int = PORT,
     *,
+    addresses: Sequence[str] = (),
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
     """Run a test as the server of the first client that connects.
 
-    listens: called with the TCP port when clients can connect. Connections that do not begin
-    as a client does are reported and closed.
+    addresses: where it listens, by default those of the interface. listens: called with the TCP
+    port when clients can connect. Connections that do not begin as a client does are reported
+    and closed.
     """
     refuse_unfit(endpoint, plan)
-    with TCPListener(port) as listening:
+    with TCPListener(port, addresses or endpoint.listening_addresses) as listening:
         listens(listening.port)
         channel, version = endpoint.accept_client(
             listening, VERSION_SIZE, "version", Version.unpack

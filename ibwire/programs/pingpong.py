@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -140,15 +140,17 @@ def serve(
     plan: Plan,
     port: int = PORT,
     *,
+    addresses: Sequence[str] = (),
     listens: Callable[[int], None] = lambda port: None,
 ) -> Result:
     """Run as the server of the first client that connects.
 
-    listens: called with the TCP port when clients can connect. Connections that do not begin
-    as a client does are reported and closed.
+    addresses: where it listens, by default those of the interface. listens: called with the TCP
+    port when clients can connect. Connections that do not begin as a client does are reported
+    and closed.
     """
     mtu = _path_mtu(endpoint, plan)
-    with TCPListener(port) as listening:
+    with TCPListener(port, addresses or endpoint.listening_addresses) as listening:
         listens(listening.port)
         channel, peer = endpoint.accept_client(listening, LINE_SIZE, "line", Destination.unpack)
     with channel:

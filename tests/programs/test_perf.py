@@ -581,7 +581,7 @@ def test_peer_of_the_other_ip_version_is_told_apart() -> None:
 
     def serve() -> None:
         with pytest.raises(LinkError, match=r"ours 10\.0\.0\.2: choose an own address"):
-            perf.serve(b, Plan(Verb.READ), 0, listens=listens.put)
+            perf.serve(b, Plan(Verb.READ), 0, addresses=["127.0.0.1"], listens=listens.put)
 
     with a, b, a.port, b.port:  # type: ignore[attr-defined]
         side_by_side(ask, serve)

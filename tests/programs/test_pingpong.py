@@ -141,7 +141,7 @@ def test_path_mtu_that_does_not_fit_the_interface_is_refused() -> None:
 
 
 def test_nobody_listens() -> None:
-    with TCPListener(0, "127.0.0.1") as listening:
+    with TCPListener(0, ["127.0.0.1"]) as listening:
         port = listening.port
     a, _ = endpoints()
 
@@ -215,7 +215,7 @@ def test_peer_that_falls_silent_is_given_up() -> None:
             while channel.read(len(CLIENT_LINE) + 5) is None:
                 pass
 
-    with a, b, a.port, b.port, TCPListener(0, "127.0.0.1") as listening:
+    with a, b, a.port, b.port, TCPListener(0, ["127.0.0.1"]) as listening:
         client, _ = side_by_side(
             lambda: pingpong.connect(a, Plan(), "127.0.0.1", listening.port),
             lambda: answer(listening),
