@@ -19,6 +19,7 @@ from ibwire.base.errors import OldResultKept, OutputError
 from ibwire.base.interrupt import Terminated, notes_of, signal_of
 from ibwire.base.output import command_files
 from ibwire.cli.messages import print_error, print_failure, print_warning
+from ibwire.cli.terminal import TerminalText, guard_errors
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -80,6 +81,10 @@ class _Main(_Lazy):
 
     The exit status says if a result could not be written completely.
     """
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        guard_errors()
+        return super().main(*args, **options)
 
     def make_context(
         self,
@@ -180,13 +185,10 @@ def _own_output_errors() -> AbstractContextManager[object]:
         raw = _Output(before.fileno(), "w", closefd=False)
     except io.UnsupportedOperation:
         return nullcontext()
+    kind = TerminalText if before.isatty() else io.TextIOWrapper
+    buffered = io.BufferedWriter(raw)
     return redirect_stdout(
-        io.TextIOWrapper(
-            io.BufferedWriter(raw),
-            before.encoding,
-            before.errors,
-            line_buffering=before.isatty(),
-        )
+        kind(buffered, before.encoding, before.errors, line_buffering=before.isatty())
     )
 
 

@@ -12,6 +12,7 @@ import click
 from ibwire.capture import CaptureReader, RecordBatch
 from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.cli.terminal import style
 from ibwire.dissect import Columns
 from ibwire.rules.catalogue import FAMILIES, RULES
 from ibwire.rules.conformance import Conformance
@@ -33,10 +34,10 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
         return
     width = max(map(len, RULES))
     for family, about in FAMILIES.items():
-        click.secho(about, bold=True)
+        click.echo(style(about, bold=True))
         for rule in RULES.values():
             if rule.family == family:
-                severity = click.style(f"{rule.severity.word:7}", fg=COLOURS[rule.severity])
+                severity = style(f"{rule.severity.word:7}", fg=COLOURS[rule.severity])
                 click.echo(f"  {severity}  {rule.id:{width}}  {rule.sentence}{_about(rule)}")
     context.exit()
 
@@ -195,7 +196,7 @@ def _folded(findings: Sequence[Finding]) -> str:
 
 
 def _head(finding: Finding) -> str:
-    severity = click.style(f"{finding.severity.word:7}", fg=COLOURS[finding.severity])
+    severity = style(f"{finding.severity.word:7}", fg=COLOURS[finding.severity])
     return f"{severity}  {finding.rule.id}"
 
 

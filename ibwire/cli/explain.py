@@ -19,6 +19,7 @@ from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Unreadable
+from ibwire.cli.terminal import style
 from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
@@ -30,10 +31,10 @@ from ibwire.diagnosis.story import Frames, Story
 from ibwire.dissect import Columns
 
 STYLES: dict[str, Callable[[str], str]] = {
-    "head": partial(click.style, bold=True),
-    "title": partial(click.style, fg="yellow", bold=True),
+    "head": partial(style, bold=True),
+    "title": partial(style, fg="yellow", bold=True),
     "text": str,
-    "verdict": partial(click.style, bold=True),
+    "verdict": partial(style, bold=True),
 }
 """Width of the lines, on a terminal."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from ibwire.cli.terminal import console
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import FieldSpec
 
@@ -25,10 +25,10 @@ def command(pattern: str) -> None:
     table = Table("field", "type", "meaning", "Wireshark", box=None, pad_edge=False)
     for spec in found:
         table.add_row(spec.name, spec.type.kind.name.lower(), spec.doc, spec.wireshark or "")
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=200)
-    console.print(table)
+    shown = console(highlight=False)
+    if not shown.is_terminal:
+        shown = console(highlight=False, width=200)
+    shown.print(table)
 
 
 def _matches(spec: FieldSpec, pattern: str) -> bool:

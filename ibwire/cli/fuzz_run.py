@@ -28,6 +28,7 @@ from ibwire.cli.fuzzing import (
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputDirectory, OutputPath
 from ibwire.cli.sources import Unreadable as UnreadableCapture
+from ibwire.cli.terminal import console
 from ibwire.cli.values import IPAddress, QueuePairNumber
 from ibwire.fuzz.artefacts import checked_script, save, write_junit
 from ibwire.fuzz.campaign import ENDLESS, Campaign
@@ -459,13 +460,12 @@ def _progress(budget: Budget) -> Iterator[_Bar]:
         yield _Bar(None, None, budget)
         return
     from rich import progress as shown
-    from rich.console import Console
 
     with shown.Progress(
         shown.TextColumn("{task.description}"),
         shown.BarColumn(),
         shown.TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console(stderr=True),
         transient=True,
         redirect_stdout=False,
     ) as bar:

@@ -11,20 +11,22 @@ import re
 
 import click
 
+from ibwire.base.printable import printable
+
 
 def print_error(text: object) -> None:
     """Print an error; the exit status is up to the caller."""
-    click.echo(f"error: {text}", err=True)
+    click.echo(f"error: {printable(str(text))}", err=True)
 
 
 def print_warning(text: object) -> None:
     """Print a warning."""
-    click.echo(f"warning: {text}", err=True)
+    click.echo(f"warning: {printable(str(text))}", err=True)
 
 
 def print_note(text: object) -> None:
     """Print a note."""
-    click.echo(f"note: {text}", err=True)
+    click.echo(f"note: {printable(str(text))}", err=True)
 
 
 def print_failure(failure: click.ClickException) -> None:
@@ -32,4 +34,4 @@ def print_failure(failure: click.ClickException) -> None:
     shown = io.StringIO()
     failure.show(shown)
     text = re.sub("^Error: ", "error: ", shown.getvalue(), count=1, flags=re.MULTILINE)
-    click.echo(text, err=True, nl=False)
+    click.echo(printable(text), err=True, nl=False)

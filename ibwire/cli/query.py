@@ -16,6 +16,7 @@ from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.cli.terminal import console, style
 from ibwire.cli.values import FORMATS
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _list(database: Database) -> None:
     for table, columns in database.tables().items():
         spec = TABLES.get(table)
         docs = {column.name: column.doc for column in spec.columns} if spec else {}
-        click.secho(f"{table}  {spec.doc if spec else ''}".rstrip(), bold=True)
+        click.echo(style(f"{table}  {spec.doc if spec else ''}".rstrip(), bold=True))
         for name, kind in columns:
             click.echo(f"  {name:22}  {kind:20}  {docs.get(name, '')}".rstrip())
 
@@ -157,14 +158,12 @@ def _show(result: Result) -> None:
     """Print all rows at once on a terminal: the last row may be the widest."""
     from itertools import chain, islice
 
-    from rich.console import Console
-
     from ibwire.report.rows import rows_of, table
 
     rows = list(islice(chain.from_iterable(map(rows_of, result)), SHOWN + 1))
-    console = Console(highlight=False)
-    for part in table(result.names, rows[:SHOWN], console.width):
-        console.print(part, soft_wrap=True)
+    shown = console(highlight=False)
+    for part in table(result.names, rows[:SHOWN], shown.width):
+        shown.print(part, soft_wrap=True)
     if not rows:
         click.echo("no rows", err=True)
     elif len(rows) > SHOWN:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader
 from ibwire.cli.sources import LONG
+from ibwire.cli.terminal import console
 
 STANDARD_INPUT = "standard input"
 
@@ -42,14 +43,13 @@ def progress(wanted: bool = True) -> Iterator[Callable[[CaptureReader], None]]:
         yield lambda reader: None
         return
     from rich import progress as shown
-    from rich.console import Console
 
     bar = shown.Progress(
         shown.TextColumn("{task.description}"),
         shown.BarColumn(),
         shown.DownloadColumn(),
         shown.TransferSpeedColumn(),
-        console=Console(stderr=True),
+        console=console(stderr=True),
         transient=True,
     )
     task = bar.add_task("", visible=False)

@@ -21,6 +21,7 @@ from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.terminal import console
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.model import LINKS
 from ibwire_layers.outer import LinkType
@@ -202,12 +203,10 @@ def _units(metrics: dict[str, int]) -> dict[str, int]:
 
 
 def _print_report(scenario: Scenario, outcome: Outcome) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    shown = console(highlight=False)
     first = scenario.description.partition("\n")[0]
     if first:
-        console.print(first, markup=False, soft_wrap=True)
+        shown.print(first, markup=False, soft_wrap=True)
     senders = [qp for qp in outcome.qps if qp.tally is not None]
     if len(senders) <= MOST_COLUMNS:
         several = len(outcome.by_connection) > 1
@@ -215,11 +214,11 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
             (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", qp.metrics)
             for qp in senders
         ]
-        _print_table(console, columns)
+        _print_table(shown, columns)
         if len(senders) > 1:
             _print_line("together", outcome)
     else:
-        _print_summary(console, senders, outcome)
+        _print_summary(shown, senders, outcome)
     for where, rule, hits in outcome.hits:
         click.echo(f"{where}: {rule} applied to {hits} frame{'' if hits == 1 else 's'}")
     for name, what in _ON_THE_WAY.items():

@@ -8,6 +8,7 @@ import sys
 import click
 
 from ibwire.base.errors import CaptureError, DecodeError
+from ibwire.base.printable import printable
 from ibwire.capture import Record, open_capture
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath
@@ -50,7 +51,9 @@ def command(capture: str, number: int, view: str | None) -> None:
         cut = "" if len(record.data) >= record.wire_len else f", {len(record.data)} captured"
         click.echo(f"packet {number}: {seconds}.{rest:09d} s, {record.wire_len} bytes{cut}")
         for comment in record.comments:
-            click.echo(f"comment: {comment}")
+            click.echo(
+                "comment: " + printable(comment).replace("\n", "\n" + " " * len("comment: "))
+            )
         for line in render(record.data, record.link_type):
             click.echo(line)
 

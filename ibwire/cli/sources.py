@@ -14,6 +14,7 @@ import click
 from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader, RecordBatch, open_capture
 from ibwire.cli.messages import print_error
+from ibwire.cli.terminal import console
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -82,7 +83,6 @@ def _expand(name: str) -> list[str]:
 
 def _progress() -> Progress:
     from rich import progress as shown
-    from rich.console import Console
 
     return shown.Progress(
         shown.TextColumn("{task.description}"),
@@ -90,6 +90,6 @@ def _progress() -> Progress:
         shown.DownloadColumn(),
         shown.TransferSpeedColumn(),
         shown.TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console(stderr=True),
         transient=True,
     )
