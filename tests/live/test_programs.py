@@ -266,7 +266,7 @@ def test_nobody_at_the_other_end_is_a_sentence(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2"))
 
     assert status == 1
-    assert errors.endswith("error: 10.0.0.2 port 18515: no program listens there\n")
+    assert errors.endswith("error: 10.0.0.2 port 18515: connection refused: no program listens there\n")
 
 
 def test_tcp_port_that_is_taken_is_a_sentence(start: Start) -> None:
