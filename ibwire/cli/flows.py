@@ -120,9 +120,9 @@ def _print_table(summary: Summary, between: Between | None, show_all: bool) -> N
     if width is not None and not show_all:
         rest = len(shown) - SHOWN
         shown = shown[:SHOWN]
-    told = report.lines(shown, width) if shown else []
-    told += report.summary_lines(summary, shown, rest)
+    lines = report.lines(shown, width) if shown else []
+    lines += report.summary_lines(summary, shown, rest)
     if between is not None:
-        told += ["", *report.between_in_words(between)]
-    if told:
-        click.echo("\n".join(told).lstrip("\n"))
+        lines += ["", *report.between_in_words(between)]
+    if lines:
+        click.echo("\n".join(lines).lstrip("\n"))

@@ -42,8 +42,8 @@ def command(directory: Path, as_json: bool, verbose: bool) -> None:
         for opcode, row in table.items():
             for state, cell in row.items():
                 if cell:
-                    told = ", ".join(f"{answer} {count:,}" for answer, count in cell.most_common())
-                    click.echo(f"{opcode} in {state}: {told}")
+                    text = ", ".join(f"{answer} {count:,}" for answer, count in cell.most_common())
+                    click.echo(f"{opcode} in {state}: {text}")
 
 
 def _print_table(table: dict[str, dict[str, Counter[str]]]) -> None:

@@ -165,7 +165,7 @@ class _Runner:
         time, frame, problems = self._device.inject(step.literal, self._scope)
         if frame is None:
             raise self._failed(step.line, shown(step.literal, self._scope), "nothing", INTO)
-        text = self._told(step.literal, frame)
+        text = self._describe(step.literal, frame)
         if problems:
             entry = Entry(time, INTO, text, None, frame, is_expected=False)
             self._verdict.entries.append(entry)
@@ -390,7 +390,7 @@ class _Runner:
     def _all_wanted(self, members: Sequence[Expect], frame: Frame | None = None) -> str:
         return " and ".join(self._wanted(member, frame) for member in members)
 
-    def _told(self, literal: Literal, frame: Frame) -> str:
+    def _describe(self, literal: Literal, frame: Frame) -> str:
         """What was sent; without an ICRC its last bytes would be taken for one."""
         if not has_no_icrc(literal, self._scope):
             return self._described(frame, to_device=True)

@@ -83,16 +83,16 @@ def write_capture(path: Path, case: Case, recording: Recording) -> None:
     Raises `OutputError` when it cannot be written.
     """
     with Output(path) as output, PcapngWriter(output, name="fuzz") as writer:
-        told = 0
+        described = 0
         for number, entry in enumerate(recording.entries):
             is_last = number == len(recording.entries) - 1
             comments = []
-            for before in range(told, entry.step):
+            for before in range(described, entry.step):
                 if not isinstance(case.steps[before], Packet):
                     comments.append(
                         f"before it: step {before + 1}: {step_text(case.steps[before])}"
                     )
-            told = max(told, entry.step + 1)
+            described = max(described, entry.step + 1)
             step = case.steps[entry.step]
             what = f"step {entry.step + 1}"
             if entry.way == "<" or not isinstance(step, Packet):

@@ -36,7 +36,7 @@ QUEUE_DEPTH = 2
 POLL_SECONDS = 0.1
 """Seconds between two looks at whether time is up, while a history is waited for."""
 
-PATIENCE = 600
+MOST_POLLS = 600
 """Such looks, after which a process is given up. The slowest histories take 30."""
 
 
@@ -106,7 +106,7 @@ class Prefetcher:
         while (worker := self._worker_for(number)) is not None and not is_over():
             self._collect(POLL_SECONDS)
             looks += 1
-            if looks == PATIENCE:
+            if looks == MOST_POLLS:
                 self._drop(worker)
         history = self._done.pop(number, None)
         if history is not None and not history.is_clean:

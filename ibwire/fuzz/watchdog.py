@@ -21,21 +21,21 @@ from ibwire.fuzz.judge.comparison import ExactComparison
 
 Result = TypeVar("Result")
 
-PATIENCE = 1.0
+INTERVAL = 1.0
 """Seconds between two looks. The slowest steps that are right take 0.03."""
 
-HURRY = 0.1
+SHORT_INTERVAL = 0.1
 """The same interval once a device has not come back: it is asked repeatedly."""
 
 
 @contextmanager
-def watchdog(patience: float = PATIENCE) -> Iterator[None]:
+def watchdog(interval: float = INTERVAL) -> Iterator[None]:
     """Watch devices in duels and in `supervised`; does nothing but in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGVTALRM, Watch(patience).look)
-    signal.setitimer(signal.ITIMER_VIRTUAL, patience, patience)
+    before = signal.signal(signal.SIGVTALRM, Watch(interval).look)
+    signal.setitimer(signal.ITIMER_VIRTUAL, interval, interval)
     try:
         yield
     finally:
@@ -51,8 +51,8 @@ def supervised(call: Callable[[], Result]) -> Result:
 class Watch:
     """What was seen at the last look."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
         self._seen: FrameType | None = None
 
     def look(self, number: int, frame: FrameType | None) -> None:
@@ -62,8 +62,8 @@ class Watch:
             self._seen = call
             return
         self._seen = None
-        passed, self._patience = self._patience, min(self._patience, HURRY)
-        signal.setitimer(signal.ITIMER_VIRTUAL, self._patience, self._patience)
+        passed, self._interval = self._interval, min(self._interval, SHORT_INTERVAL)
+        signal.setitimer(signal.ITIMER_VIRTUAL, self._interval, self._interval)
         raise RunsAway(f"does not come back for {passed:g} s of processor time")
 
 

@@ -47,7 +47,7 @@ class Completer:
         is_ack = operation is _ACKNOWLEDGE
         ahead = (psn - sends.una) & MASK
         habits = self._habits
-        if ahead >= HALF and habits.is_ghost(sends, psn):
+        if ahead >= HALF and habits.is_old_response(sends, psn):
             # A duplicate; but an ACK that repeats the last PSN brings new credits (IBA 9.7.7.2.4).
             qp.counters.ghost_acks += 1
             if ahead == MASK and habits.oldest_read_incomplete(sends):

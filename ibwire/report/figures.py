@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ibwire.base.errors import MissingExtra
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.pause import Interval
-from ibwire.report.series import Bins, Panel, Point, Role, Series, Spot, Told, cause_of
+from ibwire.report.series import Bins, Panel, PlottedEvent, Point, Role, Series, Spot, cause_of
 from ibwire_layers.psn import MASK
 
 try:
@@ -156,38 +156,40 @@ class Figure:
             title += " (counted beyond 2²⁴ - 1, where PSNs wrap around)"
         axis = self._add_panel(title, HEIGHTS["psn"], tickformat="d")
         self._axis_of_end[end] = axis
-        events = [told for told in self._series.events if told.spot.end == end]
-        resends = sorted(
-            (told for told in events if told.event.kind is FlowEventKind.RETRANSMISSION),
-            key=lambda told: told.event.number,
+        events = [plotted for plotted in self._series.events if plotted.spot.end == end]
+        retransmissions = sorted(
+            (plotted for plotted in events if plotted.event.kind is FlowEventKind.RETRANSMISSION),
+            key=lambda plotted: plotted.event.number,
         )
         for role, mark in MARKS.items():
             if isinstance(role, Role):
                 points = panel.points[role].points()
                 if role is Role.RETRANSMISSION:
-                    points = [_with_cause(point, resends) for point in points]
+                    points = [_with_cause(point, retransmissions) for point in points]
                 self._scatter(axis, role, mark, points, psn=True)
             else:
-                found = [told for told in events if told.event.kind is role]
+                found = [plotted for plotted in events if plotted.event.kind is role]
                 if len(found) > _MANY:
                     mark = mark._replace(size=mark.size * 2 // 3)
                 if found:
                     self._events(axis, role, mark, found)
 
-    def _events(self, axis: str, role: FlowEventKind, mark: Mark, events: Sequence[Told]) -> None:
+    def _events(
+        self, axis: str, role: FlowEventKind, mark: Mark, events: Sequence[PlottedEvent]
+    ) -> None:
         x: list[float] = []
         y: list[int | None] = []
         data: list[tuple[int, int]] = []
         texts: list[int] = []
-        for told in events:
-            heights = [told.spot.value]
-            if role is FlowEventKind.LOST and told.last_value > told.spot.value:
-                heights.append(told.last_value)
+        for plotted in events:
+            heights = [plotted.spot.value]
+            if role is FlowEventKind.LOST and plotted.last_value > plotted.spot.value:
+                heights.append(plotted.last_value)
             for height in heights:
-                x.append(self._axis.at(told.event.time_ns))
+                x.append(self._axis.at(plotted.event.time_ns))
                 y.append(height)
-                data.append((told.event.number, height & MASK))
-                texts.append(self._words.index(mark.label + _details(told)))
+                data.append((plotted.event.number, height & MASK))
+                texts.append(self._words.index(mark.label + _details(plotted)))
             if (
                 role is FlowEventKind.LOST
             ):  # a line from the first to the last, and none to the next
@@ -414,7 +416,7 @@ def _title(text: str, top: float) -> dict[str, Any]:
 
 def _is_drawn(series: Series, end: int) -> bool:
     has_points = any(part.count for part in series.panels[end].points.values())
-    return has_points or any(told.spot.end == end for told in series.events)
+    return has_points or any(plotted.spot.end == end for plotted in series.events)
 
 
 def _packed(heights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64 | np.float64]:
@@ -441,14 +443,14 @@ def _at_least(floor: int, points: Sequence[Point]) -> list[Point]:
     return [point._replace(value=max(point.value, floor)) for point in points]
 
 
-def _with_cause(point: Point, resends: Sequence[Told]) -> Point:
-    event = cause_of(resends, point.number)
+def _with_cause(point: Point, retransmissions: Sequence[PlottedEvent]) -> Point:
+    event = cause_of(retransmissions, point.number)
     why = _CAUSES.get(event.cause or "", "") if event else ""
     return point._replace(words=f"{point.words}, retransmitted{why}")
 
 
-def _details(told: Told) -> str:
-    event = told.event
+def _details(plotted: PlottedEvent) -> str:
+    event = plotted.event
     if event.kind is FlowEventKind.LOST and event.count > 1:
         return f": {event.count:,} packets, PSN {event.psn} to {event.last_psn}"
     return ""

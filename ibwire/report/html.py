@@ -141,9 +141,9 @@ class Closer:
             number for finding in surveyed.findings[:MOST_FINDINGS] for number in finding.numbers
         }
         self._collector = Collector(chosen, columns, wanted)
-        self._told = {each.number for each in chosen}
-        self._recorder = Recorder(self._told)
-        self._heard: Counter[int] = Counter()
+        self._described = {each.number for each in chosen}
+        self._recorder = Recorder(self._described)
+        self._event_counts: Counter[int] = Counter()
         self._analysis = Analysis(self)
 
     def take(self, columns: Columns) -> None:
@@ -159,7 +159,7 @@ class Closer:
             ranked=self._ranked,
             collector=self._collector,
             recorder=self._recorder,
-            told=self._told,
+            described=self._described,
         ).build()
 
     # Callbacks of an observer.
@@ -187,9 +187,9 @@ class Closer:
         """An event."""
         self._collector.event(event)
         self._recorder.event(event)
-        self._heard[event.connection] += 1
-        if self._heard[event.connection] > STORY_EVENTS:
-            self._told.discard(event.connection)
+        self._event_counts[event.connection] += 1
+        if self._event_counts[event.connection] > STORY_EVENTS:
+            self._described.discard(event.connection)
 
     def message(self, message: Message) -> None:
         """The end of a message."""
@@ -221,7 +221,7 @@ class _Page:
     ranked: Sequence[Connection]
     collector: Collector
     recorder: Recorder
-    told: set[int]
+    described: set[int]
     """Connections with a description."""
     words: Words = field(default_factory=Words)
     figures: dict[int, Figure] = field(default_factory=dict)
@@ -290,7 +290,7 @@ class _Page:
         stories = {}
         for record in self.recorder.records():
             number = record.connection.number
-            if number in self.told:
+            if number in self.described:
                 stories[number] = Story(record, frames)
         return stories
 
@@ -320,19 +320,19 @@ class _Page:
             "ends": [_end(connection, end) for end in (0, 1)],
             "facts": _connection_facts(connection),
             "verdict": "" if story is None else sentence(story.verdict),
-            "story": [] if story is None else _told(story),
+            "story": [] if story is None else _story_lines(story),
             "notes": notes,
             "events": [
                 {
-                    "kind": told.event.kind.value,
-                    "label": _label(told.event.kind),
-                    "number": told.event.number,
-                    "time": (told.event.time_ns - self.surveyed.start_ns) / 1e9,
-                    "way": _way(told.event.direction),
-                    "text": _sentence(told.event),
-                    "place": figure.place(told.spot),
+                    "kind": plotted.event.kind.value,
+                    "label": _label(plotted.event.kind),
+                    "number": plotted.event.number,
+                    "time": (plotted.event.time_ns - self.surveyed.start_ns) / 1e9,
+                    "way": _way(plotted.event.direction),
+                    "text": _sentence(plotted.event),
+                    "place": figure.place(plotted.spot),
                 }
-                for told in series.events
+                for plotted in series.events
             ],
             "filter": _filter(connection),
             "figure": figure.to_json(),
@@ -516,7 +516,7 @@ def _filter(connection: Connection) -> str:
     return wanted
 
 
-def _told(story: Story) -> list[tuple[str, str]]:
+def _story_lines(story: Story) -> list[tuple[str, str]]:
     """Lines of a description with their styles; the status is separate."""
     lines = story.lines(_UNWRAPPED)
     return [(line.style, line.text) for line in lines if line.text and line.style != "verdict"]

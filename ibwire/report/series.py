@@ -64,7 +64,7 @@ class Spot(NamedTuple):
     value: int
 
 
-class Told(NamedTuple):
+class PlottedEvent(NamedTuple):
     """An event and its position."""
 
     event: FlowEvent
@@ -212,7 +212,7 @@ class Series:
         self.marked = Thinned(*span, columns), Thinned(*span, columns)
         self.cnps = Thinned(*span, columns), Thinned(*span, columns)
         """By direction of travel."""
-        self.events: list[Told] = []
+        self.events: list[PlottedEvent] = []
         self.counts: Counter[FlowEventKind] = Counter()
         self._gap_of: dict[int, int] = {}
         """Latest packets before which PSNs were missing, with the requesting end."""
@@ -292,7 +292,7 @@ class Series:
         else:
             value = self.panels[end].height(event.psn)
             last_value = value + (event.last_psn - event.psn & MASK)
-        self.events.append(Told(event, Spot(event.time_ns, end, value), last_value))
+        self.events.append(PlottedEvent(event, Spot(event.time_ns, end, value), last_value))
 
     def message(self, message: Message) -> None:
         """The end of a message."""
@@ -316,7 +316,7 @@ class Series:
 
     def finish(self) -> None:
         """End of the capture."""
-        self.events.sort(key=lambda told: (told.event.time_ns, told.event.number))
+        self.events.sort(key=lambda plotted: (plotted.event.time_ns, plotted.event.number))
 
     def _note_gap(self, number: int, end: int, status: PacketStatus) -> None:
         if status in (PacketStatus.AFTER_GAP, PacketStatus.RETRANSMITTED):
@@ -418,9 +418,9 @@ def round_step(size: int) -> int:
         power *= 10
 
 
-def cause_of(events: Sequence[Told], number: int) -> FlowEvent | None:
+def cause_of(events: Sequence[PlottedEvent], number: int) -> FlowEvent | None:
     """The retransmission event of a packet, among events of that kind in packet order."""
-    at = bisect_right(events, number, key=lambda told: told.event.number) - 1
+    at = bisect_right(events, number, key=lambda plotted: plotted.event.number) - 1
     if at >= 0 and number <= max(events[at].event.last_number, events[at].event.number):
         return events[at].event
     return None

@@ -180,10 +180,10 @@ class PortAttr(_ReadOnly):
     active_speed_ex: int = 0
 
 
-def _text(told: _ReadOnly, indent: str) -> str:
+def _text(attributes: _ReadOnly, indent: str) -> str:
     lines: list[str] = []
-    for each in fields(told):
-        name, value = each.name.replace("_", " "), getattr(told, each.name)
+    for each in fields(attributes):
+        name, value = each.name.replace("_", " "), getattr(attributes, each.name)
         if isinstance(value, _ReadOnly):
             lines += [f"{indent}{name}\n", _text(value, indent + "  ")]
         else:

@@ -784,7 +784,7 @@ def test_a_manager_that_does_not_stop_talking_after_a_case_is_told_as_that() -> 
     live = comparison(target, SPEC, is_quick=True)
     assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
 
-    target.ears.heard.extend(across.said[-1:] * (MAXIMUM_ANSWERS + 1))
+    target.tap.received.extend(across.said[-1:] * (MAXIMUM_ANSWERS + 1))
     difference = live.end()
 
     assert difference is not None

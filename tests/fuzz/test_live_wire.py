@@ -162,7 +162,7 @@ def test_what_was_heard_can_be_told_as_it_was(peer: str, own: str, vlan: int | N
     assert link.as_received(said[:50]) == said[:50]
     link.send(whole := link.binding.frame(step, 0, Emulation(Connection()).symbols))
     tag = b"" if vlan is None else bytes.fromhex("81000005")
-    assert list(link.ears.leaving) == [whole[:12] + tag + whole[12:]]
+    assert list(link.tap.leaving) == [whole[:12] + tag + whole[12:]]
 
 
 def across(peer: str, own: str, vlan: int | None) -> ManagerLink:

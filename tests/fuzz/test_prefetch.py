@@ -221,7 +221,7 @@ def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
 
 
 def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ibwire.fuzz.prefetch.PATIENCE", 2)
+    monkeypatch.setattr("ibwire.fuzz.prefetch.MOST_POLLS", 2)
     victims = [1]
 
     def disturb() -> None:

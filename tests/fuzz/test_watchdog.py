@@ -24,7 +24,7 @@ from ibwire_layers.opcodes import OpCode
 WRITE = Packet(int(OpCode.RC_RDMA_WRITE_ONLY), length=8)
 READ = Packet(int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 8})
 
-PATIENCE = 0.05
+INTERVAL = 0.05
 """Seconds of processor time, many times what a step takes."""
 
 
@@ -132,7 +132,7 @@ class Few:
 
 @pytest.mark.slow
 def test_a_device_that_loops_is_found_and_its_case_made_short_and_replayed() -> None:
-    with watchdog(PATIENCE):
+    with watchdog(INTERVAL):
         campaign = Campaign(EmulatorTestbed(Looping), lambda number: Few())
         finding = next(iter(campaign.run(10)))
         again = Campaign(EmulatorTestbed(Looping), lambda number: Few()).replay(finding.case)
@@ -154,7 +154,7 @@ def test_no_choice_explains_a_device_that_does_not_go_on() -> None:
             opened += 1
             super().__init__(connection, "rxe")
 
-    with watchdog(PATIENCE):
+    with watchdog(INTERVAL):
         campaign = Campaign(EmulatorTestbed(Counted), queue_pair_generators(1, Role.RESPONDER))
         assert campaign.judge(Case(steps=(READ,)))[1] is not None
 
@@ -162,11 +162,11 @@ def test_no_choice_explains_a_device_that_does_not_go_on() -> None:
     assert not campaign.report.taken
 
 
-@pytest.mark.parametrize("patience", [PATIENCE])
-def test_others_have_their_signal_back(patience: float) -> None:
+@pytest.mark.parametrize("interval", [INTERVAL])
+def test_others_have_their_signal_back(interval: float) -> None:
     before = signal.getsignal(signal.SIGVTALRM)
-    with watchdog(patience):
-        assert signal.getitimer(signal.ITIMER_VIRTUAL)[1] == pytest.approx(patience)
+    with watchdog(interval):
+        assert signal.getitimer(signal.ITIMER_VIRTUAL)[1] == pytest.approx(interval)
         assert signal.getsignal(signal.SIGVTALRM) != before
 
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
@@ -211,7 +211,7 @@ def test_a_device_that_makes_no_connection_is_told(tmp_path: Path, does: str, re
     table.write_text(FAULTS.format(name="first", does=does))
     tested = target(f"py:mutants.target:{table}:first")
 
-    with watchdog(PATIENCE):
+    with watchdog(INTERVAL):
         with pytest.raises(CaseError) as caught:
             Campaign(
                 tested.testbed(Role.RESPONDER), queue_pair_generators(0, Role.RESPONDER)

@@ -124,12 +124,12 @@ def short_name(opcode: int) -> str:
     return info.opcode.name.removeprefix("RC_").replace("RDMA_", "")
 
 
-def read_said(cursor: Cursor) -> Literal:
+def read_injected(cursor: Cursor) -> Literal:
     """Read a packet to the device: every field has one value."""
     return _read(cursor, is_inbound=True)
 
 
-def read_heard(cursor: Cursor) -> Literal:
+def read_expected(cursor: Cursor) -> Literal:
     """Read an expected packet: fields that are not named may have any right value."""
     return _read(cursor, is_inbound=False)
 

@@ -24,7 +24,7 @@ from ibwire.drill.language.expressions import (
     read_value,
 )
 from ibwire.drill.language.impairments import read_impair
-from ibwire.drill.language.literals import Literal, read_data, read_heard, read_said
+from ibwire.drill.language.literals import Literal, read_data, read_expected, read_injected
 from ibwire.drill.language.steps import (
     Case,
     Expect,
@@ -93,7 +93,7 @@ class _Row:
 class _Parser:
     def __init__(self, path: str, profile: str, *, recorded: bool) -> None:
         self._path = path
-        self._read_inbound = read_heard if recorded else read_said
+        self._read_inbound = read_expected if recorded else read_injected
         self._profile = profile
         self._captured: set[str] = set()
         self._regions: set[str] = set()
@@ -340,9 +340,9 @@ class _Parser:
         return count
 
     def _alternatives(self, cursor: Cursor) -> tuple[Literal, ...]:
-        found = [read_heard(cursor)]
+        found = [read_expected(cursor)]
         while cursor.takes("|"):
-            found.append(read_heard(cursor))
+            found.append(read_expected(cursor))
         return tuple(found)
 
     def _verb(self, line: Line, cursor: Cursor, when: When) -> Verb:

@@ -286,7 +286,7 @@ class RemoteManager:
         found = self._ask("cm_events")
         if not isinstance(found, list):
             raise PeerError(f"the events of the agent are {found!r}, not a list")
-        self._events += map(_told, found)
+        self._events += map(_remote_event, found)
         return self._events
 
     def do(self, verb: str, given: Mapping[str, int]) -> None:
@@ -306,7 +306,7 @@ def _piece(sges: Sequence[SGE]) -> list[int] | None:
     return [sges[0].addr, sges[0].length, sges[0].lkey] if sges else None
 
 
-def _told(found: object) -> RemoteEvent:
+def _remote_event(found: object) -> RemoteEvent:
     match found:
         case {"event": int(number), "status": int(status)}:
             if number in _EVENTS:

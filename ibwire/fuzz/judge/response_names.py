@@ -102,21 +102,21 @@ def name(
     difference: Difference,
     step: Step,
     state: str,
-    told: About | None,
+    last: About | None,
     taken: Collection[str] = (),
 ) -> str:
     """The name of a difference.
 
-    told: the fields of the last response, if it followed the last request. taken: fields of
+    last: the fields of the last response, if it followed the last request. taken: fields of
     `Profile` that are known deviations of the device; a difference about one of them has its name.
     """
     if isinstance(step, Post):
         return f"a send request in {state}: {_effect(difference)}"
-    if told is None or not isinstance(step, Packet | Wait):
+    if last is None or not isinstance(step, Packet | Wait):
         return bucket_of(difference, step, state)
-    if told.known in taken:
-        return next(choice.about for choice in CHOICES if choice.name == told.known)
-    return told.what if told.is_wrong else f"{told.what}: {_effect(difference)}"
+    if last.known in taken:
+        return next(choice.about for choice in CHOICES if choice.name == last.known)
+    return last.what if last.is_wrong else f"{last.what}: {_effect(difference)}"
 
 
 def _effect(difference: Difference) -> str:

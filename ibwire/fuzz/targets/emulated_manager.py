@@ -70,7 +70,7 @@ class Consumer(Protocol):
         """Release what it has for connections."""
         ...
 
-    def hear(self, kind: EventKind, connection: Managed) -> bool:
+    def receive(self, kind: EventKind, connection: Managed) -> bool:
         """React to an event; whether the device may have more to send now."""
         ...
 
@@ -112,7 +112,7 @@ class Management:
         device, consumer = self.emulation.device, self._consumer
         self.manager = ConnectionManager(device.gids, ca_guid(device.mac), consumer.identifiers())
         self._managed.manager = self.manager
-        self._told: list[Completion] = []
+        self._reported: list[Completion] = []
         self.exchanges: dict[int, Managed] = {}
         """The newest connection of each, also when it has ended."""
         self.emulation.symbols |= _ALWAYS
@@ -165,9 +165,9 @@ class Management:
             if kind in (EventKind.CONNECT_REQUEST, EventKind.RESOLVE_REQUEST):
                 self.exchanges[connection.remote_id % EXCHANGES] = connection
             else:
-                has_acted |= self._consumer.hear(kind, connection)
+                has_acted |= self._consumer.receive(kind, connection)
             said = int.from_bytes(data), int.from_bytes(ari)
-            self._told.append((EVENT, int(kind), connection.local_id, reason, *said))
+            self._reported.append((EVENT, int(kind), connection.local_id, reason, *said))
         return has_acted
 
     def command(self, command: Command) -> bool:
@@ -179,8 +179,8 @@ class Management:
 
     def completions(self) -> list[Completion]:
         """Events of the manager since the last call."""
-        told, self._told = self._told, []
-        return told
+        reported, self._reported = self._reported, []
+        return reported
 
     def events(self) -> list[int]:
         """What stands in the tables of the manager and its consumer."""
@@ -315,7 +315,7 @@ class CommandedConsumer:
         except VerbsError:  # the peer asks for attributes that no queue pair can have
             manager.reject(connection, now, cm.RejectReason.NO_RESOURCES)
 
-    def hear(self, kind: EventKind, connection: Managed) -> bool:
+    def receive(self, kind: EventKind, connection: Managed) -> bool:
         """React without a command: bring queue pairs up, and end their use."""
         qp = self._queue_pairs.get(connection)
         if qp is not None:

@@ -59,7 +59,7 @@ class RequesterHabits:
     status of the profile."""
     completes: Callable[[SendWQE, TransportPacket], bool]
     """Whether a response completes a READ or atomic."""
-    is_ghost: Callable[[SendState, int], bool]
+    is_old_response: Callable[[SendState, int], bool]
     """Whether a response with a PSN before `una` is for an acknowledged packet."""
     acknowledged_by_unsent: Callable[[SendState], int | None]
     """The PSN before which a response to an unsent PSN acknowledges everything."""
@@ -163,7 +163,7 @@ def _of_requester(profile: Profile) -> RequesterHabits:
         ),
         read_length_fault=rxe.read_length_fault if unchecked else spec.read_length_fault,
         completes=rxe.completes if unchecked else spec.completes,
-        is_ghost=rxe.is_ghost if unsent else spec.is_ghost,
+        is_old_response=rxe.is_old_response if unsent else spec.is_old_response,
         acknowledged_by_unsent=rxe.acknowledged_by_unsent
         if unsent
         else spec.acknowledged_by_unsent,

@@ -112,7 +112,7 @@ def completes(wqe: SendWQE, packet: TransportPacket) -> bool:
     return spec.completes(wqe, packet)
 
 
-def is_ghost(sends: SendState, psn: int) -> bool:
+def is_old_response(sends: SendState, psn: int) -> bool:
     """A response counts as new up to 2^23 PSNs after the end of the oldest request."""
     wqes = sends.wqes
     if not wqes or not wqes[0].started:

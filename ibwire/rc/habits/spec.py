@@ -94,7 +94,7 @@ def completes(wqe: SendWQE, packet: TransportPacket) -> bool:
     return not (packet.psn + 1 - wqe.first_psn - wqe.packets) & MASK
 
 
-def is_ghost(sends: SendState, psn: int) -> bool:
+def is_old_response(sends: SendState, psn: int) -> bool:
     """A response before `una` is for an acknowledged packet."""
     return True
 

@@ -77,8 +77,8 @@ class DeviceLink(Closing):
             destination_mac=own_mac,
             source_port=SOURCE_PORT,
         )
-        self._heard = Path(route)
-        self.path = self._heard if self.is_v4 else EMULATED
+        self._received_path = Path(route)
+        self.path = self._received_path if self.is_v4 else EMULATED
         """The headers that all answers get, whatever a device puts there: those of IPv4."""
 
     def as_received(self, frame: Frame) -> Frame:
@@ -86,8 +86,8 @@ class DeviceLink(Closing):
         if self.is_v4 or not frame.startswith(_EMULATED_MACS):
             return frame
         inside = behind_ip(frame)
-        heard = self._heard.frame(inside)
-        return heard if frame == self.path.frame(inside) else damaged(heard)
+        received = self._received_path.frame(inside)
+        return received if frame == self.path.frame(inside) else damaged(received)
 
     @property
     def is_v4(self) -> bool:

@@ -57,7 +57,7 @@ CALL = b"call"
 CALL_SIZE = 9
 """Bytes of them that are returned: `call`, the reaction, and an ID for the caller."""
 
-PATIENCE = 5.0
+DECISION_SECONDS = 5.0
 """Seconds until what waits is refused: a request, or its answer."""
 
 CALLING = 20.0
@@ -138,7 +138,7 @@ class Listener:
     def serve(self) -> None:
         """Accept whoever asks; without end."""
         while True:
-            if select.select([self._fd], [], [], PATIENCE / 5)[0]:
+            if select.select([self._fd], [], [], DECISION_SECONDS / 5)[0]:
                 self._handle()
             now = time.monotonic()
             for connection in [each for each, until in self._waiting.items() if until < now]:
@@ -194,7 +194,7 @@ class Listener:
         if wish == REFUSE:
             self._refuse(connection)
         elif wish == WAIT:
-            self._waiting[connection] = time.monotonic() + PATIENCE
+            self._waiting[connection] = time.monotonic() + DECISION_SECONDS
         else:
             if wish == LEAVE:
                 self._leaving.add(connection)
@@ -237,7 +237,7 @@ class Listener:
         if wish == REFUSE:
             self._refuse(connection)
         elif wish == WAIT:
-            self._waiting[connection] = time.monotonic() + PATIENCE
+            self._waiting[connection] = time.monotonic() + DECISION_SECONDS
         elif library.rdma_establish(connection):
             self._forget(connection)  # the peer has given up already
         elif wish == LEAVE:  # no event reports an established connection to the side that asked

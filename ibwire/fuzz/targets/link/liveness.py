@@ -170,7 +170,7 @@ class Control(Closing):
 class Liveness(Closing):
     """The checks whether a device is alive.
 
-    host: of the device. heard: called with our queue pair numbers whose packets are for control
+    host: of the device. claimed: called with our queue pair numbers whose packets are for control
     connections. restart: restarts a device.
     """
 
@@ -180,7 +180,7 @@ class Liveness(Closing):
         way: Way,
         gid: int,
         host: Host,
-        heard: Callable[[int], object],
+        claimed: Callable[[int], object],
         restart: Restart | None = None,
     ) -> None:
         self.restart = restart
@@ -190,7 +190,7 @@ class Liveness(Closing):
         self._way = way
         self._gid = gid
         self._host = host
-        self._heard = heard
+        self._claimed = claimed
         self._control: Control | None = None
 
     @property
@@ -266,5 +266,5 @@ class Liveness(Closing):
 
     def _connected(self) -> Control:
         control = Control(self._endpoint, self._way, self._gid)
-        self._heard(control.own_qpn)
+        self._claimed(control.own_qpn)
         return control

@@ -73,7 +73,7 @@ class ManagerTap:
     """A node, except that what a peer sends to QP1 is kept and not handed on."""
 
     def __init__(self, node: Node, peer: int) -> None:
-        self.heard: deque[Frame] = deque()
+        self.received: deque[Frame] = deque()
         self.leaving: deque[Frame] = deque()
         self._node = node
         self._peer = peer
@@ -82,8 +82,8 @@ class ManagerTap:
         """Handle a frame, or pass it on."""
         if not self._is_from_manager(frame):
             self._node.receive(frame, now, port)
-        elif len(self.heard) <= MAXIMUM_ANSWERS:
-            self.heard.append(frame)
+        elif len(self.received) <= MAXIMUM_ANSWERS:
+            self.received.append(frame)
 
     def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
         """What a case sends, then what the node does."""
@@ -139,8 +139,8 @@ class ManagerLink(DeviceLink):
         self._run = random.getrandbits(32) << 32
         self._callers: dict[tuple[str, int], int] = {}
         """IDs and transactions of the device's own requests, and the CAs that they went to."""
-        self.ears = endpoint.live.node = ManagerTap(endpoint.live.node, self._gid)
-        self._leaving = self.ears.leaving
+        self.tap = endpoint.live.node = ManagerTap(endpoint.live.node, self._gid)
+        self._leaving = self.tap.leaving
 
     def _learn(self, mac: bytes) -> None:
         super()._learn(mac)
@@ -176,7 +176,7 @@ class ManagerLink(DeviceLink):
 
     def begin(self) -> ManagerSession:
         """The manager as a new CA meets it."""
-        self.ears.heard.clear()
+        self.tap.received.clear()
         return self.aside()
 
     def aside(self) -> ManagerSession:
@@ -231,25 +231,25 @@ class ManagerSession:
         """Send it a frame."""
         self._link.send(frame)
 
-    def hear(
+    def receive(
         self,
-        is_last: Callable[[ManagerAnswer], bool] = lambda heard: False,
+        is_last: Callable[[ManagerAnswer], bool] = lambda answer: False,
         tolerance: Time | None = None,
     ) -> list[ManagerAnswer]:
         """What it sends within the tolerance, or until the last message has come."""
         link = self._link
-        queue, live = link.ears.heard, link.endpoint.live
+        queue, live = link.tap.received, link.endpoint.live
         until = live.now + (link.tolerance if tolerance is None else tolerance)
         found: list[ManagerAnswer] = []
         while True:
             while queue:
-                heard = self._understand(queue.popleft())
-                if heard is not None:
-                    found.append(heard)
+                answer = self._understand(queue.popleft())
+                if answer is not None:
+                    found.append(answer)
             if len(found) > MAXIMUM_ANSWERS:
                 raise RunsAway(FLOOD)
             left = until - live.now
-            if left <= 0 or any(is_last(heard) for heard in found):
+            if left <= 0 or any(is_last(answer) for answer in found):
                 return found
             link.endpoint.run(stop=lambda: bool(queue), seconds=left / S)
 
@@ -258,7 +258,7 @@ class ManagerSession:
 
         Raises `PeerError` for a device that does not stop talking.
         """
-        queue, live = self._link.ears.heard, self._link.endpoint.live
+        queue, live = self._link.tap.received, self._link.endpoint.live
         until, looked_at = live.now + tolerance, 0
 
         def has_come() -> bool:
@@ -274,14 +274,14 @@ class ManagerSession:
         return True
 
     def _is_mine(self, frame: Frame) -> bool:
-        heard = self._understand(frame)
-        received = None if heard is None else heard.received
+        answer = self._understand(frame)
+        received = None if answer is None else answer.received
         return received is not None and bool(self._link.is_for(self.identity, received))
 
     def _understand(self, frame: Frame) -> ManagerAnswer | None:
         """A frame for this CA; `None` for one that is for an earlier CA."""
         whole = transport(frame)
-        assert whole is not None  # the ears let nothing shorter through
+        assert whole is not None  # the tap let nothing shorter through
         usual = self._link.path.frame(whole)
         if Packet.parse(frame, strict=False).icrc_status() is not CrcStatus.GOOD:
             return ManagerAnswer(damaged(usual), None)
@@ -291,14 +291,14 @@ class ManagerSession:
         return ManagerAnswer(usual, received)
 
 
-def is_other_management(heard: ManagerAnswer) -> bool:
+def is_other_management(answer: ManagerAnswer) -> bool:
     """Whether a datagram is valid, but not a message of communication management.
 
     A MAD with another method may get a status as its response (IBA 13.4.7), which is not
     compared.
     """
-    whole = heard.frame[BTH : -h.ICRC_SIZE]
-    if heard.received is not None or len(whole) != MAD_START + MAD_SIZE:
+    whole = answer.frame[BTH : -h.ICRC_SIZE]
+    if answer.received is not None or len(whole) != MAD_START + MAD_SIZE:
         return False
     deth = h.DETH.unpack(whole, h.BTH.SIZE)
     common = MAD.unpack(whole, MAD_START)

@@ -68,8 +68,8 @@ class VerbsLink(DeviceLink):
         self.inner = endpoint.live.node
         self.diverted = endpoint.live.node = Diverted(self.inner, endpoint.device.mac, self._gid)
         self._leaving = self.diverted.leaving
-        heard = self.diverted.former.add
-        self.liveness = Liveness(endpoint, way, self._gid, self.host, heard, self.restart)
+        claimed = self.diverted.former.add
+        self.liveness = Liveness(endpoint, way, self._gid, self.host, claimed, self.restart)
 
     def _learn(self, mac: bytes) -> None:
         super()._learn(mac)
@@ -197,39 +197,39 @@ class LinkDevice:
         self._link.send(frame)
         self._is_under_way = True
 
-    def hear(self, count: int | None, late: Time = 0) -> list[Frame]:
+    def await_frames(self, count: int | None, late: Time = 0) -> list[Frame]:
         """The frames that arrive within the tolerance, plus this much; ends early when this many
         have arrived.
         """
-        heard = self._link.diverted.outbound
+        arrived = self._link.diverted.outbound
         wanted = MAXIMUM_ANSWERS + 1 if count is None else count
-        if len(heard) < wanted:
+        if len(arrived) < wanted:
             self._live(self._link.tolerance + late + self._link.paused, wanted)
-        if len(heard) > MAXIMUM_ANSWERS:
+        if len(arrived) > MAXIMUM_ANSWERS:
             raise RunsAway(f"more than {MAXIMUM_ANSWERS} packets without a pause")
-        frames = [frame for _, frame in heard]
-        heard.clear()
+        frames = [frame for _, frame in arrived]
+        arrived.clear()
         self._is_under_way = False
         return [self._with_usual_headers(frame) for frame in frames]
 
     def answers(self) -> list[Frame]:
         """What it sends now."""
-        return self.hear(None)
+        return self.await_frames(None)
 
     def wait(self, time: Time) -> list[tuple[Time, Frame]]:
         """Let time pass: what it sends meanwhile, and when."""
         if time > LONGEST_WAIT:
             raise CaseError(f"a wait of {time / S:g} s: on a link {LONGEST_WAIT / S:g} s at most")
-        heard, start = self._link.diverted.outbound, self._link.endpoint.live.now
+        arrived, start = self._link.diverted.outbound, self._link.endpoint.live.now
         self._live(time)
-        found = [(when - start, self._with_usual_headers(frame)) for when, frame in heard]
-        heard.clear()
+        found = [(when - start, self._with_usual_headers(frame)) for when, frame in arrived]
+        arrived.clear()
         return found
 
     def _live(self, time: Time, wanted: int = MAXIMUM_ANSWERS) -> None:
         """Let time pass, until this many frames have arrived."""
-        heard = self._link.diverted.outbound
-        self._link.endpoint.run(stop=lambda: len(heard) >= wanted, seconds=time / S)
+        arrived = self._link.diverted.outbound
+        self._link.endpoint.run(stop=lambda: len(arrived) >= wanted, seconds=time / S)
 
     def _with_usual_headers(self, frame: Frame) -> Frame:
         """The frame from the BTH on: the headers before it are chosen by the device's host.

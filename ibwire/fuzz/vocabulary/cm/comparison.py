@@ -124,7 +124,7 @@ class ManagerComparison(Comparison):
         self._due: list[Due] = []
         self._said: set[bytes] = set()
         """MADs of the reference."""
-        self._heard: set[bytes] = set()
+        self._received: set[bytes] = set()
         """MADs of the device."""
         self._theirs: dict[int, int] = {}
         """IDs and queue pairs of the device by those of the reference."""
@@ -226,18 +226,18 @@ class ManagerComparison(Comparison):
             if not self._missing or not is_alive(self._link):
                 break
         if not self._is_quick:
-            strange += self._unexplained(self._hear(self._link.tolerance))
+            strange += self._unexplained(self._receive(self._link.tolerance))
         if self.follower.awaited:
             self.follower.awaited.clear()
             self.is_over = True  # whether it asks for a connection at all is checked after the case
         if self._is_foreign and not strange and (self._due or self.follower.asked):
             self.is_over = True  # its state is unknown
             return None
-        for connection, heard in self._ambiguous.items():
-            assert heard.received is not None
-            self.follower.follow(connection, heard.received.message, is_right=self._is_right)
+        for connection, answer in self._ambiguous.items():
+            assert answer.received is not None
+            self.follower.follow(connection, answer.received.message, is_right=self._is_right)
             self._expect()
-            self._is_due(heard)
+            self._is_due(answer)
         self._ambiguous.clear()
         self.follower.decide()
         self._expect()
@@ -263,19 +263,19 @@ class ManagerComparison(Comparison):
         while missing := self._missing:
             if missing < least:  # a program has to be woken up to decide
                 until, least = live.now + DECISION * self._link.tolerance, missing
-            heard = self._hear(until - live.now, lambda heard: True)
-            strange += self._unexplained(heard)
-            if not heard:
+            answers = self._receive(until - live.now, lambda answer: True)
+            strange += self._unexplained(answers)
+            if not answers:
                 break
         return strange
 
-    def _hear(
-        self, time: Time, is_last: Callable[[ManagerAnswer], bool] = lambda heard: False
+    def _receive(
+        self, time: Time, is_last: Callable[[ManagerAnswer], bool] = lambda answer: False
     ) -> list[ManagerAnswer]:
         self.in_target = True
-        heard = self._manager.hear(is_last, time)
+        answers = self._manager.receive(is_last, time)
         self.in_target = False
-        return heard
+        return answers
 
     @property
     def _missing(self) -> int:
@@ -284,32 +284,32 @@ class ManagerComparison(Comparison):
         due = sum(not each.is_optional for each in self._due)
         return len(follower.awaited) + len(follower.asked) + due
 
-    def _unexplained(self, heard: Sequence[ManagerAnswer]) -> list[ManagerAnswer]:
+    def _unexplained(self, answers: Sequence[ManagerAnswer]) -> list[ManagerAnswer]:
         if self.records:
-            self.frames += [(">", 0, self._link.as_received(each.frame)) for each in heard]
-        return [each for each in heard if not self._is_explained(each)]
+            self.frames += [(">", 0, self._link.as_received(each.frame)) for each in answers]
+        return [each for each in answers if not self._is_explained(each)]
 
-    def _is_explained(self, heard: ManagerAnswer) -> bool:
+    def _is_explained(self, answer: ManagerAnswer) -> bool:
         """Whether a message is what it should be, or may be."""
-        mad = mad_of(heard.frame)
-        if heard.received is None:
-            return is_other_management(heard)
-        said = heard.received.message
+        mad = mad_of(answer.frame)
+        if answer.received is None:
+            return is_other_management(answer)
+        said = answer.received.message
         if isinstance(said, cm.REQ):
-            return self._is_called(heard)
+            return self._is_called(answer)
         is_datagram = isinstance(said, cm.SIDR_REP)
         number = getattr(said, "request_id" if is_datagram else "remote_comm_id", 0)
         number = self._ours.get(number, number)
-        if self._is_due(heard):
+        if self._is_due(answer):
             return True
-        is_repeated = mad in self._heard
+        is_repeated = mad in self._received
         connection = self.follower.undecided(number, said)
         if connection is not None and is_repeated:
-            self._ambiguous[connection] = heard
+            self._ambiguous[connection] = answer
         elif connection is not None:
             self.follower.follow(connection, said, is_right=self._is_right)
             self._expect()
-            if self._is_due(heard):
+            if self._is_due(answer):
                 return True
         if is_repeated:
             return True
@@ -318,17 +318,17 @@ class ManagerComparison(Comparison):
         self.is_over = True
         return True
 
-    def _is_called(self, heard: ManagerAnswer) -> bool:
+    def _is_called(self, answer: ManagerAnswer) -> bool:
         """Whether a request of the device is as it should be; the reference asks for the same."""
-        if mad_of(heard.frame) in self._heard:
+        if mad_of(answer.frame) in self._received:
             return True
-        assert heard.received is not None
-        assert isinstance(heard.received.message, cm.REQ)
-        exchange = (called_by(heard.received.message) or 0) % EXCHANGES
+        assert answer.received is not None
+        assert isinstance(answer.received.message, cm.REQ)
+        exchange = (called_by(answer.received.message) or 0) % EXCHANGES
         if exchange in self.follower.awaited:
-            self.follower.take(exchange, heard.received)
+            self.follower.take(exchange, answer.received)
             self._expect()
-        return self._is_due(heard)
+        return self._is_due(answer)
 
     def _is_by_chance(self, said: Message, number: int) -> bool:
         """Whether a device may say this because of an application, a clock, or what was on its way.
@@ -351,21 +351,21 @@ class ManagerComparison(Comparison):
         # A quick comparison may have gone on to another exchange.
         return any(at != management.exchange and follower.is_up_to_time(at) for at in about)
 
-    def _is_due(self, heard: ManagerAnswer) -> bool:
+    def _is_due(self, answer: ManagerAnswer) -> bool:
         """Whether the reference has sent this message, too; then it is not due any more."""
-        assert heard.received is not None
+        assert answer.received is not None
         for due in self._due:
-            if _are_alike(due, heard) and self._in_our_terms(heard, due) == due.frame:
+            if _are_alike(due, answer) and self._in_our_terms(answer, due) == due.frame:
                 self._due.remove(due)
-                self._learn(due.received.message, heard.received.message)
-                self._heard.add(mad_of(heard.frame))
+                self._learn(due.received.message, answer.received.message)
+                self._received.add(mad_of(answer.frame))
                 return True
         return False
 
-    def _in_our_terms(self, heard: ManagerAnswer, due: Due) -> Frame:
+    def _in_our_terms(self, answer: ManagerAnswer, due: Due) -> Frame:
         """A message of the device with the reference's numbers for what is the device's own."""
-        assert heard.received is not None
-        said, expected = heard.received.message, due.received.message
+        assert answer.received is not None
+        said, expected = answer.received.message, due.received.message
         changes = {name: getattr(expected, name) for name in _own_fields(said, expected)}
         for name in _NUMBERS:
             if not hasattr(said, name) or name in changes:
@@ -374,14 +374,14 @@ class ManagerComparison(Comparison):
             is_new = wanted not in self._theirs and number not in self._ours
             if self._ours.get(number, number) == wanted or (is_new and name in _told_in(said)):
                 changes[name] = wanted
-        transaction = heard.received.transaction_id
+        transaction = answer.received.transaction_id
         if isinstance(said, cm.DREQ):
             transaction = due.received.transaction_id
-        bth = h.BTH.unpack(heard.frame, BTH)
+        bth = h.BTH.unpack(answer.frame, BTH)
         right = replace(
             h.BTH.unpack(due.frame, BTH), opcode=bth.opcode, tver=bth.tver, pad_count=bth.pad_count
         )
-        deth = heard.frame[BTH + h.BTH.SIZE : BTH + MAD_START]
+        deth = answer.frame[BTH + h.BTH.SIZE : BTH + MAD_START]
         mad = encode(replace(said, **changes), transaction)
         return self._link.path.frame(right.pack() + deth + mad)
 
@@ -444,9 +444,9 @@ def _is_for_lack_of_mtu(due: Due) -> bool:
     return isinstance(message, cm.REJ) and message.reason == cm.RejectReason.INVALID_MTU
 
 
-def _are_alike(due: Due, heard: ManagerAnswer) -> bool:
-    return heard.received is not None and (
-        type(due.received.message) is type(heard.received.message)
+def _are_alike(due: Due, answer: ManagerAnswer) -> bool:
+    return answer.received is not None and (
+        type(due.received.message) is type(answer.received.message)
     )
 
 

@@ -197,7 +197,7 @@ def _answer(manager: ManagerSession, kinds: tuple[type[Message], ...]) -> Receiv
         return heard.received is not None and isinstance(heard.received.message, kinds)
 
     try:
-        heard = next(filter(is_one, manager.hear(is_one, GREETING)), None)
+        heard = next(filter(is_one, manager.receive(is_one, GREETING)), None)
     except RunsAway as error:
         raise PeerError(str(error)) from None
     return None if heard is None else heard.received
@@ -400,7 +400,7 @@ class Follower:
             if exchange is None or self._called.get(each, each.remote_id % EXCHANGES) == exchange
         )
 
-    def hear(self, kind: EventKind, connection: Managed) -> bool:
+    def receive(self, kind: EventKind, connection: Managed) -> bool:
         """End a connection that wishes for that; other decisions wait for those of the device."""
         if kind is not EventKind.ESTABLISHED or self._wish(connection) != listener.LEAVE:
             return False

@@ -223,10 +223,10 @@ class _ManagerWriter(Writer):
             self._exchange.note(frame, from_device=True)
         super()._answers(step, usual, chosen, difference)
 
-    def _heard(self, frame: Frame, extra: Sequence[tuple[str, str]]) -> str:
+    def _answer_line(self, frame: Frame, extra: Sequence[tuple[str, str]]) -> str:
         packet = WholePacket.parse(frame)
         if packet.bth.dest_qp != QP1:
-            return super()._heard(frame, extra)
+            return super()._answer_line(frame, extra)
         found = decode(packet.payload)
         form = drill.FORMS.get(drill.PREFIX + type(found.message).__name__) if found else None
         if found is None or form is None:
@@ -255,7 +255,7 @@ class _ManagerWriter(Writer):
         if usual.completions != chosen.completions:
             raise CannotSay("what the application is told depends on a choice of the device")
         for completion in usual.completions:
-            self.lines.append(f"  {_told(completion)}")
+            self.lines.append(f"  {_reported(completion)}")
             if completion[1] == EventKind.DISCONNECTED.value and self.has_data:
                 self.lines.append("  modify state=ERR")
 
@@ -297,7 +297,7 @@ def _message(mad: bytes) -> Message:
     return found.message
 
 
-def _told(completion: Completion) -> str:
+def _reported(completion: Completion) -> str:
     """An event of the manager as a line of a script."""
     queue, number, _, reason, *_ = (*completion, 0, 0)
     if queue != EVENT:

@@ -255,7 +255,7 @@ class TolerantComparison(Comparison):
         self.in_target = True
         if is_timeout and isinstance(self.target, LinkDevice):
             # No longer than until it asks again: from then on it waits for the next time.
-            self._early += self.target.hear(len(self._waiting) or 1, LATEST * time)
+            self._early += self.target.await_frames(len(self._waiting) or 1, LATEST * time)
         else:
             self._early += [frame for _, frame in self.target.wait(time)]
         return self._look(number)
@@ -273,9 +273,9 @@ class TolerantComparison(Comparison):
         if not self._waiting or not isinstance(self.target, LinkDevice):
             return None
         missing = max(len(self._waiting) - len(self._early), 0)
-        return self._compare_answers(number, self._heard(self.target.hear(missing)))
+        return self._compare_answers(number, self._received(self.target.await_frames(missing)))
 
-    def _heard(self, answers: list[Frame]) -> list[Frame]:
+    def _received(self, answers: list[Frame]) -> list[Frame]:
         """Responses after those that arrived during a wait."""
         early, self._early = self._early, []
         return [*early, *answers]
@@ -311,7 +311,7 @@ class TolerantComparison(Comparison):
         reference, target = self.reference, self.target
         outcome = Outcome(
             self._sent,
-            self._heard(target.answers()),
+            self._received(target.answers()),
             target.completions(),
             target.events(),
             target.memory,

@@ -270,7 +270,7 @@ class Writer:
         pairs = list(zip(usual.answers, chosen.answers, strict=False))
         for number, ((one, frame), (other, its)) in enumerate(pairs):
             extra = wrong[number] if number < len(wrong) else ()
-            texts = dict.fromkeys([self._heard(frame, extra), self._heard(its, extra)])
+            texts = dict.fromkeys([self._answer_line(frame, extra), self._answer_line(its, extra)])
             gaps = [one - clocks[0], other - clocks[1]]
             clocks = [one, other]
             time = _time(min(gaps)) + f"..{_time(max(gaps))}" * (gaps[0] != gaps[1])
@@ -280,14 +280,14 @@ class Writer:
         for when, frame in longer[len(pairs) :]:
             if when:
                 raise CannotSay("what the device sends in time depends on a choice")
-            self.lines.append(f"  >? {self._heard(frame, ())}")
+            self.lines.append(f"  >? {self._answer_line(frame, ())}")
         if isinstance(step, Wait):
             rest = step.time - max(clocks)
             self.lines += [f"  +{_time(rest)} silence"] * (rest >= NS)
         elif not usual.answers and not (isinstance(step, Packet) and step.held):
             self.lines += ["  silence"] * (isinstance(step, Packet) or difference is not None)
 
-    def _heard(self, frame: Frame, extra: Sequence[tuple[str, str]]) -> str:
+    def _answer_line(self, frame: Frame, extra: Sequence[tuple[str, str]]) -> str:
         try:
             packet = WholePacket.parse(frame)
         except DecodeError as error:
