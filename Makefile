@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs site wheel test-pythons lock audit release clean
+.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs site wheel fuzz-readers soak test-pythons lock audit release clean
 
 demo: $(VENV)/run.stamp
 	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
@@ -82,6 +82,15 @@ bench-fuzz: $(VENV)/test.stamp
 interop-tshark: $(VENV)/test.stamp
 	@command -v tshark >/dev/null || { echo 'make interop needs tshark (Debian: apt-get install tshark)'; exit 1; }
 	$(BIN)/pytest -q -rs tests/interop tests/capture/test_against_tshark.py
+
+# Foreign bytes to every reader, guided by coverage, and random lossy schedules under every law.
+SECONDS ?= 60
+fuzz-readers: $(VENV)/test.stamp
+	$(BIN)/pip install -q --group fuzzing
+	PYTHONPATH=tests $(BIN)/python tests/fuzzing/run.py all --seconds $(SECONDS)
+
+soak: $(VENV)/test.stamp
+	PYTHONPATH=tests $(BIN)/python tests/soak.py --seconds $(SECONDS)
 
 # On virtual links between network namespaces; each test says what it lacks where it cannot run.
 live: $(VENV)/test.stamp
