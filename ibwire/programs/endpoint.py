@@ -32,7 +32,8 @@ from ibwire.rc.path import address_of, is_link_local, is_v4, nearest
 from ibwire.rc.profile import PROFILES, Profile
 
 WINDOW = 128
-"""Largest number of unacknowledged packets, as in rxe (reference/habits#rxe-window)."""
+"""Largest number of unacknowledged packets of a queue pair, as in rxe
+(reference/habits#rxe-window)."""
 
 QUIET, LINGER = 0.3, 5.0
 """Seconds without a frame after which lingering ends, and seconds after which it ends anyway: a
@@ -93,7 +94,7 @@ class Endpoint(Closing):
             self.addresses,
             mac=mac or port.mac,
             vlan=vlan,
-            profile=_bounded(PROFILES[profile]),
+            profile=_careful(PROFILES[profile]),
             first_qpn=self.random.randrange(0x100, 0xF00000),
             key_start=self.random.getrandbits(24),
         )
@@ -327,12 +328,16 @@ class Endpoint(Closing):
             qp.close()
 
 
-def _bounded(profile: Profile) -> Profile:
+def _careful(profile: Profile) -> Profile:
     """The profile with a window that a receiver in software can keep up with.
 
     A loss in its socket causes retransmission of all later packets, and the specification sets
     no limit: 2000 WRITEs of 64 KiB over a veth made 10 MB/s instead of 460. The window has room
-    for two acknowledgement requests.
+    for two acknowledgement requests. 128 queue pairs with a window each were too much.
     """
     window = max(WINDOW, 2 * profile.ack_request_interval)
-    return replace(profile, max_unacked_psns=min(profile.max_unacked_psns, window))
+    return replace(
+        profile,
+        max_unacked_psns=min(profile.max_unacked_psns, window),
+        controls_congestion=True,
+    )

@@ -18,6 +18,7 @@ from ibwire.base.errors import VerbsError
 from ibwire.base.node import OPEN, Frame, Grant
 from ibwire.base.units import Time
 from ibwire.rc.attributes import AddressVector, AsyncEvent, QPType
+from ibwire.rc.congestion import PathWindow
 from ibwire.rc.cq import CompletionChannel, CompletionQueue
 from ibwire.rc.habits import habits_of
 from ibwire.rc.limits import DeviceLimits
@@ -118,6 +119,7 @@ class Device:
         self._timer_number = 0
         self._next_qpn = first_qpn
         self._next_srq = 1
+        self._windows: dict[int, PathWindow] = {}
         self._headers: dict[tuple[AddressVector, bytes], Headers] = {}
         self._datagram_paths: dict[tuple[AddressVector, int], Path] = {}
 
@@ -357,6 +359,15 @@ class Device:
         if self.link == "ib" and not av.is_global:
             return self.lid, av.dlid
         return self.gids[av.sgid_index], av.dgid
+
+    def window_towards(self, peer: int) -> PathWindow:
+        """The window that queue pairs towards a GID, or a LID, share."""
+        window = self._windows.get(peer)
+        if window is None:
+            if len(self._windows) >= MAXIMUM_ROUTES:
+                self._windows.clear()  # queue pairs keep theirs
+            window = self._windows[peer] = PathWindow()
+        return window
 
     def _make_path(self, av: AddressVector, qpn: int, dest_qpn: int) -> Path:
         dmac = av.dmac or self.neighbours.get(av.dgid) or mac_of(av.dgid)

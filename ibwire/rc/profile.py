@@ -100,6 +100,10 @@ class Profile:
     max_unacked_psns: int = (1 << 23) - 1
     """Largest distance of a sent PSN from the oldest unacknowledged PSN (IBA 9.7.1; rxe 128:
     docs/reference/habits.md#rxe-window)."""
+    controls_congestion: bool = False
+    """Whether the reliable queue pairs towards a peer share a window that shrinks after a loss,
+    and their ACK timeout follows the measured round trip (a choice of this emulator:
+    `ibwire.rc.congestion`; `pingpong`, `perf` and `rping` set it)."""
     restarts_on_read_gap: bool = True
     """Whether a gap in the responses of a READ restarts it at once (rxe:
     drop-read-response)."""

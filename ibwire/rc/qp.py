@@ -32,6 +32,7 @@ from ibwire.rc.attributes import (
     QPType,
 )
 from ibwire.rc.completer import Completer
+from ibwire.rc.congestion import SendWindow
 from ibwire.rc.counters import QPCounters
 from ibwire.rc.cq import CompletionQueue
 from ibwire.rc.memory import ProtectionDomain
@@ -493,6 +494,7 @@ class QueuePair:
             self._dest_qp = attr.dest_qp_num = attr.dest_qp_num & MASK
             self.path = self.device.path_to(attr.ah_attr, self.number, attr.dest_qp_num)
             self._source, self._peer = self.device.ends_of(attr.ah_attr)
+            self._control_congestion()
         if mask & _ALT_PATH:
             self._alternate = self.device.path_to(attr.alt_ah_attr, self.number, attr.dest_qp_num)
         if mask & (_TIMEOUT | _RETRY_CNT | _RNR_RETRY):
@@ -500,6 +502,17 @@ class QueuePair:
         if self.profile.rounds_read_depth:
             attr.max_rd_atomic = power_of_two(attr.max_rd_atomic)
             attr.max_dest_rd_atomic = power_of_two(attr.max_dest_rd_atomic)
+
+    def _control_congestion(self) -> None:
+        """Share a window with the other queue pairs towards the peer, if the profile has one."""
+        if not self.profile.controls_congestion or self.service not in (Service.RC, Service.XRC):
+            return
+        if self.sends.window is not None:
+            self.sends.window.stop()
+        path = self.device.window_towards(self._peer)
+        longest = self.profile.ack_request_interval
+        self.sends.window = SendWindow(path, self.sends, self.wake, longest)
+        self.sends.window.configure(self.sends.ack_wait)
 
     def _set_state(self, state: QPState) -> None:
         self.state = state

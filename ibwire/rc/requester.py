@@ -59,6 +59,9 @@ class Requester:
             if (psn - sends.una) & MASK > qp.profile.max_unacked_psns:
                 return None
             index = (psn - wqe.first_psn) & MASK
+            window = sends.window
+            if window is not None and not window.allows(psn, wqe.packets - index, now):
+                return None
             if plan.is_segmented:
                 if index and wqe.limited and qp.habits.requester.holds_back(sends, wqe):
                     return None
@@ -74,14 +77,11 @@ class Requester:
                 packet = self._single(wqe, index)
                 following = (wqe.first_psn + wqe.packets) & MASK
                 sends.cursor += 1
+            if window is not None and window.ends_at(psn):
+                packet.ack_req = 1
+                sends.since_ack_request = 0
             qp.address(packet, wqe.wr)
-            if psn == sends.next_psn:
-                sends.next_psn = following
-            else:
-                qp.counters.retransmitted += 1
-                if (following - sends.next_psn) & MASK < HALF:
-                    sends.next_psn = following
-            sends.psn = following
+            self._advance(following)
             if sends.probe:
                 packet.ack_req = 1
                 sends.probe, sends.probing = False, True
@@ -89,6 +89,17 @@ class Requester:
                 timers.ack = now + sends.ack_wait
             return packet
         return None
+
+    def _advance(self, following: int) -> None:
+        """Continue with the PSN after the packet that is sent."""
+        sends = self.sends
+        if sends.psn == sends.next_psn:
+            sends.next_psn = following
+        else:
+            self.qp.counters.retransmitted += 1
+            if (following - sends.next_psn) & MASK < HALF:
+                sends.next_psn = following
+        sends.psn = following
 
     def _start(self, wqe: SendWQE) -> bool:
         """Start a work request unless it must wait."""

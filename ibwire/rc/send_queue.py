@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ibwire.base.units import Time
 from ibwire.rc.attributes import QPState
+from ibwire.rc.congestion import SendWindow
 from ibwire.rc.context import QPContext
 from ibwire.rc.credits import SendCredits
 from ibwire.rc.send_state import SendState, SendWQE
@@ -25,16 +26,20 @@ _SUCCESS, _RTS = WCStatus.SUCCESS, QPState.RTS
 class SendQueue(SendState):
     """Posted send work requests, in order, and what happens to them."""
 
-    __slots__ = ("_habits", "qp")
+    __slots__ = ("_habits", "qp", "window")
 
     def __init__(self, qp: QPContext) -> None:
         self.qp = qp
         self._habits = qp.habits.requester
+        self.window: SendWindow | None = None
+        """With congestion control, what limits the packets in flight."""
         super().__init__()
 
     def reset(self) -> None:
         """Forget every work request, as after creation."""
         super().reset()
+        if self.window is not None:
+            self.window.stop()
         # A requester that sends no credits waits for none (rxe: the first message of rc-pingpong).
         self.credits = SendCredits()
         self.credits.limited = self.qp.profile.live_credits
@@ -45,6 +50,8 @@ class SendQueue(SendState):
         self.retries = attr.retry_cnt
         self.rnr_retries = attr.rnr_retry
         self.ack_wait = ack_wait(attr.timeout, self.qp.profile)
+        if self.window is not None:
+            self.window.configure(self.ack_wait)
 
     @property
     def is_drained(self) -> bool:
@@ -60,6 +67,8 @@ class SendQueue(SendState):
     def restart(self, psn: int) -> None:
         """Send everything from this PSN on again."""
         self.psn = psn
+        if self.window is not None:
+            self.window.restart(psn)
         # The count to the next request for an ACK continues (reference/habits#rxe-ack-request).
         self.probe = self.probing = False
         if psn == self.una:
@@ -88,6 +97,8 @@ class SendQueue(SendState):
         if implied:
             self.qp.counters.implied_naks += 1
         if self.use_up_retry():
+            if self.window is not None:
+                self.window.lose(now, timeout=False)
             self.restart_psn = psn
             self.exact = implied
             self.recover = self.next_psn
@@ -97,6 +108,8 @@ class SendQueue(SendState):
     def acknowledge(self, psn: int, now: Time) -> None:
         """Everything before `psn` is acknowledged: progress."""
         self.una = psn
+        if self.window is not None:
+            self.window.acknowledge(now)
         if self.recover is not None and (psn - self.recover) & MASK < HALF:
             self.recover = None
         self.exact = False
@@ -116,6 +129,8 @@ class SendQueue(SendState):
     def acknowledge_inside(self, psn: int, now: Time) -> None:
         """All packets before `psn` in the oldest message are acknowledged, without progress."""
         self.una = psn
+        if self.window is not None:
+            self.window.acknowledge(now)
         if (self.psn - psn) & MASK >= HALF:
             self.restart(psn)
         self.arm(now)
@@ -155,6 +170,8 @@ class SendQueue(SendState):
                 return
             self.qp.counters.timeouts += 1
             if self.use_up_retry():
+                if self.window is not None:
+                    self.window.lose(now, timeout=True)
                 self.exact = False
                 self.restart_psn = self._habits.restart_psn_after_timeout(self)
                 self.recover = self.next_psn
@@ -218,3 +235,5 @@ class SendQueue(SendState):
         while self.wqes:
             self.complete(self.wqes[0], WCStatus.WR_FLUSH_ERR)
         self.cursor = self.reads = 0
+        if self.window is not None:
+            self.window.stop()

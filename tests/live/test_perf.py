@@ -66,6 +66,24 @@ def test_both_ends_agree_and_the_capture_is_clean(
     assert subprocess.run(check, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [0, 0.01, 0.05])
+@pytest.mark.parametrize("qps", [1, 32, 128])
+@pytest.mark.parametrize("verb", ["write", "read"])
+def test_many_queue_pairs_and_loss_end_well(
+    start: Start, tmp_path: Path, verb: str, qps: int, loss: float
+) -> None:
+    """The socket of the server has room for a quarter of what 128 queue pairs once sent."""
+    plan = tmp_path / "loss.toml"
+    plan.write_text(f"[[in]]\nloss = {loss}\n[[out]]\nloss = {loss}\n" if loss else "")
+    options = ("-q", qps, "-n", 384 // qps, "-s", 65536, "--json")
+    serving = server(start, verb, *options)
+    ends = results(client(start, verb, *options, "--faults", plan), serving)
+
+    assert [end["passed"] for end in ends] == [True, True]
+    assert ends[0]["sent"] == 384 // qps * qps
+
+
 def test_table_is_in_the_shape_of_perftest(start: Start) -> None:
     """The columns as ib_send_bw and ib_send_lat of perftest 4.5-0.17 print them."""
     serving = server(start, "send", "-n", 50, "-s", 2000)
