@@ -78,7 +78,7 @@ def test_cases_are_there_minimised_and_as_found(saved: Sequence[tuple[Finding, P
         assert finding.case.packets <= finding.original.packets
 
 
-def test_every_packet_says_what_it_is_for(saved: Sequence[tuple[Finding, Path]]) -> None:
+def test_every_packet_has_its_purpose(saved: Sequence[tuple[Finding, Path]]) -> None:
     for finding, directory in saved:
         with open_capture(str(directory / "case.pcapng")) as capture:
             records = list(capture.records())
@@ -118,7 +118,7 @@ def test_a_script_passes_on_the_emulator_and_fails_on_the_target(
         assert run(wrong, wrong.cases[0], "rxe").failure is not None
 
 
-def test_a_script_has_the_rule_and_a_report_says_why_there_is_none(
+def test_script_has_the_rule_and_a_report_explains_a_missing_script(
     saved: Sequence[tuple[Finding, Path]],
 ) -> None:
     for finding, directory in saved:
@@ -183,7 +183,7 @@ def test_a_fault_that_no_packet_shows_is_in_the_script(tmp_path: Path) -> None:
     assert "  memory va+" in (tmp_path / "F0001" / "case.drill").read_text("utf-8")
 
 
-def test_a_recording_tells_from_where_both_differ() -> None:
+def test_recording_shows_where_both_begin_to_differ() -> None:
     read = Packet(
         int(OpCode.RC_RDMA_READ_REQUEST), fields={"reth.dma_len": 1024, "reth.va": ("va", 0)}
     )

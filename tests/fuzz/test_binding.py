@@ -92,7 +92,7 @@ def test_a_packet_is_cut_as_drill_cuts_it(opcode: int, length: int, cut: int) ->
 
 
 @given(st.sampled_from(RC), st.integers(0, 600))
-def test_what_is_not_said_is_right(opcode: int, length: int) -> None:
+def test_omitted_fields_are_correct(opcode: int, length: int) -> None:
     packet = WholePacket.parse(frame(Packet(opcode, ("expected", 3), length)))
 
     assert packet.icrc_status() is CrcStatus.GOOD
@@ -103,7 +103,7 @@ def test_what_is_not_said_is_right(opcode: int, length: int) -> None:
 
 
 @pytest.mark.parametrize(("icrc", "status"), [(BAD, CrcStatus.BAD), (0x12345678, CrcStatus.BAD)])
-def test_an_icrc_is_wrong_when_a_case_says_so(icrc: int, status: CrcStatus) -> None:
+def test_icrc_is_wrong_only_where_the_case_requests_it(icrc: int, status: CrcStatus) -> None:
     packet = Packet(int(OpCode.RC_SEND_ONLY), length=8, icrc=icrc)
 
     assert WholePacket.parse(frame(packet)).icrc_status() is status

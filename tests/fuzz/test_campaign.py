@@ -175,7 +175,7 @@ def test_a_choice_that_was_taken_in_error_is_given_back() -> None:
     assert campaign.report.given_back == ["naks_after_rnr"]
 
 
-def test_a_choice_that_was_given_back_is_not_taken_again_when_a_run_goes_on() -> None:
+def test_choice_that_was_given_back_is_not_adopted_again_by_a_resumed_run() -> None:
     """The case looks as if a gap after an RNR NAK was always NAKed, as before."""
     steps = (
         Packet(int(OpCode.RC_SEND_ONLY)),
@@ -207,7 +207,7 @@ def test_two_choices_about_the_same_are_one_name() -> None:
     assert campaign._explain(case) == [about]
 
 
-def test_a_judge_begins_anew_with_the_choices_of_a_case() -> None:
+def test_judge_starts_with_the_choices_of_a_case() -> None:
     """What it has given back without them may be taken again."""
     seen = []
 
@@ -358,7 +358,7 @@ def test_a_choice_with_which_a_case_does_not_come_to_rest_explains_nothing() -> 
     assert campaign.judge(Case(Connection(timeout=1), steps))[1] is not None
 
 
-def test_a_bucket_is_told_once_and_counted() -> None:
+def test_bucket_is_reported_once_and_counted() -> None:
     campaign = Campaign(EmulatorTestbed(Crashing), lambda number: Scripted(READ))
 
     assert len(list(campaign.run(30))) == 1
@@ -366,7 +366,7 @@ def test_a_bucket_is_told_once_and_counted() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_where_another_has_stopped() -> None:
+def test_run_resumes_where_another_has_stopped() -> None:
     """With the next case, with the choices that it knows, and without what it has told."""
     first = Campaign(
         EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH), minimises=False

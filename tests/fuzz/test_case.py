@@ -75,7 +75,7 @@ def test_with_another_opcode_only_fields_of_its_headers_stay() -> None:
     assert write.altered(opcode=int(OpCode.RC_SEND_ONLY)).fields == {"bth.pkey": 2, "ip.ttl": 3}
 
 
-def test_a_line_says_what_is_unlike_others() -> None:
+def test_line_of_a_case_shows_unusual_attributes() -> None:
     packet = Packet(0x1F, ("una", 2), 300, pad=1, cut=20, icrc=BAD, fields={"bth.pkey": 0x12345})
 
     assert step_text(packet) == ("OPCODE_0x1F una+2 bth.pkey=0x12345 len=300 pad=1 cut=20 icrc=bad")

@@ -53,7 +53,7 @@ def test_every_value_of_a_profile_is_one_that_its_choices_know(profile: Profile)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.name)
-def test_every_value_of_a_choice_has_a_text_of_its_own(choice: Choice) -> None:
+def test_every_value_of_a_choice_has_a_different_text(choice: Choice) -> None:
     """Choices are saved as texts."""
     assert len({value_text(value) for value in choice.values}) == len(choice.values) > 1
 

@@ -54,7 +54,7 @@ def test_nothing_found_is_a_summary_and_status_0() -> None:
     assert lines[4].startswith("coverage  ")
 
 
-def test_run_may_be_said_and_left_out() -> None:
+def test_run_may_be_written_or_omitted() -> None:
     first, second = fuzz("run", "--budget", "200"), fuzz("--budget", "200")
 
     assert first.stdout.splitlines()[1:] == second.stdout.splitlines()[1:]
@@ -236,7 +236,7 @@ def test_a_run_that_cannot_be_kept_does_not_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_and_tells_nothing_twice(tmp_path: Path) -> None:
+def test_resumed_run_reports_nothing_twice(tmp_path: Path) -> None:
     fuzz("--target", "emu:rxe", "--budget", "200", "-o", tmp_path / "out")
     before = json.loads((tmp_path / "out" / "run.json").read_text())
     result = fuzz("--resume", tmp_path / "out", "--budget", "300", "--json")
@@ -252,7 +252,7 @@ def test_a_run_goes_on_and_tells_nothing_twice(tmp_path: Path) -> None:
     assert len(after["findings"]) == len(before["findings"]) + len(findings)
 
 
-def test_a_run_goes_on_as_it_was(done: Path) -> None:
+def test_resumed_run_keeps_its_settings(done: Path) -> None:
     result = fuzz("--resume", done, "--seed", 9)
 
     assert result.exit_code == 2
@@ -339,14 +339,14 @@ def test_a_case_that_was_being_made_short_is_written(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("arguments", ["--budget 100 --junit", "min {} -o"])
-def test_a_full_disk_is_told_with_the_file(done: Path, arguments: str) -> None:
+def test_full_disk_is_reported_with_the_file(done: Path, arguments: str) -> None:
     result = fuzz(*arguments.format(done / "F0001").split(), "/dev/full")
 
     assert result.exit_code == 1
     assert "error: /dev/full: cannot be written: no space left on device" in result.stderr
 
 
-def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
+def test_finding_that_cannot_be_written_is_reported_and_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody takes the directory away; what was found before that is there in words."""
@@ -372,7 +372,7 @@ def test_a_finding_that_cannot_be_kept_is_told_and_ends_the_run(
     assert ElementTree.parse(tmp_path / "out.xml").getroot().get("failures") == "2"
 
 
-def test_places_that_cannot_be_written_are_told_before_anything_is_done(
+def test_unwritable_outputs_are_reported_before_anything_is_done(
     done: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -412,7 +412,7 @@ def test_junit_may_go_where_the_findings_go(tmp_path: Path) -> None:
 # What is told at the end.
 
 
-def test_all_choices_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_choices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = [choice for choice in CHOICES if choice.allowed]
 
     def taking(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> None:
@@ -427,7 +427,7 @@ def test_all_choices_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(f"          {each.about} ({each.rule})\n" in told for each in allowed[1:])
 
 
-def test_of_what_did_not_come_again_it_is_told_how_much_there_is(
+def test_differences_that_did_not_recur_are_counted_in_the_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def flaky(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> None:
@@ -577,7 +577,7 @@ def test_a_case_that_shows_nothing_cannot_be_made_short(done: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("verb", ["replay", "min"])
-def test_a_damaged_case_is_told_with_the_place(
+def test_damaged_case_is_reported_with_the_position(
     tmp_path: Path, verb: str, content: bytes, reason: str
 ) -> None:
     path = tmp_path / "case.json"

@@ -306,7 +306,7 @@ def test_neither_confirmations_nor_refusals_are_answered() -> None:
                 assert not frames or step.message not in ("DREP", "REJ", "MRA", "LAP", "APR")
 
 
-def test_whatever_was_said_all_ends_and_nothing_is_left() -> None:
+def test_after_any_messages_all_exchanges_end_and_nothing_is_left() -> None:
     for alone, steps in cases(seed=7, count=60):
         device = alone.device
         fresh = bytes(device.memory)
@@ -380,7 +380,7 @@ def test_field_that_a_message_does_not_have_is_refused(field: str) -> None:
         ({"step": "command", "what": ["accept"]}, "steps[0].what"),
     ],
 )
-def test_step_that_is_none_is_refused_with_its_place(step: dict[str, object], where: str) -> None:
+def test_invalid_step_is_refused_with_its_position(step: dict[str, object], where: str) -> None:
     with pytest.raises(CaseError) as caught:
         from_json(json.dumps({"ibwire-fuzz-case": 1, "steps": [step]}))
 

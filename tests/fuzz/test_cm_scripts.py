@@ -46,7 +46,7 @@ def passes(text: str) -> bool:
     return all(drill.run(found, case, "spec").passed for case in found.cases)
 
 
-def test_a_message_says_what_is_otherwise_in_the_words_of_drill() -> None:
+def test_message_names_its_differences_in_the_words_of_drill() -> None:
     lines = script(
         Mad(fields={"req.local_qpn": ("own.qpn", 1), "deth.qkey": 7}),
         Mad(exchange=0, length=2, at=0),
@@ -66,7 +66,7 @@ def test_a_message_says_what_is_otherwise_in_the_words_of_drill() -> None:
     ]
 
 
-def test_ids_count_from_those_of_the_script_whatever_was_said_last() -> None:
+def test_ids_count_from_those_of_the_script_after_any_message() -> None:
     text = script(Mad(exchange=3, fields={"req.local_comm_id": 0}), Mad(exchange=3))
 
     assert "< CM_REQ local_comm_id=0 " in text
@@ -146,6 +146,6 @@ def test_script_of_any_exchange_passes_on_the_emulator() -> None:
         ((Command("resolve"),), "does not resolve"),
     ],
 )
-def test_what_drill_has_no_words_for_is_told(steps: tuple[Step, ...], reason: str) -> None:
+def test_case_that_drill_cannot_express_is_reported(steps: tuple[Step, ...], reason: str) -> None:
     with pytest.raises(CannotSay, match=reason):
         script(*steps)

@@ -75,7 +75,7 @@ def test_the_case_by_hand_is_one_and_the_reference_refuses_it() -> None:
     assert deaf.replay(case) is None
 
 
-def test_the_mistake_that_is_shown_is_told_so(tmp_path: Path) -> None:
+def test_mistake_in_the_example_gives_the_shown_message(tmp_path: Path) -> None:
     document = json.loads(HAND)
     document["steps"][0]["fields"] = {"bth.key": 1}
     path = tmp_path / "case.json"

@@ -71,7 +71,7 @@ def target_of(link: VerbsLink) -> LinkTarget:
 
 
 @pytest.mark.parametrize("error", [CaseError("refused"), PeerError("gone"), LinkError("a", "down")])
-def test_a_device_that_cannot_be_had_any_more_is_dead(error: Exception) -> None:
+def test_device_without_new_connections_is_dead(error: Exception) -> None:
     link = VerbsLink(error)
 
     recording = record(Case(Connection(), (WRITE,)), target_of(link))

@@ -81,7 +81,7 @@ def test_a_right_manager_with_other_numbers_raises_no_alarm(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_right_manager_whose_application_obeys_raises_no_alarm_either() -> None:
+def test_correct_manager_with_an_obedient_application_has_no_findings() -> None:
     """And gets into states in which it has asked, or not yet decided."""
     report = run(Across(obeys=True), 1500)
 
@@ -112,7 +112,7 @@ def test_frames_go_to_the_peer_in_our_own_name_alone() -> None:
     assert ends == {(macs, bytes([10, 0, 0, 1, 10, 0, 0, 2]))}
 
 
-def test_frames_have_the_rate_between_them_whatever_is_said_meanwhile() -> None:
+def test_frames_keep_the_rate_whatever_is_received_meanwhile() -> None:
     across = Across()
     meet(target := link(across, rate=10))
     live = comparison(target, SPEC)
@@ -132,7 +132,7 @@ def test_frames_have_the_rate_between_them_whatever_is_said_meanwhile() -> None:
         ("ip.dst", 0x08080808),
     ],
 )
-def test_a_case_that_would_go_to_somebody_else_is_not_sent(field: str, value: int) -> None:
+def test_case_for_another_destination_is_not_sent(field: str, value: int) -> None:
     across = Across()
     meet(target := link(across))
     before = len(across.sent)
@@ -142,14 +142,14 @@ def test_a_case_that_would_go_to_somebody_else_is_not_sent(field: str, value: in
     assert len(across.sent) == before
 
 
-def test_frames_with_a_priority_tag_are_heard() -> None:
+def test_frames_with_a_priority_tag_are_received() -> None:
     report = run(Across(tagged=True), 300)
 
     assert report.packets == 300
     assert (dict(report.seen), dict(report.unstable)) == ({}, {})
 
 
-def test_a_case_that_was_recorded_leaves_no_connection_behind() -> None:
+def test_recorded_case_leaves_no_connection_open() -> None:
     across = Across()
     case = Case(Connection(), (Mad(), Mad(message="RTU")))
     with link(across) as target:
@@ -197,13 +197,13 @@ def without_doubts(received: Received) -> list[Received]:
     [also_again, after_an_mra, with_other_choices, without_doubts],
     ids=lambda f: f.__name__,
 )
-def test_what_is_left_to_a_device_is_no_difference(alter: Alter) -> None:
+def test_choices_of_a_device_are_not_differences(alter: Alter) -> None:
     report = run(Across(alter), 800)
 
     assert (dict(report.seen), dict(report.unstable)) == ({}, {})
 
 
-def test_who_has_spoken_before_may_still_be_answered() -> None:
+def test_response_to_an_earlier_message_is_accepted() -> None:
     """The REP of the greeting comes again with everything that is said later."""
     first: list[Received] = []
 
@@ -257,7 +257,7 @@ def quick_duel(across: Across) -> ManagerComparison:
     return comparison(target, SPEC, is_quick=True)
 
 
-def test_what_comes_while_somebody_else_asks_is_still_heard() -> None:
+def test_messages_during_another_exchange_are_received() -> None:
     """After a message in which something is wrong somebody asks whether the manager lives."""
     live = quick_duel(Across(obeys=True, postpones=True, travels=lambda random: MS))
     odd = Mad(message="LAP", exchange=1, why="odd")
@@ -267,7 +267,7 @@ def test_what_comes_while_somebody_else_asks_is_still_heard() -> None:
     assert live.follower.management.exchange_state(0) is State.MRA_REQ_SENT
 
 
-def test_an_answer_that_is_said_again_is_none_to_a_later_request() -> None:
+def test_retransmitted_response_does_not_answer_a_later_request() -> None:
     """Whose ID is the same, but not its CA."""
     live = quick_duel(Across(obeys=True, travels=lambda random: MS))
     refused = wishing(Mad(), listener.REFUSE)
@@ -314,7 +314,7 @@ def test_what_crosses_the_end_of_a_request_proves_nothing() -> None:
     assert live.is_over
 
 
-def test_what_is_said_because_of_an_earlier_step_counts_as_that() -> None:
+def test_response_to_an_earlier_step_counts_for_that_step() -> None:
     """A REP for which hardly anybody waits is over, for whom it is not told."""
     live = quick_duel(Across(travels=lambda random: MS))
     steps = (
@@ -327,14 +327,14 @@ def test_what_is_said_because_of_an_earlier_step_counts_as_that() -> None:
     assert live.is_over
 
 
-def test_who_is_greeted_may_ask_for_time_first() -> None:
+def test_mra_is_accepted_as_the_first_response() -> None:
     across = Across(postpones=True, decides=lambda random: 700 * MS)
     meet(target := link(across))
 
     assert isinstance(target.usual, cm.REP)
 
 
-def test_a_reference_that_does_not_stop_talking_is_no_difference(
+def test_reference_that_does_not_stop_sending_is_not_a_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is an error of ours."""
@@ -380,7 +380,7 @@ CALLED = Command("connect")
         (7, State.TIMEWAIT, State.TIMEWAIT),
     ],
 )
-def test_a_device_that_is_told_to_asks_and_does_what_the_exchange_wishes_for(
+def test_device_asks_for_a_connection_on_request_and_reacts_as_selected(
     exchange: int, state: State, after_dreq: State
 ) -> None:
     across = Across(obeys=True)
@@ -497,7 +497,7 @@ def test_what_other_applications_ask_for_is_their_own_affair() -> None:
     assert (dict(report.seen), dict(report.unstable)) == ({}, {})
 
 
-def test_who_is_told_to_ask_in_vain_ends_the_case() -> None:
+def test_device_that_does_not_ask_on_request_ends_the_case() -> None:
     """It may have no time for it just now."""
     across = Across(obeys=True)
     meet(target := link(across))
@@ -519,13 +519,13 @@ def test_who_is_told_to_ask_in_vain_ends_the_case() -> None:
     ],
     ids=["said again", "GUID of its own"],
 )
-def test_what_is_left_to_a_device_that_asks_is_no_difference(alter: Alter) -> None:
+def test_choices_of_a_device_that_asks_are_not_differences(alter: Alter) -> None:
     across = Across(alter, obeys=True)
 
     assert differences(across, CALLED, Mad(message="REP"), Mad(message="DREQ")) == [None] * 3
 
 
-def test_a_request_that_comes_late_is_none_for_who_has_told_to_ask_since() -> None:
+def test_late_request_does_not_count_for_a_later_exchange() -> None:
     """Even where it is for the same exchange."""
     held: list[Received] = []
 
@@ -556,7 +556,7 @@ def test_a_request_of_the_device_is_due_whatever_was_asked_before_it() -> None:
     assert (len(difference.expected), len(difference.got)) == (1, 1)
 
 
-def test_a_device_is_told_nothing_but_to_ask() -> None:
+def test_device_gets_no_command_except_to_ask() -> None:
     meet(target := link(Across(obeys=True)))
 
     with pytest.raises(CaseError, match="sent messages and told to connect, and no more"):
@@ -655,7 +655,7 @@ def test_what_the_specification_fixes_of_the_side_that_asks_is_found(text: str) 
     assert campaign.lost == ""
 
 
-def test_a_script_is_not_written_because_nobody_tries_it() -> None:
+def test_script_that_cannot_be_tried_is_not_written() -> None:
     """It would ask for a REJ, where a device may also be silent."""
     tested = ManagerLinkTarget(link(Across(FAULTS["cm.rej.reason"])))
     case = Case(Connection(), (Mad(message="REP"),))
@@ -670,7 +670,7 @@ def test_a_script_is_not_written_because_nobody_tries_it() -> None:
 # What is dead.
 
 
-def test_a_manager_that_dies_is_a_finding_that_names_what_it_died_of() -> None:
+def test_crash_of_a_manager_is_a_finding_with_its_cause() -> None:
     report = run(Across(longest=256), 5000)
 
     (finding,) = report.findings
@@ -681,7 +681,7 @@ def test_a_manager_that_dies_is_a_finding_that_names_what_it_died_of() -> None:
     assert report.packets < 1000
 
 
-def test_a_case_is_told_of_a_device_that_is_dead_as_if_it_had_asked() -> None:
+def test_case_of_a_dead_device_is_described_as_if_it_had_asked() -> None:
     across = Across(obeys=True)
     meet(target := link(across))
     target.dead = "gone"
@@ -694,7 +694,7 @@ def test_a_case_is_told_of_a_device_that_is_dead_as_if_it_had_asked() -> None:
     assert (recording.got, len(across.sent)) == (["gone"], before)
 
 
-def test_a_manager_that_asks_no_more_is_a_finding() -> None:
+def test_manager_that_stops_asking_is_a_finding() -> None:
     said: list[Received] = []
 
     def tires(received: Received) -> list[Received]:
@@ -778,7 +778,7 @@ def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
         campaign.shortest(case, difference, SPEC)
 
 
-def test_a_manager_that_does_not_stop_talking_after_a_case_is_told_as_that() -> None:
+def test_manager_that_does_not_stop_sending_after_a_case_is_reported_as_such() -> None:
     across = Across()
     meet(target := link(across))
     live = comparison(target, SPEC, is_quick=True)
@@ -819,7 +819,7 @@ def test_a_manager_that_repeats_itself_is_not_waited_for_without_end() -> None:
 
 
 @pytest.mark.slow
-def test_a_manager_that_does_not_stop_talking_from_a_greeting_on_is_dead() -> None:
+def test_manager_that_never_stops_sending_is_dead() -> None:
     said: list[Received] = []
 
     def flood(received: Received) -> list[Received]:

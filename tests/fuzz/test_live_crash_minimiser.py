@@ -158,7 +158,7 @@ def test_harm_to_others_needs_no_restart() -> None:
     assert device.lost == ""
 
 
-def test_a_device_dies_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashes_of_a_device_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here twice: that takes a second device, and no third."""
     monkeypatch.setattr(deaths, "DEATHS", 2)
     device = Device(any_has(1))

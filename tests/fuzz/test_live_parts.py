@@ -109,7 +109,7 @@ class Odd(Emulation):
 
 
 @pytest.mark.parametrize("size", [0, 4, 8])
-def test_what_is_no_roce_packet_is_another_answer(size: int) -> None:
+def test_other_than_roce_packets_are_different_responses(size: int) -> None:
     device = Odd(Connection())
     device.size = size
     step = Packet(WRITE, length=8)
@@ -147,7 +147,7 @@ def test_a_device_that_runs_away_is_endless() -> None:
 
 
 @pytest.mark.parametrize("hears", [True, False])
-def test_a_reference_that_runs_away_is_no_difference(hears: bool) -> None:
+def test_reference_that_does_not_return_is_not_a_difference(hears: bool) -> None:
     pair = duel("spec", Emulation(Connection()))
     pair.reference = Endless(hears=hears)
 
@@ -175,7 +175,7 @@ def test_flags_of_a_completion_are_taken_over() -> None:
     assert Exclusions(excluded.items).flags == {9: 5}
 
 
-def test_what_ended_a_device_is_not_sent_again_first_or_last() -> None:
+def test_packets_that_ended_a_device_are_not_sent_again_first_or_last() -> None:
     """But the same operation without that fault is."""
     deadly = Packet(WRITE, length=4, fields={"reth.dma_len": 0}, why="DMA length")
     excluded = Exclusions()

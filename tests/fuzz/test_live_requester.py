@@ -189,7 +189,7 @@ def test_a_device_that_asks_once_too_often_is_seen() -> None:
     assert (wrong.step, wrong.kind, wrong.expected, len(wrong.got)) == (8, "answer", [], 1)
 
 
-def test_nobody_asks_with_a_short_ack_timeout() -> None:
+def test_no_device_gets_a_short_ack_timeout() -> None:
     live = duel(Emulation(ASKS))
     live.reference.connection = Connection(timeout=14)
 
@@ -234,7 +234,7 @@ def made(number: int, *given: Step, connection: Connection = ASKS) -> list[Step]
     return found
 
 
-def test_a_device_on_a_link_waits_where_an_rnr_nak_says_so_and_nowhere_else() -> None:
+def test_device_on_a_link_waits_only_after_an_rnr_nak() -> None:
     steps = made(1, send(), Wait(MS), rnr_nak(1), Wait(MS), ack(), Wait(MS))
 
     assert steps == [send(), rnr_nak(1), Wait(10 * US), ack()]
@@ -281,7 +281,7 @@ def test_in_some_cases_the_device_asks_until_it_gives_up() -> None:
     assert made(25, write(), write(), connection=timed) == [write(), *[TIMEOUT] * 4]
 
 
-def test_a_step_is_tried_before_an_ack_timeout_and_none_behind_it() -> None:
+def test_step_is_tried_before_an_ack_timeout_and_none_after_it() -> None:
     """In rxe the timer runs on when all is acknowledged (reference/habits#rxe-ack-timer)."""
     steps = made(125, write(), write(), ack(), ack(), write(), connection=TIMED)
 
@@ -379,9 +379,7 @@ FETCH_ADD = Post(int(WROpcode.ATOMIC_FETCH_AND_ADD))
         ([send()], replace(ack(), icrc=BAD), "9.6"),
     ],
 )
-def test_an_answer_is_told_by_the_rule_that_it_is_about(
-    steps: list[Step], answer: Packet, rule: str
-) -> None:
+def test_response_is_named_by_its_rule(steps: list[Step], answer: Packet, rule: str) -> None:
     """reference/transport#responses."""
     live = duel(Emulation(ASKS))
     for step in steps:

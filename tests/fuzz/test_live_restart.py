@@ -33,12 +33,12 @@ def test_what_it_leaves_in_the_background_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("command", ["", "  ", "'no end", '"'])
-def test_a_text_that_is_no_command_is_refused(command: str) -> None:
+def test_text_that_is_not_a_command_is_refused(command: str) -> None:
     with pytest.raises(ScriptError):
         Restart(command)
 
 
-def test_a_failure_is_told_with_the_last_words() -> None:
+def test_failure_is_reported_with_the_last_output() -> None:
     program = f"import sys; print('x' * {2 * WORDS}, flush=True); sys.exit('no\\x1b[31m power')"
 
     with pytest.raises(PeerError) as failed:
@@ -50,12 +50,12 @@ def test_a_failure_is_told_with_the_last_words() -> None:
     assert text.count("x") < 2 * WORDS
 
 
-def test_a_command_that_there_is_not_is_told_of() -> None:
+def test_missing_command_is_reported() -> None:
     with pytest.raises(PeerError, match="restart by /nowhere/at-all: No such file or directory"):
         Restart("/nowhere/at-all").run()
 
 
-def test_a_nul_in_a_command_is_told_of() -> None:
+def test_nul_in_a_command_is_reported() -> None:
     with pytest.raises(PeerError, match="null byte"):
         Restart("true \0").run()
 

@@ -78,7 +78,7 @@ def test_a_frame_holds_its_transport_with_a_tag_or_padding_or_without() -> None:
         frame(eth_type=0x86DD),
     ],
 )
-def test_what_has_no_room_for_a_bth_stays_as_it_is(odd: bytes) -> None:
+def test_frame_without_room_for_a_bth_stays_unchanged(odd: bytes) -> None:
     assert transport(odd) is None
     assert target()._with_usual_headers(odd) == odd
 
@@ -110,7 +110,7 @@ def test_the_peer_is_sent_to() -> None:
         {"eth_type": 0x86DD},
     ],
 )
-def test_nobody_else_is_sent_to(fields: dict[str, Value]) -> None:
+def test_frames_go_to_the_peer_only(fields: dict[str, Value]) -> None:
     with pytest.raises(CaseError, match="only the peer is sent to"):
         check(frame(**fields))
 
@@ -147,7 +147,9 @@ def test_a_peer_with_an_ipv6_address_alone_is_sent_to() -> None:
 
 @pytest.mark.parametrize("vlan", [None, 5])
 @pytest.mark.parametrize(("peer", "own"), [(PEER, "10.0.0.1"), (PEER6, OWN6)])
-def test_what_was_heard_can_be_told_as_it_was(peer: str, own: str, vlan: int | None) -> None:
+def test_received_frame_is_reproduced_as_it_was_on_the_wire(
+    peer: str, own: str, vlan: int | None
+) -> None:
     """And what is sent has the tag of the VLAN behind its addresses."""
     link = across(peer, own, vlan)
     step = Packet(int(OpCode.RC_SEND_ONLY), length=4)
@@ -212,7 +214,7 @@ class Refusing:
         raise Unable("no work request with opcode 14")
 
 
-def test_what_an_agent_cannot_post_is_no_death() -> None:
+def test_request_that_an_agent_cannot_post_is_not_a_crash() -> None:
     found = target()
     found._is_under_way = False
     found._posted = 0

@@ -186,7 +186,7 @@ def test_what_a_pause_kills_is_not_paused_again() -> None:
     assert not Exclusions([parse_exclusion("packet 4")]).pauses
 
 
-def test_a_recording_says_what_a_pause_is() -> None:
+def test_recording_describes_a_pause() -> None:
     packet = Packet(int(OpCode.RC_SEND_ONLY))
     case = Case(Connection(), (Pause(0x10, 7), packet))
 
@@ -205,7 +205,7 @@ def test_a_pause_among_messages_of_the_manager_has_no_script() -> None:
         manager_script(case, Difference(1, Kind.ANSWER, [], []), "A rule.")
 
 
-def test_what_comes_behind_a_pause_finds_the_port_stopped() -> None:
+def test_packets_after_a_pause_find_the_port_stopped() -> None:
     """Nothing is looked at in between, also by who looks after each step."""
 
     class Looked(Emulation):

@@ -178,7 +178,7 @@ def test_recorded_traffic_is_the_same_in_every_process(captures: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_is_as_the_one_that_did_with_one_process() -> None:
+def test_resumed_run_is_the_same_as_with_one_process() -> None:
     """The first part ends amid a case, so that histories begin elsewhere."""
     parts = []
     for jobs in (1, 2):
@@ -220,7 +220,7 @@ def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
     assert 1 in shared.strides[:-1]
 
 
-def test_a_process_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_process_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ibwire.fuzz.prefetch.MOST_POLLS", 2)
     victims = [1]
 
@@ -249,7 +249,7 @@ def test_ctrl_c_is_not_for_the_processes() -> None:
     assert shared.strides.count(HISTORY) == (shared.report.cases - 1) // HISTORY > 1
 
 
-def test_nobody_is_waited_for_when_time_is_up() -> None:
+def test_no_wait_after_time_is_up() -> None:
     campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
     with Prefetcher(CLEAN, 2) as ahead:
         assert ahead.advance(campaign, 10_000, lambda: True) is None
@@ -259,7 +259,7 @@ def test_nobody_is_waited_for_when_time_is_up() -> None:
 
 
 @pytest.mark.slow
-def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> None:
+def test_failure_of_the_reference_is_reported_by_the_campaign(tmp_path: Path) -> None:
     """The capture is gone: the other processes end without a word, the campaign has read it."""
     gone = Settings(role=Role.RESPONDER, capture=str(tmp_path / "gone.pcap"), device=ASKED)
     campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
@@ -274,7 +274,7 @@ def test_a_failure_of_the_reference_is_the_campaigns_to_tell(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_run_tells_and_keeps_the_same(tmp_path: Path) -> None:
+def test_run_reports_and_saves_the_same(tmp_path: Path) -> None:
     told, kept = [], []
     for jobs in ("1", "2"):
         out = tmp_path / jobs

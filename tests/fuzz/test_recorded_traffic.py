@@ -112,7 +112,7 @@ def test_cases_hold_what_was_recorded(captures: Path) -> None:
     )
 
 
-def test_who_asks_for_nothing_gives_no_seeds(captures: Path) -> None:
+def test_recording_without_requests_gives_no_seeds(captures: Path) -> None:
     assert read_seeds(str(captures / "drop-read-response.a.pcap"), A).roles(Role.RESPONDER) == ()
 
 
@@ -121,7 +121,7 @@ def test_a_capture_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         read_seeds(str(tmp_path / "nowhere.pcap"), A)
 
 
-def test_the_command_begins_with_a_recording_and_goes_on(captures: Path, tmp_path: Path) -> None:
+def test_command_begins_with_a_recording_and_resumes(captures: Path, tmp_path: Path) -> None:
     def fuzz(*arguments: object) -> int:
         return CliRunner().invoke(command, list(map(str, arguments))).exit_code
 

@@ -68,7 +68,7 @@ def duel(of_reference: Callable[[], None], of_target: Callable[[], None]) -> Exa
     return ExactComparison(binding, Looked(of_reference), Looked(of_target))
 
 
-def test_a_device_that_is_met_twice_in_one_call_is_endless() -> None:
+def test_device_seen_twice_in_one_call_is_endless() -> None:
     found = duel(nothing, looks(2, Watch(3))).step(WRITE)
 
     assert isinstance(found, Difference)
@@ -76,7 +76,7 @@ def test_a_device_that_is_met_twice_in_one_call_is_endless() -> None:
     assert found.got == ["does not come back for 3 s of processor time"]
 
 
-def test_what_is_said_is_how_long_it_was_waited_for() -> None:
+def test_message_has_the_time_that_was_waited() -> None:
     """Whoever has not come back once is given a tenth of a second."""
     pair = duel(nothing, looks(2, Watch(3)))
 
@@ -88,7 +88,7 @@ def test_what_is_said_is_how_long_it_was_waited_for() -> None:
     ]
 
 
-def test_a_device_that_is_met_once_in_each_call_comes_back() -> None:
+def test_device_seen_once_in_each_call_returns() -> None:
     pair = duel(nothing, looks(1, Watch(3)))
 
     assert [pair.step(WRITE) for _ in range(3)] == [None] * 3
@@ -98,7 +98,7 @@ def test_a_reference_is_left_alone() -> None:
     assert duel(looks(5, Watch(3)), nothing).step(WRITE) is None
 
 
-def test_what_is_no_device_is_left_alone() -> None:
+def test_code_other_than_a_device_is_not_interrupted() -> None:
     looks(5, Watch(3))()
 
 
@@ -206,7 +206,9 @@ new = """    def modify(self, *_: object) -> None:
         ("raise KeyError(7)", "KeyError: 7"),
     ],
 )
-def test_a_device_that_makes_no_connection_is_told(tmp_path: Path, does: str, reason: str) -> None:
+def test_device_that_makes_no_connection_is_reported(
+    tmp_path: Path, does: str, reason: str
+) -> None:
     table = tmp_path / "faults.toml"
     table.write_text(FAULTS.format(name="first", does=does))
     tested = target(f"py:mutants.target:{table}:first")

@@ -69,7 +69,7 @@ OWN = ("--address", "10.0.0.20", "--mac", "02:cc:00:00:00:20", "--vlan", "5")
     ],
     ids=["ipv4", "ipv6", "own"],
 )
-def test_it_finds_the_way_to_whom_it_is_to_answer(
+def test_agent_resolves_the_address_for_its_responses(
     start: Start, tmp_path: Path, own: tuple[str, ...], peer: str, address: str
 ) -> None:
     """MAC addresses say nothing of IP addresses, and another host may have one now."""
@@ -105,7 +105,7 @@ def test_interrupt_ends_it(start: Start) -> None:
     assert "counters: " in errors
 
 
-def test_second_one_is_told_why_it_cannot_be(start: Start) -> None:
+def test_second_agent_is_refused_with_a_reason(start: Start) -> None:
     agent(start)
 
     status, _, errors = end(start("b", "agent", "--dev", "veth-b"))
@@ -115,7 +115,7 @@ def test_second_one_is_told_why_it_cannot_be(start: Start) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "not the token of the agent"])
-def test_without_its_token_nobody_is_served(start: Start, given: str) -> None:
+def test_connection_without_the_token_is_refused(start: Start, given: str) -> None:
     agent(start)
 
     wish = ("--dev", "veth-a", "--peer", "10.0.0.2", "--token", given)

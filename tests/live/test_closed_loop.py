@@ -99,7 +99,7 @@ def test_despite_loss_in_both_directions_all_messages_arrive_once_and_in_order(
     assert report["accepted"] == sum(pair["sent"] + pair["retransmitted"] for pair in pairs)
 
 
-def test_who_only_listens_tells_what_was_never_acknowledged(inject, answerer, tmp_path):
+def test_listening_only_reports_unacknowledged_packets(inject, answerer, tmp_path):
     faults = tmp_path / "faults.toml"
     faults.write_text("[[in]]\ndrop = { nth = 301 }\n")
     peer, _ = answerer(qpns=[17], psn=0, faults=str(faults))

@@ -344,7 +344,7 @@ def test_a_signal_ends_the_run_with_what_was_found(
     assert "error: interrupted; the other cases did not run\n" in errors
 
 
-def test_nobody_there_is_one_sentence(drill: Drill, write: Callable[..., Path]) -> None:
+def test_absent_peer_is_one_message(drill: Drill, write: Callable[..., Path]) -> None:
     script = write(WRITE)
 
     status, output, errors = end(drill(script))

@@ -93,7 +93,7 @@ def short(output: str) -> tuple[list[str], dict[str, object]]:
 # A run.
 
 
-def test_what_a_device_dies_of_is_made_shorter_when_it_is_brought_back(
+def test_crashing_case_is_minimised_when_the_device_can_be_restarted(
     device: Device, fuzz: Fuzz, tmp_path: Path
 ) -> None:
     """And the run goes on to its end."""
@@ -122,7 +122,7 @@ def test_what_a_device_dies_of_is_made_shorter_when_it_is_brought_back(
         ("scribbles", "memory of another connection has changed after a reserved opcode"),
     ],
 )
-def test_harm_to_other_connections_is_found_and_the_run_goes_on(
+def test_harm_to_other_connections_is_found_and_the_run_continues(
     device: Device, fuzz: Fuzz, tmp_path: Path, harm: str, bucket: str
 ) -> None:
     """The finding replays from the case in which it was met."""
@@ -221,7 +221,7 @@ def test_a_case_of_several_connections_that_is_outlived_shows_nothing(
 @pytest.mark.parametrize(
     "fields", [{"ip.dst": 0x08080808}, {"eth.dst": 0x010000C28001}, {"eth.type": 0x86DD}]
 )
-def test_a_case_for_somebody_else_is_not_carried_out(
+def test_case_for_another_destination_is_not_executed(
     device: Device, fuzz: Fuzz, case: Callable[..., Path], fields: dict[str, int]
 ) -> None:
     device.start("spec", "zero", "dies")
@@ -233,7 +233,7 @@ def test_a_case_for_somebody_else_is_not_carried_out(
         assert "only the peer is sent to" in errors
 
 
-def test_a_device_that_dies_when_it_is_asked_again_is_told_of(
+def test_device_that_crashes_when_asked_again_is_reported(
     device: Device, fuzz: Fuzz, case: Callable[..., Path]
 ) -> None:
     """A case is carried out twice for a replay: to be judged, and to be recorded."""
@@ -269,7 +269,7 @@ def test_what_a_device_does_otherwise_is_made_shorter_on_it(
     assert short(output)[0] == ["RC_RDMA_WRITE_ONLY"]
 
 
-def test_without_a_restart_a_deadly_case_stays_as_it_is(
+def test_crashing_case_is_not_minimised_without_a_restart(
     device: Device, fuzz: Fuzz, case: Callable[..., Path]
 ) -> None:
     device.start("spec", "zero", "dies")
@@ -287,7 +287,7 @@ def test_without_a_restart_a_deadly_case_stays_as_it_is(
     ("harm", "what"),
     [("stalls", "every connection is dead"), ("falls_deaf", "no new connection can be had")],
 )
-def test_a_device_that_says_nothing_is_dead(
+def test_silent_device_is_dead(
     device: Device, fuzz: Fuzz, case: Callable[..., Path], harm: str, what: str
 ) -> None:
     device.start("spec", "zero", harm)
@@ -318,7 +318,7 @@ def test_a_host_that_has_gone_is_the_end_and_the_last_case_a_finding(
     assert "\nended     the device is not there: veth-a: " in output
 
 
-def test_an_agent_that_never_answers_is_told_of(
+def test_silent_agent_is_reported(
     lab: Lab, processes: Processes, fuzz: Fuzz, case: Callable[..., Path]
 ) -> None:
     deaf = processes.start(lab.command("b", [sys.executable, "-c", DEAF]), lab.environment())

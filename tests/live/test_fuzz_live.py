@@ -90,7 +90,7 @@ def test_pfc_frames_are_sent_when_they_are_asked_for(
     assert {bytes(frame[14:16]).hex() for frame in frames} == {"0101"}
 
 
-def test_a_device_behind_ipv6_is_what_it_is(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
+def test_device_with_ipv6_gives_the_same_results(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """With its deviations, and a case that replays."""
     serve("drill_agent.py", "rxe")
     directory = tmp_path / "found"
@@ -110,7 +110,7 @@ def test_a_device_behind_ipv6_is_what_it_is(serve: Serve, fuzz: Fuzz, tmp_path: 
     assert kinds == {"86dd"}
 
 
-def test_nobody_but_the_peer_is_sent_to(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
+def test_frames_go_to_the_peer_only(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """Nor more in a second than may be, but for a READ now and then of the control connection."""
     serve("drill_agent.py", "spec")
     tap = tmp_path / "tap.pcapng"
@@ -130,7 +130,7 @@ def test_nobody_but_the_peer_is_sent_to(serve: Serve, fuzz: Fuzz, tmp_path: Path
     assert {frame[BTH] for _, frame in sent if frame[DEST_QP] == control} == {READ_REQUEST}
 
 
-def test_a_device_that_dies_is_a_finding_and_the_end(
+def test_crash_of_a_device_is_a_finding_and_ends_the_run(
     serve: Serve, fuzz: Fuzz, tmp_path: Path
 ) -> None:
     """The agent dies when it is first asked for what has completed: after a case."""
@@ -165,7 +165,7 @@ def test_a_signal_ends_the_run_with_what_was_found(
     assert json.loads((directory / "run.json").read_text())["findings"]
 
 
-def test_where_the_default_route_lies_nothing_is_sent(lab: Lab, fuzz: Fuzz) -> None:
+def test_nothing_is_sent_on_the_interface_of_the_default_route(lab: Lab, fuzz: Fuzz) -> None:
     def route(what: str) -> None:
         command = ["ip", "route", what, "default", "dev", "veth-a"]
         subprocess.run(lab.command("a", command), check=True)
@@ -181,7 +181,7 @@ def test_where_the_default_route_lies_nothing_is_sent(lab: Lab, fuzz: Fuzz) -> N
     assert "frames_sent" not in errors
 
 
-def test_nobody_there_is_one_sentence(fuzz: Fuzz) -> None:
+def test_absent_peer_is_one_message(fuzz: Fuzz) -> None:
     silent = fuzz("--budget", "1kpkt")
     unknown = fuzz("--budget", "1kpkt", peer="10.0.0.99")
 

@@ -88,7 +88,7 @@ def test_a_wrong_answer_is_found_and_found_again(serve: Serve, fuzz: Fuzz, tmp_p
     assert "differs at step" in replayed[1]
 
 
-def test_a_manager_that_dies_is_a_finding_and_the_end(
+def test_crash_of_a_manager_is_a_finding_and_ends_the_run(
     serve: Serve, fuzz: Fuzz, tmp_path: Path
 ) -> None:
     server = serve("cm_server.py", PORT, "fragile")
@@ -129,7 +129,7 @@ def test_what_a_manager_that_comes_back_died_of_is_made_shorter(
     assert "req.transport_service_type=1" in found[0]["steps"][0]
 
 
-def test_nobody_but_the_peer_is_sent_to(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
+def test_frames_go_to_the_peer_only(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     """Nor more in a second than may be, with all that is said besides the cases."""
     serve("cm_server.py", PORT)
     tap = tmp_path / "tap.pcapng"
@@ -149,7 +149,7 @@ def test_nobody_but_the_peer_is_sent_to(serve: Serve, fuzz: Fuzz, tmp_path: Path
     assert min(after - before for before, after in zip(times, times[5:], strict=False)) >= 4e7
 
 
-def test_a_port_to_which_nobody_listens_is_told(serve: Serve, fuzz: Fuzz) -> None:
+def test_service_without_a_listener_is_reported(serve: Serve, fuzz: Fuzz) -> None:
     """Its refusals are still attacked; IB_CM_REJ_INVALID_SERVICE_ID is 8."""
     serve("cm_server.py", PORT)
 
@@ -160,7 +160,7 @@ def test_a_port_to_which_nobody_listens_is_told(serve: Serve, fuzz: Fuzz) -> Non
     assert errors.count(note) == 1
 
 
-def test_who_does_not_answer_on_queue_pair_1_is_one_sentence(fuzz: Fuzz) -> None:
+def test_no_response_on_queue_pair_1_is_one_message(fuzz: Fuzz) -> None:
     status, output, errors = fuzz("--budget", "1kpkt", *SERVICE)
 
     assert status == 1, errors
@@ -187,7 +187,7 @@ def test_a_role_that_does_not_fit_is_one_sentence(
     assert reason in errors
 
 
-def test_a_manager_behind_ipv6_raises_no_alarm(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
+def test_manager_with_ipv6_has_no_findings(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
     serve("cm_server.py", PORT)
     tap = tmp_path / "tap.pcapng"
 

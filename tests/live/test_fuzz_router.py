@@ -65,7 +65,7 @@ def test_a_device_like_its_reference_raises_no_alarm(serve: Serve, fuzz: Fuzz) -
     assert status == 0, output + errors
 
 
-def test_a_device_that_dies_has_a_host_that_lives(serve: Serve, fuzz: Fuzz) -> None:
+def test_host_of_a_crashed_device_is_alive(serve: Serve, fuzz: Fuzz) -> None:
     serve("drill_agent.py", "spec", "collect")
 
     status, output, errors = fuzz("--budget", "1kpkt")
@@ -97,7 +97,7 @@ def test_a_host_that_may_not_be_asked_for_an_echo_counts_as_there(
     assert status == 0, output + errors
 
 
-def test_a_host_that_has_gone_is_dead(lab: Lab, serve: Serve, fuzz: Fuzz) -> None:
+def test_absent_host_is_dead(lab: Lab, serve: Serve, fuzz: Fuzz) -> None:
     """Though the router is still there."""
     serve("drill_agent.py", "rxe")
     running = fuzz.start("--budget", "1h")

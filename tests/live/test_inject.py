@@ -191,7 +191,7 @@ def test_an_interface_with_the_default_route_is_refused(lab, started):
     assert "default route" in complaint
 
 
-def test_a_replay_reaches_who_has_the_new_address(lab, started, listener):
+def test_replay_reaches_the_new_address(lab, started, listener):
     capture = Path(__file__).parents[2] / "captures" / "rcx-all-ops.pcap"
     heard = listener("800")
 

@@ -95,7 +95,7 @@ def test_lab_stays_up_between_commands(environment):
     assert (after.returncode, after.stderr) == (1, "error: lab: is not up: ibwire lab up\n")
 
 
-def test_of_several_who_build_the_same_lab_at_once_one_does(environment):
+def test_one_of_several_concurrent_lab_up_succeeds(environment):
     started = [
         subprocess.Popen([*IBWIRE, "up"], env=environment, stderr=subprocess.PIPE, text=True)
         for _ in range(5)
@@ -155,7 +155,7 @@ def test_unknown_name_and_impossible_options_are_explained(environment):
 
 
 @pytest.mark.skipif(UNSHARE is None, reason="unshare (util-linux) not installed")
-def test_user_who_is_not_root_and_has_no_capability_has_a_lab(environment):
+def test_lab_works_without_root_and_capabilities(environment):
     """Such a user is made here, by a user namespace in which this one is number 1000."""
     other = [UNSHARE, "--user", "--map-user=1000", "--map-group=1000"]
     try:

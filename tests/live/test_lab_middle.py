@@ -196,7 +196,7 @@ def test_tap_ends_when_the_keeper_is_killed(middle, tap):
 # The command.
 
 
-def test_lab_with_a_middle_is_told_and_reached_by_its_name(runtime):
+def test_lab_with_a_middle_is_described_and_entered_by_name(runtime):
     up = lab("up", "--middle", "--mtu", "1500")
     if up.returncode:
         pytest.skip(f"no lab: {up.stderr}")

@@ -154,7 +154,7 @@ def test_wrong_usage_is_explained(start: Start, arguments: tuple[object, ...], r
     assert reason in errors
 
 
-def test_server_goes_on_waiting_after_who_is_no_client(start: Start, lab: Lab) -> None:
+def test_server_keeps_waiting_after_an_invalid_client(start: Start, lab: Lab) -> None:
     serving = server(start, "read", "-n", 20)
     script = "import socket; socket.create_connection(('10.0.0.2', 18515)).sendall(b'6.06')"
     subprocess.run(

@@ -204,7 +204,7 @@ def test_socket_without_room_becomes_readable_when_there_is_some(lab):
     assert said.splitlines() == ["True False 0", "True [] False", "True 200"]
 
 
-def test_packet_longer_than_the_mtu_is_a_link_error_that_tells_the_path_mtu(lab):
+def test_packet_longer_than_the_mtu_is_a_link_error_with_the_path_mtu(lab):
     said = inside(
         lab,
         FRAMES.replace("4 * number", "9000")

@@ -262,11 +262,13 @@ def test_interface_that_is_down_is_a_sentence(start: Start, lab: Lab) -> None:
     assert errors == "error: veth-a: is down: ip link set veth-a up\n"
 
 
-def test_nobody_at_the_other_end_is_a_sentence(start: Start) -> None:
+def test_absent_server_is_one_message(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2"))
 
     assert status == 1
-    assert errors.endswith("error: 10.0.0.2 port 18515: connection refused: no program listens there\n")
+    assert errors.endswith(
+        "error: 10.0.0.2 port 18515: connection refused: no program listens there\n"
+    )
 
 
 def test_tcp_port_that_is_taken_is_a_sentence(start: Start) -> None:
@@ -285,7 +287,7 @@ def test_without_permission_it_is_a_sentence(start: Start) -> None:
     assert "CAP_NET_RAW" in errors
 
 
-def test_server_goes_on_waiting_after_who_is_no_client(start: Start, lab: Lab) -> None:
+def test_server_keeps_waiting_after_an_invalid_client(start: Start, lab: Lab) -> None:
     serving = server(start, "-n", 20)
     script = "import socket; socket.create_connection(('10.0.0.2', 18515)).sendall(b'x' * 52)"
     subprocess.run(

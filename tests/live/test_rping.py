@@ -115,7 +115,7 @@ def test_signal_at_the_server_ends_its_client(start: Start) -> None:
     assert "then: 10.0.0.2 port 7174 disconnected before the last ping" in output
 
 
-def test_nobody_listening_is_a_sentence(start: Start) -> None:
+def test_missing_listener_is_one_message(start: Start) -> None:
     serve(start, "-p", 7175)
     status, output, errors = end(start("a", "--connect", "10.0.0.2", "-C", 1))
 
@@ -123,7 +123,7 @@ def test_nobody_listening_is_a_sentence(start: Start) -> None:
     assert errors.endswith("error: 10.0.0.2 port 7174: no program listens there (REJ 8)\n")
 
 
-def test_wrong_usage_is_told_apart(start: Start) -> None:
+def test_wrong_usage_has_its_own_exit_status(start: Start) -> None:
     assert end(start("a", "--connect", "10.0.0.2", "-P"))[0] == 2
     assert end(start("a", "--connect", "10.0.0.2", "-S", 25))[0] == 2
     assert end(start("a", "--connect", "10.0.0.2", "-S", 65536))[0] == 2

@@ -118,7 +118,7 @@ def test_live_frames_are_those_that_would_have_been_built(lab, started, receiver
     assert said["lost"] == 0
 
 
-def test_live_frames_that_nobody_polls_for_are_told_to_be_lost(lab, started):
+def test_live_frames_without_a_polling_receiver_are_reported_lost(lab, started):
     process = sender(lab, started, source="cycle", back_end="live", count=1000, mtu=256)
     said = report(process)
 
@@ -153,7 +153,7 @@ def test_live_frames_end_at_a_signal_and_are_counted(lab, started):
         ({"source": "cycle", "back_end": "live", "mtu": 256}, "needs CAP_BPF and CAP_NET_ADMIN"),
     ],
 )
-def test_missing_right_is_told(lab, started, wanted, reason):
+def test_missing_privilege_is_reported(lab, started, wanted, reason):
     wanted = json.dumps({"count": 1, **wanted})
     said = report(start(lab, started, "a", "-c", UNPRIVILEGED, INJECTOR, "send", wanted))
 
@@ -368,7 +368,7 @@ def test_interface_below_the_default_route_is_refused_unless_allowed(lab, comman
     assert said == ["veth-a", refusal, "veth-a"]
 
 
-def test_default_route_elsewhere_is_no_obstacle(lab):
+def test_default_route_on_another_interface_is_allowed(lab):
     commands = [
         "link add other type veth peer name far",
         "link set other up",

@@ -416,7 +416,7 @@ def test_limit_ends_it(start: Start, tap: Tap, limit: tuple[str, float]) -> None
     ("name", "words"),
     [("x.pcap", "its name does not end in .pcapng"), ("n/x.pcapng", "cannot be written: ")],
 )
-def test_file_that_cannot_be_written_is_told_first(
+def test_unwritable_file_is_reported_first(
     start: Start, tmp_path: Path, name: str, words: str
 ) -> None:
     process = start(
@@ -454,7 +454,7 @@ def test_frames_too_long_for_the_other_side_are_a_failure(
     assert "frames lost: longer than the MTU of eth2" in said
 
 
-def test_link_that_goes_down_is_told(wire: Wire, tap: Tap) -> None:
+def test_link_down_is_reported(wire: Wire, tap: Tap) -> None:
     tapping = tap("")
     wire.run("middle", "ip", "link", "set", "eth2", "down")
     try:
@@ -467,7 +467,7 @@ def test_link_that_goes_down_is_told(wire: Wire, tap: Tap) -> None:
     assert json.loads(told)["kind"] == "end"
 
 
-def test_addresses_on_the_interfaces_are_told(wire: Wire, start: Start, tmp_path: Path) -> None:
+def test_addresses_on_the_interfaces_are_reported(wire: Wire, start: Start, tmp_path: Path) -> None:
     wire.run("middle", "ip", "addr", "add", "192.0.2.1/24", "dev", "eth1")
     try:
         process = start(

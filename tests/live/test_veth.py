@@ -201,7 +201,7 @@ def test_missing_right_is_named(lab):
     assert "CAP_NET_RAW" in inside(lab, drop + open_port(INTERFACES["a"]))
 
 
-def test_frame_longer_than_the_mtu_is_a_link_error_that_tells_the_path_mtu(lab):
+def test_frame_longer_than_the_mtu_is_a_link_error_with_the_path_mtu(lab):
     said = inside(
         lab,
         "from ibwire.base.errors import LinkError\n"
@@ -259,7 +259,7 @@ def test_link_that_goes_down_during_a_run_is_a_link_error(started, runtime):
         assert result(process) == {"error": "veth-b: has gone down"}
 
 
-def test_notes_tell_what_the_interface_does_to_frames(lab):
+def test_notes_describe_what_the_interface_does_to_frames(lab):
     said = inside(
         lab,
         "from ibwire.link.interface import interface, notes, set_tx_checksum\n"

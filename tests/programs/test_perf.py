@@ -430,7 +430,7 @@ def test_peer_that_has_never_room_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         (b"5.31".ljust(16, b"\0"), "its perftest is version 5.31"),
     ],
 )
-def test_server_goes_on_waiting_after_who_is_no_client(said: bytes, reason: str) -> None:
+def test_server_keeps_waiting_after_an_invalid_client(said: bytes, reason: str) -> None:
     told: list[str] = []
     a, b = endpoints(tell=told.append)
     listens: SimpleQueue[int] = SimpleQueue()

@@ -158,7 +158,7 @@ def test_nobody_listens() -> None:
         (b"\r\n" * 26, "not a line of a pingpong program"),
     ],
 )
-def test_server_goes_on_waiting_after_who_is_no_client(said: bytes, reason: str) -> None:
+def test_server_keeps_waiting_after_an_invalid_client(said: bytes, reason: str) -> None:
     told: list[str] = []
     a, b = endpoints(tell=told.append)
     listens: SimpleQueue[int] = SimpleQueue()

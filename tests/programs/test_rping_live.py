@@ -195,7 +195,7 @@ def test_own_queue_pair_gives_up_also_as_rxe() -> None:
     assert counts == (6, 7)
 
 
-def test_nobody_listening_is_a_sentence(hall: Hall) -> None:
+def test_missing_listener_is_one_message(hall: Hall) -> None:
     with pytest.raises(
         PeerError, match=r"^10.0.0.2 port 7174: no program listens there \(REJ 8\)$"
     ):

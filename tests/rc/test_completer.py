@@ -363,7 +363,7 @@ def test_rule_10_an_ack_inside_a_read_does_not_complete_it(psn: int) -> None:
     assert lone.qp.state is QPState.RTS
 
 
-def test_an_ack_of_the_last_psn_of_a_read_says_that_its_answer_was_lost() -> None:
+def test_ack_of_the_last_psn_of_a_read_shows_that_its_response_was_lost() -> None:
     """As qib `do_rc_ack`: the responder acknowledges it with its responses alone."""
     lone = open_lone()
     lone.request(WROpcode.RDMA_READ, 1024)
@@ -495,7 +495,7 @@ def test_a_completion_without_room_ends_the_connection() -> None:
     assert lone.qp.poll_timeout() is None
 
 
-def test_unsignalled_success_says_nothing_and_failure_speaks() -> None:
+def test_unsignalled_success_has_no_completion_and_failure_has_one() -> None:
     """IBA 10.7.3.1."""
     lone = open_lone()
     for wr_id in (1, 2):

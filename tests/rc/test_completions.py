@@ -274,7 +274,7 @@ def test_queue_pair_works_again_after_reset() -> None:
     assert statuses(pair.a.poll_send_cq()) == [(5, S.SUCCESS)]
 
 
-def test_last_wqe_reached_tells_that_an_srq_gives_this_queue_pair_no_more() -> None:
+def test_last_wqe_reached_is_raised_when_the_srq_gives_this_queue_pair_no_more() -> None:
     """The requests of the SRQ are not flushed; the one under way is."""
     pair = Pair()
     device = pair.b.device

@@ -60,7 +60,7 @@ def syndrome(packet: Packet) -> int:
 
 
 @pytest.mark.parametrize(("code", "value"), CREDITS.items())
-def test_a_code_promises_no_more_than_there_is(code: int, value: int) -> None:
+def test_credit_code_promises_no_more_than_is_posted(code: int, value: int) -> None:
     assert credit_code(value) == code
     if value:
         assert credit_code(value - 1) == code - 1
@@ -80,7 +80,7 @@ def test_more_than_the_largest_code_is_the_largest_code(available: int) -> None:
 
 @pytest.mark.parametrize(("posted", "code"), [(1, 0), (2, 1), (6, 4), (8, 5), (12, 6), (13, 7)])
 @pytest.mark.parametrize("profile", [SPEC, RDMAVT, CONNECTX, HNS], ids=lambda p: p.name)
-def test_rule_1_an_ack_says_how_many_receives_are_left(
+def test_rule_1_an_ack_has_the_number_of_posted_receives(
     profile: Profile, posted: int, code: int
 ) -> None:
     lone = Peer(mtu=256, profile=profile)
@@ -166,7 +166,7 @@ def test_rule_4_invalid_credits_switch_flow_control_off_until_reset() -> None:
     assert credits.beyond(1000) == 0
 
 
-def test_code_0_from_a_peer_that_never_sends_another_is_no_limit() -> None:
+def test_code_0_from_a_peer_that_never_sends_another_is_not_a_limit() -> None:
     """Some dumps have syndrome 0 in every AETH (reference/transport#credits-off)."""
     lone = Peer(mtu=256)
     for wr_id in range(10):

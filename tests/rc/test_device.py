@@ -236,7 +236,7 @@ def test_rxe_counts_ip_identifications_and_hops_from_64(
 
 
 @every_profile
-def test_a_ce_mark_is_counted_and_told_and_changes_nothing_else(profile: Profile) -> None:
+def test_ce_mark_is_counted_and_reported_and_changes_nothing_else(profile: Profile) -> None:
     """The ICRC is right with it (ecn-ce)."""
     lone = Peer(mtu=256, profile=profile)
 
@@ -248,7 +248,7 @@ def test_a_ce_mark_is_counted_and_told_and_changes_nothing_else(profile: Profile
 
 
 @pytest.mark.parametrize("ecn", [0, 1, 2])
-def test_other_ecn_codes_are_no_mark(ecn: int) -> None:
+def test_other_ecn_codes_are_not_a_mark(ecn: int) -> None:
     lone = Peer(mtu=256)
     lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, **{"ip.ecn": ecn})
 
@@ -322,7 +322,7 @@ def test_the_published_connectx_cnp_is_understood() -> None:
 # What is for nobody.
 
 
-def test_frames_for_nobody_are_counted_by_their_reason() -> None:
+def test_misdirected_frames_are_counted_by_reason() -> None:
     lone = Peer(mtu=256)
     packet = lone.packet(R.RC_RDMA_WRITE_ONLY, 100)
     good = packet.build()
@@ -396,7 +396,7 @@ def test_a_queue_pair_number_may_be_chosen_once() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "10.0.0", "fe80::1::2", "10.0.0.256"])
-def test_an_address_that_is_none_is_einval(address: str) -> None:
+def test_invalid_address_is_einval(address: str) -> None:
     with pytest.raises(VerbsError):
         Device("x", address)
 

@@ -360,7 +360,7 @@ def test_partial_read_retry_asks_for_the_rest_from_the_first_missing_packet() ->
     assert pair.a.qp.counters.timeouts == 0
 
 
-def test_rxe_notices_a_gap_in_a_read_by_its_timeout_and_goes_on_with_middle() -> None:
+def test_rxe_notices_a_gap_in_a_read_by_its_timeout_and_continues_with_middle() -> None:
     """drop-read-response: 66 ms of silence, then MIDDLE at the PSN that is asked for."""
     pair = Pair(profile=RXE)
     data = pattern(pair.b, 3500)

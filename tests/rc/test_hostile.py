@@ -433,7 +433,9 @@ def test_hostile_packets_of_the_peer_touch_nothing_that_is_not_lent(
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PROFILES)), seeds)
-def test_a_stranger_with_the_right_numbers_changes_nothing(name: str, drawn: list[int]) -> None:
+def test_packet_of_another_host_with_the_right_numbers_changes_nothing(
+    name: str, drawn: list[int]
+) -> None:
     """Neither by source nor by destination address: the device goes on as if alone.
 
     Datagrams are the exception, which have no connection: they are left out.
@@ -461,7 +463,7 @@ def test_a_stranger_with_the_right_numbers_changes_nothing(name: str, drawn: lis
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(PROFILES)), seeds, st.booleans())
-def test_damaged_frames_change_nothing_when_the_icrc_is_not_made_anew(
+def test_damaged_frames_change_nothing_without_a_recomputed_icrc(
     name: str, drawn: list[int], healthy: bool
 ) -> None:
     """Bits of valid frames from the BTH on; the variant bits of the BTH are let alone."""

@@ -134,7 +134,7 @@ def test_a_duplicate_that_asks_for_a_part_of_a_read_gets_that_part() -> None:
     ids=lambda opcode: opcode.name,
 )
 @pytest.mark.parametrize("step", [0, 1, -1])
-def test_answers_that_wait_behind_a_large_read_are_bounded(
+def test_responses_that_wait_after_a_large_read_are_bounded(
     profile: Profile, opcode: OpCode, step: int
 ) -> None:
     """Requests that stand still, go on, or go back into the past; nothing leaves meanwhile."""
@@ -163,7 +163,7 @@ def test_answers_that_wait_behind_a_large_read_are_bounded(
     assert waiting(pair) == 0
 
 
-def test_small_requests_behind_a_large_read_all_complete_though_some_are_dropped() -> None:
+def test_small_requests_after_a_large_read_complete_although_some_are_dropped() -> None:
     """The bound is a loss like any other: the peer comes again."""
     pair = Pair(
         size=1 << 22,

@@ -110,7 +110,7 @@ def test_an_xrc_domain_is_busy_while_a_shared_receive_queue_is_in_it() -> None:
     einval(lambda: device.create_srq(device.alloc_pd(), xrc_domain=domain))
 
 
-def test_what_stands_before_a_request_with_wrong_memory_is_sent_again_if_it_is_lost() -> None:
+def test_requests_before_one_with_wrong_memory_are_retransmitted_if_lost() -> None:
     """It completes with success, and only then the wrong one with its error."""
     pair = Pair()
     pair.drop("a", 1)
@@ -143,7 +143,7 @@ def test_an_acknowledgement_during_the_rnr_wait_does_not_stop_what_follows() -> 
     assert statuses == [(1, WCStatus.SUCCESS), (2, WCStatus.SUCCESS)]
 
 
-def test_an_unreliable_send_whose_error_finds_no_room_ends_in_err_not_in_sqe() -> None:
+def test_unreliable_send_error_without_room_for_its_completion_moves_to_err_not_sqe() -> None:
     """The lost completion is the graver fault."""
     pair = Pair(init={"qp_type": QPType.UC})
     pair.a.send_cq.resize(1)
@@ -155,7 +155,7 @@ def test_an_unreliable_send_whose_error_finds_no_room_ends_in_err_not_in_sqe() -
     assert pair.a.qp.state is QPState.ERR
 
 
-def test_the_sending_end_of_xrc_hears_congestion_notifications() -> None:
+def test_xrc_initiator_receives_congestion_notifications() -> None:
     """It is the one that is to slow down."""
     device = Device()
     qp = create_queue_pair(device, qp_type=QPType.XRC_SEND)

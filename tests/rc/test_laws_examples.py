@@ -22,7 +22,7 @@ def test_laws_hold_and_something_fails_when(example: str) -> None:
     assert check(EXAMPLES[example]).flows[0].failed
 
 
-def test_a_write_takes_no_credit_from_the_send_behind_it() -> None:
+def test_write_takes_no_credit_from_a_later_send() -> None:
     """It raises the limit by one as it starts, so what is behind need not wait for its ACK."""
     writes, sends = (Work(WROpcode.RDMA_WRITE, 5),) * 3, (Work(WROpcode.SEND, 5),) * 3
     first = Work(WROpcode.RDMA_WRITE, 5, after=20 * US)

@@ -89,7 +89,7 @@ def test_a_packet_over_the_alternate_path_migrates_an_armed_queue_pair() -> None
     assert lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 101, ack_req=1, **before) == []
 
 
-def test_exhausted_retries_migrate_an_armed_queue_pair_and_begin_anew() -> None:
+def test_exhausted_retries_migrate_an_armed_queue_pair_and_reset_the_count() -> None:
     lone = migrating(MigState.ARMED, retry_cnt=1, timeout=1)
     lone.request(WROpcode.RDMA_WRITE, 8)
 
@@ -259,7 +259,7 @@ def test_asked_to_migrate_one_end_takes_the_other_along() -> None:
     assert pair.events == [[EventType.PATH_MIG], [EventType.PATH_MIG]]
 
 
-def test_exhausted_retries_migrate_and_count_anew() -> None:
+def test_exhausted_retries_migrate_and_reset_the_count() -> None:
     """retry_cnt 1: twice on the first path, then on the other (reference/transport#retry-count)."""
     pair = Migrating()
     pair.rearm()

@@ -229,7 +229,7 @@ def test_a_path_builds_the_frame_that_the_layouts_build(name: str, size: int) ->
 
 
 @any_route
-def test_an_arrival_says_what_the_layouts_say(name: str) -> None:
+def test_arrival_has_the_fields_of_the_layouts(name: str) -> None:
     _, packet = whole(name)
     frame = packet.build()
     arrivals = Arrivals(ROUTES[name][1])
@@ -313,7 +313,7 @@ def test_what_a_router_may_change_leaves_the_icrc_right(bits: dict[str, int]) ->
         pytest.param({"version": 7}, id="IP version"),
     ],
 )
-def test_a_frame_with_a_wrong_ip_header_is_for_nobody(said: dict[str, int]) -> None:
+def test_frame_with_a_wrong_ip_header_is_dropped(said: dict[str, int]) -> None:
     packet = whole("rocev2-ipv4")[1]
     assert isinstance(packet.route, RoCEv2Route)
     route = replace(packet.route, ip=replace(packet.route.ip, **said))

@@ -348,7 +348,7 @@ def test_error_flushes_both_queues_each_in_order_the_message_under_way_first() -
     assert lone.qp.poll_timeout() is None
 
 
-def test_with_an_srq_its_requests_stay_and_an_event_says_that_no_more_are_taken() -> None:
+def test_with_an_srq_its_requests_stay_and_last_wqe_reached_is_raised() -> None:
     lone = Peer(mtu=256, srq=True)
     srq = lone.qp.receives.srq
     assert srq is not None
@@ -420,7 +420,7 @@ def test_sqd_is_drained_at_once_when_nothing_is_under_way() -> None:
     assert lone.poll_events() == [EventType.SQ_DRAINED]
 
 
-def test_sqd_says_nothing_unless_asked() -> None:
+def test_sqd_raises_an_event_only_on_request() -> None:
     lone = in_state(QPType.RC, RTS)
     to_sqd(lone, notify=0)
 
@@ -501,7 +501,7 @@ def test_immediate_data_stands_in_network_order_in_the_packet() -> None:
     assert packet.extensions[0].pack() == b"\x01\x02\x03\x04"
 
 
-def test_solicited_messages_and_errors_wake_who_waits_for_them() -> None:
+def test_solicited_messages_and_errors_wake_a_solicited_only_waiter() -> None:
     pair = Pair()
     channel = pair.b.device.create_channel()
     pair.b.recv_cq.channel = channel

@@ -105,7 +105,7 @@ def test_psns_that_a_message_takes(opcode: WROpcode, length: int, span: int) -> 
 
 
 @every_profile
-def test_a_write_says_its_whole_length_once(profile: Profile) -> None:
+def test_write_states_its_whole_length_once(profile: Profile) -> None:
     first, middle, last = open_lone(profile=profile).request(WRITE, 700)
 
     assert reth(first) == (0x5000, 0x99, 700)
@@ -141,7 +141,7 @@ def test_a_read_is_resumed_as_a_new_request_for_the_rest(profile: Profile) -> No
     assert reth(again) == (0x5000 + 2048, 0x99, 6952)
 
 
-def test_retry_of_a_write_whose_beginning_was_not_acknowledged_has_reth_again() -> None:
+def test_retransmitted_write_without_acknowledged_first_has_a_reth_again() -> None:
     lone = open_lone()
     first, _ = lone.request(WRITE, 300)
 
@@ -358,7 +358,7 @@ def test_no_more_reads_than_max_rd_atomic_are_outstanding() -> None:
     assert summaries(heard) == ["RDMA_READ_REQUEST 502"]
 
 
-def test_a_blocked_read_blocks_what_is_behind_it() -> None:
+def test_blocked_read_blocks_later_requests() -> None:
     lone = open_lone(max_rd_atomic=1)
     lone.request(WROpcode.RDMA_READ, 8)
     lone.request(WROpcode.RDMA_READ, 8)

@@ -132,9 +132,7 @@ def test_row_2_rxe_has_sent_the_nak_by_then_and_it_counts_what_was_there() -> No
 
 
 @pytest.mark.parametrize(("profile", "msns"), [(SPEC, [2, 2]), (RXE, [1, 2])])
-def test_an_answer_of_rxe_does_not_count_the_messages_behind_it(
-    profile: Profile, msns: list[int]
-) -> None:
+def test_rxe_response_does_not_count_later_messages(profile: Profile, msns: list[int]) -> None:
     """rxe answers a request before it looks at the next one (rxe_resp.c)."""
     lone = Peer(mtu=256, profile=profile)
     read = lone.packet(OpCode.RC_RDMA_READ_REQUEST, EPSN, dma_len=8)
@@ -353,7 +351,7 @@ def test_first_request_in_rtr_raises_comm_est_once() -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_partial_send_data_stays_and_the_completion_says_error(name: str) -> None:
+def test_partial_send_data_stays_and_the_completion_has_an_error(name: str) -> None:
     """A later fault leaves what was scattered (section 6)."""
     lone = Peer(mtu=256, profile=PROFILES[name])
     lone.post_recv(4096, wr_id=3)

@@ -37,7 +37,7 @@ def test_rxe_asks_for_no_credits_with_its_first_packet() -> None:
     assert first_of_a_long_send(SPEC) == 1
 
 
-def test_rxe_sends_on_before_it_has_heard_of_credits() -> None:
+def test_rxe_sends_before_it_has_received_credits() -> None:
     """cm-ucmatose: five SENDs leave before the first acknowledgement."""
     pair = Pair(profile=RXE)
     for _ in range(5):
@@ -51,7 +51,7 @@ def test_rxe_sends_on_before_it_has_heard_of_credits() -> None:
     assert all(entry.time < first_ack for entry in sent if entry.device == "a")
 
 
-def test_the_count_to_the_next_ack_request_goes_on_over_a_retransmission() -> None:
+def test_count_to_the_next_ack_request_continues_over_a_retransmission() -> None:
     """big-send-bw-loss.a: 19 resent MIDDLEs carry AckReq because of packets sent before."""
     pair = Pair(profile=RXE, rate_bps=1 * GBPS, mtu=256)
     pair.drop("a", 11)
@@ -73,7 +73,7 @@ def words_after(lone: Peer, time: Time) -> list[str]:
     return summaries(lone.wait(time))
 
 
-def test_rxe_sends_all_of_a_message_again_whose_last_packet_was_refused() -> None:
+def test_rxe_retransmits_a_whole_message_whose_last_packet_was_refused() -> None:
     """`check_ack` sets no PSN for an RNR NAK, and `req_retry` goes back to that (rnr/inside-a-
     message)."""
     lone = Peer(mtu=256, profile=RXE)
@@ -177,7 +177,7 @@ def test_rxe_counts_rnr_naks_that_come_during_the_wait(profile: Profile) -> None
     )
 
 
-def test_an_rnr_nak_during_the_wait_begins_it_anew_in_rxe() -> None:
+def test_rnr_nak_during_the_wait_restarts_it_in_rxe() -> None:
     """`mod_timer`: 10.24 ms of code 20 are 4 jiffies, counted from the later one."""
     lone = Peer(mtu=256, profile=RXE)
     lone.request(WROpcode.SEND, 8)
@@ -191,7 +191,7 @@ def test_an_rnr_nak_during_the_wait_begins_it_anew_in_rxe() -> None:
 
 
 @both
-def test_an_rnr_wait_of_rxe_goes_on_when_all_is_acknowledged(profile: Profile) -> None:
+def test_rnr_wait_of_rxe_continues_when_all_is_acknowledged(profile: Profile) -> None:
     """`rnr_nak_timer`, which nothing stops (rnr/taken-after-all)."""
     lone = Peer(mtu=256, profile=profile)
     lone.request(WROpcode.SEND, 8, wr_id=1)

@@ -258,7 +258,7 @@ def test_uc_fault_of_the_receivers_memory_ends_the_queue_pair() -> None:
 @pytest.mark.parametrize(
     "opcode", [WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.SEND_WITH_INV]
 )
-def test_uc_knows_no_reads_atomics_or_invalidation(opcode: WROpcode) -> None:
+def test_uc_has_no_reads_atomics_or_invalidation(opcode: WROpcode) -> None:
     pair, _ = uc()
 
     assert is_einval(lambda: pair.a.post_send(opcode, length=8))
@@ -378,7 +378,7 @@ def test_ud_inside_a_native_subnet_leaves_room_for_40_bytes_and_flags_none() -> 
     assert b.memory(4, 40) == b"1234"
 
 
-def test_ud_psns_go_up_and_nobody_looks_at_them() -> None:
+def test_ud_psns_increase_and_are_not_checked() -> None:
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
     for wr_id in (1, 2):
         b.post_recv(4096, wr_id=wr_id)
@@ -498,7 +498,7 @@ def test_ud_multicast_reaches_every_member_with_the_right_q_key(address: str) ->
     assert b.memory(40)[-width:] == gid.to_bytes(16)[-width:]
 
 
-def test_ud_multicast_number_at_a_unicast_address_is_for_nobody() -> None:
+def test_ud_multicast_number_at_a_unicast_address_is_dropped() -> None:
     a, b = Host("10.0.0.1"), Host("10.0.0.2")
     b.device.multicast[gid_of("239.1.2.3")] = [b.qp]
     b.post_recv(4096, wr_id=3)

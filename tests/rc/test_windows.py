@@ -56,7 +56,9 @@ def bind(
 
 
 @pytest.mark.parametrize("kind", [1, 2])
-def test_window_opens_its_part_and_no_more(keys: KeyTable, pd: ProtectionDomain, kind: int) -> None:
+def test_window_permits_access_to_its_part_only(
+    keys: KeyTable, pd: ProtectionDomain, kind: int
+) -> None:
     region, window = pd.register(64, BINDABLE), pd.allocate_window(kind)
     assert bind(window, region, 16, 8)
     at = region.iova + 16

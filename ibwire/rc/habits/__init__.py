@@ -132,7 +132,7 @@ class Habits:
 
 
 @lru_cache(maxsize=256)
-def habits_of(profile: Profile) -> Habits:
+def habits_of(profile: Profile) -> Habits:  # long: one argument a hook
     """The hooks that the fields of a profile select."""
     return Habits(_of_requester(profile), _of_responder(profile))
 

@@ -214,7 +214,7 @@ def test_lost_message_of_the_connection_manager_is_made_up_for(
     rping.assert_clean("rxe")
 
 
-def test_nobody_listening_in_the_guest_is_a_sentence(rping: RPing) -> None:
+def test_missing_listener_in_the_guest_is_one_message(rping: RPing) -> None:
     with rping.peers.guest.capture(rping.capture):
         own = end(rping.ours("--connect", THEIRS[4], "-C", 1))
 
@@ -224,7 +224,7 @@ def test_nobody_listening_in_the_guest_is_a_sentence(rping: RPing) -> None:
     rping.assert_clean("rxe")
 
 
-def test_nobody_listening_here_is_what_rping_is_told(rping: RPing) -> None:
+def test_rping_gets_a_refusal_without_a_listener_here(rping: RPing) -> None:
     """IB_CM_REJ_INVALID_SERVICE_ID is 8; as in cm-reject."""
     rping.serve("-p", 7175)
     with rping.peers.guest.capture(rping.capture):

@@ -116,7 +116,7 @@ def test_message_longer_than_its_buffer_fails_at_both_ends(
         ("theirs", "spec", 0.060, 0.2684),
     ],
 )
-def test_peer_behind_a_dead_link_is_given_up_in_time(
+def test_peer_on_a_dead_link_is_abandoned_in_time(
     peers: Peers, tmp_path: Path, requester: str, profile: str, least: float, most: float
 ) -> None:
     """A message is sent once and `retry_cnt` times again, one timeout apart each, and when one
@@ -210,7 +210,7 @@ def test_rxe_takes_packets_of_any_size_and_so_does_its_profile(
 
 
 @pytest.mark.parametrize("is_client", [True, False])
-def test_command_that_is_terminated_tells_what_it_has_done(
+def test_terminated_command_reports_what_it_has_done(
     peers: Peers, tmp_path: Path, is_client: bool
 ) -> None:
     """And leaves a whole capture. The tool tries for ever, as rxe takes 7 retries."""

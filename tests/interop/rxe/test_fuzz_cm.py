@@ -98,7 +98,7 @@ def states_in(directory: Path) -> set[str]:
     return {state for state, *_ in json.loads((directory / "run.json").read_text())["coverage"]}
 
 
-def test_nobody_listening_is_a_manager_like_any_other() -> None:
+def test_manager_without_a_listener_is_attacked_as_any_other() -> None:
     """Every REQ is refused, and what is about no connection answered as by the reference."""
     if reason := boot.missing() or network.missing():
         pytest.skip(reason)

@@ -164,9 +164,7 @@ def test_pingpong_between_two_guests_is_captured_and_clean(
 
 
 @live
-def test_guest_that_is_not_whole_any_more_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_guest_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = build.cached()
     assert made
     directory = tmp_path / made.kernel.parent.name
