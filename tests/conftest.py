@@ -1,6 +1,7 @@
 """What many tests share: the shipped captures, and property tests without a clock."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,14 @@ settings.register_profile("ibwire", deadline=None)
 # For `make test`: fewer examples than the usual 100, which `make test-all` draws.
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.load_profile("ibwire")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _capabilities_of_the_tests() -> Iterator[None]:
+    """A command that is called in this process does not take the rights of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ibwire.cli.live.drop_capabilities", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import click
 
@@ -19,6 +19,7 @@ from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.interface import interface
 from ibwire.link.pcap import PcapPort
 from ibwire.link.port import Port
+from ibwire.link.privileges import drop_capabilities
 from ibwire.link.tapped import TappedPort
 from ibwire.link.udp import UDPPort
 from ibwire.programs.endpoint import Endpoint, Interrupted
@@ -50,6 +51,9 @@ class LiveOptions:
     tap: str | None = None
     spin: bool = False
 
+    KEEPS_PRIVILEGES: ClassVar[bool] = False
+    """Whether the capabilities of root are needed when the link is open."""
+
     @contextmanager
     def open(self) -> Iterator[Endpoint]:
         """Open an endpoint. At the end counters and errors are printed and the command exits.
@@ -64,6 +68,8 @@ class LiveOptions:
             stack.callback(port.close)
             if self.tap:
                 port = stack.enter_context(TappedPort(port, self.tap))
+            if not self.KEEPS_PRIVILEGES:
+                drop_capabilities()
             known = port.notes()
             _print_notes(known)
             endpoint = stack.enter_context(

@@ -17,6 +17,18 @@ from ibwire.drill.targets.live import SLACK
 from ibwire.drill.targets.ways import ByAgent
 
 
+class TargetLink(LiveOptions):
+    """The link to a device under test.
+
+    Its command opens files and raw sockets later, and starts commands of the user: --restart and
+    --params-from.
+    """
+
+    __slots__ = ()
+
+    KEEPS_PRIVILEGES = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
     """The options for a device under test on a link; each command adds its own."""
@@ -59,7 +71,7 @@ class TargetOptions:
             return None
         if self.dev is None or self.peer is None:
             raise click.UsageError("--dev and --peer are required for a device on a link")
-        link = LiveOptions(
+        link = TargetLink(
             dev=self.dev, address=self.address, mac=self.mac, vlan=self.vlan, tap=self.tap
         )
         return link, self.peer

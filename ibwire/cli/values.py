@@ -6,6 +6,7 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
@@ -35,8 +36,8 @@ def as_one(
     def decorate(function: Decorated) -> Decorated:
         @functools.wraps(function)
         def command(*args: Any, **given: Any) -> object:
-            fields = kind.__dataclass_fields__  # type: ignore[attr-defined]
-            wish = kind(**{field: given.pop(field) for field in fields})
+            names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+            wish = kind(**{name: given.pop(name) for name in names})
             return function(*args, **{name: wish}, **given)
 
         for option in reversed(options):

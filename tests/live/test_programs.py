@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.lab.veth import Lab
+from ibwire.link.privileges import CAP_NET_BIND_SERVICE, effective_capabilities
 from processes import Processes, wait_for
 
 PATIENCE = 30
@@ -73,6 +74,26 @@ def test_two_commands_play(start: Start, tmp_path: Path, kind: str, host: str, o
 def check(capture: Path) -> int:
     command = [sys.executable, "-m", "ibwire", "check", str(capture)]
     return subprocess.run(command, capture_output=True).returncode
+
+
+@pytest.mark.parametrize("via", ["afpacket", "udp"])
+def test_capabilities_are_given_up_when_the_link_is_open(
+    start: Start, tmp_path: Path, via: str
+) -> None:
+    """The traffic works without them, and the tap has its file."""
+    tap = tmp_path / "tap.pcapng"
+    serving = server(start, "--via", via, "--tap", tap, "-n", 10)
+    tasks = [
+        f"{serving.pid}/task/{each.name}" for each in Path(f"/proc/{serving.pid}/task").iterdir()
+    ]
+    left = {effective_capabilities(task) for task in tasks}
+    playing = start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "-n", 10)
+    status, errors = ended(playing)
+
+    assert left <= {1 << CAP_NET_BIND_SERVICE, 0}
+    assert status == 0, errors
+    assert json.loads(serving.communicate(timeout=PATIENCE)[0])["passed"]
+    assert check(tap) == 0
 
 
 def test_faults_of_a_plan_are_survived_and_counted(start: Start, tmp_path: Path) -> None:
@@ -293,7 +314,7 @@ def test_server_keeps_waiting_after_an_invalid_client(start: Start, lab: Lab) ->
     subprocess.run(
         lab.command("a", [sys.executable, "-c", script]), env=lab.environment(), check=True
     )
-    wait_for(serving.stderr, "is not a client: this is not a line of a pingpong program")
+    wait_for(serving.stderr, "is not a client: not a line of a pingpong program")
     playing = start("a", "pingpong", "--dev", "veth-a", "--connect", "10.0.0.2", "-n", 20)
 
     assert ended(playing)[0] == 0

@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import ipaddress
 import os
 import select
 import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint8, c_uint32, c_void_p, sizeof
+from pathlib import Path
 
 PORT = 7174
 """That of rping."""
@@ -65,6 +68,11 @@ CALLING = 20.0
 
 MOST_CALLS = 256
 """Of our requests that are not answered: the oldest is given up for another one."""
+
+MOST_CONNECTIONS = 4096
+"""Connections of others at a time; further requests are refused."""
+
+DEVICES = Path("/sys/class/infiniband")
 
 RESOLUTION_MS = 2000
 """Until it is given up to find the way to an address."""
@@ -118,14 +126,15 @@ class Event(ctypes.Structure):
 
 
 class Listener:
-    """A listener at every address of this host, until it is stopped."""
+    """A listener at some addresses of this host, until it is stopped."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, addresses: Sequence[str], port: int) -> None:
         self._library = _library()
         self._channel = self._library.rdma_create_event_channel()
         if not self._channel:
             raise _failure("rdma_create_event_channel")
-        self._listen(port)
+        for address in addresses:
+            self._listen(address, port)
         self._numbers = 0
         """Queue pairs that were named."""
         self._fd = ctypes.cast(self._channel, POINTER(c_int))[0]
@@ -134,6 +143,8 @@ class Listener:
         self._calling: dict[int, tuple[float, bytes]] = {}
         """Requests of ours, until when they may be answered, and their private data."""
         self._leaving: set[int] = set()
+        self._accepted: set[int] = set()
+        """Requests of others that are not over."""
 
     def serve(self) -> None:
         """Accept whoever asks; without end."""
@@ -146,22 +157,21 @@ class Listener:
             for connection in [each for each, (until, _) in self._calling.items() if until < now]:
                 self._forget(connection)
 
-    def _listen(self, port: int) -> None:
-        """Listen to IPv6 and IPv4, or to IPv4 alone where the host has no other."""
-        for address in (
-            struct.pack("=H", socket.AF_INET6) + struct.pack(">H24x", port),
-            struct.pack("=H", socket.AF_INET) + struct.pack(">H12x", port),
-        ):
-            listening = self._created()
-            # Whatever net.ipv6.bindv6only says; a socket of IPv4 ignores it.
-            no = c_int(0)
-            self._library.rdma_set_option(listening, *ONLY_OF_ITS_VERSION, byref(no), sizeof(no))
-            if not self._library.rdma_bind_addr(listening, address):
-                self._call("rdma_listen", listening, BACKLOG)
-                return
-            failure = _failure("rdma_bind_addr")
-            self._library.rdma_destroy_id(listening)
-        raise failure
+    def _listen(self, address: str, port: int) -> None:
+        """Listen to an address; `::` is every address of both versions."""
+        number = ipaddress.ip_address(address)
+        if number.version == 6:
+            packed = struct.pack("=H", socket.AF_INET6) + struct.pack(">H4x", port)
+            packed += number.packed + bytes(4)
+        else:
+            packed = struct.pack("=H", socket.AF_INET) + struct.pack(">H", port)
+            packed += number.packed + bytes(8)
+        listening = self._created()
+        # Whatever net.ipv6.bindv6only says; one of IPv4 does not mind.
+        no = c_int(0)
+        self._library.rdma_set_option(listening, *ONLY_OF_ITS_VERSION, byref(no), sizeof(no))
+        self._call("rdma_bind_addr", listening, packed)
+        self._call("rdma_listen", listening, BACKLOG)
 
     def _handle(self) -> None:
         """The next event."""
@@ -173,7 +183,9 @@ class Listener:
         has_data = kind == CONNECT_REQUEST and asked.private_data
         data = ctypes.string_at(asked.private_data, asked.private_data_len) if has_data else b""
         self._library.rdma_ack_cm_event(pointer)
-        if kind == CONNECT_REQUEST and data.startswith(CALL):
+        if kind == CONNECT_REQUEST and len(self._accepted) >= MOST_CONNECTIONS:
+            self._refuse(connection)
+        elif kind == CONNECT_REQUEST and data.startswith(CALL):
             self._call_back(connection, data[:CALL_SIZE].ljust(CALL_SIZE, b"\0"))
             self._refuse(connection)
         elif kind == CONNECT_REQUEST:
@@ -191,6 +203,7 @@ class Listener:
 
     def _decide(self, connection: int, wish: int, depth: int, resources: int) -> None:
         """Do what a request wishes for."""
+        self._accepted.add(connection)
         if wish == REFUSE:
             self._refuse(connection)
         elif wish == WAIT:
@@ -268,6 +281,7 @@ class Listener:
         self._waiting.pop(connection, None)
         self._calling.pop(connection, None)
         self._leaving.discard(connection)
+        self._accepted.discard(connection)
         self._library.rdma_destroy_id(connection)
 
     def _call(self, name: str, *arguments: object) -> None:
@@ -301,14 +315,40 @@ def _failure(name: str) -> OSError:
     return OSError(number, f"{name}: {os.strerror(number)}")
 
 
+def device_addresses(devices: Path = DEVICES) -> list[str]:
+    """IP addresses of the RDMA devices of this host: their GIDs for RoCE v2, not link-local."""
+    found = []
+    for file in sorted(devices.glob("*/ports/*/gids/*")):
+        try:
+            kind = (file.parent.parent / "gid_attrs" / "types" / file.name).read_text()
+            gid = ipaddress.IPv6Address(file.read_text().strip())
+        except (OSError, ValueError):
+            continue  # an entry that is not used
+        if kind.strip() == "RoCE v2" and int(gid) and not gid.is_link_local:
+            found.append(str(gid.ipv4_mapped or gid))
+    return list(dict.fromkeys(found))
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Listen for RDMA connections, and accept all.")
     parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument(
+        "--address",
+        action="append",
+        help="where to listen, may be repeated, :: for everywhere; default: the addresses of the "
+        "RDMA devices",
+    )
+    wish = parser.parse_args()
+    addresses = wish.address or device_addresses()
+    if not addresses:
+        sys.exit("error: no RDMA device of this host has an IP address: give --address")
     try:
-        listener = Listener(parser.parse_args().port)
-        print("listening", flush=True)
+        listener = Listener(addresses, wish.port)
+        print(f"listening at {', '.join(addresses)}, port {wish.port}", flush=True)
         listener.serve()
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     except OSError as error:
         sys.exit(f"error: {error.strerror or error}")
     except KeyboardInterrupt:
