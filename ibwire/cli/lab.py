@@ -55,7 +55,7 @@ def _named(function: Decorated) -> Decorated:
     option = click.option(
         "--name",
         metavar="NAME",
-        help=f"Which lab, where there are several; {DEFAULT_NAME!r}, or the one around, if none.",
+        help=f"Name of the lab. Default: the lab around the command, else {DEFAULT_NAME!r}.",
     )
     return option(function)
 
@@ -67,13 +67,13 @@ _mtu = click.option(
     show_default=True,
     help="Bytes of the largest IP packet; RoCE needs 80 more than the path MTU.",
 )
-_middle = click.option("--middle", is_flag=True, help="A third namespace, between a and b.")
+_middle = click.option("--middle", is_flag=True, help="Add a third namespace between a and b.")
 _side = click.option(
     "--side",
     type=click.Choice((*SIDES, MIDDLE)),
     default=SIDES[0],
     show_default=True,
-    help="Which of the namespaces.",
+    help="Namespace to use.",
 )
 
 
@@ -82,8 +82,8 @@ _side = click.option(
 @_mtu
 @_middle
 def up(name: str | None, mtu: int, middle: bool) -> None:
-    """Build a lab that stays until `ibwire lab down`."""
-    with _errors_told():
+    """Create a lab that stays until `ibwire lab down`."""
+    with _reported_errors():
         Lab.create(name or DEFAULT_NAME, mtu=mtu, detached=True, middle=middle)
     for side in SIDES:
         click.echo(f"{side}: {INTERFACES[side]} {' '.join(ADDRESSES[side])} mtu {mtu}")
@@ -94,8 +94,8 @@ def up(name: str | None, mtu: int, middle: bool) -> None:
 @command.command("down")
 @_named
 def down(name: str | None) -> None:
-    """Take a lab away."""
-    with _errors_told():
+    """Remove a lab."""
+    with _reported_errors():
         _found(name).down()
 
 
@@ -103,8 +103,8 @@ def down(name: str | None) -> None:
 @_named
 @_side
 def shell(name: str | None, side: str) -> None:
-    """A shell inside a lab that is up."""
-    with _errors_told():
+    """Start a shell inside a lab that is up."""
+    with _reported_errors():
         _become(_found(name), side, [os.environ.get("SHELL") or "/bin/sh"])
 
 
@@ -123,12 +123,12 @@ def run(
     middle: bool,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run a command inside a lab, and give back its exit status.
+    """Run a command inside a lab, and return its exit status.
 
-    When no lab is up, and none is named, one is built for this command. From inside,
-    `ibwire lab run --side b` reaches the other side of the same lab.
+    If no lab is up, and none is named, one is created for this command. From inside,
+    `ibwire lab run --side b` runs a command on the other side of the same lab.
     """
-    with _errors_told():
+    with _reported_errors():
         lab = Lab.find(name)
         given = context.get_parameter_source("mtu") is click.core.ParameterSource.COMMANDLINE
         if lab is not None:
@@ -138,14 +138,14 @@ def run(
         if name is not None:
             raise _not_up(name)
         if side == MIDDLE and not middle:
-            raise click.UsageError("no lab is up; one that is built for --side m needs --middle")
+            raise click.UsageError("no lab is up; to create one for --side m, give --middle")
         with Lab.create(mtu=mtu, middle=middle) as lab:
             status = _wait_for(lab, side, arguments)
     sys.exit(status)
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _reported_errors() -> Iterator[None]:
     try:
         yield
     except LinkError as error:

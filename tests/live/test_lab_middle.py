@@ -229,7 +229,7 @@ def test_side_m_of_a_lab_without_a_middle_is_explained(middle):
     found = lab("run", "--side", "m", "true")
 
     assert unbuilt.returncode == 2
-    assert "no lab is up; one that is built for --side m needs --middle" in unbuilt.stderr
+    assert "no lab is up; to create one for --side m, give --middle" in unbuilt.stderr
     assert (found.returncode, found.stderr) == (
         1,
         "error: lab: has no middle: ibwire lab up --middle\n",
