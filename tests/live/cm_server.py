@@ -16,15 +16,15 @@ from ibwire.programs.rping_live import Service
 
 def swapped():
     """A DREP names the connection from the wrong side."""
-    confirm = manager.confirmation
+    right = manager.disconnect_reply
 
-    def confirmation(message):
-        answer = confirm(message)
+    def wrong(message):
+        answer = right(message)
         return replace(
             answer, local_comm_id=answer.remote_comm_id, remote_comm_id=answer.local_comm_id
         )
 
-    manager.confirmation = confirmation
+    manager.disconnect_reply = wrong
 
 
 def fragile():
