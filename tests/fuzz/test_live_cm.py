@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from fuzz.across import SERVICE, Across, Alter, Late
-from ibwire.base.errors import PeerError
+from fuzz.across import Across, Alter, Late
+from fuzz.manager_runs import CALLED, differences, link, run, without
 from ibwire.base.node import Frame
 from ibwire.base.units import MS, S, Time
 from ibwire.cm.messages import Received, request
@@ -19,49 +18,19 @@ from ibwire.cm.states import State
 from ibwire.fuzz.artefacts import checked_script
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Role, RunsAway, Step
-from ibwire.fuzz.judge.comparison import Difference, Kind
 from ibwire.fuzz.judge.exclusions import Exclusions
 from ibwire.fuzz.judge.findings import Finding
 from ibwire.fuzz.recording import record
-from ibwire.fuzz.report import Report
-from ibwire.fuzz.targets.emulated_device import ADDRESS, MAXIMUM_ANSWERS, PEER_ADDRESS, Emulation
+from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation
 from ibwire.fuzz.targets.link import listener
-from ibwire.fuzz.targets.link.manager_link import ManagerLink
 from ibwire.fuzz.targets.link.manager_testbed import ManagerTestbed, PossibleMessages, comparison
-from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.fuzz.targets.link.target import ManagerLinkTarget
 from ibwire.fuzz.vocabulary.cm.comparison import ManagerComparison
 from ibwire.fuzz.vocabulary.cm.follower import meet, wishing
-from ibwire.fuzz.vocabulary.cm.names import oddity
 from ibwire.fuzz.vocabulary.vocabularies import manager_generators
-from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.profile import SPEC
 from ibwire_layers import cm
-
-
-def link(across: Across, **options: Any) -> ManagerLink:
-    return ManagerLink(cast(Endpoint, across), ADDRESS, SERVICE, **options)
-
-
-def run(
-    across: Across, packets: int, seed: int = 1, report: Report | None = None, **options: Any
-) -> Report:
-    """A run of so many packets; what came of it."""
-    target = link(across, **options)
-    campaign = Campaign(ManagerTestbed(target), manager_generators(seed), report=report)
-    for _ in campaign.run(campaign.report.packets + packets):
-        pass
-    return campaign.report
-
-
-def differences(across: Across, *steps: Step) -> list[Difference | None]:
-    """Those of each step, carefully carried out."""
-    target = link(across)
-    meet(target)
-    live = comparison(target, SPEC)
-    return [live.step(step) for step in steps]
-
 
 # What is right.
 
@@ -367,10 +336,6 @@ def test_a_device_is_called_by_its_own_numbers_and_answers_with_them(step: Mad) 
     assert differences(Across(), Mad(), Mad(message="RTU"), step) == [None, None, None]
 
 
-CALLED = Command("connect")
-"""Exchange 0 accepts, 5 leaves at once, 6 waits, 7 refuses."""
-
-
 @pytest.mark.parametrize(
     ("exchange", "state", "after_dreq"),
     [
@@ -580,11 +545,6 @@ def test_a_device_may_be_silent_about_a_partition_that_it_is_not_in(mtu: int) ->
 # What is wrong.
 
 
-def without(kind: type) -> Alter:
-    """A manager that never says something."""
-    return lambda received: [] if isinstance(received.message, kind) else [received]
-
-
 def changed(kind: type, **changes: Any) -> Alter:
     """A manager whose messages of a kind have other fields."""
 
@@ -665,178 +625,3 @@ def test_script_that_cannot_be_tried_is_not_written() -> None:
 
     reason = "a script is not tried with a connection manager on a link"
     assert checked_script(finding, tested) == ("", reason)
-
-
-# What is dead.
-
-
-def test_crash_of_a_manager_is_a_finding_with_its_cause() -> None:
-    report = run(Across(longest=256), 5000)
-
-    (finding,) = report.findings
-    last = finding.case.steps[-1]
-    assert finding.bucket == "the manager is dead after a datagram longer than a MAD"
-    assert isinstance(last, Mad)
-    assert oddity(last) == "a datagram longer than a MAD"
-    assert report.packets < 1000
-
-
-def test_case_of_a_dead_device_is_described_as_if_it_had_asked() -> None:
-    across = Across(obeys=True)
-    meet(target := link(across))
-    target.dead = "gone"
-    before = len(across.sent)
-    case = Case(Connection(), (CALLED, Mad(message="REP"), Mad(message="DREQ")))
-
-    recording = record(case, ManagerLinkTarget(target))
-
-    assert [entry.text.split()[0] for entry in recording.entries] == ["REP", "DREQ"]
-    assert (recording.got, len(across.sent)) == (["gone"], before)
-
-
-def test_manager_that_stops_asking_is_a_finding() -> None:
-    said: list[Received] = []
-
-    def tires(received: Received) -> list[Received]:
-        said.append(received)
-        return [] if len(said) > 500 and isinstance(received.message, cm.REQ) else [received]
-
-    campaign = Campaign(ManagerTestbed(link(Across(tires, obeys=True))), manager_generators(1))
-    found = list(campaign.run(2000))
-
-    assert campaign.lost == f"{ADDRESS} does not ask for connections any more"
-    assert [each.bucket for each in found] == ["the manager is dead after connect"]
-
-
-class Restarted:
-    """Brings the device back, perhaps with another address. interrupts: as of `Across`."""
-
-    def __init__(self, across: Across, *, interrupts: bool = False) -> None:
-        self.count = 0
-        self._across = across
-        self._interrupts = interrupts
-
-    def run(self) -> None:
-        self.count += 1
-        self._across.revive()
-        self._across.interrupts = self._interrupts
-
-
-NEW_MAC = bytes.fromhex("0200 0000 00ee")
-
-
-@pytest.fixture
-def new_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for the address of the device gets to know another one."""
-    monkeypatch.setattr("ibwire.fuzz.targets.link.host.Host.mac", lambda host: NEW_MAC)
-
-
-@pytest.mark.parametrize("forgets", [False, True], ids=["manager", "listener"])
-@pytest.mark.usefixtures("new_mac")
-def test_what_a_device_that_comes_back_has_died_of_is_made_shorter(forgets: bool) -> None:
-    """Also if it is the listener alone; and the device may have another address then."""
-    across = Across(longest=256, forgets=forgets)
-    restart = Restarted(across)
-    target = link(across, restart=cast(Restart, restart))
-    campaign = Campaign(ManagerTestbed(target), manager_generators(1))
-    steps = (Mad(), Mad(message="RTU"), Mad(message="DREQ", more=8))
-
-    _, difference = campaign.judge(case := Case(Connection(), steps))
-    assert difference is not None
-    short = campaign.shortest(case, difference, SPEC)
-
-    assert (short.steps, target.lost, restart.count) == (steps[-1:], "", 2)
-    assert across.sent[-1][:6] == NEW_MAC
-
-
-@pytest.mark.usefixtures("new_mac")
-def test_a_death_is_kept_when_the_user_interrupts_while_it_is_made_shorter() -> None:
-    across = Across(longest=256)
-    restart = cast(Restart, Restarted(across, interrupts=True))
-    campaign = Campaign(ManagerTestbed(link(across, restart=restart)), manager_generators(1))
-
-    with pytest.raises(KeyboardInterrupt):
-        list(campaign.run(2000))
-
-    (finding,) = campaign.report.findings
-    assert finding.case == finding.original
-    assert campaign.is_interrupted
-
-
-@pytest.mark.usefixtures("new_mac")
-def test_a_dead_listener_is_seen_when_a_case_is_judged_by_itself() -> None:
-    across = Across(longest=256, forgets=True)
-    campaign = Campaign(ManagerTestbed(link(across)), manager_generators(1))
-    case = Case(Connection(), (Mad(message="DREQ", more=8),))
-
-    _, difference = campaign.judge(case)
-
-    assert difference is not None
-    assert difference.kind == Kind.CRASH
-    assert difference.got == ["a right request is answered by REJ 8, and was by REP"]
-    with pytest.raises(PeerError, match="made shorter with --restart COMMAND"):
-        campaign.shortest(case, difference, SPEC)
-
-
-def test_manager_that_does_not_stop_sending_after_a_case_is_reported_as_such() -> None:
-    across = Across()
-    meet(target := link(across))
-    live = comparison(target, SPEC, is_quick=True)
-    assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
-
-    target.tap.received.extend(across.said[-1:] * (MAXIMUM_ANSWERS + 1))
-    difference = live.end()
-
-    assert difference is not None
-    assert difference.kind == Kind.ENDLESS
-
-
-class Insistent(Across):
-    """Says every 50 ms again what it said last, from some time on."""
-
-    insists = False
-
-    def run(self, *, stop: Callable[[], bool] = bool, seconds: float = 0) -> None:
-        super().run(stop=stop, seconds=min(seconds, 0.05))
-        if self.insists and not stop():
-            self.live.node.receive(self.said[-1], self.live.now)
-        assert self.live.now < 100 * S
-
-
-def test_a_manager_that_repeats_itself_is_not_waited_for_without_end() -> None:
-    across = Insistent()
-    meet(target := link(across, tolerance=20 * MS))
-    live = comparison(target, SPEC)
-    assert [live.step(Mad()), live.step(Mad(message="RTU"))] == [None, None]
-    across.alter = FAULTS["instead of DREP"]
-    across.insists, begin = True, across.live.now
-
-    difference = live.step(Mad(message="DREQ"))
-
-    assert difference is not None
-    assert (difference.kind, len(difference.expected), difference.got) == ("answer", 1, [])
-    assert across.live.now - begin < 10 * S  # some of it to ask whether it lives
-
-
-@pytest.mark.slow
-def test_manager_that_never_stops_sending_is_dead() -> None:
-    said: list[Received] = []
-
-    def flood(received: Received) -> list[Received]:
-        said.append(received)
-        return [received] * (MAXIMUM_ANSWERS + 1 if len(said) > 6 else 1)
-
-    campaign = Campaign(ManagerTestbed(link(Across(flood))), manager_generators(1), minimises=False)
-    list(campaign.run(500))
-
-    assert "packets without a pause" in campaign.lost
-
-
-def test_it_does_not_die_of_the_same_again() -> None:
-    report = run(Across(longest=256), 5000)
-    packets = report.packets
-
-    run(Across(longest=256), 1000, report=report)
-
-    assert report.packets == packets + 1000
-    assert list(map(str, report.left_out)) == ["packet 100 a datagram longer than a MAD"]
