@@ -7,72 +7,34 @@ table of commands is compared with those that there are: a new command needs its
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
 import pytest
 
+import terminal
 from ibwire.capture import open_capture
 from ibwire.capture.writer import CaptureWriter
 from ibwire.cli import main
+from terminal import EVIL, MARK, controls
 
 ROOT = Path(__file__).parents[2]
 CAPTURE = ROOT / "captures" / "drop-one-middle.a.pcap"
 
-MARK = "hOsTiLe"
-"""What shows that hostile text was printed at all."""
-
-EVIL = f"\x1b]0;{MARK}\x07\x1b[38;5;199m\u009b5n\u202e\x08"
-"""A title, a colour, a C1 sequence, a direction, a backspace."""
-
 LIMITED = f"{MARK}\u009b5n\u202e"
 """Where a format has no control characters of ASCII."""
 
-FORBIDDEN = ("\x1b]", "\x07", "\x1b[38;5;199m", "\u009b", "\u202e", "\x08", "\x1bP", "\x0e")
-
-PATIENCE = 60
-"""Seconds that a command may take: a test that fails shall not hang."""
-
 
 def on_a_terminal(*arguments: object, cwd: Path) -> str:
-    """All that a command writes on its terminal."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ibwire", *map(str, arguments)],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        cwd=cwd,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
-        start_new_session=True,
-    )
-    os.close(slave)
-    limit = threading.Timer(PATIENCE, process.kill)
-    limit.start()
-    said = b""
-    try:
-        while data := os.read(master, 1 << 16):
-            said += data
-    except OSError:
-        pass  # EIO: nobody has the other end open any more
-    finally:
-        os.close(master)
-        process.wait()
-        limit.cancel()
-    assert b"Traceback" not in said, said.decode(errors="replace")
-    return said.decode("utf-8", "surrogateescape")
-
-
-def controls(text: str) -> list[str]:
-    """What of it would control a terminal, except colours of our own and a progress bar."""
-    return [each for each in FORBIDDEN if each in text] + re.findall("[\udc80-\udcff]", text)
+    """All that `ibwire` writes on its terminal."""
+    return terminal.output([sys.executable, "-m", "ibwire", *map(str, arguments)], cwd)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +141,9 @@ CASES: dict[str, list[tuple[object, ...]]] = {
 }
 """Arguments of each command with hostile text. The text must come back, so that it is seen."""
 
+QUICK = ("dissect", "show", "query", "run", "drill", "fields", "lab down", "fuzz cover")
+"""Commands whose first case runs in `make test` as well; all cases run in `make test-all`."""
+
 
 def commands(group: click.Group, above: str = "") -> Iterator[str]:
     """Every command that does something itself."""
@@ -198,7 +163,9 @@ def test_every_command_has_cases() -> None:
 @pytest.mark.parametrize(
     ("command", "number"),
     [
-        pytest.param(command, number, marks=[pytest.mark.slow] * (number > 0))
+        pytest.param(
+            command, number, marks=[pytest.mark.slow] * (number > 0 or command not in QUICK)
+        )
         for command, cases in CASES.items()
         for number in range(len(cases))
     ],
@@ -255,3 +222,54 @@ def test_standard_error_is_escaped_in_a_file_too(place: Path) -> None:
 
     assert controls(ended.stderr.decode("utf-8", "surrogateescape")) == []
     assert MARK in ended.stderr.decode()
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes], int]]:
+    """A TCP server that gives whoever connects an answer; its port."""
+    with ExitStack() as stack:
+
+        def serve(answer: bytes) -> int:
+            listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+            def run() -> None:
+                with suppress(OSError):  # the test is over
+                    while True:
+                        connected, _ = listening.accept()
+                        connected.recv(1 << 16)
+                        connected.sendall(answer)
+                        stack.enter_context(connected)
+
+            threading.Thread(target=run, daemon=True).start()
+            return int(listening.getsockname()[1])
+
+        yield serve
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", [("pingpong",), ("perf", "send"), ("perf", "read", "--latency")], ids=" ".join
+)
+def test_what_a_server_sends_is_escaped(
+    place: Path, answering: Callable[[bytes], int], command: tuple[str, ...]
+) -> None:
+    port = answering(EVIL.encode() * 20)
+    link = ("--dev", "lo", "--via", "udp", "--connect", "127.0.0.1", "--port", port)
+    text = on_a_terminal(*command, *link, cwd=place)
+
+    assert controls(text) == []
+    assert MARK in text
+
+
+def test_styles_and_consoles_come_from_the_module_that_escapes() -> None:
+    others = re.compile(r"click\.(style|secho)|import Console$|Console\(", re.MULTILINE)
+    found = [
+        file.name
+        for file in sorted((ROOT / "ibwire" / "cli").glob("*.py"))
+        if file.name != "terminal.py" and others.search(file.read_text().replace(TYPING_ONLY, ""))
+    ]
+
+    assert found == []
+
+
+TYPING_ONLY = "if TYPE_CHECKING:\n    from rich.console import Console\n"

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import terminal
 from ibwire.lab.veth import Lab
 from live.fuzzing import Fuzz, end
 from processes import Processes, wait_for
+from terminal import EVIL
 
 SCRIPTS = Path(__file__).parents[1] / "conformance"
 
@@ -146,3 +148,30 @@ def test_what_it_prints_is_what_the_other_side_types(
 
     assert status == 0, errors
     assert output.endswith("all passed\n")
+
+
+FALSE_AGENT = """
+import socket, sys
+with socket.create_server(("10.0.0.2", 18516)) as listening:
+    print("ready", flush=True)
+    while True:
+        connected, _ = listening.accept()
+        connected.recv(1 << 16)
+        connected.sendall(sys.argv[1].encode() + b"\\n")
+"""
+
+
+@pytest.mark.parametrize("answer", [{"refused": EVIL}, {EVIL: EVIL}, [EVIL]])
+def test_an_answer_of_an_agent_does_not_control_the_terminal(
+    lab: Lab, processes: Processes, tmp_path: Path, answer: object
+) -> None:
+    serving = [sys.executable, "-c", FALSE_AGENT, json.dumps(answer)]
+    process = processes.start(lab.command("b", serving), lab.environment())
+    wait_for(process.stdout, "ready")
+
+    drill = [sys.executable, "-m", "ibwire", "drill", str(SCRIPTS / "acks")]
+    drill += ["--dev", "veth-a", "--peer", "10.0.0.2"]
+    text = terminal.output(lab.command("a", drill), tmp_path, lab.environment())
+
+    assert terminal.controls(text) == []
+    assert terminal.MARK in text
