@@ -23,7 +23,7 @@ from live.obeying import Obeying
 SERVICE = 7174
 
 MAD = 62
-"""Where a MAD begins in a frame: behind Ethernet, IPv4, UDP, BTH and DETH."""
+"""Offset of a MAD in a frame: after Ethernet, IPv4, UDP, BTH and DETH."""
 
 Alter = Callable[[Received], Sequence[Received]]
 """What becomes of a message of the device on its way."""
@@ -38,7 +38,7 @@ def at_once(random: Random) -> Time:
 
 
 class Nobody:
-    """A node that neither hears nor says anything."""
+    """A node that neither receives nor sends anything."""
 
     def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
         """Let it go."""
@@ -54,13 +54,13 @@ class Nobody:
 
 
 class Across:
-    """An endpoint, and across its link a device whose application accepts whoever asks.
+    """An endpoint, and across its link a device whose application accepts every request.
 
     longest: bytes of a MAD that its QP1 survives, or its application alone if it `forgets`.
-    obeys: whether the application does what requests wish for. tagged: whether its frames
-    have a priority tag. travels, decides: how late a message arrives here, none before those
-    that were said earlier, and the application acts. postpones: whether it is said at once
-    that the application may take longer, as Linux does.
+    obeys: whether the application does what requests select. tagged: whether its frames
+    have a priority tag. travels, decides: how late a message arrives here, none before earlier
+    ones, and the application acts. postpones: whether an MRA says at once that the application
+    may take longer, as Linux does.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Across:
 
     @property
     def established(self) -> int:
-        """Connections that it believes in."""
+        """Connections that it considers to exist."""
         states = [each.state for each in self._far.manager.connections]
         return states.count(State.ESTABLISHED)
 

@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_written_is_named() -> None:
 
 
 def test_the_directory_of_a_run_is_not_made_again(done: Campaign, tmp_path: Path) -> None:
-    """Somebody has taken it away, with what was in it."""
+    """The directory was removed, with its contents."""
     with pytest.raises(OutputError) as caught:
         save(done.report.findings[0], tmp_path / "gone" / "F0001", RXE)
     with pytest.raises(OutputError):

@@ -1,4 +1,4 @@
-"""Packets of cases as frames: those of drill scripts, and right where nothing is said."""
+"""Packets of cases as frames: those of drill scripts, and the defaults of omitted fields."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_headers_before_the_bth_change_as_those_of_drill(field: str, expected: s
 def test_lengths_are_those_of_a_packet_without_icrc() -> None:
     """20 bytes of IPv4, 8 of UDP, 12 of the BTH, 8 of payload.
 
-    A host drops what is shorter than its IP header says (RFC 1812, 5.2.2), so a device
+    A host drops a packet shorter than its IP header says (RFC 1812, 5.2.2), so a device
     would not see it.
     """
     packet = Packet(int(OpCode.RC_SEND_ONLY), length=8, icrc=NONE)

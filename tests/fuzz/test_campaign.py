@@ -1,4 +1,4 @@
-"""Runs of the fuzzer: what is found, what is allowed, and what is told once."""
+"""Runs of the fuzzer: what is found, what is allowed, and what is reported once."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_a_signal_on_a_link_ends_making_a_case_shorter_as_an_interrupt_does() ->
 
 
 class Forgetful(Emulation):
-    """Something leaks with every connection: the fourth one is not heard any more."""
+    """Something leaks with every connection: the fourth one gets no response."""
 
     def __init__(self, connection: Connection) -> None:
         self.connections = 0
@@ -266,7 +266,7 @@ def test_what_leaks_from_one_connection_to_the_next_is_found() -> None:
 
 
 class Exhausted(Emulation):
-    """The 61st connection is not heard any more."""
+    """The 61st connection gets no response."""
 
     def __init__(self, connection: Connection) -> None:
         self.connections = 0
@@ -367,7 +367,7 @@ def test_bucket_is_reported_once_and_counted() -> None:
 
 @pytest.mark.slow
 def test_run_resumes_where_another_has_stopped() -> None:
-    """With the next case, with the choices that it knows, and without what it has told."""
+    """With the next case, with the adopted choices, and without earlier reports."""
     first = Campaign(
         EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH), minimises=False
     )
@@ -395,7 +395,7 @@ def test_run_resumes_where_another_has_stopped() -> None:
 
 @pytest.mark.slow
 def test_what_was_found_shows_by_itself_what_it_was_found_for() -> None:
-    """Whatever else the target does otherwise, which the run has told before."""
+    """Whatever other deviations the target has, which the run reported before."""
     findings = list(
         Campaign(EmulatorTestbed(target("rxe")), queue_pair_generators(1, Role.BOTH)).run(120)
     )
@@ -425,7 +425,7 @@ def test_an_interrupted_case_is_still_the_next_one() -> None:
 
 
 def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted() -> None:
-    """As short as it is by then: one trial has been, without ten of its steps."""
+    """The case at that moment: one trial was made, without ten of its steps."""
     opened = 0
 
     class Stubborn(Crashing):
@@ -453,7 +453,7 @@ def test_a_finding_that_is_being_made_shorter_is_kept_when_that_is_interrupted()
 @pytest.mark.slow
 @pytest.mark.parametrize("opening", range(4, 40))
 def test_what_leaks_is_kept_whenever_the_run_is_interrupted(opening: int) -> None:
-    """It would not come again when the run goes on: that is with another device."""
+    """It would not occur again in a resumed run, which has another device."""
     opened = 0
 
     class Stubborn(Forgetful):

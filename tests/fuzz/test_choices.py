@@ -90,7 +90,7 @@ def target(profile: str | Profile) -> type[Emulation]:
 
 @pytest.mark.parametrize("profile", ["rdmavt", "connectx", "hns"])
 def test_the_deviations_of_a_profile_are_found_by_name_and_nothing_else(profile: str) -> None:
-    """The fuzzer is not told what the target is, and takes over nothing that it does not do."""
+    """The fuzzer does not know the target, and adopts nothing that it does not do."""
     campaign = Campaign(
         EmulatorTestbed(target(profile)), queue_pair_generators(3, Role.BOTH), minimises=False
     )
@@ -230,7 +230,7 @@ def test_what_is_left_open_is_taken_over_and_no_finding(name: str) -> None:
 
 
 def test_what_two_deviations_do_together_has_the_names_of_both() -> None:
-    """Neither alone explains it, and an ACK of a SEND says nothing of READs."""
+    """Neither alone explains it, and an ACK of a SEND does not concern READs."""
     both = {"reserved_syndrome_fails", "misplaced_response"}
     changes: dict[str, Any] = {name: getattr(LIKE_RXE, name) for name in both}
     failure = other(ACK.altered(psn=("una", 1)), aeth__syndrome=0x58)

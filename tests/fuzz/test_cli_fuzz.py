@@ -173,7 +173,7 @@ def test_a_budget_is_packets_a_time_or_both(text: str, budget: Budget) -> None:
 
 
 def test_time_ends_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second whenever somebody looks, before each case."""
+    """A clock that advances by a second whenever it is read, before each case."""
     seconds = iter(range(1000))
     monkeypatch.setattr("ibwire.cli.fuzz_run.time.monotonic", lambda: float(next(seconds)))
 
@@ -349,7 +349,7 @@ def test_full_disk_is_reported_with_the_file(done: Path, arguments: str) -> None
 def test_finding_that_cannot_be_written_is_reported_and_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody takes the directory away; what was found before that is there in words."""
+    """The directory is removed; earlier findings are still printed."""
     one_case = Campaign.one_case
 
     def losing(campaign: Campaign, packets: int, *, is_over: Callable[[], bool]) -> Finding | None:
@@ -409,7 +409,7 @@ def test_junit_may_go_where_the_findings_go(tmp_path: Path) -> None:
     assert ElementTree.parse(out / "out.xml").getroot().get("failures") == "0"
 
 
-# What is told at the end.
+# The report at the end.
 
 
 def test_all_choices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

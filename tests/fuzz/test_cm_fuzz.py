@@ -113,7 +113,7 @@ def ids(mad: bytes) -> tuple[int, int]:
 
 
 def cases(seed: int, count: int) -> Iterator[tuple[Alone, Iterator[Step]]]:
-    """Devices, and what is to be done with each while one looks at it."""
+    """Devices, and what each must do while it is observed."""
     make = manager_generators(seed)
     for number in range(count):
         generator = make(number)
@@ -440,7 +440,7 @@ def said_transaction(alone: Alone, step: Step) -> set[int]:
 
 
 def transactions(alone: Alone) -> set[int]:
-    """Those of what the device has asked for itself."""
+    """Those of the device's own requests."""
     return {each.transaction_id for each in alone.management.manager.connections}
 
 

@@ -51,7 +51,7 @@ def test_a_right_manager_with_other_numbers_raises_no_alarm(seed: int) -> None:
 
 @pytest.mark.slow
 def test_correct_manager_with_an_obedient_application_has_no_findings() -> None:
-    """And gets into states in which it has asked, or not yet decided."""
+    """It reaches states in which it has asked, or has not decided yet."""
     report = run(Across(obeys=True), 1500)
 
     states = {state for state, _, _ in report.coverage.counts}
@@ -154,7 +154,7 @@ def with_other_choices(received: Received) -> list[Received]:
 
 
 def without_doubts(received: Received) -> list[Received]:
-    """As Linux, which does not tell who believes in a connection that there is not."""
+    """As Linux, which sends no REJ for an unused communication ID."""
     said = received.message
     is_doubt = isinstance(said, cm.REJ) and said.reason == cm.RejectReason.INVALID_COMM_ID
     return [] if is_doubt else [received]
@@ -173,7 +173,7 @@ def test_choices_of_a_device_are_not_differences(alter: Alter) -> None:
 
 
 def test_response_to_an_earlier_message_is_accepted() -> None:
-    """The REP of the greeting comes again with everything that is said later."""
+    """The REP of the first exchange is retransmitted with every later message."""
     first: list[Received] = []
 
     def with_first(received: Received) -> list[Received]:
@@ -227,7 +227,7 @@ def quick_duel(across: Across) -> ManagerComparison:
 
 
 def test_messages_during_another_exchange_are_received() -> None:
-    """After a message in which something is wrong somebody asks whether the manager lives."""
+    """A check whether the manager is alive follows a wrong message."""
     live = quick_duel(Across(obeys=True, postpones=True, travels=lambda random: MS))
     odd = Mad(message="LAP", exchange=1, why="odd")
 
@@ -237,7 +237,7 @@ def test_messages_during_another_exchange_are_received() -> None:
 
 
 def test_retransmitted_response_does_not_answer_a_later_request() -> None:
-    """Whose ID is the same, but not its CA."""
+    """Another CA with the same ID."""
     live = quick_duel(Across(obeys=True, travels=lambda random: MS))
     refused = wishing(Mad(), listener.REFUSE)
     another = Mad(fields={"req.local_ca_guid": ("own.guid", 1)})
@@ -284,7 +284,7 @@ def test_what_crosses_the_end_of_a_request_proves_nothing() -> None:
 
 
 def test_response_to_an_earlier_step_counts_for_that_step() -> None:
-    """A REP for which hardly anybody waits is over, for whom it is not told."""
+    """The response time is 0: the exchange has ended when its REP arrives."""
     live = quick_duel(Across(travels=lambda random: MS))
     steps = (
         Mad(fields={"req.local_cm_response_timeout": 0}),
@@ -451,7 +451,7 @@ def test_nothing_is_left_of_what_a_device_has_asked_for(
 
 
 def test_what_other_applications_ask_for_is_their_own_affair() -> None:
-    """With every message of the manager comes a request that nobody has told it to send."""
+    """Every message of the manager comes with a request that was not asked for."""
 
     def also_asks(received: Received) -> list[Received]:
         other = request(service_id=7, source=1, destination=2, qpn=3, starting_psn=4)
@@ -572,7 +572,7 @@ FAULTS = {
     "mad.transaction_id": changed(cm.DREP, transaction=True),
     "instead of DREP": without(cm.DREP),
 }
-"""Managers with a fault, by what the name of a finding says."""
+"""Managers with a fault, by the name of the finding."""
 
 
 @pytest.mark.parametrize("text", FAULTS)
@@ -598,7 +598,7 @@ ASKING_FAULTS = {
     "cm.req.path_packet_payload_mtu": changed(cm.REQ, path_packet_payload_mtu=lambda said: 6),
     "cm.rej.message_rejected": changed(cm.REJ, message_rejected=lambda said: 0),
 }
-"""Managers that do something wrong when they ask, by what the name of a finding says."""
+"""Managers with a fault when they ask, by the name of the finding."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a device dies of is found by having it die again: on devices that are only a rule."""
+"""Minimising a crashing case, on simulated devices that crash by a rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Received = list[list[Step]]
 
 
 class Device:
-    """A device that dies by a rule, and is brought back so many times."""
+    """A device that crashes by a rule, and is restarted up to a number of times."""
 
     def __init__(
         self, dies: Callable[[Received], bool], what: Dead = Dead.EVERY, lives: int = DEATHS + 9
@@ -77,7 +77,7 @@ def case(*steps: Step, **connection: int) -> Case:
 
 
 def any_has(count: int) -> Callable[[Received], bool]:
-    """Dies of so much poison on one connection."""
+    """Crashes after this many poison packets on one connection."""
     return lambda received: any(steps.count(POISON) >= count for steps in received)
 
 
@@ -113,7 +113,7 @@ def test_it_may_take_several_connections() -> None:
 
 
 def test_a_death_that_needs_what_was_tried_before_is_not_taken_for_that_of_a_case() -> None:
-    """A device that leaks: it dies of the third poison since it was started."""
+    """A device that leaks: it crashes at the third poison packet since its start."""
 
     def dies(received: Received) -> bool:
         return sum(steps.count(POISON) for steps in received) > 2

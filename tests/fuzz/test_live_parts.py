@@ -1,4 +1,4 @@
-"""What a live duel is made of, without a link: what is taken over, and what counts as the same."""
+"""Parts of a comparison on a link, without a link: adopted values, and what counts as equal."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_was_never_done_is_not_made_up() -> None:
 
 
 class Odd(Emulation):
-    """A device that says what is no RoCE packet: UDP with so many bytes behind it."""
+    """A device that sends other than RoCE packets: UDP with this many bytes after it."""
 
     size = 0
 
@@ -188,7 +188,7 @@ def test_packets_that_ended_a_device_are_not_sent_again_first_or_last() -> None:
 
 
 def test_opcodes_that_there_are_not_are_left_out_together() -> None:
-    """A device that dies of one is not killed again by each of the others."""
+    """A device that crashes at one is not crashed again by each of the others."""
     excluded = Exclusions()
     one = Packet(WRITE, fields={"bth.opcode": 25}, why="opcode")
     excluded.add(Difference(0, Kind.CRASH, [], ["gone"]), one)
@@ -250,7 +250,7 @@ def test_what_ipv6_does_not_have_is_left_out_there() -> None:
 
 
 def test_the_control_connection_is_not_sent_to() -> None:
-    """Whether its number is said as such, or counted from that of the case."""
+    """Whether its number is given absolutely, or relative to that of the case."""
     device = Emulation(Connection())
     control = device.symbols["qpn"] + 1
     steps = Steps(

@@ -131,7 +131,7 @@ def like(**changes: object) -> Profile:
 
 @pytest.mark.parametrize("last", [[], [ack()], [Wait(10 * US)], [rnr_nak(5), ack()]])
 def test_a_short_wait_is_over_before_anything_else_is_looked_at(last: list[Step]) -> None:
-    """Code 1 is 10 us: it has been sent again while somebody still listens."""
+    """Code 1 is 10 us: it has been retransmitted while the peer still receives."""
     assert carried_out(Prompt(ASKS), [send(), rnr_nak(1), *last]) is None
 
 
@@ -321,7 +321,7 @@ def test_what_else_differs_in_a_request_counts() -> None:
 
 
 def test_memory_of_a_read_counts_when_it_has_completed() -> None:
-    """Until then nobody says what it holds (reference/transport#read-undefined)."""
+    """Until then its contents are undefined (reference/transport#read-undefined)."""
     target = Emulation(ASKS)
     live = duel(target)
     live.step(read(512))

@@ -44,13 +44,13 @@ def with_total_length(whole: bytes, length: int) -> bytes:
 
 
 def datagram(size: int) -> bytes:
-    """IPv4 and UDP with so many bytes behind them."""
+    """IPv4 and UDP with this many bytes after them."""
     whole = with_total_length(frame(), 28 + size)
     return whole[: 42 + size]
 
 
 def target(**link: Any) -> LinkDevice:
-    """One whose connection is not needed."""
+    """A link whose connection is not needed."""
     found = LinkDevice.__new__(LinkDevice)
     found._link = SimpleNamespace(path=Path(BINDING.route), **link)  # type: ignore[assignment]
     return found
@@ -150,7 +150,7 @@ def test_a_peer_with_an_ipv6_address_alone_is_sent_to() -> None:
 def test_received_frame_is_reproduced_as_it_was_on_the_wire(
     peer: str, own: str, vlan: int | None
 ) -> None:
-    """And what is sent has the tag of the VLAN behind its addresses."""
+    """Sent frames have the tag of the VLAN after their addresses."""
     link = across(peer, own, vlan)
     step = Packet(int(OpCode.RC_SEND_ONLY), length=4)
     said = Binding(peer, own, (MAC, OWN_MAC)).frame(step, 0, Emulation(Connection()).symbols)
@@ -193,7 +193,7 @@ def test_a_bench_checks_what_it_sends() -> None:
 
 
 def test_packets_keep_to_the_rate_over_time() -> None:
-    """Pauses of 10 ms; who is late may be early by 1 ms once."""
+    """Pauses of 10 ms; after a late one the next may be early by 1 ms."""
     pacer = Pacer(100)
 
     assert pacer.pause(5 * MS) == 9 * MS

@@ -178,7 +178,7 @@ def test_connections_that_leak_are_all_that_stays() -> None:
 
 
 def test_packets_that_leak_are_all_that_stays() -> None:
-    """As many as it takes, on one connection."""
+    """As many trials as needed, on one connection."""
 
     def leaks(case: Case) -> bool:
         opcodes = [step.opcode for step in case.steps if isinstance(step, Packet)]

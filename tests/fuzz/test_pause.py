@@ -1,4 +1,4 @@
-"""PFC frames among the packets of a case: what they are, and that nobody gets them unasked."""
+"""PFC frames among the packets of a case, sent only where an option requests them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STOP = bytes.fromhex(
 
 
 class Notes(Emulation):
-    """Notes what arrives; a port that obeys is not seen from here."""
+    """Records received frames; whether a port pauses is not visible here."""
 
     received: list[Frame]
 
@@ -58,7 +58,7 @@ class Notes(Emulation):
 
 
 class Fragile(Emulation):
-    """Dies of the second PFC frame."""
+    """Crashes at the second PFC frame."""
 
     _paused = 0
 
@@ -149,7 +149,7 @@ def test_a_pause_leaves_from_us_without_a_tag_and_is_waited_for() -> None:
     assert leaving == [STOP]
     assert link.paused == 33_553_920_000  # 65,535 times 512 bits at 1 Gb/s, in ps
     link.send(BINDING.pause(Pause(0b0011, 0)))
-    assert link.paused == 33_553_920_000  # priority 3 goes on waiting
+    assert link.paused == 33_553_920_000  # priority 3 keeps waiting
     clock.now += 553_920_000
     assert link.paused == 33_000_000_000
     link.send(BINDING.pause(Pause(0xFF, 0)))
@@ -206,7 +206,7 @@ def test_a_pause_among_messages_of_the_manager_has_no_script() -> None:
 
 
 def test_packets_after_a_pause_find_the_port_stopped() -> None:
-    """Nothing is looked at in between, also by who looks after each step."""
+    """Nothing is compared in between, also by a comparison after each step."""
 
     class Looked(Emulation):
         looks = 0

@@ -39,7 +39,7 @@ class Done:
     findings: list[Finding]
     report: Report
     coverage: list[tuple[object, int]]
-    """As it was met."""
+    """Cells in the order in which they were first covered."""
     next_case: int
     strides: list[int]
     """Cases of each advance."""
@@ -202,7 +202,7 @@ def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
     assert shared.strides == [1] * HISTORY
 
 
-# Processes that are no use.
+# Processes that fail.
 
 
 @pytest.mark.parametrize("how_many", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -260,7 +260,7 @@ def test_no_wait_after_time_is_up() -> None:
 
 @pytest.mark.slow
 def test_failure_of_the_reference_is_reported_by_the_campaign(tmp_path: Path) -> None:
-    """The capture is gone: the other processes end without a word, the campaign has read it."""
+    """The capture is gone: the other processes end silently, the campaign has read it."""
     gone = Settings(role=Role.RESPONDER, capture=str(tmp_path / "gone.pcap"), device=ASKED)
     campaign = Campaign(target("emu").testbed(Role.RESPONDER), CLEAN.maker())
     with Prefetcher(gone, 2) as ahead:

@@ -64,7 +64,7 @@ def test_a_message_with_a_gap_is_whole_and_what_came_early_is_there_too(captures
 
 
 def test_what_was_asked_again_counts_from_what_is_expected(captures: Path) -> None:
-    """drop-read-response: after half of it is lost, the rest of a READ is asked for again."""
+    """drop-read-response: after half of it is lost, the rest of a READ is requested again."""
     (first,), (again,) = read_seeds(str(captures / "drop-read-response.a.pcap"), B).messages
 
     assert first.psn == ("expected", 0)

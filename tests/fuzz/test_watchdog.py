@@ -38,7 +38,7 @@ def timer_is_disarmed() -> Iterator[None]:
 
 
 class Looked(Emulation):
-    """Somebody looks while it is at work."""
+    """The watchdog looks while it is at work."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self._look = look

@@ -1,6 +1,6 @@
-"""Starts a process in the place of the one that it has started before.
+"""Starts a process in place of the one that it started before.
 
-Arguments: a file for its number, and its command; it has come up when it says so.
+Arguments: a file for its process ID, and its command; prints when it has started.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A device of ours on which somebody does what `listener.py` does on a real one.
+"""An emulated device on which a program does what `listener.py` does on a real one.
 
-Arguments: the interface, the port, and perhaps a fault of its connection manager: `stubborn`.
+Arguments: the interface, the port, and optionally a fault of its connection manager: `stubborn`.
 Prints "ready" when it listens.
 """
 

@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("live.sides")
 
 @pytest.fixture(scope="session", autouse=True)
 def token():
-    """The token of every agent here and of those who connect to it."""
+    """The token of every agent here and of the programs that connect to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(agent_server.TOKEN_VARIABLE, agent_server.new_token())
         yield os.environ[agent_server.TOKEN_VARIABLE]

@@ -1,6 +1,6 @@
-"""The agent of `ibwire drill` on a device of ours, which may die of a question.
+"""The agent of `ibwire drill` on an emulated device, which may die at a request.
 
-Arguments: the interface, the profile, and maybe that question.
+Arguments: the interface, the profile, and optionally that request.
 """
 
 import importlib

@@ -82,13 +82,13 @@ def dies(frail, qpn):
 
 
 def stalls(frail, qpn):
-    """The process neither goes on nor ends."""
+    """The process neither continues nor ends."""
     while True:
         signal.pause()
 
 
 def falls_deaf(frail, qpn):
-    """The device goes on, and its agent does not."""
+    """The device continues, and its agent does not."""
     frail.live.run()
 
 

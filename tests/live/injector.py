@@ -1,7 +1,7 @@
-"""The two processes of the tests of sending: one sends, the other takes down what arrives.
+"""The two processes of the tests of sending: one sends, the other records what arrives.
 
-Arguments: a role, a function here, and a JSON object with what it wants. Prints a JSON object
-a line: first that it is ready, last what came of it.
+Arguments: a role, a function here, and a JSON object with its arguments. Prints a JSON object
+per line: first that it is ready, last the result.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class Random:
 
 
 class Numbered:
-    """Short frames that count, until told to stop; may fail on the way."""
+    """Short frames that count, until stopped; may fail on the way."""
 
     def __init__(self, fails_after=None):
         self.fails_after = fails_after
@@ -126,7 +126,7 @@ def told_report(report):
 
 
 def send(wanted):
-    """Send from a source; what the report says, and the digest of what there was to send."""
+    """Send from a source; returns the report, and the digest of what had to be sent."""
     pace = make_pace({"rate": parse_rate(wanted.get("rate", "max"))})
     source = SOURCES[wanted["source"]](wanted)
     final = [FINAL] if wanted.get("final") else ()
@@ -159,7 +159,7 @@ def send(wanted):
 
 
 def receive(wanted):
-    """Take frames down until something is said and no more come; the digest, and the last two."""
+    """Record frames until a signal and silence; returns the digest, and the last two."""
     frames = []
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as receiving:
         receiving.setsockopt(socket.SOL_SOCKET, 33, 1 << 28)  # SO_RCVBUFFORCE

@@ -34,7 +34,7 @@ class Obeying:
         """Of connections, by their ID."""
 
     def handle(self, event: Event, now: Time) -> None:
-        """Do what is to be done about an event."""
+        """React to an event."""
         with suppress(VerbsError):  # the peer has given up already
             self._handle(event.kind, event.connection, now)
 
@@ -71,7 +71,7 @@ class Obeying:
             self._manager.accept(connection, answer, now)
 
     def _call(self, connection: Connection, data: bytes, now: Time) -> None:
-        """Ask who has asked for it, at the port from which it did."""
+        """Ask a peer for a connection, at the port from which it requested that."""
         assert isinstance(connection.request, cm.REQ)
         found = endpoints_of(connection.request)
         if found is None:

@@ -84,14 +84,14 @@ class End:
             sq_psn=PSNS[self.role],
             rq_psn=PSNS[self.peer],
             path_mtu=MTU_CODES[self.wanted["mtu"]],
-            timeout=18,  # a second: a busy machine is no loss
+            timeout=18,  # a second: a busy machine is not a loss
         )
 
     def sge(self, offset=0, length=SIZE):
         return SGE(self.region.iova + offset, length, self.region.lkey)
 
     def completes(self, count=1):
-        """A condition: so many completions since the last one."""
+        """A condition: this many completions since the last one."""
         self.done.clear()
 
         def stop():
@@ -155,13 +155,13 @@ def request(port, wanted):
 
 
 def wait(port, wanted):
-    """Lives until a signal comes or the link goes."""
+    """Runs until a signal arrives or the link goes down."""
     end = End(port, wanted, "respond", SIZE)
     live = end.live
     told_so = []
 
     def stop():
-        """Says that it is running only once signals are taken by the run."""
+        """Prints that it is running only once the run handles signals."""
         if not told_so:
             told_so.append(True)
             tell(running=True)

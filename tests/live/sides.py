@@ -37,7 +37,7 @@ def start(lab, started, side, *arguments):
 
 
 def peer(lab, started, side, role, prefix=(), **wanted):
-    """Start one of the two processes; it, and what it says first."""
+    """Start one of the two processes; returns it, and its first output."""
     wanted = {"role": role, "device": INTERFACES[side], "mtu": 1024, **wanted}
     process = start(lab, started, side, *prefix, str(PEER), json.dumps(wanted))
     return process, json.loads(process.stdout.readline())

@@ -21,7 +21,7 @@ _SETTINGS = {
 
 
 class WireError(Exception):
-    """It cannot be made: one sentence says why."""
+    """It cannot be made: one message gives the reason."""
 
 
 class Wire:

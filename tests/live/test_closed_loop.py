@@ -1,4 +1,4 @@
-"""`ibwire inject` that waits for answers, and an emulated responder at the other side.
+"""`ibwire inject` that waits for responses, and an emulated responder on the other side.
 
 Live tests: they take real time, a second or two each.
 """
@@ -46,7 +46,7 @@ def answerer(lab, started, request):
 
 
 def result(process):
-    """What it has told, exit status, and what it has complained of."""
+    """Its output, exit status, and messages."""
     output, complaint = process.communicate(timeout=PATIENCE)
     return json.loads(output), process.returncode, complaint
 
@@ -139,7 +139,7 @@ def test_a_cnp_slows_the_sender(inject):
         "--recovery",
         "100s",
     )
-    slowed.stderr.readline()  # it says what it will do before it does it
+    slowed.stderr.readline()  # it prints its plan first
     result(inject("--verb", "cnp", "--qpn", 17, "--count", 1, side="b"))
 
     report, status, _ = result(slowed)

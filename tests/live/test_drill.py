@@ -62,7 +62,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 def serve(lab: Lab, processes: Processes, *dies_of: str) -> subprocess.Popen[str]:
-    """Start the agent; it dies of a question."""
+    """Start the agent; it dies at a request."""
     command = [sys.executable, str(HERE / "drill_agent.py"), "veth-b", "spec", *dies_of]
     process = processes.start(lab.command("b", command), lab.environment())
     wait_for(process.stdout, "ready")
@@ -115,7 +115,7 @@ def test_over_ipv6(drill: Drill) -> None:
 
 @pytest.mark.usefixtures("agent")
 def test_connections_are_made_and_ended_as_scripts_say(drill: Drill) -> None:
-    """By the device's connection manager, whose messages nobody but the script answers."""
+    """By the device's connection manager, whose messages only the script answers."""
     status, output, _ = end(drill(SCRIPTS / "cm", *CALM, "--limit", 4))
 
     *skipped, summary = output.splitlines()
@@ -214,7 +214,7 @@ def test_the_time_line_of_a_link_shows_what_rules_have_done(
 def test_without_an_agent_verbs_are_a_reason_to_skip(
     drill: Drill, write: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Before anybody is connected to."""
+    """Before any connection is made."""
     write("post_recv wr_id=1\n", "a.drill")
     write("qp access=NONE\n" + WRITE, "b.drill")
     write("+9s silence\n+2s silence\n", "c.drill")
@@ -246,7 +246,7 @@ def test_numbers_in_a_file_are_a_connection(
     write: Callable[..., Path],
     tmp_path: Path,
 ) -> None:
-    """The device was told our number before, and has one connection for all cases."""
+    """The device got our number before, and has one connection for all cases."""
     _, facts = peer(lab, started, "b", "respond", address="10.0.0.2", peer="10.0.0.1")
     connection = {"qpn": 0x200, "peer_qpn": 0x100, "rq_psn": 0xFFFFF0, "sq_psn": 0x10}
     memory = {"mtu": 1024, "rkey": facts["rkey"], "va": facts["iova"], "size": 1 << 16}

@@ -96,7 +96,7 @@ def short(output: str) -> tuple[list[str], dict[str, object]]:
 def test_crashing_case_is_minimised_when_the_device_can_be_restarted(
     device: Device, fuzz: Fuzz, tmp_path: Path
 ) -> None:
-    """And the run goes on to its end."""
+    """And the run continues to its end."""
     again = device.start("spec", "opcode", "dies")
     found = tmp_path / "found"
 
@@ -280,7 +280,7 @@ def test_crashing_case_is_not_minimised_without_a_restart(
     assert "a case that ends it is made shorter with --restart COMMAND\n" in errors
 
 
-# A device that says nothing.
+# A silent device.
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ DEVIATIONS = {
 """Of profile rxe, as far as its responder shows them (docs/reference/habits.md)."""
 
 BTH = 42
-"""Behind Ethernet, IPv4 and UDP."""
+"""After Ethernet, IPv4 and UDP."""
 
 DEST_QP = slice(BTH + 5, BTH + 8)
 
@@ -133,7 +133,7 @@ def test_frames_go_to_the_peer_only(serve: Serve, fuzz: Fuzz, tmp_path: Path) ->
 def test_crash_of_a_device_is_a_finding_and_ends_the_run(
     serve: Serve, fuzz: Fuzz, tmp_path: Path
 ) -> None:
-    """The agent dies when it is first asked for what has completed: after a case."""
+    """The agent dies when it is first asked for completions: after a case."""
     serve("drill_agent.py", "spec", "collect")
     directory = tmp_path / "found"
 

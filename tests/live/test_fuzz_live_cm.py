@@ -17,14 +17,14 @@ from processes import Processes, wait_for
 PORT = 7174
 
 ROCE = (4791).to_bytes(2)
-"""The UDP port, behind Ethernet and IPv4, with a tag or without."""
+"""The UDP port, after Ethernet and IPv4, with or without a tag."""
 
 SERVICE = ("--service", PORT)
 
 
 @pytest.mark.parametrize("service", [PORT, PORT + 1])
 def test_a_right_manager_raises_no_alarm(serve: Serve, fuzz: Fuzz, service: int) -> None:
-    """Whether somebody listens or not."""
+    """With and without a listening program."""
     serve("cm_server.py", PORT)
 
     status, output, errors = fuzz("--budget", "1500pkt", "--json", "--service", service)
@@ -38,7 +38,7 @@ def test_a_right_manager_raises_no_alarm(serve: Serve, fuzz: Fuzz, service: int)
 def test_a_right_manager_that_asks_itself_raises_no_alarm(
     serve: Serve, fuzz: Fuzz, tmp_path: Path, version: int
 ) -> None:
-    """When it is told to, by who listens."""
+    """When the listening program tells it to."""
     serve("cm_caller.py", PORT)
     directory = tmp_path / "run"
 
@@ -130,7 +130,7 @@ def test_what_a_manager_that_comes_back_died_of_is_made_shorter(
 
 
 def test_frames_go_to_the_peer_only(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
-    """Nor more in a second than may be, with all that is said besides the cases."""
+    """Nor more per second than allowed, with all that is sent besides the cases."""
     serve("cm_server.py", PORT)
     tap = tmp_path / "tap.pcapng"
 
@@ -230,6 +230,6 @@ def test_a_manager_in_a_vlan_raises_no_alarm(
     assert (status, run["findings"], run["unstable"]) == (0, {}, {}), output + errors
     with open_capture(str(tap)) as capture:
         frames = [bytes(record.data) for record in capture.records()]
-    # The kernel of the other side says something now and then, too, in no VLAN.
+    # The kernel of the other side also sends frames sometimes, without a VLAN tag.
     tags = {frame[12:16].hex() for frame in frames if ROCE in frame[34:42]}
     assert tags == {"81000005"}

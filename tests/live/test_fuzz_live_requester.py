@@ -51,7 +51,7 @@ def test_a_device_like_its_reference_raises_no_alarm(
 
 
 def test_known_deviations_are_found_by_name(serve: Serve, fuzz: Fuzz, tmp_path: Path) -> None:
-    """With short cases, which replay; the run goes on."""
+    """With short cases, which replay; the run continues."""
     serve("drill_agent.py", "rxe")
     directory = tmp_path / "found"
 

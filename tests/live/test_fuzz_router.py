@@ -1,4 +1,4 @@
-"""`ibwire fuzz` against devices of ours behind a router, which is a host of its own."""
+"""`ibwire fuzz` against emulated devices behind a router, which is a separate host."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ ANSWERED, LOST = ["answered"] * 2, ["lost"] * 2
 
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
-    """A place of its own for the sockets of labs, where they leave nothing."""
+    """A separate directory for the sockets of labs, where they leave nothing."""
     place = tmp_path / "runtime"
     place.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))

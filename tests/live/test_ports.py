@@ -106,9 +106,9 @@ with {name}("veth-b") as port:
 
 
 def taken_by(lab, started, module, name, count, first=""):
-    """A process on side b that tells the frames that its port receives.
+    """A process on side b that reports the frames that its port receives.
 
-    first: what it does with the port before.
+    first: called with the port before.
     """
     script = TELL_FRAMES.format(module=module, name=name, count=count, first=first)
     process = start(lab, started, "b", "-c", script)
@@ -161,7 +161,7 @@ def test_port_does_not_hear_what_its_machine_sends(lab, started, module, name):
 
 
 def test_what_a_socket_sends_has_identification_0_df_and_a_good_icrc(lab, started):
-    """What the port tells of the kernel, seen by a packet socket at the other end."""
+    """Frames of the port and of the kernel, seen by a packet socket at the other end."""
     taking = taken_by(lab, started, "afpacket", "AFPacketPort", 4)
     inside(
         lab,

@@ -163,7 +163,7 @@ def test_signal_in_the_middle_leaves_a_whole_capture(
     )
     assert dissected.returncode == 0
     assert dissected.stderr == ""
-    # The peer that is left behind gives up by itself.
+    # The remaining peer gives up by itself.
     output, errors = serving.communicate(timeout=PATIENCE)
     assert serving.returncode == 1
     assert json.loads(output)["status"] == "RETRY_EXC_ERR"
@@ -325,7 +325,7 @@ def test_server_keeps_waiting_after_an_invalid_client(start: Start, lab: Lab) ->
 def test_addresses_of_our_own_are_found_by_arp_and_nd(
     start: Start, tmp_path: Path, vlan: tuple[object, ...]
 ) -> None:
-    """Neither kernel knows these addresses; TCP goes between those that they know."""
+    """Neither kernel has these addresses; TCP uses those that they have."""
     for number, own in (("10.0.0.7", "10.0.0.8"), ("fd00::7", "fd00::8")):
         tap = tmp_path / f"{number.replace(':', '')}.pcapng"
         serving = server(start, "--address", number, "-n", 50, *vlan)

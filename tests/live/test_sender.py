@@ -1,4 +1,4 @@
-"""Frames of ours on a veth pair, and what the other side sees of them.
+"""Frames of ibwire on a veth pair, as the other side receives them.
 
 Live tests: they take real time, some seconds in all.
 """
@@ -52,7 +52,7 @@ print(injectable_interface("veth-a", allow_default_route=True).name)
 
 @pytest.fixture
 def receiver(lab, started):
-    """Takes down what comes to side b; called, it says what has come."""
+    """Records what arrives at side b; called, it returns the frames."""
     processes = []
 
     def begin(**wanted):
@@ -93,7 +93,7 @@ def test_every_frame_arrives_in_order_and_byte_for_byte(lab, started, receiver):
     assert said["accepted"] == seen["count"] == 3000
     assert said["digest"] == seen["digest"]
     assert said["lost"] == 0
-    # The kernel may have sent something of its own meanwhile.
+    # The kernel may have sent frames meanwhile.
     assert 3000 <= said["device"] <= 3010
 
 

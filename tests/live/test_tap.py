@@ -68,7 +68,7 @@ class Tapping:
         wait_for(self.process.stderr, "passing between")
 
     def end(self, number: signal.Signals = signal.SIGINT) -> tuple[list[Any], dict[str, Any]]:
-        """Ends it as its user would: events, and what it says in the end."""
+        """Ends it as its user would; returns its events, and its last output."""
         self.process.send_signal(number)
         told, said = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 128 + number, said

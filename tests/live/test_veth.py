@@ -1,4 +1,4 @@
-"""Emulated devices on real interfaces: a veth pair in network namespaces of their own.
+"""Emulated devices on real interfaces: a veth pair in separate network namespaces.
 
 Live tests: they take real time, a few seconds in all, and wait for other processes.
 """
@@ -29,7 +29,7 @@ PATIENCE = 20
 
 
 def peer(lab, started, side, role, *, mtu=1024, version=0, **more):
-    """Start one of the two processes; it, and what it says first."""
+    """Start one of the two processes; returns it, and its first output."""
     other = "b" if side == "a" else "a"
     wanted = {
         "role": role,
@@ -363,7 +363,7 @@ def build(**how):
 
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
-    """A place of its own for the sockets of labs."""
+    """A separate directory for the sockets of labs."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path
