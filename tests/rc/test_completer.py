@@ -192,7 +192,7 @@ def test_rule_6_a_gap_inside_a_read(profile: Profile, restarts: bool) -> None:
 @every_profile
 @pytest.mark.parametrize("names", [["FIRST", "MIDDLE", "LAST"], ["MIDDLE", "MIDDLE", "LAST"]])
 def test_rule_9_a_restarted_read_may_go_on_with_either(names: list[str], profile: Profile) -> None:
-    """A peer begins afresh or, as rxe does, goes on where it was."""
+    """A peer starts the READ again or, as rxe does, continues where it was."""
     lone = open_lone(profile=profile)
     lone.request(WROpcode.RDMA_READ, 1024, wr_id=7)
     responses(lone, 500, [256], ["FIRST"], b"a")

@@ -43,7 +43,7 @@ def turn(qp: QueuePair, state: QPState, mask: int = 0, **attr: Any) -> None:
     qp.modify(QPAttr(qp_state=state, **attr), QPAttrMask.STATE | mask)
 
 
-# What a completion says.
+# The fields of a completion.
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_plain_write_and_read_are_silent_at_the_other_side() -> None:
 
 
 def test_completions_come_in_the_order_of_posting_whatever_is_answered_first() -> None:
-    """The READ's answer is lost and comes last; nothing behind it completes before it."""
+    """The READ's response is lost and comes last; no later request completes before it."""
     pair = Pair()
     pair.b.post_recv(64)
     pair.drop("b", 1)
@@ -254,7 +254,7 @@ def test_reset_drops_what_was_posted_without_completions() -> None:
 
 
 def test_queue_pair_works_again_after_reset() -> None:
-    """MSN, PSNs and latches begin anew."""
+    """MSN, PSNs and latches are reset."""
     pair = Pair(retry_cnt=0)
     pair.a.post_send(WROpcode.RDMA_WRITE, length=8)
     pair.run()

@@ -28,7 +28,7 @@ PATH_MTU = 1024
 
 
 class SlowReceiver:
-    """A device behind a receive buffer that it empties frame by frame."""
+    """A device with a receive buffer that it empties frame by frame."""
 
     def __init__(self, device: Device, room: int, each: Time) -> None:
         self.name = device.name

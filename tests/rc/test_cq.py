@@ -1,4 +1,4 @@
-"""Completion queues: order, overrun, and who is told when."""
+"""Completion queues: order, overrun, and when events are raised."""
 
 from __future__ import annotations
 

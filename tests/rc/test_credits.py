@@ -75,7 +75,7 @@ def test_more_than_the_largest_code_is_the_largest_code(available: int) -> None:
     assert credit_code(available) == 30
 
 
-# Rules 1 and 2: what the responder says.
+# Rules 1 and 2: the codes that the responder sends.
 
 
 @pytest.mark.parametrize(("posted", "code"), [(1, 0), (2, 1), (6, 4), (8, 5), (12, 6), (13, 7)])
@@ -326,7 +326,7 @@ def test_a_receive_posted_after_the_credits_ran_out_is_announced() -> None:
 
     assert (granted.bth.psn, syndrome(granted)) == (100, 1)
     lone.post_recv(256)
-    assert lone.transmit() == []  # the peer knows of one already
+    assert lone.transmit() == []  # the peer has one credit already
 
 
 def test_no_credits_are_announced_before_the_first_request() -> None:

@@ -319,7 +319,7 @@ def test_the_published_connectx_cnp_is_understood() -> None:
     assert device.congestion[0].time == 7
 
 
-# What is for nobody.
+# Misdirected frames.
 
 
 def test_misdirected_frames_are_counted_by_reason() -> None:

@@ -67,7 +67,7 @@ def test_duplicate_send_or_write_is_acknowledged_and_not_executed(
     ids=lambda value: getattr(value, "name", value),
 )
 def test_duplicate_that_does_not_ask(profile: Profile, answers: int) -> None:
-    """Only rdmavt wants AckReq (drop-one-last for rxe)."""
+    """Only rdmavt requires AckReq (drop-one-last for rxe)."""
     lone = Peer(mtu=256, profile=profile)
     lone.receive_packet(R.RC_RDMA_WRITE_ONLY, 100, b"abcd", ack_req=1)
 
@@ -177,7 +177,7 @@ def test_duplicate_read_is_answered_whole_again(profile: Profile) -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_rest_of_a_read_is_answered_from_there(profile: Profile, names: list[str]) -> None:
-    """rxe goes on with MIDDLE (drop-read-response.b)."""
+    """rxe continues with MIDDLE (drop-read-response.b)."""
     lone = after_a_read(profile)
 
     assert read(lone, 102, va=512, size=512) == [f"RDMA_READ_RESPONSE_{name}" for name in names]

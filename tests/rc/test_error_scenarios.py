@@ -1,8 +1,8 @@
-"""The error scenarios that RoCE simulators list, each as one exchange that can be read.
+"""The error scenarios that RoCE simulators list, each as one readable exchange.
 
 `said` gives what one side sent as opcode, PSN and syndrome. The specification's profile
-sends live credits: the syndrome of an ACK is the code of the receive requests that are
-left (0x00 for none, 0x01 for one: reference/transport#credit-codes).
+sends live credits: the syndrome of an ACK is the code of the remaining receive
+requests (0x00 for none, 0x01 for one: reference/transport#credit-codes).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_rnr_nak_is_waited_out_and_the_send_succeeds() -> None:
     assert said(pair, "a") == ["SEND_ONLY 0", "SEND_ONLY 0"]
     assert said(pair, "b") == [
         "ACKNOWLEDGE 0 0x2c",  # RNR NAK, code 12
-        f"ACKNOWLEDGE {0xFFFFFF} 0x01",  # the new receive request, told unasked
+        f"ACKNOWLEDGE {0xFFFFFF} 0x01",  # the new receive request, in an unsolicited ACK
         "ACKNOWLEDGE 0 0x00",
     ]
     first, second = times(pair, "a")
@@ -275,7 +275,7 @@ def test_corrupted_packet_is_dropped_in_silence_and_healed() -> None:
 
 
 def test_implied_nak_asks_for_a_lost_read_response_again() -> None:
-    """loss-ack-only: an ACK behind an unanswered READ restarts it and completes nothing."""
+    """loss-ack-only: an ACK after an unanswered READ restarts it and completes nothing."""
     pair = Pair()
     data = pattern(pair.b, 1000)
     pair.drop("b", 1)
@@ -318,7 +318,7 @@ def test_implied_nak_asks_for_a_lost_atomic_ack_again() -> None:
 
 
 def test_atomic_is_replayed_from_the_saved_result() -> None:
-    """drop-atomic-ack: the answer says what was there at first, whatever is there now."""
+    """drop-atomic-ack: the response has the original value, whatever the memory has now."""
     pair = Pair()
     pair.b.mr.write(pair.b.mr.iova, (5).to_bytes(8, "little"))
     pair.drop("b", 1)
@@ -361,7 +361,7 @@ def test_partial_read_retry_asks_for_the_rest_from_the_first_missing_packet() ->
 
 
 def test_rxe_notices_a_gap_in_a_read_by_its_timeout_and_continues_with_middle() -> None:
-    """drop-read-response: 66 ms of silence, then MIDDLE at the PSN that is asked for."""
+    """drop-read-response: 66 ms of silence, then MIDDLE at the requested PSN."""
     pair = Pair(profile=RXE)
     data = pattern(pair.b, 3500)
     pair.drop("b", 2)
@@ -555,7 +555,9 @@ def test_unexpected_opcode_middle_first() -> None:
     ids=lambda value: value.name,
 )
 def test_unexpected_opcode_only_inside_a_message(profile: Profile, status: WCStatus) -> None:
-    """probe-odd-frames; the receive request under way says why (reference/habits#rxe-statuses)."""
+    """probe-odd-frames; the completion of the current receive request shows why
+    (reference/habits#rxe-statuses).
+    """
     pair = Pair(profile=profile)
     pair.b.post_recv(4096, wr_id=3)
     pair.b.post_recv(4096, wr_id=4)
@@ -677,7 +679,7 @@ def test_lost_fatal_nak_ends_in_retry_exceeded_at_the_requester() -> None:
 
 
 def test_overrun_of_the_receivers_completion_queue_takes_its_queue_pair_down() -> None:
-    """Class G: CQ_ERR, then QP_FATAL; nothing is said, so the peer runs out of retries."""
+    """Class G: CQ_ERR, then QP_FATAL; nothing is sent, so the peer runs out of retries."""
     pair = Pair(retry_cnt=1)
     pair.b.recv_cq.resize(1)
     for wr_id in (1, 2, 3):

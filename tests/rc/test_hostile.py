@@ -1,12 +1,12 @@
-"""Packets of an attacker: what they can never do to a device, whatever they say.
+"""Packets of an attacker: what they can never do to a device.
 
 The device under attack has victims, queue pairs of every type and state, and one
-healthy connection that carries verified data all the while. Its memory is pieces of
-one array: around them, and in every region that the attacked domain does not lend,
-stand `SECRET` bytes, which nobody may change or see.
+healthy connection that carries verified data all the time. Its memory is pieces of
+one array: around them, and in every region that the attacked domain gives no access to,
+are `SECRET` bytes, which no attack may change or read.
 
-The attacker knows everything: frames have right checksums and are made from the live
-state of the victims, for little else finds faults (reference/bugs#modified-duplicate).
+The attacker knows everything: frames have correct checksums and are made from the live
+state of the victims, because little else finds faults (reference/bugs#modified-duplicate).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class World:
         self.keeper = self.device.create_qp(QPInit(QPType.RC, self.pd, self.cq, self.cq))
         bring_up(self.keeper, AddressVector(dgid=self.peer.gids[0]), dest_qp_num=0x800100)
         self.window, self.kept = self.pd.allocate_window(2), self.pd.allocate_window(2)
-        """Of the first victim, and of a queue pair that nobody attacks."""
+        """PSNs of the first victim, and of a queue pair that is not attacked."""
         lent, write = self.mr["lent"], int(Access.REMOTE_WRITE)
         users = (self.victims[0], self.window, 1024), (self.keeper, self.kept, 2048)
         for qp, window, offset in users:
@@ -156,7 +156,7 @@ class World:
         self.revive()
 
     def _bring_up(self, index: int) -> None:
-        """From RESET into the state where a victim belongs, with work if it is to have some."""
+        """From RESET into the state of a victim, with work requests if it has some."""
         name, qp_type, last = VICTIMS[index]
         qp = self.victims[index]
         _bring(
@@ -175,7 +175,7 @@ class World:
             self._give_work(qp, last)
 
     def revive(self) -> None:
-        """The victims that the attack has brought down are set up anew."""
+        """Set up the victims again that the attack has moved to an error state."""
         for index, (_, _, last) in enumerate(VICTIMS):
             qp = self.victims[index]
             if qp.state is QPState.ERR is not last:
@@ -235,7 +235,7 @@ class World:
         self._ends = ends
 
     def hit(self, frame: Frame) -> None:
-        """A hostile frame arrives; the network goes on a little."""
+        """A hostile frame arrives; the network runs for a while."""
         self.revive()
         self.device.receive(frame, self.sim.now)
         self.sim.run(until=self.sim.now + 500 * NS)
@@ -264,7 +264,7 @@ class World:
         assert not left.strip(SECRET)
 
     def check_secrets(self) -> None:
-        """No answer shows what nobody has lent for reading."""
+        """No response contains memory without remote read access."""
         assert not any(SECRET * 4 in frame for frame in self.frames)
 
 
@@ -436,9 +436,9 @@ def test_hostile_packets_of_the_peer_touch_nothing_that_is_not_lent(
 def test_packet_of_another_host_with_the_right_numbers_changes_nothing(
     name: str, drawn: list[int]
 ) -> None:
-    """Neither by source nor by destination address: the device goes on as if alone.
+    """Neither by source nor by destination address: the device continues as if alone.
 
-    Datagrams are the exception, which have no connection: they are left out.
+    Datagrams are the exception, which have no connection: they are not used here.
     """
     worlds = [World(PROFILES[name]) for _ in range(2)]
     attacked, alone = worlds
@@ -490,7 +490,7 @@ def test_damaged_frames_change_nothing_without_a_recomputed_icrc(
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.binary(max_size=100), st.integers(0, 90), st.integers(0, 255))
 def test_any_bytes_at_all_are_taken_without_complaint(data: bytes, kept: int, opcode: int) -> None:
-    """Alone, behind the start of a valid frame, as the transport of one, on every link."""
+    """Alone, after the start of a valid frame, as the transport of one, on every link."""
     valid = roce(encode(_send_only(0x11)))
 
     for link in ("rocev2", "rocev1", "ib"):

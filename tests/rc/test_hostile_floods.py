@@ -68,7 +68,7 @@ def read_of(pair: Pair, psn: int, length: int, skip: int = 0) -> TransportPacket
 
 
 def ask_again_and_again(pair: Pair) -> None:
-    """For all and for parts of a READ of a megabyte whose answer has not left."""
+    """For all and for parts of a READ of a megabyte whose response has not left."""
     qp = pair.b.qp
     qp.handle_packet(read_of(pair, 0, 1 << 20), 0)
     for index in range(2000):
@@ -269,7 +269,7 @@ def test_absurd_credits_leave_a_connection_that_its_honest_peer_puts_right(
 
 
 def test_a_lost_receive_completion_is_never_acknowledged() -> None:
-    """Class G: the queue pair is in error, and a peer must not believe in success."""
+    """Class G: the queue pair is in error, and a peer must not see success."""
     pair = Pair(retry_cnt=1, size=1 << 20)
     pair.b.recv_cq.resize(1)
     for _ in range(3):
@@ -285,8 +285,9 @@ def test_a_lost_receive_completion_is_never_acknowledged() -> None:
 
 
 def test_broken_unreliable_messages_end_the_shared_receive_requests_that_they_took() -> None:
-    """Each completes once, with an error: otherwise a stranger to nothing but the address could
-    empty the queue for everybody without a trace (reference/transport#ud)."""
+    """Each completes once, with an error: otherwise any host that knows the address could
+    empty the queue for all others without a trace (reference/transport#ud).
+    """
     device = Device()
     pd = device.alloc_pd()
     mr = pd.register(8192, 1)

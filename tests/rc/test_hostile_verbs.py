@@ -156,7 +156,7 @@ def test_unreliable_send_error_without_room_for_its_completion_moves_to_err_not_
 
 
 def test_xrc_initiator_receives_congestion_notifications() -> None:
-    """It is the one that is to slow down."""
+    """It is the one that must slow down."""
     device = Device()
     qp = create_queue_pair(device, qp_type=QPType.XRC_SEND)
     bring_up(qp, AddressVector(dgid=5), dest_qp_num=9)

@@ -23,7 +23,7 @@ def test_laws_hold_and_something_fails_when(example: str) -> None:
 
 
 def test_write_takes_no_credit_from_a_later_send() -> None:
-    """It raises the limit by one as it starts, so what is behind need not wait for its ACK."""
+    """It raises the limit by one as it starts, so later requests need not wait for its ACK."""
     writes, sends = (Work(WROpcode.RDMA_WRITE, 5),) * 3, (Work(WROpcode.SEND, 5),) * 3
     first = Work(WROpcode.RDMA_WRITE, 5, after=20 * US)
     run = check(Schedule((Work(WROpcode.SEND, 5), first, *writes[1:], *sends), receives=((0, 4),)))

@@ -65,7 +65,7 @@ class Site:
         self.qp.post_recv(RecvWR([SGE(self.mr.iova + offset, length, self.mr.lkey)]))
 
     def frames(self) -> list[bytes]:
-        """Everything that it wants to send now."""
+        """Everything that it has to send now."""
         found = []
         while (frame := self.device.poll_transmit(0)) is not None:
             found.append(frame)
@@ -84,7 +84,7 @@ class Exchange:
     frames: list[tuple[Site, bytes]] = field(default_factory=list)
 
     def carry(self) -> None:
-        """Carry frames to and fro until nobody has anything to say."""
+        """Carry frames in both directions until nothing is sent."""
         while True:
             waiting = [(site, frame) for site in (self.a, self.b) for frame in site.frames()]
             if not waiting:
@@ -246,7 +246,7 @@ def test_rocev1_carries_a_grh_over_ethernet() -> None:
 
 
 def is_grh(grh: h.GRH, source: Site, destination: Site) -> bool:
-    """Whether a GRH says what the address vectors of `LINKS` say."""
+    """Whether a GRH has the fields of the address vectors of `LINKS`."""
     assert (grh.ip_ver, grh.nxt_hdr, grh.hop_lmt) == (6, 0x1B, 33)
     assert (grh.tclass, grh.flow_label) == (TRAFFIC_CLASS, 0x12345)
     assert (grh.sgid, grh.dgid) == (source.device.gids[0], destination.device.gids[0])
@@ -351,7 +351,7 @@ def test_source_port_of_the_address_vector_wins() -> None:
 
 
 def test_rxe_counts_the_ipv4_identification_up_and_sends_with_the_ttl_of_the_route() -> None:
-    """rc-pingpong: consecutive numbers from one sender; TTL 64 whatever is asked for."""
+    """rc-pingpong: consecutive numbers from one sender; TTL 64 whatever is requested."""
     exchange = exchanged("rocev2-ipv4", RXE)
     for site in (exchange.a, exchange.b):
         numbers = [packet.route.ip.id for packet in exchange.sent(site)]
@@ -359,7 +359,7 @@ def test_rxe_counts_the_ipv4_identification_up_and_sends_with_the_ttl_of_the_rou
         assert {packet.route.ip.ttl for packet in exchange.sent(site)} == {64}
 
 
-# P_Keys, and who is not listened to.
+# P_Keys, and whose packets are dropped.
 
 
 @pytest.mark.parametrize("link", LINKS)
@@ -379,7 +379,7 @@ def test_rxe_always_sends_the_default_p_key() -> None:
 
 
 def stranger(route: Route) -> Route:
-    """The route of a packet from somebody else."""
+    """The route of a packet from another host."""
     if isinstance(route, RoCEv2Route):
         return replace(route, ip=replace(route.ip, src=route.ip.src ^ 0x80))
     if route.grh is not None:
@@ -389,7 +389,7 @@ def stranger(route: Route) -> Route:
 
 
 def elsewhere(route: Route) -> Route:
-    """The route of a packet to somebody else."""
+    """The route of a packet to another host."""
     if isinstance(route, RoCEv2Route):
         return replace(route, ip=replace(route.ip, dst=route.ip.dst ^ 0x80))
     if route.grh is not None:

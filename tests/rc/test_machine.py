@@ -1,8 +1,8 @@
 """Two devices under random verbs calls and random faults, against a simple model.
 
-The model knows what was posted and accepted, who uses what, and what each message
-held. It does not know the protocol: the state of a queue pair is read, not foretold,
-for a lost packet may take a connection down at any time.
+The model records what was posted and accepted, which objects use each other, and the
+contents of each message. It does not model the protocol: the state of a queue pair is read,
+not predicted, because a lost packet may end a connection at any time.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class End:
 
     @property
     def lost(self) -> bool:
-        """Whether a completion of it may have been lost for want of room."""
+        """Whether a completion of it may have been lost for lack of room."""
         return self.send_cq.error or self.recv_cq.error
 
     def forget(self) -> None:
@@ -137,14 +137,14 @@ class Side:
         return (PURPOSES.index(purpose) * SLOTS + slot % SLOTS) * SLOT
 
     def users_of(self, thing: ProtectionDomain | CompletionQueue | SharedReceiveQueue) -> int:
-        """How many live objects need it."""
+        """How many live objects use it."""
         users = [each.pd for each in (*self.mrs, *self.windows, *self.srqs)]  # type: ignore[attr-defined]
         parts = [p for e in self.ends for p in (e.pd, e.send_cq, e.recv_cq, e.srq)]
         return sum(each is thing for each in (*users, *parts))
 
 
 class Wire:
-    """A pipe that does to frames what it is told to."""
+    """A pipe that applies the given faults to frames."""
 
     def __init__(self) -> None:
         self.fault = "none"
@@ -409,7 +409,7 @@ class TwoDevices(RuleBasedStateMachine):
         elif end.in_use >= DEPTH and not end.lost:
             refused(errno.ENOMEM, lambda: end.qp.post_send(wr))
         elif end.lost:
-            return  # what arrives of it could not be told from what should not
+            return  # what arrives of it could not be distinguished from wrong packets
         else:
             end.qp.post_send(wr)
             end.in_use += 1

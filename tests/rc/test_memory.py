@@ -324,7 +324,7 @@ def test_atomics_see_a_little_endian_number(pd: ProtectionDomain) -> None:
 
 
 def test_reregistration_keeps_the_key(keys: KeyTable, pd: ProtectionDomain) -> None:
-    """pyverbs' test_mr_rereg_access goes on with the rkey of a region without remote access."""
+    """pyverbs' test_mr_rereg_access continues with the rkey of a region without remote access."""
     region = pd.register(8, LOCAL_WRITE)
     rkey = region.rkey
     assert keys.find_remote(pd, QP, rkey, region.iova, 8, WRITE) is None

@@ -24,7 +24,7 @@ R = OpCode
 S = WCStatus
 
 
-# Of one queue pair whose peer is the test.
+# One queue pair whose peer is the test.
 
 OWN, PEER = "10.0.0.2", "10.0.0.1"
 ALTERNATE, PEER_ALTERNATE = "10.9.0.22", "10.9.0.1"

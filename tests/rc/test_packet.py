@@ -1,4 +1,4 @@
-"""The quick codec of the transport says the same as the layouts of `ibwire_layers`."""
+"""The fast codec of the transport agrees with the layouts of `ibwire_layers`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def packets(draw: st.DrawFn) -> tuple[h.BTH, tuple[Header, ...], bytes]:
 
 
 def numbers_of(packet: TransportPacket) -> dict[str, Any]:
-    """What a packet says, without what its headers do not have."""
+    """The fields of a packet, without those that its headers do not have."""
     return {
         name: getattr(packet, name)
         for name in TransportPacket.__slots__

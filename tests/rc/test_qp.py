@@ -154,7 +154,7 @@ def test_post_recv(qp_type: QPType, state: QPState) -> None:
 
 @every_state
 def test_request_packet(qp_type: QPType, state: QPState) -> None:
-    """In a state that does not want it: silence, never a NAK."""
+    """In a state without receives: silence, never a NAK."""
     lone = in_state(qp_type, state)
     if POST_RECV[state] == "waits":
         lone.post_recv(256, wr_id=3)
@@ -522,7 +522,7 @@ def test_solicited_messages_and_errors_wake_a_solicited_only_waiter() -> None:
 
 
 def test_a_window_lent_over_the_wire_and_taken_back() -> None:
-    """Type 2: bind, tell the key, write through it, take it back by SEND with invalidate."""
+    """Type 2: bind, send the key, write through it, invalidate it by SEND with invalidate."""
     pair = Pair()
     region = pair.b.pd.register(64, int(Access.LOCAL_WRITE | Access.MW_BIND))
     window = pair.b.pd.allocate_window(2)

@@ -369,7 +369,7 @@ def test_blocked_read_blocks_later_requests() -> None:
 @every_profile
 @pytest.mark.parametrize("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])
 def test_flush_and_atomic_write_wait_as_reads_do(opcode: WROpcode, profile: Profile) -> None:
-    """A peer saves so many answers (reference/transport#saved-resources). Linux 6.1 has neither."""
+    """Saved responses of a peer (reference/transport#saved-resources). Linux 6.1 has neither."""
     lone = open_lone(profile=profile, max_rd_atomic=1)
 
     heard = lone.request(opcode, 0, atomic_data=bytes(8))

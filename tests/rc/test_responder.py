@@ -1,4 +1,4 @@
-"""What the responder answers beyond one wrong request: gaps, RNR NAKs, READs, what is left behind.
+"""Responses of the responder to more than one wrong request: gaps, RNR NAKs, READs.
 
 The test is the peer. The checks are those of reference/transport#responder-checks.
 """
@@ -115,7 +115,7 @@ def writes(lone: Peer, *psns: int) -> list[Packet]:
 
 
 def test_row_2_a_nak_is_withdrawn_when_the_packet_comes_before_it_leaves() -> None:
-    """qib_rc.c clears `r_nak_state`; a NAK for a PSN that is there would have it sent again."""
+    """qib_rc.c clears `r_nak_state`; a NAK for a PSN that is there would cause a retransmission."""
     lone = Peer(mtu=256)
 
     # Nothing is posted, so there are no credits.
@@ -208,7 +208,7 @@ def test_row_7_write_with_immediate_is_refused_at_its_last_packet() -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_after_an_rnr_nak_packets_ahead_are_dropped(profile: Profile, naks: list[str]) -> None:
-    """Except by rxe, which says a sequence NAK once besides (rnr-multi-packet)."""
+    """Except by rxe, which also sends one sequence NAK (rnr-multi-packet)."""
     lone = Peer(mtu=256, profile=profile)
     send()(lone)
 

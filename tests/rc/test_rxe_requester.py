@@ -217,8 +217,9 @@ def test_rnr_wait_of_rxe_continues_when_all_is_acknowledged(profile: Profile) ->
 def test_rxe_asks_again_for_the_bytes_that_are_missing(
     length: int, answer: int, got: int, rest: tuple[int, int], profile: Profile
 ) -> None:
-    """`req_retry`, `update_wqe_psn`: with PSNs behind those of the answer, and what follows moves
-    (recovery/read-answered-in-part)."""
+    """`req_retry`, `update_wqe_psn`: with PSNs after those of the response, and the later requests
+    move (recovery/read-answered-in-part).
+    """
     lone = Peer(mtu=256, profile=profile)
     lone.request(WROpcode.RDMA_READ, length, wr_id=1)
     lone.receive_packet(answer, 500, bytes(got), syndrome=0x1F)
@@ -364,7 +365,7 @@ def test_so_more_reads_are_under_way_than_were_allowed(profile: Profile) -> None
     assert sum(map(len, asked)) == (4 if profile is RXE else 3)
 
 
-# Operations that it does not know.
+# Operations that it does not support.
 
 
 A19 = pytest.mark.parametrize("opcode", [WROpcode.FLUSH, WROpcode.ATOMIC_WRITE])

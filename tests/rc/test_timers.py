@@ -333,7 +333,7 @@ def test_new_requests_during_an_rnr_wait(profile: Profile, leave: int) -> None:
 def test_nothing_leaves_before_its_time_because_of_a_sequence_nak_in_the_wait(
     profile: Profile,
 ) -> None:
-    """rxe says one after each RNR NAK: it neither ends the wait nor costs a retry."""
+    """rxe sends one after each RNR NAK: it neither ends the wait nor costs a retry."""
     lone = open_lone(profile=profile, retry_cnt=0)
     lone.request(WROpcode.SEND, 8)
     lone.receive_ack(500, syndrome=0x20 | 20)

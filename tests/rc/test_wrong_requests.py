@@ -1,6 +1,6 @@
-"""What the responder answers to each wrong request (reference/transport#responder-checks).
+"""The responses to each wrong request (reference/transport#responder-checks).
 
-The test is the peer and says the packet. An expectation is: what leaves, the state
+The test is the peer and sends the packet. An expectation has the packets that leave, the state
 afterwards, the receive completion and the asynchronous events. No refused request
 changes memory. Rows are the numbers of that table.
 """
@@ -31,7 +31,7 @@ ALL = (*OTHERS, RXE)
 
 
 def who_know(name: str) -> tuple[Profile, ...]:
-    """Linux 6.1 knows no operation of annex A19."""
+    """Linux 6.1 supports no operation of annex A19."""
     return OTHERS if name.startswith(("FLUSH", "ATOMIC WRITE")) else ALL
 
 
@@ -41,7 +41,7 @@ class Case:
 
     row: str
     says: Callable[[Peer], Any]
-    """Says the packet, and returns what leaves."""
+    """Sends the packet, and returns what leaves."""
     nak: int | None = None
     """Syndrome; `None` for silence."""
     psn: int = EPSN
@@ -136,7 +136,7 @@ def then(opcode: int, payload: bytes = b"", **said: Any) -> Callable[[Peer], Any
 
 
 def faulty_receive(key: int = 0x77, beyond: int = 0) -> Callable[[Peer], Any]:
-    """A SEND into a receive request whose own memory is at fault."""
+    """A SEND into a receive request whose own memory is invalid."""
 
     def says(lone: Peer) -> Any:
         while lone.qp.receives.waiting:
