@@ -66,7 +66,7 @@ def ours(streams: list[Stream], count: int) -> float:
 
 
 def new_packets(stream: Stream) -> Callable[[int], Packet]:
-    """Scapy's SEND ONLY of this stream by its PSN, a packet of its own each."""
+    """Scapy's SEND ONLY of this stream by its PSN, a new packet each time."""
     frame = next(Builder([stream]).blocks(1)).frames[0].tobytes()
     destination, source = frame[:6].hex(":"), frame[6:12].hex(":")
     port, payload = int.from_bytes(frame[34:36]), frame[_PAYLOAD_AT:-4]

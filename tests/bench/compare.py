@@ -61,7 +61,7 @@ def json_jobs(capture: Path, _folder: Path) -> Jobs:
 
 
 def whole_json_jobs(capture: Path, _folder: Path) -> Jobs:
-    """JSON of everything there is to say."""
+    """JSON of all fields."""
     return {
         "tshark -T json, everything": [*TSHARK, str(capture), "-T", "json"],
         "ibwire --json, everything and every ICRC": [*IBWIRE, str(capture), "--json"],

@@ -1,10 +1,10 @@
-"""The fuzzer in process: packets a second, beside what others need to make a packet alone.
+"""The fuzzer in process: packets a second, beside what others need only to make a packet.
 
     python tests/bench/fuzz.py [--packets N] [--rounds N]
 
-A packet of ours is generated, carried out on the reference and on a target, and judged:
-answers, completions, events and all memory are compared after each. Scapy's `fuzz(BTH())`
-and boofuzz, if it is installed, only make packets: nobody receives them and nothing is judged.
+A packet of ibwire is generated, executed on the reference and on a target, and judged:
+responses, completions, events and all memory are compared after each. Scapy's `fuzz(BTH())`
+and boofuzz, if it is installed, only make packets, which are neither received nor judged.
 (boofuzz has no ICRC; it computes a CRC of the same length over the same bytes.)
 Processor time; all take turns in every round, and
 the table shows medians, and medians of the ratios in the same round.

@@ -108,7 +108,7 @@ def _names(only: Sequence[str]) -> list[str]:
 
 
 def _print_scores(results: Iterable[Score], chosen: Sequence[str], as_json: bool) -> list[Score]:
-    """One row a fault, as soon as it is known."""
+    """One row per fault, as soon as it is known."""
     scores: list[Score] = []
     if not as_json:
         heads = "".join(f"{name:>10}" for name in chosen)

@@ -34,7 +34,7 @@ PACKETS = 1_000_000
 BAD_ICRCS = 99
 CONNECTIONS = 56
 DATAGRAM_QPS = 16
-OTHER_FRAMES = 200  # one frame in so many is not RDMA
+OTHER_FRAMES = 200  # one frame in this many is not RDMA
 SNAPLEN = 262_144
 
 SIZES = (8, 64, 250, 1000, 1024, 2048, 4096, 5001, 8192, 16384, 32768, 65536)
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
     template: Template
     ack_req_psn: int
-    """Last word of the BTH: bit 31 asks for an acknowledgement, the rest is the PSN."""
+    """Last word of the BTH: bit 31 is AckReq, the rest is the PSN."""
     aeth: int = 0
 
 
@@ -231,7 +231,7 @@ class Requester:
     def _packets(
         self, verb: str, size: int, first_ecn: int, with_immediate: bool
     ) -> Iterator[Frame]:
-        """The packets of one message from the PSN on, which moves behind the last."""
+        """The packets of one message from the PSN on, which moves past the last."""
         ecn = first_ecn
         ending = "_WITH_IMMEDIATE" if with_immediate else ""
         for position, psn, payload in self._cut(size):

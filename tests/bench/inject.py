@@ -5,13 +5,13 @@
 Needs root, for the back-end `live`, and tcpreplay. tcpreplay sends a ready capture of 1024
 frames from memory, again and again (`-t -K`); ibwire builds each packet with its own PSN and
 ICRC on the way; so does Scapy, in one open socket, once with a new packet each time and once
-with one packet whose PSN changes. All jobs take turns in every round, each a process of its own
-that says how fast it was; the tables show medians, and medians of the ratios in the same round.
+with one packet whose PSN changes. All jobs take turns in every round, each in a separate process
+that prints its rate; the tables show medians, and medians of the ratios in the same round.
 
 The frames of all are the same, and end at the receiver in a UDP socket whose buffer is full. The
 receiver runs on the sender's processor, and what it does counts as much as sending: with
-`--unheard` there is no socket, and the kernel looks for a way to answer every packet (ICMP), which
-takes longer than sending it.
+`--unheard` there is no socket, and the kernel responds to every packet (ICMP), which takes longer
+than sending it.
 
 The pacing of each is judged by the kernel's receive time stamps at the other side.
 """
@@ -168,7 +168,7 @@ class Bench:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Somebody is there for whom the packets are."""
+        """A receiver exists for the packets."""
         listener = self.start("b", "listen")
         assert listener.stdout is not None
         assert listener.stdout.readline() == "ready\n"
@@ -215,7 +215,7 @@ class Bench:
 
 
 def injection(payload: int, count: int) -> Injection:
-    """Packets with a payload each and no header behind the BTH."""
+    """Packets with a separate payload each and no header after the BTH."""
     stream = Stream(
         verb=Verb.SEND,
         qpns=((0x11, 1),),
@@ -286,7 +286,7 @@ def scapy_paced(payload: str, rate: str) -> None:
 
 
 def listen() -> None:
-    """Take part in UDP as who speaks RoCE does, until something is said; packets are not read."""
+    """Receive UDP as a RoCE host does, until a signal; packets are not read."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         listening.bind((ADDRESSES["b"][0], ROCEV2_PORT))
@@ -295,7 +295,7 @@ def listen() -> None:
 
 
 def receive() -> None:
-    """Print when each frame has arrived, in nanoseconds, once something is said."""
+    """Print when each frame has arrived, in nanoseconds, after a signal."""
     with packet_socket(INTERFACES["b"]) as receiving:
         receiving.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 25)
@@ -310,7 +310,7 @@ def receive() -> None:
                 if select.select([sys.stdin], [], [], 0)[0]:
                     break
                 continue
-            # RoCEv2 only: the kernel sends a packet of its own now and then.
+            # RoCEv2 only: the kernel also sends packets now and then.
             if data[12:14] == b"\x08\x00" and data[36:38] == b"\x12\xb7":
                 seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
                 times.append(seconds * 1_000_000_000 + nanoseconds)

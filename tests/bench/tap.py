@@ -2,12 +2,12 @@
 
     python tests/bench/tap.py [--rate N] [--seconds S] [--size BYTES] [--rules N] [-o FILE]
 
-Two veth pairs in namespaces of their own, joined by the tap with a plan of 100 rules. At one end
-a process sends RDMA WRITE packets to 16 queue pairs, PSNs running, at the rate that is
-asked for; at the other the interface counts what has come. Nobody takes it, so that a third
-process does not share two cores. Rates are tried from low to high unless one is given.
+Two veth pairs in separate namespaces, joined by the tap with a plan of 100 rules. At one end
+a process sends RDMA WRITE packets to 16 queue pairs, with increasing PSNs, at the given
+rate; at the other the interface counts the frames. No process receives them, so that a third
+one does not share two cores. Rates are tried from low to high unless one is given.
 `ran` and `waited` are shares of the time: how long the tap had a processor, and how long it
-wanted one that other programs had; what was lost while it waited says little about it. On a busy
+waited for one that other programs used; losses during that time say little about it. On a busy
 machine `chrt -r 5` in front of the command gives it one.
 """
 
@@ -143,7 +143,7 @@ def packet(qp: int, size: int) -> bytes:
     route = RoCEv2Route(
         IPv4(src=0x0A000001, dst=0x0A000002, ecn=2),
         UDP(src_port=0xC000 + qp, dst_port=4791),
-        # For nobody: else the kernel at the end would look for a socket and answer by ICMP.
+        # Without a receiver: otherwise the kernel would look for a socket and respond by ICMP.
         Ethernet(dst=0x02FF00000001, src=0x02000A000001),
     )
     bth = BTH(opcode=0x07, dest_qp=0x100 + qp)

@@ -45,11 +45,11 @@ class Disagreement(NamedTuple):
     ours: Any
     theirs: Any
     row: dict[str, Any]
-    """What ibwire says of the packet."""
+    """The fields that ibwire shows of the packet."""
 
     @property
     def unread(self) -> bool:
-        """Whether tshark says nothing at all."""
+        """Whether tshark shows nothing at all."""
         return self.theirs is None
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A guest with Soft-RoCE in QEMU: booted, joined to a network, and told what to run.
+"""A guest with Soft-RoCE in QEMU: booted, connected to a network, given commands to run.
 
     with Network() as network, Guest(network) as one, Guest(network) as other:
         one.add_rxe("10.0.0.1/24")
@@ -59,7 +59,7 @@ _numbers = count(1)
 
 
 class GuestError(Exception):
-    """A guest does not boot, died, or a command in it took too long."""
+    """A guest does not boot, crashed, or a command in it took too long."""
 
 
 class Result(NamedTuple):
@@ -123,14 +123,14 @@ class Job:
 
 
 class Guest(Closing):
-    """One guest, from its making until it is closed.
+    """One guest, from its creation until it is closed.
 
     It boots in the background: guests made one after the other boot at the same time, and
     the first command waits. QEMU also ends when the thread that made the guest does.
 
     network: where its one interface, `eth0`, is joined; None for none.
     accel: `kvm` or `tcg`; what works by default.
-    Every method raises `GuestError` when the guest does not boot or died.
+    Every method raises `GuestError` when the guest does not boot or crashed.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Guest(Closing):
         self._agreed = False
 
     def start(self, script: str) -> Job:
-        """Run a shell script in the guest; it goes on while others run."""
+        """Run a shell script in the guest; it continues while others run."""
         while not self._booted:
             if not self._receive(self._boot_deadline):
                 raise GuestError(f"does not boot ({self.accel}): {self._last_words()}")
@@ -294,7 +294,7 @@ class Guest(Closing):
         return self._answers.pop(number)
 
     def _receive(self, deadline: float) -> bool:
-        """Take what the guest says next; false when it is silent until the deadline."""
+        """Read the next output of the guest; false when it is silent until the deadline."""
         left = deadline - time.monotonic()
         if left <= 0:
             return False
@@ -340,6 +340,6 @@ class Guest(Closing):
             raise GuestError(f"QEMU refuses {command}: {answer['error']['desc']}")
 
     def _last_words(self) -> str:
-        """The end of what QEMU and the console said."""
+        """The end of the output of QEMU and the console."""
         self._words.seek(0)
         return self._words.read()[-2000:].decode(errors="replace").strip() or "without a word"

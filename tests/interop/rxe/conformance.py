@@ -31,7 +31,7 @@ LIMIT = 10
 """Seconds of a case: what takes longer is left out."""
 
 FATAL = ("length/write-against-its-length", "cm/too-long")
-"""Scripts that rxe, or its QP1, does not survive: they come last, each on a guest of its own."""
+"""Scripts that rxe, or its QP1, does not survive: they come last, each on a separate guest."""
 
 TOLERANCE = 20
 """Milliseconds that the guest may be late."""
@@ -79,10 +79,10 @@ def scripts() -> list[str]:
 
 
 def measure(names: Sequence[str]) -> dict[Case, Outcome]:
-    """Carry scripts out; a guest whose kernel does not survive one is followed by another.
+    """Run scripts; when the kernel of a guest does not survive one, another guest follows.
 
-    What fails for a reason that nobody knows gets further chances: rxe sends requests again that
-    were not lost (reference/habits#rxe-ack-timer), and a guest may be busy.
+    Scripts that fail for an unknown reason are repeated: rxe retransmits requests that were not
+    lost (reference/habits#rxe-ack-timer), and a guest may be busy.
     """
     found: dict[Case, Outcome] = {}
     harmless = [name for name in names if name not in FATAL]
@@ -98,7 +98,7 @@ def measure(names: Sequence[str]) -> dict[Case, Outcome]:
             while is_there and (runs or last):
                 run = runs.popleft() if runs else last.pop()
                 cases, is_there = _drill(peers, run)
-                # The last case of a run may be the one, and then nobody else notices.
+                # A crash in the last case of a run shows only here.
                 panic = _panic(peers)
                 is_there = is_there and panic is None
                 missing = [case for case in cases if cases[case].evidence.startswith("not run")]

@@ -38,9 +38,9 @@ USUAL: dict[str, Any] = {
 
 
 class Ends:
-    """How a requester, whose region is filled, and a responder fared with one another.
+    """The results of a requester, whose region is filled, and a responder.
 
-    who: the requester, `ours` or `theirs`. request, response: what differs from `USUAL`.
+    who: the requester, `ours` or `theirs`. request, response: differences from `USUAL`.
     """
 
     def __init__(
@@ -101,5 +101,5 @@ def content(size: int) -> bytes:
 
 
 def crc(size: int = SIZE, filled: int = 0) -> int:
-    """Of a region of which so many bytes are filled."""
+    """A region of which this many bytes are filled."""
     return zlib.crc32(content(filled).ljust(size, b"\0"))

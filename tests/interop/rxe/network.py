@@ -21,7 +21,7 @@ _TUN = Path("/dev/net/tun")
 _TOOLS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 
 _SETTINGS = {
-    # Only interfaces that ask for it have IPv6, so that nobody but the ends is heard.
+    # Only interfaces that request it have IPv6, so that only the ends send packets.
     "net/ipv6/conf/default/disable_ipv6": "1",
     "net/ipv6/conf/default/accept_dad": "0",
     # No interface answers for the address of another.
@@ -34,7 +34,7 @@ _BRIDGE = ("stp_state", "0", "forward_delay", "0", "mcast_snooping", "0")
 
 
 class NetworkError(Exception):
-    """The network cannot be made: one sentence says why."""
+    """The network cannot be made: one message gives the reason."""
 
 
 def missing() -> str | None:

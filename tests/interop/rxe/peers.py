@@ -57,7 +57,7 @@ class Running:
     """A command of ours that runs."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        # Files, so that nobody has to read while it runs.
+        # Files, so that no reader is needed while it runs.
         self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -80,7 +80,7 @@ class Running:
             time.sleep(0.01)
 
     def wait_for_words(self, words: str, limit: float = LIMIT) -> None:
-        """Until it says so on standard error."""
+        """Wait until it prints so on standard error."""
         deadline = time.monotonic() + limit
         # Its place in the file is the command's, too: not to be moved.
         while words not in os.pread(self._errors.fileno(), 1 << 16, 0).decode():
@@ -89,7 +89,7 @@ class Running:
             time.sleep(0.01)
 
     def wait(self, limit: float = LIMIT) -> Ended:
-        """How it ended; killed after so many seconds."""
+        """Its exit status and output; killed after this many seconds."""
         try:
             self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -138,7 +138,7 @@ class Peers(Closing):
         return Running(self.network.command(sys.executable, *arguments))
 
     def wait_for_traffic(self, packets: int = 500) -> None:
-        """Until the guest has received so many packets more."""
+        """Wait until the guest has received this many packets more."""
         read = "$(cat /sys/class/net/eth0/statistics/rx_packets)"
         self.guest.check(f"end=$(({read} + {packets})); until [ {read} -gt $end ]; do :; done")
 

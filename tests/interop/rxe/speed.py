@@ -80,7 +80,7 @@ def main() -> None:
 def _round(
     test: Test, network: Network, one: Guest, other: Guest, device: str
 ) -> Iterator[tuple[str, float]]:
-    """Each pair once: who sends, and to whom."""
+    """Each pair once: the sender, and the receiver."""
     tool = f"{test.program} -F -d {boot.DEVICE} -x 1 -m 4096 {test.options}"
     ours = [*IBWIRE, *test.verb, *test.options.split(), "-m", "4096", "--json", "--dev", device]
 

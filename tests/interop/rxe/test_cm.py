@@ -29,7 +29,7 @@ RPING_PORT = 7174
 ANY = {4: "0.0.0.0", 6: "::0"}
 
 WHOLE = ["client REQ", "server REP", "client RTU", "client DREQ", "server DREP"]
-"""What is said on QP1 when nothing is lost, and the client ends it."""
+"""The messages on QP1 when nothing is lost, and the client disconnects."""
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -107,7 +107,7 @@ class RPing:
         return [Packet.parse(frame) for frame in frames if is_roce(frame)]
 
     def messages(self, client_is_ours: bool) -> list[str]:
-        """What is said on QP1, as the guest sees it."""
+        """The messages on QP1, as the guest sees them."""
         mac = int(self.peers.guest.mac.replace(":", ""), 16)
         said = []
         for packet in self.packets():
@@ -177,7 +177,7 @@ def test_largest_pings_arrive_whole(rping: RPing, role: str) -> None:
 
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_rping_that_brings_its_queue_pair_up_itself_is_content(rping: RPing, role: str) -> None:
-    """Option -q: the queue pair is not the RDMA-CM's, and the RTU comes by `rdma_establish`."""
+    """Option -q: the queue pair is not the RDMA-CM's, and `rdma_establish` sends the RTU."""
     own, _ = rping.meet(role, 4, ["-C", 3], "-q -C 3 -V")
 
     assert "3 pings of 64 bytes, contents verified" in own.output

@@ -1,4 +1,4 @@
-"""Live: what Linux rxe does of the conformance scripts is what the documents say."""
+"""Live: Linux rxe treats the conformance scripts as the documents say."""
 
 import difflib
 
@@ -18,7 +18,7 @@ def found() -> dict[Case, Outcome]:
 
 
 def test_the_page_of_the_documents_is_true(found: dict[Case, Outcome]) -> None:
-    """`PYTHONPATH=tests python -m interop.rxe.conformance` writes it anew."""
+    """`PYTHONPATH=tests python -m interop.rxe.conformance` writes it again."""
     written = PAGE.read_text(encoding="utf-8").splitlines()
     measured = page(found).splitlines()
     difference = difflib.unified_diff(written, measured, "documents", "guests", n=0, lineterm="")

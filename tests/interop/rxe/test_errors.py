@@ -27,7 +27,7 @@ requester = pytest.mark.parametrize("requester", ["ours", "theirs"])
 def test_wrong_key_is_an_access_error_and_touches_nothing(
     peers: Peers, tmp_path: Path, requester: str, opcode: str
 ) -> None:
-    """What is queued behind it is flushed, and so is what the responder has posted."""
+    """Later requests are flushed, and so are the posted receives of the responder."""
     sends = [
         {"opcode": opcode, "length": 5000, "wrong_key": 0x100},
         {"opcode": opcode, "length": 5000},
@@ -53,7 +53,7 @@ def test_wrong_key_is_an_access_error_and_touches_nothing(
 def test_receiver_that_is_never_ready_is_given_up(
     peers: Peers, tmp_path: Path, requester: str
 ) -> None:
-    """It is asked once, and `rnr_retry` times again."""
+    """It is sent once, and retransmitted `rnr_retry` times."""
     rnr_retry = 2
     sends = [{"opcode": "SEND", "length": 100}]
 
@@ -74,7 +74,7 @@ def test_receiver_that_is_never_ready_is_given_up(
 @pytest.mark.parametrize(
     ("requester", "profile", "nak", "sent", "received"),
     [
-        # rxe says that its own memory is at fault.
+        # rxe reports an error of its own memory.
         ("ours", "spec", NAK_OPERATIONAL, REM_OP_ERR, LOC_QP_OP_ERR),
         ("theirs", "rxe", NAK_OPERATIONAL, REM_OP_ERR, LOC_QP_OP_ERR),
         ("theirs", "spec", NAK_INVALID_REQUEST, REM_INV_REQ_ERR, LOC_LEN_ERR),
@@ -161,7 +161,7 @@ def test_peer_on_a_dead_link_is_abandoned_in_time(
 def test_pingpong_with_messages_of_two_sizes_ends_with_what_both_have_seen(
     peers: Peers, tmp_path: Path, is_client: bool, ours: int, theirs: int, status: str, told: str
 ) -> None:
-    """Nobody compares them before, as with the tools."""
+    """Unlike the tools, the ends do not compare them before."""
     meeting = peers.meet(
         ["pingpong", "-s", str(ours), "--json"],
         f"ibv_rc_pingpong -g 1 -s {theirs}",
@@ -181,7 +181,7 @@ def test_pingpong_with_messages_of_two_sizes_ends_with_what_both_have_seen(
 def test_specification_refuses_packets_of_another_path_mtu(
     peers: Peers, tmp_path: Path, is_client: bool
 ) -> None:
-    """The first that is not full ends it (IBA 9.7.4.1.6); nobody compares path MTUs before."""
+    """The first packet that is not full ends it (IBA 9.7.4.1.6); no path MTU is compared."""
     meeting = peers.meet(
         ["pingpong", "-m", "1024", "--json"],
         "ibv_rc_pingpong -g 1 -m 256",

@@ -69,7 +69,7 @@ def test_all_is_done_at_both_ends(
     counters = meeting.ours.found["counters"]
     assert counters["faults"] > 0
     meeting.wire.assert_clean(profile=profile)
-    # Ours are damaged before the guest, theirs behind it.
+    # Frames to the guest are damaged before it, those from the guest after it.
     damaged = len(meeting.wire.damaged) + counters.get("bad_icrc", 0)
     assert (damaged > 0) == (fault == "corruption")
 

@@ -1,4 +1,4 @@
-"""Live: what `ibwire fuzz` finds of Linux rxe without being told."""
+"""Live: deviations of Linux rxe that `ibwire fuzz` finds without knowing the target."""
 
 import json
 import shlex
@@ -135,7 +135,7 @@ def start(peers: Peers, *arguments: str) -> Ended:
 
 @pytest.mark.parametrize(
     ("selection", "tolerance", "wanted"),
-    # It sends up to 13 ms later again than an RNR NAK says (reference/habits#rxe-rnr-wait).
+    # It retransmits up to 13 ms later than an RNR NAK asks (reference/habits#rxe-rnr-wait).
     [(SELECTION, 20, DEVIATIONS), (REQUESTER_SELECTION, 40, REQUESTER_DEVIATIONS)],
     ids=["responder", "requester"],
 )

@@ -1,4 +1,4 @@
-"""Live: what `ibwire fuzz --service` finds of the connection manager of Linux with rxe."""
+"""Live: what `ibwire fuzz --service` finds in the connection manager of Linux with rxe."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PATIENCE = 200.0
 
 @contextmanager
 def with_listener() -> Iterator[Peers]:
-    """A guest on which somebody listens."""
+    """A guest with a listening program."""
     if reason := boot.missing() or network.missing():
         pytest.skip(reason)
     with Peers() as peers:
@@ -94,7 +94,7 @@ def test_the_side_that_asks_does_right_over_ipv6(tmp_path: Path) -> None:
 
 
 def states_in(directory: Path) -> set[str]:
-    """States of connections in which something was said."""
+    """States of connections in which a message was sent."""
     return {state for state, *_ in json.loads((directory / "run.json").read_text())["coverage"]}
 
 

@@ -1,4 +1,4 @@
-"""Live: guests with Soft-RoCE boot, do as they are told, and talk to each other."""
+"""Live: guests with Soft-RoCE boot, run commands, and communicate with each other."""
 
 import json
 import os
@@ -227,7 +227,7 @@ def test_unreachable_mirror_is_one_sentence_and_leaves_no_guest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("IBWIRE_CACHE", str(tmp_path))
-    # A path that is not there: nothing is asked of any network.
+    # A path that does not exist: nothing is downloaded.
     monkeypatch.setenv("IBWIRE_DEBIAN_MIRROR", f"file:{tmp_path}/nothing")
 
     assert build.main() == 1

@@ -1,4 +1,4 @@
-"""Live: ibwire does with rxe what the tools of rdma-core and perftest do with one another."""
+"""Live: ibwire with rxe does what the tools of rdma-core and perftest do with each other."""
 
 from itertools import combinations
 from pathlib import Path

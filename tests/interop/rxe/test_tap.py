@@ -1,4 +1,4 @@
-"""Live: `ibwire tap` between ibwire and rxe: its plan happens, and both ends get over it."""
+"""Live: `ibwire tap` between ibwire and rxe: its plan is applied, and both ends recover."""
 
 import json
 import signal

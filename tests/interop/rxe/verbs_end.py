@@ -1,8 +1,8 @@
-"""One end of a connection, as a script for pyverbs: it runs on rxe and on ibwire alike.
+"""One end of a connection, as a script for pyverbs: it runs on rxe and on ibwire.
 
 The argument is a JSON object: `device`, `gid_index`; `listen` or `connect` with a TCP port and a
-host; and what is wished, all of which `ends.USUAL` lists. The ends tell each other their
-queue pairs over TCP, a line of JSON each; such a line is also how one waits for the other.
+host; and the options that `ends.USUAL` lists. The ends exchange the numbers of their
+queue pairs over TCP, a line of JSON each; they also wait for each other with such a line.
 Prints a JSON object.
 """
 
@@ -52,7 +52,7 @@ class End:
         self.qp = QP(self.pd, init, attr)
 
     def words(self):
-        """What the other end has to know."""
+        """What the other end needs."""
         return {
             "qpn": self.qp.qp_num,
             "gid": str(self.context.query_gid(1, self.wish["gid_index"])),

@@ -112,7 +112,7 @@ def _is_allowed(finding: dict[str, Any], profile: str) -> bool:
 _EXPECTED = {"ROCEV2", "TCP", "ARP", "ICMP", "ICMPV6"}
 
 _DISCARD = 9
-"""UDP port to which we send an empty datagram, so that the kernel learns the MAC address."""
+"""UDP port to which an empty datagram is sent, so that the kernel resolves the MAC address."""
 
 
 def _words(columns: Columns, name: str, rows: npt.NDArray[np.bool_]) -> list[str]:

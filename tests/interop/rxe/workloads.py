@@ -75,13 +75,13 @@ class Pingpong(Workload):
         assert found["passed"]
         assert found["sent"] == found["received"] == self.messages
         assert found["wrong"] == 0
-        # The tool counts both directions, and says so when a byte is not what it expects.
+        # The tool counts both directions, and reports every unexpected byte.
         assert f"{2 * self.messages * self.size} bytes in" in told
         assert f"{self.messages} iters in" in told
         assert "invalid data" not in told
 
     def _common(self) -> list[str]:
-        # The tool for datagrams knows no path MTU.
+        # The tool for datagrams has no path MTU.
         mtu = [] if PINGPONG[self.name] == "ud" else ["-m", str(self.mtu)]
         return ["-n", str(self.messages), "-s", str(self.size), *mtu]
 
