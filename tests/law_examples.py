@@ -30,6 +30,20 @@ EVERYTHING = tuple(
 )
 """Each opcode once."""
 
+
+def _nak_waits_for_line(profile: str) -> Schedule:
+    """The answers take a slow line, where the NAK still waits when the missing packet comes."""
+    return Schedule(
+        (Work(WRITE), Work(WRITE, 257), Work(READ), Work(WRITE)),
+        faults=(Fault("a", 1), Fault("a", 8), Fault("a", 3, Harm.DUPLICATE, 3 * US)),
+        profiles=("spec", profile),
+        mtu=256,
+        psns=(0, 0),
+        timeout=4,
+        rates_gbps=(100, 1),
+    )
+
+
 RECOVERING: dict[str, Schedule] = {
     "everything, both ways": Schedule(EVERYTHING, EVERYTHING, psns=(LAST_PSN - 2, LAST_PSN)),
     "a middle packet is lost": Schedule(
@@ -38,6 +52,8 @@ RECOVERING: dict[str, Schedule] = {
     "two packets of a message are lost": Schedule(
         (Work(WRITE, 2500), Work(SEND, 10)), faults=(Fault("a", 2), Fault("a", 14))
     ),
+    "the missing packet comes before its NAK is sent": _nak_waits_for_line("spec"),
+    "the missing packet comes before rxe's NAK is sent": _nak_waits_for_line("rxe"),
     "an ACK is lost": Schedule((Work(SEND, 10), Work(WRITE, 600)), faults=(Fault("b", 2),)),
     "ACKs are lost where the PSN wraps": Schedule(
         (Work(SEND, 300), Work(WRITE, 600)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+from ibwire.base.units import GBPS, S
+from ibwire.fabric.sim import ETHERNET_OVERHEAD
 from ibwire.rc.work import WCStatus, WROpcode
 from ibwire_layers import headers as h
 from ibwire_layers.packet import CrcStatus, Packet, RoCEv2Route
@@ -198,7 +200,8 @@ def responses_answer_only_what_was_asked(run: Run) -> None:
 def msn_counts_the_new_messages_that_are_complete(run: Run) -> None:
     """In every AETH: SEND and WRITE with their last packet, READs at acceptance, duplicates
     never. A response says how many there are when it leaves; rxe, which makes it before it looks
-    at the next request, how many there were then, and at least those up to its own PSN."""
+    at the next request, how many there were then, and at least those up to its own PSN: an ACK
+    counts the packet of that PSN, a NAK does not."""
     for flow in run.flows:
         view = ResponderView(flow)
         counts = {flow.psn: 0}
@@ -213,7 +216,8 @@ def msn_counts_the_new_messages_that_are_complete(run: Run) -> None:
             said = (aeth.msn - run.schedule.msn) & 0xFFFFFF
             if view.profile.name == "rxe":
                 psn = psn_of(flow, packet)
-                least = max((count for at, count in counts.items() if at <= psn + 1), default=0)
+                next_psn = psn if syndrome_of(packet) == SEQUENCE_NAK else psn + 1
+                least = max((count for at, count in counts.items() if at <= next_psn), default=0)
                 assert least <= said <= view.completed
             else:
                 assert said == view.completed
@@ -242,15 +246,28 @@ def a_gap_draws_one_sequence_nak(run: Run) -> None:
 
 
 def every_gap_draws_a_sequence_nak(run: Run) -> None:
-    """The responder never keeps silent about the first packet that is ahead, while it lives."""
+    """The responder never keeps silent about the first packet that is ahead, while it lives;
+    unless the missing packet comes while the NAK still waits for the line, and it is no rxe."""
     for flow in run.flows:
         view = ResponderView(flow)
-        naks = set()
+        answered: set[int] = set()
+        rate = run.schedule.rates_gbps["ab".index(flow.responder)] * GBPS
+        line_free = 0
         for event in view.watch():
-            if event.kind == "sent" and event.packet and not is_request(event.packet):
-                naks |= {psn_of(flow, event.packet)} if syndrome_of(event.packet) == 0x60 else set()
-        told = {psn for psn in view.refused if view.refused[psn]} | naks
-        assert went_down(run) or view.gaps <= told
+            packet = event.packet
+            if packet is None:
+                continue
+            if event.kind == "sent":
+                bits = 8 * (len(event.frame) + ETHERNET_OVERHEAD)
+                line_free = event.time + bits * S // rate
+                if not is_request(packet) and syndrome_of(packet) == SEQUENCE_NAK:
+                    answered.add(psn_of(flow, packet))
+            elif event.kind == "arrived" and is_request(packet):
+                fills_gap = psn_of(flow, packet) == view.epsn in view.gaps
+                if fills_gap and event.time <= line_free and view.profile.name != "rxe":
+                    answered.add(view.epsn)
+        answered |= {psn for psn in view.refused if view.refused[psn]}
+        assert went_down(run) or view.gaps <= answered
 
 
 def reads_are_answered_piece_by_piece(run: Run) -> None:
