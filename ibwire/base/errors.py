@@ -25,7 +25,9 @@ __all__ = [
     "PeerError",
     "QueryError",
     "ScriptError",
+    "TooManyFrames",
     "VerbsError",
+    "WorkError",
 ]
 
 
@@ -119,6 +121,14 @@ class MissingValueError(EncodeError):
         IbwireError.__init__(self, f"{field} {reason}")
         self.field = field
         self.value = None
+
+
+class WorkError(IbwireError):
+    """Work that other processes or machines cannot finish."""
+
+
+class TooManyFrames(IbwireError):
+    """A network with more frames on their way than memory should hold."""
 
 
 class PeerError(IbwireError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from ibwire.base.errors import TooManyFrames
 from ibwire.base.units import Time
 
 Frame = bytes
@@ -68,7 +69,12 @@ No result drops, two duplicate, a delay reorders, other bytes corrupt or mark.
 
 
 class Pipe:
-    """Stages one after the other: what leaves one enters the next, later by its delay."""
+    """Stages one after the other: what leaves one enters the next, later by its delay.
+
+    Raises `TooManyFrames` when one frame becomes more than `MOST`.
+    """
+
+    MOST = 100_000
 
     __slots__ = ("stages",)
 
@@ -79,9 +85,12 @@ class Pipe:
         """The frames that leave the last stage, with their delays from `now`."""
         passing: list[tuple[Time, Frame]] = [(0, frame)]
         for stage in self.stages:
-            passing = [
-                (delay + extra, out)
-                for delay, each in passing
-                for extra, out in stage(each, now + delay)
-            ]
+            entering, passing = passing, []
+            for delay, each in entering:
+                passing += [(delay + extra, out) for extra, out in stage(each, now + delay)]
+                if len(passing) > self.MOST:
+                    raise TooManyFrames(
+                        f"the rules make more than {self.MOST:,} frames of one: lower the "
+                        "`copies` of `duplicate`, or use fewer of them in a row"
+                    )
         return passing

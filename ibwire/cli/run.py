@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ibwire.base.errors import CaptureError, ScriptError
+from ibwire.base.errors import CaptureError, IbwireError, OutputError, ScriptError
 from ibwire.base.node import Frame
 from ibwire.base.output import Output
 from ibwire.base.trace import Observer, Trace
@@ -19,10 +19,11 @@ from ibwire.base.units import MS, NS, US, S, Time
 from ibwire.capture import CaptureWriter
 from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
-from ibwire.cli.messages import print_error
+from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.terminal import console
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
+from ibwire.scenario.effort import announcement
 from ibwire.scenario.model import LINKS
 from ibwire_layers.outer import LinkType
 
@@ -92,11 +93,16 @@ def command(
     except ScriptError as error:
         print_error(error)
         sys.exit(WRONG_USAGE)
+    note = announcement(loaded)
+    if note is not None:
+        print_note(note)
     try:
         with ExitStack() as stack:
             observers = list(_observers(stack, loaded, output, taps, trace))
             outcome = run(loaded, seed, observers)
-    except CaptureError as error:
+    except OutputError:
+        raise
+    except IbwireError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
         _print_json(outcome)

@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import gcd
 
-from ibwire.base.errors import EncodeError, IbwireError
+from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
 from ibwire.base.node import Frame, Node, Stage
 from ibwire.base.units import GBPS, US, S, Time
 
@@ -32,6 +32,9 @@ FCS 4, inter-packet gap 12 (IEEE 802.3 3.1.1, 4.4.2)."""
 
 MAXIMUM_REPEATS = 100_000
 """Timeouts that one node may handle without time going on: a few for each of its queue pairs."""
+
+MAXIMUM_EVENTS = 1_000_000
+"""Frames that may be on their way at a time: hundreds of megabytes with their contents."""
 
 
 class Outcome(StrEnum):
@@ -276,8 +279,8 @@ class Simulator:
         max_frames: ends the run when this many more frames have arrived.
 
         Afterwards `now` is the time of the last event; it is `until` if the run got
-        that far. Raises `Livelock`, and whatever a node, stage or `stop` raises; the
-        network stays as it was at that moment.
+        that far. Raises `Livelock`, `TooManyFrames`, and whatever a node, stage or `stop`
+        raises; the network stays as it was at that moment.
         """
         if stop is not None and stop():
             return Outcome.STOPPED
@@ -345,6 +348,11 @@ class Simulator:
             if extra < 0:
                 raise EncodeError(f"{line.name}: delay of a stage", extra, "0 or above")
             heappush(self._heap, (arrival + extra, self._sequence(), line.far, line, out))
+        if len(self._heap) > MAXIMUM_EVENTS:
+            raise TooManyFrames(
+                f"{line.name}: more than {MAXIMUM_EVENTS:,} frames are on their way: lower the "
+                "`copies` of `duplicate`, or the `delay`"
+            )
 
     def _woken(self, station: Station, now: Time) -> None:
         """Process a wake event of a node."""
