@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.base.errors import CaptureError, MissingExtra, WorkError
 from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE, expand
-from ibwire.cli.values import Rate
+from ibwire.cli.values import MOST_JOBS, Rate
 from ibwire.connections import merge
 from ibwire.connections.summary import Summary
 from ibwire.report import flows as report
@@ -36,7 +36,12 @@ SHOWN = 40
     help="Capture of the same traffic at another point: list the frames lost between the two.",
 )
 @click.option("--link-rate", type=Rate(), help="Rate of the paused links, such as 100G.")
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Read files in N processes.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, MOST_JOBS),
+    metavar="N",
+    help="Read files in N processes.",
+)
 @click.option("--ray", metavar="ADDRESS", help="Read files in a Ray cluster; `local` starts one.")
 def command(
     captures: tuple[str, ...],
@@ -67,7 +72,7 @@ def command(
     try:
         work = merge.cluster(ray) if ray else merge.processes(jobs) if jobs else None
         summary, damage = merge.analyse(paths, work, rate_bps=link_rate)
-    except MissingExtra as error:
+    except (MissingExtra, WorkError) as error:
         raise click.ClickException(str(error)) from None
     try:
         between = _compare(paths[0], other) if other is not None else None

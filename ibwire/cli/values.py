@@ -13,6 +13,9 @@ import click
 
 from ibwire_layers.errors import EncodeError
 
+MOST_JOBS = 1024
+"""Processes that an option can ask for."""
+
 FORMATS = {
     ".json": "json",
     ".jsonl": "json",

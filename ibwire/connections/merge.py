@@ -6,12 +6,18 @@ from one to the next. The results are the same in one process, several or a clus
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
-from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.base.errors import CaptureError, MissingExtra, WorkError
 from ibwire.capture import open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.events import Observer
@@ -106,30 +112,62 @@ def _here(task: Task, paths: Sequence[str]) -> Iterator[Part]:
 
 
 def processes(count: int) -> Work:
-    """Work in this many processes of this machine."""
+    """Work in this many processes of this machine.
 
+    Raises `WorkError` when one of them is killed. They end with this process, however it ends.
+    """
     from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import active_children, get_context
 
     def work(task: Task, paths: Sequence[str]) -> Iterator[Part]:
-        with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-            yield from pool.map(task, paths)
+        others = set(active_children())
+        context = get_context("spawn")
+        with ProcessPoolExecutor(count, context, initializer=_begin_worker) as pool:
+            try:
+                yield from pool.map(task, paths)
+            except BrokenProcessPool:
+                reason = "a process was killed, perhaps for lack of memory: use fewer --jobs"
+                raise WorkError(reason) from None
+            except BaseException:
+                # Leaving the pool waits for the file that each process is at.
+                for process in set(active_children()) - others:
+                    process.kill()
+                raise
 
     return work
+
+
+def _begin_worker() -> None:
+    """Leave signals to the process that has started this one, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def cluster(address: str) -> Work:
     """Work in a Ray cluster, one task a file; the files must be readable where it runs.
 
-    address: as `ray.init` takes it; `local` starts a cluster on this machine.
+    address: as `ray.init` takes it; `local` starts a cluster on this machine. Raises `WorkError`
+    if there is no cluster at the address.
     """
+    require_listener(address)
     try:
         import ray
     except ImportError:
         raise MissingExtra("a cluster", "cluster") from None
 
     def work(task: Task, paths: Sequence[str]) -> Iterator[Part]:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (OSError, RuntimeError, ValueError) as error:  # ConnectionError is an OSError
+            raise WorkError(f"no Ray cluster at {address}: {error}") from None
         try:
             # Pickled here, because arrays that Ray hands out by itself cannot be written to.
             remote: Any = ray.remote(lambda path: pickle.dumps(task(path)))
@@ -139,3 +177,17 @@ def cluster(address: str) -> Work:
             ray.shutdown()
 
     return work
+
+
+def require_listener(address: str, seconds: float = 10) -> None:
+    """Raise `WorkError` if nobody listens at HOST:PORT: Ray itself waits much longer."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isascii() or not port.isdecimal():
+        return  # `auto`, `local` and other words of Ray
+    if not 0 < int(port) < 1 << 16:
+        raise WorkError(f"{address}: {port} is not a port")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise WorkError(f"no Ray cluster at {address}: {reason}") from None
