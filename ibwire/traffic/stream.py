@@ -271,8 +271,11 @@ def parse_qpns(value: object) -> tuple[tuple[int, int], ...]:
         found = _QPN.fullmatch(part.strip())
         if found is None:
             raise EncodeError("qpn", part.strip(), _QPNS)
-        first = int(found["first"], 0)
-        last = int(found["last"], 0) if found["last"] else first
+        try:
+            first = int(found["first"], 0)
+            last = int(found["last"] or found["first"], 0)
+        except ValueError:  # such as 0811
+            raise EncodeError("qpn", part.strip(), _QPNS) from None
         if not first <= last < first + MAXIMUM_QUEUE_PAIRS - len(pairs):
             expected = f"a range upwards, {MAXIMUM_QUEUE_PAIRS} numbers at most"
             raise EncodeError("qpn", part.strip(), expected)
