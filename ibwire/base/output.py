@@ -15,6 +15,7 @@ writes to the same place.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import io
 import os
@@ -24,7 +25,6 @@ import shutil
 import stat
 import sys
 import tempfile
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
@@ -60,7 +60,6 @@ class Output:
         """The unfinished file; `None` where the output has its name already."""
         self._owns = self.path != STANDARD_OUTPUT
         self._text: TextIO | None = None
-        self._cleanup: weakref.finalize[[str, int], Output] | None = None
         if not self._owns:
             self.file = standard_output()
             return
@@ -98,8 +97,8 @@ class Output:
             self._flush()
         with suppress(OSError, OutputError):
             self.file.close()
-        if self._cleanup is not None:
-            self._cleanup()
+        if self._beside is not None:
+            _remove(self._beside)
 
     def __enter__(self) -> Self:
         return self
@@ -136,16 +135,16 @@ class Output:
         directory, name = os.path.split(self._final)
         remove_leftovers(directory)
         while True:
-            unfinished = os.path.join(directory, _unfinished(name))
+            self._beside = os.path.join(directory, _unfinished(name))
+            _UNFINISHED[self._beside] = os.getpid()
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            descriptor = os.open(unfinished, flags, _MODE)
-            self._cleanup = weakref.finalize(self, _remove_own, unfinished, os.getpid())
+            descriptor = os.open(self._beside, flags, _MODE)
             lock(descriptor)
             # Until it was locked, another process could take it for a leftover.
             if os.fstat(descriptor).st_nlink:
                 break
             os.close(descriptor)
-        self._beside = unfinished
+            _remove(self._beside)
         if before is not None:
             with suppress(OSError):  # only root may give a file to somebody else
                 os.fchown(descriptor, before.st_uid, before.st_gid)
@@ -170,8 +169,7 @@ class Output:
                 os.replace(self._beside, self._final)
             finally:
                 os.close(locked)
-        if self._cleanup is not None:
-            self._cleanup.detach()
+            _UNFINISHED.pop(self._beside, None)
 
 
 class CommandFiles:
@@ -287,7 +285,9 @@ def temporary_directory(parent: str | None = None) -> Iterator[str]:
     remove_leftovers(parent)
     with _failures(parent):
         while True:
-            path = tempfile.mkdtemp(prefix=_PREFIX, suffix=_DIRECTORY, dir=parent)
+            path = os.path.join(parent, f"{_PREFIX}{secrets.token_hex(4)}{_DIRECTORY}")
+            _UNFINISHED[path] = os.getpid()
+            os.mkdir(path, 0o700)
             with suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDONLY)
                 lock(descriptor)
@@ -298,7 +298,7 @@ def temporary_directory(parent: str | None = None) -> Iterator[str]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         os.close(descriptor)
 
 
@@ -313,6 +313,14 @@ def remove_leftovers(directory: str) -> None:
             if _LEFTOVER.fullmatch(entry.name):
                 with suppress(OSError):
                     _remove_leftover(entry)
+
+
+@atexit.register
+def remove_unfinished() -> None:
+    """Remove what this process has not finished: what an interrupt at a bad moment has left."""
+    for path, process in list(_UNFINISHED.items()):
+        if process == os.getpid():  # a forked process knows the files of its parent
+            _remove(path)
 
 
 def lock(descriptor: int) -> bool:
@@ -382,10 +390,14 @@ def _unfinished(name: str) -> str:
     return f".{os.fsdecode(kept)}{ending}"
 
 
-def _remove_own(path: str, process: int) -> None:
-    if os.getpid() == process:  # a forked process has a copy of everything
-        with suppress(OSError):
+def _remove(path: str) -> None:
+    """Remove an unfinished file or a temporary directory."""
+    with suppress(OSError):
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             os.unlink(path)
+    _UNFINISHED.pop(path, None)
 
 
 def _remove_leftover(entry: os.DirEntry[str]) -> None:
@@ -411,6 +423,9 @@ def _standard_text() -> TextIO:
 _FILES: ContextVar[CommandFiles | None] = ContextVar("files", default=None)
 _DATA: ContextVar[TextIO | None] = ContextVar("data", default=None)
 """Standard output, while it is kept for data."""
+
+_UNFINISHED: dict[str, int] = {}
+"""Files and directories to be removed, with the process that has made them."""
 
 _CLEANED: set[str] = set()
 """Directories in which this process has looked for leftovers."""

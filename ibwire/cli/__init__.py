@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ibwire.base.errors import OldResultKept, OutputError
-from ibwire.base.interrupt import Terminated, notes_of, signal_of
+from ibwire.base.interrupt import Terminated, signal_of
 from ibwire.base.output import command_files
-from ibwire.cli.messages import print_error, print_failure, print_warning
+from ibwire.cli.messages import print_failure, print_with_notes
 from ibwire.cli.terminal import TerminalText, guard_errors
 
 if TYPE_CHECKING:
@@ -93,25 +93,31 @@ class _Main(_Lazy):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        with _reported():
+        with _reported(), _writable_output():  # it prints --help and --version
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        with _reported():
-            if sys.stdout is None:
-                raise click.ClickException("standard output is closed")
-            with _own_output_errors(), command_files():
-                try:
-                    try:
-                        return super().invoke(ctx)
-                    finally:
-                        sys.stdout.flush()
-                except _OutputClosed:  # the reader of a pipe has closed it
-                    _discard_output()
-                    ctx.exit(SIGNAL + signal.SIGPIPE)
-                except _OutputError as error:
-                    _discard_output()
-                    raise click.ClickException(f"standard output: {error}") from None
+        with _reported(), _writable_output(), command_files():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _writable_output() -> Iterator[None]:
+    """Errors of standard output become a message and an exit status."""
+    if sys.stdout is None:
+        raise click.ClickException("standard output is closed")
+    with _own_output_errors():
+        try:
+            try:
+                yield
+            finally:
+                sys.stdout.flush()
+        except _OutputClosed:  # the reader of a pipe has closed it
+            _discard_output()
+            raise click.exceptions.Exit(SIGNAL + signal.SIGPIPE) from None
+        except _OutputError as error:
+            _discard_output()
+            raise click.ClickException(f"standard output: {error}") from None
 
 
 @contextmanager
@@ -124,18 +130,12 @@ def _reported() -> Iterator[None]:
         print_failure(failure)
         raise click.exceptions.Exit(failure.exit_code) from None
     except OutputError as error:
-        _print_with_notes(error, error)
+        print_with_notes(error, error)
         status = UNREADABLE if isinstance(error, OldResultKept) else 1
         raise click.exceptions.Exit(status) from None
     except KeyboardInterrupt as interrupt:
-        _print_with_notes("interrupted", interrupt)
+        print_with_notes("interrupted", interrupt)
         raise click.exceptions.Exit(SIGNAL + signal_of(interrupt)) from None
-
-
-def _print_with_notes(text: object, error: BaseException) -> None:
-    print_error(text)
-    for note in notes_of(error):
-        print_warning(note)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import re
 
 import click
 
+from ibwire.base.interrupt import notes_of
 from ibwire.base.printable import printable
 
 
@@ -27,6 +28,13 @@ def print_warning(text: object) -> None:
 def print_note(text: object) -> None:
     """Print a note."""
     click.echo(f"note: {printable(str(text))}", err=True)
+
+
+def print_with_notes(text: object, error: BaseException) -> None:
+    """Print an error, and the notes of its exception as warnings."""
+    print_error(text)
+    for note in notes_of(error):
+        print_warning(note)
 
 
 def print_failure(failure: click.ClickException) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING
 
 import click
 
 from ibwire.base.errors import CaptureError, MissingExtra, OutputError, QueryError
-from ibwire.base.output import STANDARD_OUTPUT, Output, protect, temporary_directory
-from ibwire.cli.messages import print_error
+from ibwire.base.interrupt import signal_of
+from ibwire.base.output import (
+    STANDARD_OUTPUT,
+    Output,
+    protect,
+    remove_unfinished,
+    temporary_directory,
+)
+from ibwire.cli.messages import print_error, print_with_notes
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
     from ibwire.connections.database import Database, Result
 
 WRONG_SQL = 2
+INTERRUPTED = 128
+"""Added to the number of the signal, as shells do."""
 
 
 @click.command("query")
@@ -73,7 +82,7 @@ def command(
         raise click.UsageError(f"{sql} is a file: the SQL comes last, in quotation marks")
     style = _style(style, output)
     try:
-        with ExitStack() as stack:
+        with _ending_at_once(), ExitStack() as stack:
             directory = stack.enter_context(temporary_directory(temp))
             database = _open(stack, names, directory, memory)
             if sql is None:
@@ -98,6 +107,22 @@ def command(
         print_error(each)
     if damage:
         sys.exit(UNREADABLE)
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process when files are cleaned up, without waiting for other threads.
+
+    Those of DuckDB and Arrow may be reading a capture, which is Python: the usual end of the
+    interpreter would abort them, and the process with them.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        remove_unfinished()
+        print_with_notes("interrupted", interrupt)
+        sys.stderr.flush()
+        os._exit(INTERRUPTED + signal_of(interrupt))
 
 
 def _style(style: str | None, output: str | None) -> str:

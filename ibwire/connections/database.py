@@ -11,9 +11,10 @@ import glob
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
+from typing import Any, TypeVar
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, IbwireError, MissingExtra, QueryError
@@ -30,6 +31,8 @@ try:
     from ibwire.connections.arrow import schema_of
 except ImportError:
     raise MissingExtra("SQL over captures", "query") from None
+
+_Returned = TypeVar("_Returned")
 
 MEMORY = "1GiB"
 """What DuckDB may take; what needs more goes to disk."""
@@ -56,6 +59,7 @@ class Database(Closing):
         self._captures = captures
         self._closing = ExitStack()
         self._state = _State()
+        self._worker = _Worker(self._interrupt)
         files = _files_of(parquet)
         self.files = [path for paths in files.values() for path in paths]
         """The Parquet files that are read."""
@@ -90,14 +94,24 @@ class Database(Closing):
         Raises `QueryError` with the words of DuckDB.
         """
         try:
-            relation = self._connection.sql(sql)
-            return None if relation is None else Result(relation, self._state)
+            return self._worker.call(lambda: self._run(sql))
         except (duckdb.Error, pa.ArrowException, UnicodeEncodeError) as error:
             raise self._state.failure or QueryError(str(error)) from None
 
+    def _run(self, sql: str) -> Result | None:
+        relation = self._connection.sql(sql)
+        return None if relation is None else Result(relation, self._state, self._worker)
+
+    def _interrupt(self) -> None:
+        for capture in self._captures:
+            capture.is_stopped = True
+        self._connection.interrupt()
+
     def close(self) -> None:
-        """Forget everything."""
-        self._closing.close()
+        """Forget everything; an interrupted query that has not ended yet ends with the process."""
+        with suppress(duckdb.Error):
+            self._closing.close()
+        self._worker.end()
 
     def _lock_down(self, files: Sequence[str], directory: str, memory: str) -> None:
         """Only these files may be read or written, whatever the SQL requests."""
@@ -137,15 +151,16 @@ class Database(Closing):
 class Result:
     """Rows as they are found: batches (`pyarrow.RecordBatch`) of at most `ROWS` rows."""
 
-    def __init__(self, relation: Any, state: _State) -> None:
+    def __init__(self, relation: Any, state: _State, worker: _Worker) -> None:
         self._reader = pa.RecordBatchReader.from_stream(relation)
         self._state = state
+        self._worker = worker
         self.schema = self._reader.schema
         self.names: list[str] = self.schema.names
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            for batch in self._reader:
+            while (batch := self._worker.call(lambda: next(self._reader, None))) is not None:
                 for start in range(0, batch.num_rows, ROWS):
                     yield batch.slice(start, ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
@@ -154,6 +169,36 @@ class Result:
 
 ROWS = 8192
 """Of one batch: what is made of a row may be far larger than the row."""
+
+
+class _Worker:
+    """The thread in which DuckDB runs.
+
+    A signal reaches only the main thread, and only between two lines of Python: the main
+    thread waits outside of DuckDB, and Ctrl-C ends the query at once.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self._interrupt = interrupt
+        self._thread = ThreadPoolExecutor(1, "query")
+
+    def call(self, function: Callable[[], _Returned]) -> _Returned:
+        """What the function returns in that thread."""
+        future = self._thread.submit(function)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self._interrupt()
+            wait([future], GRACE)
+            raise
+
+    def end(self) -> None:
+        """Let the thread go when it has nothing to do any more."""
+        self._thread.shutdown(wait=False)
+
+
+GRACE = 0.5
+"""Seconds that an interrupted query has to end."""
 
 
 class _State:

@@ -37,6 +37,8 @@ class CaptureTables:
         self.path = path
         self.shown = readable(shown or path)
         self.damage: CaptureError | None = None
+        self.is_stopped = False
+        """Set to end reading, in whatever thread it is; the tables are of no use then."""
         self._progress = progress
         self.is_rdma = False
         """Whether `analyse` has found an RDMA packet."""
@@ -78,6 +80,8 @@ class CaptureTables:
         try:
             with open_capture(self.path, reuse=True) as reader:
                 for batch in reader.batches():
+                    if self.is_stopped:
+                        return
                     yield Columns(batch, self.shown)
                     self._progress(reader)
         except CaptureError as error:

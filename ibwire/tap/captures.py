@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,14 @@ class FileTap(Closing):
                     f"{way.overflow} delayed frames of {side} are lost: too many waited"
                 )
         return problems
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.__exit__(kind, error, trace)
 
     def close(self) -> None:
         """Finish the file."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from types import TracebackType
 
 from ibwire.base.closing import Closing
 from ibwire.base.errors import OutputError
@@ -69,6 +70,14 @@ class TapRecord(Closing):
     def left(self, side: int, frames: Sequence[Frame], time_ns: int) -> None:
         """Write frames that have left at a side."""
         self._write(side, [memoryview(each) for each in frames], time_ns, {})
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.__exit__(kind, error, trace)
 
     def close(self) -> None:
         """Finish the files."""
