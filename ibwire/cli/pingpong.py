@@ -161,4 +161,4 @@ def _spread(rounds_ns: array[int]) -> tuple[float, float]:
 def _reason(result: Result) -> str:
     if result.wrong:
         return f"{result.wrong} messages arrived with wrong contents"
-    return f"a completion failed with {result.status.name}"
+    return f"a completion failed with {result.status.name}: {result.cause}"

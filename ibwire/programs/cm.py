@@ -103,10 +103,16 @@ def objection(endpoint: Endpoint, connection: Connection) -> tuple[cm.RejectReas
         return cm.RejectReason.INVALID_TRANSPORT_TYPE, b""
     if not asked.responder_resources:
         return cm.RejectReason.INSUFFICIENT_RESPONDER_RESOURCES, b""
-    largest = endpoint.path_mtu(default=4096)
-    if MTU_BYTES[asked.path_packet_payload_mtu] > largest:
-        return cm.RejectReason.INVALID_MTU, bytes([MTU_CODES[largest]])
+    acceptable = acceptable_mtu(endpoint, asked)
+    if acceptable is not None:
+        return cm.RejectReason.INVALID_MTU, bytes([MTU_CODES[acceptable]])
     return None
+
+
+def acceptable_mtu(endpoint: Endpoint, asked: cm.REQ) -> int | None:
+    """The largest path MTU that the interface can receive, if a request asks for a larger one."""
+    largest = endpoint.path_mtu(default=4096)
+    return largest if MTU_BYTES[asked.path_packet_payload_mtu] > largest else None
 
 
 def accept(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ibwire.base.errors import PeerError
 from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.failures import cause, first_status
 from ibwire.programs.perf_flows import Flow, Plan
 from ibwire.programs.perf_results import PEAK_LIMIT, Bandwidth
 from ibwire.rc.cq import CompletionQueue
@@ -125,8 +126,10 @@ class Receiving:
 
 
 def failure(flow: Flow, wc: WC, number: int) -> PeerError:
-    """The error for a failed completion."""
+    """The error for a failed completion: the first one of its queue pair."""
+    qp = flow.qp
+    status = first_status(qp, wc.status)
     return PeerError(
-        f"QP {flow.qp.number:#08x} (peer {flow.peer.qpn:#08x}): message {number} completed "
-        f"with {wc.status.name}"
+        f"QP {qp.number:#08x} (peer {flow.peer.qpn:#08x}): message {number} completed "
+        f"with {status.name}: {cause(qp, status, ('-u', '-m'))}"
     )

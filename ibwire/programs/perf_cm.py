@@ -17,6 +17,7 @@ from ibwire.cm import Connection, Endpoints, EventKind, Listener
 from ibwire.programs.cm import (
     ABORT_SECONDS,
     accept,
+    acceptable_mtu,
     active_address,
     connect,
     events,
@@ -26,11 +27,12 @@ from ibwire.programs.cm import (
     settle,
 )
 from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.failures import cause, first_status
 from ibwire.programs.perf import Run, greet, refuse_unfit
 from ibwire.programs.perf_flows import OUTSTANDING, Flow, Plan
 from ibwire.programs.perf_results import Result
 from ibwire.programs.perftest import PORT, Record
-from ibwire.rc.attributes import QPCap, QPType
+from ibwire.rc.attributes import MTU_BYTES, MTU_CODES, QPCap, QPType
 from ibwire.rc.memory import Access
 from ibwire.rc.qp import QPInit, QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus
@@ -164,6 +166,20 @@ class CMExchange:
             )
             address = active_address(asked)
             raise PeerError(f"{address} requests a connection that is not RC, which -R requires")
+        acceptable = acceptable_mtu(endpoint, request)
+        if acceptable is not None:
+            endpoint.manager.reject(
+                asked,
+                endpoint.live.now,
+                cm.RejectReason.INVALID_MTU,
+                ari=bytes([MTU_CODES[acceptable]]),
+            )
+            raise PeerError(
+                f"{active_address(asked)} requests a path MTU of "
+                f"{MTU_BYTES[request.path_packet_payload_mtu]}, and the MTU "
+                f"{endpoint.port.mtu} of {endpoint.port.name} allows {acceptable} "
+                "(REJ 26, invalid path MTU): give both interfaces the same MTU"
+            )
         accept(endpoint, asked, qp, depth=depth)
         self.connections.append(asked)
 
@@ -206,18 +222,22 @@ class CMExchange:
         self._wait(lambda: bool(self._sent_cq), what, SECONDS)
         for wc in self._sent_cq.poll(RECEIVES):
             if wc.status is not WCStatus.SUCCESS:
-                raise PeerError(f"{self.peer}: sending the {what} failed with {wc.status.name}")
+                raise self._failure(f"sending the {what}", wc.status)
 
     def _receive(self, size: int, what: str, timeout: float | None) -> bytes:
         self._wait(lambda: bool(self._cq), what, timeout or SECONDS)
         (wc,) = self._cq.poll()
         if wc.status is not WCStatus.SUCCESS:
-            raise PeerError(f"{self.peer}: receiving the {what} failed with {wc.status.name}")
+            raise self._failure(f"receiving the {what}", wc.status)
         if wc.byte_len != size:
             raise PeerError(f"{self.peer}: the {what} has {wc.byte_len} bytes, expected {size}")
         message = self._receive_region.read(self._receive_region.iova + wc.wr_id * LARGEST, size)
         self._post_recv(wc.wr_id)
         return message
+
+    def _failure(self, what: str, status: WCStatus) -> PeerError:
+        status = first_status(self.qp, status)
+        return PeerError(f"{self.peer}: {what} failed with {status.name}: {cause(self.qp, status)}")
 
     def _wait(self, has_come: Callable[[], bool], what: str, seconds: float) -> None:
         endpoint = self._endpoint

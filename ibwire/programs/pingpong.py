@@ -23,6 +23,7 @@ from ibwire.base.errors import EncodeError, PeerError
 from ibwire.peer import create_queue_pair
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
+from ibwire.programs.failures import cause, first_status
 from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access, MemoryRegion
@@ -111,6 +112,8 @@ class Result:
     wrong: int = 0
     """Messages with unexpected contents."""
     status: WCStatus = WCStatus.SUCCESS
+    cause: str = ""
+    """Why it is not SUCCESS."""
     """Status of the completion that ended the run."""
     rounds_ns: array[int] = field(default_factory=lambda: array("q"))
     """Round-trip time of each message."""
@@ -266,7 +269,8 @@ class _Pingpong:
         assert self.qp.recv_cq is not None
         for wc in self.qp.recv_cq.poll(RECEIVES):
             if wc.status is not WCStatus.SUCCESS:
-                result.status = wc.status
+                result.status = first_status(self.qp, wc.status)
+                result.cause = cause(self.qp, result.status, ("-m",))
                 return True
             if wc.opcode is WCOpcode.RECV:
                 self._receive(wc.byte_len - self.head)

@@ -26,9 +26,11 @@ from ibwire.base.closing import Closing
 from ibwire.base.errors import PeerError
 from ibwire.base.units import Time
 from ibwire.peer import create_queue_pair
+from ibwire.programs.failures import cause, first_status
 from ibwire.rc.attributes import QPCap
 from ibwire.rc.device import Device
 from ibwire.rc.memory import Access, MemoryRegion
+from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import SGE, RecvWR, SendFlags, SendWR, WCOpcode, WCStatus, WROpcode
 
 PORT = 7174
@@ -115,7 +117,8 @@ class Side(Closing):
         """
         for wc in self._cq.poll(_DEPTH):
             if wc.status is not WCStatus.SUCCESS:
-                raise PeerError(f"{self.peer}: {_failure(wc.status)} ({wc.status.name})")
+                status = first_status(self.qp, wc.status)
+                raise PeerError(f"{self.peer}: {_failure(self.qp, status)} ({status.name})")
             self.completed += 1
             if wc.opcode is not WCOpcode.RECV:
                 self._handle_done(wc.opcode, now)
@@ -293,9 +296,9 @@ class Server(Side):
         )
 
 
-def _failure(status: WCStatus) -> str:
+def _failure(qp: QueuePair, status: WCStatus) -> str:
     """Why a connection has failed, as text."""
-    return _FAILURES.get(status, "the connection has failed")
+    return _FAILURES.get(status) or cause(qp, status)
 
 
 _FAILURES = {

@@ -24,7 +24,7 @@ from ibwire_layers.syndrome import AckKind, NakCode
 # A member is found faster without its class (measured: ibwire/rc/qp.py).
 _ACKNOWLEDGE, _READ_RESPONSE = Operation.ACKNOWLEDGE, Operation.READ_RESPONSE
 _READ, _ACK = Operation.READ, AckKind.ACK
-_SUCCESS, _ERR = WCStatus.SUCCESS, QPState.ERR
+_SUCCESS, _PROT_ERR, _ERR = WCStatus.SUCCESS, WCStatus.LOC_PROT_ERR, QPState.ERR
 
 
 class Completer:
@@ -165,6 +165,8 @@ class Completer:
         else:
             status = self._take_answer(wqe, packet)
         if status is not None:
+            if status is not _PROT_ERR:
+                qp.wrong_response = packet
             sends.fail(status)
             return
         if packet.form.has_aeth:

@@ -40,6 +40,10 @@ class QPContext(Protocol):
     recv_cq: CompletionQueue | None
     counters: QPCounters
     sq_sig_all: bool
+    refused_request: TransportPacket | None
+    """The request that has ended the connection."""
+    wrong_response: TransportPacket | None
+    """The response that has ended the connection."""
     accepts_requests: bool
     """Whether the state lets the responder take requests."""
 

@@ -257,6 +257,7 @@ class Responder:
         status: WCStatus | None = None,
     ) -> bool:
         """Queue a fatal NAK; the queue pair moves to ERR after it. Returns `False`."""
+        self.qp.refused_request = packet
         self._fail(packet.psn, code, status)
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
@@ -225,6 +226,31 @@ def test_over_the_connection_manager(verb: Verb, latency: bool) -> None:
     assert server.passed
     assert client.sent == 50 * plan.qps
     assert client.qpns == [(peer, own) for own, peer in server.qpns]
+
+
+def test_server_rejects_a_path_mtu_that_it_cannot_receive() -> None:
+    a, b = endpoints()
+    b.port.mtu = 1500
+    ready = threading.Event()
+    reasons: dict[str, str] = {}
+
+    def refused(name: str, run: Callable[[], object]) -> None:
+        with pytest.raises(PeerError) as caught:
+            run()
+        reasons[name] = str(caught.value)
+
+    plan = Plan(Verb.WRITE, messages=5)
+    with a, b, a.port, b.port:
+        side_by_side(
+            lambda: ready.wait() and refused("client", lambda: connect_cm(a, plan, "10.0.0.2")),
+            lambda: refused("server", lambda: serve_cm(b, plan, listens=lambda port: ready.set())),
+        )
+
+    assert reasons["client"] == "10.0.0.2 port 18515: accepts a path MTU of at most 1024"
+    assert reasons["server"] == (
+        "10.0.0.1 requests a path MTU of 4096, and the MTU 1500 of b allows 1024 (REJ 26, "
+        "invalid path MTU): give both interfaces the same MTU"
+    )
 
 
 def test_stranger_gets_no_queue_pair_of_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,16 +558,20 @@ def test_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     thread.join()
 
 
-def test_queue_pair_that_nobody_has_ends_in_its_status() -> None:
-    """The exchange is right, and nobody acknowledges."""
+@pytest.mark.parametrize(
+    "plan", [Plan(Verb.WRITE, timeout=8), Plan(Verb.SEND, timeout=8, both=True)]
+)
+def test_queue_pair_that_nobody_has_ends_in_its_status(plan: Plan) -> None:
+    """The exchange is right, and nobody acknowledges; flushed receives are not the reason."""
     a, b = endpoints(spin=True)
-    listening, thread = answer(*OPENING, *[NOBODY.pack_text()] * 3, keep=True)
+    listening, thread = answer(*OPENING, *[NOBODY.pack_text()] * (4 if plan.both else 3), keep=True)
     over = threading.Event()
-    plan = Plan(Verb.WRITE, timeout=8)
 
     def ask() -> None:
         try:
-            with pytest.raises(PeerError, match="message 0 completed with RETRY_EXC_ERR"):
+            with pytest.raises(
+                PeerError, match="message 0 completed with RETRY_EXC_ERR: nothing has arrived"
+            ):
                 perf.connect(a, plan, "127.0.0.1", listening.getsockname()[1])
         finally:
             over.set()

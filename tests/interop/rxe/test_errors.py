@@ -171,7 +171,7 @@ def test_pingpong_with_messages_of_two_sizes_ends_with_what_both_have_seen(
 
     assert meeting.ours.status == 1
     assert meeting.ours.found["status"] == status
-    assert f"error: a completion failed with {status}\n" in meeting.ours.errors
+    assert f"error: a completion failed with {status}: " in meeting.ours.errors
     assert meeting.theirs.status == 1
     assert f"Failed status {told} for wr_id" in meeting.theirs.output
     meeting.wire.assert_clean()
