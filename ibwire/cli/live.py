@@ -55,7 +55,7 @@ class LiveOptions:
     """Whether the capabilities of root are needed when the link is open."""
 
     @contextmanager
-    def open(self) -> Iterator[Endpoint]:
+    def open(self, *, controls_congestion: bool = False) -> Iterator[Endpoint]:
         """Open an endpoint. At the end counters and errors are printed and the command exits.
 
         Exit status: 1 for an error of the link or the peer, 2 for wrong usage, 128 and the
@@ -84,6 +84,7 @@ class LiveOptions:
                     neighbour=(lambda _: port.mac) if self.via == "udp" else None,
                     tell=lambda text: click.echo(text, err=True),
                     spin=self.spin,
+                    controls_congestion=controls_congestion,
                 )
             )
             try:

@@ -254,7 +254,7 @@ def _run(
         swaps=atomic == "CMP_AND_SWAP",
         timeout=timeout,
     )
-    with link.open() as endpoint:
+    with link.open(controls_congestion=True) as endpoint:
         result = _carry_out(endpoint, plan, connect, port, listen=listen, uses_cm=uses_cm)
         if as_json:
             role = "server" if connect is None else "client"

@@ -97,7 +97,7 @@ def command(
     if size is None:
         size = 1024 if kind == "ud" else 4096
     plan = Plan(TYPES[kind], size, iters, int(mtu) if mtu else None, sl)
-    with link.open() as endpoint:
+    with link.open(controls_congestion=True) as endpoint:
         if connect is not None:
             result = pingpong.connect(endpoint, plan, connect, port)
         else:

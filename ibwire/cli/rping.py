@@ -89,7 +89,7 @@ def command(
         else:
             click.echo(_line(result))
 
-    with link.open() as endpoint:
+    with link.open(controls_congestion=True) as endpoint:
         if connect is None:
             service = rping_live.Service(
                 endpoint,

@@ -61,7 +61,8 @@ class Endpoint(Closing):
     solicitations are answered here. vlan: VLAN ID of such a device. profile: the implementation
     to imitate. faults: applied to its frames. neighbour: resolves an IP address to a MAC
     address, by default with the kernel. tell: shows the user a message while a program waits.
-    spin: never sleep. source: of random numbers.
+    spin: never sleep. source: of random numbers. controls_congestion: whether it sends no more than
+    the peer keeps up with (`ibwire.rc.congestion`), which no profile does.
     Raises `LinkError` for a port without an address.
     """
 
@@ -78,6 +79,7 @@ class Endpoint(Closing):
         tell: Callable[[str], None] = lambda text: None,
         spin: bool = False,
         source: random.Random | None = None,
+        controls_congestion: bool = False,
     ) -> None:
         self.port = port
         self.faults = faults or Faults()
@@ -94,7 +96,7 @@ class Endpoint(Closing):
             self.addresses,
             mac=mac or port.mac,
             vlan=vlan,
-            profile=_careful(PROFILES[profile]),
+            profile=_bounded(PROFILES[profile], controls_congestion=controls_congestion),
             first_qpn=self.random.randrange(0x100, 0xF00000),
             key_start=self.random.getrandbits(24),
         )
@@ -328,16 +330,16 @@ class Endpoint(Closing):
             qp.close()
 
 
-def _careful(profile: Profile) -> Profile:
+def _bounded(profile: Profile, *, controls_congestion: bool) -> Profile:
     """The profile with a window that a receiver in software can keep up with.
 
     A loss in its socket causes retransmission of all later packets, and the specification sets
     no limit: 2000 WRITEs of 64 KiB over a veth made 10 MB/s instead of 460. The window has room
-    for two acknowledgement requests. 128 queue pairs with a window each were too much.
+    for two acknowledgement requests.
     """
     window = max(WINDOW, 2 * profile.ack_request_interval)
     return replace(
         profile,
         max_unacked_psns=min(profile.max_unacked_psns, window),
-        controls_congestion=True,
+        controls_congestion=controls_congestion,
     )
