@@ -175,3 +175,32 @@ def test_an_answer_of_an_agent_does_not_control_the_terminal(
 
     assert terminal.controls(text) == []
     assert terminal.MARK in text
+
+
+IDLE = """
+import resource, socket, sys
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096) if most > 0 else 4096, most))
+held = [socket.create_connection(("10.0.0.2", 18516)) for _ in range(1000)]
+for each in held[::2]:
+    try:
+        each.sendall(b"junk " * 9)
+    except ConnectionError:
+        pass  # closed for a newer one
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_thousand_connections_do_not_keep_a_program_out(
+    start: Start, lab: Lab, processes: Processes
+) -> None:
+    agent(start)
+    idle = lab.command("a", [sys.executable, "-c", IDLE])
+    holding = processes.start(idle, lab.environment(), stdin=subprocess.PIPE)
+    wait_for(holding.stdout, "ready")
+
+    link = ("--dev", "veth-a", "--peer", "10.0.0.2", "--tolerance", 60)
+    status, output, errors = end(start("a", "drill", SCRIPTS / "acks", *link))
+
+    assert status == 0, output + errors
