@@ -85,9 +85,10 @@ interop-tshark: $(VENV)/test.stamp
 
 # Foreign bytes to every reader, guided by coverage, and random lossy schedules under every law.
 SECONDS ?= 60
+SEED ?= 0
 fuzz-readers: $(VENV)/test.stamp
 	$(BIN)/pip install -q --group fuzzing
-	PYTHONPATH=tests $(BIN)/python tests/fuzzing/run.py all --seconds $(SECONDS)
+	PYTHONPATH=tests $(BIN)/python tests/fuzzing/run.py all --seconds $(SECONDS) --seed $(SEED)
 
 soak: $(VENV)/test.stamp
 	PYTHONPATH=tests $(BIN)/python tests/soak.py --seconds $(SECONDS)

@@ -31,13 +31,14 @@ SLOWEST = 20
 """Seconds."""
 
 
-def fuzz(name: str, corpus: Path, seconds: int) -> None:
+def fuzz(name: str, corpus: Path, *, seconds: int, seed: int) -> None:
     """Run one target in this process; libFuzzer ends the process."""
     target = TARGETS[name]
-    for number, seed in enumerate(target.seeds()):
-        (corpus / f"seed-{number}").write_bytes(seed)
+    for number, data in enumerate(target.seeds()):
+        (corpus / f"seed-{number}").write_bytes(data)
     options = [
         f"-max_total_time={seconds}",
+        f"-seed={seed}",
         f"-max_len={MAXIMUM_LENGTH}",
         f"-rss_limit_mb={MEMORY_MB}",
         f"-timeout={SLOWEST}",
@@ -54,6 +55,9 @@ def main() -> int:
     parser.add_argument("target", choices=["all", *TARGETS])
     parser.add_argument("file", nargs="?", type=Path, help="an input to try once")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the mutations; 0 takes another each time"
+    )
     parser.add_argument("--corpus", type=Path, help="a directory that keeps inputs between runs")
     given = parser.parse_args()
     if given.file is not None:
@@ -63,11 +67,12 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory:
             corpus = given.corpus or Path(directory)
             corpus.mkdir(parents=True, exist_ok=True)
-            fuzz(given.target, corpus, given.seconds)
+            fuzz(given.target, corpus, seconds=given.seconds, seed=given.seed)
     failed = []
     for name in TARGETS:
         print(f"--- {name}", flush=True)
-        command = [sys.executable, __file__, name, "--seconds", str(given.seconds)]
+        options = ["--seconds", str(given.seconds), "--seed", str(given.seed)]
+        command = [sys.executable, __file__, name, *options]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)
     print(f"failed: {', '.join(failed)}" if failed else "no target failed")

@@ -137,7 +137,7 @@ def joined(parts: Iterator[bytes]) -> bytes:
 
 def _captures() -> Iterator[bytes]:
     for path in sorted(CAPTURES.glob("*.pcap*")):
-        if path.stat().st_size < 20_000:
+        if path.stat().st_size < 5000:
             yield path.read_bytes()
 
 
