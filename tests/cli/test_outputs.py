@@ -226,6 +226,33 @@ def test_full_disk_is_a_sentence_with_the_name(here: Path, line: str) -> None:
     assert "Traceback" not in result.stderr
 
 
+LIMITED = """
+import resource, sys
+from ibwire.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+main()
+"""
+"""A command whose files may have 2 KiB, as on a disk that becomes full on the way."""
+
+
+@pytest.mark.parametrize("line", [*LINES[:6], "export in.pcap -o ."])
+def test_disk_that_becomes_full_leaves_the_old_result(here: Path, line: str) -> None:
+    names = [f"old{ending}" for ending in (".json", ".csv", ".html", ".parquet")]
+    names += [f"{table}/in.pcap.parquet" for table in ("packets", "messages", "events")]
+    for name in names:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("old")
+    command = [sys.executable, "-c", LIMITED, *shlex.split(line.format("old"))]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "cannot be written: file too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {Path(name).read_text() for name in names} == {"old"}
+    assert not list(here.rglob("*.ibwire-part"))
+
+
 @pytest.mark.parametrize("line", LINES)
 def test_missing_directory_is_a_sentence_with_the_name(here: Path, line: str) -> None:
     result = run(line.format("missing/x"))
