@@ -24,6 +24,7 @@ from ibwire.link.tapped import TappedPort
 from ibwire.link.udp import UDPPort
 from ibwire.programs.endpoint import Endpoint, Interrupted
 from ibwire.programs.faults import Faults, read_faults
+from ibwire.programs.packet_fields import PacketFields
 from ibwire.rc.device import gid_of, mac_of
 from ibwire.rc.path import is_link_local
 from ibwire.rc.profile import PROFILES
@@ -55,7 +56,9 @@ class LiveOptions:
     """Whether the capabilities of root are needed when the link is open."""
 
     @contextmanager
-    def open(self, *, controls_congestion: bool = False) -> Iterator[Endpoint]:
+    def open(
+        self, *, controls_congestion: bool = False, packet_fields: PacketFields | None = None
+    ) -> Iterator[Endpoint]:
         """Open an endpoint. At the end counters and errors are printed and the command exits.
 
         Exit status: 1 for an error of the link or the peer, 2 for wrong usage, 128 and the
@@ -85,6 +88,7 @@ class LiveOptions:
                     tell=lambda text: click.echo(text, err=True),
                     spin=self.spin,
                     controls_congestion=controls_congestion,
+                    packet_fields=packet_fields,
                 )
             )
             try:

@@ -12,6 +12,7 @@ import click
 
 from ibwire.base.errors import PeerError
 from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
+from ibwire.cli.packet_fields import PacketFieldOptions, packet_field_options
 from ibwire.programs import perf
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_cm import connect_cm, serve_cm
@@ -124,7 +125,7 @@ _TEST_OPTIONS = (
 
 def _test_options(function: Decorated) -> Decorated:
     """Add the options of every test."""
-    function = live_options(function)
+    function = packet_field_options(live_options(function))
     for option in reversed(_TEST_OPTIONS):
         function = option(function)
     return function
@@ -207,6 +208,7 @@ def atomic(link: LiveOptions, **options: Any) -> None:
 def _run(
     verb: Verb,
     link: LiveOptions,
+    packet_fields: PacketFieldOptions,
     *,
     connect: str | None,
     port: int,
@@ -254,7 +256,9 @@ def _run(
         swaps=atomic == "CMP_AND_SWAP",
         timeout=timeout,
     )
-    with link.open(controls_congestion=True) as endpoint:
+    with link.open(
+        controls_congestion=True, packet_fields=packet_fields.fields_for(link.profile)
+    ) as endpoint:
         result = _carry_out(endpoint, plan, connect, port, listen=listen, uses_cm=uses_cm)
         if as_json:
             role = "server" if connect is None else "client"

@@ -11,6 +11,7 @@ import numpy as np
 
 from ibwire.base.errors import PeerError
 from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
+from ibwire.cli.packet_fields import PacketFieldOptions, packet_field_options
 from ibwire.programs import pingpong
 from ibwire.programs.pingpong import Plan, Result
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -70,8 +71,10 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @LISTEN
 @live_options
+@packet_field_options
 def command(
     link: LiveOptions,
+    packet_fields: PacketFieldOptions,
     connect: str | None,
     kind: str,
     port: int,
@@ -97,7 +100,9 @@ def command(
     if size is None:
         size = 1024 if kind == "ud" else 4096
     plan = Plan(TYPES[kind], size, iters, int(mtu) if mtu else None, sl)
-    with link.open(controls_congestion=True) as endpoint:
+    with link.open(
+        controls_congestion=True, packet_fields=packet_fields.fields_for(link.profile)
+    ) as endpoint:
         if connect is not None:
             result = pingpong.connect(endpoint, plan, connect, port)
         else:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from ibwire.cli.live import LiveOptions, live_options, report_waiting
+from ibwire.cli.packet_fields import PacketFieldOptions, packet_field_options
 from ibwire.programs import rping, rping_live
 from ibwire.programs.rping_live import Result
 
@@ -53,8 +54,10 @@ from ibwire.programs.rping_live import Result
     help="Print a JSON object for each connection instead of text.",
 )
 @live_options
+@packet_field_options
 def command(
     link: LiveOptions,
+    packet_fields: PacketFieldOptions,
     connect: str | None,
     port: int,
     count: int,
@@ -89,7 +92,9 @@ def command(
         else:
             click.echo(_line(result))
 
-    with link.open(controls_congestion=True) as endpoint:
+    with link.open(
+        controls_congestion=True, packet_fields=packet_fields.fields_for(link.profile)
+    ) as endpoint:
         if connect is None:
             service = rping_live.Service(
                 endpoint,

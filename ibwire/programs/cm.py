@@ -14,6 +14,7 @@ from ibwire.link.live import Ended
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.host_names import addresses_of
 from ibwire.rc.attributes import MTU_BYTES, MTU_CODES
+from ibwire.rc.connect import bring_up
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import address_of
 from ibwire.rc.qp import QueuePair
@@ -58,6 +59,7 @@ def connect(
     manager = endpoint.manager
     source_port = endpoint.random.randrange(*_EPHEMERAL)
     ends = Endpoints(endpoint.device.gids[own], source_port, gid, port)
+    fields = endpoint.packet_fields
     asked = request(
         service_id=ends.service_id,
         source=ends.source,
@@ -68,6 +70,9 @@ def connect(
         responder_resources=depth,
         initiator_depth=depth,
         flow_label=ends.flow_label,
+        traffic_class=fields.traffic_class,
+        hop_limit=fields.hop_limit,
+        pkey=fields.pkey,
         private_data=ends.private_data(private_data),
     )
     connection = manager.connect(asked, endpoint.live.now)
@@ -76,7 +81,7 @@ def connect(
         event = _wait_for_response(endpoint, connection, peer)
         if event.kind is not EventKind.CONNECT_RESPONSE:
             raise PeerError(f"{peer}: {refusal(event)}")
-        connection.bring_up(qp, retry_cnt=RETRIES)
+        _bring_up(endpoint, connection, qp)
         ready()
         manager.ready(connection, endpoint.live.now)
         endpoint.run(stop=lambda: True)  # sends the RTU before the first data
@@ -134,7 +139,7 @@ def accept(
         private_data=private_data,
     )
     endpoint.manager.accept(connection, answer, endpoint.live.now)
-    connection.bring_up(qp, retry_cnt=RETRIES)
+    _bring_up(endpoint, connection, qp)
 
 
 def leave(endpoint: Endpoint, connection: Connection) -> None:
@@ -192,6 +197,13 @@ def active_address(connection: Connection) -> str:
     asked = connection.request
     assert isinstance(asked, cm.REQ)
     return address_of(asked.primary_local_gid)
+
+
+def _bring_up(endpoint: Endpoint, connection: Connection, qp: QueuePair) -> None:
+    """Move a queue pair to RTS; traffic class and hop limit of both ends are those of the REQ."""
+    address, attributes = connection.queue_pair_attributes()
+    address = endpoint.packet_fields.with_source_port(address)
+    bring_up(qp, address, **attributes | {"retry_cnt": RETRIES})
 
 
 def _way_to(endpoint: Endpoint, host: str) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from ibwire.link.staged import Staged
 from ibwire.programs.candidates import Candidates
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.faults import Faults
+from ibwire.programs.packet_fields import PacketFields
 from ibwire.rc.device import Device, gid_of
 from ibwire.rc.path import address_of, is_link_local, is_v4, nearest
 from ibwire.rc.profile import PROFILES, Profile
@@ -62,7 +63,8 @@ class Endpoint(Closing):
     to imitate. faults: applied to its frames. neighbour: resolves an IP address to a MAC
     address, by default with the kernel. tell: shows the user a message while a program waits.
     spin: never sleep. source: of random numbers. controls_congestion: whether it sends no more than
-    the peer keeps up with (`ibwire.rc.congestion`), which no profile does.
+    the peer keeps up with (`ibwire.rc.congestion`), which no profile does. packet_fields: of
+    sent packets.
     Raises `LinkError` for a port without an address.
     """
 
@@ -80,6 +82,7 @@ class Endpoint(Closing):
         spin: bool = False,
         source: random.Random | None = None,
         controls_congestion: bool = False,
+        packet_fields: PacketFields | None = None,
     ) -> None:
         self.port = port
         self.faults = faults or Faults()
@@ -100,6 +103,8 @@ class Endpoint(Closing):
             first_qpn=self.random.randrange(0x100, 0xF00000),
             key_start=self.random.getrandbits(24),
         )
+        self.packet_fields = packet_fields or PacketFields()
+        self.device.pkeys = [self.packet_fields.pkey]
         self.managed = ManagedDevice(self.device, self.random)
         self.staged = Staged(
             self.managed, inbound=self.faults.inbound, outbound=self.faults.outbound

@@ -107,6 +107,7 @@ class Flow:
         )
         psn, gid = endpoint.psn(), endpoint.device.gids[gid_index]
         self.own = Record(self.qp.number, psn, gid)
+        self._packet_fields = endpoint.packet_fields
         self.buffer: MemoryRegion | None = None
         if plan.verb is not Verb.SEND:
             access = int(Access.LOCAL_WRITE | _ACCESS[plan.verb])
@@ -119,7 +120,7 @@ class Flow:
     def bring_up(self, peer: Record, gid_index: int, mtu: int) -> None:
         """Bring the queue pair to RTS."""
         plan = self.plan
-        self.address = AddressVector(dgid=peer.gid, sgid_index=gid_index)
+        self.address = self._packet_fields.address(peer.gid, gid_index)
         bring_up(
             self.qp,
             self.address,

@@ -24,7 +24,7 @@ from ibwire.peer import create_queue_pair
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.failures import cause, first_status
-from ibwire.rc.attributes import MTU_CODES, AddressVector, QPCap, QPType
+from ibwire.rc.attributes import MTU_CODES, QPCap, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access, MemoryRegion
 from ibwire.rc.path import address_of
@@ -223,8 +223,8 @@ class _Pingpong:
         self._posted = 0
         self._sent_ns = 0
         """Time at which the last message was posted."""
-        self._address = AddressVector(
-            dgid=peer.gid, sgid_index=endpoint.gid_towards(peer.gid), sl=plan.service_level
+        self._address = endpoint.packet_fields.address(
+            peer.gid, endpoint.gid_towards(peer.gid), plan.service_level
         )
         self._remote_qpn = peer.qpn
         # The parameters of the tools; here 7 retries are 7, not endless as with rxe.
