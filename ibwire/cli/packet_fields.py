@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import click
 
+from ibwire.cli.live import LiveOptions
 from ibwire.cli.values import Decorated, as_one
+from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.packet_fields import PacketFields
 from ibwire.rc.profile import PROFILES
 
@@ -65,6 +68,14 @@ class PartitionKey(click.ParamType):  # type: ignore[type-arg]  # generic from c
 def packet_field_options(function: Decorated) -> Decorated:
     """Add the options as one argument, `packet_fields`."""
     return as_one("packet_fields", PacketFieldOptions, _OPTIONS)(function)
+
+
+def open_program(
+    link: LiveOptions, packet_fields: PacketFieldOptions
+) -> AbstractContextManager[Endpoint]:
+    """Open an endpoint for a program that talks to a peer, as `LiveOptions.open`."""
+    fields = packet_fields.fields_for(link.profile)
+    return link.open(controls_congestion=True, packet_fields=fields)
 
 
 _OPTIONS = (

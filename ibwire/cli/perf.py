@@ -12,7 +12,7 @@ import click
 
 from ibwire.base.errors import PeerError
 from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
-from ibwire.cli.packet_fields import PacketFieldOptions, packet_field_options
+from ibwire.cli.packet_fields import PacketFieldOptions, open_program, packet_field_options
 from ibwire.programs import perf
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_cm import connect_cm, serve_cm
@@ -256,9 +256,7 @@ def _run(
         swaps=atomic == "CMP_AND_SWAP",
         timeout=timeout,
     )
-    with link.open(
-        controls_congestion=True, packet_fields=packet_fields.fields_for(link.profile)
-    ) as endpoint:
+    with open_program(link, packet_fields) as endpoint:
         result = _carry_out(endpoint, plan, connect, port, listen=listen, uses_cm=uses_cm)
         if as_json:
             role = "server" if connect is None else "client"
@@ -266,8 +264,7 @@ def _run(
         else:
             _print(plan, result)
         if not result.passed:
-            reason = "messages, results or addresses have wrong contents"
-            raise PeerError(f"{result.wrong} {reason}")
+            raise PeerError(f"{result.wrong} messages, results or addresses have wrong contents")
 
 
 def _carry_out(

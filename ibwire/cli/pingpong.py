@@ -11,7 +11,7 @@ import numpy as np
 
 from ibwire.base.errors import PeerError
 from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
-from ibwire.cli.packet_fields import PacketFieldOptions, packet_field_options
+from ibwire.cli.packet_fields import PacketFieldOptions, open_program, packet_field_options
 from ibwire.programs import pingpong
 from ibwire.programs.pingpong import Plan, Result
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -100,9 +100,7 @@ def command(
     if size is None:
         size = 1024 if kind == "ud" else 4096
     plan = Plan(TYPES[kind], size, iters, int(mtu) if mtu else None, sl)
-    with link.open(
-        controls_congestion=True, packet_fields=packet_fields.fields_for(link.profile)
-    ) as endpoint:
+    with open_program(link, packet_fields) as endpoint:
         if connect is not None:
             result = pingpong.connect(endpoint, plan, connect, port)
         else:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from ibwire.cli.live import LiveOptions, live_options, report_waiting
-from ibwire.cli.packet_fields import PacketFieldOptions, packet_field_options
+from ibwire.cli.packet_fields import PacketFieldOptions, open_program, packet_field_options
 from ibwire.programs import rping, rping_live
 from ibwire.programs.rping_live import Result
 
@@ -82,8 +82,7 @@ def command(
 
     def print_data(data: bytes) -> None:
         if verbose:
-            text = data.partition(b"\0")[0].decode("ascii", "backslashreplace")
-            click.echo(f"{'ping' if connect else 'server ping'} data: {text}", err=as_json)
+            click.echo(f"{'ping' if connect else 'server ping'} data: {_text(data)}", err=as_json)
 
     def report(result: Result) -> None:
         if as_json:
@@ -92,9 +91,7 @@ def command(
         else:
             click.echo(_line(result))
 
-    with link.open(
-        controls_congestion=True, packet_fields=packet_fields.fields_for(link.profile)
-    ) as endpoint:
+    with open_program(link, packet_fields) as endpoint:
         if connect is None:
             service = rping_live.Service(
                 endpoint,
@@ -118,6 +115,11 @@ def command(
                 on_data=print_data,
                 report=report,
             )
+
+
+def _text(data: bytes) -> str:
+    """The text of a ping, which ends with a zero byte."""
+    return data.partition(b"\0")[0].decode("ascii", "backslashreplace")
 
 
 def _line(result: Result) -> str:
