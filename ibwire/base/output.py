@@ -146,7 +146,7 @@ class Output:
             os.close(descriptor)
             _remove(self._beside)
         if before is not None:
-            with suppress(OSError):  # only root may give a file to somebody else
+            with suppress(OSError):  # only root may give a file to another user
                 os.fchown(descriptor, before.st_uid, before.st_gid)
             os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
         return descriptor
@@ -164,7 +164,7 @@ class Output:
                 return
             locked = os.dup(self.file.fileno())
             try:
-                # First: on a network file system, closing tells whether all was written.
+                # First: on a network file system, closing reports whether all was written.
                 self.file.close()
                 os.replace(self._beside, self._final)
             finally:
@@ -362,7 +362,7 @@ def _refusal(output: str, source: str) -> OutputError:
 
 
 def _identity(path: FileName, standard: int | None = None) -> object:
-    """What all names of a file have in common; `None` for what is no regular file.
+    """Identifies a file under all its names; `None` if it is not a regular file.
 
     standard: the descriptor that `-` stands for.
     """

@@ -177,7 +177,9 @@ class Table:
         if isinstance(value, dict):
             return [Table(self._document, (*self.path, key), value)]
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise self.error(key, f"{shown(value)} is no table: write [[{dotted(self.path, key)}]]")
+            raise self.error(
+                key, f"{shown(value)} is not a table: write [[{dotted(self.path, key)}]]"
+            )
         return [
             Table(self._document, (*self.path, key, index), each)
             for index, each in enumerate(value)

@@ -112,7 +112,6 @@ def _parser(chunks: Chunks) -> PcapParser | PcapngParser:
         raise CaptureError(stream.path, chunks.length, stream.damage)
     if not head:
         raise CaptureError(stream.path, 0, "the file is empty")
-    reason = (
-        f"not a capture: it begins with {head.hex(' ')}, which is no magic number of pcap or pcapng"
-    )
+    begin = head.hex(" ")
+    reason = f"not a capture: it begins with {begin}, which is not a magic number of pcap or pcapng"
     raise CaptureError(stream.path, 0, reason)

@@ -58,7 +58,9 @@ def command(captures: tuple[str, ...], output: str) -> None:
     """
     names = Sources(captures, progress=False).names
     if output.lower().endswith(REFUSED) and not os.path.exists(output):
-        reason = f"comments need pcapng, and {output} is no name of a directory: use FILE.pcapng"
+        reason = (
+            f"comments need pcapng, and {output} is not a name for a directory: use FILE.pcapng"
+        )
         raise click.BadParameter(reason, param_hint="--output")
     try:
         with temporary_directory() as directory, progress() as tell:
@@ -83,7 +85,7 @@ def _tables(
     from ibwire.connections.export import CaptureTables, export, readable
 
     if os.path.exists(output) and not os.path.isdir(output):
-        reason = f"{output} is no directory; a capture with comments is named FILE.pcapng"
+        reason = f"{output} is not a directory; a capture with comments is named FILE.pcapng"
         raise click.BadParameter(reason, param_hint="--output")
     targets = _targets(names)
     failures = []

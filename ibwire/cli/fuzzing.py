@@ -55,7 +55,9 @@ class BudgetType(click.ParamType):  # type: ignore[type-arg]  # generic from cli
         for text in str(value).split(","):
             found = _BUDGET.fullmatch(text.strip())
             if found is None:
-                self.fail(f"{text!r} is no budget such as 100kpkt, 10min or 1Mpkt,1h", param, ctx)
+                self.fail(
+                    f"{text!r} is not a budget such as 100kpkt, 10min or 1Mpkt,1h", param, ctx
+                )
             number = float(found["number"])
             if found["time"]:
                 again, seconds = seconds is not None, number * _TIMES[found["time"]]

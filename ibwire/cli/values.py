@@ -62,7 +62,7 @@ class QueuePairNumber(click.ParamType):  # type: ignore[type-arg]  # generic fro
         try:
             number = value if isinstance(value, int) else int(str(value), 0)
         except ValueError:
-            self.fail(f"{value!r} is no number, decimal or with 0x", param, ctx)
+            self.fail(f"{value!r} is not a number, decimal or with 0x", param, ctx)
         if not 0 <= number < 1 << 24:
             self.fail(f"{value} does not fit 24 bits", param, ctx)
         return number
@@ -80,13 +80,13 @@ class IPAddress(click.ParamType):  # type: ignore[type-arg]  # generic from clic
         try:
             address = ipaddress.ip_address(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no IP address", param, ctx)
+            self.fail(f"{value!r} is not an IP address", param, ctx)
         if isinstance(address, ipaddress.IPv6Address):
             if address.scope_id is not None:
                 self.fail(f"{value} says an interface, and that is known already", param, ctx)
             address = address.ipv4_mapped or address
         if address.is_unspecified or address.is_multicast or str(address) == _BROADCAST:
-            self.fail(f"{value} is no address of a single host", param, ctx)
+            self.fail(f"{value} is not an address of a single host", param, ctx)
         return str(address)
 
 
@@ -103,7 +103,7 @@ class MACAddress(click.ParamType):  # type: ignore[type-arg]  # generic from cli
             return value
         parts = str(value).split(":")
         if len(parts) != 6 or not all(_BYTE.fullmatch(part) for part in parts):
-            self.fail(f"{value!r} is no MAC address", param, ctx)
+            self.fail(f"{value!r} is not a MAC address", param, ctx)
         address = bytes(int(part, 16) for part in parts)
         if address[0] & 1:
             self.fail(f"{value} is the address of a group", param, ctx)

@@ -321,4 +321,4 @@ _MAKERS: dict[str, Callable[[Columns], Any]] = {
     "ack_kind": _by_syndrome(_ACK_KINDS),
     "nak_code": _by_syndrome(_NAK_CODES),
 }
-"""Columns that are no single field."""
+"""Columns that are not a single field."""

@@ -1,4 +1,4 @@
-"""Sends echo requests to an IPv4 address, also behind routers.
+"""Sends echo requests to an IPv4 address, also beyond routers.
 
 The kernel routes them. Responses are recognised by their identifier; the raw socket requires
 CAP_NET_RAW.

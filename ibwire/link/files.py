@@ -346,7 +346,7 @@ def _open_output(name: str, opening: float, opened: ExitStack) -> int:
             if error.errno != errno.ENXIO:
                 raise LinkError(name, f"cannot be opened: {error.strerror}") from None
             if time.monotonic() >= end:
-                raise LinkError(name, f"nobody has opened it to read in {opening:g} s") from None
+                raise LinkError(name, f"no reader has opened it within {opening:g} s") from None
             time.sleep(_OPENING_STEP)
         else:
             opened.callback(os.close, descriptor)

@@ -57,7 +57,7 @@ def _parsed(name: str, address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Ad
     try:
         return ipaddress.ip_address(address)
     except ValueError:
-        raise LinkError(name, f"{address!r} is no IP address") from None
+        raise LinkError(name, f"{address!r} is not an IP address") from None
 
 
 def _next_hop(name: str, index: int, target: bytes) -> bytes:
@@ -74,7 +74,7 @@ def _next_hop(name: str, index: int, target: bytes) -> bytes:
     if kind == _RTN_LOCAL:
         raise LinkError(name, f"{shown} is this machine itself")
     if kind == _RTN_BROADCAST:
-        raise LinkError(name, f"{shown} is no single host: it is for all on this link")
+        raise LinkError(name, f"{shown} is not a single host: it is for all on this link")
     return hop
 
 

@@ -149,7 +149,7 @@ class PcapPort(OnInterface):
             reason = f"libpcap cannot open it (error {result})"
             raise LinkError(self.name, _NOT_ALLOWED if result == _PERMISSION_DENIED else reason)
         if self._reader.datalink() != library.DLT_EN10MB:
-            raise LinkError(self.name, "is no Ethernet interface to libpcap")
+            raise LinkError(self.name, "is not an Ethernet interface for libpcap")
         self._reader.setdirection(library.PCAP_D_IN)
         self._reader.setnonblock(1)
 

@@ -176,7 +176,7 @@ class TCPListener(Closing):
 
 
 def _listening_socket(address: str, port: int) -> socket.socket:
-    # It knows what `%eth1` behind an address means.
+    # It resolves `%eth1` after an address.
     found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     both = found[4][0] == "::" and socket.has_dualstack_ipv6()
     opened = socket.create_server(found[4], family=found[0], dualstack_ipv6=both, backlog=BACKLOG)

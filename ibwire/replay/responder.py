@@ -366,7 +366,7 @@ class ResponderReplay:
         code = None if syndrome is None or kind is not AckKind.NAK else aeth.code(syndrome)
         if code == NakCode.PSN_SEQUENCE_ERROR:
             self.report.infer(
-                "lost behind the capture point, as a NAK for it says", recorded.number
+                "lost after the capture point, as a NAK for it shows", recorded.number
             )
             return False
         room = _ENDLESS

@@ -226,11 +226,11 @@ _FAULTS = {
     Fault.LENGTH: "a length field contradicts the frame or leaves no room for the headers",
     Fault.VERSION: "a version that does not exist",
     Fault.FRAGMENT: "an IP fragment: RoCEv2 is never fragmented",
-    Fault.NEXT_HEADER: "the next header is none that is known",
+    Fault.NEXT_HEADER: "unknown next header",
     Fault.OPCODE: "the BTH opcode is not in the table",
     Fault.UDP_LENGTH: "the UDP length disagrees with the IP length, which was used",
     Fault.PAD_COUNT: "the pad count is larger than what follows the headers",
     Fault.NESTING: "too many headers inside one another",
-    Fault.LINK_TYPE: "the link type is none that is read",
+    Fault.LINK_TYPE: "unsupported link type",
 }
 """Texts of the faults."""

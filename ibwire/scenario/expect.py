@@ -39,7 +39,7 @@ METRICS: dict[str, tuple[Kind, str]] = {
     "lost": (Kind.COUNT, "sends that completed well and never came (UC, UD)"),
     "receive_errors": (Kind.COUNT, "receives that completed in error, but for those flushed"),
     "packets": (Kind.COUNT, "packets sent, retransmissions and responses among them"),
-    "retransmitted": (Kind.COUNT, "request packets sent again"),
+    "retransmitted": (Kind.COUNT, "retransmitted request packets"),
     "duplicates": (Kind.COUNT, "request packets received again"),
     "naks.sequence": (Kind.COUNT, "NAKs sent: PSN sequence error"),
     "naks.rnr": (Kind.COUNT, "NAKs sent: receiver not ready"),

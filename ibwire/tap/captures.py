@@ -83,7 +83,7 @@ class FileTap(Closing):
         problems = []
         if self._counts["not_ethernet"]:
             problems.append(
-                f"{self._counts['not_ethernet']} records are no Ethernet frames: untouched"
+                f"{self._counts['not_ethernet']} records are not Ethernet frames: unchanged"
             )
         for side, way in zip(SIDES, self.plan.ways, strict=True):
             if not way.arrived:

@@ -139,7 +139,7 @@ def test_a_file_is_no_directory(parquet: Any, captures: Path, tmp_path: Path) ->
     result = run("-o", tmp_path / "out.pcap", captures / "rcx-ipv6.pcap")
 
     assert result.exit_code == 2
-    assert "is no directory" in result.stderr
+    assert "is not a directory" in result.stderr
     assert (tmp_path / "out.pcap").read_bytes() == b"kept"
 
 

@@ -438,7 +438,7 @@ def test_what_the_library_refuses_has_its_error_number(host: SimpleNamespace) ->
     [
         ("delay", {"service_timeout": 20}, "the kernel decides about MRAs"),
         ("reject", {"reason": 3}, "no other reasons than CONSUMER_DEFINED"),
-        ("listen", {"service": 5, "backlog": 1, "gid": GID_V4}, "0x5 is no TCP port"),
+        ("listen", {"service": 5, "backlog": 1, "gid": GID_V4}, "0x5 is not a TCP port"),
         ("listen", {"service": SERVICE, "backlog": 1, "gid": LINK_LOCAL}, "febf.* is link-local"),
         (
             "connect",

@@ -209,7 +209,7 @@ ERRORS = {
     "impair > drop opcode=SEND_LATE": "1:22: ",
     "impair > drop opcode={SEND_LAST": "1:32: expected '}', found the end of the line",
     "impair > drop probability=2": "1:27: ",
-    'impair > drop probability="x"': "1:27: 'x' is no probability",
+    'impair > drop probability="x"': "1:27: 'x' is not a probability",
     "impair > drop after=5": "1:21: after is less than a nanosecond: is its unit missing?",
     "impair > delay": "1:10: time or jitter is missing",
     "impair > delay={1us, 2us}": "1:16: delay is one time",

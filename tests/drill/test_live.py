@@ -407,9 +407,9 @@ def test_a_command_gets_our_end_of_the_connection() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "this is no JSON"),
-        ("[" * 100_000, "this is no JSON"),
-        ("[]", "no JSON object"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "not a JSON object"),
         ("{}", "qpn, the number of the device's queue pair, is missing"),
         ('{"qpn": 5, "foo": 1}', "'foo' is not one of qpn, peer_qpn, "),
         ('{"qpn": "5"}', "qpn is '5'"),
@@ -457,7 +457,7 @@ class Waiting(Link):
 def test_an_answer_that_nests_too_deep_is_that_of_no_agent() -> None:
     agent = _Agent(Waiting(), Deep(), 1.0)
 
-    with pytest.raises(PeerError, match="this is no agent"):
+    with pytest.raises(PeerError, match="not an agent"):
         agent.ask({"do": "about"})
 
 

@@ -65,7 +65,7 @@ ERRORS = {
     "< ACK psn nak=INVALID": "1:15: INVALID is no number; did you mean INVALID_REQUEST?",
     "< ACK psn nak=INVALID_REQUEST rnr=3": "1:3: nak and rnr are the same field",
     "< SEND_ONLY psn !len": "1:18: len is no flag; expected ack, se",
-    '< SEND_ONLY psn data="0g"': "1:22: '0g' is no hexadecimal",
+    '< SEND_ONLY psn data="0g"': "1:22: '0g' is not hexadecimal",
     '< SEND_ONLY psn data="00" len=4': "1:3: data sets the payload, so len and at cannot",
     "< any": "1:3: any is no opcode; expected one such as ACK, ACKNOWLEDGE, ATOMIC_ACK, "
     "ATOMIC_ACKNOWLEDGE, ATOMIC_WRITE, CNP, COMPARE_SWAP, FETCH_ADD, FLUSH, RC_ACKNOWLEDGE, "

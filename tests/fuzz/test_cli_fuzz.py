@@ -130,7 +130,7 @@ def test_a_connection_manager_may_be_attacked(tmp_path: Path) -> None:
         ("--ops=", "'': a name is missing"),
         ("--ops psn,", "'psn,': a name is missing"),
         ("--qpn 5", "--qpn is of a recorded exchange: give --seed-capture"),
-        ("--budget 3x", "'3x' is no budget such as 100kpkt, 10min or 1Mpkt,1h"),
+        ("--budget 3x", "'3x' is not a budget such as 100kpkt, 10min or 1Mpkt,1h"),
         ("--budget 0", "0 is nothing"),
         ("--budget 1k,2k", "1k,2k says the same thing twice"),
         ("--target py:nowhere:x", "target 'py:nowhere:x': No module named 'nowhere'"),

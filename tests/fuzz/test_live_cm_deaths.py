@@ -1,4 +1,4 @@
-"""A connection manager that is elsewhere and dies, or does not stop talking."""
+"""A connection manager on a link that crashes, or does not stop sending."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ NEW_MAC = bytes.fromhex("0200 0000 00ee")
 
 @pytest.fixture
 def new_mac(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for the address of the device gets to know another one."""
+    """ARP gives another address for the device."""
     monkeypatch.setattr("ibwire.fuzz.targets.link.host.Host.mac", lambda host: NEW_MAC)
 
 
@@ -149,7 +149,7 @@ def test_manager_that_does_not_stop_sending_after_a_case_is_reported_as_such() -
 
 
 class Insistent(Across):
-    """Says every 50 ms again what it said last, from some time on."""
+    """Retransmits its last message every 50 ms, from some time on."""
 
     insists = False
 
@@ -172,7 +172,7 @@ def test_a_manager_that_repeats_itself_is_not_waited_for_without_end() -> None:
 
     assert difference is not None
     assert (difference.kind, len(difference.expected), difference.got) == ("answer", 1, [])
-    assert across.live.now - begin < 10 * S  # some of it to ask whether it lives
+    assert across.live.now - begin < 10 * S  # some of it to check whether it is alive
 
 
 @pytest.mark.slow

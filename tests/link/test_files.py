@@ -254,7 +254,7 @@ def test_a_fifo_with_something_else_is_a_link_error(pair: Any, data: bytes, comp
 
 @fifos
 def test_a_fifo_that_nobody_reads_is_given_up(pair: Any) -> None:
-    with pytest.raises(LinkError, match="nobody has opened it"):
+    with pytest.raises(LinkError, match="no reader has opened it"):
         FileLink(*pair, opening=0.0)
 
 

@@ -19,7 +19,7 @@ DEVIATIONS = {
     "the ACK of a duplicate has the PSN of the last packet executed, whatever that was",
     "a READ that is replayed from its middle begins with MIDDLE or LAST",
     "a SEND longer than the receive draws NAK remote operational error",
-    "a payload that is no multiple of 4 without padding is taken",
+    "a payload that is not a multiple of 4 is accepted without padding",
     "a reserved opcode is discarded and not NAKed",
     "the payload of SENDs is not checked against position and path MTU",
 }

@@ -12,7 +12,7 @@ from live.fuzzing import Fuzz, Serve
 DEVIATIONS = {
     "7 retries are for ever",
     "BTH.MigReq is 0 without an alternate path",
-    "a READ response to what is no READ does not end that with BAD_RESP_ERR",
+    "a READ response to another request does not end it with BAD_RESP_ERR",
     "a gap in the responses of a READ waits for the timeout",
     "a reserved syndrome ends the connection",
     "a response out of place does not end its request with BAD_RESP_ERR",

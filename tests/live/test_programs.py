@@ -186,18 +186,18 @@ def test_address_that_the_interface_has_not_is_a_sentence(start: Start) -> None:
     status, errors = ended(start("a", "pingpong", "--dev", "veth-a", "--address", "nonsense"))
 
     assert status == 2
-    assert "'nonsense' is no IP address" in errors
+    assert "'nonsense' is not an IP address" in errors
 
 
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("0.0.0.0", "0.0.0.0 is no address of a single host"),
-        ("::", ":: is no address of a single host"),
-        ("224.0.0.1", "224.0.0.1 is no address of a single host"),
-        ("ff02::1", "ff02::1 is no address of a single host"),
-        ("255.255.255.255", "255.255.255.255 is no address of a single host"),
-        ("::ffff:224.0.0.1", "is no address of a single host"),
+        ("0.0.0.0", "0.0.0.0 is not an address of a single host"),
+        ("::", ":: is not an address of a single host"),
+        ("224.0.0.1", "224.0.0.1 is not an address of a single host"),
+        ("ff02::1", "ff02::1 is not an address of a single host"),
+        ("255.255.255.255", "255.255.255.255 is not an address of a single host"),
+        ("::ffff:224.0.0.1", "is not an address of a single host"),
         ("fe80::1%veth-a", "fe80::1%veth-a says an interface, and that is known already"),
     ],
 )

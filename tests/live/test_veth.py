@@ -300,8 +300,8 @@ def test_address_without_an_answer_or_a_route_is_a_link_error(lab):
         "veth-a: fd00::77 has not answered for 0.2 s",
         "veth-a: no route to 192.0.2.1: Network is unreachable",
         "veth-a: 10.0.0.1 is this machine itself",
-        "veth-a: 10.0.0.255 is no single host: it is for all on this link",
-        "veth-a: 'nowhere' is no IP address",
+        "veth-a: 10.0.0.255 is not a single host: it is for all on this link",
+        "veth-a: 'nowhere' is not an IP address",
     ]
 
 

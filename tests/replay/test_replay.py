@@ -116,7 +116,7 @@ def test_a_small_receive_buffer_is_inferred_from_the_nak() -> None:
 def test_a_request_lost_behind_the_capture_point_is_inferred_from_the_nak_for_it() -> None:
     (report,) = replayed(CAPTURES / "drop-one-middle.a.pcap")
 
-    assert "lost behind the capture point, as a NAK for it says" in kinds(report)
+    assert "lost after the capture point, as a NAK for it shows" in kinds(report)
 
 
 def test_keys_and_ranges_are_listed() -> None:

@@ -290,7 +290,7 @@ wrong = 5
             10,
             "node[1].name: 'a' is the name of another node",
         ),
-        ("node = 3" + WORKLOAD, 1, 8, "node: 3 is no table: write [[node]]"),
+        ("node = 3" + WORKLOAD, 1, 8, "node: 3 is not a table: write [[node]]"),
         (
             "[[node]]\nname='a'\noverride = { mig_req = 2 }\n" + WORKLOAD,
             3,

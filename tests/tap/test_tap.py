@@ -473,7 +473,7 @@ def test_native_infiniband_passes_and_is_told(tmp_path: Path) -> None:
         tmp_path / "in.pcap", "-o", tmp_path / "out.pcap", "--plan", tmp_path / "plan.toml"
     )
 
-    assert "1 records are no Ethernet frames: untouched" in done.stderr
+    assert "1 records are not Ethernet frames: unchanged" in done.stderr
     assert [each.data for each in records(tmp_path / "out.pcap")] == [bytes(60)]
 
 

@@ -377,7 +377,7 @@ def _limited(number: int, most: int) -> int:
 
 def _port(service: int) -> int:
     if service >> 16 != TCP_SPACE:
-        raise NotImplementedError(f"the service {service:#x} is no TCP port of the RDMA-CM")
+        raise NotImplementedError(f"the service {service:#x} is not a TCP port of the RDMA-CM")
     return service & 0xFFFF
 
 

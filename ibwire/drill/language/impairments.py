@@ -158,7 +158,7 @@ def _named(key: str, token: Token, scope: Scope) -> object:
         try:
             return float(token.text)
         except ValueError:
-            raise scope.error(token, f"{token.text!r} is no probability") from None
+            raise scope.error(token, f"{token.text!r} is not a probability") from None
     return {"true": True, "false": False}.get(token.text, token.text)
 
 

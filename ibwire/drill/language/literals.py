@@ -41,7 +41,7 @@ INBOUND_WORDS = {
     "fill": "what each byte of the padding is",
     "icrc": "good, bad, none, or the four bytes as a number",
     "cut": "bytes that are left of the packet, from its BTH on",
-    "more": "bytes behind the padding that no header knows of",
+    "more": "bytes after the padding that belong to no header",
 }
 """Words for packets to the device only."""
 
@@ -217,7 +217,7 @@ def read_data(cursor: Cursor) -> bytes:
     try:
         return bytes.fromhex(token.text)
     except ValueError:
-        raise cursor.error(token, f"{token.text!r} is no hexadecimal") from None
+        raise cursor.error(token, f"{token.text!r} is not hexadecimal") from None
 
 
 def _check(cursor: Cursor, literal: Literal, known: Mapping[str, Place]) -> None:

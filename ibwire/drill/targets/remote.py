@@ -198,7 +198,7 @@ class Remote:
         try:
             return bytes.fromhex(answer)
         except (TypeError, ValueError):
-            raise PeerError(f"the agent reads {answer!r}, which are no bytes") from None
+            raise PeerError(f"the agent reads {answer!r}, which are not bytes") from None
 
     def collect(self) -> tuple[dict[str, list[WC]], list[EventType]]:
         """Completions by queue, and events, since the last call."""

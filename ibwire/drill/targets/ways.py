@@ -225,10 +225,10 @@ class ByParameters:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise PeerError(f"{self.source}: this is no JSON: {error}") from None
+            raise PeerError(f"{self.source}: not JSON: {error}") from None
         numbers: dict[str, Any] = {"rq_psn": psn, "sq_psn": 0, "mtu": endpoint.path_mtu()}
         if not isinstance(found, dict):
-            raise PeerError(f"{self.source}: this is no JSON object")
+            raise PeerError(f"{self.source}: not a JSON object")
         for name, number in found.items():
             if name not in _LIMITS:
                 known = ", ".join(_LIMITS)
@@ -309,7 +309,7 @@ class _Agent:
         try:
             return json.loads(line)
         except (ValueError, RecursionError):
-            raise PeerError(f"{channel.peer}: this is no agent: {line[:80]!r}") from None
+            raise PeerError(f"{channel.peer}: not an agent: {line[:80]!r}") from None
 
 
 def _check(given: Mapping[str, int], mtu: int, rq_psn: int) -> None:

@@ -90,7 +90,7 @@ CHOICES: Sequence[Choice] = (
         "nak_is_progress",
         _BOTH,
         False,
-        "what a NAK acknowledges of its own message is no progress",
+        "packets of its own message that a NAK acknowledges are not progress",
         "IBA 9.7.5.1.1; docs/reference/transport.md#nak-completes",
     ),
     Choice("waits_for_recovery", _BOTH, True, "when a READ is restarted again", "IBA 9.7.6.1"),
@@ -159,7 +159,7 @@ CHOICES: Sequence[Choice] = (
         "bad_response",
         (WCStatus.BAD_RESP_ERR, WCStatus.LOC_QP_OP_ERR, WCStatus.FATAL_ERR),
         False,
-        "a READ response to what is no READ does not end that with BAD_RESP_ERR",
+        "a READ response to another request does not end it with BAD_RESP_ERR",
         "IBA 11.6.2; docs/reference/transport.md#response-mismatch",
     ),
     Choice(
@@ -264,7 +264,7 @@ CHOICES: Sequence[Choice] = (
         "discards_unpadded",
         _BOTH,
         False,
-        "a payload that is no multiple of 4 without padding is taken",
+        "a payload that is not a multiple of 4 is accepted without padding",
         "IBA 9.2.3",
     ),
     Choice(

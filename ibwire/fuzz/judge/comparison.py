@@ -127,7 +127,7 @@ class Comparison(ABC):
 
     @abstractmethod
     def step(self, step: Step) -> Difference | None:
-        """Carry out one step; `None` if both did the same as far as it is looked for.
+        """Execute one step; `None` if both did the same in all compared parts.
 
         Raises `CaseError` for a step that cannot be carried out.
         """

@@ -133,7 +133,7 @@ class Application(Protocol):
         ...
 
     def completions(self) -> list[Completion]:
-        """What it was told since the last call."""
+        """The events of the application since the last call."""
         ...
 
     def events(self) -> list[int]:
@@ -374,7 +374,7 @@ class Emulation:
         return self.application.command(command)
 
     def completions(self) -> list[Completion]:
-        """What has completed since the last call, and what the application was told."""
+        """Completions and events of the application since the last call."""
         found: list[Completion] = []
         for number, queue in enumerate(self._queues):
             if queue.entries:

@@ -203,7 +203,7 @@ def gap_ends_on_arrival() -> bool:
 
 
 def gap_outlasts_duplicate() -> bool:
-    """The answer to a duplicate leaves the gap as it is."""
+    """The response to a duplicate does not change the gap."""
     return True
 
 
@@ -228,7 +228,7 @@ def acknowledges_failed_invalidate(packet: TransportPacket) -> bool:
 
 
 def refused_receive_status(*, is_send: bool, is_access: bool) -> WCStatus | None:
-    """The receive request of a refused message has no status of its own."""
+    """The receive request of a refused message gets no particular status."""
     return None
 
 

@@ -20,7 +20,7 @@ from interop.rxe.wire import THEIRS
 DEVIATIONS = {
     "a READ that is replayed from its middle begins with MIDDLE or LAST",
     "a SEND longer than the receive draws NAK remote operational error",
-    "a payload that is no multiple of 4 without padding is taken",
+    "a payload that is not a multiple of 4 is accepted without padding",
     "a reserved opcode is discarded and not NAKed",
     "the payload of SENDs is not checked against position and path MTU",
 }

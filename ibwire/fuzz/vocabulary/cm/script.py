@@ -253,7 +253,7 @@ class _ManagerWriter(Writer):
 
     def _completions(self, usual: Moment, chosen: Moment) -> None:
         if usual.completions != chosen.completions:
-            raise CannotSay("what the application is told depends on a choice of the device")
+            raise CannotSay("the events of the application depend on a choice of the device")
         for completion in usual.completions:
             self.lines.append(f"  {_reported(completion)}")
             if completion[1] == EventKind.DISCONNECTED.value and self.has_data:
@@ -287,7 +287,7 @@ class _ManagerWriter(Writer):
             if kind == "id" and abs(value - own) <= _NEAR:
                 return hex(value - own + first)
         if kind == "id" and ours["id"] and abs(value - ours["id"]) <= _NEAR:
-            raise CannotSay("it has an ID that the device has told nobody yet")
+            raise CannotSay("it has an ID that the device has not sent yet")
         return str(value) if value < 1 << 16 else hex(value)
 
 

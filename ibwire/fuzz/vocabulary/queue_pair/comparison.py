@@ -165,7 +165,7 @@ class TolerantComparison(Comparison):
         self._reads = Reads()
 
     def step(self, step: Step) -> Difference | None:
-        """Carry out one step; `None` if both did the same as far as it is looked for."""
+        """Execute one step; `None` if both did the same in all compared parts."""
         return self.bounded(lambda: self._step(step))
 
     def _step(self, step: Step) -> Difference | None:

@@ -65,7 +65,7 @@ def read_seeds(path: str, device: str, qpn: int | None = None) -> Seeds:
     mtu = next((each for each in MTU_CODES if each >= recorded.mtu), max(MTU_CODES))
     seeds = Seeds(mtu, _messages(recorded, mtu), _posts(recorded))
     if not seeds.messages and not seeds.posts:
-        raise CaptureError(path, None, f"nobody asks for anything on the connection of {device}")
+        raise CaptureError(path, None, f"there are no requests on the connection of {device}")
     return seeds
 
 

@@ -291,7 +291,7 @@ class Writer:
         try:
             packet = WholePacket.parse(frame)
         except DecodeError as error:
-            raise CannotSay(f"an answer that is no packet: {error}") from None
+            raise CannotSay(f"a response that is not a packet: {error}") from None
         info = INFO.get(packet.bth.opcode)
         is_response = info is not None and info.is_response
         words = [short_name(packet.bth.opcode), self._psn(packet.bth.psn, own=not is_response)]
