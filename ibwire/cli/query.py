@@ -207,9 +207,14 @@ def _write_parquet(result: Result, file: Output) -> None:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetWriter(file.file, result.schema) as writer:
+        writer = pq.ParquetWriter(file.file, result.schema)
+        try:
             for batch in result:
                 writer.write_batch(batch)
+        except BaseException:
+            writer.is_open = False  # else it writes the end of the file, which is discarded
+            raise
+        writer.close()
     except pa.ArrowNotImplementedError as error:
         raise click.ClickException(f"{file.path}: {error}") from None
 

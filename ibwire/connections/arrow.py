@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,17 @@ class TableFile(Closing):
             ]
             self._rows.clear()
             self.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._writer.is_open = False  # else it writes the end of the file, which is discarded
 
     def _flush(self) -> None:
         if self._batches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,17 @@ class ParquetFile(Closing):
         """Write the collected packets and the footer."""
         self._flush()
         self._writer.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._writer.is_open = False  # else it writes the end of the file, which is discarded
 
     def _flush(self) -> None:
         if self._waiting:
