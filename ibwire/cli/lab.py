@@ -171,7 +171,8 @@ def _become(lab: Lab, side: str, arguments: Sequence[str]) -> NoReturn:
 
 def _wait_for(lab: Lab, side: str, arguments: Sequence[str]) -> int:
     """Run a command to its end; its exit status as a shell has it."""
-    process = subprocess.Popen(lab.command(side, arguments), env=lab.environment())
+    command = lab.command(side, arguments, ends_with_parent=True)
+    process = subprocess.Popen(command, env=lab.environment())
     # Ctrl-C goes to the command too, which decides what it means; SIGTERM comes here alone.
     handlers: dict[signal.Signals, Callable[[int, object], None]] = {
         signal.SIGINT: lambda number, _: None,

@@ -139,9 +139,15 @@ class Lab(Closing):
         connection.close()
         return cls(path)
 
-    def command(self, side: str, arguments: Sequence[str]) -> list[str]:
-        """The command line that runs another command inside, with `environment`."""
-        return [sys.executable, "-m", _MODULE, "enter", str(self.path), side, *arguments]
+    def command(
+        self, side: str, arguments: Sequence[str], *, ends_with_parent: bool = False
+    ) -> list[str]:
+        """The command line that runs another command inside, with `environment`.
+
+        ends_with_parent: whether it gets SIGTERM when the thread that has started it ends.
+        """
+        how = "follow" if ends_with_parent else "enter"
+        return [sys.executable, "-m", _MODULE, how, str(self.path), side, *arguments]
 
     def environment(self) -> dict[str, str]:
         """The environment for programs inside, which then find the lab and this ibwire."""
@@ -204,7 +210,11 @@ class Lab(Closing):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a process of a lab: `keep` it, or `enter` it and run a command."""
+    """Run a process of a lab: `keep` it, or `enter` it and run a command.
+
+    `follow` is `enter` for a command that ends with the process that has started it.
+    """
+    parent = os.getppid()
     try:
         if arguments[0] == "keep":
             path, mtu, *how = arguments[1:]
@@ -212,9 +222,21 @@ def main(arguments: Sequence[str]) -> None:
         else:
             path, side, *command = arguments[1:]
             Lab(Path(path)).enter(side)
+            if arguments[0] == "follow":
+                _end_with(parent)
             execute(command)
     except LinkError as error:
-        sys.exit(f"error: {error}" if arguments[0] == "enter" else error.reason)
+        sys.exit(error.reason if arguments[0] == "keep" else f"error: {error}")
+
+
+def _end_with(parent: int) -> None:
+    """Get SIGTERM when the parent ends, also when it is killed (prctl(2)).
+
+    After `enter`, because new capabilities clear it (Linux cred.c `commit_creds`).
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(128 + signal.SIGTERM)  # it has ended before
 
 
 def execute(command: Sequence[str], environment: Mapping[str, str] | None = None) -> NoReturn:
@@ -476,6 +498,8 @@ _MODULE = "ibwire.lab.veth"
 
 _CLONE_NEWUSER = 0x10000000  # linux/sched.h
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _READY = b"ready\n"
 _ENTER = b"e"

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -142,6 +144,25 @@ def test_terminated_run_takes_its_command_and_its_lab_with_it(environment):
     running.communicate(timeout=PATIENCE)
 
     assert running.returncode == 128 + signal.SIGTERM
+
+
+def test_killed_run_takes_its_command_and_its_lab_with_it(environment):
+    running = subprocess.Popen(
+        [*IBWIRE, "run", "--", "sh", "-c", "echo $$; exec sleep 100"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout.readline()
+
+    running.kill()
+    running.communicate(timeout=PATIENCE)  # until the command has closed its output too
+    sockets = Path(environment["XDG_RUNTIME_DIR"])
+    end = time.monotonic() + PATIENCE
+    while any(sockets.rglob("*")) and time.monotonic() < end:
+        time.sleep(0.01)
+
+    assert Lab.find() is None
 
 
 def test_unknown_name_and_impossible_options_are_explained(environment):
