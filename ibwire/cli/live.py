@@ -34,6 +34,9 @@ VIAS = ("afpacket", "pcap", "udp")
 LARGEST_MESSAGE = 1 << 26
 """Bytes of the largest message."""
 
+DOWN_SECONDS = 2.0
+"""How long a link may be down: less than the retries of a queue pair take."""
+
 FAILED = 1
 WRONG_USAGE = 2
 
@@ -113,8 +116,14 @@ class LiveOptions:
     def _port(self, has_own_mac: bool) -> Port:
         if self.via == "udp":
             return UDPPort(self.dev, addresses=[self.address] if self.address else [])
-        port = AFPacketPort if self.via == "afpacket" else PcapPort
-        return port(self.dev, neighbours=has_own_mac, promiscuous=has_own_mac)
+        if self.via == "pcap":
+            return PcapPort(self.dev, neighbours=has_own_mac, promiscuous=has_own_mac)
+        return AFPacketPort(
+            self.dev,
+            neighbours=has_own_mac,
+            promiscuous=has_own_mac,
+            down_seconds=DOWN_SECONDS,
+        )
 
 
 def live_options(function: Decorated) -> Decorated:

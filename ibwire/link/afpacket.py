@@ -18,6 +18,7 @@ import errno
 import os
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -53,7 +54,7 @@ class AFPacketPort(OnInterface):
     neighbours: also receive ARP, neighbour discovery and echo requests, for a node that answers
     them itself. promiscuous: also receive frames for other MAC addresses, for a node with its
     own. hold_port: prevent ICMP errors of the kernel for RoCEv2. receive_buffer: bytes of the
-    kernel's buffer.
+    kernel's buffer. down_seconds: how long the link may be down; its frames are lost meanwhile.
 
     Raises `LinkError` when there is no such interface, it is down, the right to open
     packet sockets is missing, or another program uses the UDP port. Only `send` sends frames.
@@ -70,6 +71,7 @@ class AFPacketPort(OnInterface):
         promiscuous: bool = False,
         hold_port: bool = True,
         receive_buffer: int = 8 << 20,
+        down_seconds: float = 0,
     ) -> None:
         self.interface = interface(name)
         if not self.interface.is_up:
@@ -78,6 +80,9 @@ class AFPacketPort(OnInterface):
             raise LinkError(
                 name, "is up, but has no carrier: nothing is connected at the other end"
             )
+        self._down_seconds = down_seconds
+        self._down_until: float | None = None
+        """While the link is down, the time from which that is an error."""
         self.counters: Counter[str] = Counter()
         """`received`, `sent`; `too_long`: received frames longer than the MTU; `not_sent`:
         frames refused by the queue of the interface; `no_room`: frames for which the kernel had
@@ -112,8 +117,11 @@ class AFPacketPort(OnInterface):
         count = recvmmsg(self._socket.fileno(), batch.headers, self.BATCH, MSG_DONTWAIT, None)
         if count <= 0:
             if count < 0:
-                check(self.name, ctypes.get_errno())
+                code = ctypes.get_errno()
+                if not self._bears(code):
+                    check(self.name, code)
             return ()
+        self._down_until = None
         frames = []
         for header, buffer, status, tag in zip(
             batch.headers[:count], batch.buffers, self._statuses, self._tags, strict=False
@@ -156,6 +164,15 @@ class AFPacketPort(OnInterface):
         """Close the packet socket and release the UDP port."""
         self._closing.close()
 
+    def _bears(self, code: int) -> bool:
+        """Whether the link is down, and may be up again in time."""
+        if code != errno.ENETDOWN or not self._down_seconds:
+            return False
+        now = time.monotonic()
+        if self._down_until is None:
+            self._down_until = now + self._down_seconds
+        return now < self._down_until
+
     def _send_batch(self, frames: Sequence[Frame]) -> int:
         batch = self._sending
         for vector, frame in zip(batch.vectors, frames, strict=False):
@@ -165,8 +182,12 @@ class AFPacketPort(OnInterface):
         count = sendmmsg(descriptor, batch.headers, len(frames), MSG_DONTWAIT)
         if count >= 0:
             self.counters["sent"] += count
+            self._down_until = None
             return int(count)
         code = ctypes.get_errno()
+        if self._bears(code):
+            self.counters["link_down"] += len(frames)
+            return len(frames)
         if code == errno.EMSGSIZE:
             size = len(frames[0]) - _ETHERNET_SIZE
             largest = largest_path_mtu(self.mtu)
@@ -290,6 +311,7 @@ _LOSSES = {
     "packets: ethtool -K {} rx-udp-gro-forwarding off rx-gro-list off gro off",
     "no_room": "received frames are lost: they came faster than they were taken; a larger "
     "net.core.rmem_max, or CAP_NET_ADMIN, lets more of them wait",
+    "link_down": "frames are lost: the link was down for a moment",
     "not_sent": "frames were refused by the interface's queue and are lost: "
     "ip link set {} txqueuelen 10000",
 }

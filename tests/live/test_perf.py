@@ -112,6 +112,22 @@ def test_table_is_in_the_shape_of_perftest(start: Start) -> None:
     assert len([float(measure) for measure in measures]) == 7
 
 
+@pytest.mark.slow
+def test_link_that_is_down_for_a_moment_is_survived(start: Start, lab: Lab, tmp_path: Path) -> None:
+    tap = tmp_path / "tap.pcapng"
+    serving = server(start, "write", "-D", 4, "-s", 4096, "--json")
+    running = client(start, "write", "-D", 4, "-s", 4096, "--json", "--tap", tap)
+    while not tap.exists() or tap.stat().st_size < 500_000:
+        assert running.poll() is None
+    for state in ("down", "up"):
+        flap = lab.command("b", ["ip", "link", "set", "veth-b", state])
+        subprocess.run(flap, env=lab.environment(), check=True)
+    ends = results(running, serving)
+
+    assert [end["passed"] for end in ends] == [True, True]
+    assert ends[0]["counters"]["retransmitted"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_in_the_middle(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     tap = tmp_path / "tap.pcapng"
