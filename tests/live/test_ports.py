@@ -118,7 +118,7 @@ def taken_by(lab, started, module, name, count, first=""):
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("afpacket", "AFPacketPort"), pytest.param("pcap_port", "PcapPort", marks=needs_pcapy)],
+    [("afpacket", "AFPacketPort"), pytest.param("pcap", "PcapPort", marks=needs_pcapy)],
 )
 def test_vlan_tags_arrive_as_they_were_sent(lab, started, module, name):
     """The kernel takes the outer tag off every frame that it receives."""
@@ -140,7 +140,7 @@ def test_vlan_tags_arrive_as_they_were_sent(lab, started, module, name):
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("afpacket", "AFPacketPort"), pytest.param("pcap_port", "PcapPort", marks=needs_pcapy)],
+    [("afpacket", "AFPacketPort"), pytest.param("pcap", "PcapPort", marks=needs_pcapy)],
 )
 def test_port_does_not_hear_what_its_machine_sends(lab, started, module, name):
     first = (
@@ -232,7 +232,7 @@ def opening(port, module, name):
 def test_udp_port_that_a_packet_socket_holds_is_taken(lab, started):
     peer(lab, started, "a", "wait", address=ADDRESSES["a"][0], peer=ADDRESSES["b"][0])
 
-    said = inside(lab, opening("UDPPort('veth-a')", "udp_port", "UDPPort"))
+    said = inside(lab, opening("UDPPort('veth-a')", "udp", "UDPPort"))
 
     assert said.startswith("veth-a: 10.0.0.1: UDP port 4791 is taken: by another RoCE stack")
 
@@ -245,7 +245,7 @@ def test_filter_of_the_user_decides_what_arrives(lab, started):
         started,
         "b",
         "-c",
-        script.format(module="pcap_port", name="PcapPort", count=3, first=""),
+        script.format(module="pcap", name="PcapPort", count=3, first=""),
     )
     assert taking.stdout.readline() == "ready\n"
     inside(
@@ -260,7 +260,7 @@ def test_filter_of_the_user_decides_what_arrives(lab, started):
 
 @needs_pcapy
 def test_filter_that_libpcap_does_not_know_is_a_link_error(lab):
-    said = inside(lab, opening("PcapPort('veth-a', filter='no filter')", "pcap_port", "PcapPort"))
+    said = inside(lab, opening("PcapPort('veth-a', filter='no filter')", "pcap", "PcapPort"))
 
     assert said.startswith("veth-a: libpcap: can't parse filter expression")
 
@@ -269,14 +269,14 @@ def test_filter_that_libpcap_does_not_know_is_a_link_error(lab):
 def test_missing_right_for_libpcap_is_named(lab):
     drop = UNPRIVILEGED.partition("sys.argv")[0]
 
-    said = inside(lab, drop + opening("PcapPort('veth-a')", "pcap_port", "PcapPort"))
+    said = inside(lab, drop + opening("PcapPort('veth-a')", "pcap", "PcapPort"))
 
     assert "CAP_NET_RAW" in said
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("udp_port", "UDPPort"), pytest.param("pcap_port", "PcapPort", marks=needs_pcapy)],
+    [("udp", "UDPPort"), pytest.param("pcap", "PcapPort", marks=needs_pcapy)],
 )
 def test_link_that_goes_down_is_a_link_error_when_it_is_used(module, name):
     try:
