@@ -29,6 +29,7 @@ from ibwire_layers.opcodes import OpCode
 NO_CHOICE = {
     "name": "is no behaviour",
     "rnr_timer_percent": "is 100 in every profile; another wait is found without a name",
+    "controls_congestion": "emulated devices of the live programs set it, no device under test",
     "reset_discards_completions": "queues are empty whenever a case ends its connection",
 }
 

@@ -141,7 +141,7 @@ def test_script_of_any_exchange_passes_on_the_emulator() -> None:
     [
         ((Mad(), Mad(exchange=1)), "several connections at a time"),
         ((Mad(message="SIDR_REQ"),), "no SIDR_REQ"),
-        ((Mad(), Mad(message="RTU")), "an ID that the device has told nobody yet"),
+        ((Mad(), Mad(message="RTU")), "an ID that the device has not sent yet"),
         ((Mad(length=129),), "129 bytes of private data"),
         ((Command("resolve"),), "does not resolve"),
     ],

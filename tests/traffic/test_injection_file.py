@@ -117,7 +117,7 @@ def test_every_key_can_be_said() -> None:
         (HEAD, "1:1", "qpn is required"),
         ("src = '10.0.0.1'\ndst = '10.0.0.2'\nqpn = 1", "1:1", "count or time is required"),
         (HEAD + "qpn = 1\ncount2 = [", "5:11", ""),
-        ("stream = 5", "1:10", "5 is no table"),
+        ("stream = 5", "1:10", "5 is not a table"),
         ("\xff", "1:1", ""),
     ],
     ids=str,
