@@ -138,6 +138,7 @@ def test_ended_fuzzer_leaves_a_run_that_goes_on(
     assert not list(workplace.rglob("*.ibwire-part"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("line", ["query - 'FROM packets'", "explain -", "report - -o x.html"])
 def test_copy_of_standard_input_is_gone(

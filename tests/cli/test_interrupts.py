@@ -158,7 +158,9 @@ count = {}
     ("rules", "words"),
     [
         ([1000, 1000, 1000], "the rules make more than 100,000 frames of one"),
-        ([1000, 90], "more than 1,000,000 frames are on their way"),
+        pytest.param(
+            [1000, 90], "more than 1,000,000 frames are on their way", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_rules_that_multiply_frames_are_refused(

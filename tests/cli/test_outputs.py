@@ -235,6 +235,7 @@ main()
 """A command whose files may have 2 KiB, as on a disk that becomes full on the way."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [*LINES[:6], "export in.pcap -o ."])
 def test_disk_that_becomes_full_leaves_the_old_result(here: Path, line: str) -> None:
     names = [f"old{ending}" for ending in (".json", ".csv", ".html", ".parquet")]

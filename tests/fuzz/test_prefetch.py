@@ -205,7 +205,8 @@ def test_a_budget_that_a_history_spends_exactly_ends_in_its_last_case() -> None:
 # Processes that fail.
 
 
-@pytest.mark.parametrize("how_many", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how_many", [1, 2])
 def test_a_process_that_is_killed_changes_nothing(how_many: int) -> None:
     victims = [how_many]
 

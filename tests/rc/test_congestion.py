@@ -117,6 +117,7 @@ class Crowd:
         return set(self.done)
 
 
+@pytest.mark.slow
 def test_without_it_a_slow_peer_ends_the_connections() -> None:
     crowd = Crowd(FIXED, count=64, room=256, each=1 * MS)
 
