@@ -371,8 +371,10 @@ def _identity(path: FileName, standard: int | None = None) -> object:
         if standard is not None and path == STANDARD_OUTPUT:
             place = standard
         status = os.stat(place)
-    except (OSError, ValueError):
-        return None if path == STANDARD_OUTPUT else os.path.abspath(os.fspath(path))
+    except ValueError:  # no name that a file could have
+        return None
+    except OSError:  # no file yet: two ways to one directory are the same
+        return None if path == STANDARD_OUTPUT else os.path.realpath(os.fspath(path))
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 

@@ -171,14 +171,18 @@ def test_input_is_refused_by_every_name(old: Path) -> None:
     assert old.read_text() == "old"
 
 
-@pytest.mark.parametrize("names", [("new", "new"), ("result.json", "link")])
+@pytest.mark.parametrize(
+    "names", [("new", "new"), ("result.json", "link"), ("new", "directory/new"), ("new", "later")]
+)
 def test_two_outputs_are_two_files(old: Path, names: tuple[str, str]) -> None:
     old.with_name("link").symlink_to(old)
+    old.with_name("directory").symlink_to(".")
+    old.with_name("later").symlink_to("new")
     first, second = names
     with command_files() as files:
-        files.add_output(old.with_name(first))
+        files.add_output(old.parent / first)
         with pytest.raises(OutputError, match="named for two outputs"):
-            files.add_output(old.with_name(second))
+            files.add_output(old.parent / second)
 
 
 def test_device_may_be_named_more_than_once() -> None:
