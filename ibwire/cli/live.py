@@ -12,6 +12,7 @@ from typing import ClassVar, NoReturn
 import click
 
 from ibwire.base.errors import EncodeError, IbwireError, ScriptError
+from ibwire.base.interrupt import signal_of
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
@@ -213,8 +214,8 @@ def _exit_status() -> Iterator[None]:
     except IbwireError as error:
         print_error(error)
         sys.exit(FAILED)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    except KeyboardInterrupt as interrupt:
+        sys.exit(128 + signal_of(interrupt))
     except Interrupted as interrupted:
         sys.exit(128 + interrupted.number)
     finally:

@@ -17,7 +17,9 @@ from click.testing import CliRunner
 from cli.test_outputs import PARAMETERS, run
 from cli.workplace import start, wait_until
 from ibwire.base.errors import WorkError
+from ibwire.base.interrupt import Terminated
 from ibwire.cli import main
+from ibwire.cli.live import _exit_status
 from ibwire.connections.merge import cluster
 from processes import Processes
 
@@ -48,6 +50,23 @@ def test_interrupted_query_ends_without_a_traceback(
     assert told == "error: interrupted\n"
     assert os.listdir(workplace.parent / "tmp") == []
     assert not list(workplace.glob("*x.csv*"))
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "status"),
+    [
+        (KeyboardInterrupt(), 130),
+        (Terminated(signal.SIGHUP), 129),
+        (Terminated(signal.SIGTERM), 143),
+    ],
+)
+def test_live_command_ends_with_the_status_of_its_signal(
+    interrupt: KeyboardInterrupt, status: int
+) -> None:
+    with pytest.raises(SystemExit) as ended, _exit_status():
+        raise interrupt
+
+    assert ended.value.code == status
 
 
 def children(process: "subprocess.Popen[str]") -> list[int]:
