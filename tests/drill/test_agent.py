@@ -343,6 +343,55 @@ def test_what_is_outside_of_a_region_is_not_touched(ask: Answer, offset: int, le
     assert answer == {"unable": f"no {length} bytes at {offset} of a region of 65536"}
 
 
+POST_RECV = {"do": "post_recv", "wr_id": 1, "sge": None}
+
+POST_SEND = {
+    **dict.fromkeys(("remote_addr", "rkey", "imm_data", "invalidate_rkey"), 0),
+    **dict.fromkeys(("compare_add", "swap", "wr_id"), 0),
+    "do": "post_send",
+    "opcode": 2,  # IBV_WR_SEND
+    "flags": 0,
+    "sge": None,
+}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"do": "write", "region": 0, "offset": 0, "data": "00"},
+        {"do": "read", "region": 0, "offset": 0, "len": 1},
+        {"do": "bind", "region": 0, "address": 0, "len": 1, "access": 1},
+        {"do": "deregister", "region": 0},
+        POST_RECV,
+        POST_SEND,
+    ],
+)
+def test_a_deregistered_region_is_not_used(ask: Answer, question: dict[str, Any]) -> None:
+    """pyverbs follows null pointers of one that is closed."""
+    remote(ask)
+
+    assert ask({"do": "deregister", "region": 0}) == {"ok": None}
+
+    assert ask(question) == {"unable": "region 0 is deregistered"}
+
+
+@pytest.mark.parametrize(("offset", "length"), [(-1, 8), (65529, 8), (0, 65537)])
+def test_inline_data_is_that_of_a_region(ask: Answer, offset: int, length: int) -> None:
+    """The library copies it without a key: it could be any memory of the agent."""
+    found = remote(ask)
+    va, key = found.symbols["va"], 0
+    inline = {**POST_SEND, "flags": 8}  # IBV_SEND_INLINE
+
+    inside = ask({**inline, "sge": [va + 65528, 8, key]})
+    outside = ask({**inline, "sge": [va + offset, length, key]})
+    ask({"do": "deregister", "region": 0})
+    closed = ask({**inline, "sge": [va, 8, key]})
+
+    assert inside == {"ok": None}
+    assert "is outside of the regions" in outside["unable"]
+    assert "is outside of the regions" in closed["unable"]
+
+
 def test_every_request_is_documented(agent: Any) -> None:
     names = importlib.import_module("ibwire.drill.agent.agent").HANDLERS
     table = DOCS.read_text().partition("### The agent's protocol")[2].partition("\n## ")[0]

@@ -161,6 +161,7 @@ class Agent:
         self.pds: list[Any] = []
         self.windows: list[Any] = []
         self.regions: list[Any] = []
+        """`None` for one that is deregistered: pyverbs follows null pointers of a closed one."""
         self.registered = 0
         self.bound: list[int] = []
 
@@ -275,12 +276,13 @@ class Agent:
     def bind(self, region: int, address: int, len: int, access: int) -> Answer:
         """Bind a type 2 memory window to the queue pair."""
         self._check_objects()
+        memory = self._open_region(region)
         window = MW(self.pds[0], e.IBV_MW_TYPE_2)
         self.windows.append(window)
         request = SendWR(
             opcode=e.IBV_WR_BIND_MW, wr_id=BIND_ID, num_sge=0, send_flags=e.IBV_SEND_SIGNALED
         )
-        request.set_bind_wr(window, MWBindInfo(self.regions[region], address, len, access))
+        request.set_bind_wr(window, MWBindInfo(memory, address, len, access))
         self.qp.post_send(request)
         for _ in range(1000):
             found = self.queues["send"].poll(1)[1]
@@ -295,7 +297,8 @@ class Agent:
 
     def deregister(self, region: int) -> None:
         """Deregister memory."""
-        self.regions[region].close()
+        self._open_region(region).close()
+        self.regions[region] = None
 
     def modify(
         self,
@@ -352,6 +355,8 @@ class Agent:
             return
         if opcode not in (*ATOMICS, *RDMA, *SENDS):
             raise Unable(f"no work request with opcode {opcode}")
+        if flags & e.IBV_SEND_INLINE and sge is not None:
+            self._check_inline(*sge)
         is_invalidating = opcode in (e.IBV_WR_SEND_WITH_INV, e.IBV_WR_LOCAL_INV)
         request = SendWR(
             wr_id=wr_id,
@@ -403,12 +408,27 @@ class Agent:
 
     def _region(self, number: int, offset: int, size: int) -> Any:
         """The region with these bytes; pyverbs does not check the bounds."""
-        region = self.regions[number]
+        region = self._open_region(number)
         if not 0 <= offset <= offset + size <= region.length:
             raise Unable(f"no {size} bytes at {offset} of a region of {region.length}")
         if size > MAXIMUM_MOVED:
             raise Unable(f"{size} bytes at a time, at most {MAXIMUM_MOVED}")
         return region
+
+    def _open_region(self, number: int) -> Any:
+        region = self.regions[number]
+        if region is None:
+            raise Unable(f"region {number} is deregistered")
+        return region
+
+    def _check_inline(self, address: int, length: int, _: int) -> None:
+        """Inline data is copied by the library, which needs no key: it must be of a region."""
+        for region in self.regions:
+            if region is not None and (
+                region.buf <= address and address + length <= region.buf + region.length
+            ):
+                return
+        raise Unable(f"inline data of {length} bytes at {address:#x} is outside of the regions")
 
     def _gid_index(self, gid: str) -> int:
         """Index of a GID of the device, for RoCE v2."""
@@ -430,7 +450,8 @@ class Agent:
     def _piece(self, sge: list[int] | None) -> Any:
         """SGE of a work request; pyverbs requires one even for no bytes."""
         if sge is None:
-            return SGE(self.regions[0].buf, 0, self.regions[0].lkey)
+            region = self._open_region(0)
+            return SGE(region.buf, 0, region.lkey)
         return SGE(*sge)
 
     def _drain_events(self) -> None:
