@@ -122,7 +122,9 @@ class TCPListener(Closing):
     """
 
     def __init__(self, port: int, addresses: Sequence[str]) -> None:
-        """Raises `LinkError` when the port is in use, or there is no such address."""
+        """Raises `LinkError` when the port is in use, or there is no such address or name."""
+        for address in addresses:
+            addresses_of(address)  # raises for a name without an address
         self._sockets: list[socket.socket] = []
         failure: OSError | None = None
         for address in addresses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 import resource
 import select
 import socket
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ibwire.drill.agent import agent_server
-from ibwire.drill.agent.agent_server import LIMITS, LONGEST_HELLO, Refused, Server
+from ibwire.drill.agent.agent_server import LIMITS, LONGEST_HELLO, ListenError, Refused, Server
 
 TOKEN = "a token for tests"
 
@@ -413,13 +414,21 @@ def test_an_address_that_the_host_lacks_is_left_out_unless_it_is_the_only_one() 
     with found:
         assert found.getsockname()[0] == "127.0.0.1"
 
-    with pytest.raises(OSError, match="assign requested address"):
+    with pytest.raises(ListenError, match=r"TCP port 0 of 192.0.2.1: .* assign requested address"):
         agent_server.listen(["192.0.2.1"], 0)
 
 
 def test_a_port_that_is_taken_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        agent_server.listen(["127.0.0.1", "127.0.0.2"], taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"^TCP port {port} of 127.0.0.1: .* in use"):
+            agent_server.listen(["127.0.0.1", "127.0.0.2"], port)
+
+
+@pytest.mark.parametrize("name", ["nosuch.invalid", "a..b", "fe80::1%nosuch"])
+def test_a_name_without_an_address_is_an_error_with_the_name(name: str) -> None:
+    with pytest.raises(ListenError, match=f"^{re.escape(name)}: no such host: "):
+        agent_server.listen(["127.0.0.1", name], 0)
 
 
 @pytest.mark.parametrize(

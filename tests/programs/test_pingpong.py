@@ -52,6 +52,12 @@ def test_anything_else_is_refused(line: bytes) -> None:
         Destination.unpack(line)
 
 
+@pytest.mark.parametrize("name", ["nosuch.invalid", "a..b"])
+def test_server_at_a_name_without_an_address_is_a_sentence(name: str) -> None:
+    with pytest.raises(LinkError, match=f"^{name}: no such host: "):
+        TCPListener(0, ["127.0.0.1", name])
+
+
 def play(plan: Plan, client_host: str = "127.0.0.1", faults: str | None = None) -> Any:
     """A client and a server; the rules in `faults` are for both directions of the client."""
     a, b = endpoints()

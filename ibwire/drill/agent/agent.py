@@ -600,10 +600,8 @@ def main() -> None:
         addresses = device_addresses(context) or [agent_server.LOOPBACK]
         context.close()
         listening = agent_server.listen([wish.listen] if wish.listen else addresses, wish.port)
-    except (agent_server.Refused, ValueError) as error:
+    except (agent_server.Refused, agent_server.ListenError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
-    except OSError as error:
-        raise SystemExit(f"error: TCP port {wish.port}: {error.strerror}") from None
     shown = None if wish.token else token
     print(agent_server.notice(listening, wish.device, shown), flush=True)
     try:

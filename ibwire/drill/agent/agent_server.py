@@ -76,6 +76,15 @@ class Refused(Exception):
     """A connection that the agent does not serve."""
 
 
+class ListenError(Exception):
+    """A place at which the agent cannot listen, and the reason."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
 class Manager(Protocol):
     """A connection manager, and how an application reacts to its events.
 
@@ -392,29 +401,39 @@ def listen(addresses: Sequence[str], port: int) -> list[socket.socket]:
     """Sockets at these addresses and one port, 0 for any; `::` is every address of both versions.
 
     An address that the host does not have (yet) is left out, unless it is the only one.
+    Raises `ListenError`.
     """
     opened: list[socket.socket] = []
-    failure: OSError | None = None
-    for address in addresses:
+    failure: ListenError | None = None
+    for address, (family, (host, _, *scope)) in [(each, _resolve(each)) for each in addresses]:
+        both = host == "::" and socket.has_dualstack_ipv6()
         try:
-            # It resolves `%eth1` after an address.
-            found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-            both = found[4][0] == "::" and socket.has_dualstack_ipv6()
             opened.append(
                 socket.create_server(
-                    found[4], family=found[0], dualstack_ipv6=both, backlog=BACKLOG
+                    (host, port, *scope), family=family, dualstack_ipv6=both, backlog=BACKLOG
                 )
             )
             port = opened[0].getsockname()[1]
         except OSError as error:
-            failure = error
+            failure = ListenError(f"TCP port {port} of {address}", error.strerror or str(error))
             if error.errno != errno.EADDRNOTAVAIL:
-                break
-    if failure is not None and (not opened or failure.errno != errno.EADDRNOTAVAIL):
-        for each in opened:
-            each.close()
+                for each in opened:
+                    each.close()
+                raise failure from None
+    if failure is not None and not opened:
         raise failure
     return opened
+
+
+def _resolve(address: str) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    """Family and socket address of a name or an address, which may have `%eth1` at its end."""
+    try:
+        family, *_, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ListenError(address, f"no such host: {error.strerror}") from None
+    except UnicodeError:
+        raise ListenError(address, "no such host: invalid name") from None
+    return family, where
 
 
 def new_token() -> str:

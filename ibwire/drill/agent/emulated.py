@@ -95,8 +95,8 @@ def serve_device(
 
         try:
             listening = agent_server.listen(addresses, port)
-        except OSError as error:
-            raise LinkError(f"TCP port {port}", str(error.strerror)) from None
+        except agent_server.ListenError as error:
+            raise LinkError(error.where, error.reason) from None
         server = agent_server.Server(listening, make_agent, token)
         report(listening)
         agent_server.serve(server, partial(_wait, endpoint=endpoint))
