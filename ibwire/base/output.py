@@ -44,7 +44,8 @@ class Output:
 
     Leaving the block normally finishes it, an exception discards it; with `keeps_name` the file
     stays, and the exception gets a note that it is incomplete. `-` is standard output. What is
-    no regular file, such as a pipe or a device, is written as it is.
+    no regular file, such as a pipe or a device, is written as it is, and so is the file to which
+    standard output or standard error is redirected (/dev/stdout): the shell may append to it.
 
     input_failed: set when the input could not be read to its end. The file then has what could
     be read, and does not take the place of an older one.
@@ -121,7 +122,10 @@ class Output:
         if before is not None and stat.S_ISDIR(before.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         is_special = before is not None and not stat.S_ISREG(before.st_mode)
-        if keeps_name or is_special:
+        standard = _standard_descriptor(before)
+        if standard is not None:
+            descriptor = os.dup(standard)
+        elif keeps_name or is_special:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE)
         else:
             descriptor = self._open_beside(before)
@@ -376,6 +380,17 @@ def _identity(path: FileName, standard: int | None = None) -> object:
     except OSError:  # no file yet: two ways to one directory are the same
         return None if path == STANDARD_OUTPUT else os.path.realpath(os.fspath(path))
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def _standard_descriptor(status: os.stat_result | None) -> int | None:
+    """The descriptor, 1 or 2, by which this process writes the file already."""
+    for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        with suppress(OSError):
+            if status is not None and os.path.samestat(status, os.fstat(descriptor)):
+                if stream is not None:
+                    stream.flush()  # what was printed before comes first
+                return descriptor
+    return None
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -114,6 +114,25 @@ def test_name_may_be_as_long_as_the_file_system_allows(tmp_path: Path) -> None:
     assert path.exists()
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_redirected_standard_output_is_appended_to(old: Path, number: int) -> None:
+    """As with `-o /dev/stdout >> result.json`."""
+    before = os.dup(number)
+    redirected = os.open(old, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.dup2(redirected, number)
+        with Output(f"/proc/self/fd/{number}") as output:
+            output.text.write(" and new")
+        os.write(number, b", and more")
+    finally:
+        os.dup2(before, number)
+        os.close(redirected)
+        os.close(before)
+
+    assert old.read_text() == "old and new, and more"
+    assert os.listdir(old.parent) == [old.name]
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_full_disk_names_the_file(size: int) -> None:
