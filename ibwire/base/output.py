@@ -143,9 +143,7 @@ class Output:
             _UNFINISHED[self._beside] = os.getpid()
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             descriptor = os.open(self._beside, flags, _MODE)
-            lock(descriptor)
-            # Until it was locked, another process could take it for a leftover.
-            if os.fstat(descriptor).st_nlink:
+            if _hold(descriptor, self._beside):
                 break
             os.close(descriptor)
             _remove(self._beside)
@@ -294,11 +292,10 @@ def temporary_directory(parent: str | None = None) -> Iterator[str]:
             os.mkdir(path, 0o700)
             with suppress(FileNotFoundError):
                 descriptor = os.open(path, os.O_RDONLY)
-                lock(descriptor)
-                # Until it was locked, another process could take it for a leftover.
-                if os.path.exists(path):
+                if _hold(descriptor, path):
                     break
                 os.close(descriptor)
+            _remove(path)
     try:
         yield path
     finally:
@@ -328,12 +325,17 @@ def remove_unfinished() -> None:
 
 
 def lock(descriptor: int) -> bool:
-    """Lock a file until it is closed everywhere; whether nobody else had locked it."""
+    """Lock a file until it is closed everywhere; whether the file system has locks.
+
+    Raises `BlockingIOError` if somebody else has locked it.
+    """
     try:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # also a file system without locks
+    except BlockingIOError:
+        raise
+    except (ImportError, OSError):
         return False
     return True
 
@@ -405,6 +407,18 @@ def _unfinished(name: str) -> str:
     ending = f".{secrets.token_hex(4)}{_PART}"
     kept = os.fsencode(name)[: _LONGEST_NAME - len(ending) - 1]
     return f".{os.fsdecode(kept)}{ending}"
+
+
+def _hold(descriptor: int, path: str) -> bool:
+    """Lock a new file or directory; whether it is ours.
+
+    Until it is locked, another process can take it for a leftover, lock it and remove it.
+    """
+    try:
+        lock(descriptor)
+    except BlockingIOError:
+        return False
+    return os.path.exists(path)
 
 
 def _remove(path: str) -> None:

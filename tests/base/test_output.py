@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 import tempfile
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -209,6 +211,45 @@ def test_device_may_be_named_more_than_once() -> None:
         files.add_input(os.devnull)
         files.add_output(os.devnull)
         files.add_output(os.devnull)
+
+
+@pytest.fixture
+def removed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Another process locks what is made first, to remove it: the path."""
+    lock = module.lock
+    paths: list[str] = []
+    held: list[int] = []
+
+    def lock_second(descriptor: int) -> bool:
+        if not paths:
+            paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            held.append(os.open(paths[0], os.O_RDONLY))
+            lock(held[0])
+        return lock(descriptor)
+
+    monkeypatch.setattr(module, "lock", lock_second)
+    yield paths
+    os.close(held[0])
+
+
+def test_file_that_another_process_takes_for_a_leftover_is_given_up(
+    old: Path, removed: list[str]
+) -> None:
+    with Output(old) as output:
+        Path(removed[0]).unlink(missing_ok=True)
+        output.text.write("new")
+
+    assert old.read_text() == "new"
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_directory_that_another_process_takes_for_a_leftover_is_given_up(
+    tmp_path: Path, removed: list[str]
+) -> None:
+    with temporary_directory(str(tmp_path)) as place:
+        shutil.rmtree(removed[0], ignore_errors=True)
+
+        assert os.listdir(tmp_path) == [os.path.basename(place)]
 
 
 def begin(directory: str, pipe: Connection) -> None:
