@@ -144,6 +144,7 @@ class SendWindow:
         "_charged",
         "_end",
         "_is_waiting",
+        "_is_woken",
         "_longest",
         "_path",
         "_sends",
@@ -165,6 +166,8 @@ class SendWindow:
         self._charged = 0
         """Packets of our turns that are not acknowledged."""
         self._is_waiting = False
+        self._is_woken = False
+        """Whether room was offered to us and is neither taken nor passed on."""
         self._backoff = 0
         """How often the timeout was doubled since the last progress."""
         self._smallest_wait: Time | None = None
@@ -183,6 +186,7 @@ class SendWindow:
         """
         if (self._end - psn - 1) & MASK < HALF:
             return True  # our turn is not over
+        self._is_woken = False
         path = self._path
         if not path.make_room(now):
             if not self._is_waiting:
@@ -240,6 +244,7 @@ class SendWindow:
         if self._is_waiting:
             self._is_waiting = False
             self._path.dequeue(self)
+        self._is_woken = False
         self._timed = None
         self._end = self._sends.una
         self._release()
@@ -257,7 +262,14 @@ class SendWindow:
     def wake(self) -> None:
         """There is room."""
         self._is_waiting = False
+        self._is_woken = True
         self._wake()
+
+    def pass_on(self) -> None:
+        """Offer the room to the next queue pair: this one may not send now, after an RNR NAK."""
+        if self._is_woken:
+            self._is_woken = False
+            self._path.admit()
 
     def _release(self) -> int:
         """Return what was acknowledged or will be retransmitted; the number of packets."""

@@ -38,17 +38,17 @@ class Requester:
         sends = self.sends
         wqes = sends.wqes
         if sends.cursor >= len(wqes) or sends.probing:
-            return None
+            return self._blocked()
         qp, timers = self.qp, sends.timers
         if timers.rnr is not None and qp.habits.requester.rnr_wait_blocks():
-            return None
+            return self._blocked()
         while sends.cursor < len(wqes):
             wqe = wqes[sends.cursor]
             if wqe.status is not None:
                 sends.retire()
-                return None  # it completes with its status when everything before it is done
+                return self._blocked()  # it completes when everything before it is done
             if not wqe.started and (qp.state is not _RTS or not self._start(wqe)):
-                return None
+                return self._blocked()
             plan = wqe.plan
             if plan.operation is None:
                 if wqe.done:
@@ -57,7 +57,7 @@ class Requester:
                 continue
             psn = sends.psn
             if (psn - sends.una) & MASK > qp.profile.max_unacked_psns:
-                return None
+                return self._blocked()
             index = (psn - wqe.first_psn) & MASK
             window = sends.window
             if window is not None and not window.allows(psn, wqe.packets - index, now):
@@ -88,7 +88,7 @@ class Requester:
             if timers.ack is None and sends.ack_wait is not None and timers.rnr is None:
                 timers.ack = now + sends.ack_wait
             return packet
-        return None
+        return self._blocked()
 
     def _advance(self, following: int) -> None:
         """Continue with the PSN after the packet that is sent."""
@@ -158,6 +158,11 @@ class Requester:
             packet.swap, packet.compare = wr.compare_add, 0
         sends.since_ack_request = 0
         return packet
+
+    def _blocked(self) -> None:
+        """Nothing may be sent now: another queue pair may take the room of a shared window."""
+        if self.sends.window is not None:
+            self.sends.window.pass_on()
 
     def _segment(self, wqe: SendWQE, index: int) -> TransportPacket | None:
         """Packet `index` of a SEND or WRITE; `None` if its memory is not accessible."""

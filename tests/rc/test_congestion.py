@@ -13,10 +13,11 @@ from ibwire.base.units import MS, US, Time
 from ibwire.fabric.sim import Simulator
 from ibwire.impair import build_pipe
 from ibwire.rc.attributes import QPCap
-from ibwire.rc.congestion import LARGEST_WINDOW, SMALLEST_WINDOW, PathWindow
+from ibwire.rc.congestion import LARGEST_WINDOW, SMALLEST_WINDOW, PathWindow, SendWindow
 from ibwire.rc.connect import connect
 from ibwire.rc.device import Device
 from ibwire.rc.profile import RXE, SPEC, Profile
+from ibwire.rc.send_state import SendState
 from ibwire.rc.work import SGE, SendWR, WCStatus, WROpcode
 from ibwire.testing import Pair, Peer, create_queue_pair, summaries
 
@@ -164,6 +165,27 @@ def test_packets_in_flight_of_all_queue_pairs_stay_in_the_window() -> None:
     crowd.simulator.run(stop=watch, until=40 * MS)
 
     assert 64 < highest <= LARGEST_WINDOW
+
+
+def test_a_queue_pair_that_waits_for_a_receive_request_does_not_hold_up_the_next() -> None:
+    """Woken in its RNR wait of 656 ms, it passes the room on."""
+    path = PathWindow()
+    woken: list[str] = []
+
+    def window(name: str) -> SendWindow:
+        return SendWindow(path, SendState(), lambda: woken.append(name), 16)
+
+    first, *waiting = map(window, "abc")
+    path.in_flight = LARGEST_WINDOW
+    assert not any(each.allows(0, 16, 0) for each in waiting)
+
+    path.in_flight = 0
+    first.stop()
+    assert woken == ["b"]
+    waiting[0].pass_on()
+    assert woken == ["b", "c"]
+    waiting[0].pass_on()
+    assert woken == ["b", "c"]
 
 
 def test_every_turn_asks_for_an_acknowledgement() -> None:
