@@ -99,6 +99,11 @@ class Database(Closing):
             raise self._state.failure or QueryError(str(error)) from None
 
     def _run(self, sql: str) -> Result | None:
+        for statement in duckdb.extract_statements(sql):
+            # DuckDB lets a statement write the files that it may read.
+            hidden = statement.type in _RUNS_ANOTHER and _COPY.search(statement.query)
+            if statement.type in _WRITING or hidden:
+                raise QueryError("SQL cannot write files here: write the result with -o")
         relation = self._connection.sql(sql)
         return None if relation is None else Result(relation, self._state, self._worker)
 
@@ -114,7 +119,7 @@ class Database(Closing):
         self._worker.end()
 
     def _lock_down(self, files: Sequence[str], directory: str, memory: str) -> None:
-        """Only these files may be read or written, whatever the SQL requests."""
+        """Only these files may be read, whatever the SQL requests (see `_run` for writing)."""
         settings = {
             "memory_limit": memory,
             "temp_directory": directory,
@@ -166,6 +171,11 @@ class Result:
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._state.failure or QueryError(str(error)) from None
 
+
+_WRITING = (duckdb.StatementType.COPY, duckdb.StatementType.EXPORT)
+_RUNS_ANOTHER = (duckdb.StatementType.EXPLAIN, duckdb.StatementType.PREPARE)
+_COPY = re.compile(r"\b(copy|export)\b", re.IGNORECASE)
+"""Statements that write files, those that may hold one, and what it begins with."""
 
 ROWS = 8192
 """Of one batch: what is made of a row may be far larger than the row."""

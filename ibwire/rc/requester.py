@@ -159,10 +159,11 @@ class Requester:
         sends.since_ack_request = 0
         return packet
 
-    def _blocked(self) -> None:
+    def _blocked(self) -> TransportPacket | None:
         """Nothing may be sent now: another queue pair may take the room of a shared window."""
         if self.sends.window is not None:
             self.sends.window.pass_on()
+        return None
 
     def _segment(self, wqe: SendWQE, index: int) -> TransportPacket | None:
         """Packet `index` of a SEND or WRITE; `None` if its memory is not accessible."""

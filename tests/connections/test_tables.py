@@ -412,6 +412,19 @@ def test_sql_reaches_nothing_but_the_sources(ask: Any, tmp_path: Path, sql: str)
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"secret.csv"}
 
 
+@pytest.mark.parametrize("before", ["", "EXPLAIN ANALYZE ", "PREPARE p AS ", "SELECT 1; "])
+def test_sql_writes_over_no_source(ask: Any, tmp_path: Path, before: str) -> None:
+    """A file that may be read may be written, for DuckDB."""
+    export(CaptureTables(str(CAPTURES / SOME[0])), str(tmp_path), SOME[0])
+    (source,) = tmp_path.glob(f"packets/{SOME[0]}.parquet")
+    content = source.read_bytes()
+
+    sql = f"{before}COPY (SELECT 1 AS x) TO '{source}' (FORMAT parquet, USE_TMP_FILE false)"
+    with pytest.raises(QueryError, match="write the result with -o"):
+        ask(sql, tmp_path)
+    assert source.read_bytes() == content
+
+
 @pytest.mark.parametrize("folder", ["a[1]*", "it's", "-", "b ?"])
 def test_paths_are_taken_literally(ask: Any, tmp_path: Path, folder: str) -> None:
     """`a[1]*` is a pattern for `a1x`, which must not be read in its place."""
