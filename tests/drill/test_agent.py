@@ -645,6 +645,20 @@ def test_what_is_posted_reaches_the_agent_as_it_is() -> None:
     assert asked[-1]["atomic_data"] == b"12345678".hex()
 
 
+@pytest.mark.usefixtures("agent")
+@pytest.mark.parametrize("port", ["70000", "65536", "-1", "x"])
+def test_a_port_that_tcp_lacks_is_wrong_usage(
+    port: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module("ibwire.drill.agent.agent")
+    monkeypatch.setattr(sys, "argv", ["agent.py", "--device", "nosuch", f"--port={port}"])
+
+    with pytest.raises(SystemExit):
+        module.main()
+
+    assert f"--port: '{port}' is not a whole number from 0 to 65535" in capsys.readouterr().err
+
+
 def test_a_host_without_pyverbs_gets_an_error_with_the_reason() -> None:
     agent = Path(__file__).parents[2] / "ibwire" / "drill" / "agent" / "agent.py"
     script = (

@@ -70,6 +70,8 @@ MAXIMUM_REGISTERED_IN_ALL = 1 << 28
 MAXIMUM_OBJECTS = 1024
 """Regions and windows of one connection."""
 
+LARGEST_PORT = 0xFFFF
+
 Answer = dict[str, Any]
 
 HOPS = 64
@@ -575,6 +577,13 @@ def device_addresses(context: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def port_number(text: str) -> int:
+    """A TCP port on a command line; the resolver takes larger ones modulo 65536."""
+    if not (text.isascii() and text.isdigit() and int(text) <= LARGEST_PORT):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {LARGEST_PORT}")
+    return int(text)
+
+
 def main() -> None:
     """Serve until interrupted."""
     parser = argparse.ArgumentParser(description="The verbs of ibwire drill on this host's device.")
@@ -584,7 +593,9 @@ def main() -> None:
         metavar="ADDRESS",
         help="local address to listen at, :: for all; default: those of the device",
     )
-    parser.add_argument("--port", type=int, default=agent_server.PORT)
+    parser.add_argument(
+        "--port", type=port_number, default=agent_server.PORT, help="TCP port; 0 for any"
+    )
     parser.add_argument(
         "--token",
         default=os.environ.get(agent_server.TOKEN_VARIABLE),
