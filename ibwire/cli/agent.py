@@ -54,6 +54,6 @@ def command(link: LiveOptions, listen: str | None, port: int, token: str | None)
             port,
             secret,
             report=lambda listening: click.echo(
-                agent_server.notice(listening, link.dev, shown), err=True
+                agent_server.notice(listening, link.dev, shown, endpoint.addresses), err=True
             ),
         )

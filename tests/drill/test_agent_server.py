@@ -450,8 +450,8 @@ def test_what_to_type_on_the_other_host_is_printed() -> None:
     port = listening.getsockname()[1]
 
     with listening:
-        text = agent_server.notice([listening], "rxe0", "abc")
-        own = agent_server.notice([listening], "rxe0", None)
+        text = agent_server.notice([listening], "rxe0", "abc", ["127.0.0.1"])
+        own = agent_server.notice([listening], "rxe0", None, ["127.0.0.1"])
 
     assert text.splitlines() == [
         f"rxe0: waiting at 127.0.0.1, TCP port {port}",
@@ -460,3 +460,24 @@ def test_what_to_type_on_the_other_host_is_printed() -> None:
         f"  ibwire drill SCRIPT --dev IFACE --peer 127.0.0.1 --port {port}",
     ]
     assert "export IBWIRE_TOKEN=..." in own
+
+
+@pytest.mark.parametrize(
+    ("listen", "device", "options"),
+    [
+        ("127.0.0.1", ["127.0.0.11"], "--peer 127.0.0.11 --host 127.0.0.1"),
+        ("127.0.0.1", ["fd00::1", "127.0.0.1"], "--peer 127.0.0.1"),
+        ("0.0.0.0", ["10.0.0.1"], "--peer 10.0.0.1 --host ADDRESS"),
+        ("127.0.0.1", [], "--peer ADDRESS --host 127.0.0.1"),
+    ],
+)
+def test_the_peer_is_the_device_and_the_host_is_that_of_the_agent(
+    listen: str, device: list[str], options: str
+) -> None:
+    (listening,) = agent_server.listen([listen], 0)
+
+    with listening:
+        port = listening.getsockname()[1]
+        text = agent_server.notice([listening], "rxe0", "abc", device)
+
+    assert text.endswith(f"--dev IFACE {options} --port {port}")

@@ -608,13 +608,14 @@ def main() -> None:
     try:
         agent_server.check_token(token)
         context = open_agent(wish.device).context  # fails now for a missing device
-        addresses = device_addresses(context) or [agent_server.LOOPBACK]
+        device = device_addresses(context)
         context.close()
-        listening = agent_server.listen([wish.listen] if wish.listen else addresses, wish.port)
+        addresses = [wish.listen] if wish.listen else device or [agent_server.LOOPBACK]
+        listening = agent_server.listen(addresses, wish.port)
     except (agent_server.Refused, agent_server.ListenError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
     shown = None if wish.token else token
-    print(agent_server.notice(listening, wish.device, shown), flush=True)
+    print(agent_server.notice(listening, wish.device, shown, device), flush=True)
     try:
         server = agent_server.Server(listening, lambda: open_agent(wish.device, memory), token)
         agent_server.serve(server)

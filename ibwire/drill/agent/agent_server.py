@@ -447,16 +447,28 @@ def check_token(token: str) -> None:
         raise ValueError(f"a token has at least {SHORTEST_TOKEN} characters, all of ASCII")
 
 
-def notice(where: Iterable[socket.socket], name: str, token: str | None) -> str:
+def notice(
+    where: Iterable[socket.socket], name: str, token: str | None, device: Sequence[str]
+) -> str:
     """What is printed at the start: where the agent waits, and what to type on the other host.
 
-    token: `None` for one that the user has given.
+    token: `None` for one that the user has given. device: the IP addresses of the device.
     """
     names = [each.getsockname() for each in where]
     addresses, port = [each[0] for each in names], names[0][1]
-    peer = addresses[0] if addresses[0] not in ANY else "ADDRESS"
     lines = [f"{name}: waiting at {', '.join(addresses)}, TCP port {port}", "on the other host:"]
     lines.append(f"  export {TOKEN_VARIABLE}={token or '...   # the token given here'}")
     option = "" if port == PORT else f" --port {port}"
-    lines.append(f"  ibwire drill SCRIPT --dev IFACE --peer {peer}{option}")
+    lines.append(f"  ibwire drill SCRIPT --dev IFACE {_way(addresses, device)}{option}")
     return "\n".join(lines)
+
+
+def _way(addresses: Sequence[str], device: Sequence[str]) -> str:
+    """Options with which the other host finds the device, and the agent if it is elsewhere."""
+    for each in device:
+        if each in addresses:
+            return f"--peer {each}"
+    peer = device[0] if device else "ADDRESS"
+    # The device may have addresses that its host does not have.
+    host = addresses[0] if addresses[0] not in ANY else "ADDRESS"
+    return f"--peer {peer} --host {host}"
