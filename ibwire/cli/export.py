@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ibwire.base.errors import CaptureError, EncodeError, MissingExtra, OutputError
+from ibwire.base.errors import CaptureError, EncodeError, MissingExtra, OldResultKept, OutputError
 from ibwire.base.output import STANDARD_OUTPUT, Output, temporary_directory
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.capture.annotate import Comments, annotate
@@ -88,7 +88,7 @@ def _tables(
         reason = f"{output} is not a directory; a capture with comments is named FILE.pcapng"
         raise click.BadParameter(reason, param_hint="--output")
     targets = _targets(names)
-    failures = []
+    failures: list[CaptureError] = []
     for name, target in targets.items():
         try:
             path = spooled(name, directory)
@@ -98,11 +98,14 @@ def _tables(
             continue
         shown = STANDARD_INPUT if name == "-" else name
         capture = CaptureTables(path, shown, tell)
-        export(capture, output, readable(target))
+        kept = None
+        try:
+            export(capture, output, readable(target))
+        except OldResultKept as error:
+            kept = error
         if not capture.is_rdma and not capture.damage:
             print_warning(f"{shown}: no RDMA packets")
-        if capture.damage:
-            failures.append(capture.damage)
+        failures += filter(None, (capture.damage, kept))
     return failures
 
 
@@ -132,15 +135,18 @@ def _annotated(
     except CaptureError as error:
         return [CaptureError(shown, error.offset, error.reason)]
     failures = []
-    with Comments() as comments, Output(output) as file:
-        try:
-            _judge(path, shown, comments, tell)
-            annotate(path, file, comments)
-        except CaptureError as error:
-            if error.path != path:
-                raise
-            failures.append(CaptureError(shown, error.offset, error.reason))
-            file.input_failed = True
+    try:
+        with Comments() as comments, Output(output) as file:
+            try:
+                _judge(path, shown, comments, tell)
+                annotate(path, file, comments)
+            except CaptureError as error:
+                if error.path != path:
+                    raise
+                failures.append(CaptureError(shown, error.offset, error.reason))
+                file.input_failed = True
+    except OldResultKept as error:
+        failures.append(error)
     return failures
 
 

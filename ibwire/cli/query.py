@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ibwire.base.errors import CaptureError, MissingExtra, OutputError, QueryError
+from ibwire.base.errors import CaptureError, MissingExtra, OldResultKept, OutputError, QueryError
 from ibwire.base.interrupt import signal_of
 from ibwire.base.output import (
     STANDARD_OUTPUT,
@@ -92,6 +92,8 @@ def command(
                     _run(database, sql, style, file)
                     file.input_failed |= bool(database.damage)
             damage = database.damage
+    except OldResultKept as error:
+        damage = [*database.damage, error]
     except QueryError as error:
         sys.stdout.flush()
         print_error(error)

@@ -357,3 +357,45 @@ def test_output_without_a_stream_refuses_standard_output(here: Path) -> None:
 
     assert result.exit_code == 2
     assert "it needs a file" in result.stderr
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.pcap").write_bytes((ROOT / "captures" / "cm-rping.pcap").read_bytes()[:3001])
+    return "bad.pcap"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("out.csv", "query bad.pcap 'SELECT number FROM packets'"), ("out.pcapng", "export bad.pcap")],
+)
+def test_damage_is_named_also_where_an_older_result_is_kept(
+    damaged: str, name: str, line: str
+) -> None:
+    Path(name).write_text("old")
+
+    result = CliRunner().invoke(main, [*shlex.split(line), "-o", name])
+
+    damage, kept = result.stderr.splitlines()
+    assert f"{damaged}: byte " in damage
+    assert f"{name}: left as it was" in kept
+    assert result.exit_code == 3
+    assert Path(name).read_text() == "old"
+
+
+def test_older_tables_of_a_damaged_capture_do_not_keep_others_from_being_exported(
+    damaged: str,
+) -> None:
+    Path("good.pcap").write_bytes(CAPTURE.read_bytes())
+    old = Path("tables/packets/bad.pcap.parquet")
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+
+    result = CliRunner().invoke(main, ["export", damaged, "good.pcap", "-o", "tables"])
+
+    assert f"{damaged}: byte " in result.stderr
+    assert f"{old}: left as it was" in result.stderr
+    assert result.exit_code == 3
+    assert old.read_text() == "old"
+    assert Path("tables/packets/good.pcap.parquet").exists()
