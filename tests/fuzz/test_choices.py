@@ -89,10 +89,8 @@ def target(profile: str | Profile) -> type[Emulation]:
     return Target
 
 
-SLOW_PROFILES = [pytest.param(each, marks=pytest.mark.slow) for each in ("rdmavt", "connectx")]
-
-
-@pytest.mark.parametrize("profile", ["hns", *SLOW_PROFILES])
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["rdmavt", "connectx", "hns"])
 def test_the_deviations_of_a_profile_are_found_by_name_and_nothing_else(profile: str) -> None:
     """The fuzzer does not know the target, and adopts nothing that it does not do."""
     campaign = Campaign(

@@ -134,7 +134,7 @@ def test_a_slow_peer_gets_everything(room: int) -> None:
 
 
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
-@pytest.mark.parametrize("loss", [0.01, 0.05])
+@pytest.mark.parametrize("loss", [pytest.param(0.01, marks=pytest.mark.slow), 0.05])
 @pytest.mark.parametrize("count", [1, 32])
 def test_loss_is_survived(count: int, loss: float, opcode: WROpcode) -> None:
     crowd = Crowd(ADAPTIVE, count=count, messages=4, loss=loss, opcode=opcode)

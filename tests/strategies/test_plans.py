@@ -67,6 +67,7 @@ def test_each_action_is_made(action: str) -> None:
     assert {key for rule in made for key in rule} == {action}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     fault_plans(actions=ALL, max_hits=3),
