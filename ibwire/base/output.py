@@ -70,11 +70,11 @@ class Output:
 
     @property
     def text(self) -> TextIO:
-        """The file for text, in UTF-8."""
+        """The file for text, in UTF-8; bytes of file names that are not UTF-8 stay."""
         if not self._owns:
             return _standard_text()
         if self._text is None:
-            self._text = io.TextIOWrapper(self.file, "utf-8")
+            self._text = io.TextIOWrapper(self.file, "utf-8", "surrogateescape")
         return self._text
 
     def finish(self) -> None:

@@ -6,6 +6,7 @@ would move the cursor, set the title or the clipboard, or show other words than 
 
 from __future__ import annotations
 
+import os
 import re
 
 
@@ -39,3 +40,8 @@ _CONTROL = re.compile(
     "\u2028\u2029"  # line and paragraph separator
     "\ud800-\udfff]"
 )
+
+
+def readable(path: str) -> str:
+    """A path as text that can be encoded: names of files may be any bytes."""
+    return os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")

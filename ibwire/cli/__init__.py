@@ -187,9 +187,9 @@ def _own_output_errors() -> AbstractContextManager[object]:
         return nullcontext()
     kind = TerminalText if before.isatty() else io.TextIOWrapper
     buffered = io.BufferedWriter(raw)
-    return redirect_stdout(
-        kind(buffered, before.encoding, before.errors, line_buffering=before.isatty())
-    )
+    # Names of files may be any bytes.
+    errors = "surrogateescape" if before.errors == "strict" else before.errors
+    return redirect_stdout(kind(buffered, before.encoding, errors, line_buffering=before.isatty()))
 
 
 def _discard_output() -> None:

@@ -10,6 +10,7 @@ import click
 
 from ibwire.base.errors import CaptureError, EncodeError, MissingExtra, OldResultKept, OutputError
 from ibwire.base.output import STANDARD_OUTPUT, Output, temporary_directory
+from ibwire.base.printable import readable
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.capture.annotate import Comments, annotate
 from ibwire.cli.messages import print_error, print_warning
@@ -82,7 +83,7 @@ def _tables(
     names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
 ) -> list[CaptureError]:
     """Write all captures into a directory; returns the errors."""
-    from ibwire.connections.export import CaptureTables, export, readable
+    from ibwire.connections.export import CaptureTables, export
 
     if os.path.exists(output) and not os.path.isdir(output):
         reason = f"{output} is not a directory; a capture with comments is named FILE.pcapng"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ibwire.base.errors import CaptureError
 from ibwire.base.output import Output, make_directory
+from ibwire.base.printable import readable
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.arrow import Exporter, PacketBatches, Places, TableFile, connection_rows
@@ -86,11 +87,6 @@ class CaptureTables:
                     self._progress(reader)
         except CaptureError as error:
             self.damage = CaptureError(self.shown, error.offset, error.reason)
-
-
-def readable(path: str) -> str:
-    """A path as text that any encoding holds: names of files may be any bytes."""
-    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def export(capture: CaptureTables, directory: str, name: str) -> None:

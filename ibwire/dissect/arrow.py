@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ibwire.base.closing import Closing
 from ibwire.base.errors import MissingExtra
 from ibwire.base.output import Output
+from ibwire.base.printable import readable
 from ibwire.dissect.column import Kind
 from ibwire.dissect.columns import Columns
 from ibwire.dissect.fields import FieldSpec
@@ -146,7 +147,9 @@ def _dictionary(
     """Dictionary-encoded strings."""
     kind = spec.type.kind
     if kind is Kind.STRING:
-        return pa.array(values, pa.string(), mask=absent).dictionary_encode()
+        texts = {value: readable(value) for value in set(values.tolist())}
+        names = [texts[value] for value in values.tolist()]
+        return pa.array(names, pa.string(), mask=absent).dictionary_encode()
     if kind is Kind.IPV6:
         rows = np.ascontiguousarray(values).view("S16").ravel()
         encoded = pa.array(

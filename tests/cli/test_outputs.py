@@ -399,3 +399,16 @@ def test_older_tables_of_a_damaged_capture_do_not_keep_others_from_being_exporte
     assert result.exit_code == 3
     assert old.read_text() == "old"
     assert Path("tables/packets/good.pcap.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("ending", "shown"), [("csv", b"b\xff.pcap"), ("parquet", "b\ufffd.pcap".encode())]
+)
+def test_name_of_a_capture_may_be_any_bytes(here: Path, ending: str, shown: bytes) -> None:
+    name = os.fsdecode(b"b\xff.pcap")
+    Path("in.pcap").rename(name)
+
+    result = CliRunner().invoke(main, ["dissect", name, name, "-c", "1", "-o", f"o.{ending}"])
+
+    assert result.exit_code == 0, result.output
+    assert shown in Path(f"o.{ending}").read_bytes()
