@@ -72,7 +72,7 @@ class FuzzTargetOptions(TargetOptions):
                 yield LinkTarget(verbs)
 
 
-class CommandType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class CommandType(click.ParamType[Restart]):
     """A command and its arguments, run without a shell."""
 
     name = "command"

@@ -39,7 +39,7 @@ class Budget:
     seconds: float | None
 
 
-class BudgetType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class BudgetType(click.ParamType[Budget]):
     """Packets, a time, or both: `100kpkt`, `10min`, `1Mpkt,1h`."""
 
     name = "budget"

@@ -50,7 +50,7 @@ def as_one(
     return decorate
 
 
-class QueuePairNumber(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class QueuePairNumber(click.ParamType[int]):
     """A QP number, decimal or with 0x."""
 
     name = "number"
@@ -68,7 +68,7 @@ class QueuePairNumber(click.ParamType):  # type: ignore[type-arg]  # generic fro
         return number
 
 
-class IPAddress(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class IPAddress(click.ParamType[str]):
     """An IPv4 or IPv6 address that a host may have, in its usual form."""
 
     name = "ip"
@@ -90,7 +90,7 @@ class IPAddress(click.ParamType):  # type: ignore[type-arg]  # generic from clic
         return str(address)
 
 
-class MACAddress(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class MACAddress(click.ParamType[bytes]):
     """Six bytes with colons between them."""
 
     name = "mac"
@@ -114,7 +114,7 @@ _BROADCAST = "255.255.255.255"
 _BYTE = re.compile("[0-9a-fA-F]{1,2}")
 
 
-class Rate(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class Rate(click.ParamType[int]):
     """A link speed such as 100G, in bits a second."""
 
     name = "rate"
