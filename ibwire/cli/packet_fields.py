@@ -47,7 +47,7 @@ class PacketFieldOptions:
         )
 
 
-class PartitionKey(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+class PartitionKey(click.ParamType[int]):
     """A P_Key, decimal or with 0x."""
 
     name = "number"
