@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from ibwire.base.errors import CaptureError, EncodeError, LinkError, OutputError, ScriptError
+from ibwire.base.output import Output
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.sources import UNREADABLE
@@ -150,11 +151,22 @@ def _between(
 def _over(
     capture: str, plan: Plan, output: str, sources: Sequence[str], count: int | None, as_json: bool
 ) -> None:
-    with FileTap(plan, capture, output, _EventPrinter(as_json), sources) as tap:
-        try:
-            tap.run(count)
-        finally:
-            _report(plan, ("a", "b"), tap.counters(), tap.problems(), as_json)
+    damage = None
+    with Output(output) as file:
+        with FileTap(plan, capture, file, _EventPrinter(as_json), sources) as tap:
+            try:
+                tap.run(count)
+            except OutputError:
+                raise
+            except CaptureError as error:
+                damage = error
+            finally:
+                _report(plan, ("a", "b"), tap.counters(), tap.problems(), as_json)
+        if damage is not None:
+            print_error(damage)
+            file.input_failed = True
+    if damage is not None:
+        sys.exit(UNREADABLE)
 
 
 def _fail(reason: object, status: int) -> NoReturn:

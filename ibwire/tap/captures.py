@@ -20,9 +20,11 @@ import numpy.typing as npt
 from ibwire.base.closing import Closing
 from ibwire.base.errors import CaptureError, EncodeError
 from ibwire.base.node import Frame
+from ibwire.base.output import Output
 from ibwire.base.units import NS, Time
 from ibwire.capture import CaptureWriter, RecordBatch, open_capture
 from ibwire.capture.pcapng import Interface
+from ibwire.capture.stream import Target
 from ibwire.impair.match import locate
 from ibwire.tap.plan import SIDES, Event, Plan, ReportEvent, header_of
 from ibwire_layers.outer import VLAN, Ethernet, EtherType, LinkType
@@ -42,13 +44,13 @@ class FileTap(Closing):
         self,
         plan: Plan,
         capture: str,
-        output: str,
+        output: Target,
         report: ReportEvent,
         sources: Sequence[str] = (),
     ) -> None:
         self.plan = plan
         self._report = report
-        self._path = output
+        self._path = output.path if isinstance(output, Output) else str(output)
         self._sides = _Sides(sources)
         with ExitStack() as opened:
             self._reader = opened.enter_context(open_capture(capture))

@@ -57,7 +57,7 @@ WRITERS = {
     "run pcap": Writer("run endless.toml -o old.pcap", "old.pcap", keeps_name=True),
     "run trace": Writer("run endless.toml --trace old.json", "old.json"),
     "inject": Writer(INJECT + " -o old.pcapng", "old.pcapng", keeps_name=True),
-    "tap": Writer("tap long.pcap --plan none.toml -o old.pcapng", "old.pcapng", keeps_name=True),
+    "tap": Writer("tap long.pcap --plan none.toml -o old.pcapng", "old.pcapng"),
 }
 
 
