@@ -1,9 +1,10 @@
 """The one way in which commands write files.
 
 A result appears under its name when it is whole: until then it is beside it, in a file whose
-name ends in `.ibwire-part`, and an error or an interrupt leaves what was there before. What
-has to survive the end of the process, such as the packets of a live run, has its name from
-the start (`keeps_name`).
+name ends in `.ibwire-part`, and an error or an interrupt leaves what was there before. A file
+that cannot be replaced, such as the target of a bind mount, is overwritten at the end. What has
+to survive the end of the process, such as the packets of a live run, has its name from the
+start (`keeps_name`).
 
 No output takes the place of an input: a command enters what it reads and writes in its
 `CommandFiles`, and `Output` asks there.
@@ -168,10 +169,31 @@ class Output:
             try:
                 # First: on a network file system, closing reports whether all was written.
                 self.file.close()
-                os.replace(self._beside, self._final)
+                try:
+                    os.replace(self._beside, self._final)
+                except OSError:
+                    self._overwrite()
             finally:
                 os.close(locked)
             _UNFINISHED.pop(self._beside, None)
+
+    def _overwrite(self) -> None:
+        """Copy the whole result over a file that cannot be replaced.
+
+        That is the target of a bind mount, or the file of another user in a sticky directory. If
+        the copy fails, the result stays beside the file, under a name that the error has.
+        """
+        assert self._beside is not None
+        try:
+            _copy_over(self._beside, self._final)
+        except BaseException as error:
+            kept = _keep(self._beside, self._final)
+            self._beside = None
+            if isinstance(error, OSError):
+                raise OutputError(self.path, f"{_reason(error)}; the result is in {kept}") from None
+            error.add_note(f"{self.path} is incomplete: the result is in {kept}")
+            raise
+        os.unlink(self._beside)
 
 
 class CommandFiles:
@@ -358,8 +380,59 @@ def _failures(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(path, f"cannot be written: {reason.lower()}") from None
+        raise OutputError(path, _reason(error)) from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"cannot be written: {reason.lower()}"
+
+
+def _copy_over(source: str, target: str) -> None:
+    """Overwrite a file; where the disk is too small for the new bytes, it keeps the old ones."""
+    with open(source, "rb") as new:
+        size = os.fstat(new.fileno()).st_size
+        with open(_open_target(target), "wb") as old:
+            before = os.fstat(old.fileno()).st_size
+            try:
+                _reserve(old.fileno(), size)
+            except OSError:
+                old.truncate(before)
+                raise
+            shutil.copyfileobj(new, old)
+            old.truncate(size)
+
+
+def _open_target(path: str) -> int:
+    try:
+        # Without O_CREAT, which Linux refuses for files of other users in sticky directories.
+        return os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Have the file system keep space for so many bytes, where it can."""
+    if size and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+
+
+def _keep(unfinished: str, final: str) -> str:
+    """Give a result that could not be copied a name that nobody takes for a leftover."""
+    directory, name = os.path.split(final)
+    number = 1
+    while os.path.lexists(kept := os.path.join(directory, f"{name[:_LONGEST_KEPT]}.new-{number}")):
+        number += 1
+    _UNFINISHED.pop(unfinished, None)
+    try:
+        os.rename(unfinished, kept)
+    except OSError:
+        return unfinished
+    return kept
 
 
 def _refusal(output: str, source: str) -> OutputError:
@@ -465,6 +538,9 @@ _MODE = 0o666
 _BUFFER = 256 * 1024
 _LONGEST_NAME = 255
 """Bytes of a file name, NAME_MAX of Linux."""
+
+_LONGEST_KEPT = 50
+"""Characters of a name that are kept before an ending; each has at most four bytes."""
 
 _PART = ".ibwire-part"
 _PREFIX = "ibwire-"

@@ -2,9 +2,12 @@
 
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -167,6 +170,93 @@ def test_file_without_permission_is_not_replaced() -> None:
             os.seteuid(user)
 
         assert path.read_text() == "old"
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A directory like /tmp, to a user who may write the file of another one in it."""
+    if os.geteuid():
+        pytest.skip("needs root, to be two users")
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o1777)
+        path = Path(place, "Result.json")
+        path.write_text("old, and longer than the new one")
+        path.chmod(0o666)
+        os.seteuid(65534)
+        try:
+            yield path
+        finally:
+            os.seteuid(0)
+
+
+def test_file_that_cannot_be_replaced_is_overwritten(shared: Path) -> None:
+    inode = shared.stat().st_ino
+
+    with Output(shared) as output:
+        output.text.write("new")
+
+    assert (shared.read_text(), shared.stat().st_ino) == ("new", inode)
+    assert os.listdir(shared.parent) == [shared.name]
+
+
+def test_result_that_finds_no_space_is_kept_beside_the_old_one(shared: Path) -> None:
+    """The limit of the process on file sizes stands for a full disk; a file above it gets EFBIG."""
+
+    def finish(output: Output) -> None:
+        output.file.flush()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+        try:
+            output.finish()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    output = Output(shared)
+    output.file.write(bytes(100))
+    kept = f"{shared}.new-1"
+
+    with pytest.raises(
+        OutputError, match=f"cannot be written: file too large; the result is in {kept}"
+    ):
+        finish(output)
+    module._CLEANED.clear()
+    module.remove_leftovers(str(shared.parent))
+    module.remove_unfinished()
+
+    assert shared.read_text() == "old, and longer than the new one"
+    assert Path(kept).read_bytes() == bytes(100)
+    assert sorted(os.listdir(shared.parent)) == [shared.name, os.path.basename(kept)]
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare here")
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_target_of_a_bind_mount_is_overwritten_or_the_result_kept(
+    tmp_path: Path, size: int
+) -> None:
+    """The target is on a file system of 64 KiB."""
+    (tmp_path / "x.json").write_text("old")
+    script = """
+        mount -t tmpfs -o size=64k none mounted && printf old >mounted/x || exit 77
+        mount --bind mounted/x x.json || exit 77
+        "$0" -c 'from ibwire.base.output import Output
+        with Output("x.json") as output: output.file.write(bytes(SIZE))'
+        cat x.json | wc -c
+    """.replace("        ", "").replace("SIZE", str(size))
+    (tmp_path / "mounted").mkdir()
+
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, sys.executable],
+        cwd=tmp_path, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 77 or done.stderr.startswith("unshare:"):
+        pytest.skip(f"no mounts here: {done.stderr}")
+
+    if size == 10:
+        assert (done.stdout.strip(), done.stderr) == ("10", "")
+    else:
+        assert done.stdout.strip() == "3"
+        assert "no space left on device; the result is in" in done.stderr
+        assert (tmp_path / "x.json.new-1").stat().st_size == size
 
 
 def test_checking_leaves_nothing(old: Path) -> None:
