@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import IO, Protocol
 
@@ -15,6 +16,7 @@ from ibwire.base.errors import ExpressionError, MissingExtra
 from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.paths import InputPath, OutputPath
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.cli.terminal import style as styled
 from ibwire.cli.values import FORMATS
 from ibwire.dissect import FIELDS, Columns, export
 from ibwire.dissect.fields import FieldSpec, spec_of, type_of
@@ -57,8 +59,8 @@ def command(
     """Dissect captures: every header, every ICRC.
 
     CAPTURE is a pcap or pcapng file, compressed or not, a pattern, or `-` for
-    standard input. The default is one line per packet; --fields prints the
-    values of these fields, separated by tabs.
+    standard input. The default is one line per packet, cut to the width of a
+    terminal; --fields prints the values of these fields, separated by tabs.
 
     \b
     ibwire dissect capture.pcap
@@ -154,20 +156,22 @@ def _open(
         return stack.enter_context(ParquetFile(file, fields))
     stream = file.text
     if fields is None:
-        return _Listed(stream, several)
+        on_terminal = file.path == STANDARD_OUTPUT and sys.stdout.isatty()
+        return _Listed(stream, several, shutil.get_terminal_size().columns if on_terminal else None)
     return _Lines(stream, style, fields)
 
 
 class _Listed:
-    """One line per packet, for people; several captures have headings."""
+    """One line per packet, for people; several captures have headings.
 
-    def __init__(self, stream: IO[str], several: bool) -> None:
-        from ibwire.report.listing import Listing
+    width: of the terminal, which the lines fit, with colours; `None` for whole lines.
+    """
 
+    def __init__(self, stream: IO[str], several: bool, width: int | None) -> None:
         self._stream = stream
         self._several = several
-        self._new_listing = Listing
-        self._listing = Listing()
+        self._width = width
+        self._make = self._new_listing()
         self._source: str | None = None
         self._headed = False
 
@@ -175,12 +179,26 @@ class _Listed:
         source = columns.frames.source
         if source != self._source:
             self._source = source
-            self._listing = self._new_listing()
+            self._make = self._new_listing()
             self._headed = not self._several
         if len(rows) and not self._headed:
             _put(self._stream, [f"{source}:"])
             self._headed = True
-        _put(self._stream, self._listing.lines(columns, rows))
+        _put(self._stream, self._make(columns, rows))
+
+    def _new_listing(self) -> Callable[[Columns, Rows], list[str]]:
+        if self._width is None:
+            from ibwire.report.listing import Listing
+
+            return Listing().lines
+
+        from ibwire.report.terminal_listing import TerminalListing
+
+        listing = TerminalListing(self._width)
+        return lambda columns, rows: [
+            styled(text, fg=colour) if colour else text
+            for text, colour in listing.coloured(columns, rows)
+        ]
 
 
 class _Lines:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from ibwire.cli.terminal import console
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import FieldSpec
+
+WIDE = 200
+"""Columns of the table in a file or a pipe."""
+
+BESIDE = 150
+"""Columns from which on Wireshark's names stand beside the meanings."""
 
 
 @click.command("fields")
@@ -22,13 +30,28 @@ def command(pattern: str) -> None:
     found = [spec for spec in FIELDS.values() if _matches(spec, pattern)]
     if not found:
         raise click.UsageError(f"no field matches {pattern!r}")
-    table = Table("field", "type", "meaning", "Wireshark", box=None, pad_edge=False)
-    for spec in found:
-        table.add_row(spec.name, spec.type.kind.name.lower(), spec.doc, spec.wireshark or "")
     shown = console(highlight=False)
     if not shown.is_terminal:
-        shown = console(highlight=False, width=200)
-    shown.print(table)
+        shown = console(highlight=False, width=WIDE)
+    shown.print(_table(found, shown.width))
+
+
+def _table(found: Sequence[FieldSpec], width: int) -> Table:
+    """Names stay on one line; on a narrow terminal Wireshark's stands below the meaning."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("field", no_wrap=True)
+    table.add_column("type", no_wrap=True)
+    table.add_column("meaning")
+    if width >= BESIDE:
+        table.add_column("Wireshark", no_wrap=True)
+    for spec in found:
+        cells = [spec.name, spec.type.kind.name.lower(), spec.doc]
+        if width >= BESIDE:
+            cells.append(spec.wireshark or "")
+        elif spec.wireshark not in (None, spec.name):
+            cells[-1] += f"\n({spec.wireshark})"
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def _matches(spec: FieldSpec, pattern: str) -> bool:

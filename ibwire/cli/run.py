@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from statistics import median_low
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,14 +21,11 @@ from ibwire.capture.erf import erf_record
 from ibwire.capture.writer import format_of
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
-from ibwire.cli.terminal import console
+from ibwire.report.text_table import columns_in_words
 from ibwire.scenario import METRICS, NETWORK, Outcome, QPOutcome, Scenario, load, run, shipped
 from ibwire.scenario.effort import announcement
 from ibwire.scenario.model import LINKS
 from ibwire_layers.outer import LinkType
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 WRONG_USAGE = 2
 
@@ -209,10 +206,9 @@ def _units(metrics: dict[str, int]) -> dict[str, int]:
 
 
 def _print_report(scenario: Scenario, outcome: Outcome) -> None:
-    shown = console(highlight=False)
     first = scenario.description.partition("\n")[0]
     if first:
-        shown.print(first, markup=False, soft_wrap=True)
+        click.echo(first)
     senders = [qp for qp in outcome.qps if qp.tally is not None]
     if len(senders) <= MOST_COLUMNS:
         several = len(outcome.by_connection) > 1
@@ -220,11 +216,11 @@ def _print_report(scenario: Scenario, outcome: Outcome) -> None:
             (f"{qp.connection}\n" * several + f"{qp.node} {qp.qpn:#x} to {qp.peer}", qp.metrics)
             for qp in senders
         ]
-        _print_table(shown, columns)
+        _print_table(columns)
         if len(senders) > 1:
             _print_line("together", outcome)
     else:
-        _print_summary(shown, senders, outcome)
+        _print_summary(senders, outcome)
     for where, rule, hits in outcome.hits:
         click.echo(f"{where}: {rule} applied to {hits} frame{'' if hits == 1 else 's'}")
     for name, what in _ON_THE_WAY.items():
@@ -248,22 +244,22 @@ def _print_line(title: str, outcome: Outcome) -> None:
     )
 
 
-def _print_table(console: Console, columns: Sequence[tuple[str, dict[str, int]]]) -> None:
-    """Metrics as rows; those that are zero everywhere are left out, except the usual ones."""
-    from rich.table import Table
+def _print_table(columns: Sequence[tuple[str, dict[str, int]]]) -> None:
+    """Metrics as rows; those that are zero everywhere are left out, except the usual ones.
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for title, _ in columns:
-        table.add_column(title, justify="right", no_wrap=True)
+    Columns that a terminal has no room for follow below, with the names of the rows again.
+    """
+    rows = []
     for name in METRICS:
         values = [metrics.get(name, 0) for _, metrics in columns]
         if name != "status.SUCCESS" and (name in _USUAL or any(values)):
-            table.add_row(_titled(name), *map(_SHOW.get(name, _count), values))
-    console.print(table)
+            rows.append((_titled(name), [*map(_SHOW.get(name, _count), values)]))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for part in columns_in_words([title for title, _ in columns], rows, width):
+        click.echo(part)
 
 
-def _print_summary(console: Console, senders: Sequence[QPOutcome], outcome: Outcome) -> None:
+def _print_summary(senders: Sequence[QPOutcome], outcome: Outcome) -> None:
     every = [qp.metrics for qp in senders]
     whole = {name: value for name, value in outcome.metrics.items() if name not in NETWORK}
     spread = [(f"all {len(senders)}", whole)]
@@ -274,7 +270,7 @@ def _print_summary(console: Console, senders: Sequence[QPOutcome], outcome: Outc
     ]
     for title, pick in picks:
         spread.append((title, {name: pick([each[name] for each in every]) for name in every[0]}))
-    _print_table(console, spread)
+    _print_table(spread)
 
 
 def _titled(name: str) -> str:

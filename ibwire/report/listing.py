@@ -22,6 +22,9 @@ Rows = npt.NDArray[np.int64]
 class Listing:
     """Makes the lines of a capture, chunk by chunk; times count from its first packet."""
 
+    _number = "%6d  "
+    _digits = 9
+
     def __init__(self) -> None:
         self._start: np.uint64 | None = None
         self._width = 0
@@ -30,21 +33,26 @@ class Listing:
         """One line for each of the given rows."""
         if self._start is None and columns.rows:
             self._start = columns["frame.time_ns"][0]
-        pieces = [*self._head(columns, rows), *_transport(columns), *_others(columns)]
-        pieces.append(Piece("  len=%d", (_cells(columns, "frame.len"),)))
-        pieces += _verdicts(columns)
-        return assemble(pieces, rows)
+        return assemble([*self._pieces(columns, rows)], rows)
+
+    def _pieces(self, columns: Columns, rows: Rows) -> Iterator[Piece]:
+        yield from self._head(columns, rows)
+        yield from _transport(columns)
+        yield from others(columns)
+        yield Piece("  len=%d", (cells(columns, "frame.len"),))
+        yield from verdicts(columns)
 
     def _head(self, columns: Columns, rows: Rows) -> Iterator[Piece]:
         """Number, time, addresses, padded to the widest addresses so far."""
         time = columns["frame.time_ns"]
         since = (time - (self._start if self._start is not None else time[:1])).astype(np.int64)
         earlier, span = since < 0, np.abs(since)
-        yield Piece("%6d  ", (_cells(columns, "frame.number"),))
+        yield Piece(self._number, (cells(columns, "frame.number"),))
         yield Piece("-", (), earlier)  # captures are not always in time order
+        fraction = span % 1_000_000_000 // 10 ** (9 - self._digits)
         yield Piece(
-            "%d.%09d  ",
-            ((span // 1_000_000_000, np.ndarray.tolist), (span % 1_000_000_000, np.ndarray.tolist)),
+            f"%d.%0{self._digits}d  ",
+            ((span // 1_000_000_000, np.ndarray.tolist), (fraction, np.ndarray.tolist)),
         )
         text = np.full(columns.rows, "", object)
         for source, target, valid in _addresses(columns):
@@ -80,9 +88,13 @@ def _texts(columns: Columns, name: str, rows: Rows) -> Iterable[Any]:
     return cells_of(FIELDS[name])(columns[name][rows])
 
 
-def _cells(columns: Columns, name: str) -> tuple[npt.NDArray[Any], Cells]:
+def cells(columns: Columns, name: str) -> tuple[npt.NDArray[Any], Cells]:
+    """The values of a field, and how they are printed."""
     return columns[name], cells_of(FIELDS[name])
 
+
+CRC_BAD = FIELDS["icrc.status"].type.words.index("bad")
+"""Value of the fields `icrc.status`, `vcrc.status` and `lpcrc.status`."""
 
 _NAMES = tuple(opcodes.name_of(code).ljust(27) for code in range(256))
 
@@ -120,18 +132,26 @@ def _transport(columns: Columns) -> Iterator[Piece]:
         "%s qp=0x%06x psn=%-8d",
         (
             (columns["bth.opcode"], words(_NAMES)),
-            *(_cells(columns, name) for name in ("bth.destqp", "bth.psn")),
+            *(cells(columns, name) for name in ("bth.destqp", "bth.psn")),
         ),
         bth,
     )
+    yield from details(columns)
+
+
+def details(columns: Columns) -> Iterator[Piece]:
+    """What follows the PSN: extension headers, payload, flags, what a MAD is, VLAN."""
+    bth = columns.valid("bth.opcode")
+    if not bth.any():
+        return
     for text, names in _DETAILS:
         present = columns.valid(names[0])
         if present.any():
-            cells = (
+            values = (
                 (columns[name], _SYNDROMES if name == "aeth.syndrome" else np.ndarray.tolist)
                 for name in names
             )
-            yield Piece(text, tuple(cells), present)
+            yield Piece(text, tuple(values), present)
     size = columns["payload.len"]
     yield Piece(
         " payload=%d", ((size, np.ndarray.tolist),), columns.valid("payload.len") & (size > 0)
@@ -141,7 +161,7 @@ def _transport(columns: Columns) -> Iterator[Piece]:
     for name in ("ip.dsfield.ecn", "ipv6.tclass.ecn"):
         yield Piece(" CE", (), bth & columns.valid(name) & (columns[name] == 3))
     yield from _management(columns)
-    yield Piece(" vlan=%d", (_cells(columns, "vlan.id"),), bth & columns.valid("vlan.id"))
+    yield Piece(" vlan=%d", (cells(columns, "vlan.id"),), bth & columns.valid("vlan.id"))
 
 
 def _management(columns: Columns) -> Iterator[Piece]:
@@ -170,7 +190,7 @@ def _mad_name(mgmt_class: int, method: int, attribute: int) -> str:
     return f"{group} {action} {what}"
 
 
-def _others(columns: Columns) -> Iterator[Piece]:
+def others(columns: Columns) -> Iterator[Piece]:
     """Frames without a BTH: kind, and duration of pauses."""
     protocol = columns["frame.protocol"]
     plain = ~columns.valid("bth.opcode")
@@ -180,10 +200,10 @@ def _others(columns: Columns) -> Iterator[Piece]:
     yield Piece("%s", ((protocol, names),), plain)
     udp = plain & (protocol == Protocol.UDP) & columns.valid("udp.srcport")
     if udp.any():
-        yield Piece(" %d > %d", tuple(_cells(columns, f"udp.{n}port") for n in ("src", "dst")), udp)
+        yield Piece(" %d > %d", tuple(cells(columns, f"udp.{n}port") for n in ("src", "dst")), udp)
     pause = columns.valid("macc.pause_time")
     if pause.any():
-        yield Piece(" time=%d", (_cells(columns, "macc.pause_time"),), pause)
+        yield Piece(" time=%d", (cells(columns, "macc.pause_time"),), pause)
     pfc = columns.valid("macc.pfc.time")
     if pfc.any():
         text = np.full(columns.rows, "", object)
@@ -200,12 +220,15 @@ def _others(columns: Columns) -> Iterator[Piece]:
     fcp = columns.valid("infiniband_link.op")
     if fcp.any():
         names_of = ("op", "vl", "fctbs", "fccl")
-        cells = tuple(_cells(columns, f"infiniband_link.{name}") for name in names_of)
-        yield Piece(" op=%d vl=%d fctbs=%d fccl=%d", cells, fcp)
+        values = tuple(cells(columns, f"infiniband_link.{name}") for name in names_of)
+        yield Piece(" op=%d vl=%d fctbs=%d fccl=%d", values, fcp)
 
 
-def _verdicts(columns: Columns) -> Iterator[Piece]:
-    """CRC verdicts, and the fault of a packet that could not be read to its end."""
+def verdicts(columns: Columns, *, faults_only: bool = False) -> Iterator[Piece]:
+    """CRC verdicts, and the fault of a packet that could not be read to its end.
+
+    faults_only: without the verdicts on CRCs that are right, cut off or absent.
+    """
     for name, label in (
         ("icrc.status", "icrc"),
         ("vcrc.status", "vcrc"),
@@ -213,5 +236,7 @@ def _verdicts(columns: Columns) -> Iterator[Piece]:
         ("fault", "fault"),
     ):
         valid = columns.valid(name)
+        if faults_only and name != "fault":
+            valid = valid & (columns[name] == CRC_BAD)
         if valid.any():
-            yield Piece(f" {label}=%s", (_cells(columns, name),), valid)
+            yield Piece(f" {label}=%s", (cells(columns, name),), valid)

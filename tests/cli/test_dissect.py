@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import terminal
 from capture.handmade import pcap_header, pcap_record
 from ibwire.cli import main
 
@@ -347,3 +349,15 @@ def test_a_full_disk_is_told(rcx: Path) -> None:
     assert told.returncode != 0
     assert b"No space left" in told.stderr
     assert b"Traceback" not in told.stderr
+
+
+def test_terminal_has_one_coloured_line_for_each_packet(captures: Path) -> None:
+    command = [sys.executable, "-m", "ibwire", "dissect", str(captures / "chaos.a.pcap")]
+
+    text = terminal.output(command, ROOT, ENVIRONMENT)
+
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
+    assert [int(line.split()[0]) for line in lines] == list(range(1, len(lines) + 1))
+    assert len(lines) == 574
+    assert max(map(len, lines)) == 100  # of the terminal
+    assert "\x1b[31m" in text
