@@ -111,11 +111,12 @@ bench-rxe: $(VENV)/test.stamp
 	$(BIN)/python tests/interop/rxe/build.py
 	PYTHONPATH=tests $(BIN)/python tests/interop/rxe/speed.py
 
-# The generated field reference in layers/README.md, the tables of profiles and of rules.
+# The generated field reference in layers/README.md, the tables of profiles and of rules, the pictures.
 docs: $(VENV)/run.stamp
 	$(BIN)/python -m ibwire_layers.reference layers/README.md
 	$(BIN)/python -m ibwire.rc.reference docs/profiles.md
 	$(BIN)/python -m ibwire.rules.reference docs/rules.md
+	$(BIN)/python docs/tools/picture.py
 
 # The documentation as pages in site/; a link that leads nowhere is an error.
 site: $(VENV)/site.stamp

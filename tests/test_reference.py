@@ -1,12 +1,15 @@
+import runpy
 from pathlib import Path
 
 from ibwire.rc import reference
 from ibwire_layers.reference import updated
 
+ROOT = Path(__file__).parents[1]
+
 
 def test_field_reference_is_what_the_descriptions_give() -> None:
     """`make docs` makes it anew."""
-    document = Path(__file__).parents[1] / "layers" / "README.md"
+    document = ROOT / "layers" / "README.md"
     text = document.read_text(encoding="utf-8")
 
     assert updated(text) == text
@@ -14,9 +17,18 @@ def test_field_reference_is_what_the_descriptions_give() -> None:
 
 def test_table_of_profiles_is_what_the_profiles_say() -> None:
     """`make docs` makes it anew."""
-    document = Path(__file__).parents[1] / "docs" / "profiles.md"
+    document = ROOT / "docs" / "profiles.md"
 
     assert reference.table() == document.read_text(encoding="utf-8")
+
+
+def test_pictures_show_what_the_commands_print() -> None:
+    """`make docs` makes them anew."""
+    tool = runpy.run_path(str(ROOT / "docs" / "tools" / "picture.py"))
+
+    assert tool["PICTURES"]
+    for name, command in tool["PICTURES"].items():
+        assert tool["picture"](command) == (ROOT / name).read_text(encoding="utf-8"), name
 
 
 def test_every_field_of_a_profile_says_what_it_means() -> None:

@@ -15,7 +15,7 @@ from ibwire.base.errors import LinkError
 from ibwire.lab.veth import Lab
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/live.md", "docs/tap.md", "docs/inject.md")
+DOCUMENTS = ("docs/live.md", "docs/tap.md", "docs/inject.md", "docs/fuzz.md")
 NAME = "readme"
 SCRIPTS = [
     pytest.param(script, id=f"{name}-{number}")
