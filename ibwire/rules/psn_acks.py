@@ -85,6 +85,17 @@ MAX_UNSEEN = 1 << 16
 """A capture may lack this many packets in a row; a response further ahead has no request."""
 NEARBY = 1 << 12
 """PSNs around 0xFFFFFF that make an ACK of it an ordinary one."""
+FAR = 64
+"""Packets beyond the newest request from which on a response is far ahead. Where the capture lacks
+so many requests, the next response has a PSN beyond them as well."""
+MIN_MISFITS = 3
+"""From so many responses in a row on, an MSN that does not fit is an error of the responder. rxe
+may have one after READs, because its ACK of a duplicate does not count them."""
+MIN_STILLS = 8
+"""The same for an MSN that stands still, which several requests under way may explain: a responder
+may have executed all of them before it acknowledges the first."""
+MOST_READS = 255
+"""READs and atomics that may be outstanding: the field of the CM has 8 bits (IBA 12.7)."""
 KEEP_MESSAGES = 512
 """Messages of which it is remembered where they end."""
 
@@ -131,11 +142,23 @@ class Messages(ConnectionCheck):
     a responder has completed all messages up to the PSN that it names, and none
     that was not sent. A response that counts messages which were not seen here
     shows that the capture lacks some, or begins during a retransmission; so
-    nothing is reported until a newer response has confirmed the count. Checks about
-    credits use the result.
+    nothing is reported until a newer response has confirmed the count. If several
+    responses in a row do not fit the one before them, the responder does not count.
+    Checks about credits use the result.
     """
 
-    __slots__ = ("_confirmed", "_ends", "_high", "_last", "_low", "_since", "_suspect", "sent")
+    __slots__ = (
+        "_confirmed",
+        "_ends",
+        "_high",
+        "_last",
+        "_low",
+        "_misfits",
+        "_since",
+        "_stills",
+        "_suspect",
+        "sent",
+    )
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
@@ -150,6 +173,10 @@ class Messages(ConnectionCheck):
         """PSN, unwrapped, and MSN of the newest response that fitted; `None`: no bounds known."""
         self._confirmed = False
         """The MSN has gone on as it should since the bounds were taken."""
+        self._misfits = 0
+        """Newer responses in a row whose MSN does not fit the response before."""
+        self._stills = 0
+        """Newer responses in a row that acknowledge more messages with the same MSN."""
         self._suspect: tuple[str, TransportPacket, TransportPacket] | None = None
         """Words and response with an MSN that counts too much, and the request before it."""
 
@@ -159,6 +186,7 @@ class Messages(ConnectionCheck):
         self.sent = 0
         self._last = None
         self._confirmed = False
+        self._misfits = self._stills = 0
 
     @property
     def before(self) -> int | None:
@@ -206,14 +234,46 @@ class Messages(ConnectionCheck):
         if last is None or max(low, self._low) > min(high, self._high):
             if self._confirmed:
                 yield from self._wrong(packet, done, low > self._high)
+            elif last is not None and newer:
+                self._misfits += 1
+                yield from self._misfit(packet, last, done, self._misfits >= MIN_MISFITS)
             if newer or last is None:
                 self._low, self._high, self._confirmed = low, high, False
                 self._last = upto, packet.msn
             return
         self._low, self._high = max(low, self._low), min(high, self._high)
         if newer:
-            self._confirmed = self._confirmed or distance(last[1], packet.msn) > 0
+            if distance(last[1], packet.msn) > 0:
+                self._confirmed = True
+                self._misfits = self._stills = 0
+            elif done > forgotten + bisect_right(self._ends, last[0]):
+                self._stills += 1
+                yield from self._misfit(packet, last, done, self._stills >= MIN_STILLS)
             self._last = upto, packet.msn
+
+    def _misfit(
+        self, packet: TransportPacket, last: tuple[int, int], done: int, is_enough: bool
+    ) -> Iterable[Violation]:
+        """An MSN that does not fit the response before, and that no other response has confirmed.
+
+        Where the capture begins while READs or atomics are retransmitted, the MSN stands still
+        as often as such requests can be outstanding. The ACK of a duplicate SEND or WRITE names
+        the newest request that was executed, so there the MSN does not stand still.
+        """
+        if packet.opcode not in _ACKNOWLEDGE:
+            tracker = self.history.tracker
+            most = tracker.connection.max_reads[tracker.end]
+            is_enough = self._misfits + self._stills >= (MOST_READS if most is None else most) + (
+                MIN_STILLS
+            )
+        if not is_enough:
+            return
+        forgotten = self.sent - len(self._ends)
+        count = done - forgotten - bisect_right(self._ends, last[0])
+        found = f"{name_of(packet.opcode)} with MSN {packet.msn}"
+        messages = f"{count} message{'' if count == 1 else 's'}"
+        expected = f"{last[1] + count & MASK}, {messages} after a response with {last[1]}"
+        yield MSN, f"{found}, expected {expected}", packet
 
     def _wrong(self, packet: TransportPacket, done: int, too_much: bool) -> Iterable[Violation]:
         """An MSN that is out of bounds: too small for certain, or perhaps too large."""
@@ -230,16 +290,23 @@ class Messages(ConnectionCheck):
 class Acknowledged(ConnectionCheck):
     """Which PSNs responses name."""
 
-    __slots__ = ("ahead",)
+    __slots__ = ("_early", "_far", "_far_words", "ahead")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
         self.ahead: int | None = None
         """An unwrapped PSN that was acknowledged and has not been seen as a request."""
+        self._far: TransportPacket | None = None
+        """The newest response with a PSN far beyond the newest request, until it is explained."""
+        self._far_words = ""
+        self._early: Violation | None = None
+        """What the request after it breaks, unless the response itself turns out to be wrong."""
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether it had been acknowledged before it was sent."""
         ahead, self.ahead = self.ahead, None
+        if self._far is not None and status is not PacketStatus.NEW:
+            self._far = None  # the capture lacks requests, or the requester goes back
         if ahead is None or status is PacketStatus.DUPLICATE:
             return
         psn = self.history.unwrapped(packet.psn)
@@ -248,7 +315,11 @@ class Acknowledged(ConnectionCheck):
             return
         # Otherwise the capture may lack the first time that it was sent.
         if self.history.request_ids.is_next(newest, packet):
-            yield EARLY, f"PSN {packet.psn} is sent after it was acknowledged", packet
+            violation = EARLY, f"PSN {packet.psn} is sent after it was acknowledged", packet
+            if self._far is None:
+                yield violation
+            else:
+                self._early = violation
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Whether its PSN was sent, and does not go back."""
@@ -264,10 +335,16 @@ class Acknowledged(ConnectionCheck):
                 packet,
             )
             return
+        far, self._far = self._far, None
+        early, self._early = self._early, None
+        front = self.history.front
+        if far is not None and self._is_next_response(far, front, packet, status):
+            yield SENT, f"{self._far_words}; the next response is of PSN {packet.psn}", far
+        elif early is not None:
+            yield early
         if psn >= tracker.next:
             yield from self._unsent(packet, psn)
             return
-        front = self.history.front
         if not is_ack or front is None or status is PacketStatus.DUPLICATE:
             return
         if distance(front.psn, packet.psn) >= 0:
@@ -275,15 +352,30 @@ class Acknowledged(ConnectionCheck):
         if self.history.answer_ids.left_later(front, packet, otherwise=False):
             yield STALE, f"ACK of PSN {packet.psn} after a response of PSN {front.psn}", packet
 
+    def _is_next_response(
+        self,
+        far: TransportPacket,
+        front: TransportPacket | None,
+        packet: TransportPacket,
+        status: PacketStatus,
+    ) -> bool:
+        """Whether the responder goes on below a PSN that it acknowledged: that one is wrong."""
+        is_below = status is PacketStatus.NEW and distance(packet.psn, far.psn) > 0
+        return is_below and front is not None and distance(front.psn, packet.psn) > 0
+
     def _unsent(self, packet: TransportPacket, psn: int) -> Iterable[Violation]:
         tracker, newest = self.history.tracker, self.history.newest
         if newest is None or self.history.span(newest) is None:
             return
         assert tracker.next is not None
+        found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
+        words = f"{found}, but {(tracker.next - 1) & MASK} was sent last"
         if psn - tracker.next > MAX_UNSEEN:
-            found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-            yield SENT, f"{found}, but {(tracker.next - 1) & MASK} was sent last", packet
-        elif kind(packet.syndrome) is AckKind.ACK and packet.opcode in _AETH:
+            yield SENT, words, packet
+            return
+        if psn - tracker.next >= FAR and self.history.front is not None:
+            self._far, self._far_words = packet, words
+        if kind(packet.syndrome) is AckKind.ACK and packet.opcode in _AETH:
             self.ahead = psn
 
 

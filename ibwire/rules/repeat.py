@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.states import PacketStatus
@@ -22,7 +23,7 @@ SAME = Rule(
 )
 NEEDLESS = Rule(
     "repeat.needless",
-    "An acknowledged request is not retransmitted, unless the ACK was lost.",
+    "A request is retransmitted only if its response is overdue or was refused.",
     Severity.NOTE,
     "IBA 9.7.6.1.3",
     "docs/reference/transport.md#ack-timer; docs/reference/habits.md#rxe-ack-timer; "
@@ -65,9 +66,15 @@ _ACKNOWLEDGE = frozenset((OpCode.RC_ACKNOWLEDGE, OpCode.XRC_ACKNOWLEDGE))
 
 
 class Repeated(ConnectionCheck):
-    """Whether a retransmission is unchanged, and whether it was needed."""
+    """Whether a retransmission is unchanged, and whether it was needed.
 
-    __slots__ = ("_asks", "_before", "_pending", "_refused", "_run")
+    A request that was acknowledged here is retransmitted with good reason if the ACK was lost
+    after this point. Needless is what was retransmitted before the first of its two ACKs
+    passed here, what no timer watches, and what the requester has shown that it knows to be
+    acknowledged: it went back to a later PSN before.
+    """
+
+    __slots__ = ("_asks", "_before", "_early", "_known", "_refused", "_run", "_selects")
 
     def __init__(self, history: RequestHistory) -> None:
         super().__init__(history)
@@ -77,10 +84,15 @@ class Repeated(ConnectionCheck):
         """Whether the previous request was a retransmission."""
         self._asks = -1
         """The highest PSN, unwrapped, of a request that asks for a response."""
-        self._pending: int | None = None
-        """A PSN retransmitted without a reason while its response may be on the way."""
+        self._early: _Early | None = None
+        """Requests retransmitted without a visible reason, while responses may be on the way."""
         self._refused = False
         """Whether a NAK came since the last new request."""
+        self._known: tuple[int, int] | None = None
+        """A PSN, unwrapped, to which the requester went back for certain, and the packet number:
+        it knows that everything before is acknowledged."""
+        self._selects = False
+        """Whether the requester leaves out packets when it goes back."""
 
     def request(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
         """Compare it with the first sending, and with what was answered since."""
@@ -97,15 +109,26 @@ class Repeated(ConnectionCheck):
         first = self.history.requests.get(packet.psn)
         if first is not None:
             yield from _compare(first, packet)
-        found = f"{name_of(packet.opcode)} of PSN {packet.psn}"
-        if self._is_settled(psn):
-            if first is not None and packet.opcode not in READ_REQUESTS:
-                yield NEEDLESS, f"{found} retransmitted although it was acknowledged", packet
+        found = f"{name_of(packet.opcode)} of PSN {packet.psn} retransmitted"
+        follows = before is not None and self.history.request_ids.is_next(before, packet)
+        known, early = self._known, self._early
+        if early is not None:
+            early.sent += 1
+        if runs and before is not None and follows:
+            step = psn - (self.history.unwrapped(before.psn) or psn)
+            self._selects = self._selects or step > (self.history.span(before) or step)
+        if known is not None and psn < known[0] and not self._selects and follows:
+            words = f"although the requester went back to PSN {known[0] & MASK} in packet"
+            yield NEEDLESS, f"{found}, {words} {known[1]}", packet
             return
-        if not self._refused and packet.ack_req:
-            self._pending = psn
-        if not runs and before is not None and self._waits_for_nothing(before, packet):
-            yield NEEDLESS, f"{found} retransmitted, although nothing asks for an ACK", packet
+        if not runs and follows:
+            self._known = psn, packet.number
+        if self._is_settled(psn):
+            return
+        if not self._refused and packet.ack_req and (early is None or not runs):
+            self._early = _Early(psn, packet)
+        if not runs and follows and self._waits_for_nothing():
+            yield NEEDLESS, f"{found}, although nothing asks for an ACK", packet
 
     def _is_settled(self, psn: int) -> bool:
         """Whether this and everything before it has been answered here."""
@@ -114,21 +137,43 @@ class Repeated(ConnectionCheck):
             return False
         return all(read.first > psn for read in self.history.tracker.reads)
 
-    def _waits_for_nothing(self, before: TransportPacket, packet: TransportPacket) -> bool:
+    def _waits_for_nothing(self) -> bool:
         """Whether a requester goes back although none of its timers should run."""
         acked = self.history.acked
-        if self._refused or acked is None or self._asks > acked or self.history.tracker.reads:
-            return False
-        return self.history.request_ids.is_next(before, packet)
+        return not (
+            self._refused or acked is None or self._asks > acked or self.history.tracker.reads
+        )
 
     def response(self, packet: TransportPacket, status: PacketStatus) -> Iterable[Violation]:
-        """Whether a retransmitted packet is now acknowledged a second time."""
+        """Whether more came than the retransmitted requests can have caused."""
         what = kind(packet.syndrome) if packet.syndrome >= 0 else AckKind.ACK
+        early = self._early
         if what is not AckKind.ACK:
-            self._pending, self._refused = None, True
-        elif status is PacketStatus.STALE and self._pending == self.history.unwrapped(packet.psn):
-            self._pending = None
-            yield NEEDLESS, f"PSN {packet.psn} retransmitted, and acknowledged both times", packet
+            self._early, self._refused = None, True
+        elif early is not None and packet.opcode in _ACKNOWLEDGE:
+            psn = self.history.unwrapped(packet.psn)
+            if psn is None or psn < early.psn or status is PacketStatus.DUPLICATE:
+                return
+            early.answers += 1
+            if early.answers > early.sent and status is PacketStatus.STALE:
+                self._early = None
+                words = f"PSN {early.packet.psn} retransmitted before its ACK came"
+                yield NEEDLESS, f"{words}, and acknowledged both times", early.packet
+
+
+@dataclass(slots=True)
+class _Early:
+    """Retransmitted requests, and the ACKs that came since.
+
+    The ACKs of duplicates may all be of the newest PSN (C9-105). So an ACK of the first
+    transmission came only if there are more ACKs than retransmitted requests.
+    """
+
+    psn: int
+    """Of the first of them, unwrapped."""
+    packet: TransportPacket
+    sent: int = 1
+    answers: int = 0
 
 
 class Retries(ConnectionCheck):

@@ -118,6 +118,32 @@ def _early(talk: Talk, broken: bool) -> None:
         talk.answer(2, 3)
 
 
+def _msn_still(talk: Talk, broken: bool) -> None:
+    for psn in range(6):
+        talk.sends(psn, 1, msn=7 if broken else 7 + psn)
+
+
+def _msn_still_under_way(talk: Talk, broken: bool) -> None:
+    """All requests were sent before the first ACK."""
+    for psn in range(12):
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+    for psn in range(12):
+        talk.answer(psn, 1 if broken else psn + 1)
+
+
+def _msn_random(talk: Talk, broken: bool) -> None:
+    for psn, msn in enumerate((0x345678, 0x11, 0xABCDEF, 0x700000, 0x5, 0x812345)):
+        talk.sends(psn, 1, msn=msn if broken else psn + 1)
+
+
+def _sent_far(talk: Talk, broken: bool) -> None:
+    """Beyond anything that is on the way: the responder itself acknowledges less afterwards."""
+    talk.sends(0, 3)
+    talk.ask(Op.RC_SEND_ONLY, 3, 64, ack_req=1)
+    talk.answer(500 if broken else 3, 4)
+    talk.sends(4, 2, msn=5)
+
+
 def _before_first(talk: Talk, broken: bool) -> None:
     talk.ask(Op.RC_RDMA_READ_REQUEST, 50_000, length=64, ack_req=1)
     talk.answer(50_000, 1, opcode=Op.RC_RDMA_READ_RESPONSE_ONLY, size=64)
@@ -325,10 +351,29 @@ def _same(talk: Talk, broken: bool) -> None:
     talk.answer(0, 1)
 
 
-def _needless(talk: Talk, broken: bool) -> None:
-    talk.sends(0, 2)
-    talk.wait(TIMEOUT_US)
-    talk.ask(Op.RC_SEND_ONLY, 1 if broken else 2, 64, ack_req=1)
+def _needless_known(talk: Talk, broken: bool) -> None:
+    """The ACK of PSN 2 was lost; the requester goes back to it, and so knows of the others."""
+    talk.sends(0, 3)
+    for psn in (2, 1 if broken else 2):
+        talk.wait(TIMEOUT_US)
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+
+
+def _needless_early(talk: Talk, broken: bool) -> None:
+    talk.sends(0, 1)
+    for _ in range(2):
+        talk.wait(TIMEOUT_US)
+        talk.ask(Op.RC_SEND_ONLY, 1, 64, ack_req=1)
+    for _ in range(1 + broken):
+        talk.wait(TIMEOUT_US)
+        talk.answer(1, 2)
+
+
+def _needless_unwatched(talk: Talk, broken: bool) -> None:
+    talk.sends(0, 1)
+    for _ in range(2):
+        talk.wait(TIMEOUT_US)
+        talk.ask(Op.RC_SEND_FIRST, 1, 256, ack_req=int(not broken))
 
 
 def _unasked(talk: Talk, broken: bool) -> None:
@@ -423,7 +468,11 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("lengths.headers", _headers),
     ("psn_acks.msn", _msn_behind),
     ("psn_acks.msn", _msn_ahead),
+    ("psn_acks.msn", _msn_still),
+    ("psn_acks.msn", _msn_still_under_way),
+    ("psn_acks.msn", _msn_random),
     ("psn_acks.sent", _sent),
+    ("psn_acks.sent", _sent_far),
     ("psn_acks.early", _early),
     ("psn_acks.before-first", _before_first),
     ("psn_acks.stale", _stale),
@@ -451,7 +500,9 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("atomics.same", _same_atomic),
     ("atomics.once", _once_executed),
     ("repeat.same", _same),
-    ("repeat.needless", _needless),
+    ("repeat.needless", _needless_known),
+    ("repeat.needless", _needless_early),
+    ("repeat.needless", _needless_unwatched),
     ("repeat.unasked-ack", _unasked),
     ("repeat.selective", _selective),
     ("repeat.retries", _retries),

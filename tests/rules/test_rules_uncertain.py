@@ -58,6 +58,60 @@ def test_a_packet_that_came_to_be_refused_may_be_naked_again() -> None:
     assert "naks.once" not in ids(judge(talk.frames))
 
 
+def test_a_request_whose_ack_was_lost_is_retransmitted_with_reason() -> None:
+    """The ACKs of duplicates are of the newest PSN: two come, and neither is the first."""
+    talk = Talk()
+    talk.sends(0, 1)
+    for _ in range(2):
+        for psn in (1, 2):
+            talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.wait(100_000)
+    for _ in range(2):
+        talk.answer(2, 3)
+        talk.wait(150)
+
+    assert judge(talk.frames) == []
+
+
+def test_a_needless_retransmission_is_found_at_the_requester() -> None:
+    talk = Talk()
+    talk.sends(0, 1)
+    for _ in range(2):
+        talk.ask(Op.RC_SEND_ONLY, 1, 64, ack_req=1)
+        talk.wait(300)
+    for _ in range(2):
+        talk.answer(1, 2)
+        talk.wait(150)
+
+    (finding,) = judge(talk.frames)
+    assert (finding.rule.id, finding.location.src, finding.numbers) == (
+        "repeat.needless",
+        "10.0.0.1",
+        [4],
+    )
+
+
+def test_an_msn_stands_still_while_reads_before_the_capture_are_replayed() -> None:
+    """As often as READs may be outstanding: the responder had executed all of them."""
+    talk = Talk()
+    for psn in range(16):
+        talk.ask(Op.RC_RDMA_READ_REQUEST, psn, length=64, ack_req=1)
+        talk.answer(psn, 30, opcode=Op.RC_RDMA_READ_RESPONSE_ONLY, size=64)
+
+    assert judge(talk.frames) == []
+
+
+def test_requests_that_the_capture_lacks_may_be_acknowledged() -> None:
+    """A burst of 200, of which only the ACKs are here."""
+    talk = Talk()
+    talk.sends(0, 3)
+    for psn in (202, 203):
+        talk.answer(psn, psn + 1)
+    talk.sends(204, 3, msn=205)
+
+    assert grave(judge(talk.frames)) == []
+
+
 def test_one_rnr_nak_that_is_not_heeded_may_have_been_lost_behind_the_capture() -> None:
     talk = Talk()
     talk.ask(Op.RC_SEND_ONLY, 0, 64, ack_req=1)
