@@ -90,14 +90,21 @@ def command(
     ibwire check --only naks --only reads.restart --json *.pcap
     """
     rules = _selected(only, ignore)
-    sources = Sources(captures, sys.stderr.isatty() and not sys.stdout.isatty())
+    sources = Sources(captures, progress=sys.stderr.isatty())
     worst = 0
     several = len(sources.names) > 1
+    waits = sources.has_bar and sys.stdout.isatty()
+    waiting: list[str] = []  # for a terminal that shows the progress meanwhile
     for name, judged in _judge(sources, profile, rules):
         findings = judged.finish(name)
         worst = max([worst, *(finding.severity for finding in findings)])
         for line in _json(findings) if as_json else _text(name, judged, findings, several):
-            click.echo(line)
+            if waits:
+                waiting.append(line)
+            else:
+                click.echo(line)
+    for line in waiting:
+        click.echo(line)
     if sources.failed:
         sys.exit(UNREADABLE)
     if fail_on != NEVER and worst >= Severity[fail_on.upper()]:

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from ibwire.base.errors import ExpressionError, MissingExtra
 from ibwire.base.output import STANDARD_OUTPUT, Output
-from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.cli.tables import format_of, table_options
 from ibwire.cli.terminal import style as styled
-from ibwire.cli.values import FORMATS
 from ibwire.dissect import FIELDS, Columns, export
 from ibwire.dissect.fields import FieldSpec, spec_of, type_of
 from ibwire.dissect.where import Expression, parse
@@ -34,19 +34,9 @@ class Sink(Protocol):
 
 @click.command("dissect")
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
-@click.option("--json", "style", flag_value="json", help="Print one flat JSON object per packet.")
-@click.option(
-    "--csv", "style", flag_value="csv", help="Print comma-separated values with a header."
-)
+@table_options("packet")
 @click.option("--fields", metavar="A,B,C", help="Print only these fields, see `ibwire fields`.")
 @click.option("--where", metavar="EXPR", help="Print only packets that match EXPR.")
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=OutputPath(allow_dash=True),
-    help="Write to FILE; the suffix selects the format.",
-)
 @click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after this many packets.")
 def command(
     captures: tuple[str, ...],
@@ -67,7 +57,7 @@ def command(
     ibwire dissect --where 'aeth.syndrome.opcode == 3' --json capture.pcap
     ibwire dissect --fields frame.time_ns,bth.destqp,bth.psn -o out.parquet *.pcap
     """
-    style = _style(style, output)
+    style = format_of(style, output)
     condition = _condition(where)
     progress = sys.stderr.isatty() and (output is not None or not sys.stdout.isatty())
     sources = Sources(captures, progress)
@@ -83,19 +73,6 @@ def command(
         raise click.ClickException(str(error)) from None
     if sources.failed:
         sys.exit(UNREADABLE)
-
-
-def _style(style: str | None, output: str | None) -> str:
-    if output is None or output == "-":
-        return style or "text"
-    for suffix, named in FORMATS.items():
-        if output.lower().endswith(suffix):
-            if style not in (None, named):
-                raise click.UsageError(f"--{style} contradicts the suffix of {output}")
-            return named
-    if style:
-        return style
-    raise click.UsageError(f"cannot tell a format from {output!r}: use {', '.join(FORMATS)}")
 
 
 def _chosen(names: str | None, several: bool) -> list[FieldSpec]:

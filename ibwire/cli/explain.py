@@ -105,14 +105,14 @@ def _analyse(
     fault = None
     start = end = None
     try:
-        with progress() as tell, open_capture(path, reuse=True) as reader:
+        with progress() as bar, open_capture(path, reuse=True) as reader:
             for batch in reader.batches():
                 columns = Columns(batch, path)
                 if columns.rows:
                     start = int(batch.time_ns[0]) if start is None else start
                     end = int(batch.time_ns[columns.rows - 1])
                 analysis.take(columns)
-                tell(reader)
+                bar.read(reader)
     except CaptureError as error:
         fault = error
     return analysis.finish(), Frames(name, start or 0, end or 0), fault

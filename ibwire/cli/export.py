@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from ibwire.connections.events import FlowEvent
 from ibwire.dissect import Columns
 from ibwire.report import remarks
 from ibwire.rules.conformance import Conformance
+
+if TYPE_CHECKING:
+    from ibwire.connections.arrow import TableFile
 
 ANNOTATED = (".pcapng", ".pcapng.gz", ".pcapng.xz", ".pcapng.zst")
 """Suffixes of a capture with comments; other names are directories."""
@@ -42,12 +46,15 @@ PREFIX = "ibwire: "
     type=OutputPath(allow_dash=True),
     help="A directory, FILE.pcapng, or `-` for pcapng on standard output.",
 )
-def command(captures: tuple[str, ...], output: str) -> None:
-    """Write captures as Parquet tables, or a copy of one capture with comments.
+@click.option("--csv", "style", flag_value="csv", help="Write the tables as .csv, not Parquet.")
+@click.option("--json", "style", flag_value="json", help="Write the tables as .json, line by line.")
+def command(captures: tuple[str, ...], output: str, style: str | None) -> None:
+    """Write captures as tables, or a copy of one capture with comments.
 
     With a directory, each capture becomes one Parquet file in each of its folders
     `packets`, `messages`, `events` and `connections`; `ibwire query` and other
-    programs read them. Several machines may write to the same directory.
+    programs read them. Several machines may write to the same directory. --csv and
+    --json write text instead.
 
     With FILE.pcapng, every packet at which something happened gets a comment: losses,
     retransmissions and their causes, NAKs, congestion marks, and broken rules of the
@@ -64,11 +71,13 @@ def command(captures: tuple[str, ...], output: str) -> None:
         )
         raise click.BadParameter(reason, param_hint="--output")
     try:
-        with temporary_directory() as directory, progress() as tell:
+        with temporary_directory() as directory, progress() as bar:
             if output == STANDARD_OUTPUT or output.lower().endswith(ANNOTATED):
-                failures = _annotated(names, output, directory, tell)
+                if style:
+                    raise click.UsageError(f"--{style} writes tables: -o needs a directory")
+                failures = _annotated(names, output, directory, bar.read)
             else:
-                failures = _tables(names, output, directory, tell)
+                failures = _tables(names, output, directory, bar.read, style)
     except OutputError:
         raise
     except (CaptureError, EncodeError, MissingExtra) as error:
@@ -80,7 +89,11 @@ def command(captures: tuple[str, ...], output: str) -> None:
 
 
 def _tables(
-    names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
+    names: Sequence[str],
+    output: str,
+    directory: str,
+    tell: Callable[[CaptureReader], None],
+    style: str | None,
 ) -> list[CaptureError]:
     """Write all captures into a directory; returns the errors."""
     from ibwire.connections.export import CaptureTables, export
@@ -101,13 +114,23 @@ def _tables(
         capture = CaptureTables(path, shown, tell)
         kept = None
         try:
-            export(capture, output, readable(target))
+            export(capture, output, readable(target), *_file_kind(style))
         except OldResultKept as error:
             kept = error
         if not capture.is_rdma and not capture.damage:
             print_warning(f"{shown}: no RDMA packets")
         failures += filter(None, (capture.damage, kept))
     return failures
+
+
+def _file_kind(style: str | None) -> tuple[type[TableFile], str]:
+    """What writes a table, and the ending of its files."""
+    from ibwire.connections.arrow import TableFile
+    from ibwire.report.table_files import CSVFile, JSONFile
+
+    return {"csv": (CSVFile, "csv"), "json": (JSONFile, "json")}.get(
+        style or "", (TableFile, "parquet")
+    )
 
 
 def _targets(names: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from ibwire.base.errors import MissingExtra
+from ibwire.base.output import STANDARD_OUTPUT, Output
+from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire.cli.terminal import console
 from ibwire.dissect import FIELDS
 from ibwire.dissect.fields import FieldSpec
@@ -22,7 +25,8 @@ BESIDE = 150
 
 @click.command("fields")
 @click.argument("pattern", default="*")
-def command(pattern: str) -> None:
+@table_options("field")
+def command(pattern: str, style: str | None, output: str | None) -> None:
     """List every field with its type, meaning and Wireshark name.
 
     PATTERN is part of a name or meaning, or contains wildcards: `bth.*`.
@@ -30,10 +34,37 @@ def command(pattern: str) -> None:
     found = [spec for spec in FIELDS.values() if _matches(spec, pattern)]
     if not found:
         raise click.UsageError(f"no field matches {pattern!r}")
+    style = format_of(style, output, "table")
+    if style != "table":
+        _write(found, style, output or STANDARD_OUTPUT)
+        return
     shown = console(highlight=False)
     if not shown.is_terminal:
         shown = console(highlight=False, width=WIDE)
     shown.print(_table(found, shown.width))
+
+
+def _write(found: Sequence[FieldSpec], style: str, output: str) -> None:
+    rows = [
+        {
+            "field": spec.name,
+            "type": spec.type.kind.name.lower(),
+            "meaning": spec.doc,
+            "wireshark": spec.wireshark,
+        }
+        for spec in found
+    ]
+    try:
+        with Output(output) as file:
+            if style == "text":
+                file.text.writelines(
+                    "\t".join(cell or "" for cell in row) + "\n"
+                    for row in [[*rows[0]], *(row.values() for row in rows)]
+                )
+            else:
+                write_rows(rows, style, file)
+    except MissingExtra as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _table(found: Sequence[FieldSpec], width: int) -> Table:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ibwire.base.errors import CaptureError, MissingExtra, WorkError
+from ibwire.base.errors import CaptureError, MissingExtra, OldResultKept, WorkError
+from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.paths import InputPath
+from ibwire.cli.rereading import progress
 from ibwire.cli.sources import UNREADABLE, expand
+from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire.cli.values import MOST_JOBS, Rate
 from ibwire.connections import merge
 from ibwire.connections.summary import Summary
@@ -27,7 +30,7 @@ SHOWN = 40
 
 @click.command("flows")
 @click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per direction.")
+@table_options("direction")
 @click.option("--all", "show_all", is_flag=True, help="List every connection, also on a terminal.")
 @click.option(
     "--other",
@@ -45,7 +48,8 @@ SHOWN = 40
 @click.option("--ray", metavar="ADDRESS", help="Read files in a Ray cluster; `local` starts one.")
 def command(
     captures: tuple[str, ...],
-    as_json: bool,
+    style: str | None,
+    output: str | None,
     show_all: bool,
     other: str | None,
     link_rate: int | None,
@@ -69,9 +73,13 @@ def command(
     paths = expand(captures)
     if other is not None and len(paths) != 1:
         raise click.UsageError("--other needs one capture to compare with")
+    style = format_of(style, output)
     try:
         work = merge.cluster(ray) if ray else merge.processes(jobs) if jobs else None
-        summary, damage = merge.analyse(paths, work, rate_bps=link_rate)
+        with progress(paths) as bar:
+            summary, damage = merge.analyse(
+                paths, work, rate_bps=link_rate, tell=bar.read, finished=bar.finished
+            )
     except (MissingExtra, WorkError) as error:
         raise click.ClickException(str(error)) from None
     try:
@@ -79,11 +87,24 @@ def command(
     except CaptureError as error:
         between = None
         damage.append(str(error))
-    if as_json:
-        _print_json(summary, between)
-    else:
-        _print_table(summary, between, show_all)
-    sys.stdout.flush()
+    try:
+        with Output(output or STANDARD_OUTPUT) as file:
+            if style == "text":
+                _write_table(summary, between, file, show_all)
+            else:
+                write_rows([*_directions(summary, between)], style, file)
+            file.input_failed |= bool(damage)
+    except MissingExtra as error:
+        raise click.ClickException(str(error)) from None
+    except OldResultKept as error:
+        damage.append(str(error))
+    _report(summary, between, damage)
+    if damage:
+        sys.exit(UNREADABLE)
+
+
+def _report(summary: Summary, between: Between | None, damage: list[str]) -> None:
+    """Print what could not be read, and what makes the result doubtful."""
     problems = summary.all_problems()
     if between is not None:
         damage += map(str, between.errors)
@@ -94,8 +115,6 @@ def command(
         print_warning(text)
     if not summary.packets and not damage:
         print_warning(f"no RDMA packets among {summary.frames:,} frames")
-    if damage:
-        sys.exit(UNREADABLE)
 
 
 def _compare(path: str, other: str) -> Between:
@@ -104,7 +123,7 @@ def _compare(path: str, other: str) -> Between:
     return compare(path, other)
 
 
-def _print_json(summary: Summary, between: Between | None) -> None:
+def _directions(summary: Summary, between: Between | None) -> Iterator[dict[str, Any]]:
     for connection in report.worst_first(summary):
         for index, counts in enumerate(connection.directions):
             found = connection.to_json(index)
@@ -114,12 +133,13 @@ def _print_json(summary: Summary, between: Between | None) -> None:
                 found["paused_ns"] = connection.paused_ns(summary.pauses)
             if between is not None:
                 found |= report.between_to_json(between, connection, index)
-            click.echo(json.dumps(found))
+            yield found
 
 
-def _print_table(summary: Summary, between: Between | None, show_all: bool) -> None:
+def _write_table(summary: Summary, between: Between | None, file: Output, show_all: bool) -> None:
     connections = report.worst_first(summary)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    on_terminal = file.path == STANDARD_OUTPUT and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else None
     shown = report.rows(connections)
     rest = 0
     if width is not None and not show_all:
@@ -130,4 +150,4 @@ def _print_table(summary: Summary, between: Between | None, show_all: bool) -> N
     if between is not None:
         lines += ["", *report.between_in_words(between)]
     if lines:
-        click.echo("\n".join(lines).lstrip("\n"))
+        file.text.write("\n".join(lines).lstrip("\n") + "\n")

@@ -20,11 +20,11 @@ from ibwire.base.output import (
     temporary_directory,
 )
 from ibwire.cli.messages import print_error, print_with_notes
-from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.paths import InputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.cli.tables import format_of, table_options
 from ibwire.cli.terminal import console, style
-from ibwire.cli.values import FORMATS
 
 if TYPE_CHECKING:
     from ibwire.connections.database import Database, Result
@@ -36,17 +36,7 @@ INTERRUPTED = 128
 
 @click.command("query")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE... SQL", type=InputPath())
-@click.option("--json", "style", flag_value="json", help="Print one JSON object per row.")
-@click.option(
-    "--csv", "style", flag_value="csv", help="Print comma-separated values with a header."
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=OutputPath(allow_dash=True),
-    help="Write to FILE; the suffix selects the format.",
-)
+@table_options("row")
 @click.option("--tables", "listed", is_flag=True, help="List the tables and columns.")
 @click.option("--memory", default="1GiB", show_default=True, help="Largest memory of the database.")
 @click.option(
@@ -80,7 +70,7 @@ def command(
         raise click.UsageError("name a capture and then the SQL, in quotation marks")
     if sql is not None and os.path.exists(sql):
         raise click.UsageError(f"{sql} is a file: the SQL comes last, in quotation marks")
-    style = _style(style, output)
+    style = format_of(style, output, "table" if sys.stdout.isatty() else "text")
     try:
         with _ending_at_once(), ExitStack() as stack:
             directory = stack.enter_context(temporary_directory(temp))
@@ -127,31 +117,18 @@ def _ending_at_once() -> Iterator[None]:
         os._exit(INTERRUPTED + signal_of(interrupt))
 
 
-def _style(style: str | None, output: str | None) -> str:
-    if output is None or output == "-":
-        return style or ("table" if sys.stdout.isatty() else "text")
-    for suffix, named in FORMATS.items():
-        if output.lower().endswith(suffix):
-            if style not in (None, named):
-                raise click.UsageError(f"--{style} contradicts the suffix of {output}")
-            return named
-    if style:
-        return style
-    raise click.UsageError(f"cannot tell a format from {output!r}: use {', '.join(FORMATS)}")
-
-
 def _open(stack: ExitStack, names: Sequence[str], directory: str, memory: str) -> Database:
     from ibwire.connections.database import Database
     from ibwire.connections.export import CaptureTables
 
-    tell = stack.enter_context(progress(not sys.stdout.isatty()))
+    bar = stack.enter_context(progress(wanted=not sys.stdout.isatty()))
     captures, parquet = [], []
     for name in Sources(names, progress=False).names:
         if os.path.isdir(name) or name.lower().endswith(".parquet"):
             parquet.append(name)
         else:
             shown = STANDARD_INPUT if name == "-" else name
-            captures.append(CaptureTables(spooled(name, directory), shown, tell))
+            captures.append(CaptureTables(spooled(name, directory), shown, bar.read))
     database = stack.enter_context(Database(captures, parquet, directory, memory))
     protect(*database.files)
     return database

@@ -124,10 +124,10 @@ def _read(
 def _take(path: str, reading: Survey | Closer) -> CaptureError | None:
     """Read a capture; returns the error that ended it early."""
     try:
-        with progress() as tell, open_capture(path, reuse=True) as reader:
+        with progress() as bar, open_capture(path, reuse=True) as reader:
             for batch in reader.batches():
                 reading.take(Columns(batch, path))
-                tell(reader)
+                bar.read(reader)
     except CaptureError as error:
         return error
     return None

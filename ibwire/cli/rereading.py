@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader
 from ibwire.cli.sources import LONG
 from ibwire.cli.terminal import console
+
+if TYPE_CHECKING:
+    from rich import progress as shown
 
 STANDARD_INPUT = "standard input"
 
@@ -36,11 +40,53 @@ def spooled(name: str, directory: str) -> str:
     return path
 
 
+class Progress:
+    """How much of some captures has been read; does nothing without a bar."""
+
+    def __init__(self, bar: shown.Progress | None = None, names: Sequence[str] = ()) -> None:
+        self._bar = bar
+        self._sizes = {name: size_of(name) for name in names}
+        self._done: set[str] = set()
+        self._task = bar.add_task("", visible=False, total=None) if bar is not None else None
+
+    def read(self, reader: CaptureReader) -> None:
+        """Take the position of a reader, after each batch."""
+        if reader.path in self._sizes:
+            self._show(reader.path, sum(self._sizes.values()), reader.position)
+        else:
+            self._show(reader.path, reader.size, reader.position)
+
+    def finished(self, name: str) -> None:
+        """Take a capture as read, also one that another process has read."""
+        self._done.add(name)
+        self._show(name, sum(self._sizes.values()), 0)
+
+    def _show(self, name: str, total: int | None, position: int) -> None:
+        if self._bar is None or self._task is None:
+            return
+        before = sum(self._sizes.get(each, 0) for each in self._done)
+        self._bar.update(
+            self._task,
+            description=os.path.basename(name),
+            total=total,
+            completed=before + position,
+            visible=(total or 0) >= LONG,
+        )
+
+
+def size_of(name: str) -> int:
+    """Bytes of a file, 0 for what is none."""
+    return os.path.getsize(name) if os.path.isfile(name) else 0
+
+
 @contextmanager
-def progress(wanted: bool = True) -> Iterator[Callable[[CaptureReader], None]]:
-    """The callback after each batch: a progress bar on a terminal, for long captures."""
+def progress(names: Sequence[str] = (), wanted: bool = True) -> Iterator[Progress]:
+    """A progress bar on a terminal, for long captures.
+
+    names: captures that are read one after the other, once; none for one at a time.
+    """
     if not (wanted and sys.stderr.isatty()):
-        yield lambda reader: None
+        yield Progress()
         return
     from rich import progress as shown
 
@@ -51,17 +97,7 @@ def progress(wanted: bool = True) -> Iterator[Callable[[CaptureReader], None]]:
         shown.TransferSpeedColumn(),
         console=console(stderr=True),
         transient=True,
+        redirect_stdout=False,  # else results would go to standard error
     )
-    task = bar.add_task("", visible=False)
-
-    def tell(reader: CaptureReader) -> None:
-        bar.update(
-            task,
-            description=os.path.basename(reader.path),
-            total=reader.size,
-            completed=reader.position,
-            visible=(reader.size or 0) >= LONG,
-        )
-
     with bar:
-        yield tell
+        yield Progress(bar, names)

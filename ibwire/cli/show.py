@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Iterator
 
 import click
 
-from ibwire.base.errors import CaptureError, DecodeError
+from ibwire.base.errors import CaptureError, DecodeError, MissingExtra
+from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.base.printable import printable
 from ibwire.capture import Record, open_capture
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import InputPath
 from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire_layers.headers import LRH
 from ibwire_layers.outer import Ethernet, IPv4, IPv6, LinkType
 from ibwire_layers.schema import Header
@@ -29,33 +32,49 @@ from ibwire_layers.walk import walk
     help="Show it as the Construct grammar parses it.",
 )
 @click.option("--scapy", "view", flag_value="scapy", help="Show it as Scapy does.")
-def command(capture: str, number: int, view: str | None) -> None:
+@table_options("field")
+def command(
+    capture: str, number: int, view: str | None, style: str | None, output: str | None
+) -> None:
     """Packet NUMBER of CAPTURE as a tree, then its bytes.
 
     Every field has its place (byte:bit), width in bits, raw bits, value and
     meaning; each header names the section that defines it.
     """
+    style = format_of(style, output)
+    if view and style != "text":
+        raise click.UsageError(f"--{view} has no table: it contradicts --json, --csv and -o")
     try:
         record = _record(capture, number)
     except CaptureError as error:
         print_error(error)
         sys.exit(UNREADABLE)
+    try:
+        with Output(output or STANDARD_OUTPUT) as file:
+            if style == "text":
+                file.text.writelines(f"{line}\n" for line in _views(record, number, view))
+            else:
+                from ibwire.report.tree import field_rows
+
+                write_rows([*field_rows(record.data, record.link_type)], style, file)
+    except MissingExtra as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _views(record: Record, number: int, view: str | None) -> Iterator[str]:
     if view == "scapy":
-        click.echo(_scapy(record))
+        yield _scapy(record)
     elif view == "construct":
-        click.echo(_construct(record))
+        yield _construct(record)
     else:
         from ibwire.report.tree import render
 
         seconds, rest = divmod(record.time_ns, 1_000_000_000)
         cut = "" if len(record.data) >= record.wire_len else f", {len(record.data)} captured"
-        click.echo(f"packet {number}: {seconds}.{rest:09d} s, {record.wire_len} bytes{cut}")
+        yield f"packet {number}: {seconds}.{rest:09d} s, {record.wire_len} bytes{cut}"
         for comment in record.comments:
-            click.echo(
-                "comment: " + printable(comment).replace("\n", "\n" + " " * len("comment: "))
-            )
-        for line in render(record.data, record.link_type):
-            click.echo(line)
+            yield "comment: " + printable(comment).replace("\n", "\n" + " " * len("comment: "))
+        yield from render(record.data, record.link_type)
 
 
 def _record(path: str, number: int) -> Record:

@@ -42,6 +42,11 @@ class Sources:
         self._bar = _progress() if progress and size >= LONG else None
         self._task = self._bar.add_task("", total=size) if self._bar else None
 
+    @property
+    def has_bar(self) -> bool:
+        """Whether a progress bar is shown while `batches` is read."""
+        return self._bar is not None
+
     def batches(self) -> Iterator[tuple[CaptureReader, RecordBatch]]:
         """Every batch with the reader it comes from; damage ends a capture, not the loop.
 
@@ -92,4 +97,5 @@ def _progress() -> Progress:
         shown.TimeRemainingColumn(),
         console=console(stderr=True),
         transient=True,
+        redirect_stdout=False,  # else results would go to standard error
     )

@@ -16,18 +16,6 @@ from ibwire_layers.errors import EncodeError
 MOST_JOBS = 1024
 """Processes that an option can ask for."""
 
-FORMATS = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".txt": "text",
-    ".tsv": "text",
-    ".parquet": "parquet",
-}
-"""What is written to a file, by the ending of its name."""
-
-
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 

@@ -151,11 +151,13 @@ class TableFile(Closing):
         self._batches: list[Any] = []
         self._waiting = 0
         self._bytes = 0
+        self._writer = self._open(output)
+
+    def _open(self, output: Output) -> Any:
+        """What writes tables of Arrow to the file."""
         texts = [field.name for field in self._schema if pa.types.is_string(field.type)]
         # Measured: dictionaries for numbers cost a third more time for no smaller file.
-        self._writer = pq.ParquetWriter(
-            output.file, self._schema, use_dictionary=texts, compression="zstd"
-        )
+        return pq.ParquetWriter(output.file, self._schema, use_dictionary=texts, compression="zstd")
 
     def add(self, row: tuple[object, ...]) -> None:
         """Append a row; its values are in the order of the table's columns."""

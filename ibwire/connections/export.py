@@ -14,7 +14,7 @@ from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.arrow import Exporter, PacketBatches, Places, TableFile, connection_rows
 from ibwire.connections.arrow import places_of as _places_of
-from ibwire.connections.tables import CONNECTIONS, EVENTS, MESSAGES, PACKETS, TABLES
+from ibwire.connections.tables import CONNECTIONS, EVENTS, MESSAGES, PACKETS, TABLES, TableSpec
 from ibwire.dissect import Columns
 
 ANALYSED = tuple(name for name in TABLES if name != PACKETS.name)
@@ -50,11 +50,15 @@ class CaptureTables:
         """Whether the connections of packets are known."""
         return self._places is not None
 
-    def analyse(self, outputs: Mapping[str, Output]) -> None:
+    def analyse(
+        self,
+        outputs: Mapping[str, Output],
+        new_file: Callable[[Output, TableSpec], TableFile] = TableFile,
+    ) -> None:
         """Follow the connections, and write each of `ANALYSED` to its output."""
         with ExitStack() as stack:
             files = {
-                name: stack.enter_context(TableFile(output, TABLES[name]))
+                name: stack.enter_context(new_file(output, TABLES[name]))
                 for name, output in outputs.items()
             }
             exporter = Exporter(self.shown, files[MESSAGES.name], files[EVENTS.name])
@@ -89,8 +93,14 @@ class CaptureTables:
             self.damage = CaptureError(self.shown, error.offset, error.reason)
 
 
-def export(capture: CaptureTables, directory: str, name: str) -> None:
-    """Write all tables of a capture to DIRECTORY/TABLE/NAME.parquet.
+def export(
+    capture: CaptureTables,
+    directory: str,
+    name: str,
+    new_file: Callable[[Output, TableSpec], TableFile] = TableFile,
+    ending: str = "parquet",
+) -> None:
+    """Write all tables of a capture to DIRECTORY/TABLE/NAME.parquet, or with another ending.
 
     They appear together when all are complete. Raises `OutputError` for a file that cannot be
     written.
@@ -100,10 +110,10 @@ def export(capture: CaptureTables, directory: str, name: str) -> None:
         for table in TABLES:
             place = os.path.join(directory, table)
             make_directory(place)
-            path = os.path.join(place, f"{name}.parquet")
+            path = os.path.join(place, f"{name}.{ending}")
             outputs[table] = stack.enter_context(Output(path))
-        capture.analyse({table: outputs[table] for table in ANALYSED})
-        with TableFile(outputs[PACKETS.name], PACKETS) as file:
+        capture.analyse({table: outputs[table] for table in ANALYSED}, new_file)
+        with new_file(outputs[PACKETS.name], PACKETS) as file:
             for batch in capture.packets():
                 file.write(batch)
         for output in outputs.values():

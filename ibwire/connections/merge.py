@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from ibwire.base.errors import CaptureError, MissingExtra, WorkError
-from ibwire.capture import open_capture
+from ibwire.capture import CaptureReader, open_capture
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.events import Observer
 from ibwire.connections.summary import Summary
@@ -35,24 +35,37 @@ class Part(NamedTuple):
 
 
 Task = Callable[[str], Part]
+Tell = Callable[[CaptureReader], None]
+"""Receives a reader after each of its batches, for progress."""
+
 Work = Callable[[Task, Sequence[str]], Iterable[Part]]
 """Does a task for each of several files, and gives the results in their order."""
 
 
 def analyse(
-    paths: Sequence[str], work: Work | None = None, *, rate_bps: int | None = None
+    paths: Sequence[str],
+    work: Work | None = None,
+    *,
+    rate_bps: int | None = None,
+    tell: Tell | None = None,
+    finished: Callable[[str], None] | None = None,
 ) -> tuple[Summary, list[str]]:
     """The connections of all captures together, and what could not be read of them.
 
     The files are taken in the order of their first packets. work: where it is done, in
     this process by default; see `processes` and `cluster`. rate_bps: of the link, for the
-    times of pause frames.
+    times of pause frames. tell: called after each batch that this process reads; finished: with
+    each file that has been read.
     """
     is_part = len(paths) > 1
     task = partial(_analyse_one, is_part=is_part, rate_bps=rate_bps)
+    if work is None:
+        task = partial(task, tell=tell)
     whole: Analysis | None = None
     damage = []
     for part in (work or _here)(task, in_order(paths)):
+        if finished is not None:
+            finished(part.path)
         if part.damage:
             damage.append(part.damage)
         if whole is None:
@@ -62,10 +75,12 @@ def analyse(
     return (whole or Analysis()).finish(), damage
 
 
-def _analyse_one(path: str, *, is_part: bool, rate_bps: int | None) -> Part:
+def _analyse_one(
+    path: str, *, is_part: bool, rate_bps: int | None, tell: Tell | None = None
+) -> Part:
     analysis = Analysis(is_part=is_part, rate_bps=rate_bps, source=path)
     try:
-        feed(analysis, path)
+        feed(analysis, path, tell)
     except CaptureError as error:
         return Part(path, analysis, str(error))
     finally:
@@ -80,11 +95,13 @@ def follow(path: str, observer: Observer) -> Summary:
     return analysis.finish()
 
 
-def feed(analysis: Analysis, path: str) -> None:
+def feed(analysis: Analysis, path: str, tell: Tell | None = None) -> None:
     """Give all of a capture to an analysis. Raises `CaptureError` at damage."""
     with open_capture(path, reuse=True) as capture:
         for batch in capture.batches():
             analysis.take(Columns(batch, capture.path))
+            if tell is not None:
+                tell(capture)
 
 
 def in_order(paths: Sequence[str]) -> list[str]:

@@ -45,6 +45,31 @@ def render(data: Bytes, link_type: int) -> Iterator[str]:
         yield from _dump(part, frame)
 
 
+def field_rows(data: Bytes, link_type: int) -> Iterator[dict[str, Any]]:
+    """Every field of a frame in order, and the parts that have no fields, as rows of a table.
+
+    `byte` counts from the start of the frame, `bit` from 7, the highest of its byte, to 0.
+    """
+    frame = bytes(data)
+    for part in _parts(frame, walk(frame, link_type), link_type):
+        place = {"part": part.title, "section": part.section or None}
+        if part.header is None:
+            raw = frame[part.offset : part.offset + part.size].hex()
+            about = {"field": None, "name": None, "value": raw, "meaning": "; ".join(part.notes)}
+            yield place | {"byte": part.offset, "bit": 7, "width": 8 * part.size} | about
+            continue
+        for field, value in part.header.items():
+            yield place | {
+                "byte": part.offset + field.offset // 8,
+                "bit": 7 - field.offset % 8,
+                "width": field.size,
+                "field": field.key,
+                "name": field.label,
+                "value": value.hex() if isinstance(value, bytes) else value_text(field, value),
+                "meaning": meaning(field, value),
+            }
+
+
 def fault_meaning(fault: Fault) -> str:
     """A fault in words."""
     return _FAULTS[fault]

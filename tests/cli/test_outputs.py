@@ -43,10 +43,17 @@ WRITERS: dict[tuple[str, str], str] = {
     ("drill", "--junit"): "drill tests/acks --junit {}",
     ("fuzz run", "--junit"): "fuzz run --budget 50 --junit {}",
     ("fuzz min", "-o"): "fuzz min case.json --target emu:rxe -o {}",
+    ("flows", "-o"): "flows in.pcap -o {}.csv",
+    ("show", "-o"): "show in.pcap 1 -o {}.json",
+    ("fields", "-o"): "fields bth -o {}.csv",
 }
 """Command lines that write to a file, `{}` without its ending, and end with status 0 or 1."""
 
-OTHERS = {"dissect in.pcap -o {}.parquet", "query in.pcap 'FROM packets' -o {}.parquet"}
+OTHERS = {
+    "dissect in.pcap -o {}.parquet",
+    "query in.pcap 'FROM packets' -o {}.parquet",
+    "flows in.pcap -o {}.parquet",
+}
 """Other formats of the same options."""
 
 DIRECTORIES = {("drill", "-o"), ("fuzz run", "-o"), ("fuzz run", "--resume")}
@@ -308,7 +315,7 @@ def test_failed_input_never_replaces_an_old_result(here: Path, line: str) -> Non
     assert after == before
 
 
-CUT = [line for line in LINES if "in.pcap" in line and not line.startswith("inject")]
+CUT = [line for line in LINES if "in.pcap" in line and not line.startswith(("inject", "show"))]
 
 
 @pytest.mark.parametrize("line", CUT)
