@@ -114,6 +114,10 @@ class LinkError(IbwireError):
         super().__init__(f"{link}: {reason}")
 
 
+class NoResponse(LinkError):
+    """A host that does not respond to ARP or neighbour discovery."""
+
+
 class MissingValueError(EncodeError):
     """A required value that is not given."""
 

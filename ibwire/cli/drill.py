@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -50,6 +51,13 @@ SIGNAL = 128
 )
 @click.option("--case", "wanted", metavar="TEXT", help="Run only cases whose name contains TEXT.")
 @click.option(
+    "--exclude",
+    "excluded",
+    metavar="TEXT",
+    multiple=True,
+    help="Leave out cases whose name contains TEXT; more than once for several.",
+)
+@click.option(
     "--capture",
     metavar="FILE",
     type=InputPath(),
@@ -66,6 +74,7 @@ def command(
     as_json: bool,
     directory: Path | None,
     wanted: str | None,
+    excluded: tuple[str, ...],
     capture: str | None,
     device: str | None,
     qpn: int | None,
@@ -75,11 +84,13 @@ def command(
     """Run drill scripts (*.drill) on the emulator, in virtual time.
 
     With --dev and --peer the device under test is on that link, and ibwire is its peer.
+    A device that dies is restarted by --restart, and the other cases are run; --exclude leaves
+    out the case that it dies of.
     With --capture the scripts are compared with a recording: a script passes if it matches
     from some packet on.
 
     PATHS are scripts, or directories that are searched for them. Exit status 1: a case
-    failed, or the device no longer answers; 2: a script cannot be read, or a case has a
+    failed, or the device no longer answered; 2: a script cannot be read, or a case has a
     number out of range.
 
     \b
@@ -96,11 +107,13 @@ def command(
     if recorded is not None and live.is_wanted:
         raise click.UsageError("--capture and --dev: either a recording or a device")
     _check_places(junit, directory)
-    run_ = _Run(profile, wanted, as_json=as_json, verbose=verbose, directory=directory)
+    selection = _Selection(wanted, excluded)
+    run_ = _Run(profile, selection, as_json=as_json, verbose=verbose, directory=directory)
     with live.open() as bench:
         number = run_.carry_out(scripts, recorded, bench)
         lost = run_.broken or ("" if bench is None else bench.lost)
-        run_.end(scripts, junit, lost)
+        deaths = 0 if bench is None else bench.deaths
+        run_.end(scripts, junit, lost, deaths=deaths)
     if lost:
         print_error(f"{lost}; the other cases did not run")
     if number is not None:
@@ -109,9 +122,33 @@ def command(
     if run_.errors:
         sys.exit(WRONG_USAGE)
     if not run_.verdicts and not lost:
-        raise click.UsageError(f"no case has {wanted!r} in its name")
-    if run_.failed or lost:
+        raise click.UsageError(selection.reason)
+    if run_.failed or lost or deaths:
         sys.exit(FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The cases that `--case` and `--exclude` leave, by their names."""
+
+    wanted: str | None
+    excluded: tuple[str, ...]
+
+    def has(self, name: str) -> bool:
+        """Whether a case is run."""
+        return (self.wanted is None or self.wanted in name) and not self.excludes(name)
+
+    def excludes(self, name: str) -> bool:
+        """Whether `--exclude` leaves a case out."""
+        return any(text in name for text in self.excluded)
+
+    @property
+    def reason(self) -> str:
+        """Why no case was run."""
+        if self.wanted is None:
+            return "--exclude leaves no case"
+        rest = ", or --exclude leaves it out" if self.excluded else ""
+        return f"no case has {self.wanted!r} in its name{rest}"
 
 
 class _Run:
@@ -120,7 +157,7 @@ class _Run:
     def __init__(
         self,
         profile: str,
-        wanted: str | None,
+        selection: _Selection,
         *,
         as_json: bool,
         verbose: bool,
@@ -131,7 +168,7 @@ class _Run:
         self.broken = ""
         """Why the run ended early, if a file could not be read or written."""
         self._profile = profile
-        self._wanted = wanted
+        self._selection = selection
         self._as_json = as_json
         self._verbose = verbose
         self._directory = directory
@@ -208,9 +245,9 @@ class _Run:
                     self._take(rest)
 
     def _cases(self, script: Script) -> Iterator[Case]:
-        """The cases whose name matches `--case`."""
+        """The cases that are wanted."""
         for case in script.cases:
-            if self._wanted is None or self._wanted in f"{script.path} [{case.name}]":
+            if self._selection.has(f"{script.path} [{case.name}]"):
                 yield case
 
     def _refuse(self, error: ScriptError) -> None:
@@ -225,7 +262,7 @@ class _Run:
             click.echo(f"packets: {path}", err=True)
         verdict.forget_packets()
 
-    def end(self, scripts: Sequence[Path], junit: str | None, lost: str) -> None:
+    def end(self, scripts: Sequence[Path], junit: str | None, lost: str, *, deaths: int) -> None:
         """Print the summary and write the files; `lost` is why the other cases did not run."""
         _sum_up(
             scripts=len(scripts),
@@ -234,6 +271,7 @@ class _Run:
             errors=self.errors,
             profile=self._profile,
             lost=lost,
+            deaths=deaths,
             as_json=self._as_json,
         )
         if junit is not None:
@@ -325,6 +363,7 @@ def _sum_up(
     errors: Sequence[ScriptError],
     profile: str,
     lost: str,
+    deaths: int,
     as_json: bool,
 ) -> None:
     skipped = sum(bool(verdict.skipped) for verdict in verdicts)
@@ -334,7 +373,7 @@ def _sum_up(
     if as_json:
         head = {"kind": "run", "profile": profile, "scripts": scripts, "cases": len(verdicts)}
         counts = {"failed": failed, "skipped": skipped, "unreadable": unreadable, "errors": wrong}
-        click.echo(json.dumps(head | counts | {"lost": lost or None}))
+        click.echo(json.dumps(head | counts | {"lost": lost or None, "deaths": deaths}))
         return
     text = f"{_count(scripts, 'script')}, {_count(len(verdicts), 'case')}, profile {profile}: "
     if failed:
@@ -351,6 +390,8 @@ def _sum_up(
         text += f", {_count(wrong, 'case')} cannot be carried out"
     if unreadable:
         text += f", {_count(unreadable, 'script')} cannot be read"
+    if deaths:
+        text += f"; the device died {_count(deaths, 'time')} and was restarted"
     click.echo(text)
 
 

@@ -50,6 +50,7 @@ class DrillTargetOptions(TargetOptions):
                 way,
                 slack=SLACK if self.tolerance is None else int(self.tolerance * MS),
                 limit=LIMIT if self.limit is None else int(self.limit * S),
+                restart=self.restart,
             )
 
     def _way(self, peer: str, default_host: str) -> Way:
@@ -119,4 +120,5 @@ _OPTIONS = (
     TARGET["mac"],
     TARGET["vlan"],
     TARGET["tap"],
+    TARGET["restart"],
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from ibwire.base.errors import ScriptError
 from ibwire.base.units import MS
 from ibwire.cli.live import host_of
 from ibwire.cli.target import TARGET, TargetOptions, option_names
@@ -18,7 +17,6 @@ from ibwire.drill.agent.agent_server import PORT as AGENT_PORT
 from ibwire.drill.targets.live import SLACK
 from ibwire.fuzz.targets.link.device_link import RATE
 from ibwire.fuzz.targets.link.manager_link import ManagerLink
-from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.fuzz.targets.link.target import LinkTarget, ManagerLinkTarget
 from ibwire.fuzz.targets.link.verbs_link import VerbsLink
 from ibwire.traffic.safety import injectable_interface
@@ -33,7 +31,6 @@ class FuzzTargetOptions(TargetOptions):
 
     rate: int | None
     default_route_too: bool
-    restart: Restart | None
     service: int | None
 
     @contextmanager
@@ -72,23 +69,6 @@ class FuzzTargetOptions(TargetOptions):
                 yield LinkTarget(verbs)
 
 
-class CommandType(click.ParamType[Restart]):
-    """A command and its arguments, run without a shell."""
-
-    name = "command"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Restart:
-        """The command; anything else is wrong usage."""
-        if isinstance(value, Restart):
-            return value
-        try:
-            return Restart(str(value))
-        except ScriptError as error:
-            self.fail(error.reason, param, ctx)
-
-
 def target_options(function: Decorated) -> Decorated:
     """Add the options as one argument, `live`."""
     return as_one("live", FuzzTargetOptions, _OPTIONS)(function)
@@ -122,13 +102,7 @@ _OPTIONS = (
         is_flag=True,
         help="Allow the interface of this machine's default route.",
     ),
-    click.option(
-        "--restart",
-        type=CommandType(),
-        metavar="COMMAND",
-        help="Run COMMAND when the device has crashed, to restart it; the run continues and the "
-        "crashing input is minimised.",
-    ),
+    TARGET["restart"],
     click.option(
         "--service",
         type=click.IntRange(1, 65535),

@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from ibwire.base.errors import ScriptError
 from ibwire.base.units import MS
 from ibwire.cli.live import TAP, LiveOptions
 from ibwire.cli.values import IPAddress, MACAddress
 from ibwire.drill.agent.agent_server import PORT as AGENT_PORT
 from ibwire.drill.agent.agent_server import TOKEN_VARIABLE
 from ibwire.drill.targets.live import SLACK
+from ibwire.drill.targets.restart import Restart
 from ibwire.drill.targets.ways import ByAgent
 
 
@@ -43,6 +45,7 @@ class TargetOptions:
     mac: bytes | None
     vlan: int | None
     tap: str | None
+    restart: Restart | None
 
     @property
     def is_wanted(self) -> bool:
@@ -75,6 +78,23 @@ class TargetOptions:
             dev=self.dev, address=self.address, mac=self.mac, vlan=self.vlan, tap=self.tap
         )
         return link, self.peer
+
+
+class CommandType(click.ParamType[Restart]):
+    """A command and its arguments, run without a shell."""
+
+    name = "command"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Restart:
+        """The command; anything else is wrong usage."""
+        if isinstance(value, Restart):
+            return value
+        try:
+            return Restart(str(value))
+        except ScriptError as error:
+            self.fail(error.reason, param, ctx)
 
 
 def option_names(names: Iterable[str]) -> str:
@@ -116,5 +136,11 @@ TARGET = {
         help="VLAN ID for an --address that the interface lacks.",
     ),
     "tap": TAP,
+    "restart": click.option(
+        "--restart",
+        type=CommandType(),
+        metavar="COMMAND",
+        help="Run COMMAND when the device has crashed, to restart it; the run continues.",
+    ),
 }
 """Options of `TargetOptions` by name; `--port` differs between commands."""

@@ -15,7 +15,7 @@ import sys
 import time
 from struct import Struct
 
-from ibwire.base.errors import LinkError
+from ibwire.base.errors import LinkError, NoResponse
 from ibwire.link import netlink
 from ibwire.link.interface import interface
 
@@ -39,7 +39,7 @@ def mac_towards(name: str, address: str, *, seconds: float = 3.0) -> bytes:
         if time.monotonic() >= end:
             who = ipaddress.ip_address(hop)
             router = "" if hop == target.packed else f", the router to {address},"
-            raise LinkError(name, f"{who}{router} has not answered for {seconds:g} s")
+            raise NoResponse(name, f"{who}{router} has not answered for {seconds:g} s")
         time.sleep(_STEP)
     return mac
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from ibwire.base.closing import Closing
-from ibwire.base.errors import LinkError, PeerError
+from ibwire.base.errors import LinkError, NoResponse, PeerError
 from ibwire.base.node import Node
 from ibwire.cm import ConnectionManager, ManagedDevice
 from ibwire.link.arp_nd import NeighbourResponder
@@ -290,7 +290,7 @@ class Endpoint(Closing):
         answer = self.responder.resolve(gid_of(address))
         self.wait(lambda: answer.mac is not None or answer.failed, f"response from {address}")
         if answer.mac is None:
-            raise LinkError(self.port.name, f"{address} does not respond to ARP or ND")
+            raise NoResponse(self.port.name, f"{address} does not respond to ARP or ND")
         if answer.mac == self.device.mac:
             raise LinkError(self.port.name, f"{address} has our own MAC address")
         return answer.mac

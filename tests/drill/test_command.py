@@ -66,7 +66,27 @@ def test_json_has_an_object_a_case_and_one_for_the_run(scripts: Path) -> None:
         "unreadable": 0,
         "errors": 0,
         "lost": None,
+        "deaths": 0,
     }
+
+
+def test_excluded_cases_are_left_out(scripts: Path) -> None:
+    rest = drill(scripts, "--exclude", "wrong.drill")
+    nothing = drill(scripts, "--exclude", "wrong.drill", "--exclude", "right")
+
+    assert (rest.exit_code, rest.stdout) == (
+        0,
+        "2 scripts, 1 case, profile spec: all passed\n",
+    )
+    assert nothing.exit_code == 2
+    assert "error: --exclude leaves no case\n" in nothing.stderr
+
+
+def test_a_case_is_wanted_and_not_excluded(scripts: Path) -> None:
+    result = drill(scripts, "--case", "right", "--exclude", "right")
+
+    assert result.exit_code == 2
+    assert "error: no case has 'right' in its name, or --exclude leaves it out\n" in result.stderr
 
 
 def test_a_bad_script_does_not_keep_the_others_from_running(scripts: Path) -> None:

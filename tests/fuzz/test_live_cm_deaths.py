@@ -12,13 +12,13 @@ from fuzz.manager_runs import CALLED, link, run, without
 from ibwire.base.errors import PeerError
 from ibwire.base.units import MS, S
 from ibwire.cm.messages import Received
+from ibwire.drill.targets.restart import Restart
 from ibwire.fuzz.campaign import Campaign
 from ibwire.fuzz.case import Case, Connection, Mad
 from ibwire.fuzz.judge.comparison import Kind
 from ibwire.fuzz.recording import record
 from ibwire.fuzz.targets.emulated_device import ADDRESS, MAXIMUM_ANSWERS
 from ibwire.fuzz.targets.link.manager_testbed import ManagerTestbed, comparison
-from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.fuzz.targets.link.target import ManagerLinkTarget
 from ibwire.fuzz.vocabulary.cm.follower import meet
 from ibwire.fuzz.vocabulary.cm.names import oddity

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -324,6 +327,45 @@ def test_a_device_that_vanishes_ends_the_run_with_what_was_found(
     assert f"; the last case was {tmp_path}/b.drill; the other cases did not run\n" in errors
     assert "Traceback" not in errors
     assert '<skipped message="not run: ' in junit.read_text()
+
+
+@pytest.fixture
+def mortal(lab: Lab, tmp_path: Path) -> Iterator[str]:
+    """The command that starts, once more, an agent on side b which dies of `post_recv`."""
+    file = tmp_path / "agent.pid"
+    agent = [sys.executable, str(HERE / "drill_agent.py"), "veth-b", "spec", "post_recv"]
+    again = [sys.executable, str(HERE / "again.py"), str(file)]
+    yield shlex.join([*again, *lab.command("b", agent)])
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+def test_a_device_that_dies_is_restarted_and_the_other_cases_run(
+    mortal: str, drill: Drill, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    """It is dead at the start, and dies of the second case."""
+    for name in ("a.drill", "c.drill"):
+        write(WRITE + "> ACK psn\n", name)
+    write(WRITE + "> ACK psn\npost_recv\n", "b.drill")
+
+    status, output, errors = end(drill(tmp_path, *CALM, "--restart", mortal))
+    rest = end(drill(tmp_path, *CALM, "--restart", mortal, "--exclude", "b.drill"))
+
+    assert status == 1, errors
+    assert f"FAIL  {tmp_path}/b.drill:3: post_recv\n  expected  a device that is there\n" in output
+    assert output.endswith("1 failed; the device died 1 time and was restarted\n")
+    assert "the device is dead: 10.0.0.2 port 18516: connection refused" in errors
+    assert f"; the last case was {tmp_path}/b.drill; restart by " in errors
+    assert rest[:2] == (0, "3 scripts, 2 cases, profile spec: all passed\n"), rest
+
+
+def test_a_restart_that_fails_ends_the_run(drill: Drill, write: Callable[..., Path]) -> None:
+    script = write(WRITE)
+
+    status, output, errors = end(drill(script, "--restart", "false"))
+
+    assert (status, output) == (1, "1 script, 1 case, profile spec: 0 passed, 1 not run\n")
+    assert "error: restart by false: exit status 1; the other cases did not run\n" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

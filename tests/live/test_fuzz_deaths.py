@@ -151,6 +151,17 @@ def test_a_restart_that_fails_ends_the_run_with_what_was_found(device: Device, f
     assert ended in output
 
 
+def test_device_that_is_dead_at_the_start_is_restarted(device: Device, fuzz: Fuzz) -> None:
+    again = device.start("spec", "opcode", "dies")
+    device.end()
+
+    status, output, errors = fuzz("--ops", "dup", "--budget", "30pkt", "--restart", again)
+
+    assert status == 0, errors
+    assert f"the device is dead; restart by {again}\n" in errors
+    assert output.startswith("30 packets, ")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_it_is_brought_back_ends_the_run_with_what_was_found(
     device: Device, fuzz: Fuzz, tmp_path: Path, number: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ibwire.base.errors import DecodeError, LinkError, PeerError, ScriptError, VerbsError
@@ -26,6 +27,7 @@ from ibwire.drill.packets import Wire, build
 from ibwire.drill.runner import asked_for, carry_out
 from ibwire.drill.targets.emulated import DEFAULTS, MAXIMUM_FRAMES
 from ibwire.drill.targets.manager import Exchange, ids_of, message_in, offered
+from ibwire.drill.targets.restart import Restart, bring_back, reach_at_start
 from ibwire.drill.targets.target import Damage, TooBusy, Unable
 from ibwire.drill.targets.ways import Connected, Way
 from ibwire.drill.verdict import Verdict
@@ -307,23 +309,36 @@ class Bench:
     """Runs scripts against a device on a link.
 
     peer: the IP address of the device. slack: how late it may be. limit: time of a case; a
-    longer one is skipped.
+    longer one is skipped. restart: restarts a device that is dead; then the case that could
+    not be connected is tried once more.
     Raises `LinkError` when the peer cannot be reached.
     """
 
     def __init__(
-        self, endpoint: Endpoint, peer: str, way: Way, *, slack: Time = SLACK, limit: Time = LIMIT
+        self,
+        endpoint: Endpoint,
+        peer: str,
+        way: Way,
+        *,
+        slack: Time = SLACK,
+        limit: Time = LIMIT,
+        restart: Restart | None = None,
     ) -> None:
         self.lost = ""
         """Why the device is given up; empty while it responds."""
+        self.deaths = 0
+        """How often the device died after a case and was restarted."""
         self._last = ""
         """The last case that was run."""
+        self._has_begun = False
+        """Whether the case under way was connected."""
         self._endpoint = endpoint
         self._peer = gid_of(peer)
         self._way = way
         self._slack = slack
         self._limit = limit
-        self._gid = endpoint.device.gids[endpoint.gid_towards(self._peer)]
+        self._restart = restart
+        self._gid = endpoint.device.gids[reach_at_start(restart, endpoint, self._peer)]
         self._diverted = Diverted(endpoint.live.node, endpoint.device.mac, self._peer)
         endpoint.live.node = self._diverted
 
@@ -337,16 +352,52 @@ class Bench:
         if self.lost:
             return self._not_run(verdict)
         try:
-            self._carry_out(script, case, verdict)
-        except (Unable, VerbsError) as unable:
-            verdict.skipped = str(unable)
+            try:
+                self._attempt(script, case, verdict)
+            except (LinkError, PeerError) as error:
+                self._revive(error)
+                if not self._has_begun:
+                    self._attempt(script, case, verdict)
+                elif verdict.failure is None:
+                    verdict.skipped = f"the device died: {error}"
         except (LinkError, PeerError) as error:
-            self.lost = str(error)
-            if self._last:
-                self.lost += f"; the last case was {self._last}"
+            self.lost = self._with_last(error)
             if verdict.failure is None:
                 self._not_run(verdict)
         return verdict
+
+    def _attempt(self, script: Script, case: Case, verdict: Verdict) -> None:
+        self._has_begun = False
+        try:
+            self._carry_out(script, case, verdict)
+        except (Unable, VerbsError) as unable:
+            verdict.skipped = str(unable)
+
+    def _revive(self, error: LinkError | PeerError) -> None:
+        """Restart the device; raises the error if nothing can, `PeerError` if it is not back."""
+        if self._restart is None:
+            raise error
+        endpoint = self._endpoint
+        endpoint.tell(f"the device is dead: {self._with_last(error)}; {self._restart}")
+        bring_back(self._restart, endpoint, self._reach)
+        self.deaths += bool(self._last)
+
+    def _reach(self) -> None:
+        """Make a connection and end it; raises `LinkError` or `PeerError` if there can be none."""
+        device = self._endpoint.device
+        qp = create_queue_pair(device, cq=device.create_cq(1))
+        try:
+            # A device without such a connection is there all the same.
+            with suppress(Unable, VerbsError), self._way.connect(self._endpoint, qp, {}):
+                pass
+            # After that the kernel has the MAC address that the device has now.
+            self._endpoint.gid_towards(self._peer)
+        finally:
+            self._diverted.forget(qp.number)
+            qp.close()
+
+    def _with_last(self, error: LinkError | PeerError) -> str:
+        return f"{error}; the last case was {self._last}" if self._last else str(error)
 
     def _not_run(self, verdict: Verdict) -> Verdict:
         verdict.skipped = f"not run: {self.lost}"
@@ -390,7 +441,7 @@ class Bench:
                 )
                 if connected.verbs is not None:
                     application = Application(connected.verbs, scope, connected.verbs.manager)
-                self._last = verdict.name
+                self._last, self._has_begun = verdict.name, True
                 carry_out(script, steps, target, verdict, application, scope)
         finally:
             diverted.forget(own_qpn, () if exchange is None else exchange.ids)

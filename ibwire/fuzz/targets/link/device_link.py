@@ -9,11 +9,11 @@ from ibwire.base.closing import Closing
 from ibwire.base.node import Frame
 from ibwire.base.units import S, Time
 from ibwire.drill.targets.live import ETHERNET_SIZE, SLACK, SOURCE_PORT
+from ibwire.drill.targets.restart import Restart, reach_at_start
 from ibwire.fuzz.case import CaseError
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS
 from ibwire.fuzz.targets.link.frames import Pacer, behind_ip, check_addressee, is_pause, stops
 from ibwire.fuzz.targets.link.host import Host
-from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.fuzz.vocabulary.binding import Binding
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.device import gid_of
@@ -60,7 +60,7 @@ class DeviceLink(Closing):
         vlan = device.vlan
         self._tag = b"" if vlan is None else _TAG.pack(EtherType.VLAN, vlan)
         """VLAN tag of sent frames; cases do not depend on it."""
-        self._own = device.gids[endpoint.gid_towards(self._gid)]
+        self._own = device.gids[reach_at_start(restart, endpoint, self._gid)]
         self.address = address_of(self._own)
         self.host = Host(endpoint, self._gid)
         self._learn(device.neighbours[self._gid])

@@ -15,10 +15,10 @@ from enum import StrEnum
 from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError, PeerError, VerbsError
 from ibwire.drill.packets import pattern
+from ibwire.drill.targets.restart import Restart, bring_back
 from ibwire.drill.targets.target import Unable
 from ibwire.drill.targets.ways import Way
 from ibwire.fuzz.targets.link.host import Host
-from ibwire.fuzz.targets.link.restart import Restart
 from ibwire.peer import create_queue_pair
 from ibwire.programs.endpoint import Endpoint
 from ibwire.rc.attributes import MTU_CODES, AddressVector
@@ -35,13 +35,6 @@ MTU = 256
 
 CONTENT = pattern(0, MTU)
 """What its memory holds, and one answer brings."""
-
-RESTART_SECONDS = 60.0
-"""Seconds until a device that was started again must answer."""
-
-PAUSE = 0.2
-"""Seconds from one look whether it does to the next."""
-
 
 IDLE_NS = int(600e9)
 """Nanoseconds without a question, which are fewer than an agent permits."""
@@ -220,17 +213,7 @@ class Liveness(Closing):
             raise PeerError(f"{address_of(self._gid)}: is dead, and nothing brings it back")
         self.close()
         endpoint.tell(f"the device is {'dead' if self.has_ended else 'tried anew'}; {self.restart}")
-        self.restart.run()
-        end = endpoint.now_ns + int(RESTART_SECONDS * 1e9)
-        while True:
-            try:
-                self.begin()
-                break
-            except (LinkError, PeerError) as error:
-                if endpoint.now_ns >= end:
-                    late = f"the device is not back after {RESTART_SECONDS:g} s: {error}"
-                    raise PeerError(f"{self.restart}: {late}") from None
-                endpoint.run(seconds=PAUSE)
+        bring_back(self.restart, endpoint, self.begin)
         self.has_ended = False
 
     def look(self) -> Death:

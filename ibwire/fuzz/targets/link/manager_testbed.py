@@ -13,6 +13,7 @@ from dataclasses import replace
 from ibwire.base.errors import LinkError, PeerError
 from ibwire.cm.connection import Connection as Managed
 from ibwire.cm.messages import Message
+from ibwire.drill.targets.restart import bring_back
 from ibwire.fuzz.case import Case, CaseError, Command, Connection, Mad, Step, Value
 from ibwire.fuzz.judge.choices import Choice
 from ibwire.fuzz.judge.comparison import Comparison, Difference, Kind, crash
@@ -59,9 +60,24 @@ class ManagerTestbed(LinkTestbed):
         if self._exclusions.items is not report.left_out:
             self._exclusions = Exclusions(report.left_out)
         self._link.dead = ""
-        meet(self._link)
+        self._meet()
         for finding in self._new_findings(report):
             self._exclude(finding)
+
+    def _meet(self) -> None:
+        """Find out how the manager behaves; one that is dead at the start is restarted."""
+        link = self._link
+        try:
+            meet(link)
+        except PeerError as error:
+            if link.restart is None:
+                raise
+            link.endpoint.tell(f"{error}; {link.restart}")
+            bring_back(link.restart, link.endpoint, self._meet_again)
+
+    def _meet_again(self) -> None:
+        self._link.find_again()
+        meet(self._link)
 
     def stepper(self, made: Stepper, number: int) -> PossibleMessages:
         """The stepper of a case with only those messages that the manager can be sent."""

@@ -84,8 +84,19 @@ class VerbsLink(DeviceLink):
             self.liveness.revive()
             self._learn(self.endpoint.device.neighbours[self._gid])
         elif not self.liveness.has_begun:
-            self.liveness.begin()
+            self._begin_first()
         self.death = ALIVE
+
+    def _begin_first(self) -> None:
+        """Make the first control connection; a device that is dead at the start is restarted."""
+        try:
+            self.liveness.begin()
+        except (LinkError, PeerError) as error:
+            if self.restart is None:
+                raise
+            self.liveness.has_ended = True
+            self.endpoint.tell(str(error))
+            self.begin()
 
     def connect(self, connection: Connection) -> LinkDevice:
         """A connection for a case; the one before ends.

@@ -5,12 +5,20 @@ from __future__ import annotations
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Callable
 from typing import IO
 
-from ibwire.base.errors import PeerError, ScriptError
+from ibwire.base.errors import LinkError, NoResponse, PeerError, ScriptError
+from ibwire.programs.endpoint import Endpoint
 
 SECONDS = 120.0
 """That the command may take."""
+
+RETURN_SECONDS = 60.0
+"""Seconds until a restarted device must respond."""
+
+PAUSE = 0.2
+"""Seconds between two attempts to reach it."""
 
 WORDS = 300
 """Bytes of the end of its output that are reported when it fails."""
@@ -58,6 +66,40 @@ class Restart:
                 raise PeerError(f"{self}: {error}") from None
             if ended.returncode:
                 raise PeerError(f"{self}: exit status {ended.returncode}{_last_words(said)}")
+
+
+def bring_back(restart: Restart, endpoint: Endpoint, reach: Callable[[], object]) -> None:
+    """Restart a device and wait until it can be reached.
+
+    reach: raises `LinkError` or `PeerError` if it cannot. Raises `PeerError` when the command
+    fails, or the device is not back in time.
+    """
+    restart.run()
+    end = endpoint.now_ns + int(RETURN_SECONDS * 1e9)
+    while True:
+        try:
+            reach()
+            return
+        except (LinkError, PeerError) as error:
+            if endpoint.now_ns >= end:
+                late = f"the device is not back after {RETURN_SECONDS:g} s: {error}"
+                raise PeerError(f"{restart}: {late}") from None
+            endpoint.run(seconds=PAUSE)
+
+
+def reach_at_start(restart: Restart | None, endpoint: Endpoint, gid: int) -> int:
+    """Index of the own GID towards a device, which is restarted if its host does not respond.
+
+    Raises `LinkError` and `PeerError` as `Endpoint.gid_towards` and `bring_back` do.
+    """
+    try:
+        return endpoint.gid_towards(gid)
+    except NoResponse as error:
+        if restart is None:
+            raise
+        endpoint.tell(f"the device is dead: {error.reason}; {restart}")
+        bring_back(restart, endpoint, lambda: endpoint.gid_towards(gid))
+        return endpoint.gid_towards(gid)
 
 
 def _last_words(said: IO[bytes]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ibwire.base.errors import PeerError, ScriptError
-from ibwire.fuzz.targets.link.restart import WORDS, Restart
+from ibwire.drill.targets.restart import WORDS, Restart
 
 
 def python(program: str, *arguments: str) -> str:
