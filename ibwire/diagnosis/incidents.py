@@ -1,8 +1,8 @@
 """One incident as cause and effect: what was lost or refused, and how the two ends reacted.
 
 The causes follow from what passed the point of capture. A packet that had been
-seen here and was requested again was lost after this point; one that was never
-seen here was lost before it. A responder that asks for the next PSN right after
+seen here and was requested again was lost, damaged or delayed after this point; one that was
+never seen here was lost before it. A responder that asks for the next PSN right after
 a NAK has received the packet: it was reordered. A requester whose packets are
 all acknowledged twice had retransmitted them without need.
 """
@@ -206,7 +206,7 @@ class _Describer:
             return f"{passed}it was reordered after this point, as the next NAK shows."
         self.result.reasons[Reason.LOST_AFTER] += 1
         self.is_lost_after = True
-        return f"{passed}it was lost after this point."
+        return f"{passed}it was {AFTER}."
 
     def _fatal(self, event: FlowEvent) -> None:
         known = REFUSALS.get(NakCode(code(event.code))) if code(event.code) in _NAK_CODES else None
@@ -289,8 +289,8 @@ class _Describer:
         if needed:
             behind = count(event.count - needed, "other")
             it = "it" if needed == 1 else "them"
-            return f"{text}: {needed:,} that had not arrived, {behind} after {it} (go-back-N)."
-        return f"{text}: all that follow (go-back-N), although nothing was lost."
+            return f"{text}: {needed:,} known to be missing, {behind} after {it} (go-back-N)."
+        return f"{text}: all that follow (go-back-N)."
 
     def after_gap(self, event: FlowEvent) -> str:
         """READ responses were missing."""
@@ -304,8 +304,8 @@ class _Describer:
         """A response to a later request showed that one was missing."""
         return (
             f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after "
-            f"#{event.cause_number}, a response to a later request: the missing response "
-            "must be lost (implied NAK)."
+            f"#{event.cause_number}, a response to a later request: an earlier response is "
+            "missing (implied NAK)."
         )
 
     def after_answer(self, event: FlowEvent) -> str:
@@ -323,11 +323,9 @@ class _Describer:
         answered += f"{duration(since)} before)"
         if event.opcode in ANSWERED or since >= SILENCE_NS:
             self.result.reasons[Reason.RESPONSE_LOST_AFTER] += 1
-            lost = (
-                f"that response passed here and was lost after this point, on its way to {self.r}"
-            )
+            lost = f"that response passed here and was {AFTER}, on its way to {self.r}"
             if self.facts.was_restarting(clue.answered.number):
-                lost += f", unless {self.r} dropped it because an earlier one was missing"
+                lost += f", or {self.r} dropped it because an earlier one was missing"
             return f"{self._retransmits(event)}, {answered}: {lost}."
         self._spurious(event)
         return f"{self._retransmits(event)}, {answered}: its timer expired just before."
@@ -381,19 +379,20 @@ class _Describer:
             )
         if most > 1:
             had = max(clue.acks, key=lambda psn: clue.acks[psn]) & MASK
-            lost = event.count - most
-            self.result.reasons[Reason.LOST_AFTER] += lost
+            self.result.reasons[Reason.LOST_AFTER] += 1
             self.result.needless += most
+            rest = event.count - most
+            which = "the other" if rest == 1 else f"of the other {rest:,} the first"
             return (
                 f"{self.s} acknowledges {most} of them with an ACK of PSN {had}, because it had "
-                f"them already: {count(lost, 'packet')} had been lost after this point."
+                f"them already: {which} had been {AFTER}."
             )
         if self.result.incident.recovered is None:
             return ""
         self.result.reasons[Reason.EITHER_LOST_AFTER] += 1
         return (
-            f"The request passed here and no response came back: one of them was lost between this "
-            f"point and {self.s}."
+            f"The request passed here and no response came back: one of them was lost, damaged or "
+            f"delayed between this point and {self.s}."
         )
 
     def after_nothing(self, event: FlowEvent) -> str:
@@ -499,6 +498,10 @@ class _Describer:
 def _lost(event: FlowEvent) -> str:
     return "It was lost" if event.count == 1 else f"{count(event.count, 'packet')} were lost"
 
+
+AFTER = "lost, damaged or delayed after this point"
+"""What may have happened to a packet that passed here and is missing at its receiver: a capture
+does not show which."""
 
 _STATUS = {
     Cause.RETRIES: "IBV_WC_RETRY_EXC_ERR",

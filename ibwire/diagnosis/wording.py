@@ -57,8 +57,8 @@ PHRASES = {
         "The network lost {n} from {r} to {s} between {r} and this point.",
     ),
     Reason.LOST_AFTER: Phrase(
-        "{n} from {r} to {s} lost after this point",
-        "at least {n} from {r} did not reach {s} in time: lost, damaged or reordered between this "
+        "{n} from {r} to {s} lost, damaged or delayed after this point",
+        "at least {n} from {r} did not reach {s} in time: lost, damaged or delayed between this "
         "point and {s}, by the network or by {s} itself.",
     ),
     Reason.DAMAGED: Phrase(
@@ -81,8 +81,8 @@ PHRASES = {
         "The network lost {a} of {s} between {s} and this point.",
     ),
     Reason.RESPONSE_LOST_AFTER: Phrase(
-        "{a} of {s} lost after this point",
-        "at least {a} of {s} {w} lost, damaged or reordered between this point and {r}, "
+        "{a} of {s} lost, damaged or delayed after this point",
+        "at least {a} of {s} {w} lost, damaged or delayed between this point and {r}, "
         "by the network or by {r} itself.",
     ),
     Reason.RESPONSE_DAMAGED: Phrase(
@@ -95,9 +95,9 @@ PHRASES = {
         "{a} of {s} {w} reordered between {s} and this point, which {r} treats as loss.",
     ),
     Reason.EITHER_LOST_AFTER: Phrase(
-        "a request of {r} or its response lost between this point and {s}",
-        "Between this point and {s} a request of {r} or its response was lost {t}; the capture "
-        "does not show which of them.",
+        "a request of {r} or its response lost, damaged or delayed between this point and {s}",
+        "Between this point and {s} a request of {r} or its response was lost, damaged or delayed "
+        "{t}; the capture does not show which of them.",
     ),
     Reason.AFTERMATH: Phrase("{r} retransmits what was lost in the previous incident", ""),
     Reason.OLD_NAK: Phrase(

@@ -127,8 +127,8 @@ _WHY: dict[Cause, Callable[[FlowEvent], str]] = {
     Cause.READ_GAP: _because("a gap in the responses of a READ, seen"),
     Cause.TIMEOUT: lambda event: f"a timeout{_before(event)}",
     Cause.ACK_LOST: lambda event: (
-        "it was answered here, so the response was lost after this point or a timer was stale"
-        + _before(event)
+        "it was answered here, so the response was lost, damaged or delayed after this point, or a "
+        "timer was stale" + _before(event)
     ),
     Cause.RETRIES: lambda event: "until the retries were used up",
     Cause.RNR_RETRIES: lambda event: "until the RNR retries were used up",

@@ -77,7 +77,9 @@ def test_story_is_the_one_that_was_read_against_tshark(golden: Any) -> None:
 def test_one_request_lost_is_lost_after_a_and_before_b(name: str) -> None:
     assert wire(name) == {("ab", "loss"): 1}
 
-    assert "1 packet from A to B lost after this point" in flat(story(f"{name}.a"))
+    assert "1 packet from A to B lost, damaged or delayed after this point" in flat(
+        story(f"{name}.a")
+    )
     assert "1 packet from A to B lost before this point" in flat(story(f"{name}.b"))
 
 
@@ -85,7 +87,7 @@ def test_one_request_lost_is_lost_after_a_and_before_b(name: str) -> None:
 def test_one_response_lost_is_lost_after_b_on_its_way_to_a(name: str) -> None:
     assert wire(name) == {("ba", "loss"): 1}
 
-    assert "1 response of B lost after this point" in flat(story(f"{name}.b"))
+    assert "1 response of B lost, damaged or delayed after this point" in flat(story(f"{name}.b"))
 
 
 @pytest.mark.parametrize("name", ["drop-one-ack", "drop-atomic-ack"])
