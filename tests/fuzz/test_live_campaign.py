@@ -18,7 +18,8 @@ from ibwire.fuzz.recording import record
 from ibwire.fuzz.report import Report, RunState, Search
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, REGIONS, Numbers
 from ibwire.fuzz.targets.link import target as live_target
-from ibwire.fuzz.targets.link.liveness import ALIVE, Dead
+from ibwire.fuzz.targets.link.causes import SEARCHES
+from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.targets.link.queue_pair_testbed import QueuePairTestbed
 from ibwire.fuzz.targets.link.target import LinkTarget
 from ibwire.fuzz.vocabulary.binding import Binding
@@ -157,3 +158,78 @@ def test_a_case_is_as_short_as_it_has_become_when_it_is_interrupted(
     assert len(short.steps) == length
     assert READ in short.steps
     assert state.search.is_interrupted == (trials < 100)
+
+
+# Crashes by their cause.
+
+
+class Mortal(QueuePairTestbed):
+    """A device that crashes in every case; `cause` is the shortest case, if there is one."""
+
+    def __init__(self, cause: Case | None) -> None:
+        link: Any = VerbsLink(PeerError("gone"))
+        link.liveness = SimpleNamespace(restart="a command")
+        link.lost = ""
+        super().__init__(link, Role.RESPONDER)
+        self.cause = cause
+        self.searches = 0
+        self.exclusions: Exclusions = link.exclusions
+
+    def _suspects(self, state: RunState) -> list[Case]:
+        return list(self.history)
+
+    def _death(self, reason: str) -> Death:
+        return Death(Dead.EVERY, reason)
+
+    def _search_crash(self, *what: object) -> Any:
+        self.searches += 1
+        return SimpleNamespace(best=self.cause, original=self.cause, is_done=True)
+
+    def crash(self, case: Case) -> str:
+        """The bucket of a crash in a case."""
+        report = Report(Coverage(self.vocabulary.coverage))
+        self.history[:] = [case]
+        state = RunState(report, "spec", SPEC, Search(), origin="", next_case=0, minimises=True)
+        found = self.diagnose(state, "silent")
+        assert found is not None
+        return found.bucket
+
+
+def ending_with(opcode: OpCode, why: str) -> Case:
+    return Case(Connection(), (WRITE, Packet(int(opcode), length=8, why=why)))
+
+
+def test_a_fault_that_crashes_a_device_is_one_cause_in_all_operations() -> None:
+    first, second = (
+        ending_with(opcode, "size of a packet")
+        for opcode in (OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_SEND_ONLY)
+    )
+    device = Mortal(first)
+
+    buckets = [device.crash(case) for case in (first, second, second)]
+
+    assert buckets == ["every connection is dead after WRITE_ONLY (size of a packet)"] * 3
+    assert device.searches == 1
+
+
+def test_different_faults_of_one_operation_are_different_causes() -> None:
+    cases = [ending_with(OpCode.RC_RDMA_WRITE_ONLY, why) for why in ("cut", "ICRC")]
+    device = Mortal(None)
+    buckets = []
+
+    for device.cause in cases:
+        buckets.append(device.crash(device.cause))
+
+    assert len({*buckets}) == device.searches == 2
+
+
+def test_crashes_whose_cause_is_not_found_are_one_finding_and_searched_for_a_few_times() -> None:
+    """Nothing is excluded because of them: the last packet need not be the cause."""
+    device = Mortal(None)
+    opcodes = [OpCode.RC_RDMA_WRITE_ONLY, OpCode.RC_SEND_ONLY, OpCode.RC_RDMA_READ_REQUEST] * 3
+
+    buckets = {device.crash(ending_with(opcode, "")) for opcode in opcodes}
+
+    assert buckets == {"every connection is dead, cause not found"}
+    assert device.searches == SEARCHES
+    assert device.exclusions.items == []

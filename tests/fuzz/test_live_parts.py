@@ -199,6 +199,17 @@ def test_opcodes_that_there_are_not_are_left_out_together() -> None:
     assert not known.has(Packet(WRITE, why="opcode"))
 
 
+def test_a_fault_is_left_out_in_all_operations() -> None:
+    excluded = Exclusions()
+    excluded.add_fault("size of a packet")
+    known = Exclusions([parse_exclusion(str(item)) for item in excluded.items])
+
+    assert known.has(Packet(WRITE, why="size of a packet"))
+    assert known.has(Packet(READ, why="size of a packet"))
+    assert not known.has(Packet(WRITE, why="size"))
+    assert not known.has(Packet(WRITE))
+
+
 def test_a_damaged_list_of_what_was_taken_over_is_refused() -> None:
     with pytest.raises(CaseError, match="left_out: 'event x'"):
         parse_exclusion("event x")

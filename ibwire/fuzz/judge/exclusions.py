@@ -54,6 +54,16 @@ class PacketExcluded:
 
 
 @dataclass(frozen=True, slots=True)
+class FaultExcluded:
+    """Packets with this fault that are not sent, whatever their operation."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"fault {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class PauseExcluded:
     """PFC frames are not sent."""
 
@@ -61,20 +71,22 @@ class PauseExcluded:
         return "pfc"
 
 
-Exclusion = EventExcluded | FlagsExcluded | PacketExcluded | PauseExcluded
+Exclusion = EventExcluded | FlagsExcluded | PacketExcluded | FaultExcluded | PauseExcluded
 
 
 def parse_exclusion(text: str) -> Exclusion:
     """The exclusion with this text; raises `CaseError`."""
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise CaseError(f"left_out: {text!r}, not an event, flags, a packet or pfc")
+        raise CaseError(f"left_out: {text!r}, not an event, flags, a packet, a fault or pfc")
     if found["event"]:
         return EventExcluded(int(found["event"]))
     if found["flags"]:
         return FlagsExcluded(int(found["flags"]), int(found["instead"]))
     if found["packet"]:
         return PacketExcluded(int(found["packet"]), found["why"] or "")
+    if found["fault"]:
+        return FaultExcluded(found["fault"])
     return PauseExcluded()
 
 
@@ -91,19 +103,29 @@ class Exclusions:
         """Whether PFC frames are excluded."""
         self._packets: set[tuple[object, str]] = set()
         """Forms of packets and faults."""
+        self._faults: set[str] = set()
         for item in self.items:
             self._index(item)
 
     def add(self, difference: Difference, last: Packet | Pause | None) -> None:
         """Exclude what would only be found again. last: what the device received last."""
         for item in _exclusions_for(difference, last):
-            if item not in self.items:
-                self.items.append(item)
-                self._index(item)
+            self._add(item)
+
+    def add_fault(self, why: str) -> None:
+        """Exclude a fault in packets of any operation."""
+        self._add(FaultExcluded(why))
+
+    def _add(self, item: Exclusion) -> None:
+        if item not in self.items:
+            self.items.append(item)
+            self._index(item)
 
     def has(self, packet: Packet) -> bool:
         """Whether a packet is excluded."""
         form = _form(opcode_on_wire(packet))
+        if packet.why in self._faults:
+            return True
         return not self._packets.isdisjoint(((form, packet.why), (form, "")))
 
     def _index(self, item: Exclusion) -> None:
@@ -114,6 +136,8 @@ class Exclusions:
                 self.flags[item.expected] = item.got
             case PacketExcluded():
                 self._packets.add((_form(item.opcode), item.why))
+            case FaultExcluded():
+                self._faults.add(item.why)
             case PauseExcluded():
                 self.pauses = True
 
@@ -170,5 +194,5 @@ def _form(opcode: int) -> tuple[object, ...]:
 
 _TEXT = re.compile(
     r"event (?P<event>\d{1,9})|flags (?P<flags>\d{1,9}) (?P<instead>\d{1,9})"
-    r"|packet (?P<packet>\d{1,3})(?: (?P<why>.+))?|pfc"
+    r"|packet (?P<packet>\d{1,3})(?: (?P<why>.+))?|fault (?P<fault>.+)|pfc"
 )

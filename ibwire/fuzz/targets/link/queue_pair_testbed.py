@@ -32,13 +32,15 @@ from ibwire.fuzz.case import (
 )
 from ibwire.fuzz.judge.choices import CHOICES, Choice
 from ibwire.fuzz.judge.comparison import Device, Difference, ExactComparison, Kind, crash
-from ibwire.fuzz.judge.exclusions import OPTIONAL, Exclusions, differs_in_flags, opcode_on_wire
+from ibwire.fuzz.judge.exclusions import OPTIONAL, Exclusions, differs_in_flags
 from ibwire.fuzz.judge.findings import Finding, bucket_of, rule_of, signature
 from ibwire.fuzz.judge.response_names import About, name
 from ibwire.fuzz.minimise import minimise
 from ibwire.fuzz.report import RunState
 from ibwire.fuzz.stepper import Stepper
 from ibwire.fuzz.targets.emulated_device import ADDRESS, PEER_ADDRESS, Emulation, Numbers
+from ibwire.fuzz.targets.link.causes import Causes, fault_of, last_sent, not_found
+from ibwire.fuzz.targets.link.causes import bucket_of as bucket_of_crash
 from ibwire.fuzz.targets.link.crash_minimiser import CrashSearch, carry_out
 from ibwire.fuzz.targets.link.liveness import ALIVE, Dead, Death
 from ibwire.fuzz.targets.link.testbed import HEADERS, NEEDS_RESTART, LinkTestbed
@@ -66,6 +68,9 @@ SUSPECTS = 10
 REFUSED = 20
 """Cases in a row that cannot be carried out before a device is given up."""
 
+NOT_FOUND = frozenset(map(not_found, Dead))
+"""Buckets of crashes whose cause is not found."""
+
 FAILURES = (LinkError, PeerError, Unable, VerbsError)
 """What is raised when a device does not do its part."""
 
@@ -88,8 +93,7 @@ class QueuePairTestbed(LinkTestbed):
         self._about: About | None = None
         """What the last response is that the device received before the last difference."""
         self._refused = 0
-        self._searched: set[str] = set()
-        """Crashes that were made shorter, as they were found."""
+        self._causes = Causes()
         self._last_death = ALIVE
 
     def begin_case(self, state: RunState) -> None:
@@ -98,7 +102,9 @@ class QueuePairTestbed(LinkTestbed):
         if link.exclusions.items is not report.left_out:
             link.exclusions = Exclusions(report.left_out)
         for finding in self._new_findings(report):
-            link.exclusions.add(finding.difference, _last_sent(finding.case))
+            if finding.bucket in NOT_FOUND:
+                continue  # its last packet is not the cause
+            link.exclusions.add(finding.difference, last_sent(finding.case))
         link.begin()
 
     def stepper(self, made: Stepper, number: int) -> PossibleSteps:
@@ -292,23 +298,32 @@ class QueuePairTestbed(LinkTestbed):
 
     def _examined_crash(self, state: RunState, death: Death, suspects: Sequence[Case]) -> Crash:
         case = original = suspects[-1]
-        before = _bucket(death, case)
-        if before not in self._searched and state.minimises and not self.lost:
-            self._searched.add(before)
-            search = self._search_crash(state, suspects, death)
-            if search.best is None and search.is_done:
-                death = replace(death, reason=f"{death.reason}, which was not seen again")
-            case, original = search.best or case, search.original or original
+        bucket = self._causes.known(case)
+        if not bucket and state.minimises and not self.lost:
+            if self._causes.may_search(death, case):
+                search = self._search_crash(state, suspects, death)
+                case, original = search.best or case, search.original or original
+                if search.best is not None:
+                    bucket = self._causes.found(death, case)
+                elif search.is_done:
+                    bucket = self._causes.missed(death)
+                    death = replace(death, reason=f"{death.reason}, which was not seen again")
+            else:
+                bucket = not_found(death.what)
+        bucket = bucket or bucket_of_crash(death, case)
         self._last_death = death
         rule = "IBA 9.9; docs/reference/transport.md#error-classes"
-        return Crash(_bucket(death, case), case, original, crash(case, death), rule)
+        return Crash(bucket, case, original, crash(case, death), rule)
 
     def note_crash(self, finding: Finding, *, is_new: bool) -> None:
         """Keep a new death for its report; do not send again what was found before."""
+        last = last_sent(finding.case)
         if is_new:
             self._link.death = self._last_death
-        else:
-            self._link.exclusions.add(finding.difference, _last_sent(finding.case))
+        elif finding.bucket not in NOT_FOUND:
+            self._link.exclusions.add(finding.difference, last)
+            if self._causes.known(finding.case):
+                self._link.exclusions.add_fault(fault_of(last))
 
     def _suspects(self, state: RunState) -> list[Case]:
         """Cases since the device was seen alive; the last one may be incomplete."""
@@ -448,20 +463,6 @@ class _Kept:
         done = self._case.steps
         count = min(len(done), len(case.steps))
         return case.connection == self._case.connection and case.steps[:count] == done[:count]
-
-
-def _bucket(death: Death, case: Case) -> str:
-    last = _last_sent(case)
-    if last is None:
-        return f"{death.what} after nothing"
-    if isinstance(last, Pause):
-        return f"{death.what} after PFC"
-    opcode = opcode_on_wire(last)
-    return f"{death.what} after {opcode_text(opcode) if opcode in INFO else 'a reserved opcode'}"
-
-
-def _last_sent(case: Case) -> Packet | Pause | None:
-    return next((each for each in reversed(case.steps) if isinstance(each, Packet | Pause)), None)
 
 
 def _is_unknown(case: Case, difference: Difference) -> bool:
