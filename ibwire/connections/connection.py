@@ -56,8 +56,9 @@ class Connection:
         """Index 0: packets from end 0 to end 1."""
         self.identities = Identity(), Identity()
         """IP identifications of the packets of each direction."""
-        self.damaged_psns: tuple[dict[int, None], dict[int, None]] = {}, {}
-        """Newest PSNs of each direction that were seen with a wrong ICRC."""
+        self.damaged_psns: tuple[dict[int, int], dict[int, int]] = {}, {}
+        """How often the newest PSNs of each direction were seen with a wrong ICRC, as far as those
+        packets are not counted as missing."""
         self.mtu: int | None = None
         """Path MTU in bytes, once a packet has shown it or a handshake has negotiated it."""
         self.mtu_is_seen = False
@@ -152,7 +153,9 @@ class Connection:
         damaged = self.damaged_psns[direction]
         for each in range(psn, psn + count) if damaged else ():
             if each & MASK in damaged:
-                del damaged[each & MASK]
+                damaged[each & MASK] -= 1
+                if not damaged[each & MASK]:
+                    del damaged[each & MASK]
                 count -= 1
         self.directions[direction].lost += count
         return count

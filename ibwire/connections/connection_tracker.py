@@ -110,7 +110,7 @@ class ConnectionTracker:
         """A packet with a wrong ICRC, which its receiver drops."""
         self.connection.directions[direction].damaged += 1
         psns = self.connection.damaged_psns[direction]
-        psns[packet.psn] = None
+        psns[packet.psn] = psns.pop(packet.psn, 0) + 1
         if len(psns) > KEEP:
             del psns[next(iter(psns))]
         self.reports.packet(FlowEventKind.ICRC_BAD, direction, packet)

@@ -59,6 +59,9 @@ LIMIT = 4096
 """Messages that may be open; in a capture of one direction no message is ever completed."""
 START_PSNS = 16
 """Negotiated first PSNs that are remembered until they are seen."""
+LATE = 1 << 12
+"""The first request that is seen has at most so many PSNs after the negotiated one: more than are
+outstanding. Those before it were not seen."""
 JUMP = 1 << 16
 """A larger step in PSNs is a reset of the queue pair and no loss. A lost READ of 64 MiB reserves
 as many at an MTU of 1024."""
@@ -323,13 +326,21 @@ class RequestTracker:
         self._begin(packet)
 
     def _begin(self, packet: TransportPacket) -> None:
-        if packet.psn in self.start_psns:
-            self.start_psns.remove(packet.psn)
+        first = self._negotiated_start(packet.psn)
+        if first is None:
+            first = packet.psn
+        else:
+            self.start_psns.remove(first)
         # Plus one wrap-around, so that PSNs before the first packet are not negative.
-        self.start = self.next = packet.psn + MODULUS
+        self.start = self.next = first + MODULUS
         self.acked = self.start - 1
         self.last_ns = packet.time_ns
         self._move_requester(RequesterInput.FIRST)
+
+    def _negotiated_start(self, psn: int) -> int | None:
+        """The negotiated first PSN of requests that begin here with this PSN, or shortly before."""
+        near = [each for each in self.start_psns if each is not None and psn - each & MASK <= LATE]
+        return min(near, key=lambda each: psn - each & MASK, default=None)
 
     def _advance(self, psn: int, packet: TransportPacket) -> None:
         """A request beyond all that were seen."""

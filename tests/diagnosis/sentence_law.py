@@ -1,0 +1,671 @@
+"""The law that no sentence of a story is wrong, whatever the wire has done.
+
+`breaches` holds every sentence of a story, and every count of `flows`, against the truth of the
+wire (`wire_truth`). A sentence may say less than what happened, never anything else. A sentence
+that no check here knows is a breach as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from emulated_traffic import feed
+from ibwire.connections.analysis import Analysis
+from ibwire.connections.opcode_sets import ACKNOWLEDGE
+from ibwire.diagnosis.incident_text import IncidentText, Step
+from ibwire.diagnosis.record import Recorder
+from ibwire.diagnosis.story import Frames, Story
+from ibwire_layers.psn import MASK
+from wire_truth import Harm, Outcome, Sent, Truth
+
+NAMES = {"A": "a", "B": "b"}
+
+
+class Everything:
+    """All connections."""
+
+    def __contains__(self, number: int) -> bool:
+        return True
+
+
+def story_of(truth: Truth) -> Story | None:
+    """The story of the connection; `None` if no packet of it passed the point of capture."""
+    recorder = Recorder(Everything())
+    analysis = Analysis(recorder)
+    feed(analysis, truth.frames)
+    analysis.finish()
+    if not truth.by_number:
+        return None
+    frames = Frames("capture", truth.frames[0][0], truth.frames[-1][0])
+    found = [each for each in recorder.records() if each.connection.is_reliable]
+    assert len(found) == 1, "more than one connection"
+    return Story(found[0], frames, True)
+
+
+class Breach(Exception):
+    """A sentence is wrong."""
+
+
+def breaches(truth: Truth) -> list[str]:
+    """Everything that is wrong in what is said about a capture."""
+    story = story_of(truth)
+    if story is None:
+        return []
+    judge = _Judge(truth, story)
+    return [*judge.steps(), *judge.rest(), *judge.verdict(), *judge.counts()]
+
+
+def _psns(text: str) -> tuple[int, int]:
+    """The first and the last of `PSN 5` or `PSNs 5-9`."""
+    numbers = [int(each) for each in re.findall(r"\d+", text)]
+    return numbers[0], numbers[-1]
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+PSNS = r"(?P<psns>PSNs? [\d-]+)"
+COUNT = r"(?P<n>[\d,]+)"
+TIME = r"[\d.]+ [a-z]+"
+AFTER = "lost, damaged or delayed after this point"
+
+
+class _Judge:
+    def __init__(self, truth: Truth, story: Story) -> None:
+        self.truth = truth
+        self.story = story
+        connection = story.connection
+        addresses = {"10.0.0.1": "a", "10.0.0.2": "b"}
+        self.end = {
+            letter: addresses[connection.ends[index].address] for index, letter in enumerate("AB")
+        }
+
+    # What happened.
+
+    def of(self, sender: str, text: str, *, responses: bool = False) -> list[Sent]:
+        """The requests, or the responses with data, that a letter sent with these PSNs."""
+        first, last = _psns(text)
+        width = last - first & MASK
+        return [
+            each
+            for each in self.truth.sent
+            if each.sender == self.end[sender]
+            and each.is_response == responses
+            and not (responses and each.packet.bth.opcode in ACKNOWLEDGE)
+            and (each.psn - first & MASK) <= width
+        ]
+
+    def frame(self, number: int | str) -> Sent:
+        """A frame of the capture."""
+        return self.truth.by_number[int(number)]
+
+    def arrives_by(self, sent: Sent, other: Sent) -> bool:
+        """Whether a frame arrived, or should have, before its receiver sent another one."""
+        return sent.time + self.truth.scenario.delay < other.time
+
+    # Sentences.
+
+    def steps(self) -> Iterator[str]:
+        for described in self.story.incidents:
+            for step in described.steps:
+                yield from self._judged(step.text, STEPS, step, described)
+
+    def _judged(self, text: str, table: Any, *rest: Any) -> Iterator[str]:
+        for pattern, check in table:
+            match = pattern.fullmatch(text)
+            if match is None:
+                continue
+            try:
+                check(self, match, *rest)
+            except Breach as breach:
+                yield f"{text!r}: {breach}"
+            return
+        yield f"{text!r}: no check knows this sentence"
+
+    def rest(self) -> Iterator[str]:
+        """What is said of times without incidents."""
+        for entry in self.story._entries():
+            if entry.title or any(
+                entry.text == step.text for each in self.story.incidents for step in each.steps
+            ):
+                continue
+            yield from self._judged(entry.text, OTHERS, entry)
+
+    def verdict(self) -> Iterator[str]:
+        text = self.story.verdict
+        for sentence in re.split(r"(?<=[.;:]) (?=[A-Z]|at least)", text):
+            yield from self._judged(sentence, VERDICT)
+
+    def counts(self) -> Iterator[str]:
+        connection = self.story.connection
+        for direction in (0, 1):
+            sender = self.end["AB"[direction]]
+            found = connection.to_json(direction)
+            for name, true in self.true_counts(sender).items():
+                said = found[name]
+                is_open = name in found["not_observable"]
+                if said > true or (said != true and not is_open):
+                    more = " or more" if is_open else ""
+                    yield f"flows: {sender} {name} {said}{more}, not {true}"
+            if connection.directions[direction].restarts:
+                yield f"flows: {sender} restarted"
+
+    def true_counts(self, sender: str) -> dict[str, int]:
+        """The counts of a direction as the capture should show them."""
+        sent = [each for each in self.truth.sent if each.sender == sender]
+        damaged = sum(len(each.captured) for each in sent if each.is_damaged_before)
+        copies = [
+            number
+            for number in self.truth.was_copied
+            if self.frame(number).sender == sender and not self.frame(number).is_damaged_before
+        ]
+        return {
+            "lost_packets": sum(each.is_lost_before for each in sent),
+            "icrc_bad": damaged,
+            "duplicate_packets": len(copies),
+            "retransmitted_packets": sum(
+                each.is_again for each in sent if each.captured and not each.is_damaged_before
+            ),
+        }
+
+
+def must(condition: object, why: str) -> None:
+    if not condition:
+        raise Breach(why)
+
+
+# Checks. Each takes the judge, the match of the sentence, the step and the incident.
+
+
+def _missing_count(match: re.Match[str]) -> int:
+    return 1 if match["n"] is None else _number(match["n"])
+
+
+def lost_request(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    lost = [each for each in judge.of(match["r"], match["psns"]) if each.is_lost_before]
+    must(len(lost) >= _missing_count(match), f"{len(lost)} were lost before this point")
+
+
+def lost_response(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    found = judge.of(match["s"], match["psns"], responses=True)
+    lost = [each for each in found if each.is_lost_before]
+    must(len(lost) >= _missing_count(match), f"{len(lost)} were lost before this point")
+
+
+def reordered(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    number = step.numbers[0]
+    late = judge.frame(number)
+    must(
+        any(
+            each.sender == late.sender and each.time > late.time and min(each.captured) < number
+            for each in judge.truth.sent
+            if each.captured
+        ),
+        "nothing that was sent later arrived before it",
+    )
+
+
+def duplicate(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    number = step.numbers[0]
+    must(judge.frame(number) is judge.frame(match["first"]), "they are two frames of the sender")
+
+
+def damaged(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    must(judge.frame(step.numbers[0]).is_damaged_before, "it is not damaged")
+
+
+def rnr(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    sent = judge.frame(step.numbers[0])
+    must(sent.syndrome is not None and 0x20 <= sent.syndrome < 0x40, "no RNR NAK")
+
+
+def _culprits(judge: _Judge, match: re.Match[str], nak: Sent) -> list[Sent]:
+    """The requests that a NAK asks for and that should have arrived before it was sent."""
+    found = judge.of(match["r"] if "r" in match.groupdict() else _other(match["s"]), match["psns"])
+    due = [each for each in found if judge.arrives_by(each, nak)]
+    for each in due:
+        taken = [time for time, outcome in each.arrived if outcome is Outcome.TAKEN]
+        assert (
+            not taken
+            or taken[0] > nak.time
+            or Harm.DELAY in (*each.harms_before, *each.harms_after)
+        )
+    return due
+
+
+def _other(letter: str) -> str:
+    return "B" if letter == "A" else "A"
+
+
+def nak(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    sent = judge.frame(step.numbers[0])
+    must(sent.syndrome == 0x60, "it is no NAK of a sequence error")
+    why = match["why"]
+    due = _culprits(judge, match, sent)
+    newest = due[-1] if due else None
+    if why == "That packet was damaged, see above.":
+        must(newest is not None and newest.is_damaged_before, f"it was not: {newest}")
+    elif why == "That packet was reordered, not lost.":
+        must(newest is not None and Harm.DELAY in newest.harms_before, f"it was not: {newest}")
+        must(newest and not newest.is_lost_before and newest.arrived, f"it was lost: {newest}")
+    elif why == "That packet was never seen here.":
+        seen = [each for each in due if each.captured and min(each.captured) < step.numbers[0]]
+        must(not seen, f"it was: {[str(each) for each in seen]}")
+    elif found := re.fullmatch(
+        r"It had passed here before \(#(\d+)\), but its retransmission did not arrive here: lost "
+        "before this point.",
+        why,
+    ):
+        must(judge.frame(found[1]) in due, f"#{found[1]} is another packet")
+        must(newest is not None and newest.is_lost_before, f"it was not: {newest}")
+    elif why == "Whether it passed here is unknown: no packet with this PSN was captured.":
+        must(not any(min(e.captured) < step.numbers[0] for e in due if e.captured), "one was")
+    elif found := re.fullmatch(r"That packet passed here as #(\d+): it was (.*)\.", why):
+        passed = judge.frame(found[1])
+        must(passed in due or passed in judge.of(_other(match["s"]), match["psns"]), "another")
+        if found[2].startswith("reordered after this point, as the next NAK shows"):
+            must(Harm.DELAY in passed.harms_after, f"it was not: {passed}")
+            must(any(o is not Outcome.DAMAGED for _, o in passed.arrived), f"lost: {passed}")
+        else:
+            must(found[2] == AFTER, "no check knows this sentence")
+            must(passed.harms_after, f"it was not: {passed}")
+            must(newest is passed, f"a later one was sent: {newest}")
+    else:
+        raise Breach("no check knows this sentence")
+
+
+def nak_after_rnr(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    sent = judge.frame(step.numbers[0])
+    refused = [
+        each
+        for each in judge.of(_other(match["s"]), match["psns"])
+        if any(time <= sent.time and o is Outcome.REFUSED for time, o in each.arrived)
+    ]
+    must(refused, "that packet was not refused")
+
+
+def nak_again(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    sent = judge.frame(step.numbers[0])
+    found = judge.of(_other(match["s"]), f"PSN {match['late']}")
+    late = [
+        each
+        for each in found
+        if any(time <= sent.time and o is Outcome.TAKEN for time, o in each.arrived)
+    ]
+    must(late, f"PSN {match['late']} had not arrived")
+    must(
+        any(
+            time < late[0].arrived[0][0]
+            and outcome is Outcome.DISCARDED
+            and each.time > late[0].time
+            for each in judge.truth.sent
+            for time, outcome in each.arrived
+            if each.sender == late[0].sender
+        ),
+        "nothing was dropped before it arrived",
+    )
+
+
+def retransmission(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    run = [
+        each
+        for number in range(step.numbers[0], step.numbers[1] + 1)
+        if (each := judge.truth.by_number.get(number)) is not None
+        and each.sender == judge.end[match["r"]]
+        and not each.is_response
+        and not each.is_damaged_before
+        and number not in judge.truth.was_copied
+        and each.is_again
+    ]
+    n = _missing_count(match)
+    first, last = _psns(match["psns"])
+    inside = [each for each in run if each.psn - first & MASK <= (last - first & MASK)]
+    must(len(inside) >= n, f"{len(inside)} of these packets are retransmitted")
+    head = judge.frame(step.numbers[0])
+    must(head.is_again, "its first packet is not retransmitted")
+    _why_again(judge, match, step, head, inside)
+
+
+def _missing_at_receiver(judge: _Judge, sent: Sent) -> bool:
+    """Whether no earlier frame with this PSN had arrived when a frame was sent."""
+    return not any(
+        time < sent.time and outcome is not Outcome.DAMAGED
+        for each in judge.truth.sent
+        if each.sender == sent.sender and not each.is_response and each.psn == sent.psn
+        for time, outcome in each.arrived
+    )
+
+
+def _responses_before(judge: _Judge, inside: list[Sent]) -> list[Sent]:
+    """Responses with data to retransmitted requests that were sent before them."""
+    first, end = inside[0].psn, max(each.psn + each.span for each in inside)
+    return [
+        each
+        for each in judge.truth.sent
+        if each.sender != inside[0].sender
+        and each.is_response
+        and first <= each.psn < end
+        and each.time < inside[0].time
+    ]
+
+
+def _did_not_help(sent: Sent) -> bool:
+    """Whether a response did not bring the requester further when it should have."""
+    return bool(sent.harms_after or sent.harms_before) or not any(
+        outcome is Outcome.USED for _, outcome in sent.arrived
+    )
+
+
+NEEDED = re.compile(
+    r": (?P<missing>[\d,]+) known to be missing, [\d,]+ others? after (?:it|them) \(go-back-N\)"
+)
+
+
+def _why_again(
+    judge: _Judge, match: re.Match[str], step: Step, head: Sent, inside: list[Sent]
+) -> None:
+    why = match["why"]
+    if found := re.fullmatch(
+        rf", {TIME} after NAK #(\d+), although the packet it asks for had arrived meanwhile\.", why
+    ):
+        asked = judge.frame(found[1]).psn
+        must(
+            any(
+                time < head.time and outcome is Outcome.TAKEN
+                for each in judge.truth.sent
+                if each.sender == head.sender and not each.is_response and each.psn == asked
+                for time, outcome in each.arrived
+            ),
+            "it had not arrived",
+        )
+    elif re.fullmatch(rf" after {TIME}, as the RNR NAK asks\.", why):
+        must(head.cause == "rnr", f"the requester went back because of {head.cause}")
+    elif re.fullmatch(rf" after only {TIME}, although the RNR NAK asks to wait [\d.e-]+ ms\.", why):
+        pass
+    elif found := re.fullmatch(
+        rf", {TIME} after the NAK(?P<late>, which had no effect until the ACK timer expired)?"
+        rf"(?P<more>.*)\.",
+        why,
+    ):
+        wanted = ("timer",) if found["late"] else ("nak", "implied_nak", "timer", "rnr")
+        must(head.cause in wanted, f"the requester went back because of {head.cause}")
+        if needed := NEEDED.fullmatch(found["more"]):
+            missing = sum(_missing_at_receiver(judge, each) for each in inside)
+            must(missing >= _number(needed["missing"]), f"{missing} had not arrived")
+        elif found["more"] == ": all that follow (go-back-N), although nothing was lost":
+            must(
+                not any(_missing_at_receiver(judge, each) for each in inside), "something was lost"
+            )
+        else:
+            must(found["more"] in ("", ": all that follow (go-back-N)"), "no check knows this")
+    elif found := re.fullmatch(
+        rf", for which responses were missing, {TIME} after the last packet(: its ACK timer had "
+        r"expired)?\.",
+        why,
+    ):
+        gone = [each for each in _responses_before(judge, inside) if each.harms_before]
+        must(gone, "no response was")
+        if found[1]:
+            must(head.cause == "timer", f"the requester went back because of {head.cause}")
+    elif re.fullmatch(
+        rf", {TIME} after #\d+, a response to a later request: an earlier response is missing "
+        r"\(implied NAK\)\.",
+        why,
+    ):
+        must(
+            head.cause in ("implied_nak", "timer"),
+            f"the requester went back because of {head.cause}",
+        )
+    elif found := re.fullmatch(
+        rf", although [AB] had responded \(#(\d+), {TIME} before\): that response passed here and "
+        rf"was {AFTER}, on its way to [AB](, or [AB] dropped it because an earlier one was "
+        r"missing)?\.",
+        why,
+    ):
+        response = judge.frame(found[1])
+        must(
+            response.harms_after or (found[2] and _did_not_help(response)),
+            f"it arrived: {response}",
+        )
+    elif found := re.fullmatch(
+        rf", although [AB] had responded \(#(\d+), {TIME} before\): its timer expired just "
+        r"before\.",
+        why,
+    ):
+        must(head.cause == "timer", f"the requester went back because of {head.cause}")
+        response = judge.frame(found[1])
+        must(not response.harms_after, f"it did not arrive: {response}")
+    elif why == "; the capture does not show why.":
+        unexplained(judge, head)
+    else:
+        raise Breach("no check knows this sentence")
+
+
+def unexplained(judge: _Judge, head: Sent) -> None:
+    """A cause that passed the point of capture is not unexplained."""
+    raise Breach(f"the requester went back because of {head.cause}")
+
+
+def timer(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    head = judge.frame(step.numbers[0])
+    must(head.is_again, "it is not retransmitted")
+    must(head.cause == "timer", f"the requester went back because of {head.cause}")
+    why = match["why"]
+    requester = match["r"]
+    run = [
+        each
+        for each in judge.of(requester, match["psns"])
+        if each.captured and step.numbers[0] <= each.captured[0] <= step.numbers[1]
+    ]
+    before = [e for e in judge.of(requester, match["psns"]) if e.time < head.time]
+    sent_before = [e for e in judge.truth.sent if e.time < head.time]
+    mine = [e for e in sent_before if e.sender == head.sender and not e.is_response]
+    if why == "":
+        pass
+    elif why.startswith("No response was due yet"):
+        must(not any(e.harms_before or e.harms_after for e in before), "something was lost")
+    elif why.startswith("The message is incomplete here") or re.fullmatch(
+        r"[AB] lacked what was lost before this point, and no NAK arrived here\.", why
+    ):
+        must(any(e.is_lost_before for e in mine), "nothing was lost before this point")
+    elif re.fullmatch(
+        r"[AB] acknowledges everything twice: nothing was lost, the timeout was too short\.", why
+    ):
+        lost = [e for e in run if _missing_at_receiver(judge, e)]
+        must(not lost, f"lost: {[str(each) for each in lost]}")
+        answers = [
+            e
+            for e in sent_before
+            if e.is_response and e.sender != head.sender and e.psn >= head.psn
+        ]
+        must(not any(e.harms_before or e.harms_after for e in answers), "a response was lost")
+    elif re.fullmatch(
+        r"[AB] acknowledges [\d,]+ of them with an ACK of PSN \d+, because it had them already: "
+        rf"(?:of the other [\d,]+ the first|the other) had been {AFTER}\.",
+        why,
+    ):
+        must(any(e.harms_after for e in before), "none was")
+    elif re.fullmatch(
+        r"The request passed here and no response came back: one of them was lost, damaged or "
+        r"delayed between this point and [AB]\.",
+        why,
+    ):
+        responses = [
+            e
+            for e in sent_before
+            if e.is_response and e.sender != head.sender and e.psn >= head.psn
+        ]
+        must(
+            any(e.harms_after for e in before) or any(e.harms_before for e in responses),
+            "neither was",
+        )
+    else:
+        raise Breach("no check knows this sentence")
+
+
+def restart(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    raise Breach("it did not")
+
+
+def recovered(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    pass
+
+
+def capture_ends(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
+    requester = judge.truth.ends[judge.end[incident.names[0]]].qp
+    if "has given up" in match[0]:
+        must(requester.state.name in ("ERR", "SQE"), f"its state is {requester.state.name}")
+
+
+def fine(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    pass
+
+
+Check = Callable[..., None]
+
+
+def _table(entries: dict[str, Check]) -> list[tuple[re.Pattern[str], Check]]:
+    return [(re.compile(pattern), check) for pattern, check in entries.items()]
+
+
+STEPS = _table(
+    {
+        rf"(?P<r>[AB])'s request with {PSNS} did not arrive here: #\d+ arrived instead\. "
+        rf"(?:It was|{COUNT} packets were) lost before this point\.": lost_request,
+        rf"(?P<s>[AB])'s response to a READ or atomic with {PSNS} did not arrive here: #\d+ "
+        rf"arrived instead\. (?:It was|{COUNT} packets were) lost before this point\.": (
+            lost_response
+        ),
+        r"[AB]'s [A-Z ]+ with PSN \d+ is reordered: packets sent after it arrived here before "
+        r"it\.": reordered,
+        r"A duplicate of #(?P<first>\d+) \([AB]'s [A-Z ]+, PSN \d+\), made by the network or by "
+        r"the capture\.": duplicate,
+        r"[AB]'s [A-Z ]+ with PSN \d+ has a wrong ICRC: damaged before this point, [AB] drops it "
+        r"silently\.": damaged,
+        r"[AB]: RNR NAK for PSN \d+, it has no receive buffer posted; [AB] must wait [\d.e-]+ "
+        r"ms\.": rnr,
+        r"(?P<s>[AB]) also sends a NAK for the packets after the refused one \(it expects "
+        rf"{PSNS}\), as Linux rxe does after an RNR NAK\.": nak_after_rnr,
+        rf"(?P<s>[AB]): NAK, now expects {PSNS}: PSN (?P<late>\d+) has arrived late, and the "
+        r"packets that arrived before it were dropped\.": nak_again,
+        rf"(?P<s>[AB]): NAK, out of sequence, expects {PSNS}\. (?P<why>.*)": nak,
+        rf"(?P<r>[AB]) retransmits (?:[A-Z ]+ )?{PSNS}(?: \({COUNT} packets\))?"
+        r"(?P<why>.*)": retransmission,
+        rf"(?P<r>[AB])'s ACK timer expires {TIME} after (?:the last packet|PSN \d+ was sent "
+        rf"\(#\d+\)): [AB] retransmits (?:[A-Z ]+ )?{PSNS}(?: \({COUNT} packets\))?\.\s?"
+        r"(?P<why>.*)": timer,
+        r"[AB] restarts at PSN \d+\.": restart,
+        r"Acknowledged.*": recovered,
+        r"(?:The capture ends here|Nothing more is seen for).*": capture_ends,
+    }
+)
+
+
+def small_lost(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    sent = [each for each in judge.truth.sent if each.sender == judge.end[match["r"]]]
+    lost = sum(each.is_lost_before for each in sent)
+    must(lost >= _number(match["n"]), f"{lost} were lost before this point")
+
+
+def small_damaged(judge: _Judge, match: re.Match[str], entry: Any) -> None:
+    one = judge.frame(entry.numbers[0])
+    must(one.is_damaged_before, "it is not damaged")
+    if "was not retransmitted" in match[0]:
+        must(
+            not any(
+                each.sender == one.sender
+                and each.psn == one.psn
+                and each.is_response == one.is_response
+                and each.time > one.time
+                for each in judge.truth.sent
+            ),
+            "it was",
+        )
+
+
+def small_duplicate(judge: _Judge, match: re.Match[str], entry: Any) -> None:
+    must(entry.numbers[0] in judge.truth.was_copied, f"#{entry.numbers[0]} is none")
+
+
+def small_reordered(judge: _Judge, match: re.Match[str], entry: Any) -> None:
+    reordered(judge, match, entry, None)
+
+
+OTHERS = _table(
+    {
+        rf"{COUNT} lost packets? from (?P<r>[AB]) to [AB] did not arrive here.*": small_lost,
+        rf"{COUNT} reordered (?:packet|response)s? of (?P<r>[AB]).*": small_reordered,
+        rf"{COUNT} duplicate (?:packet|response)s? of (?P<r>[AB]).*": small_duplicate,
+        rf"{COUNT} damaged (?:packet|response)s? of (?P<r>[AB]).*": small_damaged,
+        r"[AB] restarts at PSN.*": restart,
+        r"[\d,]+ (?:messages?|packets?) .*": fine,
+        r"[\d,]+ packets?\.": fine,
+        r"At the end of the capture.*": fine,
+    }
+)
+
+
+def total_lost(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    sent = [each for each in judge.truth.sent if each.sender == judge.end[match["r"]]]
+    lost = sum(each.is_lost_before and not each.is_response for each in sent)
+    _exact_or_more(match, lost)
+
+
+def total_responses_lost(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    sent = [each for each in judge.truth.sent if each.sender == judge.end[match["s"]]]
+    _exact_or_more(match, sum(each.is_lost_before and each.is_response for each in sent))
+
+
+def _exact_or_more(match: re.Match[str], true: int) -> None:
+    said = _number(match["n"])
+    is_open = "at least" in match[0].lower()
+    must(said == true or (is_open and said < true), f"there were {true}")
+
+
+def total_damaged(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    is_response = match["what"].startswith("response")
+    sent = [each for each in judge.truth.sent if each.sender == judge.end[match["r"]]]
+    damaged = [e for e in sent if e.is_damaged_before and e.is_response == is_response]
+    said, true = _number(match["n"]), sum(len(each.captured) for each in damaged)
+    must(said <= true, f"there were {true}")
+
+
+def total_after(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    sent = [e for e in judge.truth.sent if e.sender == judge.end[match["r"]] and not e.is_response]
+    true = sum(bool(each.harms_after) for each in sent)
+    must(_number(match["n"]) <= true, f"there were {true}")
+
+
+def total_responses_after(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    sent = [e for e in judge.truth.sent if e.sender == judge.end[match["s"]] and e.is_response]
+    true = sum(bool(each.harms_after) or _did_not_help(each) for each in sent if each.captured)
+    must(_number(match["n"]) <= true, f"there were {true}")
+    must(any(each.harms_after for each in sent), "none")
+
+
+def nothing_wrong(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
+    retransmitted = [each for each in judge.truth.sent if each.is_again]
+    must(not retransmitted, f"retransmitted: {[str(each) for each in retransmitted[:3]]}")
+    must(not any(each.is_lost_before for each in judge.truth.sent), "something was lost")
+
+
+VERDICT = _table(
+    {
+        rf"The network lost (?:at least )?{COUNT} packets? from (?P<r>[AB]) to [AB] between [AB] "
+        r"and this point\.": total_lost,
+        rf"The network lost (?:at least )?{COUNT} responses? of (?P<s>[AB]) between [AB] and this "
+        r"point\.": total_responses_lost,
+        rf"[Aa]t least {COUNT} packets? from (?P<r>[AB]) did not reach [AB] in time:": total_after,
+        r"lost, damaged or delayed between this point and [AB], by the network or by [AB] "
+        r"itself\.": fine,
+        rf"[Aa]t least {COUNT} responses? of (?P<s>[AB]) (?:was|were) lost, damaged or delayed "
+        r"between this point and [AB], by the network or by [AB] itself\.": total_responses_after,
+        rf"{COUNT} (?P<what>packets?|responses?) (?:from|of) (?P<r>[AB])(?: to [AB])? arrived here "
+        r"damaged.*": total_damaged,
+        r"[Nn]othing went wrong.*": nothing_wrong,
+        r".*": fine,
+    }
+)
