@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ibwire.rules import (
     atomics,
+    checksums,
     congestion,
+    constant,
     credits,
     integrity,
     lengths,
@@ -28,7 +30,8 @@ FAMILIES = {
     "atomics": "Atomic operations",
     "repeat": "Retransmission",
     "congestion": "Congestion notification",
-    "integrity": "ICRC and header bits",
+    "constant": "Fields that do not change",
+    "integrity": "ICRC, checksums and header bits",
 }
 """First part of a rule's id -> what it is about."""
 
@@ -44,7 +47,9 @@ RULES: dict[str, Rule] = {
         atomics.RULES,
         repeat.RULES,
         congestion.RULES,
+        constant.RULES,
         integrity.RULES,
+        checksums.RULES,
     )
     for rule in rules
 }
@@ -58,6 +63,7 @@ PACKET_RULES: tuple[PacketRule, ...] = (
     *atomics.PACKET_RULES,
     *congestion.PACKET_RULES,
     *integrity.PACKET_RULES,
+    *checksums.PACKET_RULES,
 )
 """Those that one packet breaks by itself."""
 

@@ -16,8 +16,9 @@ from ibwire.connections.states import PacketStatus
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.dissect import Columns
-from ibwire.rules import atomics, catalogue, congestion, integrity, sequences
+from ibwire.rules import atomics, catalogue, congestion, constant, integrity, sequences
 from ibwire.rules.congestion import Notifications
+from ibwire.rules.constant import Constants
 from ibwire.rules.findings import (
     ANY,
     ELSEWHERE,
@@ -27,6 +28,7 @@ from ibwire.rules.findings import (
     Location,
     PlaceKey,
     Rule,
+    Severity,
     worst_first,
 )
 from ibwire.rules.history import ConnectionCheck, Operands, RequestHistory, Violation
@@ -36,6 +38,8 @@ from ibwire_layers.opcodes import INFO, OpCode, Service
 _RELIABLE = (Service.RC, Service.XRC)
 KEEP_OPERANDS = 1 << 16
 """Atomics whose operands are kept until their connection is checked; older ones are not."""
+MOST_RESTARTS = 1 << 12
+"""Restarts that are remembered of one connection."""
 BAD_FLOWS = 1 << 16
 """With more flows packets with a wrong ICRC are not counted: each may look like a new flow."""
 
@@ -60,6 +64,10 @@ class Conformance:
         self._is_other_service: dict[int, bool] = {}
         """Flow -> whether its queue pair received packets of another service before."""
         self._tally = integrity.Tally()
+        self._constants = Constants()
+        self._checks_constants = any(map(self._collector.wants, constant.RULES))
+        self._restarts: dict[int, list[int]] = {}
+        """Connection -> packets with which its queue pairs began anew."""
         self._histories: dict[tuple[int, int], _Checked] = {}
         self._notified: dict[int, Notifications] = {}
         self._operands: dict[int, Operands] = {}
@@ -80,6 +88,8 @@ class Conformance:
                 self._add(each.rule, number, chunk, rows, each.words(chunk, int(rows[0])))
         chunk = chunks.get(sound) or sound(columns)
         self._check_services(chunk, flow)
+        if self._checks_constants:
+            self._constants.take(chunk, flow[chunk.rows])
         self._keep_operands(chunk)
         self._analysis.take(columns)
 
@@ -89,13 +99,17 @@ class Conformance:
         self._check_icrcs()
         self._check_notifications(summary)
         places = _Locations(summary, self._flows.keys)
+        self._check_constants(places)
         findings = []
         for rule, key, found in self._collector.occurrences():
             severity = rule.severity_for(self._collector.profile)
             assert severity is not None
             place = ELSEWHERE if key is None else places.of(key)
+            text = found.text
+            if found.count < rule.least:
+                severity, text = Severity.NOTE, f"{text}; it may be damage that no ICRC shows"
             findings.append(
-                Finding(rule, severity, place, found.text, found.count, found.numbers, source)
+                Finding(rule, severity, place, text, found.count, found.numbers, source)
             )
         return worst_first(findings)
 
@@ -170,6 +184,17 @@ class Conformance:
         for rule, flow, numbers, count, words in self._tally.found():
             self._collector.add_many(rule, ("flow", flow, 0), numbers, count, words)
 
+    def _check_constants(self, places: _Locations) -> None:
+        for flow in sorted(self._constants.flows):
+            connection = places.of(("flow", flow, 0)).connection
+            restarts = sorted(self._restarts.get(connection, ()))
+            if len(restarts) == MOST_RESTARTS:
+                continue
+            for rule, numbers, words, verified in self._constants.found(flow, restarts):
+                self._collector.add_many(
+                    rule, ("flow", flow, 0), numbers, len(numbers), words, verified=verified
+                )
+
     # Connections.
 
     def request(
@@ -208,6 +233,9 @@ class Conformance:
         """Forget a tracker whose queue pair was reset."""
         if event.kind is FlowEventKind.RESTART:
             self._histories.pop((event.connection, event.direction), None)
+            restarts = self._restarts.setdefault(event.connection, [])
+            if len(restarts) < MOST_RESTARTS:
+                restarts.append(event.number)
 
     def message(self, message: Message) -> None:
         """Messages are not checked by themselves."""

@@ -59,7 +59,8 @@ class Rule:
     is_trait: bool = False
     """The habit is in every packet of these implementations, without harm."""
     least: int = 1
-    """Packets at one place that must break it; fewer may be bit errors that no ICRC shows."""
+    """Packets at one place from which on it is the sender; fewer may be bit errors that no ICRC
+    shows, and are a note."""
 
     @property
     def reference(self) -> str:
@@ -151,9 +152,10 @@ class Occurrences:
         self.numbers: list[int] = []
         self.text = ""
 
-    def is_enough(self, rule: Rule) -> bool:
-        """Whether bit errors cannot explain it."""
-        return self.count >= (rule.least if self.is_verified else max(rule.least, UNVERIFIED))
+    @property
+    def is_shown(self) -> bool:
+        """Whether an ICRC was checked, or so many packets agree that damage cannot explain it."""
+        return self.is_verified or self.count >= UNVERIFIED
 
     def add(self, numbers: Iterable[int], count: int, text: str) -> None:
         """Add packets; the first ones in the capture are kept as examples."""
@@ -215,7 +217,7 @@ class FindingCollector:
         for rule_id, places in self._found.items():
             rule = self._open[rule_id]
             for key, occurrences in places.items():
-                if occurrences.is_enough(rule):
+                if occurrences.is_shown:
                     yield rule, key, occurrences
 
 

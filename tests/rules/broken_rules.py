@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from connections.talk import VA, Talk, with_bth
+from connections.talk import VA, Change, Talk, with_bth
 from ibwire_layers import headers as h
 from ibwire_layers.opcodes import OpCode as Op
-from ibwire_layers.packet import Packet, RoCEv2Route, with_lengths
+from ibwire_layers.outer import IPv4
+from ibwire_layers.packet import Packet, RoCEv2Route, with_ip_checksum, with_lengths
 
 Conversation = Callable[[Talk, bool], None]
 
@@ -452,6 +453,62 @@ def _bit(
     return converse
 
 
+def with_ip(**fields: int) -> Change:
+    """Other values in the IP header, with its checksum."""
+
+    def change(packet: Packet) -> Packet:
+        route = packet.route
+        assert isinstance(route, RoCEv2Route)
+        return replace(
+            packet, route=with_ip_checksum(replace(route, ip=replace(route.ip, **fields)))
+        )
+
+    return change
+
+
+def with_checksums(ip: int = 0, udp: int = 0) -> Change:
+    """Checksums that are wrong by so much."""
+
+    def change(packet: Packet) -> Packet:
+        route = packet.route
+        assert isinstance(route, RoCEv2Route)
+        assert isinstance(route.ip, IPv4)
+        wrong = replace(route.ip, checksum=route.ip.checksum ^ ip)
+        return replace(packet, route=replace(route, ip=wrong, udp=replace(route.udp, checksum=udp)))
+
+    return change
+
+
+def with_port(port: int) -> Change:
+    """Another UDP source port."""
+
+    def change(packet: Packet) -> Packet:
+        route = packet.route
+        assert isinstance(route, RoCEv2Route)
+        return replace(packet, route=replace(route, udp=replace(route.udp, src_port=port)))
+
+    return change
+
+
+def _odd_one(*changes: Change, opcode: int = Op.RC_SEND_ONLY) -> Conversation:
+    """Requests of which some are changed, the second first."""
+
+    def converse(talk: Talk, broken: bool) -> None:
+        talk.sends(0, 2)
+        for psn, change in enumerate(changes, 2):
+            talk.ask(opcode, psn, 256, ack_req=1, change=change if broken else None)
+        talk.sends(2 + len(changes), 1, msn=3 + len(changes))
+
+    return converse
+
+
+def _port_in_message(talk: Talk, broken: bool) -> None:
+    talk.sends(0, 2)
+    talk.ask(Op.RC_SEND_FIRST, 2, 256)
+    talk.ask(Op.RC_SEND_MIDDLE, 3, 256, change=with_port(50001) if broken else None)
+    talk.ask(Op.RC_SEND_LAST, 4, 8, ack_req=1)
+
+
 CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("sequences.order", _order),
     ("sequences.opcode", _opcode),
@@ -509,6 +566,12 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("congestion.cnp-form", _cnp_form),
     ("congestion.cnp-pace", _cnp_pace),
     ("congestion.no-cnp", _no_cnp),
+    ("constant.p-key", _odd_one(with_bth(pkey=0x8001))),
+    ("constant.source-port", _odd_one(with_port(50001))),
+    ("constant.message-port", _port_in_message),
+    ("constant.dscp", _odd_one(with_ip(dscp=46))),
+    ("integrity.ip-checksum", _odd_one(*[with_checksums(ip=0x100)] * 4)),
+    ("integrity.udp-checksum", _odd_one(*[with_checksums(udp=0x1234)] * 4)),
     ("integrity.icrc", _icrc),
     ("integrity.damaged", _damaged),
     ("integrity.pad-bytes", _pad_bytes),

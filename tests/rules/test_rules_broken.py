@@ -7,7 +7,10 @@ from ibwire.rules.catalogue import FAMILIES, RULES
 from rules.broken_rules import CONVERSATIONS, Conversation
 from rules.check_frames import grave, ids, judge
 
-ELSEWHERE = {"reads.outstanding": "test_rules_captures: what may be outstanding, only the CM says"}
+ELSEWHERE = {
+    "reads.outstanding": "test_rules_captures: what may be outstanding, only the CM says",
+    "constant.reserved": "test_rules_constant: the bits break integrity.byte-4 as well",
+}
 """Rules that are tested with captures."""
 
 NAMES = [f"{rule} {conversation.__name__}" for rule, conversation in CONVERSATIONS]

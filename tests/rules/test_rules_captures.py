@@ -29,6 +29,7 @@ HABITS = {
 ODD = {
     "atomics.aligned": "FETCH_ADD unaligned",
     "congestion.cnp-form": "CNP (0x81), with BECN 0",
+    "constant.p-key": "P_Key 0x7fff, 0x1234 and 0x0000, then a good frame with 0xffff",
     "integrity.p-key": "P_Key 0x0000",
     "integrity.tver": "BTH TVer=1",
     "integrity.reserved": "resv7 0x7f",

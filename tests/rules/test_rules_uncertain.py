@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from connections.talk import VA, Talk, with_bth
+from ibwire.rules.findings import Severity
 from ibwire_layers.opcodes import OpCode as Op
 from rules.check_frames import grave, ids, judge
 
@@ -166,11 +167,18 @@ def test_messages_that_need_no_credit_move_the_limit() -> None:
     assert grave(judge(talk.frames)) == []
 
 
-def test_a_single_flipped_bit_that_no_icrc_covers_is_nobodys_doing() -> None:
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_a_few_flipped_bits_that_no_icrc_covers_are_a_note(count: int) -> None:
     talk = Talk()
-    talk.ask(Op.RC_SEND_ONLY, 0, 64, change=with_bth(resv6a=1))
+    for psn in range(count):
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, change=with_bth(resv6a=1))
 
-    assert judge(talk.frames) == []
+    (finding,) = judge(talk.frames, "connectx")
+    assert (finding.rule.id, finding.severity) == (
+        "integrity.byte-4",
+        Severity.WARNING if count == 4 else Severity.NOTE,
+    )
+    assert finding.text.endswith("it may be damage that no ICRC shows") == (count < 4)
 
 
 def test_a_read_that_may_be_the_rest_of_an_unseen_one_may_be_answered_from_the_middle() -> None:
