@@ -16,33 +16,19 @@ PARALLEL := -n auto --dist worksteal
 
 .PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs site wheel fuzz-readers soak test-pythons lock audit release clean
 
+# What `make demo` proposes to try next; tests/test_demo.py runs them.
+NEXT = 'flows captures/rnr-multi-packet.pcap           the connections of a capture, worst first' \
+  'check captures/rnr-multi-packet.pcap           packets that break the rules of the protocol' \
+  'report captures/chaos.b.pcap -o report.html    a page with plots' \
+  'run one-lost-packet                            the same loss between two emulated devices' \
+  'drill tests/conformance/acks                   conformance scripts'
+
 demo: $(VENV)/run.stamp
-	@echo '--- A WRITE loses one packet; the responder NAKs, the requester goes back (RDMA packets only):'
-	@echo '$$ ibwire dissect --where bth captures/drop-one-middle.a.pcap'
-	@$(BIN)/ibwire dissect --where bth captures/drop-one-middle.a.pcap
-	@echo
-	@echo '--- Every NAK, RNR NAK, CE mark and bad ICRC in the shipped captures:'
-	@echo "\$$ ibwire dissect --where 'aeth.syndrome.opcode in {1, 3} or ip.dsfield.ecn == 3 or icrc.status == bad' captures/*.pcap*"
-	@$(BIN)/ibwire dissect --where 'aeth.syndrome.opcode in {1, 3} or ip.dsfield.ecn == 3 or icrc.status == bad' captures/*.pcap*
-	@echo
-	@echo '--- What went wrong in a capture, connection by connection, and the story of one:'
-	@echo '$$ ibwire flows captures/loss-both-2pc.b.pcap captures/rnr-multi-packet.pcap'
-	@$(BIN)/ibwire flows captures/loss-both-2pc.b.pcap captures/rnr-multi-packet.pcap
-	@echo
 	@echo '$$ ibwire explain captures/drop-one-middle.b.pcap'
 	@$(BIN)/ibwire explain captures/drop-one-middle.b.pcap
-	@echo
-	@echo '--- That NAK, bit by bit:'
-	@echo '$$ ibwire show captures/drop-one-middle.a.pcap 20'
-	@$(BIN)/ibwire show captures/drop-one-middle.a.pcap 20
-	@echo
-	@echo '--- The same mishap between two emulated devices:'
-	@echo '$$ ibwire run one-lost-packet'
-	@$(BIN)/ibwire run one-lost-packet
-	@echo
-	@echo '--- What a real Soft-RoCE responder answered, against an emulated one:'
-	@echo '$$ ibwire respond captures/rnr-late-recv.pcap'
-	@$(BIN)/ibwire respond captures/rnr-late-recv.pcap
+	@echo 'That was a real capture of Linux Soft-RoCE. Try next:'
+	@printf '  $(BIN)/ibwire %s\n' $(NEXT)
+	@echo 'Your own capture, step by step: docs/tutorials/first-capture.md'
 
 # All tests except those marked slow, with 40 examples of each property where it names no number.
 test: $(VENV)/test.stamp
