@@ -15,6 +15,7 @@ from ibwire.base.errors import EncodeError, IbwireError, ScriptError
 from ibwire.base.interrupt import signal_of
 from ibwire.cli.messages import print_error, print_note
 from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.tool_options import InterfaceName
 from ibwire.cli.values import Decorated, IPAddress, MACAddress, as_one
 from ibwire.link.afpacket import AFPacketPort
 from ibwire.link.interface import interface
@@ -130,6 +131,21 @@ class LiveOptions:
 def live_options(function: Decorated) -> Decorated:
     """Add the options of a live command as one argument, `link`."""
     return as_one("link", LiveOptions, _OPTIONS)(function)
+
+
+def tool_live_options(function: Decorated) -> Decorated:
+    """As `live_options`, for a command that replaces a tool: its -d is --dev."""
+    dev = click.option(
+        "--dev",
+        "-d",
+        "--ib-dev",
+        "dev",
+        metavar="IFACE",
+        type=InterfaceName(),
+        required=True,
+        help="Interface to use, or an RDMA device, for its interface.",
+    )
+    return as_one("link", LiveOptions, (dev, *_OPTIONS[1:]))(function)
 
 
 def host_of(peer: str, dev: str) -> str:

@@ -81,6 +81,9 @@ def open_program(
 _OPTIONS = (
     click.option(
         "--tclass",
+        "-T",
+        "--tos",
+        "tclass",
         type=click.IntRange(0, 255),
         help="Traffic class, or type of service of IPv4: DSCP and ECN.",
         show_default="0",
@@ -92,7 +95,13 @@ _OPTIONS = (
         help="ECN, instead of --tclass: 2 is ECT(0), 1 ECT(1), 3 congestion experienced.",
     ),
     click.option(
-        "--hop-limit", type=click.IntRange(1, 255), help="TTL or hop limit.", show_default="64"
+        "--hop-limit",
+        "-L",
+        "--hop_limit",
+        "hop_limit",
+        type=click.IntRange(1, 255),
+        help="TTL or hop limit.",
+        show_default="64",
     ),
     click.option(
         "--pkey",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -11,8 +12,21 @@ from typing import Any, TypeVar
 import click
 
 from ibwire.base.errors import PeerError
-from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
+from ibwire.cli.live import (
+    LARGEST_MESSAGE,
+    LISTEN,
+    LiveOptions,
+    report_waiting,
+    tool_live_options,
+)
 from ibwire.cli.packet_fields import PacketFieldOptions, open_program, packet_field_options
+from ibwire.cli.tool_options import (
+    PERFTEST_REFUSED,
+    PERFTEST_WITHOUT_EFFECT,
+    MessageSize,
+    connected_host,
+    tool_options,
+)
 from ibwire.programs import perf
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.perf_cm import connect_cm, serve_cm
@@ -34,16 +48,35 @@ LINE = "-" * 87
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
-@click.group("perf")
+class Programs(click.Group):
+    """The tests, also by the names of perftest's programs, such as ib_write_lat."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Read the name of a program as the test and, perhaps, --latency."""
+        found = _PROGRAM.fullmatch(args[0]) if args else None
+        if found is not None:
+            latency = ["--latency"] if found["kind"] == "lat" else []
+            args = [found["verb"], *latency, *args[1:]]
+        return super().resolve_command(ctx, args)
+
+
+_PROGRAM = re.compile(r"ib_(?P<verb>send|write|read|atomic)_(?P<kind>bw|lat)")
+
+
+@click.group("perf", cls=Programs)
 def command() -> None:
     """Measure against ib_send_bw, ib_write_bw, ib_read_bw, ib_atomic_bw, their _lat, or ibwire.
 
     Without --connect, wait for a client. Both ends need the same options, except the depths.
-    Contents are verified as far as possible, and the result shows how.
+    Contents are verified as far as possible, and the result shows how. Command lines of these
+    programs work as they are, or are refused with the reason.
 
     \b
     ibwire perf write --dev veth-b                      and at the other end
     ibwire perf write --dev veth-a --connect 10.0.0.2
+    ibwire perf ib_write_lat -d mlx5_0 -x 3 -F 10.0.0.2
     """
 
 
@@ -125,7 +158,8 @@ _TEST_OPTIONS = (
 
 def _test_options(function: Decorated) -> Decorated:
     """Add the options of every test."""
-    function = packet_field_options(live_options(function))
+    function = packet_field_options(tool_live_options(function))
+    function = tool_options(PERFTEST_WITHOUT_EFFECT, PERFTEST_REFUSED)(function)
     for option in reversed(_TEST_OPTIONS):
         function = option(function)
     return function
@@ -134,8 +168,8 @@ def _test_options(function: Decorated) -> Decorated:
 _size = click.option(
     "-s",
     "--size",
-    type=click.IntRange(1, LARGEST_MESSAGE),
-    help="Bytes of a message.",
+    type=MessageSize(1, LARGEST_MESSAGE),
+    help="Bytes of a message, also with K or M.",
     show_default="65536; 2 for latency; of UD at most a packet",
 )
 _receives = click.option(
@@ -147,6 +181,9 @@ _receives = click.option(
     show_default=True,
     help="Posted receive requests.",
 )
+
+
+_no_receives = tool_options({"-r --rx-depth": True}, {}, has_host=False)
 
 
 def _connection(*kinds: str) -> Callable[[Decorated], Decorated]:
@@ -174,6 +211,7 @@ def send(link: LiveOptions, **options: Any) -> None:
 
 @command.command("write")
 @_size
+@_no_receives
 @_connection("RC", "UC")
 @_test_options
 def write(link: LiveOptions, **options: Any) -> None:
@@ -183,6 +221,8 @@ def write(link: LiveOptions, **options: Any) -> None:
 
 @command.command("read")
 @_size
+@_no_receives
+@_connection("RC")
 @_test_options
 def read(link: LiveOptions, **options: Any) -> None:
     """RDMA READs, as ib_read_bw and ib_read_lat."""
@@ -199,6 +239,8 @@ def read(link: LiveOptions, **options: Any) -> None:
     type=click.Choice(["FETCH_AND_ADD", "CMP_AND_SWAP"]),
     help="Which operation.",
 )
+@_no_receives
+@_connection("RC")
 @_test_options
 def atomic(link: LiveOptions, **options: Any) -> None:
     """Atomics of 8 bytes, as ib_atomic_bw and ib_atomic_lat."""
@@ -228,19 +270,13 @@ def _run(
     kind: str = "RC",
     atomic: str = "",
 ) -> None:
+    connect = connected_host(connect)
     if iters is not None and seconds is not None:
         raise click.UsageError("-n and -D exclude each other")
     if latency and (both or qps > 1):
         raise click.UsageError("--latency excludes -b and -q")
+    _check_connection(connect, port, listen, kind, mtu, uses_cm=uses_cm)
     messages = 5000 if verb is Verb.WRITE and not latency else 1000
-    if uses_cm and kind != "RC":
-        raise click.UsageError("-R requires -c RC")
-    if uses_cm and mtu:
-        raise click.UsageError("-R excludes -m: the connection manager chooses the path MTU")
-    if listen is not None and (uses_cm or connect is not None):
-        raise click.UsageError("--listen requires a server over TCP")
-    if not port and (uses_cm or connect is not None):
-        raise click.UsageError("-p 0 requires a server over TCP")
     plan = Plan(
         verb,
         latency=latency,
@@ -265,6 +301,28 @@ def _run(
             _print(plan, result)
         if not result.passed:
             raise PeerError(f"{result.wrong} messages, results or addresses have wrong contents")
+
+
+def _check_connection(
+    connect: str | None,
+    port: int,
+    listen: str | None,
+    kind: str,
+    mtu: str | None,
+    *,
+    uses_cm: bool,
+) -> None:
+    """Raise `UsageError` for options that the way to connect excludes."""
+    if uses_cm and kind != "RC":
+        raise click.UsageError(
+            f"-R requires -c RC: without it {kind} queue pairs are connected over TCP"
+        )
+    if uses_cm and mtu:
+        raise click.UsageError("-R excludes -m: the connection manager chooses the path MTU")
+    if listen is not None and (uses_cm or connect is not None):
+        raise click.UsageError("--listen requires a server over TCP")
+    if not port and (uses_cm or connect is not None):
+        raise click.UsageError("-p 0 requires a server over TCP")
 
 
 def _carry_out(

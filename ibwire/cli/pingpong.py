@@ -10,8 +10,21 @@ import click
 import numpy as np
 
 from ibwire.base.errors import PeerError
-from ibwire.cli.live import LARGEST_MESSAGE, LISTEN, LiveOptions, live_options, report_waiting
+from ibwire.cli.live import (
+    LARGEST_MESSAGE,
+    LISTEN,
+    LiveOptions,
+    report_waiting,
+    tool_live_options,
+)
 from ibwire.cli.packet_fields import PacketFieldOptions, open_program, packet_field_options
+from ibwire.cli.tool_options import (
+    PINGPONG_REFUSED,
+    PINGPONG_WITHOUT_EFFECT,
+    MessageSize,
+    connected_host,
+    tool_options,
+)
 from ibwire.programs import pingpong
 from ibwire.programs.pingpong import Plan, Result
 from ibwire.rc.attributes import MTU_CODES, QPType
@@ -41,8 +54,8 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
 @click.option(
     "-s",
     "--size",
-    type=click.IntRange(1, LARGEST_MESSAGE),
-    help="Bytes of a message.",
+    type=MessageSize(1, LARGEST_MESSAGE),
+    help="Bytes of a message, also with K or M.",
     show_default="4096; 1024 with ud",
 )
 @click.option(
@@ -70,7 +83,8 @@ TYPES = {"rc": QPType.RC, "uc": QPType.UC, "ud": QPType.UD}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @LISTEN
-@live_options
+@tool_live_options
+@tool_options(PINGPONG_WITHOUT_EFFECT, PINGPONG_REFUSED)
 @packet_field_options
 def command(
     link: LiveOptions,
@@ -93,6 +107,7 @@ def command(
     ibwire pingpong --dev veth-b                      and at the other end
     ibwire pingpong --dev veth-a --connect 10.0.0.2
     """
+    connect = connected_host(connect)
     if connect is not None and not port:
         raise click.UsageError("-p 0 requires a server: it excludes --connect")
     if connect is not None and listen is not None:

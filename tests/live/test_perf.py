@@ -146,6 +146,16 @@ def test_signal_in_the_middle(start: Start, tmp_path: Path, number: signal.Signa
     assert "has closed its connection" in reason or "reset" in reason
 
 
+def test_command_lines_of_perftest_run_as_they_are(start: Start) -> None:
+    serving = server(start, "ib_read_lat", "-x", 1, "-F", "-n", 20, "-s", "1K", "--json")
+    asking = start("a", "ib_read_lat", "-F", "-n", 20, "-s", "0x400", "10.0.0.2", "--json")
+    ends = results(asking, serving)
+
+    assert [end["passed"] for end in ends] == [True, True]
+    assert [end["size"] for end in ends] == [1024, 1024]
+    assert "latency_us" in ends[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -154,7 +164,7 @@ def test_signal_in_the_middle(start: Start, tmp_path: Path, number: signal.Signa
         (("write", "--latency", "-q", 2), "--latency excludes -b and -q"),
         (("send", "-c", "UC", "-R"), "-R requires -c RC"),
         (("send", "-m", 1024, "-R"), "-R excludes -m: the connection manager chooses the path MTU"),
-        (("read", "-c", "UC"), "No such option"),
+        (("read", "-c", "UC"), "'UC' is not 'rc'"),
         (("atomic", "-s", 16), "No such option"),
         (("send", "-s", 0), "0 is not in the range"),
         (("send", "-D", "nan"), "'nan' is not a valid integer range"),
