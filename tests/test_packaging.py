@@ -1,7 +1,9 @@
 """What the wheel holds."""
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,3 +32,12 @@ def test_wheel_has_the_two_packages_their_types_and_the_licence(tmp_path: Path) 
     shipped = {f"ibwire/scenarios/{path.name}" for path in (ROOT / "ibwire/scenarios").iterdir()}
     assert shipped
     assert shipped <= set(names)
+
+
+def test_release_notes_begin_with_the_version_of_the_package() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        version = tomllib.load(file)["project"]["version"]
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+
+    assert headings[0] in (f"{version},", "Unreleased")
+    assert f"{version}," in headings[:2]
