@@ -45,6 +45,8 @@ class IncidentText:
     refusal: str = ""
     """The refused request in words, when a NAK ended the connection."""
     look: str = ""
+    change: str = ""
+    """The request that was changed when it was retransmitted, in words."""
     given_up: str = ""
     """After what the requester gave up, in words; empty if it did not."""
     stall_ns: int | None = None

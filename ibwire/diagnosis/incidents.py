@@ -51,6 +51,7 @@ def describe(incident: Incident, context: Context, before: Incident | None = Non
     describer = _Describer(incident, context, before)
     for event in incident.events:
         _DESCRIBE[event.kind](describer, event)
+    describer.change()
     describer.end()
     describer.result.steps.sort(key=lambda step: (step.time_ns, not step.numbers[0], step.numbers))
     if not context.every:
@@ -424,6 +425,18 @@ class _Describer:
     def restart(self, event: FlowEvent) -> None:
         """The queue pair was reset."""
         self._step(event, f"{self.r} restarts at PSN {event.psn}.")
+
+    def change(self) -> None:
+        """A request that was retransmitted with another opcode."""
+        if self.incident.changed is None:
+            return
+        before, after = self.incident.changed
+        self.result.change = (
+            f"{self.r} retransmitted PSN {after.psn} as {opcode(after.opcode)} (#{after.number}), "
+            f"and had sent it as {opcode(before.opcode)} (#{before.number})"
+        )
+        text = f"{self.result.change}: a retransmitted packet must have the same opcode."
+        self.result.steps.append(Step(after.time_ns, (after.number, after.number), text))
 
     # The end.
 

@@ -82,6 +82,8 @@ class Incident:
     """PSNs (24 bits) of requests that were left out here: the first, and the one after the last."""
     events: list[FlowEvent] = field(default_factory=list)
     """In order of time."""
+    changed: tuple[TransportPacket, TransportPacket] | None = None
+    """The first SEND or WRITE that was retransmitted with another opcode: before and after."""
 
 
 @dataclass(slots=True)
@@ -315,6 +317,10 @@ class _Watch:
         # All outstanding requests are retransmitted, or may be.
         incident.until = max(incident.until, tracker.next - 1)
         self._answer = self._refused_psn = None
+        sent = self._sent.get(psn)
+        is_changed = sent is not None and sent.opcode != packet.opcode
+        if sent is not None and is_changed and not {sent.opcode, packet.opcode} & ANSWERED:
+            incident.changed = incident.changed or (sent, packet)
         begins = not tracker.is_retransmitting or psn < tracker.retransmission_end
         if begins or any(refusal.psn == psn for refusal in tracker.refusals):
             self._resent_number = packet.number

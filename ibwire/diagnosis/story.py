@@ -398,7 +398,13 @@ class Story:
     def _fatal(self) -> Iterator[str]:
         for described in self.incidents:
             requester, responder = described.names
-            if described.refusal:
+            if described.change:
+                refused = f"{responder} refused {requester}'s request: {described.refusal}. "
+                yield (
+                    f"{refused * bool(described.refusal)}{described.change}. That is an error of "
+                    f"{requester}'s RDMA implementation, not of the programs or the network."
+                )
+            elif described.refusal:
                 yield (
                     f"{responder} refused {requester}'s request: {described.refusal}. That is "
                     "an error of the programs, not of the network."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ibwire.rc.packet import TransportPacket
 from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import WCStatus
 
@@ -39,9 +40,17 @@ def cause(qp: QueuePair, status: WCStatus, options: Collection[str] = ()) -> str
     if request is not None and status in (WCStatus.WR_FLUSH_ERR, WCStatus.LOC_LEN_ERR):
         return (
             f"the peer's request {request.form.name} with PSN {request.psn} and "
-            f"{len(request.payload)} bytes is not valid here (size, access or place in its message)"
+            f"{len(request.payload)} bytes is not valid here{_reason(request)}"
         )
     return _CAUSES.get(status, "the connection has failed")
+
+
+def _reason(request: TransportPacket) -> str:
+    """What may be wrong with a request, whose message the responder does not keep."""
+    text = "size, access or place in its message"
+    if not request.form.is_first:
+        text += "; has the first packet been retransmitted with another opcode?"
+    return f" ({text})"
 
 
 def _no_response(qp: QueuePair, options: Collection[str]) -> str:

@@ -18,11 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connections.talk import Talk
+from emulated_traffic import feed
 from ibwire.connections.analysis import Analysis
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire.diagnosis.wording import duration, packets
 from ibwire.dissect import read
+from ibwire_layers.opcodes import OpCode
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))
@@ -203,6 +206,33 @@ def test_fatal_nak_names_the_request_and_what_to_check(name: str, error: str, st
     assert error in result.verdict
     assert "Check" in result.verdict
     assert f"IBV_WC_{status}" in flat(result)
+
+
+def changed(*refusal: int) -> str:
+    """The story of a SEND FIRST that is retransmitted as SEND ONLY, and perhaps refused."""
+    talk = Talk()
+    talk.ask(OpCode.RC_SEND_FIRST, 0, 256)
+    talk.ask(OpCode.RC_SEND_LAST, 1, 64, ack_req=1)
+    talk.answer(0, 0, 0x60)
+    talk.ask(OpCode.RC_SEND_ONLY, 0, 256)
+    talk.ask(OpCode.RC_SEND_LAST, 1, 64, ack_req=1)
+    talk.answer(1, 1, *refusal)
+    recorder = Recorder(Everything())
+    analysis = Analysis(recorder)
+    feed(analysis, talk.frames)
+    analysis.finish()
+    (record,) = recorder.records()
+    return str(flat(Story(record, Frames("x", talk.frames[0][0], talk.frames[-1][0]))))
+
+
+def test_a_retransmission_with_another_opcode_is_an_error_of_the_sender() -> None:
+    """IBA 9.7.5.1.4; docs/reference/transport.md#resume-write."""
+    assert (
+        "Verdict: B refused A's request: invalid request for SEND LAST #5 (PSN 1, 64 bytes). "
+        "A retransmitted PSN 0 as SEND ONLY (#4), and had sent it as SEND FIRST (#1). That is an "
+        "error of A's RDMA implementation, not of the programs or the network."
+    ) in changed(0x61)
+    assert "Verdict: A retransmitted PSN 0 as SEND ONLY (#4)" in changed()
 
 
 def test_stale_timer_is_called_harmless() -> None:

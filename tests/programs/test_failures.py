@@ -68,4 +68,8 @@ def test_a_wrong_request_is_named() -> None:
     peer.receive_packet(OpCode.RC_SEND_MIDDLE, 100, payload=bytes(1024))
     (wc,) = peer.poll_recv_cq()
 
-    assert "RC_SEND_MIDDLE with PSN 100 and 1024 bytes" in cause(peer.qp, wc.status)
+    assert cause(peer.qp, wc.status) == (
+        "the peer's request RC_SEND_MIDDLE with PSN 100 and 1024 bytes is not valid here (size, "
+        "access or place in its message; has the first packet been retransmitted with another "
+        "opcode?)"
+    )
