@@ -120,7 +120,6 @@ CIRCLES: list[set[str]] = [
         "ibwire.verbs.pd",
         "ibwire.verbs.wr",
     },
-    {},
 ]
 """Files that import each other, also if only for types: this list only shrinks."""
 

@@ -58,6 +58,8 @@ class RecordBatch:
     """Number of the first record; the first of a file is 1."""
     comments: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """By row; rows without a comment are absent."""
+    start_ns: int = 0
+    """Time of the first record of the capture."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -96,6 +98,7 @@ class RecordBatch:
                     for row, comments in self.comments.items()
                     if start <= row < start + rows
                 },
+                start_ns=self.start_ns,
             )
 
     def records(self) -> Iterator[Record]:

@@ -49,7 +49,9 @@ class CaptureReader(Closing):
         chunks.fill(FILE_HEADER_SIZE)
         self._parser = _parser(chunks)
         self._batches = (
-            part for batch in self._parser.batches() for part in batch.split(MAXIMUM_ROWS)
+            part
+            for batch in _with_start(self._parser.batches())
+            for part in batch.split(MAXIMUM_ROWS)
         )
 
     @property
@@ -99,6 +101,16 @@ class CaptureReader(Closing):
     def close(self) -> None:
         """Close the file, if it was opened here."""
         self._stream.close()
+
+
+def _with_start(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    """The batches, each with the time of the first record of all."""
+    start_ns = None
+    for batch in batches:
+        if start_ns is None and len(batch):
+            start_ns = int(batch.time_ns[0])
+        batch.start_ns = start_ns or 0
+        yield batch
 
 
 def _parser(chunks: Chunks) -> PcapParser | PcapngParser:

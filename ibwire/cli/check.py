@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from ibwire.capture import CaptureReader, RecordBatch
-from ibwire.cli.paths import InputPath
+from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.terminal import style
 from ibwire.dissect import Columns
@@ -43,7 +43,7 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
 
 
 @click.command("check")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
+@captures_argument
 @click.option(
     "--profile",
     type=click.Choice(PROFILES),

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from ibwire.base.errors import ExpressionError, MissingExtra
 from ibwire.base.output import STANDARD_OUTPUT, Output
-from ibwire.cli.paths import InputPath
+from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.cli.tables import format_of, table_options
 from ibwire.cli.terminal import style as styled
 from ibwire.dissect import FIELDS, Columns, export
-from ibwire.dissect.fields import FieldSpec, spec_of, type_of
-from ibwire.dissect.where import Expression, parse
+from ibwire.dissect.fields import FieldSpec, spec_of
+from ibwire.dissect.filters import parse_filter
+from ibwire.dissect.where import Expression
 
 Rows = npt.NDArray[np.int64]
 
@@ -33,10 +34,10 @@ class Sink(Protocol):
 
 
 @click.command("dissect")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
+@captures_argument
 @table_options("packet")
 @click.option("--fields", metavar="A,B,C", help="Print only these fields, see `ibwire fields`.")
-@click.option("--where", metavar="EXPR", help="Print only packets that match EXPR.")
+@click.option("-Y", "--where", "where", metavar="EXPR", help="Print only packets that match EXPR.")
 @click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after this many packets.")
 def command(
     captures: tuple[str, ...],
@@ -98,7 +99,7 @@ def _condition(text: str | None) -> Expression | None:
     if text is None:
         return None
     try:
-        return parse(text, type_of, FIELDS)
+        return parse_filter(text)
     except ExpressionError as error:
         raise click.BadParameter(str(error), param_hint="--where") from None
 

@@ -15,7 +15,7 @@ from ibwire.base.printable import readable
 from ibwire.capture import CaptureReader, open_capture
 from ibwire.capture.annotate import Comments, annotate
 from ibwire.cli.messages import print_error, print_warning
-from ibwire.cli.paths import InputPath, OutputPath
+from ibwire.cli.paths import OutputPath, captures_argument
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
 from ibwire.cli.sources import UNREADABLE, Sources
 from ibwire.connections.events import FlowEvent
@@ -37,7 +37,7 @@ PREFIX = "ibwire: "
 
 
 @click.command("export")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
+@captures_argument
 @click.option(
     "-o",
     "--output",

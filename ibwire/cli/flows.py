@@ -12,7 +12,7 @@ import click
 from ibwire.base.errors import CaptureError, MissingExtra, OldResultKept, WorkError
 from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.messages import print_error, print_warning
-from ibwire.cli.paths import InputPath
+from ibwire.cli.paths import InputPath, captures_argument
 from ibwire.cli.rereading import progress
 from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.cli.tables import format_of, table_options, write_rows
@@ -29,7 +29,7 @@ SHOWN = 40
 
 
 @click.command("flows")
-@click.argument("captures", nargs=-1, required=True, metavar="CAPTURE...", type=InputPath())
+@captures_argument
 @table_options("direction")
 @click.option("--all", "show_all", is_flag=True, help="List every connection, also on a terminal.")
 @click.option(

@@ -31,9 +31,7 @@ from ibwire.cli.injecting import (
     with_faults,
 )
 from ibwire.cli.paths import InputPath
-from ibwire.dissect import FIELDS
-from ibwire.dissect.fields import type_of
-from ibwire.dissect.where import parse
+from ibwire.dissect.filters import parse_filter
 from ibwire.impair import Chance, MarkECN, PlanError, build_pipe
 from ibwire.link.interface import interface
 from ibwire.link.neighbours import mac_towards
@@ -280,7 +278,9 @@ def pfc(
 
 @command.command("replay")
 @click.argument("capture", type=InputPath())
-@click.option("--where", metavar="EXPR", help="Only packets for which this filter holds.")
+@click.option(
+    "-Y", "--where", "where", metavar="EXPR", help="Only packets for which this filter holds."
+)
 @click.option(
     "--address", "addresses", metavar="OLD=NEW", multiple=True, help="Replace an IP address or GID."
 )
@@ -334,7 +334,7 @@ def replay(
         rebinding = _rebinding(destination, keep_macs, repair, maps)
         faults = _faults(plan, ce, seed)
         try:
-            condition = None if where is None else parse(where, type_of, FIELDS)
+            condition = None if where is None else parse_filter(where)
         except ExpressionError as error:
             raise click.BadParameter(str(error), param_hint="--where") from None
         found = read_replay(capture, rebinding, where=condition, faults=faults)

@@ -6,8 +6,10 @@ input. Every option that names a file has one of these types (`tests/cli/test_ou
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
@@ -18,6 +20,8 @@ from ibwire.base.output import (
     results_on_standard_error,
 )
 from ibwire.cli.sources import expand
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class InputPath(click.Path):
@@ -40,6 +44,31 @@ class InputPath(click.Path):
         except OutputError as error:
             raise click.UsageError(str(error), ctx) from None
         return path
+
+
+def captures_argument(function: Command) -> Command:
+    """The captures of a command: its arguments, and with `-r` as tshark has it."""
+
+    @functools.wraps(function)
+    def command(*args: Any, captures: tuple[str, ...], read: tuple[str, ...], **given: Any) -> Any:
+        names = (*read, *captures)
+        if not names:
+            raise click.UsageError("Missing argument 'CAPTURE...'.")
+        return function(*args, captures=names, **given)
+
+    for decorate in (
+        click.option(
+            "-r",
+            "--read",
+            metavar="CAPTURE",
+            multiple=True,
+            type=InputPath(),
+            help="Read this capture, the same as an argument.",
+        ),
+        click.argument("captures", nargs=-1, metavar="CAPTURE...", type=InputPath()),
+    ):
+        command = decorate(command)
+    return command  # type: ignore[return-value]
 
 
 class OutputPath(click.Path):

@@ -13,8 +13,7 @@ from ibwire.base.closing import Closing
 from ibwire.base.errors import MissingExtra
 from ibwire.base.output import Output
 from ibwire.base.printable import readable
-from ibwire.dissect.column import Kind
-from ibwire.dissect.columns import Columns
+from ibwire.dissect.column import ByName, Kind
 from ibwire.dissect.fields import FieldSpec
 from ibwire.dissect.lines import cells_of
 
@@ -33,11 +32,12 @@ ROW_GROUP_BYTES = 8 << 20
 _TEXTS = (Kind.TEXT, Kind.MAC, Kind.IPV4, Kind.IPV6, Kind.STRING)
 
 
-def to_table(columns: Columns, fields: Sequence[FieldSpec], rows: Rows | None = None) -> Any:
+def to_table(columns: ByName, fields: Sequence[FieldSpec], rows: Rows | None = None) -> Any:
     """A `pyarrow.Table` of these fields, null where a packet does not have one.
 
     Words and addresses become dictionary-encoded strings, lists fixed-size lists,
-    everything else unsigned integers; `frame.time_ns` is a signed 64-bit integer.
+    everything else unsigned integers; `frame.time_ns` is a signed 64-bit integer,
+    `frame.time_epoch` a time in UTC and `frame.time_relative` a duration.
     """
     arrays = []
     for spec in fields:
@@ -68,7 +68,7 @@ class ParquetFile(Closing):
             compression="snappy",
         )
 
-    def write(self, columns: Columns, rows: Rows) -> None:
+    def write(self, columns: ByName, rows: Rows) -> None:
         """Append some packets of a chunk."""
         self._waiting.append(to_table(columns, self._fields, rows))
         rows_waiting = sum(table.num_rows for table in self._waiting)
@@ -107,6 +107,9 @@ def _type_of(spec: FieldSpec) -> Any:
         return pa.string()
     if kind is Kind.FLAG:
         return pa.bool_()
+    if kind is Kind.SECONDS:
+        since_epoch = spec.name == "frame.time_epoch"
+        return pa.timestamp("ns", tz="UTC") if since_epoch else pa.duration("ns")
     if kind is Kind.LIST:
         # Not of a fixed size: pyarrow before 26 cannot read those from Parquet where one is null.
         return pa.list_(pa.uint16())
@@ -137,6 +140,8 @@ def _array(spec: FieldSpec, values: npt.NDArray[Any], valid: npt.NDArray[np.bool
             mask=None if absent is None else pa.array(absent),
         )
     typed = _type_of(spec)
+    if kind is Kind.SECONDS:
+        return pa.array(values, pa.int64(), mask=absent).cast(typed)
     # Arrow names its integers and its Booleans as NumPy does.
     return pa.array(values.astype(str(typed), copy=False), typed, mask=absent)
 

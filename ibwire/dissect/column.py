@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,13 @@ class Column(NamedTuple):
     """Which packets have the field; `None` when all do."""
 
 
+class ByName(Protocol):
+    """Gives columns by the names of their fields, as `Columns` does."""
+
+    def column(self, name: str) -> Column:
+        """Values of a field, and which packets have it."""
+
+
 class Kind(Enum):
     """Kind of the values of a column; the text is its name in messages."""
 
@@ -29,6 +36,8 @@ class Kind(Enum):
     """(n,) of any unsigned type."""
     HEX = "a number such as 0x1c2d3e4f"
     """(n,) of any unsigned type, read by people as hexadecimal digits."""
+    SECONDS = "seconds such as 0.25"
+    """(n,) int64 nanoseconds, read by people as seconds."""
     MAC = "a MAC address such as 02:00:00:00:00:01"
     """(n,) uint64, the address in the lower 48 bits."""
     IPV4 = "an IPv4 address or network"
@@ -37,7 +46,7 @@ class Kind(Enum):
     """(n, 16) uint8, network order."""
     TEXT = "a word"
     """(n,) uint8: index into the words of the field."""
-    STRING = "no value: it is asked for by its name alone"
+    STRING = "no value but with contains and matches: its name alone asks for it"
     """(n,) object: any text."""
     OCTETS = "no value: its name alone asks for it"
     """(n, k) uint8: bytes that are not a number."""

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ibwire.base.errors import MissingExtra
 from ibwire.capture import RecordBatch
 from ibwire.dissect.column import Column
 from ibwire.dissect.fields import FIELDS, spec_of
 from ibwire.dissect.frames import Frames
+from ibwire.dissect.lines import python_values
 
 
 class Columns(Mapping[str, npt.NDArray[Any]]):
@@ -20,7 +22,8 @@ class Columns(Mapping[str, npt.NDArray[Any]]):
     A packet without the field has zero there; `valid` distinguishes the two.
     `ibwire.dissect.fields.FIELDS[name].type` describes the values of a field:
     numbers are unsigned, words are indices into `type.words`, IPv6 addresses are
-    rows of 16 bytes. Names may carry Wireshark's `infiniband.` prefix; an unknown
+    rows of 16 bytes; `to_list`, `to_arrow` and `to_pandas` give them as people
+    write them. Names may carry Wireshark's `infiniband.` prefix; an unknown
     one raises `KeyError`.
     """
 
@@ -44,6 +47,45 @@ class Columns(Mapping[str, npt.NDArray[Any]]):
     def rows(self) -> int:
         """Packets of the chunk; `len` counts the fields, as of any mapping."""
         return len(self.frames)
+
+    def to_list(self, name: str) -> list[Any]:
+        """Values of a field as Python has them, `None` for a packet without it.
+
+        IP addresses are objects of `ipaddress`, MAC addresses and words texts, seconds
+        `decimal.Decimal`, octets bytes.
+        """
+        spec = spec_of(name)
+        values = python_values(spec, self[name])
+        return [
+            value if is_there else None
+            for value, is_there in zip(values, self.valid(name).tolist(), strict=True)
+        ]
+
+    def to_arrow(self, *names: str) -> Any:
+        """A `pyarrow.Table` of these fields, by default of those that a packet here has.
+
+        Addresses and words are texts. Needs the extra `query`.
+        """
+        from ibwire.dissect.arrow import to_table
+
+        chosen = [spec_of(name) for name in names] or [
+            spec for spec in FIELDS.values() if spec.common and self.valid(spec.name).any()
+        ]
+        return to_table(self, chosen)
+
+    def to_pandas(self, *names: str) -> Any:
+        """The table of `to_arrow` as a `pandas.DataFrame`. Needs the extra `pandas`."""
+        try:
+            import pandas  # noqa: F401 - for an error with the name of the extra
+        except ImportError:
+            raise MissingExtra("A DataFrame", "pandas") from None
+        return self.to_arrow(*names).to_pandas()
+
+    def __repr__(self) -> str:
+        first = self.frames.batch.first_number
+        which = f"packets {first} to {first + self.rows - 1}" if self.rows else "no packets"
+        source = f" of {self.frames.source!r}" if self.frames.source else ""
+        return f"<Columns: {which}{source}>"
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.column(name).values

@@ -265,6 +265,24 @@ _FRAME_FIELDS = (
         read=_number(lambda f: f.batch.time_ns.view(np.uint64)),
     ),
     FieldSpec(
+        name="frame.time_epoch",
+        type=FieldType(Kind.SECONDS),
+        doc="seconds since the epoch",
+        read=_number(lambda f: f.batch.time_ns),
+        wireshark="frame.time_epoch",
+        common=False,
+        bits=64,
+    ),
+    FieldSpec(
+        name="frame.time_relative",
+        type=FieldType(Kind.SECONDS),
+        doc="seconds since the first frame of the capture",
+        read=_number(lambda f: f.batch.time_ns - f.batch.start_ns),
+        wireshark="frame.time_relative",
+        common=False,
+        bits=64,
+    ),
+    FieldSpec(
         name="frame.len",
         type=_UINT,
         doc="bytes on the wire",
@@ -458,3 +476,28 @@ def _either(first: FieldSpec, second: FieldSpec) -> FieldSpec:
 
 FIELDS: dict[str, FieldSpec] = _catalogue()
 """Every field by name, in the order in which they are printed."""
+
+GROUPS: dict[str, tuple[str, str]] = {
+    "eth.addr": ("eth.src", "eth.dst"),
+    "ip.addr": ("ip.src", "ip.dst"),
+    "ipv6.addr": ("ipv6.src", "ipv6.dst"),
+    "udp.port": ("udp.srcport", "udp.dstport"),
+}
+"""Names in filters that stand for either of two fields."""
+
+PROTOCOLS: dict[str, str] = {
+    "frame": "frame.len",
+    "infiniband": "bth or lrh",
+    "roce": "frame.protocol in {ROCEV1, ROCEV2}",
+    "rocev1": "frame.protocol == ROCEV1",
+    "rocev2": "frame.protocol == ROCEV2",
+    "arp": "frame.protocol == ARP",
+    "icmp": "frame.protocol == ICMP",
+    "icmpv6": "frame.protocol == ICMPV6",
+    "lldp": "frame.protocol == LLDP",
+    "tcp": "frame.protocol == TCP",
+    "pause": "frame.protocol == PAUSE",
+    "pfc": "frame.protocol == PFC",
+    "cm": "mad.mgmtclass == 7",
+}
+"""Protocol names in filters, and the filter that each stands for; headers stand for themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -57,12 +58,41 @@ def cells_of(spec: FieldSpec) -> Cells:
             return lambda values: map(_IPV4S.__getitem__, values.tolist())
         case Kind.IPV6:
             return lambda values: map(_IPV6S.__getitem__, map(bytes, values))
+        case Kind.SECONDS:
+            return lambda values: map(_seconds, values.tolist())
         case Kind.LIST:
             return lambda values: map(str, values.tolist())
         case Kind.OCTETS:
             return lambda values: (row.tobytes().hex() for row in values)
         case _:
             return np.ndarray.tolist
+
+
+def python_values(spec: FieldSpec, values: npt.NDArray[Any]) -> Iterable[Any]:
+    """Values of a field as objects of Python: addresses, texts, numbers, lists, bytes."""
+    match spec.type.kind:
+        case Kind.IPV4:
+            return map(IPv4Address, values.tolist())
+        case Kind.IPV6:
+            return map(IPv6Address, map(bytes, values))
+        case Kind.SECONDS:
+            return (Decimal(number).scaleb(-9) for number in values.tolist())
+        case Kind.OCTETS:
+            return map(bytes, values)
+        case Kind.TEXT:
+            return map(str, cells_of(spec)(values))
+        case Kind.MAC:
+            return cells_of(spec)(values)
+        case Kind.HEX if spec.digits:
+            return (f"{number:0{spec.digits}x}" for number in values.tolist())
+        case _:
+            found: list[Any] = values.tolist()
+            return found
+
+
+def _seconds(ns: int) -> str:
+    whole, rest = divmod(abs(ns), 10**9)
+    return f"{'-' * (ns < 0)}{whole}.{rest:09d}"
 
 
 def words(table: Sequence[str]) -> Cells:

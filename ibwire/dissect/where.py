@@ -5,8 +5,9 @@
     expression  = conjunction { ("or" | "||") conjunction }
     conjunction = negation { ("and" | "&&") negation }
     negation    = { "not" | "!" } ( "(" expression ")" | test )
-    test        = field [ comparison value | [ "not" ] "in" set ]
+    test        = protocol | field [ comparison value | [ "not" ] "in" set | search text ]
     comparison  = "==" | "!=" | "<" | "<=" | ">" | ">="
+    search      = "contains" | "matches" | "~"
     set         = item | "{" items "}" | "(" items ")" | "[" items "]"
     items       = item { "," item }
     item        = value [ ".." value ]
@@ -19,7 +20,11 @@ front of a field name is ignored.
 A test on a field that the packet does not have is false, also with `!=` and
 `not in`; `not (a == b)` is true then. A field alone is true when the packet has
 it and, if it is a number, when it is not 0. A list meets `==`, `<`, `in` and so
-on when one of its elements does, `!=` and `not in` when all of them do.
+on when one of its elements does, `!=` and `not in` when all of them do. So does a
+name for several fields (`ip.addr`), which needs one of them to be there.
+
+`contains` looks for a text in a word or a text, `matches` (`~`) for a regular
+expression without regard to case. Seconds have decimals, and may be negative.
 """
 
 from __future__ import annotations
@@ -28,9 +33,11 @@ import difflib
 import ipaddress
 import operator
 import re
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -63,14 +70,21 @@ class Expression:
 
 
 def parse(
-    text: str, field_type: Callable[[str], FieldType | None], names: Iterable[str] = ()
+    text: str,
+    field_type: Callable[[str], FieldType | None],
+    names: Iterable[str] = (),
+    *,
+    groups: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    definitions: Mapping[str, str] = MappingProxyType({}),
 ) -> Expression:
     """Parse a filter expression; `ExpressionError` points at the error in it.
 
     field_type: the type of a field, `None` for an unknown name.
     names: the known fields, to suggest one for a misspelled name.
+    groups: names that stand for several fields of one type. definitions: names that stand
+    alone, each for a filter.
     """
-    parser = _Parser(text, field_type, names)
+    parser = _Parser(text, field_type, names, groups, definitions)
     root = parser.parse()
     return Expression(frozenset(parser.fields), root)
 
@@ -98,6 +112,8 @@ _TOP = (1 << 128) - 1  # no column holds more
 
 _FEW = 4  # from here on a binary search beats comparing with each interval
 
+_BOTTOM = -(1 << 63)  # of seconds, which alone may be negative
+
 _COMPARE: dict[str, Callable[[int, int], _Intervals]] = {
     "==": lambda low, high: ((low, high),),
     "!=": lambda low, high: ((low, high),),
@@ -120,7 +136,8 @@ def _merge(intervals: Iterable[tuple[int, int]]) -> _Intervals:
 
 def _within(values: npt.NDArray[Any], intervals: _Intervals, width: int) -> Mask:
     """Which of the values lie in an interval; a value of the column has `width` bits."""
-    limit = (1 << width) - 1
+    is_signed = values.dtype.kind == "i"
+    limit = (1 << width - is_signed) - 1
     kept = [(low, min(high, limit)) for low, high in intervals if low <= min(high, limit)]
     if not kept:
         return np.zeros(values.shape, dtype=np.bool_)
@@ -133,7 +150,7 @@ def _within(values: npt.NDArray[Any], intervals: _Intervals, width: int) -> Mask
     for (low, high), first, last in zip(kept, lows, highs, strict=True):
         if low == high:
             masks.append(values == first)
-        elif low == 0:
+        elif low == (_BOTTOM if is_signed else 0):
             masks.append(values <= last)
         elif high == limit:
             masks.append(values >= first)
@@ -215,6 +232,25 @@ class _Test:
         return mask if valid is None else mask & valid
 
 
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The packet has the text, and a regular expression is found in it."""
+
+    field: str
+    pattern: re.Pattern[str]
+
+    def select(self, batch: _Batch) -> Mask:
+        values, valid = batch[self.field]
+        found: dict[str, bool] = {}
+        mask = np.zeros(batch.n, np.bool_)
+        for row in (np.arange(batch.n) if valid is None else np.flatnonzero(valid)).tolist():
+            text = values[row]
+            if text not in found:
+                found[text] = self.pattern.search(text) is not None
+            mask[row] = found[text]
+        return mask
+
+
 # Reading.
 
 
@@ -230,7 +266,7 @@ class _Token(NamedTuple):
 _TOKEN = re.compile(
     r"""\s*+(?:
         (?P<quoted>"[^"]*"|'[^']*')
-      | (?P<mark>==|!=|<=|>=|<|>|&&|\|\||!|\.\.|[(){}\[\],])
+      | (?P<mark>==|!=|<=|>=|<|>|&&|\|\||!|~|\.\.|[(){}\[\],])
       | (?P<word>(?:[A-Za-z0-9_:/-]|\.(?!\.))+)
       | (?P<end>\Z)
     )""",
@@ -239,9 +275,18 @@ _TOKEN = re.compile(
 
 _END = "end"
 
-_KEYWORDS = {"and": "&&", "or": "||", "not": "!", "in": "in"}
+_KEYWORDS = {
+    "and": "&&",
+    "or": "||",
+    "not": "!",
+    "in": "in",
+    "contains": "contains",
+    "matches": "~",
+}
 
 _ALONE = (Kind.FLAG, Kind.STRING, Kind.OCTETS)
+
+_SEARCHED = (Kind.TEXT, Kind.STRING)
 
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
@@ -284,8 +329,15 @@ def _tokens(text: str) -> list[_Token]:
 
 class _Parser:
     def __init__(
-        self, text: str, field_type: Callable[[str], FieldType | None], names: Iterable[str]
+        self,
+        text: str,
+        field_type: Callable[[str], FieldType | None],
+        names: Iterable[str],
+        groups: Mapping[str, Sequence[str]],
+        definitions: Mapping[str, str],
     ) -> None:
+        self._groups = groups
+        self._definitions = definitions
         self.fields: set[str] = set()
         self._text = text
         self._field_type = field_type
@@ -351,11 +403,43 @@ class _Parser:
         return inside
 
     def _test(self) -> _Node:
+        word = self._peek()
+        if not word.mark and not word.is_quoted and self._field_type(word.text) is None:
+            if word.text in self._definitions:
+                self._next += 1
+                return self._defined(self._definitions[word.text])
+            if word.text in self._groups:
+                return self._any_of(self._groups[word.text])
         name, kind = self._field()
         self.fields.add(name)
+        return self._test_of(name, kind)
+
+    def _defined(self, text: str) -> _Node:
+        parser = _Parser(text, self._field_type, (), {}, {})
+        node = parser.parse()
+        self.fields |= parser.fields
+        return node
+
+    def _any_of(self, names: Sequence[str]) -> _Node:
+        """A test of several fields: true for one of them, and if it is negated, for all."""
+        self._next += 1
+        kind = self._field_type(names[0])
+        assert kind is not None
+        first = self._next
+        parts: list[_Node] = []
+        for name in names:
+            self._next = first
+            self.fields.add(name)
+            parts.append(self._test_of(name, kind))
+        is_negated = any(isinstance(part, _Test) and part.negated for part in parts)
+        return _Both(parts) if is_negated else _Either(parts)
+
+    def _test_of(self, name: str, kind: FieldType) -> _Node:
         token = self._peek()
         if self._accept(*_COMPARE):
             return self._comparison(name, kind, token)
+        if self._accept("contains", "~"):
+            return self._search(name, kind, token)
         negated = self._accept("!")
         if negated and not self._at("in"):
             self._fail("expected 'in' after 'not'")
@@ -382,6 +466,30 @@ class _Parser:
         hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ExpressionError(self._text, token.column, f"unknown field {token.text!r}{hint}")
 
+    def _search(self, name: str, field: FieldType, mark: _Token) -> _Node:
+        if field.kind not in _SEARCHED:
+            reason = f"{name} is no text: {mark.text} applies to words and texts"
+            raise ExpressionError(self._text, mark.column, reason)
+        token = self._peek()
+        if token.mark or not token.text:
+            self._fail(f"expected a text for {name}")
+        self._next += 1
+        is_plain = mark.mark == "contains"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of future syntax in the user's expression
+                pattern = re.compile(
+                    re.escape(token.text) if is_plain else token.text,
+                    re.NOFLAG if is_plain else re.IGNORECASE,
+                )
+        except (re.error, OverflowError, RecursionError) as error:
+            reason = f"{token.text!r} is no regular expression: {error}"
+            raise ExpressionError(self._text, token.column, reason) from None
+        if field.kind is Kind.STRING:
+            return _Search(name, pattern)
+        found = [(i, i) for i, word in enumerate(field.words) if pattern.search(word)]
+        return _Test(name, field.kind, _merge(found))
+
     def _comparison(self, name: str, field: FieldType, mark: _Token) -> _Node:
         ordered = mark.mark not in ("==", "!=")
         if field.kind in _ALONE:
@@ -395,6 +503,8 @@ class _Parser:
             reason = f"{mark.text} needs an address, not a network"
             raise ExpressionError(self._text, value.column, reason)
         intervals = _merge(part for low, high in sets for part in _COMPARE[mark.mark](low, high))
+        if field.kind is Kind.SECONDS and mark.mark in ("<", "<="):
+            intervals = ((_BOTTOM, intervals[0][1]),)
         return _Test(name, field.kind, intervals, negated=mark.mark == "!=")
 
     def _set(self, name: str, field: FieldType) -> _Intervals:
@@ -467,6 +577,8 @@ def _read(text: str, field: FieldType) -> list[tuple[int, int]]:
             digits = text.removeprefix("0x")
             shown = re.fullmatch(f"[0-9a-fA-F]{{{field.digits}}}", digits)
             number = int(digits, 16) if shown else None
+        case Kind.SECONDS:
+            number = _nanoseconds(text)
         case Kind.MAC:
             number = int(re.sub("[:-]", "", text), 16) if _MAC.fullmatch(text) else None
         case _:
@@ -477,6 +589,18 @@ def _read(text: str, field: FieldType) -> list[tuple[int, int]]:
                 except ValueError:
                     return []
     return [] if number is None else [(number, number)]
+
+
+def _nanoseconds(text: str) -> int | None:
+    found = _SECONDS.fullmatch(text)
+    if found is None:
+        return None
+    sign, whole, rest = found.groups()
+    number = int(whole) * 10**9 + int((rest or "").ljust(9, "0"))
+    return -number if sign else number
+
+
+_SECONDS = re.compile(r"(-?)([0-9]{1,10})(?:\.([0-9]{1,9}))?", re.ASCII)
 
 
 def _kind_of_value(field: FieldType, text: str) -> str:

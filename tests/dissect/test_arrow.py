@@ -31,7 +31,12 @@ def objects(path: Path, fields: Any = ALL) -> Any:
 
 
 def present(table: Any) -> Any:
-    """The rows of a table without what they do not have."""
+    """The rows of a table without what they do not have, times as JSON has them."""
+    for name in ("frame.time_epoch", "frame.time_relative"):
+        if name in table.column_names:
+            at = table.column_names.index(name)
+            seconds = [ns / 10**9 for ns in table[name].cast(pa.int64()).to_pylist()]
+            table = table.set_column(at, name, pa.array(seconds))
     return [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from io import BytesIO
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +131,7 @@ def test_every_column_has_a_row_for_each_packet(path: Path) -> None:
 
 
 def test_numbers_and_words_are_what_their_kind_says(golden: Columns) -> None:
-    shapes = {Kind.FLAG: "b", Kind.STRING: "O"}
+    shapes = {Kind.FLAG: "b", Kind.STRING: "O", Kind.SECONDS: "i"}
 
     for name, spec in FIELDS.items():
         values = golden[name]
@@ -195,3 +197,55 @@ def test_what_the_file_says_about_a_packet_is_in_its_row() -> None:
 def test_invalid_rows_of_header_fields_hold_zero(golden: Columns) -> None:
     for name in ("reth.va", "ipv6.src", "macc.pfc.time", "eth.src"):
         assert not np.any(golden[name][~golden.valid(name)])
+
+
+def test_repr_names_the_packets_and_the_capture() -> None:
+    (columns,) = read(CAPTURES[0].parent / "drop-one-middle.a.pcap")
+
+    assert repr(columns).startswith("<Columns: packets 1 to 35 of '")
+    assert "drop-one-middle.a.pcap" in repr(columns)
+
+
+def test_values_in_python_are_what_they_mean() -> None:
+    """tshark: ip.src, eth.src, infiniband.aeth.syndrome, frame.time_relative of packet 20."""
+    (columns,) = read(CAPTURES[0].parent / "drop-one-middle.a.pcap")
+
+    row = {
+        name: columns.to_list(name)[19]
+        for name in ("ip.src", "eth.src", "bth.opcode_name", "bth.psn", "reth.va", "icrc")
+    }
+    assert row == {
+        "ip.src": IPv4Address("10.77.0.2"),
+        "eth.src": "52:54:00:77:00:02",
+        "bth.opcode_name": "RC_ACKNOWLEDGE",
+        "bth.psn": 103,
+        "reth.va": None,
+        "icrc": "8b030f73",
+    }
+    assert columns.to_list("frame.time_relative")[19] == Decimal("0.318254")
+    (ipv6,) = read(CAPTURES[0].parent / "rcx-ipv6.pcap")
+    assert IPv6Address("fd77::1") in ipv6.to_list("ipv6.src")
+
+
+def test_arrow_has_the_fields_that_packets_have() -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `query`)")
+    (columns,) = read(CAPTURES[0].parent / "drop-one-middle.a.pcap")
+
+    table = columns.to_arrow()
+    named = columns.to_arrow("ip.src", "infiniband.bth.psn", "frame.time_relative")
+
+    assert {"ip.src", "bth.psn", "aeth.msn"} <= set(table.column_names)
+    assert not {"ipv6.src", "lrh.slid", "deth.q_key"} & set(table.column_names)
+    assert named.column_names == ["ip.src", "bth.psn", "frame.time_relative"]
+    assert named.slice(19, 1).to_pylist()[0]["ip.src"] == "10.77.0.2"
+
+
+def test_data_frame_has_times() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed (extra `pandas`)")
+    (columns,) = read(CAPTURES[0].parent / "drop-one-middle.a.pcap")
+
+    frame = columns.to_pandas("frame.time_epoch", "frame.time_relative", "bth.psn")
+
+    assert str(frame["frame.time_epoch"][19]) == "2026-11-21 00:20:55.867932+00:00"
+    assert frame["frame.time_relative"][19].total_seconds() == 0.318254
+    assert frame["bth.psn"].max() == 110  # tshark

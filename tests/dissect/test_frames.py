@@ -178,7 +178,8 @@ def _vcrc(frame: Frame, found: Walk, lrh: int) -> dict[str, Any]:
 
 
 CONSTANT = ("frame.number", "frame.time_ns", "frame.len", "frame.cap_len", "frame.interface")
-COMPARED_APART = (*CONSTANT, "frame.file", "frame.comment")
+TIMES = ("frame.time_epoch", "frame.time_relative")
+COMPARED_APART = (*CONSTANT, *TIMES, "frame.file", "frame.comment")
 
 
 def assert_same(frames: Sequence[Frame], batch: RecordBatch | None = None) -> None:

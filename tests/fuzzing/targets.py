@@ -20,8 +20,7 @@ from ibwire.capture import open_capture
 from ibwire.cm import ConnectionManager, identifiers
 from ibwire.connections import Analysis
 from ibwire.dissect import FIELDS, read
-from ibwire.dissect.fields import type_of
-from ibwire.dissect.where import parse as parse_filter
+from ibwire.dissect.filters import parse_filter
 from ibwire.drill.language.parser import parse as parse_script
 from ibwire.peer.single import Peer
 from ibwire.rc.attributes import AddressVector
@@ -71,7 +70,7 @@ def packet(data: bytes) -> None:
 def expression(data: bytes) -> None:
     """A filter, applied to a shipped capture."""
     with suppress(ExpressionError):
-        condition = parse_filter(data.decode("utf-8", "surrogateescape"), type_of, FIELDS)
+        condition = parse_filter(data.decode("utf-8", "surrogateescape"))
         for columns in read(CAPTURES / "rcx-all-ops.pcap"):
             assert len(condition.select(columns.column, columns.rows)) == columns.rows
 

@@ -8,9 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fuzzing.targets import TARGETS, joined, pieces
-from ibwire.dissect import FIELDS
-from ibwire.dissect.fields import type_of
-from ibwire.dissect.where import parse as parse_filter
+from ibwire.dissect.filters import parse_filter
 from ibwire.drill.language.parser import parse as parse_script
 from ibwire.scenario.model import read_scenario
 from ibwire_layers.cm import CMAttribute
@@ -18,7 +16,7 @@ from ibwire_layers.packet import Packet
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "packet": lambda data: Packet.parse(data[1:]),
-    "filter": lambda data: parse_filter(data.decode(), type_of, FIELDS),
+    "filter": lambda data: parse_filter(data.decode()),
     "scenario": lambda data: read_scenario(data, "scenario.toml"),
     "drill": lambda data: parse_script(data, "script.drill"),
     "device": lambda data: [Packet.parse(frame) for frame in pieces(data)],

@@ -4,6 +4,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from decimal import Decimal
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -188,6 +189,8 @@ def value_of(spec: Any, text: str) -> Any:
             return int(text.replace(":", ""), 16)
         case Kind.STRING:
             return text
+        case Kind.SECONDS:
+            return int(Decimal(text) * 10**9)
     if spec.name in BARE:
         return int(text, 16)
     if text in ("True", "False"):
