@@ -102,8 +102,9 @@ def ipv6(data: bytes, next_header: int = IPProto.UDP, extensions: bytes = b"") -
     return fixed.pack() + extensions + data
 
 
-def udp(data: bytes, port: int = outer.ROCEV2_PORT) -> bytes:
-    return outer.UDP(dst_port=port, length=outer.UDP.SIZE + len(data)).pack() + data
+def udp(data: bytes, port: int = outer.ROCEV2_PORT, *, source: int = 0xC000) -> bytes:
+    size = outer.UDP.SIZE + len(data)
+    return outer.UDP(src_port=source, dst_port=port, length=size).pack() + data
 
 
 def gre(data: bytes, protocol: int, *, c: int = 0, k: int = 0, s: int = 0, r: int = 0) -> bytes:
@@ -288,6 +289,9 @@ def _ipv4_frames() -> list[Frame]:
         "ipv4 icmp": ipv4(bytes(8), IPProto.ICMP),
         "ipv4 unknown": ipv4(bytes(8), 99),
         "ipv4 other port": ipv4(udp(bytes(20), 53)),
+        "ipv4 swapped ports": ipv4(udp(_UDP[8:], 50000, source=outer.ROCEV2_PORT)),
+        "ipv4 swapped low ports": ipv4(udp(_UDP[8:], 1234, source=outer.ROCEV2_PORT)),
+        "ipv4 dns from 4791": ipv4(udp(_UDP[8:], 53, source=outer.ROCEV2_PORT)),
         "ipv4 version 5": b"\x55" + ipv4(_UDP)[1:],
         "ipv4 ihl 4": b"\x44" + ipv4(_UDP)[1:],
         "udp length": ipv4(_UDP[:4] + b"\0\x10" + _UDP[6:]),

@@ -301,6 +301,8 @@ class Frames:
         tunnel = port == outer.VXLAN_PORT
         pending.add(Frames._vxlan, rows[tunnel], at[tunnel] + outer.UDP.SIZE)
         roce = port == outer.ROCEV2_PORT
+        if not roce.all():
+            roce |= (self._u16(at) == outer.ROCEV2_PORT) & ~_IS_LOWER_PORT[port]
         rows, at = rows[roce], at[roce]
         self.protocol[rows] = Protocol.ROCEV2
         lying = (self.fault[rows] == Fault.NONE) & (self._u16(at + 4) != self.end[rows] - at)
@@ -494,6 +496,9 @@ _PLAIN_IP_PROTOCOLS: dict[int, Protocol] = {
     IPProto.ICMP: Protocol.ICMP,
     IPProto.ICMPV6: Protocol.ICMPV6,
 }
+
+_IS_LOWER_PORT = np.zeros(1 << 16, np.bool_)
+_IS_LOWER_PORT[list(outer.LOWER_UDP_PORTS)] = True
 
 _IS_EXTENSION = np.zeros(256, np.bool_)
 _IS_EXTENSION[list(IPV6_EXTENSIONS)] = True

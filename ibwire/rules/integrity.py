@@ -11,6 +11,7 @@ from ibwire.rules.findings import EXAMPLES, Rule, Severity
 from ibwire.rules.packet import BAD, GOOD, Chunk, Mask, PacketRule, opcodes_where
 from ibwire_layers.headers import ImmDt
 from ibwire_layers.opcodes import OpCode, Operation, Position, Service, name_of
+from ibwire_layers.outer import ROCEV2_PORT
 
 ICRC = Rule(
     "integrity.icrc",
@@ -82,7 +83,15 @@ SOLICITED = Rule(
     "docs/reference/transport.md#solicited-event; rcx-all-ops",
 )
 
-RULES = (ICRC, DAMAGED, PAD_BYTES, TVER, RESERVED, BYTE_4, MIG_REQ, P_KEY, SOLICITED)
+UDP_PORT = Rule(
+    "integrity.udp-port",
+    "The UDP destination port is 4791 in both directions.",
+    Severity.WARNING,
+    "IBA annex A17.3",
+    "docs/reference/wire-formats.md#rocev2",
+)
+
+RULES = (ICRC, DAMAGED, PAD_BYTES, TVER, RESERVED, BYTE_4, MIG_REQ, P_KEY, SOLICITED, UDP_PORT)
 
 SYSTEMATIC = 4
 """From this many wrong ICRCs on, without a correct one, it is the sender and not the network."""
@@ -156,6 +165,14 @@ PACKET_RULES = (
             ~chunk.are(_SOLICITING) & (chunk["bth.se"] != 0) & (chunk.opcode != OpCode.CNP)
         ),
         _says("bth.se", "SE", "0"),
+    ),
+    PacketRule(
+        UDP_PORT,
+        lambda chunk: (chunk["udp.dstport"] != ROCEV2_PORT) & (chunk["udp.dstport"] != 0),
+        lambda chunk, row: (
+            f"{name_of(int(chunk.opcode[row]))} from UDP port {chunk['udp.srcport'][row]} to "
+            f"{chunk['udp.dstport'][row]}, expected to {ROCEV2_PORT}"
+        ),
     ),
 )
 

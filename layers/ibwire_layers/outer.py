@@ -16,8 +16,35 @@ ROCEV2_PORT = 4791
 VXLAN_PORT = 4789
 """UDP destination port of VXLAN (RFC 7348)."""
 
+# fmt: off
+LOWER_UDP_PORTS = frozenset((
+    0, 7, 13, 19, 37, 49, 53, 67, 68, 69, 88, 111, 123, 137, 138, 161, 162, 173, 177, 213, 269,
+    319, 320, 389, 427, 434, 464, 473, 496, 500, 502, 513, 514, 520, 521, 524, 525, 539, 546, 547,
+    573, 623, 631, 646, 654, 664, 698, 699, 701, 750, 853, 854, 910, 921, 925, 1001, 1044, 1052,
+    1069, 1089, 1090, 1091, 1101, 1113, 1153, 1194, 1293, 1547, 1628, 1629, 1645, 1646, 1700,
+    1701, 1718, 1719, 1745, 1755, 1812, 1813, 1900, 1985, 2029, 2048, 2055, 2067, 2099, 2123,
+    2152, 2157, 2190, 2221, 2222, 2231, 2246, 2268, 2269, 2313, 2345, 2424, 2427, 2428, 2727,
+    2887, 2944, 2945, 2948, 2949, 2960, 3000, 3121, 3130, 3205, 3222, 3250, 3333, 3343, 3357,
+    3386, 3389, 3452, 3455, 3478, 3483, 3503, 3540, 3544, 3567, 3622, 3671, 3784, 3785, 3792,
+    3799, 3804, 3819, 3863, 3956, 4000, 4011, 4058, 4305, 4306, 4307, 4341, 4342, 4500, 4533,
+    4534, 4551, 4555, 4556, 4569, 4665, 4672, 4713, 4729, 4739, 4754, 4784, 4789, 4790,
+))
+# fmt: on
+"""UDP ports below 4791 of other protocols: those that tshark 4.0 knows (`tshark -G decodes`)."""
+
 MAC_CONTROL_ADDRESS = 0x0180C2000001
 """Destination of pause and PFC frames (IEEE 802.3 31B.1, 802.1Q 36)."""
+
+
+def is_rocev2(src_port: int, dst_port: int) -> bool:
+    """Whether UDP ports are those of RoCEv2.
+
+    Some senders swap the ports in answers. A datagram from port 4791 is RoCEv2 too, unless its
+    destination is a lower port that another protocol has; tshark decides in the same way.
+    """
+    if dst_port == ROCEV2_PORT:
+        return True
+    return src_port == ROCEV2_PORT and dst_port not in LOWER_UDP_PORTS
 
 
 class EtherType(IntEnum):

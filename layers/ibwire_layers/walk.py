@@ -305,11 +305,11 @@ def _udp(found: Walk, offset: int) -> _Next:
     found.protocol = Protocol.UDP
     if not _enter(found, outer.UDP, offset):
         return None
-    port = _u16(found, offset + 2)
+    source, port = _u16(found, offset), _u16(found, offset + 2)
     offset += outer.UDP.SIZE
     if port == outer.VXLAN_PORT:
         return _vxlan, offset
-    if port != outer.ROCEV2_PORT:
+    if not outer.is_rocev2(source, port):
         return None
     found.protocol = Protocol.ROCEV2
     if found.fault is Fault.NONE and _u16(found, offset - 4) != found.end - offset + 8:

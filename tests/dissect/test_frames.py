@@ -373,6 +373,24 @@ def test_tunnelled_frames_read_as_tshark_reads_them(tmp_path: Path) -> None:
             assert sources6.split(",")[-1] == address, frame.name
 
 
+@pytest.mark.skipif(TSHARK is None, reason="tshark not installed")
+def test_swapped_udp_ports_read_as_tshark_reads_them(tmp_path: Path) -> None:
+    """From port 4791 to ports with and without a protocol of their own."""
+    ports = (1234, 53, 4500, 4789, 4790, 4792, 5353, 6635, 50000, 0xFFFF, 1, 3000)
+    data = strategies.packet(strategies.ROUTE4)
+    frames = [
+        Frame(str(port), data[:34] + (4791).to_bytes(2) + port.to_bytes(2) + data[38:])
+        for port in ports
+    ]
+    columns = Columns(batch_of(frames))
+
+    rows = _tshark(tmp_path / "swapped.pcap", frames)
+
+    is_roce = {port for port, row in zip(ports, rows, strict=True) if row[0]}
+    assert {1234, 50000} <= is_roce
+    assert {port for port, bth in zip(ports, columns["bth"], strict=True) if bth} == is_roce
+
+
 def _tshark(path: Path, frames: Sequence[Frame]) -> list[list[str]]:
     with PcapWriter(path, LinkType.ETHERNET) as writer:
         for frame in frames:

@@ -159,6 +159,17 @@ assert conf.l2types[247] is Other and conf.l2types[Other] == 247
     )
 
 
+def test_answers_with_swapped_ports_are_read_and_not_built() -> None:
+    run(
+        SETUP.replace("IMPORT", IMPORTS["ours last"])
+        + """
+swapped = Ether(V2[:34] + V2[36:38] + V2[34:36] + V2[38:])
+assert swapped[UDP].sport == 4791 and swapped[ours.AETH].msn == 5
+assert (UDP() / ours.BTH()).dport == 4791 and (UDP() / ours.BTH()).sport != 4791
+"""
+    )
+
+
 def test_a_wrapper_around_udp_answers_survives_unbind_and_bind() -> None:
     run(
         """

@@ -490,6 +490,18 @@ def with_port(port: int) -> Change:
     return change
 
 
+def _swapped_ports(talk: Talk, broken: bool) -> None:
+    def swap(packet: Packet) -> Packet:
+        route = packet.route
+        assert isinstance(route, RoCEv2Route)
+        udp = replace(route.udp, src_port=route.udp.dst_port, dst_port=route.udp.src_port)
+        return replace(packet, route=replace(route, udp=udp))
+
+    for psn in range(3):
+        talk.ask(Op.RC_SEND_ONLY, psn, 64, ack_req=1)
+        talk.answer(psn, psn + 1, change=swap if broken else None)
+
+
 def _odd_one(*changes: Change, opcode: int = Op.RC_SEND_ONLY) -> Conversation:
     """Requests of which some are changed, the second first."""
 
@@ -572,6 +584,7 @@ CONVERSATIONS: tuple[tuple[str, Conversation], ...] = (
     ("constant.dscp", _odd_one(with_ip(dscp=46))),
     ("integrity.ip-checksum", _odd_one(*[with_checksums(ip=0x100)] * 4)),
     ("integrity.udp-checksum", _odd_one(*[with_checksums(udp=0x1234)] * 4)),
+    ("integrity.udp-port", _swapped_ports),
     ("integrity.icrc", _icrc),
     ("integrity.damaged", _damaged),
     ("integrity.pad-bytes", _pad_bytes),

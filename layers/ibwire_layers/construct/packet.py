@@ -233,7 +233,7 @@ def _is_udp(this: Any) -> bool:
 def _is_rdma(this: Any) -> bool:
     """Whether a BTH follows."""
     if this.get("udp") is not None:
-        return bool(this.udp.dst_port == o.ROCEV2_PORT)
+        return o.is_rocev2(this.udp.src_port, this.udp.dst_port)
     if this.get("grh") is not None:
         return bool(this.grh.nxt_hdr == IBA_NEXT_HEADER)
     return this.get("lrh") is not None and bool(this.lrh.lnh == 2)

@@ -117,6 +117,9 @@ def bind() -> None:
         _bound.append((lower, (match, upper)))
         lower.payload_guess = [_bound[-1][1], *lower.payload_guess]
         bind_top_down(lower, upper, **match, **more)
+    # Some senders swap the ports in answers. Building does not.
+    _bound.append((UDP, ({"sport": ROCEV2_PORT}, BTH)))
+    UDP.payload_guess = [_bound[-1][1], *UDP.payload_guess]
     for number, layer in _LINK_TYPES.items():
         _former_link_types[number] = conf.l2types.num2layer.get(number)
         conf.l2types.register(number, layer)
