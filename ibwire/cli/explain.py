@@ -24,8 +24,9 @@ from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import Observer
+from ibwire.connections.ranking import worst_first
 from ibwire.connections.summary import Summary
-from ibwire.diagnosis.ranking import interest, summary
+from ibwire.diagnosis.one_line import summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Story
 from ibwire.dissect import Columns
@@ -133,9 +134,7 @@ def _wanted(
             few = ", ".join(map(str, known[:OTHERS])) + (", ..." if len(known) > OTHERS else "")
             raise click.BadParameter(f"no packet of {qpn}; there are {few}", param_hint="--qpn")
         return found
-    return (
-        [max(connections, key=lambda each: (interest(each), -each.number))] if connections else []
-    )
+    return worst_first(connections)[:1]
 
 
 def _without_rdma(name: str, found: Summary) -> str:
@@ -156,7 +155,7 @@ def _write(story: Story) -> None:
 def _write_others(others: Sequence[Connection], every: bool) -> None:
     if not others:
         return
-    worst = sorted(others, key=lambda each: (interest(each), -each.number), reverse=True)
+    worst = worst_first(others)
     click.echo("Other connections (--connection N explains one of them):")
     for each in worst if every else worst[:OTHERS]:
         click.echo(summary(each))

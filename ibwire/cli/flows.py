@@ -18,6 +18,7 @@ from ibwire.cli.sources import UNREADABLE, expand
 from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire.cli.values import MOST_JOBS, Rate
 from ibwire.connections import merge
+from ibwire.connections.ranking import worst_first
 from ibwire.connections.summary import Summary
 from ibwire.report import flows as report
 
@@ -124,7 +125,7 @@ def _compare(path: str, other: str) -> Between:
 
 
 def _directions(summary: Summary, between: Between | None) -> Iterator[dict[str, Any]]:
-    for connection in report.worst_first(summary):
+    for connection in worst_first(summary.connections):
         for index, counts in enumerate(connection.directions):
             found = connection.to_json(index)
             if not counts.packets and not counts.naks and not counts.cnps:
@@ -137,7 +138,7 @@ def _directions(summary: Summary, between: Between | None) -> Iterator[dict[str,
 
 
 def _write_table(summary: Summary, between: Between | None, file: Output, show_all: bool) -> None:
-    connections = report.worst_first(summary)
+    connections = worst_first(summary.connections)
     on_terminal = file.path == STANDARD_OUTPUT and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
     shown = report.rows(connections)

@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from ibwire.connections.congestion import Congestion
 from ibwire.connections.counts import DirectionCounts
+from ibwire.connections.ending import Ending
 from ibwire.connections.identity import Identity
 from ibwire.connections.packets import Rows
 from ibwire.connections.pause import Pauses, still
+from ibwire.connections.status import ConnectionStatus, status_of
 from ibwire_layers.opcodes import OpCode, Service
 from ibwire_layers.psn import MASK
 from ibwire_layers.syndrome import CREDITS
@@ -71,8 +73,19 @@ class Connection:
         """File and number of its first packet."""
         self.silences: list[tuple[int, int]] = []
         """The longest times without a packet, from and to (ns), of a capture with pause frames."""
+        self.endings = Ending(), Ending()
+        """How the requests of each end stood when the capture ended."""
+        self.refused = ""
+        """Why the destination refuses its packets, if an ICMP message says so."""
+        self.cm_rejected = ""
+        """The reason for which the connection manager rejected it."""
         self.seams = 0
         """Joints between files at which something may have been counted wrongly."""
+
+    @property
+    def status(self) -> ConnectionStatus:
+        """What became of it, once the capture is over."""
+        return status_of(self)
 
     @property
     def is_paired(self) -> bool:
@@ -166,6 +179,8 @@ class Connection:
         source, destination = self.ends[direction], self.ends[1 - direction]
         return {
             "connection": self.number,
+            "status": str(self.status.status),
+            "status_detail": self.status.detail or None,
             "src": source.address,
             "dst": destination.address,
             "src_qpn": source.qpn,
@@ -178,6 +193,7 @@ class Connection:
             "payload_bytes": counts.payload_bytes,
             "messages": sum(counts.messages.values()),
             "verbs": counts.messages,
+            "open_messages": self.endings[direction].open_messages,
             "message_bytes": counts.message_bytes,
             "goodput_bps": self.goodput_bps(direction),
             "first_ns": counts.first_ns,

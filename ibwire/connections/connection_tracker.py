@@ -133,6 +133,8 @@ class ConnectionTracker:
 
     def finish(self, now: int) -> None:
         """Nothing more follows; the capture ended at `now` (ns)."""
+        one, other = self.requests
+        self.connection.endings = one.ending(now), other.ending(now)
         for each in self.requests:
             each.finish(now)
         if self.first_packets is not None and self.first_packets.directions is not None:

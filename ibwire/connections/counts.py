@@ -50,6 +50,17 @@ class DirectionCounts:
     damaged: int = 0
     """With a wrong ICRC."""
     restarts: int = 0
+    retransmissions: int = 0
+    """Runs of requests that were retransmitted."""
+    disturbances: int = 0
+    """Times that its requests were missing, refused or retransmitted, each until a response
+    answered all of them."""
+    retries_exceeded: int = 0
+    """Times that its requester gave up, because no response came."""
+    rnr_retries_exceeded: int = 0
+    """Times that its requester gave up, because its receiver was not ready."""
+    cut_short: int = 0
+    """Restarts at which requests were in trouble."""
     acks: int = 0
     """Responses that completed messages of this direction."""
     acked_messages: int = 0
@@ -119,6 +130,11 @@ _SUMS = (
     "cnps",
     "damaged",
     "restarts",
+    "retransmissions",
+    "disturbances",
+    "retries_exceeded",
+    "rnr_retries_exceeded",
+    "cut_short",
     "acks",
     "acked_messages",
 )

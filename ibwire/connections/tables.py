@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from ibwire.connections.events import Cause, FlowEventKind
+from ibwire.connections.status import Status
 
 
 class Type(Enum):
@@ -189,6 +190,8 @@ CONNECTIONS = TableSpec(
         _FILE,
         _CONNECTION,
         _DIRECTION,
+        TableColumn("status", Type.TEXT, f"what became of it: {_words(Status)}"),
+        TableColumn("status_detail", Type.TEXT, "kind of a `remote-error`, reason of a rejection"),
         TableColumn("src", Type.TEXT, "sender: IP address, GID, or `LID n`"),
         TableColumn("dst", Type.TEXT, "receiver likewise"),
         TableColumn("src_qpn", Type.INTEGER, "sender's queue pair, as far as known"),
@@ -201,6 +204,7 @@ CONNECTIONS = TableSpec(
         TableColumn("payload_bytes", Type.BIG, "bytes of their payload"),
         TableColumn("messages", Type.BIG, "messages requested in this direction"),
         TableColumn("verbs", Type.COUNTS, "messages by verb"),
+        TableColumn("open_messages", Type.BIG, "messages without a response at the end"),
         TableColumn("message_bytes", Type.BIG, "payload bytes of completed messages"),
         TableColumn("goodput_bps", Type.BIG, "the same in bits per second"),
         TableColumn("first_ns", Type.BIG, "time of the first packet, ns since 1970"),

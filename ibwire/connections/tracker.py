@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ibwire.connections.connection import MTUS, Connection
+from ibwire.connections.ending import Ending, Trouble
 from ibwire.connections.events import Cause, FlowEvent, FlowEventKind, Observer
 from ibwire.connections.gaps import within
 from ibwire.connections.identity import REORDER_IDS, Recent
@@ -75,6 +76,13 @@ NO_SKIP_NS = 500_000
 """Between packets that follow each other so soon no sender leaves out IP identifications. Linux
 does after a jiffy or more, 1 ms at least (net/ipv4/route.c ip_idents_reserve)."""
 
+UNANSWERED_NS = 1_000_000_000
+"""A request without a response for so long is trouble, where no timeout of its requester was seen:
+adapters respond within microseconds, and the usual ACK timeouts are shorter (67 ms for perftest
+and ibv_*_pingpong)."""
+DAMAGED_AHEAD = 1024
+"""PSNs ahead of the last request in which a damaged packet counts as the next one."""
+
 NAK_NAMES = {value.value: value.name.lower() for value in NakCode}
 
 
@@ -106,6 +114,8 @@ class Retransmission:
     """File and number of its first packet."""
     waited_ns: int
     """From its cause, or from the packet before it, to its first packet."""
+    is_after_silence: bool
+    """No packet of this tracker passed for a while before it."""
     psn: int
     """Of its newest packet."""
     end: int
@@ -120,12 +130,14 @@ class RequestTracker:
     """
 
     __slots__ = (
+        "_disturbed_ns",
         "_learn_mtu",
         "_packet_observer",
         "_reports",
         "acked",
         "attempts",
         "connection",
+        "disturbed_end",
         "end",
         "last_ns",
         "messages",
@@ -139,6 +151,7 @@ class RequestTracker:
         "retransmission",
         "start",
         "start_psns",
+        "unrequested_nak",
         "unrequested_next",
         "unseen",
     )
@@ -179,6 +192,9 @@ class RequestTracker:
         """The newest, also when it is over."""
         self.attempts = 0
         """Retransmissions since something was acknowledged."""
+        self.disturbed_end = 0
+        """PSN after the last request that was missing, refused or retransmitted, or whose
+        responses were missing; 0 when a response has answered all of them since."""
         self.repeated_reads: list[tuple[int, int]] = []
         """First PSN, and PSN after the last, of READs and atomics that were retransmitted; the
         newest."""
@@ -186,6 +202,10 @@ class RequestTracker:
         """PSN after the last response that was retransmitted."""
         self.unrequested_next: int | None = None
         """PSN of the next response of a READ whose request was never seen."""
+        self._disturbed_ns = 0
+        """When that began."""
+        self.unrequested_nak: Trouble | None = None
+        """The newest response to requests that were never seen asks for a retransmission."""
         self.recent_requests = Recent()
         self.recent_responses = Recent()
         self.last_ns = 0
@@ -208,6 +228,9 @@ class RequestTracker:
         self._learn_mtu = before._learn_mtu
         if next_there is not None and before.next is not None:
             self.start = next_there - (before.next - before.start)
+            if before.disturbed_end:
+                before_here = next_there + before.disturbed_end - before.next
+                self.disturbed_end = max(self.disturbed_end, before_here)
 
     @property
     def next_psn(self) -> int | None:
@@ -242,6 +265,7 @@ class RequestTracker:
             and not self.refusals
             and not self.unseen.requests
             and not self.unseen.responses
+            and not self.disturbed_end
             and not any(message.is_doubtful for message in self.messages)
         )
 
@@ -319,9 +343,11 @@ class RequestTracker:
 
     def _restart(self, packet: TransportPacket) -> None:
         """Restart with this request: the queue pair was reset, or its number was reused."""
+        counts = self.connection.directions[self.end]
+        counts.cut_short += self.ending(packet.time_ns).trouble is not None
         self.finish(packet.time_ns)
         self._reports.packet(FlowEventKind.RESTART, self.end, packet)
-        self.connection.directions[self.end].restarts += 1
+        counts.restarts += 1
         self._reset()
         self._begin(packet)
 
@@ -347,9 +373,16 @@ class RequestTracker:
         assert self.next is not None
         if psn > self.next:
             self.unseen.miss_requests(self.next, psn, packet)
+            self._disturb(psn, packet)
+        elif not self.connection.is_paired and not self.unseen.requests:
+            self.disturbed_end = 0  # it goes on; its responses were not captured
         run = self._run
         if run is not None and run.end < self.next:
             self._note_skipped(run, psn, packet)
+        is_late = run is not None and run.event.cause is Cause.TIMEOUT and run.is_after_silence
+        if is_late and packet.opcode not in STARTS:
+            # The rest of a message that had broken off was lost, this packet at least.
+            self._disturb(psn + 1, packet)
         self._end_run()
         self._move_requester(RequesterInput.NEW)
         span = self._span(packet)
@@ -454,6 +487,8 @@ class RequestTracker:
             run = self._go_back(psn, packet)
         else:
             self._note_skipped(run, psn, packet)
+        assert self.next is not None
+        self._disturb(self.next, packet)
         span = self._span(packet)
         run.event.count += 1
         run.event.last_psn = psn + span - 1 & MASK
@@ -494,6 +529,7 @@ class RequestTracker:
             ),
             place=packet.place,
             waited_ns=packet.time_ns - (since or self.last_ns),
+            is_after_silence=packet.time_ns - self.last_ns >= SILENCE_NS,
             psn=psn,
             end=psn,
         )
@@ -508,6 +544,7 @@ class RequestTracker:
                 counts.timeouts += 1  # rxe waits, and takes no missing response for a NAK
         if cause is Cause.IMPLIED_NAK:
             counts.implied_naks += 1
+        counts.retransmissions += 1
         self.attempts += 1
         self._move_requester(RequesterInput.GO_BACK)
         # What else was refused is ignored during the retransmission, and sometimes obeyed
@@ -580,6 +617,8 @@ class RequestTracker:
             status = self._acknowledge(psn, packet)
         else:
             status = self._answer(psn, packet)
+        if self.disturbed_end and status is not PacketStatus.UNKNOWN:
+            self._note_answered(psn, packet)
         if status is PacketStatus.DUPLICATE:
             self._note_duplicate(1 - self.end, packet, self.recent_responses.get(psn))
         else:
@@ -587,6 +626,24 @@ class RequestTracker:
         self._age()
         self.last_ns = packet.time_ns
         return status
+
+    def _disturb(self, end: int, packet: TransportPacket) -> None:
+        """Requests up to PSN `end` - 1 are missing, refused or retransmitted, as this shows."""
+        if not self.disturbed_end:
+            self.connection.directions[self.end].disturbances += 1
+            self._disturbed_ns = packet.time_ns
+        self.disturbed_end = max(self.disturbed_end, end)
+
+    def _note_answered(self, psn: int, packet: TransportPacket) -> None:
+        """A response; it may answer the last of the disturbed requests."""
+        is_nak = packet.opcode in ACKNOWLEDGE and kind(packet.syndrome) is not AckKind.ACK
+        if is_nak or psn + 1 < self.disturbed_end:
+            return
+        waits = any(
+            message.first < self.disturbed_end and self._is_open(message) for message in self.reads
+        )
+        if not waits and not any(gap.first < psn for gap in self.unseen.responses):
+            self.disturbed_end = 0
 
     def _handle_unrequested(self, packet: TransportPacket) -> PacketStatus:
         """A response where no request is seen: follow the PSNs inside a READ, and NAKs."""
@@ -606,6 +663,7 @@ class RequestTracker:
             else:
                 is_followed = packet.opcode in FULL
                 self.unrequested_next = packet.psn + 1 & MASK if is_followed else None
+        self.unrequested_nak = _asks_for(packet)
         self.last_ns = packet.time_ns
         return PacketStatus.UNKNOWN
 
@@ -643,6 +701,7 @@ class RequestTracker:
         """A NAK or an RNR NAK."""
         counts = self.connection.directions[self.end]
         value = code(packet.syndrome)
+        self._disturb(psn + 1, packet)
         event, wait_ns = FlowEventKind.NAK, None
         if kind(packet.syndrome) is AckKind.RNR_NAK:
             counts.rnr_naks += 1
@@ -763,6 +822,7 @@ class RequestTracker:
                 break
         if first is not None:
             self.refusals.add(first, packet, cause)
+            self._disturb(psn, packet)
 
     def _status_of_old_answer(self, psn: int, packet: TransportPacket) -> PacketStatus:
         """The status of a response whose PSN is not new."""
@@ -820,6 +880,68 @@ class RequestTracker:
             self._reports.message(self.messages.pop(0), self.end)
         self.unseen.limit()
 
+    def ending(self, now: int) -> Ending:
+        """How the requests stand when the capture ends at `now` (ns)."""
+        if self.next is None:
+            return Ending(trouble=self.unrequested_nak)
+        if not self.connection.is_reliable:
+            return Ending()
+        is_failed = self.responder is ResponderState.FAILED
+        silence = now - self.last_ns
+        trouble = None if is_failed else self._trouble(silence)
+        still_open = sum(map(self._is_open, self.messages)) if self.connection.is_paired else 0
+        return Ending(still_open, trouble, silence)
+
+    def _is_open(self, message: OpenMessage) -> bool:
+        """Whether a message lacks a response."""
+        if message.next_response >= 0:
+            return message.next_response <= message.last or self.unseen.lacks_responses(message)
+        return message.last > self.acked
+
+    def _trouble(self, silence: int) -> Trouble | None:
+        """What is open, if the capture shows that something has gone wrong with it."""
+        assert self.next is not None
+        if self.disturbed_end:
+            return self._disturbance()
+        if self._is_damaged_at_end():
+            return Trouble.DAMAGED
+        if not self.connection.is_paired or silence < self._patience_ns():
+            return None
+        waits = self.acked + 1 < self.next or any(map(self._is_open, self.messages))
+        return Trouble.SILENCE if waits else None
+
+    def _disturbance(self) -> Trouble:
+        """What disturbed the requests that have not been answered since."""
+        causes = {each.cause for each in self.refusals if each.psn > self.acked}
+        if Cause.RNR in causes:
+            return Trouble.RNR
+        if Cause.NAK in causes:
+            return Trouble.NAK
+        run = self.retransmission
+        if run is not None and run.event.time_ns >= self._disturbed_ns:
+            return Trouble.RETRANSMITTED
+        if self.unseen.requests:
+            return Trouble.REQUESTS_MISSING
+        return Trouble.RESPONSES_MISSING if self.unseen.responses else Trouble.REORDERED
+
+    def _is_damaged_at_end(self) -> bool:
+        """Whether a damaged packet was the last of its PSN: its receiver has dropped it."""
+        assert self.next is not None
+        requests, responses = (
+            [(psn - self.next + HALF & MASK) - HALF for psn in self.connection.damaged_psns[end]]
+            for end in (self.end, 1 - self.end)
+        )
+        return any(0 <= step < DAMAGED_AHEAD for step in requests) or any(
+            self.acked - self.next < step < 0 for step in responses
+        )
+
+    def _patience_ns(self) -> int:
+        """How long a response may take, as far as a timeout of this requester was seen."""
+        run = self.retransmission
+        if run is None or run.event.cause is not Cause.TIMEOUT:
+            return UNANSWERED_NS
+        return 2 * run.waited_ns + GIVE_UP_NS
+
     def finish(self, now: int) -> None:
         """The capture is over at `now` (ns), or the queue pair was reset."""
         if self.is_retransmitting or self.refusals:
@@ -845,6 +967,9 @@ class RequestTracker:
         else:
             return
         if is_over:
+            counts = self.connection.directions[self.end]
+            counts.rnr_retries_exceeded += cause is Cause.RNR_RETRIES
+            counts.retries_exceeded += cause is Cause.RETRIES
             self._reports.event(
                 FlowEvent(
                     kind=FlowEventKind.RETRY_EXCEEDED,
@@ -923,3 +1048,12 @@ class RequestTracker:
     def report_message(self, message: OpenMessage, *, number: int, time_ns: int) -> None:
         """Report a message and the response that completes it."""
         self._reports.message(message, self.end, number=number, time_ns=time_ns)
+
+
+def _asks_for(packet: TransportPacket) -> Trouble | None:
+    """What a response asks a requester for that was never seen."""
+    if packet.opcode not in ACKNOWLEDGE or kind(packet.syndrome) is AckKind.ACK:
+        return None
+    if kind(packet.syndrome) is AckKind.RNR_NAK:
+        return Trouble.RNR
+    return Trouble.NAK if code(packet.syndrome) == NakCode.PSN_SEQUENCE_ERROR else None

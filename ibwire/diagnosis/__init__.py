@@ -4,8 +4,8 @@ A `Recorder` observes an analysis and keeps a `Record` of each chosen connection
 describes one as lines of text. The names below are public.
 """
 
-from ibwire.diagnosis.ranking import interest, summary, trouble
+from ibwire.diagnosis.one_line import summary
 from ibwire.diagnosis.record import Record, Recorder
 from ibwire.diagnosis.story import Frames, Line, Story
 
-__all__ = ["Frames", "Line", "Record", "Recorder", "Story", "interest", "summary", "trouble"]
+__all__ = ["Frames", "Line", "Record", "Recorder", "Story", "summary"]

@@ -90,7 +90,8 @@ class _Describer:
                 "(before {p}): lost before this point.",
             )
             return
-        if not self.facts.retransmissions and not self.facts.naks:
+        is_over = self.incident.recovered is not None
+        if is_over and not self.facts.retransmissions and not self.facts.naks:
             self.result.reasons[Reason.NOT_CAPTURED] += event.count
             where = "It is acknowledged nevertheless: the capture missed it."
         else:

@@ -144,6 +144,8 @@ class Recorder:
 
     def records(self) -> list[Record]:
         """The records by connection; call it when the analysis is finished."""
+        for watch in self._watches.values():
+            watch.finish()
         for number, record in sorted(self._records.items()):
             events = self._events.get(number, [])
             events.sort(key=lambda event: (event.time_ns, event.number))
@@ -210,7 +212,7 @@ class Recorder:
     def _watch(self, tracker: RequestTracker) -> _Watch:
         key = tracker.connection.number, tracker.end
         if key not in self._watches:
-            self._watches[key] = _Watch(self, tracker.end)
+            self._watches[key] = _Watch(self, tracker)
         return self._watches[key]
 
     def record_of(self, connection: Connection) -> Record:
@@ -248,9 +250,10 @@ class Recorder:
 class _Watch:
     """Finds the incidents of one tracker."""
 
-    def __init__(self, recorder: Recorder, end: int) -> None:
+    def __init__(self, recorder: Recorder, tracker: RequestTracker) -> None:
         self._recorder = recorder
-        self._end = end
+        self._tracker = tracker
+        self._end = tracker.end
         self.incident: Incident | None = None
         self._clue: Clue | None = None
         """Of the last retransmission, also of an incident that is over."""
@@ -421,6 +424,15 @@ class _Watch:
             self._clue = None
         self.incident.until = max(self.incident.until, until)
         return self.incident
+
+    def finish(self) -> None:
+        """The capture is over, and with it an incident whose requests are all answered."""
+        if self.incident is None:
+            return
+        if self._answer is not None:
+            self._close(self._answer)
+        elif self._tracker.connection.is_paired and not self._tracker.disturbed_end:
+            self._close(self.incident.last)
 
     def _close(self, here: PacketTime) -> None:
         assert self.incident is not None

@@ -20,12 +20,12 @@ from typing import NamedTuple
 from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.connections.pairing import PAIRINGS
-from ibwire.diagnosis.incident_text import IncidentText, phrase
+from ibwire.diagnosis.incident_text import IncidentText
 from ibwire.diagnosis.incidents import Context, describe
 from ibwire.diagnosis.record import Incident, Record, Stretch
+from ibwire.diagnosis.verdict import LETTERS, names, verdict
 from ibwire.diagnosis.wording import (
     VERBS,
-    Reason,
     amount,
     count,
     duration,
@@ -35,9 +35,6 @@ from ibwire.diagnosis.wording import (
     span,
 )
 from ibwire_layers.opcodes import Service
-
-LETTERS = "A", "B"
-"""Names of the two ends; A sent the first packet."""
 
 SHOWN = 3
 """Incidents of one kind that are described; the others are summarised."""
@@ -85,15 +82,9 @@ class Story:
         self.incidents: list[IncidentText] = []
         before: dict[int, Incident] = {}
         for incident in record.incidents():
-            context = Context(
-                self._names(incident.end), self.connection.is_paired, capture.end_ns, every
-            )
+            context = Context(names(incident.end), self.connection.is_paired, capture.end_ns, every)
             self.incidents.append(describe(incident, context, before.get(incident.end)))
             before[incident.end] = incident
-
-    @staticmethod
-    def _names(end: int) -> tuple[str, str]:
-        return LETTERS[end], LETTERS[1 - end]
 
     def lines(self, width: int) -> Iterator[Line]:
         """The story, wrapped to a width in columns."""
@@ -111,7 +102,8 @@ class Story:
             first = f"{self._time(entry):>{times}}  {_numbers(entry):<{numbers}}  "
             yield from _wrapped("text", first + entry.text, width, " " * len(first))
         yield Line("text", "")
-        yield from _wrapped("verdict", f"Verdict: {sentence(self.verdict)}", width, "  ")
+        judged = f"Verdict: {self.connection.status}. {self.verdict}"
+        yield from _wrapped("verdict", judged, width, "  ")
         for text in self._not_observable():
             yield from _wrapped("text", text, width, "  ")
 
@@ -289,7 +281,7 @@ class Story:
                     answers = all(e.opcode in RESPONSES for e in found) and kind is not (
                         FlowEventKind.LOST
                     )
-                    sender, reader = self._names(direction)
+                    sender, reader = names(direction)
                     what = count(number, f"{one} {'response' if answers else 'packet'}")
                     where = "" if len(found) == 1 else f" ({packets(e.number for e in found)})"
                     yield Entry(
@@ -326,7 +318,7 @@ class Story:
     def _congestion(
         self, direction: int, marks: Sequence[FlowEvent], cnps: Sequence[FlowEvent]
     ) -> str:
-        sender, reader = self._names(direction)
+        sender, reader = names(direction)
         total = self.connection.directions[direction].packets
         if not marks:
             return (
@@ -379,110 +371,8 @@ class Story:
 
     @property
     def verdict(self) -> str:
-        """What went wrong, and the most likely cause."""
-        parts = [*self._fatal(), *self._causes(), *self._cost()]
-        return " ".join([*(parts or [self._fine()]), *self._congested()])
-
-    def _congested(self) -> Iterator[str]:
-        kinds = [each.kind for each in self._record.marks]
-        marks, cnps = kinds.count(FlowEventKind.ECN_CE), kinds.count(FlowEventKind.CNP)
-        if marks:
-            answer = f"answered by {count(cnps, 'CNP')}" if cnps else "and no CNP"
-            yield (
-                f"The network before this point is congested: {count(marks, 'packet')} with CE "
-                f"marks, {answer}."
-            )
-        elif cnps:
-            yield f"The network after this point is congested: {count(cnps, 'CNP')} report it."
-
-    def _fatal(self) -> Iterator[str]:
-        for described in self.incidents:
-            requester, responder = described.names
-            if described.change:
-                refused = f"{responder} refused {requester}'s request: {described.refusal}. "
-                yield (
-                    f"{refused * bool(described.refusal)}{described.change}. That is an error of "
-                    f"{requester}'s RDMA implementation, not of the programs or the network."
-                )
-            elif described.refusal:
-                yield (
-                    f"{responder} refused {requester}'s request: {described.refusal}. That is "
-                    "an error of the programs, not of the network."
-                )
-                if described.look:
-                    yield f"Check {described.look}."
-            elif described.given_up:
-                yield f"{requester} gave up {described.given_up}."
-                answered = self.connection.directions[LETTERS.index(responder)].packets
-                if described.rnr_naks:
-                    continue
-                yield (
-                    f"{responder} had responded before, then no more: it, its queue pair, or the "
-                    "path between them is gone."
-                    if answered
-                    else f"Nothing was received from {responder} here: it, or its queue pair, does "
-                    "not exist, the QP number is wrong, or the path after this point is broken; "
-                    f"or only {requester}'s direction was captured."
-                )
-
-    def _causes(self) -> Iterator[str]:
-        for end in (0, 1):
-            total: Counter[Reason] = Counter()
-            for described in self.incidents:
-                if described.incident.end == end:
-                    total.update(described.reasons)
-            for why, number in sorted(total.items(), key=lambda item: list(Reason).index(item[0])):
-                text = phrase(why, number, self._names(end), verdict=True)
-                if text:
-                    yield sentence(text)
-
-    def _cost(self) -> Iterator[str]:
-        retransmitted = sum(described.retransmitted for described in self.incidents)
-        stalls = [
-            described.stall_ns
-            for described in self.incidents
-            if described.stall_ns is not None and not described.is_harmless
-        ]
-        over = not any(described.refusal or described.given_up for described in self.incidents)
-        if retransmitted and stalls and over:
-            yield (
-                f"It cost {count(retransmitted, 'packet')} retransmitted and "
-                f"{duration(sum(stalls))} in {count(len(stalls), 'stall')}; the connection "
-                "recovered each time."
-                if len(stalls) > 1
-                else f"It cost {count(retransmitted, 'packet')} retransmitted and a stall of "
-                f"{duration(stalls[0])}; the connection recovered."
-            )
-
-    def _fine(self) -> str:
-        connection = self.connection
-        small = {event.kind for event in self._record.events}
-        if not connection.is_reliable:
-            lost = sum(each.lost for each in connection.directions)
-            if lost:
-                return (
-                    f"{count(lost, 'packet')} did not arrive here. This service neither "
-                    "acknowledges nor retransmits: the messages they belong to are lost."
-                )
-            return (
-                "nothing went wrong as far as the capture shows: this service acknowledges "
-                "nothing, so a loss after this point leaves no trace."
-            )
-        if FlowEventKind.DUPLICATE in small:
-            number = sum(each.duplicates for each in connection.directions)
-            return (
-                f"nothing was lost. {count(number, 'packet')} arrived twice: the network or the "
-                "capture duplicates packets; the receivers drop the duplicates."
-            )
-        if small & {FlowEventKind.REORDERED, FlowEventKind.ICRC_BAD, FlowEventKind.LOST}:
-            return "small disturbances, see above, that needed no retransmission."
-        completed = sum(each.completed for each in connection.directions)
-        if self._record.unanswered_count:
-            return "nothing went wrong up to where the capture ends."
-        if not completed:
-            return "no message is complete in this capture, so there is nothing to judge."
-        each = "all " if completed > 1 else ""
-        return f"nothing went wrong: {count(completed, 'message')}, {each}acknowledged."
+        """What went wrong, the most likely cause, and how it ended."""
+        return verdict(self._record, self.incidents)
 
     def _not_observable(self) -> Iterator[str]:
         """What this capture cannot show."""
@@ -493,7 +383,7 @@ class Story:
                     what = _COUNTS.get(name, name.replace("_", " "))
                     reasons.setdefault(reason, {}).setdefault(letter, []).append(what)
         for reason, counts in reasons.items():
-            whose = [f"{letter}'s {listed(names)}" for letter, names in counts.items()]
+            whose = [f"{letter}'s {listed(which)}" for letter, which in counts.items()]
             yield f"Cannot be counted in this capture: {', '.join(whose)}; {reason}."
 
     # Words.

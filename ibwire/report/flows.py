@@ -11,7 +11,6 @@ from ibwire.connections.flow import FlowKey
 from ibwire.connections.pause import Pauses
 from ibwire.connections.summary import Summary
 from ibwire_layers.opcodes import Service, name_of
-from ibwire_layers.syndrome import NakCode
 
 if TYPE_CHECKING:
     from ibwire.compare.comparison import Between
@@ -39,29 +38,6 @@ class Row(NamedTuple):
 
 SILENT = 20
 """Connections that are listed as silent during pauses, at most."""
-
-
-def worst_first(summary: Summary) -> list[Connection]:
-    """The connections, those with the gravest trouble first."""
-    return sorted(summary.connections, key=_trouble, reverse=True)
-
-
-def _trouble(connection: Connection) -> tuple[int, ...]:
-    """How bad it is: fatal NAKs, waits, retransmitted, lost, damaged, reordered, marked packets."""
-    one, other = connection.directions
-    both = one, other
-    return (
-        sum(count for d in both for name, count in d.naks.items() if name != _SEQUENCE),
-        sum(d.timeouts + d.rnr_naks + d.restarts for d in both),
-        sum(d.retransmitted for d in both),
-        sum(d.lost + d.damaged for d in both),
-        sum(d.duplicates + d.reordered for d in both),
-        sum(d.marked for d in both),
-        sum(d.packets for d in both),
-    )
-
-
-_SEQUENCE = NakCode.PSN_SEQUENCE_ERROR.name.lower()
 
 
 def rows(connections: Sequence[Connection]) -> list[Row]:
@@ -340,7 +316,12 @@ def _service(row: Row) -> str:
     return row.connection.service.name
 
 
+def _status(row: Row) -> str:
+    return str(row.connection.status)
+
+
 _COLUMNS = (
+    _Column("status", _status, 0, "{}", is_number=False),
     _Column("#", lambda row: str(row.connection.number), 0, "{}:"),
     _Column("from", _end(0), 0, is_number=False),
     _Column("to", _end(1), 0, "-> {}", is_number=False),

@@ -29,6 +29,7 @@ from ibwire.connections.events import FlowEvent, FlowEventKind, Message
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.connections.pause import WHOLE_PORT, Lane, Pauses
+from ibwire.connections.ranking import worst_first
 from ibwire.connections.states import PacketStatus
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
@@ -38,7 +39,6 @@ from ibwire.diagnosis.wording import duration, sentence
 from ibwire.dissect import Columns
 from ibwire.report import remarks
 from ibwire.report.figures import ENDS, MARKS, Figure, Pause, Words, plotly_script
-from ibwire.report.flows import worst_first
 from ibwire.report.series import EVENTS, Collector, Series, span_of
 from ibwire.rules.conformance import Conformance
 from ibwire.rules.findings import ANY, Finding
@@ -134,7 +134,7 @@ class Closer:
 
     def __init__(self, surveyed: Surveyed, most: int) -> None:
         self._surveyed = surveyed
-        self._ranked = worst_first(surveyed.summary)
+        self._ranked = worst_first(surveyed.summary.connections)
         chosen = self._ranked[:most]
         columns = min(WIDEST, COLUMNS // max(most, 1))
         wanted = {

@@ -26,7 +26,9 @@ def test_story_ends_with_a_verdict(captures: Path) -> None:
     text = explain(captures / "drop-one-middle.b.pcap").stdout
 
     assert heads(text) == [1]
-    assert text.split("\nVerdict: ")[1].startswith("The network lost 1 packet from A to B")
+    assert text.split("\nVerdict: ")[1].startswith(
+        "recovered. The network lost 1 packet from A to B"
+    )
 
 
 def test_pipes_get_no_colours(captures: Path) -> None:

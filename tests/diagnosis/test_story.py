@@ -134,7 +134,7 @@ def test_duplicates_are_counted_and_cause_no_incident() -> None:
     result = story("dup-both-3pc.b")
 
     assert not result.incidents
-    assert f"nothing was lost. {duplicates} packets arrived twice" in result.verdict
+    assert f"Nothing was lost. {duplicates} packets arrived twice" in result.verdict
 
 
 def test_marked_packets_are_counted_and_the_missing_cnp_is_reported() -> None:
@@ -228,11 +228,11 @@ def changed(*refusal: int) -> str:
 def test_a_retransmission_with_another_opcode_is_an_error_of_the_sender() -> None:
     """IBA 9.7.5.1.4; docs/reference/transport.md#resume-write."""
     assert (
-        "Verdict: B refused A's request: invalid request for SEND LAST #5 (PSN 1, 64 bytes). "
+        "Verdict: remote-error(invalid-request). B refused A's request: invalid request for SEND LAST #5 (PSN 1, 64 bytes). "
         "A retransmitted PSN 0 as SEND ONLY (#4), and had sent it as SEND FIRST (#1). That is an "
         "error of A's RDMA implementation, not of the programs or the network."
     ) in changed(0x61)
-    assert "Verdict: A retransmitted PSN 0 as SEND ONLY (#4)" in changed()
+    assert "Verdict: recovered. A retransmitted PSN 0 as SEND ONLY (#4)" in changed()
 
 
 def test_stale_timer_is_called_harmless() -> None:
@@ -265,7 +265,7 @@ def test_cnp_without_a_mark_shows_congestion_after_this_point() -> None:
 def test_nothing_went_wrong_in_clean_captures(name: str) -> None:
     for result in stories(CAPTURES / f"{name}.pcap"):
         assert not result.incidents
-        assert result.verdict.startswith("nothing went wrong")
+        assert result.verdict.startswith("Nothing went wrong")
 
 
 def test_similar_incidents_are_summarised_unless_all_are_requested() -> None:

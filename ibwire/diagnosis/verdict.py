@@ -1,0 +1,307 @@
+"""The verdict on a connection: what went wrong, what it cost, and how it ended.
+
+How it ended is the status of the connection (`ibwire.connections.status`), which `flows` and SQL
+show as well; the sentences here say the same in words. The causes are those of its incidents.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ibwire.connections.connection import Connection
+from ibwire.connections.ending import Ending, Trouble
+from ibwire.connections.events import FlowEventKind
+from ibwire.connections.status import ConnectionStatus, Status
+from ibwire.connections.tracker import SILENCE_NS
+from ibwire.diagnosis.incident_text import IncidentText, phrase
+from ibwire.diagnosis.record import Record
+from ibwire.diagnosis.wording import Reason, count, duration, listed, sentence
+
+LETTERS = "A", "B"
+"""Names of the two ends; A sent the first packet."""
+
+
+class Case(NamedTuple):
+    """What a verdict is about."""
+
+    record: Record
+    incidents: Sequence[IncidentText]
+
+    @property
+    def connection(self) -> Connection:
+        """The connection."""
+        return self.record.connection
+
+
+def verdict(record: Record, incidents: Sequence[IncidentText]) -> str:
+    """What went wrong, the most likely cause, and how it ended."""
+    case = Case(record, incidents)
+    status = case.connection.status
+    parts = [
+        *_failed(case, status),
+        *_changed(case, status),
+        *_causes(case),
+        *_cost(case, status),
+        *(_open(case, status.status) if status.status in OPEN else ()),
+    ]
+    return " ".join([*(parts or [_fine(case)]), *_in_flight(case, status), *_congested(record)])
+
+
+OPEN = Status.UNRESOLVED, Status.UNANSWERED
+"""Statuses with trouble that was open when the capture ended."""
+
+
+def names(end: int) -> tuple[str, str]:
+    """Requester and responder."""
+    return LETTERS[end], LETTERS[1 - end]
+
+
+# The end of a connection that has failed.
+
+
+def _failed(case: Case, status: ConnectionStatus) -> Iterator[str]:
+    if not status.status.is_failure:
+        return
+    told = [each for incident in case.incidents for each in _end_of(case, incident)]
+    yield from told or [_FAILURES[status.status](case, status)]
+
+
+def _end_of(case: Case, described: IncidentText) -> Iterator[str]:
+    """How an incident ended the connection, if it did."""
+    requester, responder = described.names
+    if described.change:
+        yield _change_of(described)
+    elif described.refusal:
+        yield (
+            f"{responder} refused {requester}'s request: {described.refusal}. That is "
+            "an error of the programs, not of the network."
+        )
+        if described.look:
+            yield f"Check {described.look}."
+    elif described.given_up:
+        yield f"{requester} gave up {described.given_up}."
+        if not described.rnr_naks:
+            yield _no_response(case, LETTERS.index(requester))
+
+
+def _change_of(described: IncidentText) -> str:
+    """A request that was retransmitted as another one."""
+    requester, responder = described.names
+    refused = f"{responder} refused {requester}'s request: {described.refusal}. "
+    return (
+        f"{refused * bool(described.refusal)}{described.change}. That is an error of "
+        f"{requester}'s RDMA implementation, not of the programs or the network."
+    )
+
+
+def _changed(case: Case, status: ConnectionStatus) -> Iterator[str]:
+    """Changed requests that did not end the connection."""
+    if not status.status.is_failure:
+        yield from (_change_of(described) for described in case.incidents if described.change)
+
+
+def _no_response(case: Case, end: int) -> str:
+    """Why no response came to the requests of an end."""
+    requester, responder = names(end)
+    if case.connection.directions[1 - end].packets:
+        return (
+            f"{responder} had responded before, then no more: it, its queue pair, or the "
+            "path between them is gone."
+        )
+    return (
+        f"Nothing was received from {responder} here: it, or its queue pair, does "
+        "not exist, the QP number is wrong, or the path after this point is broken; "
+        f"or only {requester}'s direction was captured."
+    )
+
+
+_FAILURES: dict[Status, Callable[[Case, ConnectionStatus], str]] = {
+    Status.RETRY_EXCEEDED: lambda case, status: "A requester gave up: no response came.",
+    Status.RNR_EXCEEDED: lambda case, status: (
+        "A requester gave up: its receiver had no receive buffer."
+    ),
+    Status.REMOTE_ERROR: lambda case, status: (
+        f"A NAK ended the connection ({status.detail}): an error of the programs, not of the "
+        "network."
+    ),
+    Status.REFUSED: lambda case, status: (
+        f"ICMP says that the destination does not take these packets: {status.detail}."
+    ),
+    Status.CM_REJECTED: lambda case, status: (
+        f"The connection manager of the other end rejected the connection: {status.detail}."
+    ),
+}
+"""What is said of a failure that no incident describes."""
+
+
+# Causes and costs.
+
+
+def _causes(case: Case) -> Iterator[str]:
+    for end in (0, 1):
+        total: Counter[Reason] = Counter()
+        for described in case.incidents:
+            if described.incident.end != end:
+                continue
+            for why, number in described.reasons.items():
+                # A needless retransmission is harmless once it is answered.
+                if why is not Reason.STALE_TIMER or described.incident.recovered is not None:
+                    total[why] += number
+        for why, number in sorted(total.items(), key=lambda item: list(Reason).index(item[0])):
+            text = phrase(why, number, names(end), verdict=True)
+            if text:
+                yield sentence(text)
+
+
+def _cost(case: Case, status: ConnectionStatus) -> Iterator[str]:
+    retransmitted = sum(described.retransmitted for described in case.incidents)
+    stalls = [
+        described.stall_ns
+        for described in case.incidents
+        if described.stall_ns is not None and not described.is_harmless
+    ]
+    if not retransmitted or not stalls or status.status.is_failure:
+        return
+    text = f"{count(retransmitted, 'packet')} retransmitted and "
+    if len(stalls) == 1:
+        text += f"a stall of {duration(stalls[0])}"
+    else:
+        text += f"{duration(sum(stalls))} in {count(len(stalls), 'stall')}"
+    if status.status in OPEN:
+        yield f"So far it cost {text}."
+    else:
+        again = " each time" if len(stalls) > 1 else ""
+        yield f"It cost {text}; the connection recovered{again}."
+
+
+# The end of the capture.
+
+
+def _open(case: Case, status: Status) -> Iterator[str]:
+    """What was open when the capture ended, or when a queue pair was reset."""
+    for end, ending in enumerate(case.connection.endings):
+        if ending.trouble is not None:
+            yield f"Not resolved when the capture ends: {_state(case, end, ending)}."
+            if ending.trouble is Trouble.RETRANSMITTED and status is Status.UNANSWERED:
+                yield _no_response(case, end)
+    for end, counts in enumerate(case.connection.directions):
+        if counts.cut_short:
+            yield (
+                f"{LETTERS[end]}'s queue pair was reset, or its number reused, before that was "
+                "resolved."
+            )
+
+
+def _state(case: Case, end: int, ending: Ending) -> str:
+    assert ending.trouble is not None
+    r, s = names(end)
+    text = _TROUBLES[ending.trouble].format(r=r, s=s)
+    if ending.silence_ns >= SILENCE_NS:
+        text += f", and nothing more is seen for {duration(ending.silence_ns)}"
+    if ending.open_messages:
+        text += f"; {_waiting(r, ending.open_messages)} not acknowledged"
+    return text
+
+
+_TROUBLES = {
+    Trouble.NAK: "{s}'s NAK asks {r} to retransmit, and what it asks for is not acknowledged",
+    Trouble.RNR: "{s} has no receive buffer, and {r} is to wait and retransmit",
+    Trouble.RETRANSMITTED: "no response to what {r} has retransmitted",
+    Trouble.REQUESTS_MISSING: "packets of {r} did not arrive here, and were not retransmitted",
+    Trouble.REORDERED: "packets of {r} arrived out of order, and no response to them followed",
+    Trouble.RESPONSES_MISSING: "responses of {s} are missing",
+    Trouble.DAMAGED: "a packet arrived here damaged, and is not replaced yet",
+    Trouble.SILENCE: "no response to {r}",
+}
+"""What is open, in words; `{r}` is the requester, `{s}` the responder."""
+
+
+def _waiting(letter: str, number: int) -> str:
+    return f"{count(number, 'message')} of {letter} {'is' if number == 1 else 'are'}"
+
+
+def _in_flight(case: Case, status: ConnectionStatus) -> Iterator[str]:
+    """Messages that were simply not answered yet."""
+    if status.status in OPEN or status.status.is_failure:
+        return
+    waiting = [
+        _waiting(LETTERS[end], ending.open_messages)
+        for end, ending in enumerate(case.connection.endings)
+        if ending.open_messages
+    ]
+    if waiting:
+        yield f"{sentence(listed(waiting))} still in flight when the capture ends."
+
+
+# Nothing that needed a retransmission.
+
+
+def _fine(case: Case) -> str:
+    connection, record = case.connection, case.record
+    small = {event.kind for event in record.events}
+    both = connection.directions
+    if not connection.is_reliable:
+        return _unacknowledged(connection)
+    if record.marks and not small - {FlowEventKind.ECN_CE, FlowEventKind.CNP}:
+        return "Nothing was lost or retransmitted."
+    damaged = sum(each.damaged for each in both)
+    if damaged:
+        return (
+            f"{count(damaged, 'packet')} arrived here damaged (wrong ICRC), which needed no "
+            "retransmission: look at cables, transceivers and memory of the switches."
+        )
+    if FlowEventKind.LOST in small:
+        number = sum(each.lost for each in both)
+        return (
+            f"Nothing was retransmitted. {count(number, 'packet')} did not arrive here, and the "
+            "receivers miss nothing: the capture missed them, the network did not."
+        )
+    if FlowEventKind.DUPLICATE in small:
+        number = sum(each.duplicates for each in both)
+        return (
+            f"Nothing was lost. {count(number, 'packet')} arrived twice: the network or the "
+            "capture duplicates packets; the receivers drop the duplicates."
+        )
+    if FlowEventKind.REORDERED in small:
+        number = sum(each.reordered for each in both)
+        return f"Nothing was lost. {count(number, 'packet')} arrived out of order, without effect."
+    completed = sum(each.completed for each in both)
+    if any(ending.open_messages for ending in connection.endings):
+        done = f": {count(completed, 'message')} acknowledged" if completed else ""
+        return f"Nothing went wrong up to where the capture ends{done}."
+    if not completed:
+        return "No message is complete in this capture, so there is nothing to judge."
+    each = "all " if completed > 1 else ""
+    return f"Nothing went wrong: {count(completed, 'message')}, {each}acknowledged."
+
+
+def _unacknowledged(connection: Connection) -> str:
+    """The verdict for a service without acknowledgements."""
+    lost = sum(each.lost for each in connection.directions)
+    damaged = sum(each.damaged for each in connection.directions)
+    if not lost and not damaged:
+        return (
+            "Nothing went wrong as far as the capture shows: this service acknowledges "
+            "nothing, so a loss after this point leaves no trace."
+        )
+    parts = [f"{count(lost, 'packet')} did not arrive here"] if lost else []
+    parts += [f"{count(damaged, 'packet')} arrived here damaged (wrong ICRC)"] if damaged else []
+    return (
+        f"{listed(parts)}. This service neither acknowledges nor retransmits: the messages they "
+        "belong to are lost."
+    )
+
+
+def _congested(record: Record) -> Iterator[str]:
+    kinds = [each.kind for each in record.marks]
+    marks, cnps = kinds.count(FlowEventKind.ECN_CE), kinds.count(FlowEventKind.CNP)
+    if marks:
+        answer = f"answered by {count(cnps, 'CNP')}" if cnps else "and no CNP"
+        yield (
+            f"The network before this point is congested: {count(marks, 'packet')} with CE "
+            f"marks, {answer}."
+        )
+    elif cnps:
+        yield f"The network after this point is congested: {count(cnps, 'CNP')} report it."
