@@ -26,7 +26,7 @@ from struct import Struct
 
 from ibwire.base.errors import LinkError
 from ibwire.base.node import Frame
-from ibwire.link.interface import OnInterface, interface, largest_path_mtu, notes
+from ibwire.link.interface import OnInterface, interface, notes, too_long
 from ibwire.link.packet_filter import NOTHING, attach, interesting
 from ibwire.link.packet_socket import (
     AUXDATA,
@@ -189,10 +189,7 @@ class AFPacketPort(OnInterface):
             self.counters["link_down"] += len(frames)
             return len(frames)
         if code == errno.EMSGSIZE:
-            size = len(frames[0]) - _ETHERNET_SIZE
-            largest = largest_path_mtu(self.mtu)
-            reason = f"a packet of {size} bytes does not fit its MTU of {self.mtu}"
-            raise LinkError(self.name, f"{reason}, which allows a path MTU of {largest}")
+            raise LinkError(self.name, too_long(self.interface, len(frames[0]) - _ETHERNET_SIZE))
         if code == errno.ENOBUFS:
             # The queue of the interface refused the frame, which is lost as on any link.
             self.counters["not_sent"] += 1

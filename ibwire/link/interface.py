@@ -131,11 +131,35 @@ def notes(found: Interface) -> list[str]:
             f"{found.name}: not usable: {', '.join(found.unusable)}: duplicate address detection "
             "takes a second or two, or has found a duplicate"
         )
+    now = current_mtu(found)
+    if now != found.mtu:
+        sentences.append(
+            f"{found.name}: its MTU has changed from {found.mtu} to {now} since the command began: "
+            "packets that did not fit are lost"
+        )
     if not found.addresses:
         sentences.append(
             f"{found.name}: no IP address, so the kernel answers no ARP or neighbour solicitation"
         )
     return sentences
+
+
+def current_mtu(found: Interface) -> int:
+    """The MTU that an interface has now; that of the beginning if it has gone."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        (mtu,) = _ask(asking, found.name, _SIOCGIFMTU, _MTU)
+        return int(mtu)
+    return found.mtu
+
+
+def too_long(found: Interface, size: int) -> str:
+    """Why a packet of so many bytes could not be sent."""
+    now = current_mtu(found)
+    change = "" if now == found.mtu else f"; it was {found.mtu} when the command began"
+    return (
+        f"a packet of {size} bytes does not fit its MTU of {now}, which allows a path MTU of "
+        f"{largest_path_mtu(now)}{change}"
+    )
 
 
 def largest_path_mtu(mtu: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from ibwire.base.errors import LinkError, MissingExtra
 from ibwire.base.node import Frame
 from ibwire.link.afpacket import held_ports
-from ibwire.link.interface import OnInterface, interface, largest_path_mtu, notes
+from ibwire.link.interface import OnInterface, interface, notes, too_long
 from ibwire_layers.outer import ROCEV2_PORT, EtherType
 
 ROCE = f"udp dst port {ROCEV2_PORT} or ether proto {EtherType.ROCE:#x}"
@@ -159,10 +159,7 @@ class PcapPort(OnInterface):
             self.counters["not_sent"] += 1
             return
         if os.strerror(errno.EMSGSIZE) in str(error):
-            size = len(frame) - _ETHERNET_SIZE
-            largest = largest_path_mtu(self.mtu)
-            reason = f"a packet of {size} bytes does not fit its MTU of {self.mtu}"
-            raise LinkError(self.name, f"{reason}, which allows a path MTU of {largest}")
+            raise LinkError(self.name, too_long(self.interface, len(frame) - _ETHERNET_SIZE))
         raise LinkError(self.name, _reason(error))
 
 

@@ -37,7 +37,7 @@ from ibwire.base.closing import Closing
 from ibwire.base.errors import LinkError
 from ibwire.base.node import Frame
 from ibwire.link.identification import icrc_change, two_bytes_behind
-from ibwire.link.interface import Interface, interface, largest_path_mtu, notes
+from ibwire.link.interface import Interface, interface, notes, too_long
 from ibwire.link.packet_filter import NOTHING, attach
 from ibwire.rc.device import gid_of
 from ibwire.rc.path import V4_MAPPED, Path, address_of, ethernet_route, is_link_local, is_v4
@@ -345,13 +345,8 @@ class UDPPort(Closing):
             return
         peer = way.destination[0]
         if error.errno == errno.EMSGSIZE:
-            size = way.end - _ETHERNET_SIZE
-            largest = largest_path_mtu(self.mtu)
-            reason = f"a packet of {size} bytes does not fit its MTU of {self.mtu}"
-            raise LinkError(
-                self.name,
-                f"{reason}, which allows a path MTU of {largest}, or that of the way to {peer}",
-            )
+            reason = too_long(self.interface, way.end - _ETHERNET_SIZE)
+            raise LinkError(self.name, f"{reason}, or that of the way to {peer}")
         if error.errno == errno.EPERM:
             raise LinkError(self.name, f"a firewall of this machine keeps packets from {peer}")
         # Without the interface there is no route: a socket has no better reason.

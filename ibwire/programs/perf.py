@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from ibwire.base.errors import LinkError, PeerError
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
-from ibwire.programs.perf_bandwidth import Receiving, Sending
+from ibwire.programs.path_probe import path_hint
+from ibwire.programs.perf_bandwidth import QueuePairFailed, Receiving, Sending
 from ibwire.programs.perf_exchange import Exchange, TCPExchange
 from ibwire.programs.perf_flows import Flow, Plan, fitting
 from ibwire.programs.perf_latency import PingPongWrites, Turns, make_turns
@@ -244,6 +245,9 @@ class Run:
                 self._take_turns()
             elif self.sending is not None:
                 self._send(self.sending)
+        except QueuePairFailed as error:
+            hint = path_hint(endpoint, error.qp, error.status)
+            raise PeerError(f"{error}{hint}") from None
         finally:
             endpoint.live.spin = before
 

@@ -10,6 +10,7 @@ from ibwire.programs.failures import cause, first_status
 from ibwire.programs.perf_flows import Flow, Plan
 from ibwire.programs.perf_results import PEAK_LIMIT, Bandwidth
 from ibwire.rc.cq import CompletionQueue
+from ibwire.rc.qp import QueuePair
 from ibwire.rc.work import WC, WCStatus
 
 
@@ -125,11 +126,22 @@ class Receiving:
             self.measured.messages += 1
 
 
-def failure(flow: Flow, wc: WC, number: int) -> PeerError:
+class QueuePairFailed(PeerError):
+    """A failed completion of a queue pair; `status` is that of its first error."""
+
+    def __init__(self, text: str, qp: QueuePair, status: WCStatus) -> None:
+        super().__init__(text)
+        self.qp = qp
+        self.status = status
+
+
+def failure(flow: Flow, wc: WC, number: int) -> QueuePairFailed:
     """The error for a failed completion: the first one of its queue pair."""
     qp = flow.qp
     status = first_status(qp, wc.status)
-    return PeerError(
+    return QueuePairFailed(
         f"QP {qp.number:#08x} (peer {flow.peer.qpn:#08x}): message {number} completed "
-        f"with {status.name}: {cause(qp, status, ('-u', '-m'))}"
+        f"with {status.name}: {cause(qp, status, ('-u', '-m'))}",
+        qp,
+        status,
     )

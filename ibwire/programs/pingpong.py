@@ -24,6 +24,7 @@ from ibwire.peer import create_queue_pair
 from ibwire.programs.channel import Channel, TCPListener
 from ibwire.programs.endpoint import Endpoint
 from ibwire.programs.failures import cause, first_status
+from ibwire.programs.path_probe import path_hint
 from ibwire.rc.attributes import MTU_CODES, QPCap, QPType
 from ibwire.rc.connect import bring_up
 from ibwire.rc.memory import Access, MemoryRegion
@@ -259,6 +260,8 @@ class _Pingpong:
             self.plan.stall_timeout,
         )
         result.seconds = (endpoint.now_ns - begun) / 1e9
+        if result.status is not WCStatus.SUCCESS:
+            result.cause += path_hint(endpoint, self.qp, result.status)
         if result.status is WCStatus.SUCCESS and self.plan.qp_type is QPType.RC:
             endpoint.linger()
         return result

@@ -146,6 +146,31 @@ def test_signal_in_the_middle(start: Start, tmp_path: Path, number: signal.Signa
     assert "has closed its connection" in reason or "reset" in reason
 
 
+def test_interface_whose_mtu_becomes_smaller_is_reported(
+    start: Start, lab: Lab, tmp_path: Path
+) -> None:
+    def set_mtu(mtu: int) -> None:
+        command = ["ip", "link", "set", "veth-a", "mtu", str(mtu)]
+        subprocess.run(lab.command("a", command), env=lab.environment(), check=True)
+
+    serving = server(start, "write", "-D", 20)
+    running = client(start, "write", "-D", 20, "--tap", tmp_path / "tap.pcapng")
+    while not (tmp_path / "tap.pcapng").exists():
+        assert running.poll() is None
+    try:
+        set_mtu(1500)
+        _, errors = running.communicate(timeout=PATIENCE)
+    finally:
+        set_mtu(9000)
+    serving.communicate(timeout=PATIENCE)
+
+    assert running.returncode == 1
+    assert (
+        "does not fit its MTU of 1500, which allows a path MTU of 1024; it was 9000 when" in errors
+    )
+    assert "note: veth-a: its MTU has changed from 9000 to 1500 since the command began" in errors
+
+
 def test_command_lines_of_perftest_run_as_they_are(start: Start) -> None:
     serving = server(start, "ib_read_lat", "-x", 1, "-F", "-n", 20, "-s", "1K", "--json")
     asking = start("a", "ib_read_lat", "-F", "-n", 20, "-s", "0x400", "10.0.0.2", "--json")
