@@ -323,6 +323,14 @@ class Device:
             active = self._lanes[lane] = deque()
         active.append(qp)
 
+    def change_lane(self, qp: QueuePair) -> None:
+        """Move a queue pair to the lane of its address, if it may have something to send."""
+        if qp.scheduled:
+            for active in self._lanes.values():
+                if qp in active:
+                    active.remove(qp)
+            self.schedule(qp)
+
     def note_timer(self, qp: QueuePair) -> None:
         """Make sure that a queue pair is called when its timer is due."""
         timers = qp.sends.timers

@@ -507,6 +507,7 @@ class QueuePair:
             self._dest_qp = attr.dest_qp_num = attr.dest_qp_num & MASK
             self.path = self.device.path_to(attr.ah_attr, self.number, attr.dest_qp_num)
             self._source, self._peer = self.device.ends_of(attr.ah_attr)
+            self.device.change_lane(self)
             self._control_congestion()
         if mask & _ALT_PATH:
             self._alternate = self.device.path_to(attr.alt_ah_attr, self.number, attr.dest_qp_num)

@@ -24,7 +24,7 @@ from ibwire.rc.limits import DeviceLimits
 from ibwire.rc.profile import CONNECTX, HNS, PROFILES, RXE, SPEC, Profile
 from ibwire.rc.qp import QPInit
 from ibwire.rc.work import SGE, RecvWR, SendWR, WCStatus, WROpcode
-from ibwire.testing import LoggedFrame, Pair, Peer, create_queue_pair, summaries
+from ibwire.testing import End, LoggedFrame, Pair, Peer, create_queue_pair, summaries
 from ibwire_layers.opcodes import OpCode
 from ibwire_layers.outer import IPv4, IPv6, LinkType
 from ibwire_layers.packet import CrcStatus, IBRoute, Packet, RoCEv1Route, RoCEv2Route
@@ -460,3 +460,20 @@ def test_queue_pair_and_its_counters_show_what_matters() -> None:
 
     assert repr(qp) == "<QueuePair left 0x11 RC RESET>"
     assert repr(qp.counters) == "<QPCounters timeouts=3>"
+
+
+def test_queue_pair_sends_on_the_lane_of_its_service_level() -> None:
+    class OnlyLane:
+        def __init__(self, lane: int) -> None:
+            self.lane = lane
+
+        def allows(self, lane: int, size: int) -> bool:
+            return lane == self.lane
+
+    end = End("a", "10.0.0.1")
+    address = AddressVector(dgid=gid_of("10.0.0.2"), sl=3)
+    end.connect_to(address, 0x22, psn=0, peer_psn=0, mtu=1024)
+    end.post_send(WROpcode.SEND, 100)
+
+    assert end.device.poll_transmit(0, 0, OnlyLane(0)) is None
+    assert end.device.poll_transmit(0, 0, OnlyLane(3)) is not None
