@@ -232,25 +232,36 @@ class MarkECN:
         """The frame, marked if picked."""
         if not self.pick(frame, now):
             return ((0, frame),)
-        at = _ip_header(frame)
-        if at < 0:
-            return ((0, frame),)
-        is_ipv6 = frame[at] >> 4 == 6
-        # Traffic class: the second byte of IPv4, across the first two bytes of IPv6.
-        shift = 4 if is_ipv6 else 0
-        ecn = frame[at + 1] >> shift & 3
-        if ecn == _CE or (ecn == _NOT_ECT and not self.force):
+        marked = mark_ce(frame, force=self.force)
+        if marked is None:
             return ((0, frame),)
         self.hits += 1
-        marked = bytearray(frame)
-        marked[at + 1] |= _CE << shift
-        if not is_ipv6:
-            # ~(~old checksum + ~old word + new word), in one's complement.
-            total = (marked[at + 10] << 8 | marked[at + 11]) ^ 0xFFFF
-            total += marked[at + 1] - frame[at + 1]
-            total = (total & 0xFFFF) + (total >> 16)
-            marked[at + 10 : at + 12] = (total ^ 0xFFFF).to_bytes(2)
-        return ((0, bytes(marked)),)
+        return ((0, marked),)
+
+
+def mark_ce(frame: Frame, *, force: bool = False) -> Frame | None:
+    """A frame with a new CE mark; `None` if it has one, or its transport is not ECN-capable.
+
+    force: mark it also without ECN. The checksum of the IPv4 header is adjusted (RFC 1624).
+    """
+    at = _ip_header(frame)
+    if at < 0:
+        return None
+    is_ipv6 = frame[at] >> 4 == 6
+    # Traffic class: the second byte of IPv4, across the first two bytes of IPv6.
+    shift = 4 if is_ipv6 else 0
+    ecn = frame[at + 1] >> shift & 3
+    if ecn == _CE or (ecn == _NOT_ECT and not force):
+        return None
+    marked = bytearray(frame)
+    marked[at + 1] |= _CE << shift
+    if not is_ipv6:
+        # ~(~old checksum + ~old word + new word), in one's complement.
+        total = (marked[at + 10] << 8 | marked[at + 11]) ^ 0xFFFF
+        total += marked[at + 1] - frame[at + 1]
+        total = (total & 0xFFFF) + (total >> 16)
+        marked[at + 10 : at + 12] = (total ^ 0xFFFF).to_bytes(2)
+    return bytes(marked)
 
 
 class Repair(StrEnum):
