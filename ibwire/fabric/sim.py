@@ -4,13 +4,15 @@ One heap holds all future events, ordered by time and then by the order in which
 scheduled, so runs with the same nodes are identical. An event is one of three:
 
 - a frame arrives whole at the far end of a wire;
-- a line has become free, and its port may be polled for the next frame;
+- a line has become free, or a pause on it has ended, and its port may be polled for the next
+  frame;
 - a node is woken: its timeout is due, or its application has called it.
 
 After each event only the node of that event is polled: each port whose line is free for a
-frame, then the node for its timeout. Events are not removed from the heap early. A timeout
-that has moved to a later time is detected at its old time: the node returns the new time
-and is not called until then.
+frame, then the node for its timeout. A node with many ports may have a list `ready_ports`, to
+which it adds those that may have a frame; then only these are polled. Events are not removed
+from the heap early. A timeout that has moved to a later time is detected at its old time: the
+node returns the new time and is not called until then.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from itertools import count
 from math import gcd
 
 from ibwire.base.errors import EncodeError, IbwireError, TooManyFrames
-from ibwire.base.node import Frame, Node, Stage
+from ibwire.base.node import OPEN, Frame, Grant, Node, Stage
 from ibwire.base.units import GBPS, US, S, Time
+from ibwire.fabric.pause import PauseGrant, is_mac_control
 
 ETHERNET_OVERHEAD = 24
 """Bytes of line time that a frame costs besides its own: preamble and start delimiter 8,
@@ -67,10 +70,12 @@ class Station:
 
     __slots__ = (
         "armed",
+        "by_port",
         "handle_timeout",
         "lines",
         "node",
         "poll_timeout",
+        "ready",
         "receive",
         "repeated_at",
         "repeats",
@@ -85,6 +90,9 @@ class Station:
         self.handle_timeout = node.handle_timeout
         self.lines: tuple[Direction, ...] = ()
         """Directions from the node."""
+        self.by_port: dict[int, Direction] = {}
+        self.ready: list[int] | None = getattr(node, "ready_ports", None)
+        """Ports to ask for a frame, of a node that names them; `None` to ask all."""
         self.wakes: list[Time] = []
         """Times of its wake events in the heap, the next one last."""
         self.armed: Time = _NEVER
@@ -98,15 +106,18 @@ class Direction:
 
     __slots__ = (
         "alone",
+        "back",
         "delay",
         "denominator",
         "far",
         "far_port",
         "free_at",
+        "grant",
         "name",
         "near",
         "numerator",
         "overhead",
+        "pause",
         "poll_transmit",
         "port",
         "rate_bps",
@@ -145,6 +156,12 @@ class Direction:
         self.numerator = 8 * S // shared
         self.denominator = rate_bps // shared
         self.alone = (self,)
+        self.grant: Grant = OPEN
+        """What may be sent now."""
+        self.pause: PauseGrant | None = None
+        """The same, where pause frames of the far end change it."""
+        self.back: Direction | None = None
+        """The other way, if pause frames that arrive here change what may be sent there."""
 
 
 class Wire:
@@ -197,12 +214,15 @@ class Simulator:
         a_to_b: Stage | None = None,
         b_to_a: Stage | None = None,
         overhead: int = ETHERNET_OVERHEAD,
+        flow_control: bool = False,
         name: str = "",
     ) -> Wire:
         """Put a wire between two ports, of one node or of two.
 
         rate_bps, delay: of both directions, or a pair: from a to b, from b to a.
         overhead: bytes of line time that each frame costs besides its own.
+        flow_control: whether both ends obey pause and PFC frames (IEEE 802.3 annex 31B, IEEE
+        802.1Q 36). Such frames end at the line: the nodes do not see them.
 
         A frame that starts to leave at t arrives, and the line is free, after the
         time of its bytes and the overhead; the frame needs `delay` in addition.
@@ -238,8 +258,13 @@ class Simulator:
             overhead=overhead,
             stage=b_to_a,
         )
-        ends[0].lines += (there,)
-        ends[1].lines += (back,)
+        if flow_control:
+            there.grant = there.pause = PauseGrant(rates[0])
+            back.grant = back.pause = PauseGrant(rates[1])
+            there.back, back.back = back, there
+        for station, line in ((ends[0], there), (ends[1], back)):
+            station.lines += (line,)
+            station.by_port[line.port] = line
         wire = Wire(name, there, back)
         self.wires.append(wire)
         self.kick(a)
@@ -308,29 +333,40 @@ class Simulator:
             self.now = now
             if line is None:
                 self._woken(station, now)
-                lines = station.lines
+                lines = station.lines if station.ready is None else ()
             elif frame is None:
                 lines = line.alone
             else:
                 self.frames += 1
                 left -= 1
-                station.receive(frame, now, line.far_port)
-                lines = station.lines
-            for line in lines:
-                if line.free_at > now:
-                    continue
-                frame = line.poll_transmit(now, line.port)
-                if frame is None:
-                    continue
-                size = len(frame) + line.overhead
-                # At least a picosecond: otherwise empty frames could stop the clock.
-                free = now + (-(-size * line.numerator // line.denominator) or 1)
-                line.free_at = free
-                if line.stage is None:
-                    push(heap, (free + line.delay, sequence(), line.far, line, frame))
+                if line.back is not None and is_mac_control(frame):
+                    lines = self._obey(line.back, frame, now)
                 else:
-                    self._pass(line, frame, now)
-                push(heap, (free, sequence(), station, line, None))
+                    station.receive(frame, now, line.far_port)
+                    lines = station.lines if station.ready is None else ()
+            while True:
+                for line in lines:
+                    if line.free_at > now:
+                        continue
+                    if line.pause is not None:
+                        line.pause.advance(now)
+                    frame = line.poll_transmit(now, line.port, line.grant)
+                    if frame is None:
+                        continue
+                    size = len(frame) + line.overhead
+                    # At least a picosecond: otherwise empty frames could stop the clock.
+                    free = now + (-(-size * line.numerator // line.denominator) or 1)
+                    line.free_at = free
+                    if line.stage is None:
+                        push(heap, (free + line.delay, sequence(), line.far, line, frame))
+                    else:
+                        self._pass(line, frame, now)
+                    push(heap, (free, sequence(), station, line, None))
+                if not station.ready:
+                    break
+                by_port = station.by_port
+                lines = tuple([by_port[port] for port in station.ready if port in by_port])
+                station.ready.clear()
             due = station.poll_timeout()
             if due is not None and due < station.armed:
                 self._wake(station, due)
@@ -339,6 +375,14 @@ class Simulator:
             if not left:
                 return Outcome.FRAMES
         return Outcome.IDLE
+
+    def _obey(self, line: Direction, frame: Frame, now: Time) -> tuple[Direction, ...]:
+        """Change what may be sent on a line by a pause frame; the lines to ask for a frame."""
+        assert line.pause is not None
+        end = line.pause.take(frame, now)
+        if end is not None:
+            heappush(self._heap, (end, self._sequence(), line.near, line, None))
+        return line.alone
 
     def _pass(self, line: Direction, frame: Frame, now: Time) -> None:
         """Send a frame through the stage of a direction."""
