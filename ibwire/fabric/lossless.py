@@ -1,0 +1,132 @@
+"""A network of switches between devices: a topology with its settings, made ready to run.
+
+`LosslessNetwork` makes the switches of a topology, with a buffer, headroom for each port,
+routing tables and flow control on every link, and joins the devices of its hosts to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ibwire.base.node import Node
+from ibwire.base.units import S
+from ibwire.fabric.sim import ETHERNET_OVERHEAD, Simulator, Wire
+from ibwire.fabric.switch.classes import Classifier
+from ibwire.fabric.switch.marking import Ramp
+from ibwire.fabric.switch.routing import Router, Strategy
+from ibwire.fabric.switch.switch import FCS, PortSettings, PriorityRules, Switch
+from ibwire.fabric.topology import Link, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSettings:
+    """What all switches of a network have in common."""
+
+    buffer: int
+    """Bytes of each switch."""
+    lossless: tuple[int, ...] = (3,)
+    """Priorities that pause instead of dropping."""
+    reserve: int = 4096
+    """Bytes of each port and lossless priority."""
+    headroom: Callable[[Link], int] | None = None
+    """Bytes of headroom for a link; by default three times what it carries in its delay."""
+    alpha: Fraction = Fraction(1, 8)
+    scales_alpha: bool = False
+    """Whether alpha doubles with each doubling of a port's rate over the slowest host's."""
+    ramps: Mapping[int, Ramp] = field(default_factory=dict)
+    """When frames are marked, by the rate of the port in bits a second; 0 for all other rates."""
+    strict: tuple[int, ...] = ()
+    weights: Mapping[int, int] = field(default_factory=dict)
+    classifier: Classifier = field(default_factory=Classifier)
+    strategy: Strategy = Strategy.ECMP
+    overhead: int = FCS
+    """Bytes that a frame takes in the buffer besides its own."""
+
+
+class LosslessNetwork:
+    """The switches of a topology in a simulator, and the wires between all nodes.
+
+    devices: the node of each host, with the MAC address by which it is reached.
+    Raises `BufferTooSmall` where the headroom does not fit.
+    """
+
+    def __init__(
+        self,
+        simulator: Simulator,
+        topology: Topology,
+        devices: Mapping[str, tuple[Node, bytes]],
+        settings: SwitchSettings,
+        *,
+        wire_overhead: int = ETHERNET_OVERHEAD,
+    ) -> None:
+        self.topology = topology
+        self.switches: dict[str, Switch] = {}
+        self.wires: dict[Link, list[Wire]] = {}
+        hops = topology.next_hops()
+        slowest = min(topology.ports(host)[0][0].rate_bps for host in topology.hosts)
+        for number, name in enumerate(topology.switches):
+            table = {devices[host][1]: ports for host, ports in hops[name].items()}
+            router = Router(
+                table,
+                strategy=settings.strategy,
+                seed=number,
+                queued=lambda port, name=name: self.switches[name].queued(port),  # type: ignore[misc]
+                draw=simulator.random(f"{name}/paths"),
+            )
+            ports = [_port(link, slowest, settings) for link, _ in topology.ports(name)]
+            self.switches[name] = Switch(
+                ports,
+                router,
+                buffer=settings.buffer,
+                name=name,
+                mac=_FIRST_MAC + (number << 12),
+                classifier=settings.classifier,
+                strict=settings.strict,
+                weights=settings.weights,
+                overhead=settings.overhead,
+                draw=simulator.random(f"{name}/marks"),
+            )
+        taken: dict[str, int] = {}
+        nodes = {**{name: node for name, (node, _) in devices.items()}, **self.switches}
+        for link in topology.links:
+            ends = []
+            for name in (link.a, link.b):
+                ends.append((nodes[name], taken.get(name, 0)))
+                taken[name] = taken.get(name, 0) + 1
+            wire = simulator.connect(
+                ends[0][0],
+                ends[1][0],
+                ends[0][1],
+                ends[1][1],
+                rate_bps=link.rate_bps,
+                delay=link.delay,
+                overhead=wire_overhead,
+                flow_control=True,
+                name=f"{link.a}-{link.b}",
+            )
+            self.wires.setdefault(link, []).append(wire)
+
+
+def _port(link: Link, slowest: int, settings: SwitchSettings) -> PortSettings:
+    headroom = (settings.headroom or default_headroom)(link)
+    alpha = settings.alpha
+    if settings.scales_alpha:
+        rate = slowest
+        while rate * 2 <= link.rate_bps:
+            rate, alpha = rate * 2, alpha * 2
+    ramp = settings.ramps.get(link.rate_bps, settings.ramps.get(0))
+    lossless = PriorityRules(
+        is_lossless=True, reserve=settings.reserve, headroom=headroom, alpha=alpha, ramp=ramp
+    )
+    return PortSettings(link.rate_bps, dict.fromkeys(settings.lossless, lossless))
+
+
+def default_headroom(link: Link) -> int:
+    """Three times the bytes that a link carries in its delay."""
+    return 3 * link.rate_bps * link.delay // (8 * S)
+
+
+_FIRST_MAC = 0x02_00_53_00_00_00
+"""A locally administered address; each switch has 4096 of them."""

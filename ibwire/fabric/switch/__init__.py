@@ -1,0 +1,28 @@
+"""A switch of a lossless Ethernet: shared buffer, priorities, PFC, ECN, paths.
+
+`Switch` is the node. What it is made of stands alone, each in a file: `SharedBuffer` and its
+`Account`s, `Ramp` for marks, `Scheduler` for priorities, `Classifier` and `Router`.
+"""
+
+from ibwire.fabric.switch.buffer import Account, BufferTooSmall, SharedBuffer
+from ibwire.fabric.switch.classes import Classifier, Trust
+from ibwire.fabric.switch.marking import Ramp
+from ibwire.fabric.switch.routing import Router, Strategy
+from ibwire.fabric.switch.scheduling import Scheduler
+from ibwire.fabric.switch.switch import PortCounters, PortSettings, PriorityRules, Switch
+
+__all__ = [
+    "Account",
+    "BufferTooSmall",
+    "Classifier",
+    "PortCounters",
+    "PortSettings",
+    "PriorityRules",
+    "Ramp",
+    "Router",
+    "Scheduler",
+    "SharedBuffer",
+    "Strategy",
+    "Switch",
+    "Trust",
+]

@@ -1,0 +1,130 @@
+"""Where a frame leaves a switch: ports by destination, and which of several.
+
+A switch has a table from MAC address to the ports that lead there. Where several do, the
+strategy chooses: by a hash of the flow (ECMP), or packet by packet.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+from ibwire.base.node import Frame
+from ibwire_layers.outer import EtherType
+
+_TAGS = tuple(tag.to_bytes(2) for tag in (EtherType.VLAN, EtherType.QINQ, EtherType.QINQ_OLD))
+_IPV4, _IPV6 = EtherType.IPV4.to_bytes(2), EtherType.IPV6.to_bytes(2)
+_UDP = 17
+
+
+class Strategy(StrEnum):
+    """How one of several ports is chosen."""
+
+    ECMP = "ecmp"
+    """By a hash of addresses, protocol and ports: all packets of a flow take one path."""
+    SPRAY = "spray"
+    """Each packet takes a random port."""
+    ROUND_ROBIN = "round-robin"
+    """Packets take the ports in turn."""
+    ADAPTIVE = "adaptive"
+    """Each packet takes the port with the fewest bytes in its queues."""
+
+
+class Router:
+    """The forwarding table of a switch.
+
+    table: ports by MAC address. seed: of the hash, one for each switch; with the same one in
+    all, the switches of one path choose alike and paths stay unused (hash polarisation).
+    queued: bytes that wait at a port, for `ADAPTIVE`.
+    """
+
+    __slots__ = ("_draw", "_flows", "_queued", "_seed", "_strategy", "_turn", "table")
+
+    LIMIT_FLOWS = 1 << 16
+    """Flows whose hash is kept."""
+
+    def __init__(
+        self,
+        table: Mapping[bytes, Sequence[int]],
+        *,
+        strategy: Strategy = Strategy.ECMP,
+        seed: int = 0,
+        queued: Callable[[int], int] | None = None,
+        draw: random.Random | None = None,
+    ) -> None:
+        self.table = {mac: tuple(ports) for mac, ports in table.items()}
+        self._strategy = strategy
+        self._seed = seed
+        self._queued = queued or (lambda port: 0)
+        self._draw = draw or random.Random(seed)
+        self._flows: dict[bytes, int] = {}
+        self._turn = 0
+
+    def port(self, frame: Frame) -> int | None:
+        """The port by which a frame leaves; `None` if no port leads to its destination."""
+        ports = self.table.get(frame[:6])
+        if not ports:
+            return None
+        if len(ports) == 1:
+            return ports[0]
+        if self._strategy is Strategy.ECMP:
+            return ports[self._hash(frame) % len(ports)]
+        if self._strategy is Strategy.SPRAY:
+            return self._draw.choice(ports)
+        if self._strategy is Strategy.ROUND_ROBIN:
+            self._turn += 1
+            return ports[self._turn % len(ports)]
+        fewest = min(map(self._queued, ports))
+        return self._draw.choice([port for port in ports if self._queued(port) == fewest])
+
+    def _hash(self, frame: Frame) -> int:
+        flow = flow_of(frame)
+        known = self._flows.get(flow)
+        if known is None:
+            if len(self._flows) >= self.LIMIT_FLOWS:
+                self._flows.clear()
+            known = self._flows[flow] = murmur3(flow, self._seed)
+        return known
+
+
+def flow_of(frame: Frame) -> bytes:
+    """What all packets of a flow share: addresses, and the ports of UDP; else the MAC addresses.
+
+    For IPv4 the two addresses and both ports, in network order.
+    """
+    kind, at = frame[12:14], 14
+    while kind in _TAGS:
+        kind, at = frame[at + 2 : at + 4], at + 4
+    if kind == _IPV4:
+        addresses = frame[at + 12 : at + 20]
+        if frame[at + 9] != _UDP:
+            return addresses
+        end = at + 4 * (frame[at] & 15)
+        return addresses + frame[end : end + 4]
+    if kind == _IPV6:
+        addresses = frame[at + 8 : at + 40]
+        return addresses + frame[at + 40 : at + 44] if frame[at + 6] == _UDP else addresses
+    return frame[:12]
+
+
+def murmur3(data: bytes, seed: int) -> int:
+    """MurmurHash3_x86_32 of data whose length is a multiple of four bytes.
+
+    Source: docs/reference/fabric.md#ecmp.
+    """
+    value = seed & _MASK
+    for at in range(0, len(data), 4):
+        block = int.from_bytes(data[at : at + 4], "little")
+        block = block * 0xCC9E2D51 & _MASK
+        block = (block << 15 | block >> 17) & _MASK
+        value ^= block * 0x1B873593 & _MASK
+        value = (value << 13 | value >> 19) & _MASK
+        value = (value * 5 + 0xE6546B64) & _MASK
+    value ^= len(data)
+    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK
+    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK
+    return value ^ value >> 16
+
+
+_MASK = 0xFFFFFFFF

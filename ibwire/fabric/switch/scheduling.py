@@ -1,0 +1,87 @@
+"""Which priority of a port sends next: strict ones first, then the others by weight.
+
+The weighted ones take turns (deficit round robin): in its turn a priority may send as many
+bytes as its weight gives it, plus what was left of its last turn. It loses what is left when
+its queue is empty.
+
+Source: docs/reference/fabric.md#scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import Grant
+from ibwire.fabric.pause import LANES
+
+QUANTUM = 1600
+"""Bytes of a turn for each unit of the smallest weight: more than a frame of most links, so that
+each turn sends at least one frame."""
+
+
+class Scheduler:
+    """The order in which the priorities of a port send.
+
+    strict: priorities that precede all others, the most urgent first.
+    weights: of the others; 1 where none is given.
+    """
+
+    __slots__ = ("_deficits", "_quanta", "_ring", "_strict", "_turn")
+
+    def __init__(
+        self, strict: Sequence[int] = (), weights: Mapping[int, int] | None = None
+    ) -> None:
+        weights = weights or {}
+        for lane, weight in weights.items():
+            if weight < 1:
+                raise EncodeError("weight", weight, "1 or above")
+            if lane in strict:
+                raise EncodeError(
+                    "weight", weight, f"given for weighted priorities; {lane} is strict"
+                )
+        self._strict = tuple(strict)
+        self._ring = [lane for lane in range(LANES) if lane not in strict]
+        smallest = min(weights.values(), default=1)
+        self._quanta = [QUANTUM * weights.get(lane, smallest) // smallest for lane in range(LANES)]
+        self._deficits = [0] * LANES
+        self._turn = 0
+        """Index in the ring of the priority whose turn it is; its quantum is given."""
+
+    def pick(self, sizes: Sequence[int], grant: Grant) -> int:
+        """The priority that sends next, -1 if none may.
+
+        sizes: of the first frame of each priority, 0 for an empty queue.
+        """
+        for lane in self._strict:
+            if sizes[lane] and grant.allows(lane, sizes[lane]):
+                return lane
+        ready = [lane for lane in self._ring if sizes[lane] and grant.allows(lane, sizes[lane])]
+        if not ready:
+            return -1
+        if len(ready) == 1:
+            return self._alone(ready[0], sizes)
+        return self._share(ready, sizes)
+
+    def _alone(self, lane: int, sizes: Sequence[int]) -> int:
+        """The only priority that may send uses up its turn, but owes nothing."""
+        self._deficits[lane] = max(self._deficits[lane] - sizes[lane], 0)
+        for other in self._ring:
+            if not sizes[other]:
+                self._deficits[other] = 0
+        return lane
+
+    def _share(self, ready: list[int], sizes: Sequence[int]) -> int:
+        deficits, ring = self._deficits, self._ring
+        for other in ring:
+            if not sizes[other]:
+                deficits[other] = 0
+        while True:
+            lane = ring[self._turn]
+            if lane in ready and deficits[lane] >= sizes[lane]:
+                deficits[lane] -= sizes[lane]
+                return lane
+            self._turn = (self._turn + 1) % len(ring)
+            following = ring[self._turn]
+            if following in ready:
+                deficits[following] += self._quanta[following]

@@ -1,0 +1,286 @@
+"""A switch with a shared buffer, priorities, pause frames and ECN marks, as a `Node`.
+
+A frame that has arrived whole gets a priority and an output port, and its bytes are charged
+to its input port in the shared buffer. Where that account reaches its threshold, a lossless
+priority sends a PFC frame back, and a lossy one drops. At the output port frames wait by
+priority; when one leaves, it may be marked, and its input port may be allowed to go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.node import OPEN, Frame, Grant
+from ibwire.base.units import S, Time
+from ibwire.fabric.pause import LANES, LONGEST, QUANTUM_BITS, pfc_frame
+from ibwire.fabric.switch.buffer import RESUME_OFFSET, Account, SharedBuffer
+from ibwire.fabric.switch.classes import Classifier
+from ibwire.fabric.switch.marking import Ramp
+from ibwire.fabric.switch.routing import Router
+from ibwire.fabric.switch.scheduling import Scheduler
+from ibwire.impair.stages import mark_ce
+
+FCS = 4
+"""Bytes of the frame check sequence, which frames here do not have but buffers keep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityRules:
+    """How a port treats the frames of one priority."""
+
+    is_lossless: bool = False
+    """Whether it pauses its sender instead of dropping."""
+    reserve: int = 0
+    """Bytes of the buffer that it has for itself."""
+    headroom: int = 0
+    """Bytes for what arrives after a pause."""
+    alpha: Fraction = Fraction(1, 8)
+    """Threshold as a share of the free shared bytes."""
+    resume_offset: int = RESUME_OFFSET
+    """Bytes below the threshold at which a paused sender may go on."""
+    ramp: Ramp | None = None
+    """When frames that leave by the port are marked; `None` for never."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortSettings:
+    """A port of a switch."""
+
+    rate_bps: int
+    priorities: Mapping[int, PriorityRules] = field(default_factory=dict)
+    """Rules of those that are not lossy without a reserve."""
+
+
+@dataclass(slots=True)
+class PortCounters:
+    """What one port has done, by priority."""
+
+    sent: list[int] = field(default_factory=lambda: [0] * LANES)
+    """Frames."""
+    sent_bytes: list[int] = field(default_factory=lambda: [0] * LANES)
+    marked: list[int] = field(default_factory=lambda: [0] * LANES)
+    """Frames that got a CE mark here."""
+    largest_queue: list[int] = field(default_factory=lambda: [0] * LANES)
+    """Bytes."""
+    pauses_sent: list[int] = field(default_factory=lambda: [0] * LANES)
+    """Pauses, without those that only prolong one."""
+    resumes_sent: list[int] = field(default_factory=lambda: [0] * LANES)
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Frames that arrived here and were dropped, by reason."""
+
+
+class _Port:
+    """The state of a port: the queues of its output, the accounts of its input."""
+
+    __slots__ = (
+        "accounts",
+        "announce",
+        "counters",
+        "first_sizes",
+        "pause_time",
+        "paused",
+        "queued",
+        "queues",
+        "ramps",
+        "scheduler",
+    )
+
+    def __init__(self, settings: PortSettings, scheduler: Scheduler, pause_quanta: int) -> None:
+        rules = [settings.priorities.get(lane, PriorityRules()) for lane in range(LANES)]
+        self.accounts = [_account(rule) for rule in rules]
+        self.ramps = [rule.ramp for rule in rules]
+        self.scheduler = scheduler
+        self.pause_time = pause_quanta * QUANTUM_BITS * S // settings.rate_bps
+        """How long a pause lasts that is sent here."""
+        self.queues: list[deque[_Queued]] = [deque() for _ in range(LANES)]
+        self.queued = [0] * LANES
+        """Bytes in each queue."""
+        self.first_sizes = [0] * LANES
+        """Bytes of the first frame of each queue, 0 for an empty queue."""
+        self.paused = 0
+        """Priorities that the neighbour was told to stop, as bits."""
+        self.announce: dict[int, int] = {}
+        """Quanta by priority that the next PFC frame tells the neighbour."""
+        self.counters = PortCounters()
+
+
+_Queued = tuple[Frame, int, int]
+"""A frame, its bytes in the buffer, and its input port."""
+
+
+class Switch:
+    """A store-and-forward switch.
+
+    ports: numbered from 0. router: which of them leads where. buffer: bytes of all together.
+    strict, weights: how the priorities of a port share it (`Scheduler`).
+    pause_quanta: of each PFC frame; a pause that has to last is repeated after half of it.
+    overhead: bytes that a frame takes in the buffer besides its own.
+    Raises `BufferTooSmall` where headroom and reserves take all of the buffer.
+    """
+
+    def __init__(
+        self,
+        ports: Sequence[PortSettings],
+        router: Router,
+        *,
+        buffer: int,
+        name: str = "switch",
+        mac: int = 0x02_00_53_00_00_00,
+        classifier: Classifier | None = None,
+        strict: Sequence[int] = (),
+        weights: Mapping[int, int] | None = None,
+        pause_quanta: int = LONGEST,
+        overhead: int = FCS,
+        draw: random.Random | None = None,
+    ) -> None:
+        if not ports:
+            raise EncodeError("ports", len(ports), "one or more")
+        if not 2 <= pause_quanta <= LONGEST:
+            raise EncodeError("pause_quanta", pause_quanta, f"from 2 to {LONGEST}")
+        self.name = name
+        self.router = router
+        self.ready_ports: list[int] = []
+        """Ports that may have a frame to send since the list was emptied last."""
+        self._mac = mac
+        self._classifier = classifier or Classifier()
+        self._quanta = pause_quanta
+        self._overhead = overhead
+        self._draw = draw or random.Random(name)
+        self._ports = [_Port(each, Scheduler(strict, weights), pause_quanta) for each in ports]
+        self._buffer = SharedBuffer(
+            buffer, (account for port in self._ports for account in port.accounts)
+        )
+        self._refreshes: list[tuple[Time, int, int]] = []
+        """When to repeat which pause: time, port, priority."""
+
+    @property
+    def counters(self) -> list[PortCounters]:
+        """The counters of each port."""
+        return [port.counters for port in self._ports]
+
+    @property
+    def buffered(self) -> int:
+        """Bytes in the queues of all ports."""
+        return sum(sum(port.queued) for port in self._ports)
+
+    def queued(self, port: int, priority: int | None = None) -> int:
+        """Bytes that wait at a port, of one priority or of all."""
+        waiting = self._ports[port].queued
+        return sum(waiting) if priority is None else waiting[priority]
+
+    def is_pausing(self, port: int, priority: int) -> bool:
+        """Whether the neighbour at a port was told to stop a priority."""
+        return bool(self._ports[port].paused >> priority & 1)
+
+    def receive(self, frame: Frame, now: Time, port: int = 0) -> None:
+        """Queue a frame at its output port, or drop it."""
+        source = self._ports[port]
+        out = self.router.port(frame)
+        if out is None or len(frame) < _HEADER:
+            source.counters.dropped["no route" if len(frame) >= _HEADER else "malformed"] += 1
+            return
+        lane = self._classifier.priority(frame)
+        size = len(frame) + self._overhead
+        account = source.accounts[lane]
+        if not self._buffer.admit(account, size):
+            source.counters.dropped["buffer full"] += 1
+            return
+        if (
+            account.is_lossless
+            and not source.paused >> lane & 1
+            and self._buffer.must_pause(account)
+        ):
+            self._pause(port, lane, now)
+        target = self._ports[out]
+        ramp = target.ramps[lane]
+        if ramp is not None and ramp.at_enqueue:
+            frame = self._marked(frame, target, lane, ramp)
+        queue = target.queues[lane]
+        if not queue:
+            target.first_sizes[lane] = size
+        queue.append((frame, size, port))
+        queued = target.queued[lane] = target.queued[lane] + size
+        if queued > target.counters.largest_queue[lane]:
+            target.counters.largest_queue[lane] = queued
+        self.ready_ports.append(out)
+
+    def poll_transmit(self, now: Time, port: int = 0, grant: Grant = OPEN) -> Frame | None:
+        """The next frame of a port: a PFC frame first, then by priority and weight."""
+        target = self._ports[port]
+        if target.announce:
+            times, target.announce = target.announce, {}
+            return pfc_frame(self._mac + port, times)
+        lane = target.scheduler.pick(target.first_sizes, grant)
+        if lane < 0:
+            return None
+        queue = target.queues[lane]
+        frame, size, came_by = queue.popleft()
+        target.first_sizes[lane] = queue[0][1] if queue else 0
+        target.queued[lane] -= size
+        source = self._ports[came_by]
+        account = source.accounts[lane]
+        self._buffer.release(account, size)
+        ramp = target.ramps[lane]
+        if ramp is not None and not ramp.at_enqueue:
+            frame = self._marked(frame, target, lane, ramp)
+        if source.paused >> lane & 1 and self._buffer.may_resume(account):
+            source.paused &= ~(1 << lane)
+            source.announce[lane] = 0
+            source.counters.resumes_sent[lane] += 1
+            self.ready_ports.append(came_by)
+        target.counters.sent[lane] += 1
+        target.counters.sent_bytes[lane] += len(frame)
+        return frame
+
+    def poll_timeout(self) -> Time | None:
+        """When a pause has to be repeated."""
+        return self._refreshes[0][0] if self._refreshes else None
+
+    def handle_timeout(self, now: Time) -> None:
+        """Repeat the pauses that would run out."""
+        while self._refreshes and self._refreshes[0][0] <= now:
+            _, port, lane = heapq.heappop(self._refreshes)
+            if self._ports[port].paused >> lane & 1:
+                self._announce(port, lane, now)
+
+    def _pause(self, port: int, lane: int, now: Time) -> None:
+        source = self._ports[port]
+        source.paused |= 1 << lane
+        source.counters.pauses_sent[lane] += 1
+        self._announce(port, lane, now)
+
+    def _announce(self, port: int, lane: int, now: Time) -> None:
+        source = self._ports[port]
+        source.announce[lane] = self._quanta
+        self.ready_ports.append(port)
+        due = now + source.pause_time // 2
+        # An entry of an earlier pause of this priority does no harm: it repeats the pause early.
+        heapq.heappush(self._refreshes, (due, port, lane))
+
+    def _marked(self, frame: Frame, target: _Port, lane: int, ramp: Ramp) -> Frame:
+        if not ramp.hits(target.queued[lane], self._draw):
+            return frame
+        marked = mark_ce(frame)
+        if marked is None:
+            return frame
+        target.counters.marked[lane] += 1
+        return marked
+
+
+def _account(rule: PriorityRules) -> Account:
+    return Account(
+        reserve=rule.reserve,
+        headroom=rule.headroom if rule.is_lossless else 0,
+        alpha=rule.alpha,
+        is_lossless=rule.is_lossless,
+        resume_offset=rule.resume_offset,
+    )
+
+
+_HEADER = 14

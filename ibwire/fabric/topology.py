@@ -1,0 +1,199 @@
+"""Networks of hosts and switches: who is linked to whom, and which ports lead where.
+
+A `Topology` is names and links. It can be given link by link or made by a function for one of
+the usual forms. Ports of a node are numbered in the order of its links, from 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ibwire.base.errors import EncodeError
+from ibwire.base.units import GBPS, US, Time
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable between two nodes."""
+
+    a: str
+    b: str
+    rate_bps: int = 100 * GBPS
+    delay: Time = 1 * US
+
+
+class Topology:
+    """Hosts, switches and the links between them.
+
+    Raises `EncodeError` for a link of an unknown node, a host with no link or with several,
+    and hosts that cannot reach each other.
+    """
+
+    def __init__(
+        self, hosts: Iterable[str], switches: Iterable[str], links: Iterable[Link]
+    ) -> None:
+        self.hosts = tuple(hosts)
+        self.switches = tuple(switches)
+        self.links = tuple(links)
+        self._check()
+
+    def ports(self, node: str) -> list[tuple[Link, str]]:
+        """The links of a node with the neighbour of each, by port."""
+        return [
+            (link, link.b if link.a == node else link.a)
+            for link in self.links
+            if node in (link.a, link.b)
+        ]
+
+    def next_hops(self, without: Iterable[Link] = ()) -> dict[str, dict[str, list[int]]]:
+        """Ports on a shortest way, by switch and host; no entry where no way leads.
+
+        without: links that are down.
+        """
+        down = {id(link) for link in without}
+        ports: dict[str, list[tuple[int, str]]] = {
+            node: [
+                (port, neighbour)
+                for port, (link, neighbour) in enumerate(self.ports(node))
+                if id(link) not in down
+            ]
+            for node in (*self.hosts, *self.switches)
+        }
+        tables: dict[str, dict[str, list[int]]] = {switch: {} for switch in self.switches}
+        for host in self.hosts:
+            distance = self._distances(host, ports)
+            for switch, table in tables.items():
+                if switch not in distance:
+                    continue
+                table[host] = [
+                    port
+                    for port, neighbour in ports[switch]
+                    if distance.get(neighbour, _FAR) == distance[switch] - 1
+                ]
+        return tables
+
+    def _distances(self, host: str, ports: Mapping[str, list[tuple[int, str]]]) -> dict[str, int]:
+        """Links between a host and each node; packets do not pass through other hosts."""
+        found = {host: 0}
+        waiting = deque([host])
+        ends = set(self.hosts)
+        while waiting:
+            node = waiting.popleft()
+            if node in ends and node != host:
+                continue
+            for _, neighbour in ports[node]:
+                if neighbour not in found:
+                    found[neighbour] = found[node] + 1
+                    waiting.append(neighbour)
+        return found
+
+    def _check(self) -> None:
+        known = set(self.hosts) | set(self.switches)
+        if len(known) != len(self.hosts) + len(self.switches):
+            raise EncodeError("name", "a name", "of one host or switch only")
+        for link in self.links:
+            for end in (link.a, link.b):
+                if end not in known:
+                    raise EncodeError("link", f"{link.a}-{link.b}", f"between nodes; {end} is none")
+            if link.a == link.b:
+                raise EncodeError("link", f"{link.a}-{link.b}", "between two nodes")
+        if len(self.hosts) < 2:
+            raise EncodeError("hosts", len(self.hosts), "2 or above")
+        for host in self.hosts:
+            if len(self.ports(host)) != 1:
+                raise EncodeError("links", len(self.ports(host)), f"one, of host {host}")
+        first = self.hosts[0]
+        ports = {
+            node: [(0, neighbour) for _, neighbour in self.ports(node)]
+            for node in (*self.hosts, *self.switches)
+        }
+        reached = self._distances(first, ports)
+        for host in self.hosts:
+            if host not in reached:
+                raise EncodeError("link", f"{first} to {host}", "a way; there is none")
+
+
+def star(hosts: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:
+    """Hosts at one switch: `h0`, `h1`, ... at `s0`."""
+    names = _names("h", hosts, "hosts")
+    return Topology(names, ["s0"], [Link(name, "s0", rate_bps, delay) for name in names])
+
+
+def dumbbell(
+    left: int,
+    right: int,
+    *,
+    rate_bps: int = 100 * GBPS,
+    middle_bps: int | None = None,
+    delay: Time = 1 * US,
+) -> Topology:
+    """Two switches with hosts `l0`, ... and `r0`, ..., and one link between them."""
+    lefts, rights = _names("l", left, "left"), _names("r", right, "right")
+    links = [Link(name, "s0", rate_bps, delay) for name in lefts]
+    links += [Link(name, "s1", rate_bps, delay) for name in rights]
+    links.append(Link("s0", "s1", middle_bps or rate_bps, delay))
+    return Topology((*lefts, *rights), ["s0", "s1"], links)
+
+
+def leaf_spine(
+    leaves: int,
+    spines: int,
+    hosts: int,
+    *,
+    rate_bps: int = 100 * GBPS,
+    uplink_bps: int | None = None,
+    delay: Time = 1 * US,
+) -> Topology:
+    """Leaf switches with `hosts` hosts each, every leaf linked to every spine."""
+    leaf_names, spine_names = _names("leaf", leaves, "leaves"), _names("spine", spines, "spines")
+    names, links = [], []
+    for index, leaf in enumerate(leaf_names):
+        for number in range(hosts):
+            names.append(f"h{index * hosts + number}")
+            links.append(Link(names[-1], leaf, rate_bps, delay))
+    links += [
+        Link(leaf, spine, uplink_bps or rate_bps, delay)
+        for leaf in leaf_names
+        for spine in spine_names
+    ]
+    return Topology(names, (*leaf_names, *spine_names), links)
+
+
+def fat_tree(k: int, *, rate_bps: int = 100 * GBPS, delay: Time = 1 * US) -> Topology:
+    """A fat tree of switches with k ports: k pods, k*k*k/4 hosts, full bandwidth everywhere.
+
+    Raises `EncodeError` unless k is even.
+    """
+    if k < 2 or k % 2:
+        raise EncodeError("k", k, "an even number, 2 or above")
+    half = k // 2
+    hosts: list[str] = []
+    edges: list[str] = []
+    aggregations: list[str] = []
+    links: list[Link] = []
+    cores = [f"core{number}" for number in range(half * half)]
+    for pod in range(k):
+        own_edges = [f"edge{pod}.{number}" for number in range(half)]
+        own_aggregations = [f"agg{pod}.{number}" for number in range(half)]
+        for edge in own_edges:
+            for _ in range(half):
+                hosts.append(f"h{len(hosts)}")
+                links.append(Link(hosts[-1], edge, rate_bps, delay))
+            links += [Link(edge, each, rate_bps, delay) for each in own_aggregations]
+        for number, aggregation in enumerate(own_aggregations):
+            for core in cores[number * half : (number + 1) * half]:
+                links.append(Link(aggregation, core, rate_bps, delay))
+        edges += own_edges
+        aggregations += own_aggregations
+    return Topology(hosts, (*edges, *aggregations, *cores), links)
+
+
+def _names(prefix: str, count: int, what: str) -> list[str]:
+    if count < 1:
+        raise EncodeError(what, count, "1 or above")
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+_FAR = 1 << 30

@@ -1,0 +1,5 @@
+"""Where the sets are."""
+
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
