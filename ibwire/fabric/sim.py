@@ -100,6 +100,11 @@ class Station:
         self.repeats = 0
         self.repeated_at: Time = -1
 
+    def add(self, line: Direction) -> None:
+        """A line from a port of the node."""
+        self.lines += (line,)
+        self.by_port[line.port] = line
+
 
 class Direction:
     """One way along a wire: a line that carries a frame at a time."""
@@ -259,17 +264,17 @@ class Simulator:
             stage=b_to_a,
         )
         if flow_control:
-            there.grant = there.pause = PauseGrant(rates[0])
-            back.grant = back.pause = PauseGrant(rates[1])
-            there.back, back.back = back, there
-        for station, line in ((ends[0], there), (ends[1], back)):
-            station.lines += (line,)
-            station.by_port[line.port] = line
+            _obey_pauses(there, back)
         wire = Wire(name, there, back)
-        self.wires.append(wire)
-        self.kick(a)
-        self.kick(b)
+        self._add(wire)
         return wire
+
+    def _add(self, wire: Wire) -> None:
+        """Take a wire into the network and ask both its ends for frames."""
+        self.wires.append(wire)
+        for line in (wire.a_to_b, wire.b_to_a):
+            line.near.add(line)
+            self._wake(line.near, self.now)
 
     def _take_ports(self, a: tuple[Node, int], b: tuple[Node, int]) -> None:
         """Mark two ports as wired; raises `EncodeError` if one is already."""
@@ -437,6 +442,13 @@ class Simulator:
         if station is None:
             station = self._stations[id(node)] = Station(node)
         return station
+
+
+def _obey_pauses(there: Direction, back: Direction) -> None:
+    """Let pause frames that arrive by one direction change what may be sent by the other."""
+    for line, other in ((there, back), (back, there)):
+        line.grant = line.pause = PauseGrant(line.rate_bps)
+        line.back = other
 
 
 def _check_wire(rates: tuple[int, int], delays: tuple[Time, Time], overhead: int) -> None:

@@ -228,7 +228,8 @@ def changed(*refusal: int) -> str:
 def test_a_retransmission_with_another_opcode_is_an_error_of_the_sender() -> None:
     """IBA 9.7.5.1.4; docs/reference/transport.md#resume-write."""
     assert (
-        "Verdict: remote-error(invalid-request). B refused A's request: invalid request for SEND LAST #5 (PSN 1, 64 bytes). "
+        "Verdict: remote-error(invalid-request). B refused A's request: invalid request for SEND "
+        "LAST #5 (PSN 1, 64 bytes). "
         "A retransmitted PSN 0 as SEND ONLY (#4), and had sent it as SEND FIRST (#1). That is an "
         "error of A's RDMA implementation, not of the programs or the network."
     ) in changed(0x61)
