@@ -125,6 +125,7 @@ class LiveOptions:
             neighbours=has_own_mac,
             promiscuous=has_own_mac,
             down_seconds=DOWN_SECONDS,
+            timed=self.tap is not None,
         )
 
 

@@ -55,6 +55,7 @@ class AFPacketPort(OnInterface):
     them itself. promiscuous: also receive frames for other MAC addresses, for a node with its
     own. hold_port: prevent ICMP errors of the kernel for RoCEv2. receive_buffer: bytes of the
     kernel's buffer. down_seconds: how long the link may be down; its frames are lost meanwhile.
+    timed: have the kernel note when frames arrive.
 
     Raises `LinkError` when there is no such interface, it is down, the right to open
     packet sockets is missing, or another program uses the UDP port. Only `send` sends frames.
@@ -72,6 +73,7 @@ class AFPacketPort(OnInterface):
         hold_port: bool = True,
         receive_buffer: int = 8 << 20,
         down_seconds: float = 0,
+        timed: bool = False,
     ) -> None:
         self.interface = interface(name)
         if not self.interface.is_up:
@@ -101,14 +103,22 @@ class AFPacketPort(OnInterface):
                 opened.enter_context(held_ports(name))
             # The kernel then reports the VLAN tag that it has removed from a frame.
             self._socket.setsockopt(SOL_PACKET, AUXDATA, 1)
+            if timed:
+                self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
             # Receiving starts only now, with the filter in place.
             self._socket.bind((name, ETH_P_ALL))
             self._closing = opened.pop_all()
-        self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE, _CONTROL_SIZE)
+        # The kernel writes the time first.
+        before = _TIME_SIZE if timed else 0
+        size = before + _CONTROL_SIZE
+        self._receiving = _Batch(self.BATCH, self.mtu + _ETHERNET_SIZE, size)
         words = self._receiving.control.cast("I")
-        self._statuses = words[_STATUS // 4 :: _CONTROL_SIZE // 4]
+        self._statuses = words[(before + _STATUS) // 4 :: size // 4]
         """Status of each frame of a batch, and its VLAN tag."""
-        self._tags = words[_TAG // 4 :: _CONTROL_SIZE // 4]
+        self._tags = words[(before + _TAG) // 4 :: size // 4]
+        self._times = self._receiving.control.cast("L") if timed else None
+        self.arrival_ns: Sequence[int] = ()
+        """With `timed`, nanoseconds since the epoch for each frame of the last `receive`."""
         self._sending = _Batch(self.BATCH, 0)
 
     def receive(self) -> Sequence[Frame]:
@@ -122,6 +132,8 @@ class AFPacketPort(OnInterface):
                     check(self.name, code)
             return ()
         self._down_until = None
+        if self._times is not None:
+            self._note_times(count)
         frames = []
         for header, buffer, status, tag in zip(
             batch.headers[:count], batch.buffers, self._statuses, self._tags, strict=False
@@ -134,6 +146,18 @@ class AFPacketPort(OnInterface):
                 frames.append(buffer[: header.length].tobytes())
         self.counters["received"] += len(frames)
         return frames
+
+    def _note_times(self, count: int) -> None:
+        """Read when the frames of a batch have arrived, except those that are too long."""
+        assert self._times is not None
+        size = (_TIME_SIZE + _CONTROL_SIZE) // _WORD
+        first = socket.CMSG_LEN(0) // _WORD
+        seconds, nanoseconds = self._times[first::size], self._times[first + 1 :: size]
+        self.arrival_ns = [
+            seconds[row] * 1_000_000_000 + nanoseconds[row]
+            for row in range(count)
+            if not self._receiving.headers[row].message.flags & MSG_TRUNC
+        ]
 
     def send(self, frames: Sequence[Frame]) -> int:
         """Send frames without waiting; returns how many were accepted."""
@@ -315,6 +339,10 @@ _LOSSES = {
 """What the counters of lost frames mean."""
 
 _ETHERNET_SIZE = 14
+_TIMESTAMPNS = 35  # SO_TIMESTAMPNS, asm-generic/socket.h
+_WORD = Struct("@L").size
+_TIME_SIZE = socket.CMSG_SPACE(2 * _WORD)
+"""Of a struct cmsghdr and a struct timespec."""
 # What comes with each frame: a struct cmsghdr, then a struct tpacket_auxdata.
 _CONTROL_SIZE = socket.CMSG_SPACE(20)
 _STATUS = socket.CMSG_LEN(0)

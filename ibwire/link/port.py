@@ -7,7 +7,7 @@ waits on the descriptors of all ports at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ibwire.base.node import Frame
 
@@ -61,4 +61,14 @@ class Port(Protocol):
 
     def close(self) -> None:
         """Close the port."""
+        ...
+
+
+@runtime_checkable
+class TimedPort(Protocol):
+    """A port that knows when frames have arrived."""
+
+    @property
+    def arrival_ns(self) -> Sequence[int]:
+        """Nanoseconds since the epoch for each frame of the last `receive`; empty if unknown."""
         ...

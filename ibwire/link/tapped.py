@@ -1,4 +1,10 @@
-"""A port that writes all frames that it has received or sent to a capture."""
+"""A port that writes all frames that it has received or sent to a capture.
+
+A received frame has the time at which the kernel has received it, if the port knows it. A frame
+is sent after the time that it has, so that no response is older than its request. Every frame
+is in the file before the next call, and the file is in the order of time: a frame that has
+arrived before the last frame was sent, and was received after it, has the time of that one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,7 @@ from ibwire.base.closing import Closing
 from ibwire.base.node import Frame
 from ibwire.capture import CaptureWriter
 from ibwire.capture.stream import Target
-from ibwire.link.port import Port
+from ibwire.link.port import Port, TimedPort
 
 
 class TappedPort(Closing):
@@ -21,6 +27,9 @@ class TappedPort(Closing):
         self.port = port
         self._writer = CaptureWriter(target, file_format="pcapng")
         self._writer.interface(name=port.name)
+        self._timed = port if isinstance(port, TimedPort) else None
+        self._last_ns = 0
+        """The time of the last frame."""
 
     @property
     def name(self) -> str:
@@ -43,16 +52,20 @@ class TappedPort(Closing):
         return self.port.addresses
 
     def receive(self) -> Sequence[Frame]:
-        """Frames that have arrived; their time is that of this call."""
+        """Frames that have arrived; without a better time their time is that of this call."""
         frames = self.port.receive()
         if frames:
-            self._write(frames)
+            times = () if self._timed is None else self._timed.arrival_ns
+            if len(times) != len(frames):
+                times = [time.time_ns()] * len(frames)
+            self._write(frames, times)
         return frames
 
     def send(self, frames: Sequence[Frame]) -> int:
         """Send frames; those that the link accepts are written."""
+        now = time.time_ns()
         taken = self.port.send(frames)
-        self._write(frames[:taken])
+        self._write(frames[:taken], [now] * taken)
         return taken
 
     def notes(self) -> list[str]:
@@ -70,8 +83,8 @@ class TappedPort(Closing):
         finally:
             self.port.close()
 
-    def _write(self, frames: Sequence[Frame]) -> None:
-        now = time.time_ns()
-        for frame in frames:
-            self._writer.write(frame, now)
+    def _write(self, frames: Sequence[Frame], times: Sequence[int]) -> None:
+        for frame, time_ns in zip(frames, times, strict=True):
+            self._last_ns = max(self._last_ns, time_ns)
+            self._writer.write(frame, self._last_ns)
         self._writer.flush()

@@ -1,6 +1,7 @@
 """A port whose frames are written: every frame is in the file before the next call."""
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,6 +59,41 @@ def test_frames_are_readable_before_the_file_is_closed(tmp_path: Path) -> None:
     assert written(path) == [b"a" * 60, b"b" * 60, b"c" * 60]
     port.close()
     assert line.is_closed
+
+
+class TimedLine(Line):
+    """It knows when its frames have arrived."""
+
+    arrival_ns: Sequence[int] = ()
+
+
+def times(path: Path) -> list[int]:
+    with open_capture(path) as reader:
+        return [record.time_ns for record in reader.records()]
+
+
+def test_received_frames_have_the_times_of_the_port(tmp_path: Path) -> None:
+    line, path = TimedLine(), tmp_path / "x.pcapng"
+    port = TappedPort(line, path)
+    line.waiting, line.arrival_ns = [b"a" * 60, b"b" * 60], [1_000_000_001, 1_000_000_500]
+
+    port.receive()
+
+    assert times(path) == [1_000_000_001, 1_000_000_500]
+
+
+def test_times_never_decrease(tmp_path: Path) -> None:
+    """The frame has arrived before the other one was sent, and is received only now."""
+    line, path = TimedLine(), tmp_path / "x.pcapng"
+    port = TappedPort(line, path)
+    before = time.time_ns()
+    port.send([b"c" * 60])
+    line.waiting, line.arrival_ns = [b"a" * 60], [before - 1000]
+
+    port.receive()
+
+    sent, received = times(path)
+    assert before <= sent == received
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

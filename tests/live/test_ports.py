@@ -116,6 +116,44 @@ def taken_by(lab, started, module, name, count, first=""):
     return process
 
 
+TELL_TIMES = (
+    FRAMES
+    + """
+import sys
+from ibwire.link.afpacket import AFPacketPort
+with AFPacketPort("veth-b", timed=True, receive_buffer=1 << 20) as port:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    received = port.receive()
+    assert received == frames() + frames(vlan=5)
+    print(*port.arrival_ns)
+"""
+)
+
+
+def test_kernel_knows_when_frames_have_arrived(lab, started):
+    """They are taken only later; a VLAN tag comes with the time."""
+    taking = start(lab, started, "b", "-c", TELL_TIMES)
+    assert taking.stdout.readline() == "ready\n"
+    before, after = inside(
+        lab,
+        FRAMES
+        + "import time\n"
+        + "from ibwire.link.afpacket import AFPacketPort\n"
+        + "with AFPacketPort('veth-a') as port:\n"
+        + "    before = time.time_ns()\n"
+        + "    assert port.send(frames() + frames(vlan=5)) == 8\n"
+        + "    time.sleep(0.05)\n"
+        + "    print(before, time.time_ns())\n",
+    ).split()
+    output, _ = taking.communicate("take them\n", timeout=20)
+
+    times = [int(each) for each in output.split()]
+    assert len(times) == 8
+    assert int(before) < times[0] <= times[-1] < int(after)
+    assert times == sorted(times)
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [("afpacket", "AFPacketPort"), pytest.param("pcap", "PcapPort", marks=needs_pcapy)],
