@@ -240,28 +240,23 @@ class Simulator:
         delays = delay if isinstance(delay, tuple) else (delay, delay)
         _check_wire(rates, delays, overhead)
         self._take_ports((a, port_a), (b, port_b))
-        ends = self._station(a), self._station(b)
-        there = Direction(
-            f"{name}/a_to_b",
-            near=ends[0],
-            port=port_a,
-            far=ends[1],
-            far_port=port_b,
-            rate_bps=rates[0],
-            delay=delays[0],
-            overhead=overhead,
-            stage=a_to_b,
-        )
-        back = Direction(
-            f"{name}/b_to_a",
-            near=ends[1],
-            port=port_b,
-            far=ends[0],
-            far_port=port_a,
-            rate_bps=rates[1],
-            delay=delays[1],
-            overhead=overhead,
-            stage=b_to_a,
+        ends = (self._station(a), port_a), (self._station(b), port_b)
+        there, back = (
+            Direction(
+                f"{name}/{way}",
+                near=near[0],
+                port=near[1],
+                far=far[0],
+                far_port=far[1],
+                rate_bps=rate,
+                delay=wait,
+                overhead=overhead,
+                stage=stage,
+            )
+            for way, stage, near, far, rate, wait in (
+                ("a_to_b", a_to_b, ends[0], ends[1], rates[0], delays[0]),
+                ("b_to_a", b_to_a, ends[1], ends[0], rates[1], delays[1]),
+            )
         )
         if flow_control:
             _obey_pauses(there, back)
