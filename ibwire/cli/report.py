@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ibwire.base.errors import CaptureError, MissingExtra
+from ibwire.base.errors import CaptureError
 from ibwire.base.output import STANDARD_OUTPUT, Output, check_writable, temporary_directory
 from ibwire.capture import open_capture
 from ibwire.cli.messages import print_error
@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Write an HTML page that shows the errors in a capture.
 
-    The page is one file that needs no network: a summary, the connections, and and
+    The page is one file that needs no network: a summary, the connections, and
     for the worst of them plots of PSNs, latency, goodput and congestion over time, a
     description in words, and the findings of `ibwire check`.
 
@@ -81,8 +81,6 @@ def command(
             content, failed = _read(path, capture, most, profile, link_rate)
     except CaptureError as error:
         raise Unreadable(str(error)) from None
-    except MissingExtra as error:
-        raise click.ClickException(str(error)) from None
     if content is None:
         sys.exit(UNREADABLE)
     with Output(output) as file:

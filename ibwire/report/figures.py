@@ -5,24 +5,20 @@ Each trace names its role; the page gives it the colour of that role in its them
 
 from __future__ import annotations
 
+import base64
+import gzip
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.base.errors import MissingExtra
 from ibwire.connections.events import FlowEventKind
 from ibwire.connections.pause import Interval
 from ibwire.report.series import Bins, Panel, PlottedEvent, Point, Role, Series, Spot, cause_of
 from ibwire_layers.psn import MASK
-
-try:
-    import plotly.graph_objects as go
-    from plotly.offline import get_plotlyjs
-except ImportError:
-    raise MissingExtra("A report", "report") from None
 
 ENDS = ("A", "B")
 """Names of the ends of a connection: A is the end seen first."""
@@ -52,6 +48,9 @@ MARKS: dict[Role | FlowEventKind, Mark] = {
     FlowEventKind.RESTART: Mark("PSNs restart", "star-triangle-up", 12),
 }
 """Roles in drawing order: rare ones on top."""
+
+FLATTENS = 64
+"""Gap between PSNs that is never left out of a plot."""
 
 UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
@@ -93,8 +92,9 @@ class Words:
 
 
 def plotly_script() -> str:
-    """The JavaScript library that draws the figures, as text that is safe inside a page."""
-    return str(get_plotlyjs()).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    """The JavaScript library that draws the figures: base64 of its text, compressed by gzip."""
+    library = files("ibwire.report").joinpath("plotly", "plotly-basic.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(library, mtime=0)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ class Figure:
         self._series = series
         self._words = words
         self._axis = TimeAxis.of(start_ns, series.first_ns, series.last_ns)
-        self._figure = go.Figure()
+        self._traces: list[dict[str, Any]] = []
+        self._layout: dict[str, Any] = {}
         self._panels: list[tuple[str, int, dict[str, Any]]] = []
         """Title, pixels and the options of the axis."""
         self._shown: set[str] = set()
@@ -139,8 +140,7 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """The figure as JSON for plotly.js, arrays packed."""
-        figure: dict[str, Any] = self._figure.to_plotly_json()
-        return figure
+        return {"data": self._traces, "layout": self._layout}
 
     def place(self, spot: Spot) -> tuple[float, str | None, int]:
         """Position of a packet: time, name of the vertical axis or `None`, and height."""
@@ -154,7 +154,20 @@ class Figure:
             title += " (relative to the first PSN, also after each restart)"
         elif panel.is_wrapped:
             title += " (counted beyond 2²⁴ - 1, where PSNs wrap around)"
-        axis = self._add_panel(title, HEIGHTS["psn"], tickformat="d")
+        heights = _heights(panel, self._series.events, end)
+        low, high = main_range(heights)
+        far = int(((heights < low) | (heights > high)).sum())
+        options: dict[str, Any] = {}
+        if far:
+            title += f"; {far:,} far away {'is' if far == 1 else 'are'} not shown: double-click"
+            room = max((high - low) * 0.06, 2)
+            options = {"range": [low - room, high + room]}
+        elif high - low < 4:
+            options = {"range": [low - 3, high + 3]}
+        if high - low < 12:
+            options["dtick"] = 1
+        # Digits as needed: whole numbers only would repeat on a stretched axis.
+        axis = self._add_panel(title, HEIGHTS["psn"], tickformat="~f", **options)
         self._axis_of_end[end] = axis
         events = [plotted for plotted in self._series.events if plotted.spot.end == end]
         retransmissions = sorted(
@@ -221,7 +234,7 @@ class Figure:
             role,
             mark,
             x=np.array([self._axis.at(point.time_ns) for point in points]),
-            y=_packed(heights) if psn else heights / 1e9,
+            y=heights if psn else heights / 1e9,
             text=[self._words.index(point.words) for point in points],
             customdata=np.stack([numbers, heights & MASK], axis=1) if psn else numbers[:, None],
             mode="markers",
@@ -255,7 +268,7 @@ class Figure:
         what = "completed messages" if self._series.by_messages else "packets, each once"
         title = f"Goodput: payload of {what}, per {step // size} {unit}"
         axis = self._add_panel(
-            title, HEIGHTS["goodput"], tickformat="~s", ticksuffix="bit/s", rangemode="tozero"
+            title, HEIGHTS["goodput"], tickformat="~s", ticksuffix="b/s", rangemode="tozero"
         )
         for end, role in enumerate(_WAYS):
             if any(payload[end].bytes):
@@ -345,17 +358,17 @@ class Figure:
 
     def _trace(self, axis: str, role: str, mark: Mark, **options: Any) -> None:
         """Add points or a line; each label is in the legend once."""
-        self._figure.add_trace(
-            go.Scatter(
-                name=mark.label,
-                legendgroup=mark.label,
-                showlegend=mark.label not in self._shown,
-                marker={"symbol": mark.symbol, "size": mark.size},
-                meta={"role": role},
-                yaxis=axis,
-                **options,
-            )
-        )
+        trace = {
+            "type": "scatter",
+            "name": mark.label,
+            "legendgroup": mark.label,
+            "showlegend": mark.label not in self._shown,
+            "marker": {"symbol": mark.symbol, "size": mark.size},
+            "meta": {"role": role},
+            "yaxis": axis,
+            **options,
+        }
+        self._traces.append({name: _packed(value) for name, value in trace.items()})
         self._shown.add(mark.label)
 
     def _add_panel(self, title: str, height: int, **options: Any) -> str:
@@ -371,7 +384,6 @@ class Figure:
             "margin": {"l": 96, "r": 16, "t": TOP, "b": BOTTOM},
             "hovermode": "closest",
             "dragmode": "zoom",
-            "template": None,
             "annotations": [],
         }
         top = total
@@ -397,7 +409,7 @@ class Figure:
             "exponentformat": "none",
             "zeroline": False,
         }
-        self._figure.update_layout(layout)
+        self._layout = layout
 
 
 def _title(text: str, top: float) -> dict[str, Any]:
@@ -414,14 +426,48 @@ def _title(text: str, top: float) -> dict[str, Any]:
     }
 
 
+def _heights(panel: Panel, events: Sequence[PlottedEvent], end: int) -> npt.NDArray[np.int64]:
+    """All heights in a panel."""
+    found = [point.value for part in panel.points.values() for point in part.points()]
+    for plotted in events:
+        if plotted.spot.end == end and plotted.event.kind in MARKS:
+            found += [plotted.spot.value, plotted.last_value]
+    return np.array(found or [0], np.int64)
+
+
 def _is_drawn(series: Series, end: int) -> bool:
     has_points = any(part.count for part in series.panels[end].points.values())
     return has_points or any(plotted.spot.end == end for plotted in series.events)
 
 
-def _packed(heights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64 | np.float64]:
-    """In a type that plotly can pack: of those of 64 bits, only floating point."""
-    return heights if np.abs(heights).max() < 1 << 31 else heights.astype(np.float64)
+def _packed(value: Any) -> Any:
+    """Arrays as plotly.js takes them in JSON: their bytes, and lists of pairs as they are."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.ndim != 1 or value.dtype.kind not in "if":
+        return value.tolist()
+    fits = value.dtype.kind == "i" and np.abs(value).max(initial=0) < 1 << 31
+    packed = value.astype("<i4" if fits else "<f8")
+    kind = "i4" if fits else "f8"
+    return {"dtype": kind, "bdata": base64.b64encode(packed.tobytes()).decode()}
+
+
+def main_range(heights: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Lowest and highest of most values, without a few that would flatten the plot.
+
+    As long as the largest gap between values is more than half of their span, the side of it
+    that has at most a tenth of the values is left out.
+    """
+    kept = np.sort(heights)
+    most = len(kept) - len(kept) // 10
+    while len(kept) > 2:
+        gaps = np.diff(kept)
+        at = int(gaps.argmax())
+        side = kept[at + 1 :] if at + 1 < len(kept) / 2 else kept[: at + 1]
+        if gaps[at] <= FLATTENS or 2 * gaps[at] <= kept[-1] - kept[0] or len(side) < most:
+            break
+        kept = side
+    return int(kept[0]), int(kept[-1])
 
 
 def _ticks(values: Sequence[int]) -> dict[str, Any]:

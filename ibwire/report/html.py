@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from ibwire.connections.pairing import PAIRINGS
 from ibwire.connections.pause import WHOLE_PORT, Lane, Pauses
 from ibwire.connections.ranking import worst_first
 from ibwire.connections.states import PacketStatus
+from ibwire.connections.status import MEANINGS, Status
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.record import Recorder
@@ -236,6 +238,7 @@ class _Page:
         return {
             "capture": os.path.basename(surveyed.name),
             "version": version("ibwire"),
+            "headline": self._headline(stories),
             "facts": self._facts(),
             "problems": self._problems(),
             "totals": _totals(surveyed),
@@ -270,6 +273,24 @@ class _Page:
             ("RDMA packets", f"{summary.packets:,}"),
             ("Connections", f"{len(summary.connections):,}"),
         ]
+
+    def _headline(self, stories: dict[int, Story]) -> dict[str, Any] | None:
+        """The worst connection: its status, its verdict, and how many others have which status."""
+        if not self.ranked:
+            return None
+        worst = self.ranked[0]
+        story = stories.get(worst.number)
+        others = Counter(str(each.status) for each in self.ranked[1:])
+        ends = " – ".join(end.address for end in worst.ends)
+        about = f"Connection {worst.number}, {ends}"
+        if others:
+            counts = ", ".join(f"{count:,} {status}" for status, count in others.items())
+            about += f". Other connections: {counts}"
+        return {
+            "badge": _badge(worst),
+            "text": "" if story is None else sentence(story.verdict),
+            "about": f"{about}.",
+        }
 
     def _problems(self) -> list[str]:
         summary = self.surveyed.summary
@@ -318,6 +339,7 @@ class _Page:
             )
         return {
             "ends": [_end(connection, end) for end in (0, 1)],
+            "badge": _badge(connection),
             "facts": _connection_facts(connection),
             "verdict": "" if story is None else sentence(story.verdict),
             "story": [] if story is None else _story_lines(story),
@@ -377,6 +399,7 @@ def _embedded(content: dict[str, Any]) -> str:
 
 
 COLUMN_KINDS = (
+    ("status", "status", "status", "what became of the connection"),
     ("number", "#", "count", "number of the connection"),
     ("a", "A", "text", "the end that was seen first"),
     ("b", "B", "text", "the other end"),
@@ -402,6 +425,20 @@ COLUMN_KINDS = (
 
 _UNWRAPPED = 1 << 20
 
+_LEVELS = {Status.OK: "ok", Status.RECOVERED: "minor"}
+"""Colour of a status; the others are `failed` or `major`."""
+
+
+def _badge(connection: Connection) -> dict[str, Any]:
+    """The status of a connection with its colour, its meaning, and its place among the others."""
+    status = connection.status.status
+    return {
+        "text": str(connection.status),
+        "level": _LEVELS.get(status, "failed" if status.is_failure else "major"),
+        "meaning": MEANINGS[status].means,
+        "severity": status.severity,
+    }
+
 
 def _row(connection: Connection) -> dict[str, Any]:
     both = connection.directions
@@ -413,6 +450,7 @@ def _row(connection: Connection) -> dict[str, Any]:
     retransmitted = sum(each.retransmitted for each in both)
     carried = sum(each.message_bytes for each in both)
     return {
+        "status": _badge(connection),
         "number": connection.number,
         "a": _address(connection, 0),
         "b": _address(connection, 1),
@@ -516,10 +554,27 @@ def _filter(connection: Connection) -> str:
     return wanted
 
 
-def _story_lines(story: Story) -> list[tuple[str, str]]:
-    """Lines of a description with their styles; the status is separate."""
+def _story_lines(story: Story) -> list[dict[str, str]]:
+    """Lines of a description with their styles; the verdict is separate.
+
+    What happened at some time has `time`, and `packets` where it names them.
+    """
     lines = story.lines(_UNWRAPPED)
-    return [(line.style, line.text) for line in lines if line.text and line.style != "verdict"]
+    return [
+        {"style": line.style, **_timed(line.text)}
+        for line in lines
+        if line.text and line.style != "verdict"
+    ]
+
+
+def _timed(text: str) -> dict[str, str]:
+    found = _TIMED.fullmatch(text)
+    return {"text": text} if found is None else found.groupdict("")
+
+
+_TIMED = re.compile(
+    r"\s*(?P<time>\d+\.\d{6}(?:-\d+\.\d{6})?)\s+(?P<packets>#\d+(?:-\d+)?)?\s+(?P<text>.*)"
+)
 
 
 def _label(kind: FlowEventKind) -> str:

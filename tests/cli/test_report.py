@@ -1,14 +1,10 @@
 """`ibwire report`: where it writes, how it ends, and what it refuses."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-
-pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
 
 from ibwire.cli import main
 
@@ -107,14 +103,3 @@ def test_a_pause_is_as_long_as_the_link_speed_says(here: Path) -> None:
     result = run("pfc.pcap", "--link-rate", "100G")
     assert result.exit_code == 0, result.output
     assert '"paused":335539' in (here / "pfc.html").read_text()
-
-
-def test_without_plotly_the_extra_is_named(capture: Path) -> None:
-    script = (
-        "import sys; sys.modules['plotly'] = None; "
-        f"from ibwire.cli.report import command; command([{str(capture)!r}, '-o', '-'])"
-    )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-
-    assert run.returncode == 1
-    assert "pip install 'ibwire[report]'" in run.stderr

@@ -12,9 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from ibwire.capture import PcapngWriter, open_capture
-
-pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
-
 from ibwire.cli.report import command
 
 CHROMIUM = next(
@@ -37,6 +34,7 @@ USE = """<script>addEventListener("load", async () => {
   const one = (query) => document.querySelector(query);
   const plot = one("#plot");
   const settled = () => new Promise((done) => setTimeout(done, 400));
+  for (let tries = 0; !plot.calcdata && tries < 100; tries++) await settled();
   await settled();
   try { await (async () => { SCRIPT })(); } catch (error) { errors.push(`${error.stack}`); }
   found.errors = errors;
@@ -90,6 +88,8 @@ def used(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         """
         const rows = all("#events tbody tr");
         found.events = rows.length;
+        found.headline = one("#headline .badge").textContent;
+        found.timed = all("#story .event").length;
         found.panels = plot.layout.annotations.map((each) => each.text);
         found.names = plot.data.map((each) => each.name);
         found.text = plot.data.find((each) => each.name === "NAK").text[0];
@@ -123,13 +123,19 @@ def test_the_page_draws_itself_without_errors_or_network(used: Any) -> None:
     assert used["wide"]
 
 
+def test_headline_and_timeline_are_shown(used: Any) -> None:
+    assert used["headline"] == "degraded"
+    assert used["timed"] > 10
+
+
 def test_every_panel_and_every_kind_of_mark_is_drawn(used: Any) -> None:
     assert [title.split(" ")[0].rstrip(":") for title in used["panels"]] == [
         "PSN",
         "Message",
         "Goodput",
     ]
-    assert {"request", "request sent again", "NAK", "lost (never seen here)"} <= set(used["names"])
+    names = {"request", "request, retransmitted", "NAK", "lost (never seen here)"}
+    assert names <= set(used["names"])
     assert used["text"] == "NAK"
 
 
@@ -187,7 +193,7 @@ def hostile(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         found.background = plot.layout.paper_bgcolor;
         const heading = () =>
           all("#table th button").find((each) => each.textContent === "packets");
-        const packets = () => all("#table tbody tr").map((row) => Number(row.cells[4].textContent));
+        const packets = () => all("#table tbody tr").map((row) => Number(row.cells[5].textContent));
         heading().click();
         found.down = packets();
         heading().click();

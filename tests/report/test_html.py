@@ -4,12 +4,15 @@ PSNs, packet numbers and times of drop-one-middle.a.pcap are tshark's; its wire.
 says that one packet was lost behind this point. Of chaos.b.pcap it says what was lost.
 """
 
+import base64
+import gzip
 import json
 import random
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,13 +21,10 @@ from ibwire.capture import PcapngWriter, open_capture
 from ibwire.connections.connection import Connection, End
 from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.dissect import Columns
-from ibwire_layers.opcodes import OpCode, Service
-
-pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
-
-from ibwire.report.figures import plotly_script
+from ibwire.report.figures import main_range, plotly_script
 from ibwire.report.html import Closer, Survey, page
 from ibwire.report.series import EVENTS, Bins, Point, Series, Thinned, round_step
+from ibwire_layers.opcodes import OpCode, Service
 
 HOSTILE = (
     "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=1>&amp;\u2028"
@@ -179,11 +179,60 @@ def test_a_name_that_is_no_unicode_can_be_written() -> None:
     assert "".join(page(Closer(survey.finish(), 1).finish())).encode()
 
 
-def test_plotly_can_stand_in_a_page() -> None:
-    script = plotly_script()
+def test_the_library_is_in_the_page_compressed() -> None:
+    script = gzip.decompress(base64.b64decode(plotly_script())).decode()
 
-    assert "</script" not in script
-    assert "<!--" not in script
+    assert "Licensed under the MIT license" in script
+    assert "window.Plotly = Plotly" in script
+
+
+@pytest.mark.parametrize("name", ["chaos.b.pcap", "loss-both-2pc.a.pcap", "cm-ucmatose.pcap"])
+def test_a_page_is_small(captures: Path, name: str) -> None:
+    survey = Survey(name)
+    with open_capture(captures / name) as reader:
+        for batch in reader.batches():
+            survey.take(Columns(batch, name))
+
+    text = "".join(page(Closer(survey.finish(), 12).finish()))
+    assert len(text.encode()) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("heights", "expected"),
+    [
+        ([5], (5, 5)),
+        ([1, 2, 3, 4], (1, 4)),
+        ([*range(100, 150), 9_000_000], (100, 149)),
+        ([7, *range(16_000_000, 16_000_100), 16_777_215], (16_000_000, 16_000_099)),
+        ([*range(50), *range(5000, 5050)], (0, 5049)),  # two halves: neither is left out
+        ([*range(100), 130], (0, 130)),  # near enough
+        ([*range(0, 1_000_000, 1000)], (0, 999_000)),
+    ],
+)
+def test_few_values_far_away_do_not_flatten_a_plot(
+    heights: list[int], expected: tuple[int, int]
+) -> None:
+    assert main_range(np.array(heights)) == expected
+
+
+def test_headline_is_the_verdict_of_the_worst_connection(captures: Path) -> None:
+    """The requester gave up: captures/index.toml."""
+    found = content(captures / "retry-exceeded.pcap")
+
+    headline = found["headline"]
+    assert (headline["badge"]["text"], headline["badge"]["level"]) == ("retry-exceeded", "failed")
+    assert headline["text"] == found["connections"]["1"]["verdict"] != ""
+    assert found["rows"][0]["status"] == found["connections"]["1"]["badge"] == headline["badge"]
+
+
+def test_story_has_its_times_and_packets_apart(lost: Any) -> None:
+    """tshark: packet 20 is the NAK, at 0.318254 s."""
+    timed = [each for each in lost["connections"]["1"]["story"] if "time" in each]
+
+    (nak,) = (each for each in timed if each["packets"] == "#20")
+    assert nak["time"] == "0.318254"
+    assert nak["text"].startswith("B: NAK")
+    assert not any("  " in each["text"] for each in timed)
 
 
 # What is kept is bounded.

@@ -64,6 +64,10 @@
       .filter(([name]) => /^[xy]axis/.test(name))
       .map(([name, axis]) => [name, { ...axis, gridcolor: grid, linecolor: colour("line") }]));
     const narrow = plot.clientWidth < 640;
+    if (narrow) {
+      const title = { text: layout.xaxis.title.text.replace(" since the first packet of the capture", "") };
+      axes.xaxis = { ...axes.xaxis, title };
+    }
     const left = narrow ? 64 : layout.margin.l;
     const below = legendHeight(traces, plot.clientWidth - left - layout.margin.r);
     return {
@@ -87,7 +91,7 @@
     let rows = 1, used = 0;
     for (const { name, showlegend } of traces) {
       if (!showlegend) continue;
-      const wide = 52 + 7 * name.length;
+      const wide = 60 + 7.5 * name.length;
       if (used && used + wide > width) [rows, used] = [rows + 1, 0];
       used += wide;
     }
@@ -104,8 +108,18 @@
     return lines.join("<br>");
   }
 
+  // The library is compressed; the page is complete without it, but for the plots.
+  async function load() {
+    const packed = Uint8Array.from(atob(byId("plotly").textContent), (each) => each.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = make("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+    draw();
+  }
+
   function draw() {
-    if (shown === null) return;
+    if (shown === null || !window.Plotly) return;
     const figure = data.connections[shown].figure;
     const traces = figure.data.map((trace) => painted(
       trace.text ? { ...trace, text: trace.text.map((index) => data.words[index]) } : trace));
@@ -216,6 +230,25 @@
     byId("overview").hidden = !data.rows.length;
   }
 
+  function badge(element, { text, level, meaning }) {
+    element.textContent = text;
+    element.title = meaning;
+    element.className = `badge level-${level}`;
+    return element;
+  }
+
+  function headline() {
+    const section = byId("headline");
+    section.hidden = !data.headline;
+    if (!data.headline) return;
+    const { badge: state, text, about } = data.headline;
+    section.className = `headline level-${state.level}`;
+    const [mark, verdict, rest] = section.children;
+    badge(mark, state);
+    verdict.textContent = text || state.meaning;
+    rest.textContent = about;
+  }
+
   const sorting = { key: null, down: true };
 
   function overview() {
@@ -224,7 +257,7 @@
       !["trouble", "share", "time"].includes(kind) || data.rows.some((row) => row[key]));
     table.tHead.replaceChildren(make("tr", {}, ...columns.map(([key, name, kind, about]) => {
       const button = make("button", { type: "button", onclick: () => sort(key, kind) }, name);
-      const cell = make("th", { title: about, class: kind === "text" ? "" : "number" }, button);
+      const cell = make("th", { title: about, class: ["text", "status"].includes(kind) ? "" : "number" }, button);
       if (sorting.key === key) cell.setAttribute("aria-sort", sorting.down ? "descending" : "ascending");
       return cell;
     })));
@@ -242,6 +275,7 @@
   }
 
   function cellOf(value, kind) {
+    if (kind === "status") return make("td", {}, badge(make("span"), value));
     if (kind === "text") return make("td", { class: "name" }, value);
     if (value === null) return make("td", { class: "number zero" }, "–");
     const look = kind === "trouble" && value ? "bad" : value ? "" : "zero";
@@ -252,7 +286,7 @@
     sorting.down = sorting.key === key ? !sorting.down : kind !== "text" && key !== "number";
     sorting.key = key;
     const sign = sorting.down ? -1 : 1;
-    const value = (row) => (row[key] === null ? -1 : row[key]);
+    const value = (row) => (key === "status" ? row[key].severity : row[key] === null ? -1 : row[key]);
     data.rows.sort((one, other) => sign * (kind === "text"
       ? one[key].localeCompare(other[key], "en", { numeric: true })
       : value(one) - value(other)));
@@ -266,18 +300,22 @@
 
   function select(number) {
     shown = number;
-    const { ends, verdict, story, events, notes, facts: pairs, filter } = data.connections[number];
+    const { ends, badge: state, verdict, story, events, notes, facts: pairs, filter } = data.connections[number];
     byId("connection").hidden = false;
     byId("picked").hidden = true;
     byId("name").textContent = `Connection ${number}: ${ends.map((end) => end.address).join(" – ")}`;
     byId("ends").replaceChildren(...ends.map((end) => make("div", {},
       make("p", {}, make("b", {}, end.name), ` ${end.address}, queue pair ${end.qpn}`),
       make("p", { class: "hint" }, `sent ${end.sent}; messages: ${end.messages}`))));
-    byId("verdict").textContent = verdict;
+    badge(byId("verdict").firstElementChild, state);
+    byId("verdict").lastElementChild.textContent = verdict;
     const told = byId("story");
     told.hidden = !story.length;
     told.lastElementChild.className = "story";
-    told.lastElementChild.replaceChildren(...story.map(([style, text]) => make("p", { class: style }, ...linked(text, number))));
+    told.lastElementChild.replaceChildren(...story.map(({ style, time, packets, text }) => (time === undefined
+      ? make("p", { class: style }, ...linked(text, number))
+      : make("p", { class: `${style} event` }, make("span", { class: "time" }, time),
+        make("span", { class: "which" }, ...linked(packets, number)), make("span", {}, ...linked(text, number))))));
     eventTable(events, number);
     const about = byId("about");
     facts(about.querySelector("dl"), [...pairs, ["In Wireshark", make("code", {}, filter)]]);
@@ -380,14 +418,18 @@
   let before = null;
   addEventListener("beforeprint", () => {
     before = root.dataset.theme || "";
-    if (isDark()) { root.dataset.theme = "light"; draw(); }
+    root.dataset.theme = "light";
+    plot.style.width = "680px"; // of a page: plotly does not follow the width of paper
+    draw();
   });
   addEventListener("afterprint", () => {
     if (before) root.dataset.theme = before;
     else delete root.dataset.theme;
+    plot.style.width = "";
     draw();
   });
 
+  headline();
   summary();
   overview();
   findings();
@@ -396,4 +438,5 @@
   byId("theme").textContent = isDark() ? "Light" : "Dark";
   const first = data.rows.find((row) => data.connections[row.number]);
   if (first) select(first.number);
+  load();
 })();
