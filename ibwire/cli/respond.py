@@ -153,6 +153,13 @@ class _Result:
 
 def _notes(conversation: Conversation) -> Iterator[str]:
     """Sentences about packets that were left out."""
+    cut = conversation.skipped["cut"]
+    if cut:
+        packets = "1 packet is" if cut == 1 else f"{cut} packets are"
+        yield (
+            f"{packets} cut by the snap length and left out: the ICRC and a part of the payload "
+            "are missing; capture whole packets"
+        )
     if conversation.unclaimed:
         yield f"{conversation.unclaimed} responses answer nothing in the capture"
     if conversation.copies:
@@ -182,6 +189,8 @@ def _lines(report: ReplayReport) -> Iterator[str]:
         yield f"  and {hidden} more differences"
     if report.coalesced:
         yield f"  {report.coalesced} emulated acknowledgements are covered by later recorded ones"
+    for left_out in report.left_out.values():
+        yield f"  left out: {left_out.what} ({_where(left_out)})"
     for inference in report.inferred.values():
         yield f"  inferred: {inference.what} ({_where(inference)})"
 

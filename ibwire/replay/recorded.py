@@ -25,6 +25,7 @@ from ibwire_layers.mad import MAD, MgmtClass
 from ibwire_layers.opcodes import Service
 from ibwire_layers.packet import IBRoute
 from ibwire_layers.psn import MASK, distance
+from ibwire_layers.walk import walk
 
 Address = tuple[int, int]
 """GID and, on native InfiniBand, LID."""
@@ -86,7 +87,8 @@ class RecordedPackets:
         self._apart = apart
         self._frames = frames
         self.skipped: Counter[str] = Counter()
-        """Frames that were left out, by reason: `bad_icrc`, `malformed`, `other`."""
+        """Frames that were left out, by reason: `cut` by the snap length, `bad_icrc`,
+        `malformed`, `other`."""
 
     def __iter__(self) -> Iterator[RecordedPacket]:
         """Raises `CaptureError` for damage, after the packets before it."""
@@ -100,9 +102,10 @@ class RecordedPackets:
                     batch.time_ns.tolist(),
                     batch.link_type.tolist(),
                     batch.interface.tolist(),
+                    (batch.cap_len < batch.wire_len).tolist(),
                     strict=True,
                 )
-                for number, (start, size, time_ns, link_type, interface) in enumerate(
+                for number, (start, size, time_ns, link_type, interface, is_cut) in enumerate(
                     rows, batch.first_number
                 ):
                     if self._interface is not None and interface != self._interface:
@@ -112,6 +115,9 @@ class RecordedPackets:
                     if known is None:
                         known = arrivals[link_type] = Arrivals(link_type)
                     arrival = known.read(frame)
+                    if is_cut and self._is_cut_packet(frame, link_type):
+                        self.skipped["cut"] += 1
+                        continue
                     packet = self._take(frame, arrival)
                     if packet is not None and arrival is not None:
                         packet.arrival = arrival
@@ -121,6 +127,12 @@ class RecordedPackets:
                         yield RecordedPacket(
                             number, time_ns, packet, arrival, frame, link_type, self._apart
                         )
+
+    @staticmethod
+    def _is_cut_packet(frame: bytes, link_type: int) -> bool:
+        """Whether a frame that was not captured whole holds a packet that was cut as well."""
+        found = walk(frame, link_type)
+        return found.bth >= 0 and found.end > len(frame)
 
     def _take(self, frame: bytes, arrival: Arrival | None) -> TransportPacket | None:
         if arrival is None:

@@ -64,6 +64,8 @@ class ReplayReport:
     more_differences: int = 0
     """Differences that were not kept."""
     inferred: dict[str, Inference] = field(default_factory=dict)
+    left_out: dict[str, Inference] = field(default_factory=dict)
+    """Packets that could not be replayed or compared, by reason."""
 
     @classmethod
     def of(cls, exchange: Exchange, role: str, profile: str) -> ReplayReport:
@@ -90,14 +92,11 @@ class ReplayReport:
 
     def infer(self, what: str, packet: int) -> None:
         """Add a fact that was taken from the recording."""
-        inference = self.inferred.get(what)
-        if inference is None:
-            if len(self.inferred) >= KEPT:
-                return
-            inference = self.inferred[what] = Inference(what)
-        inference.count += 1
-        if len(inference.packets) < NAMED:
-            inference.packets.append(packet)
+        _count(self.inferred, what, packet)
+
+    def leave_out(self, why: str, packet: int) -> None:
+        """Count a packet that cannot be used."""
+        _count(self.left_out, why, packet)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -126,7 +125,22 @@ class ReplayReport:
                 {"what": each.what, "count": each.count, "packets": each.packets}
                 for each in self.inferred.values()
             ],
+            "left_out": [
+                {"why": each.what, "count": each.count, "packets": each.packets}
+                for each in self.left_out.values()
+            ],
         }
+
+
+def _count(kept: dict[str, Inference], what: str, packet: int) -> None:
+    inference = kept.get(what)
+    if inference is None:
+        if len(kept) >= KEPT:
+            return
+        inference = kept[what] = Inference(what)
+    inference.count += 1
+    if len(inference.packets) < NAMED:
+        inference.packets.append(packet)
 
 
 def name_of(address: Address) -> str:

@@ -109,6 +109,8 @@ class RequesterReplay:
         """0 until a packet shows it."""
         self._following: int | None = None
         """PSN of the next request to read."""
+        self._start = 0
+        """PSN of the first request that can be replayed."""
         self._message: _Message | None = None
         """The message being read."""
         self._read = PacketQueue(exchange.backlog)
@@ -165,13 +167,18 @@ class RequesterReplay:
         if self._following is None:
             first = self.exchange.first_psn
             self._following = packet.psn if first is None or form.is_first else first
+            self._start = self._following
         ahead = distance(self._following, packet.psn)
+        if distance(self._start, packet.psn) < 0:
+            self.report.leave_out("retransmits a request that was left out", recorded.number)
+            return True
         if ahead > 0:
             self.report.infer("requests before it are not in the capture", recorded.number)
             self._begin_again(packet.psn)
         if ahead >= 0:
             if not form.is_first and self._message is None:
-                self.report.infer("the capture begins inside a message", recorded.number)
+                what = "request in the middle of a message whose start is not in the capture"
+                self.report.leave_out(what, recorded.number)
                 self._begin_again(packet.psn + 1 & MASK)
                 return True
             if form.operation is Operation.READ and not self._knows_count(packet, closing):
@@ -237,7 +244,7 @@ class RequesterReplay:
             self._whole -= 1
             self._reproduce(self._read.popleft())
         self._message = None
-        self._following = psn
+        self._following = self._start = psn
         self._work.clear()
         self._qp = None
 

@@ -96,8 +96,10 @@ class ResponderReplay:
         self._last_time = 0
         self._unmatched = 0
         """Emulated responses in a row that were not recorded."""
-        self._skipped_to: int | None = None
-        """PSN of the first replayed request, if earlier ones could not be replayed."""
+        self._start: int | None = None
+        """PSN of the first replayed request; `None` where the CM shows the first of all."""
+        self._knows_msn = exchange.first_psn is not None
+        """Whether the MSN is that of the recorded responder."""
 
     def advance(self) -> None:
         """Replay as far as the recorded responses allow."""
@@ -140,6 +142,8 @@ class ResponderReplay:
                 if expected is not None and _precedes(expected, request):
                     responses.popleft()
                     self._miss(expected)
+                elif qp is None and not hurried and self._start_is_open(request, expected):
+                    return
                 else:
                     self._feed(requests.popleft(), expected)
             elif expected is not None and (hurried or len(responses) > LOOKAHEAD):
@@ -172,9 +176,9 @@ class ResponderReplay:
             return self._may_answer_duplicate(qp, expected)
         if coalesces and distance(qp.responder.epsn, request.packet.psn) < 0:
             return True  # one response to all duplicates
-        return shown.form.has_aeth and self._completes(
-            distance(qp.responder.msn, shown.msn), expected
-        )
+        if not shown.form.has_aeth or not self._knows_msn:
+            return False
+        return self._completes(distance(qp.responder.msn, shown.msn), expected)
 
     def _may_answer_duplicate(self, qp: QueuePair, expected: RecordedPacket) -> bool:
         """Whether a response may answer duplicate requests before it."""
@@ -281,20 +285,78 @@ class ResponderReplay:
             keys.release(8 if operation in _ATOMICS else len(packet.payload))
         keys.denied = self._forbidden = False
 
+    def _start_is_open(self, request: RecordedPacket, expected: RecordedPacket | None) -> bool:
+        """Whether only a later request shows where the replay can start: the one that a NAK asks
+        for."""
+        if expected is None or not self._refuses_earlier(request, expected):
+            return False
+        asked = expected.packet.psn
+        requests = self.exchange.requests
+        return len(requests) < LOOKAHEAD and all(each.packet.psn != asked for each in requests)
+
+    def _refuses_earlier(self, request: RecordedPacket, expected: RecordedPacket) -> bool:
+        """Whether the next response asks for a request before this one, which is so dropped."""
+        answer = expected.packet
+        is_nak = answer.form.has_aeth and aeth.kind(answer.syndrome) in (
+            AckKind.RNR_NAK,
+            AckKind.NAK,
+        )
+        return (
+            self.exchange.first_psn is None
+            and request.packet.form.is_first
+            and is_nak
+            and distance(answer.psn, request.packet.psn) > 0
+        )
+
     def _begins(self, recorded: RecordedPacket, expected: RecordedPacket | None) -> bool:
         """Whether the replay can start with this request."""
-        if recorded.packet.form.is_first or self.exchange.first_psn is not None:
+        if self.exchange.first_psn is not None:
             return True
+        packet = recorded.packet
         answer = expected.packet if expected is not None else None
-        if (
-            answer is not None
-            and answer.psn == recorded.packet.psn
-            and _nak_code(answer) == NakCode.INVALID_REQUEST
-        ):
-            return True  # the request was invalid, not late
-        self.report.infer("the capture begins inside a message, which is left out", recorded.number)
-        self._skipped_to = recorded.packet.psn + 1 & MASK
+        if expected is not None and answer is not None:
+            if answer.psn == packet.psn and _nak_code(answer) == NakCode.INVALID_REQUEST:
+                return True  # the request was invalid, not late
+            if self._refuses_earlier(recorded, expected):
+                asked = [r for r in self.exchange.requests if r.packet.psn == answer.psn]
+                if _nak_code(answer) == NakCode.PSN_SEQUENCE_ERROR and (
+                    not asked or asked[0].packet.form.is_first
+                ):
+                    return True  # the first request of all was lost
+                self.report.leave_out(_REFUSED, recorded.number)
+                return False
+            if self._is_repeated(recorded, expected):
+                self.report.leave_out(_REPEATED, recorded.number)
+                return False
+            if self._is_duplicate(recorded, expected):
+                self.report.leave_out(_DUPLICATE, recorded.number)
+                return False
+        if packet.form.is_first:
+            return True
+        self.report.leave_out(_INSIDE, recorded.number)
         return False
+
+    def _is_repeated(self, recorded: RecordedPacket, expected: RecordedPacket) -> bool:
+        """Whether the requester goes back before this request before the next response: it may have
+        been dropped."""
+        return any(
+            distance(each.packet.psn, recorded.packet.psn) > 0
+            for each in self.exchange.requests
+            if each.number < expected.number
+        )
+
+    def _is_duplicate(self, recorded: RecordedPacket, expected: RecordedPacket) -> bool:
+        """Whether the next response acknowledges more than was sent up to it: it answers duplicates
+        of requests before the capture."""
+        answer = expected.packet
+        if not _is_plain_ack(answer) or distance(recorded.packet.psn, answer.psn) <= 0:
+            return False
+        sent = [recorded, *(r for r in self.exchange.requests if r.number < expected.number)]
+        return not recorded.is_apart and all(
+            distance(each.packet.psn, answer.psn) > 0
+            for each in sent
+            if each.packet.form.operation is not Operation.READ
+        )
 
     def _create(
         self, recorded: RecordedPacket, expected: RecordedPacket | None
@@ -332,6 +394,8 @@ class ResponderReplay:
             self.report.infer("its QP number cannot be a connection's", recorded.number)
         else:
             self._link = qp.device.link
+            if first is None:
+                self._start = psn
         return qp
 
     def _learn_mtu(self, packet: TransportPacket, expected: RecordedPacket | None) -> None:
@@ -449,20 +513,26 @@ class ResponderReplay:
         qp.receives.waiting.clear()
         if packet is None:
             return None
-        if (
-            shown is not None
-            and not self.report.equal
-            and not self.report.differences
-            and self.exchange.first_psn is None
-            and shown.form is packet.form
-            and shown.form.has_aeth
-            and shown.psn == packet.psn
-            and abs(distance(packet.msn, shown.msn)) > 1
-        ):
-            # A difference of 1 would be a fault of the emulator: captures mostly begin at 0.
+        if shown is not None:
+            self._learn_msn(qp, packet, shown)
+        return self._sent(packet, qp, expected)
+
+    def _learn_msn(self, qp: QueuePair, packet: TransportPacket, shown: TransportPacket) -> None:
+        """Take the MSN from the first response: requests do not show it."""
+        if self._knows_msn or not (shown.form.has_aeth and packet.form.has_aeth):
+            return
+        if shown.psn != packet.psn:
+            return
+        self._knows_msn = True
+        if packet.msn != shown.msn:
             qp.responder.msn = qp.responder.msn + shown.msn - packet.msn & MASK
             packet.msn = shown.msn
             self.report.infer(f"MSN {shown.msn} of the first response", self._last_number)
+
+    def _sent(
+        self, packet: TransportPacket, qp: QueuePair, expected: RecordedPacket | None
+    ) -> TransportPacket:
+        """Write an emulated response to the capture."""
         if self._tap is not None and qp.path is not None:
             time_ns = self._last_time if expected is None else expected.time_ns
             self._tap.emulated(qp.path.frame(encode(packet)), time_ns, self._link)
@@ -506,6 +576,8 @@ class ResponderReplay:
             self._held = None
             self._unmatched = 0
             self.exchange.responses.popleft()
+            if self._qp is not None:
+                self._learn_msn(self._qp, packet, shown)
             self._compare_fields(packet, expected)
             return
         if distance(shown.psn, packet.psn) > 0:
@@ -552,11 +624,12 @@ class ResponderReplay:
 
     def _miss(self, expected: RecordedPacket) -> None:
         """Report a recorded response that the emulated responder does not send."""
-        if self._qp is None:
-            self.report.infer(_EARLIER, expected.number)
-            return
-        if self._skipped_to is not None and distance(self._skipped_to, expected.packet.psn) < 0:
-            self.report.infer(_EARLIER, expected.number)
+        if self._qp is None or (
+            self._start is not None
+            and not self.report.equal
+            and distance(self._start, expected.packet.psn) < 0
+        ):
+            self.report.leave_out(_EARLIER, expected.number)
             return
         self.report.differ(expected.number, "packet", summary_of(expected.packet), None)
 
@@ -577,7 +650,11 @@ def _is_plain_ack(packet: TransportPacket) -> bool:
     return is_ack and aeth.kind(packet.syndrome) is AckKind.ACK
 
 
-_EARLIER = "answers a request before the first one replayed"
+_INSIDE = "request in the middle of a message whose start is not in the capture"
+_REFUSED = "request behind one that was refused, before the first one replayed"
+_REPEATED = "request that is retransmitted before its response"
+_DUPLICATE = "duplicate of a request before the capture"
+_EARLIER = "response to a request before the first one replayed"
 
 _ENDLESS = RecvWR([SGE(0, MAX_READ, 0)])
 """A receive request with room for any message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ibwire.capture import PcapWriter
 from ibwire.rc.profile import PROFILES, RXE, SPEC
-from ibwire.replay.conversation import ROLES
+from ibwire.replay.conversation import ROLES, Conversation
 from ibwire_layers.errors import DecodeError, EncodeError
 from ibwire_layers.headers import AETH
 from ibwire_layers.opcodes import OpCode
@@ -228,6 +230,69 @@ def test_a_capture_that_begins_inside_a_connection_is_replayed_from_the_first_wh
     assert sum(r.equal for r in reports) == 6
 
 
+def test_an_msn_that_is_off_by_one_is_inferred_at_the_start_of_a_capture() -> None:
+    """The second of 50 messages is the first here: MSN 2 (tshark)."""
+    records = records_of(CAPTURES / "drop-one-middle.b.pcap")
+    (report,) = replayed(capture_of(records[11:]))
+
+    assert not report.differences
+    assert "MSN 2 of the first response" in report.inferred
+
+
+def test_an_msn_that_is_off_by_one_is_a_difference_where_the_cm_shows_the_start() -> None:
+    def edit(number: int, packet: Any) -> Any:
+        aeth = next((each for each in packet.extensions if isinstance(each, AETH)), None)
+        return packet if aeth is None else with_aeth(packet, msn=aeth.msn + 1)
+
+    reports = replayed(edited(CAPTURES / "cm-rping.pcap", edit))
+
+    assert {d.field for r in reports for d in r.differences} == {"msn"}
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "left_out"),
+    [
+        ("drop-one-middle.b", 12, {"request in the middle of a message": 13}),
+        ("chaos.b", 13, {"request that is retransmitted": 41, "request in the middle": 4}),
+        ("rnr-multi-packet", 30, {"request that is retransmitted before its response": 7}),
+    ],
+)
+def test_packets_before_the_first_whole_message_are_counted(
+    name: str, start: int, left_out: dict[str, int]
+) -> None:
+    """Counted in tshark: requests before the first message that the responder acknowledges."""
+    (report,) = replayed(capture_of(records_of(CAPTURES / f"{name}.pcap")[start:]))
+
+    requests = {w: each.count for w, each in report.left_out.items() if w.startswith("request")}
+    assert not report.differences
+    assert sorted(requests.values()) == sorted(left_out.values())
+    assert all(any(what.startswith(each) for each in left_out) for what in requests)
+
+
+def test_a_requester_that_is_seen_in_the_middle_of_a_message_is_replayed_from_the_next() -> None:
+    (report,) = replayed(
+        capture_of(records_of(CAPTURES / "drop-one-middle.a.pcap")[11:]), role="requester"
+    )
+
+    assert not report.differences
+    assert sum(each.count for each in report.left_out.values()) > 7
+    assert report.equal == report.requests - sum(e.count for e in report.left_out.values())
+
+
+def test_packets_that_the_snap_length_cut_are_counted() -> None:
+    """Every packet of this capture that is longer than 128 bytes, by its frame length."""
+    records = records_of(CAPTURES / "rc-pingpong.pcap")
+    file = io.BytesIO()
+    with PcapWriter(file) as writer:
+        for record in records:
+            writer.write(record.data[:128], record.time_ns, wire_len=len(record.data))
+    conversation = Conversation(io.BytesIO(file.getvalue()))
+    list(conversation.reports())
+
+    long = [r for r in records if len(r.data) > 128 and r.data[36:38] == (4791).to_bytes(2)]
+    assert conversation.skipped["cut"] == len(long) == 82
+
+
 def test_frames_with_a_bad_icrc_never_reach_the_queue_pair() -> None:
     """A copy of each request with one bit flipped stands before it."""
     doubled = []
@@ -296,7 +361,8 @@ def test_no_damage_to_a_capture_stops_the_replay(
     for report in replayed(capture_of(records), role=role, profile=PROFILES[profile]):
         emulated = report.responses if role == "responder" else report.requests
         assert report.equal <= emulated
-        assert report.has_differences or report.inferred or report.equal == emulated
+        unused = report.inferred or report.left_out
+        assert report.has_differences or unused or report.equal == emulated
 
 
 def with_good_icrc(data: Any) -> Any:

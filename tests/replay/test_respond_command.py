@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ibwire.capture import open_capture
+from ibwire.capture import PcapWriter, open_capture
 from ibwire.cli import main
 from ibwire_layers.packet import CrcStatus, Packet
+from replay.recording import records_of
 
 
 def run(*arguments: object) -> Result:
@@ -31,6 +32,22 @@ def test_equal_is_exit_status_0(captures: Path) -> None:
         "10.77.0.1 qp 0xac > 10.77.0.2 qp 0x77: 12 requests, 12 responses, 12 of 12 responses equal"
     )
     assert inferred[0].startswith("  inferred: receive queue empty, RNR timer code 18 (9 times")
+
+
+def test_what_cannot_be_used_is_said(captures: Path, tmp_path: Path) -> None:
+    records = records_of(captures / "drop-one-middle.b.pcap")
+    with PcapWriter(tmp_path / "cut.pcap") as writer:
+        for record in records[12:]:
+            size = 128 if record.number == 14 else len(record.data)
+            writer.write(record.data[:size], record.time_ns, wire_len=len(record.data))
+
+    result = run(tmp_path / "cut.pcap")
+
+    assert (
+        "  left out: request in the middle of a message whose start is not in the capture "
+        "(12 times: packets 1, 3, 4, 5, 6, 8, 9, 10, ...)"
+    ) in result.stdout
+    assert "1 packet is cut by the snap length and left out" in result.stderr
 
 
 def test_differences_are_exit_status_1(captures: Path) -> None:
