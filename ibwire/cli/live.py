@@ -116,14 +116,21 @@ class LiveOptions:
         return self.mac or mac_of(gid_of(self.address))
 
     def _port(self, has_own_mac: bool) -> Port:
+        addresses = [self.address] if self.address else []
         if self.via == "udp":
-            return UDPPort(self.dev, addresses=[self.address] if self.address else [])
+            return UDPPort(self.dev, addresses=addresses)
         if self.via == "pcap":
-            return PcapPort(self.dev, neighbours=has_own_mac, promiscuous=has_own_mac)
+            return PcapPort(
+                self.dev,
+                neighbours=has_own_mac,
+                promiscuous=has_own_mac,
+                addresses=addresses,
+            )
         return AFPacketPort(
             self.dev,
             neighbours=has_own_mac,
             promiscuous=has_own_mac,
+            addresses=addresses,
             down_seconds=DOWN_SECONDS,
             timed=self.tap is not None,
         )

@@ -26,7 +26,7 @@ from struct import Struct
 
 from ibwire.base.errors import LinkError
 from ibwire.base.node import Frame
-from ibwire.link.interface import OnInterface, interface, notes, too_long
+from ibwire.link.interface import Interface, OnInterface, interface, notes, too_long
 from ibwire.link.packet_filter import NOTHING, attach, interesting
 from ibwire.link.packet_socket import (
     AUXDATA,
@@ -53,9 +53,10 @@ class AFPacketPort(OnInterface):
 
     neighbours: also receive ARP, neighbour discovery and echo requests, for a node that answers
     them itself. promiscuous: also receive frames for other MAC addresses, for a node with its
-    own. hold_port: prevent ICMP errors of the kernel for RoCEv2. receive_buffer: bytes of the
-    kernel's buffer. down_seconds: how long the link may be down; its frames are lost meanwhile.
-    timed: have the kernel note when frames arrive.
+    own. hold_port: prevent ICMP errors of the kernel for RoCEv2. addresses: those of the node, by
+    default all of the interface: another node may have others at the same time.
+    receive_buffer: bytes of the kernel's buffer. down_seconds: how long the link may be down; its
+    frames are lost meanwhile. timed: have the kernel note when frames arrive.
 
     Raises `LinkError` when there is no such interface, it is down, the right to open
     packet sockets is missing, or another program uses the UDP port. Only `send` sends frames.
@@ -71,6 +72,7 @@ class AFPacketPort(OnInterface):
         neighbours: bool = False,
         promiscuous: bool = False,
         hold_port: bool = True,
+        addresses: Sequence[str] = (),
         receive_buffer: int = 8 << 20,
         down_seconds: float = 0,
         timed: bool = False,
@@ -100,7 +102,7 @@ class AFPacketPort(OnInterface):
             with suppress(OSError):
                 self._socket.setsockopt(SOL_PACKET, IGNORE_OUTGOING, 1)
             if hold_port:
-                opened.enter_context(held_ports(name))
+                opened.enter_context(held_ports(self.interface, addresses))
             # The kernel then reports the VLAN tag that it has removed from a frame.
             self._socket.setsockopt(SOL_PACKET, AUXDATA, 1)
             if timed:
@@ -286,21 +288,43 @@ def _tagged(frame: Frame, status: int, tag: int) -> Frame:
     return frame[:12] + _TAG_BYTES.pack(kind, control) + frame[12:]
 
 
-def held_ports(name: str) -> ExitStack:
-    """Holds the UDP port of RoCEv2 on an interface until it is closed."""
+def held_ports(found: Interface, addresses: Sequence[str] = ()) -> ExitStack:
+    """Holds the UDP port of RoCEv2 on an interface until it is closed.
+
+    addresses: only there, by default at all of the interface. Where the interface lacks one, only
+    other programs of ibwire are kept from it.
+    """
     with ExitStack() as opened:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            held = _held_port(name, family)
+        for address in addresses or (_ANY_V4, _ANY_V6):
+            if addresses and address not in found.addresses:
+                opened.enter_context(_held_name(found.name, address))
+                continue
+            held = _held_port(found, address)
             if held is not None:
                 opened.enter_context(held)
         return opened.pop_all()
 
 
-def _held_port(name: str, family: int) -> socket.socket | None:
-    """A socket that holds the UDP port of RoCEv2 and receives nothing.
+def _held_name(name: str, address: str) -> socket.socket:
+    """A socket without a file that no other process of this network namespace can have."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    try:
+        held.bind(f"\0ibwire {name} {address}")
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            raise LinkError(name, f"{address} is in use by another ibwire") from None
+        raise LinkError(name, f"{address}: {error.strerror}") from None
+    return held
+
+
+def _held_port(found: Interface, address: str) -> socket.socket | None:
+    """A socket that holds the UDP port of RoCEv2 at an address and receives nothing.
 
     `None` on a machine without this version of IP.
     """
+    name = found.name
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         held = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     except OSError as error:
@@ -310,22 +334,26 @@ def _held_port(name: str, family: int) -> socket.socket | None:
     try:
         attach(held, NOTHING)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(name) + b"\0")
+        place: tuple[object, ...] = address, ROCEV2_PORT
         if family == socket.AF_INET6:
             held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        held.bind(("", ROCEV2_PORT))
+            place = address, ROCEV2_PORT, 0, found.index if address != _ANY_V6 else 0
+        held.bind(place)
     except OSError as error:
         held.close()
         if error.errno == errno.EADDRINUSE:
             raise LinkError(
                 name,
                 f"UDP port {ROCEV2_PORT} is in use: another RoCE stack, such as Soft-RoCE or a "
-                "second ibwire, would also respond",
+                "second ibwire, would also respond; several ibwire need their own --address each",
             ) from None
         if error.errno == errno.EADDRNOTAVAIL:
             return None  # IPv6 is disabled
         raise LinkError(name, f"UDP port {ROCEV2_PORT}: {error.strerror}") from None
     return held
 
+
+_ANY_V4, _ANY_V6 = "0.0.0.0", "::"
 
 _LOSSES = {
     "too_long": "received frames were longer than the MTU and are lost; the kernel may merge UDP "

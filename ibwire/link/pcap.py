@@ -42,7 +42,7 @@ class PcapPort(OnInterface):
     """An interface through libpcap; a context manager.
 
     filter: which frames arrive, as tcpdump has it; by default what a RoCE node needs, with
-    and without a VLAN tag. neighbours, promiscuous, hold_port: as for `AFPacketPort`.
+    and without a VLAN tag. neighbours, promiscuous, hold_port, addresses: as for `AFPacketPort`.
 
     Raises `LinkError` when there is no such interface, it is down, libpcap may not open it,
     does not know the filter, or another program has the UDP port, and `MissingExtra` without
@@ -63,6 +63,7 @@ class PcapPort(OnInterface):
         neighbours: bool = False,
         promiscuous: bool = False,
         hold_port: bool = True,
+        addresses: Sequence[str] = (),
         receive_buffer: int = 8 << 20,
     ) -> None:
         library = _pcapy()
@@ -92,7 +93,7 @@ class PcapPort(OnInterface):
             except self._error as error:
                 raise LinkError(name, f"libpcap: {error}") from None
             if hold_port:
-                opened.enter_context(held_ports(name))
+                opened.enter_context(held_ports(self.interface, addresses))
             self._closing = opened.pop_all()
 
     def receive(self) -> Sequence[Frame]:

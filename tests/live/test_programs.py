@@ -76,6 +76,49 @@ def check(capture: Path) -> int:
     return subprocess.run(command, capture_output=True).returncode
 
 
+@pytest.fixture
+def second_addresses(lab: Lab) -> None:
+    """Another IPv4 address on each side."""
+    for side, address in (("a", "10.0.0.3/24"), ("b", "10.0.0.4/24")):
+        command = ["ip", "addr", "replace", address, "dev", f"veth-{side}"]
+        subprocess.run(lab.command(side, command), env=lab.environment(), check=True)
+
+
+@pytest.mark.parametrize(
+    ("via", "clients", "servers"),
+    [
+        ("afpacket", ("10.0.0.10", "10.0.0.11"), ("10.0.0.20", "10.0.0.21")),
+        ("afpacket", ("10.0.0.1", "10.0.0.3"), ("10.0.0.2", "10.0.0.4")),
+        ("udp", ("10.0.0.1", "10.0.0.3"), ("10.0.0.2", "10.0.0.4")),
+    ],
+    ids=["own", "afpacket", "udp"],
+)
+@pytest.mark.usefixtures("second_addresses")
+def test_several_commands_share_an_interface(
+    start: Start, via: str, clients: tuple[str, str], servers: tuple[str, str]
+) -> None:
+    """Each has its own address, and all run at the same time."""
+    how = ("--via", via, "--json", "-n", 200)
+    serving, playing = [], []
+    for port, address in enumerate(servers, 18515):
+        serving.append(server(start, "--address", address, "-p", port, *how))
+    taken = ended(start("b", "pingpong", "--dev", "veth-b", "--via", via, "--address", servers[0]))
+    for port, (address, peer) in enumerate(zip(clients, servers, strict=True), 18515):
+        host = peer if via == "udp" else "10.0.0.2"
+        client = ("pingpong", "--dev", "veth-a", "--connect", host, "--address", address)
+        playing.append(start("a", *client, "-p", port, *how))
+    outputs = [each.communicate(timeout=PATIENCE) for each in playing]
+    ends = [json.loads(output) for output, errors in outputs if output or pytest.fail(errors)]
+
+    assert [(end["local"], end["remote"]) for end in ends] == list(
+        zip(clients, servers, strict=True)
+    )
+    assert all(end["passed"] and end["received"] == 200 for end in ends)
+    assert all(each.wait(PATIENCE) == 0 for each in serving)
+    assert taken[0] == 1
+    assert "in use" in taken[1] or "is taken" in taken[1]
+
+
 @pytest.mark.parametrize("via", ["afpacket", "udp"])
 def test_capabilities_are_given_up_when_the_link_is_open(
     start: Start, tmp_path: Path, via: str
