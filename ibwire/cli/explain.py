@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -12,13 +11,11 @@ from functools import partial
 
 import click
 
-from ibwire.base.errors import CaptureError
 from ibwire.base.output import temporary_directory
-from ibwire.capture import open_capture
 from ibwire.cli.messages import print_error
-from ibwire.cli.paths import InputPath
-from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
-from ibwire.cli.sources import UNREADABLE, Unreadable
+from ibwire.cli.paths import captures_argument
+from ibwire.cli.rereading import as_one_capture, progress
+from ibwire.cli.sources import UNREADABLE
 from ibwire.cli.terminal import style
 from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.analysis import Analysis
@@ -28,8 +25,8 @@ from ibwire.connections.ranking import worst_first
 from ibwire.connections.summary import Summary
 from ibwire.diagnosis.one_line import summary
 from ibwire.diagnosis.record import Record, Recorder
-from ibwire.diagnosis.story import Frames, Story
-from ibwire.dissect import Columns
+from ibwire.diagnosis.story import Story, frames_of
+from ibwire.dissect.captures import Captures
 
 STYLES: dict[str, Callable[[str], str]] = {
     "head": partial(style, bold=True),
@@ -44,7 +41,7 @@ OTHERS = 20
 
 
 @click.command("explain")
-@click.argument("capture", metavar="CAPTURE", type=InputPath())
+@captures_argument
 @click.option(
     "--qpn",
     type=QueuePairNumber(),
@@ -58,35 +55,34 @@ OTHERS = 20
     "--all", "every", is_flag=True, help="Explain every incident, including similar ones."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the events, one JSON object per line.")
-def command(capture: str, qpn: int | None, number: int | None, every: bool, as_json: bool) -> None:
+def command(
+    captures: tuple[str, ...], qpn: int | None, number: int | None, every: bool, as_json: bool
+) -> None:
     """Describe in words what happened to a connection.
 
+    Several captures are read as parts of one, in the order of their first packets:
+    frames are numbered through all of them, and the story says where a file begins.
     Without --qpn or --connection it is the connection with the most errors; the
     others are listed.
 
     \b
     ibwire explain capture.pcap
-    ibwire explain --qpn 0x000083 capture.pcap
+    ibwire explain --qpn 0x000083 ring.pcap*
     """
-    try:
-        with temporary_directory() as directory:
-            path = spooled(capture, directory)
-            name = STANDARD_INPUT if capture == "-" else capture
-            if os.path.exists(path) and not os.path.isfile(path):
-                raise CaptureError(name, None, "is not a file; explain reads a capture twice")
-            found, frames, fault = _analyse(path, name, None)
-            if fault is not None:
-                print_error(CaptureError(name, fault.offset, fault.reason))
-                if not found.frames:
-                    sys.exit(UNREADABLE)
-            wanted = _wanted(found.connections, qpn, number)
-            recorder = Recorder({each.number for each in wanted})
-            if wanted:
-                _analyse(path, name, recorder)
-    except CaptureError as error:
-        raise Unreadable(str(error)) from None
+    with temporary_directory() as directory:
+        reading = as_one_capture(captures, directory)
+        found = _analyse(reading, None)
+        for error in reading.damage:
+            print_error(error)
+        if reading.damage and not found.frames:
+            sys.exit(UNREADABLE)
+        wanted = _wanted(found.connections, qpn, number)
+        recorder = Recorder({each.number for each in wanted})
+        if wanted:
+            _analyse(reading, recorder)
     if not found.connections:
-        click.echo(_without_rdma(name, found), err=as_json)
+        click.echo(_without_rdma(reading.name, found), err=as_json)
+    frames = frames_of(reading)
     for record in recorder.records():
         if as_json:
             _write_events(record)
@@ -94,29 +90,17 @@ def command(capture: str, qpn: int | None, number: int | None, every: bool, as_j
             _write(Story(record, frames, every))
     if not as_json and qpn is None and number is None:
         _write_others([each for each in found.connections if each not in wanted], every)
-    if fault is not None:
+    if reading.damage:
         sys.exit(UNREADABLE)
 
 
-def _analyse(
-    path: str, name: str, observer: Observer | None
-) -> tuple[Summary, Frames, CaptureError | None]:
-    """Read the capture once; returns the error that ended it early."""
+def _analyse(reading: Captures, observer: Observer | None) -> Summary:
+    """Read the captures once."""
     analysis = Analysis(observer)
-    fault = None
-    start = end = None
-    try:
-        with progress() as bar, open_capture(path, reuse=True) as reader:
-            for batch in reader.batches():
-                columns = Columns(batch, path)
-                if columns.rows:
-                    start = int(batch.time_ns[0]) if start is None else start
-                    end = int(batch.time_ns[columns.rows - 1])
-                analysis.take(columns)
-                bar.read(reader)
-    except CaptureError as error:
-        fault = error
-    return analysis.finish(), Frames(name, start or 0, end or 0), fault
+    with progress() as bar:
+        for columns in reading.read(bar.read):
+            analysis.take(columns)
+    return analysis.finish()
 
 
 def _wanted(
@@ -138,7 +122,6 @@ def _wanted(
 
 
 def _without_rdma(name: str, found: Summary) -> str:
-    name = os.path.basename(name)
     if found.packets:
         return f"{name}: none of {found.packets:,} RDMA packets is whole: their ICRCs are wrong."
     frames = "no frame has" if not found.frames else f"none of {found.frames:,} frames has"

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ibwire.base.errors import CaptureError
 from ibwire.base.output import STANDARD_OUTPUT, Output, check_writable, temporary_directory
-from ibwire.capture import open_capture
 from ibwire.cli.messages import print_error
-from ibwire.cli.paths import InputPath, OutputPath
-from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
-from ibwire.cli.sources import UNREADABLE, Unreadable
+from ibwire.cli.paths import OutputPath, captures_argument
+from ibwire.cli.rereading import as_one_capture, progress
+from ibwire.cli.sources import UNREADABLE
 from ibwire.cli.values import Rate
-from ibwire.dissect import Columns
+from ibwire.diagnosis.story import frames_of
+from ibwire.dissect.captures import Captures
 from ibwire.rules.findings import ANY, PROFILES
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
 
 
 @click.command("report")
-@click.argument("capture", metavar="CAPTURE", type=InputPath())
+@captures_argument
 @click.option(
     "-o",
     "--output",
@@ -59,36 +58,34 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
     help="Rate of the paused links, such as 100G, for exact times of pauses.",
 )
 def command(
-    capture: str, output: str | None, most: int, profile: str, link_rate: int | None
+    captures: tuple[str, ...], output: str | None, most: int, profile: str, link_rate: int | None
 ) -> None:
     """Write an HTML page that shows the errors in a capture.
 
     The page is one file that needs no network: a summary, the connections, and
     for the worst of them plots of PSNs, latency, goodput and congestion over time, a
-    description in words, and the findings of `ibwire check`.
+    description in words, and the findings of `ibwire check`. Several captures are
+    read as parts of one, in the order of their first packets.
 
     \b
     ibwire report capture.pcap
     ibwire report --connections 3 -o incident.html capture.pcap
     """
-    output = output or _default_name(capture)
+    output = output or _default_name(captures[0])
     check_writable(output)
-    try:
-        from ibwire.report.html import page
+    from ibwire.report.html import page
 
-        with temporary_directory() as directory:
-            path = spooled(capture, directory)
-            content, failed = _read(path, capture, most, profile, link_rate)
-    except CaptureError as error:
-        raise Unreadable(str(error)) from None
+    with temporary_directory() as directory:
+        reading = as_one_capture(captures, directory)
+        content = _read(reading, most, profile, link_rate)
     if content is None:
         sys.exit(UNREADABLE)
     with Output(output) as file:
         file.text.writelines(page(content))
-        file.input_failed = failed
+        file.input_failed = bool(reading.damage)
     if output != STANDARD_OUTPUT:
         click.echo(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB", err=True)
-    if failed:
+    if reading.damage:
         sys.exit(UNREADABLE)
 
 
@@ -100,32 +97,25 @@ def _default_name(capture: str) -> str:
 
 
 def _read(
-    path: str, capture: str, most: int, profile: str, link_rate: int | None
-) -> tuple[dict[str, Any] | None, bool]:
-    """The data of the page, `None` when nothing can be read; and whether an error occurred."""
+    reading: Captures, most: int, profile: str, link_rate: int | None
+) -> dict[str, Any] | None:
+    """The data of the page, `None` when nothing can be read."""
     from ibwire.report.html import Closer, Survey
 
-    name = STANDARD_INPUT if capture == "-" else capture
-    survey = Survey(name, profile, link_rate)
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise CaptureError(name, None, "is not a file; report reads a capture twice")
-    error = _take(path, survey)
-    if error is not None:
-        print_error(CaptureError(name, error.offset, error.reason))
-        if not survey.frames:
-            return None, True
-    closer = Closer(survey.finish(is_whole=error is None), most)
-    _take(path, closer)
-    return closer.finish(), error is not None
+    survey = Survey(reading.name, profile, link_rate)
+    _take(reading, survey)
+    for error in reading.damage:
+        print_error(error)
+    if reading.damage and not survey.frames:
+        return None
+    surveyed = survey.finish(is_whole=not reading.damage)
+    surveyed.files = frames_of(reading).files
+    closer = Closer(surveyed, most)
+    _take(reading, closer)
+    return closer.finish()
 
 
-def _take(path: str, reading: Survey | Closer) -> CaptureError | None:
-    """Read a capture; returns the error that ended it early."""
-    try:
-        with progress() as bar, open_capture(path, reuse=True) as reader:
-            for batch in reader.batches():
-                reading.take(Columns(batch, path))
-                bar.read(reader)
-    except CaptureError as error:
-        return error
-    return None
+def _take(reading: Captures, taker: Survey | Closer) -> None:
+    with progress() as bar:
+        for columns in reading.read(bar.read):
+            taker.take(columns)

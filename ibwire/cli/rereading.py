@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from ibwire.base.errors import CaptureError
 from ibwire.capture import CaptureReader
-from ibwire.cli.sources import LONG
+from ibwire.cli.sources import LONG, Unreadable, expand
 from ibwire.cli.terminal import console
+from ibwire.connections.merge import in_order
+from ibwire.dissect.captures import Captures
 
 if TYPE_CHECKING:
     from rich import progress as shown
@@ -38,6 +40,19 @@ def spooled(name: str, directory: str) -> str:
             reason = f"cannot be copied to a file: {(error.strerror or str(error)).lower()}"
             raise CaptureError(STANDARD_INPUT, None, reason) from None
     return path
+
+
+def as_one_capture(names: Sequence[str], directory: str) -> Captures:
+    """Captures that are read as parts of one, several times, in the order of their packets.
+
+    Raises `Unreadable` for standard input that cannot be copied to the directory.
+    """
+    try:
+        paths = {spooled(name, directory): name for name in expand(names)}
+    except CaptureError as error:
+        raise Unreadable(str(error)) from None
+    shown = {path: STANDARD_INPUT for path, name in paths.items() if name == "-"}
+    return Captures(in_order(list(paths)), shown)
 
 
 class Progress:

@@ -34,6 +34,7 @@ from ibwire.diagnosis.wording import (
     sentence,
     span,
 )
+from ibwire.dissect.captures import Captures
 from ibwire_layers.opcodes import Service
 
 SHOWN = 3
@@ -48,6 +49,29 @@ class Frames(NamedTuple):
     """Time of its first frame, from which times count."""
     end_ns: int
     """Time of its last frame."""
+    files: Sequence[FileStart] = ()
+    """Where there are several files: where each begins."""
+
+
+class FileStart(NamedTuple):
+    """A file of a capture that has several."""
+
+    name: str
+    first_number: int
+    """Of its first frame, counted through all files."""
+    time_ns: int
+    """Of its first frame."""
+
+
+def frames_of(captures: Captures) -> Frames:
+    """The capture of a story, after it was read."""
+    files = [FileStart(part.name, part.first_number, part.start_ns) for part in captures.parts]
+    return Frames(
+        captures.name,
+        captures.start_ns,
+        captures.end_ns,
+        files[1:],
+    )
 
 
 class Entry(NamedTuple):
@@ -91,7 +115,7 @@ class Story:
         for place, text in enumerate(self._head()):
             style = "text" if place else "head"
             yield from _wrapped(style, text, width, "  " if text.startswith("  ") else "")
-        entries = list(self._entries())
+        entries = list(self._with_files(self._entries()))
         times = max((len(self._time(entry)) for entry in entries if not entry.title), default=0)
         numbers = max((len(_numbers(entry)) for entry in entries if not entry.title), default=0)
         for entry in entries:
@@ -141,6 +165,24 @@ class Story:
         )
 
     # The time line.
+
+    def _with_files(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        """Entries, and where the connection goes on in another file of the capture."""
+        last = max((end.last_ns or 0 for end in self.connection.directions), default=0)
+        begun = min((end.first_ns for end in self.connection.directions if end.first_ns), default=0)
+        crossed = [file for file in self._capture.files if begun < file.time_ns <= last]
+        waiting: list[Entry] = []  # a title, which stands before what it announces
+        for entry in entries:
+            if entry.title:
+                waiting.append(entry)
+                continue
+            while crossed and crossed[0].first_number <= entry.numbers[0]:
+                yield _crossing(crossed.pop(0))
+            yield from waiting
+            waiting = []
+            yield entry
+        yield from waiting
+        yield from map(_crossing, crossed)
 
     def _entries(self) -> Iterator[Entry]:
         described = iter(self.incidents)
@@ -396,6 +438,12 @@ class Story:
     def _time(self, entry: Entry) -> str:
         begin, end = self._seconds(entry.from_ns), self._seconds(entry.to_ns)
         return begin if begin == end else f"{begin}-{end}"
+
+
+def _crossing(file: FileStart) -> Entry:
+    number = file.first_number
+    text = f"Here {os.path.basename(file.name)} begins: its frame 1 is #{number}."
+    return Entry("", file.time_ns, file.time_ns, (number, number), text)
 
 
 def _numbers(entry: Entry) -> str:

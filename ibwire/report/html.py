@@ -36,7 +36,7 @@ from ibwire.connections.status import MEANINGS, Status
 from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.record import Recorder
-from ibwire.diagnosis.story import Frames, Story
+from ibwire.diagnosis.story import FileStart, Frames, Story
 from ibwire.diagnosis.wording import duration, sentence
 from ibwire.dissect import Columns
 from ibwire.report import remarks
@@ -81,6 +81,8 @@ class Surveyed:
     all_comments: int
     is_whole: bool = True
     """The capture could be read to its end."""
+    files: Sequence[FileStart] = ()
+    """Where there are several files: where each but the first begins."""
 
 
 class Survey:
@@ -307,7 +309,7 @@ class _Page:
     def _stories(self) -> dict[int, Story]:
         summary = self.surveyed.summary
         last_ns = max(summary.last_ns, self.surveyed.start_ns)
-        frames = Frames(self.surveyed.name, self.surveyed.start_ns, last_ns)
+        frames = Frames(self.surveyed.name, self.surveyed.start_ns, last_ns, self.surveyed.files)
         stories = {}
         for record in self.recorder.records():
             number = record.connection.number
@@ -361,8 +363,13 @@ class _Page:
         }
 
     def _remarks(self) -> list[str]:
-        """What this page leaves out."""
+        """What this page leaves out, and how it counts."""
         surveyed, found = self.surveyed, []
+        if surveyed.files:
+            begins = ", ".join(
+                f"{os.path.basename(file.name)} at {file.first_number:,}" for file in surveyed.files
+            )
+            found.append(f"Frames are numbered through all files; {begins}.")
         connections = len(self.ranked)
         if connections > len(self.collector.series):
             found.append(

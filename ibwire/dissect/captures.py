@@ -1,0 +1,86 @@
+"""Several captures read as one: the files of a ring, in their order, with numbers that go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ibwire.base.errors import CaptureError
+from ibwire.capture import CaptureReader, open_capture
+from ibwire.dissect.columns import Columns
+
+
+@dataclass(slots=True)
+class CapturePart:
+    """One of the files."""
+
+    name: str
+    first_number: int
+    """Number that its first frame has among all."""
+    frames: int = 0
+    start_ns: int = 0
+    """Time of its first frame."""
+
+
+class Captures:
+    """Reads captures one after the other, as often as needed.
+
+    paths: in the order of their first packets. shown: names in place of paths, for messages.
+    Frames are numbered through all files, and `frame.time_relative` counts from the first file.
+    Damage ends a file, not the reading.
+    """
+
+    def __init__(self, paths: Sequence[str], shown: Mapping[str, str] | None = None) -> None:
+        self._paths = paths
+        self._shown = shown or {}
+        self.parts: list[CapturePart] = []
+        """The files with frames, as the last reading found them."""
+        self.damage: list[CaptureError] = []
+        """Why files could not be read to their end, as the last reading found them."""
+        self.start_ns = 0
+        self.end_ns = 0
+        """Time of the first and of the last frame."""
+
+    @property
+    def frames(self) -> int:
+        """Frames of all files, after a reading."""
+        return sum(part.frames for part in self.parts)
+
+    @property
+    def name(self) -> str:
+        """The name of the only file, or of the first and how many there are."""
+        first, *others = [self._shown.get(path, path) for path in self._paths]
+        first = os.path.basename(first)
+        return f"{first} and {len(others)} more" if others else first
+
+    def read(self, tell: Callable[[CaptureReader], None] | None = None) -> Iterator[Columns]:
+        """Every chunk of all files; tell: called after each."""
+        self.parts, self.damage = [], []
+        for path in self._paths:
+            shown = self._shown.get(path, path)
+            part = CapturePart(shown, self.frames + 1)
+            try:
+                if os.path.exists(path) and not os.path.isfile(path):
+                    raise CaptureError(shown, None, "is not a file: captures are read twice")
+                with open_capture(path, reuse=True) as reader:
+                    for columns in self._chunks(reader, part):
+                        yield columns
+                        if tell is not None:
+                            tell(reader)
+            except CaptureError as error:
+                self.damage.append(CaptureError(shown, error.offset, error.reason))
+
+    def _chunks(self, reader: CaptureReader, part: CapturePart) -> Iterator[Columns]:
+        for batch in reader.batches():
+            if len(batch):
+                if not part.frames:
+                    part.start_ns = int(batch.time_ns[0])
+                    if not self.parts:
+                        self.start_ns = part.start_ns
+                    self.parts.append(part)
+                self.end_ns = int(batch.time_ns[-1])
+                part.frames += len(batch)
+                batch.first_number += part.first_number - 1
+                batch.start_ns = self.start_ns
+            yield Columns(batch, reader.path)
