@@ -431,9 +431,10 @@ def _harmed(
             case Harm.DROP:
                 return []
             case Harm.DAMAGE:
-                # The last byte before the ICRC, or the last header byte: no address or number.
+                # The last byte of the payload or of the headers: no address or number.
+                bit = 1 << len(sent.harms_before + sent.harms_after) % 8
                 copies = [
-                    (delay, data[:-5] + bytes([data[-5] ^ 0x10]) + data[-4:])
+                    (delay, data[:-5] + bytes([data[-5] ^ bit]) + data[-4:])
                     for delay, data in copies
                 ]
             case Harm.DELAY:
@@ -461,6 +462,9 @@ def random_scenario(seed: int, *, point: str | None = None) -> Scenario:
     verbs = rng.choice((VERBS, VERBS, VERBS[:2], VERBS[2:3], VERBS[2:4], VERBS[:1]))
     works = _works(rng, verbs, mtu, rng.randrange(3, 25))
     others = _works(rng, verbs, mtu, rng.randrange(1, 10)) if rng.random() < 0.2 else ()
+    handshake = rng.choice(("cm", "cm", "pingpong", "perftest", ""))
+    if handshake in ("pingpong", ""):  # else how many PSNs a READ takes is not known
+        works = (Work(WROpcode.RDMA_WRITE, 2 * mtu), *works)
     profile = rng.choice(("rxe", "connectx", "spec"))
     point = point or rng.choice(("before", "after", "both"))
     harms = rng.choice((tuple(Harm), tuple(Harm), (Harm.DROP,), (Harm.DELAY,), (Harm.DAMAGE,)))
@@ -493,7 +497,7 @@ def random_scenario(seed: int, *, point: str | None = None) -> Scenario:
         rng.choice((1, 10, 40)) * US,
         timeout=rng.choice((12, 14, 16)),
         min_rnr_timer=rng.choice((1, 12, 14)),
-        handshake=rng.choice(("cm", "cm", "pingpong", "perftest", "")),
+        handshake=handshake,
     )
 
 

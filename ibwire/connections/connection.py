@@ -270,6 +270,12 @@ class Connection:
         known = counts.lost + counts.damaged
         return self.identities[direction].counts_up and counts.skipped_ids <= known
 
+    def may_miss_losses(self, direction: int) -> bool:
+        """Whether more packets of a direction may have been lost than were counted."""
+        if "lost_packets" in self.not_observable(direction):
+            return True
+        return not self.identities[direction].counts_up
+
     def _not_seen(self, direction: int) -> dict[str, str]:
         """The counts of a direction that may be too low, and the reason."""
         sent, answered = self.directions[direction], self.directions[1 - direction]

@@ -15,7 +15,7 @@ from ibwire.connections.packets import Rows, TransportPacket
 
 KEEP = 64
 """Newest packets of a kind that are remembered, to recognise their duplicates."""
-DUPLICATE_NS = 100_000
+DUPLICATE_NS = 1_000_000
 """Without IP identifications, a packet that arrives again sooner than this and without a cause
 is a duplicate: an ACK timer lasts longer, and a mirror sends its copies close together."""
 REORDER_IDS = 1024
@@ -88,6 +88,10 @@ class Identity:
         step = other.ip_id - one.ip_id & 0xFFFF
         step = min(step, REORDER_IDS) if step <= 0x10000 - REORDER_IDS else 0
         return {one.ip_id + each & 0xFFFF for each in range(1, step)}.difference(self.newest)
+
+    def decides(self, packet: TransportPacket) -> bool:
+        """Whether the identification of a packet shows when it was sent."""
+        return self.counts_up and packet.ip_id >= 0
 
     def is_overtaken(self, packet: TransportPacket, *, otherwise: bool) -> bool:
         """Whether a packet was sent before what was seen last.

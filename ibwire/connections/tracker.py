@@ -56,6 +56,8 @@ from ibwire_layers.syndrome import INVALID_CREDITS, RNR_TIMER_US, AckKind, NakCo
 
 REPEATED_READS = 32
 """READs and atomics that were retransmitted, which are remembered to recognise their responses."""
+ANSWERED_AGAIN = 1024
+"""PSNs of retransmitted responses that are remembered."""
 LIMIT = 4096
 """Messages that may be open; in a capture of one direction no message is ever completed."""
 START_PSNS = 16
@@ -72,6 +74,8 @@ are late by tens of milliseconds at most (rnr-late-recv, rnr-multi-packet)."""
 SILENCE_NS = 1_000_000
 """A retransmission after a longer silence was started by a timer. NICs answer a NAK within
 hundreds of microseconds at most (Lumina)."""
+PAUSE_NS = 10_000_000
+"""After a longer silence a retransmission does not go on: a timer has started another one."""
 NO_SKIP_NS = 500_000
 """Between packets that follow each other so soon no sender leaves out IP identifications. Linux
 does after a jiffy or more, 1 ms at least (net/ipv4/route.c ip_idents_reserve)."""
@@ -135,6 +139,7 @@ class RequestTracker:
         "_packet_observer",
         "_reports",
         "acked",
+        "answered_again",
         "attempts",
         "connection",
         "disturbed_end",
@@ -198,6 +203,8 @@ class RequestTracker:
         self.repeated_reads: list[tuple[int, int]] = []
         """First PSN, and PSN after the last, of READs and atomics that were retransmitted; the
         newest."""
+        self.answered_again: dict[int, int] = {}
+        """How often responses were retransmitted, by PSN; the newest."""
         self.replay_end: int | None = None
         """PSN after the last response that was retransmitted."""
         self.unrequested_next: int | None = None
@@ -457,19 +464,38 @@ class RequestTracker:
         run = self._run
         is_due = any(each.psn <= psn and each.place > since for each in self.refusals)
         is_due |= run is not None and run.place > since
+        if not identity.decides(packet):
+            # The first of a retransmission may have been a late one, and this the first.
+            is_due |= run is not None and run.event.count == 1 and run.psn == psn
+            if packet.opcode in ANSWERED:  # a response may have been lost after this point
+                answer = self.recent_responses.last_added
+                is_due |= answer is not None and answer.place > since
+            if not is_due and self.unseen.is_unseen(self.end, psn) and was_seen:
+                return PacketStatus.REORDERED  # the first, after its retransmission
         if was_seen and identity.is_duplicate(packet, before, has_cause=is_due):
             return PacketStatus.DUPLICATE
         if not self.connection.is_reliable:
             return PacketStatus.DUPLICATE if was_seen else PacketStatus.REORDERED
-        otherwise = not was_seen and not self._has_cause(psn, packet)
-        is_late = identity.is_overtaken(packet, otherwise=otherwise)
-        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
+        if identity.decides(packet):
+            is_late = identity.is_overtaken(packet, otherwise=False)
+            return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
+        if self._has_cause(psn, packet, since):
+            return PacketStatus.RETRANSMITTED
+        if not was_seen or self.unseen.is_unseen(self.end, psn):
+            return PacketStatus.REORDERED
+        return PacketStatus.RETRANSMITTED
 
-    def _has_cause(self, psn: int, packet: TransportPacket) -> bool:
-        """Whether something that was seen could have made the requester retransmit this."""
-        if self.is_retransmitting or packet.time_ns - self.last_ns > SILENCE_NS:
+    def _has_cause(self, psn: int, packet: TransportPacket, since: tuple[int, int]) -> bool:
+        """Whether something that was seen could have made the requester retransmit this.
+
+        since: file and number of the newest packet of this PSN.
+        """
+        run = self._run
+        if run is not None and run.end <= psn and run.place > since:
+            return True  # the retransmission goes on
+        if packet.time_ns - self.last_ns > SILENCE_NS:
             return True
-        return any(refusal.psn <= psn for refusal in self.refusals)
+        return any(each.psn <= psn and each.place > since for each in self.refusals)
 
     # Retransmitted requests.
 
@@ -482,7 +508,8 @@ class RequestTracker:
         self.connection.directions[self.end].retransmitted += 1
         run = self._run
         refusal = self.refusals.of(psn)
-        if run is None or psn < run.end or (refusal and refusal.place > run.place):
+        is_paused = packet.time_ns - self.last_ns > PAUSE_NS
+        if run is None or psn < run.end or is_paused or (refusal and refusal.place > run.place):
             self._end_run()
             run = self._go_back(psn, packet)
         else:
@@ -572,10 +599,14 @@ class RequestTracker:
         before = self.recent_requests.get(run.psn)
         identity = self.connection.identities[self.end]
         assert self.next is not None
-        if before is None or not identity.counts_up:
+        if before is None:
             return
         end = min(psn, self.next)  # beyond, they are missing for the first time
         known = sum(run.end <= each < end for each in self.recent_requests.all())
+        if not identity.counts_up:
+            if known and self.acked < run.end:  # a requester leaves out what is acknowledged only
+                self.unseen.skip_requests(run.end, end, packet, known)
+            return
         unseen = identity.unseen(before, packet)
         if not unseen:
             return
@@ -831,16 +862,27 @@ class RequestTracker:
             return PacketStatus.UNKNOWN
         identity = self.connection.identities[1 - self.end]
         was_seen = within(self.unseen.responses, psn) is None
-        was_repeated = any(first <= psn < end for first, end in self.repeated_reads)
         before = self.recent_responses.get(psn)
+        repeats = sum(first <= psn < end for first, end in self.repeated_reads)
+        was_repeated = repeats > self.answered_again.get(psn, 0)
+        decides = identity.decides(packet)
+        if not (was_repeated or decides) and self.unseen.is_unseen(1 - self.end, psn):
+            return PacketStatus.REORDERED
         if was_seen and identity.is_duplicate(packet, before, has_cause=was_repeated):
             return PacketStatus.DUPLICATE
-        is_late = identity.is_overtaken(packet, otherwise=not was_seen and not was_repeated)
-        return PacketStatus.REORDERED if is_late else PacketStatus.RETRANSMITTED
+        if decides and identity.is_overtaken(packet, otherwise=False):
+            return PacketStatus.REORDERED
+        # A responder answers again only what it is asked again.
+        is_copy = not (decides or was_repeated) and before is not None
+        return PacketStatus.DUPLICATE if is_copy else PacketStatus.RETRANSMITTED
 
     def _answer_again(self, psn: int, packet: TransportPacket) -> None:
         """A response is retransmitted."""
         self.connection.directions[1 - self.end].retransmitted += 1
+        again = self.answered_again
+        again[psn] = again.pop(psn, 0) + 1
+        if len(again) > ANSWERED_AGAIN:
+            del again[next(iter(again))]
         end = self.replay_end
         if end is not None and psn > end:
             self._note_skipped_responses(end, psn, packet)

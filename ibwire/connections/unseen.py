@@ -46,6 +46,10 @@ class Unseen:
             return any(within(each, psn) for each in (self.unsettled.requests, self.requests))
         return any(within(each, psn) for each in (self.unsettled.responses, self.responses))
 
+    def was_left_out(self, psn: int) -> bool:
+        """Whether the newest packet of this PSN that was sent, as far as known, was not seen."""
+        return any(within(each, psn) for each in (self.unsettled.skipped, self.requests))
+
     def lacks_responses(self, message: OpenMessage) -> bool:
         """Whether responses of a READ are missing before the newest."""
         return any(gap.first <= message.last and message.first < gap.end for gap in self.responses)

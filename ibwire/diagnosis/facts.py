@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ibwire.connections.events import FlowEvent, FlowEventKind
 from ibwire.connections.opcode_sets import RESPONSES
 from ibwire.diagnosis.record import Incident
-from ibwire_layers.psn import MASK
+from ibwire_layers.psn import HALF, MASK
 
 
 class Facts:
@@ -68,6 +68,21 @@ class Facts:
         if any(each.number < number for each in self.retransmissions):
             return True
         return self._before is not None and number <= self._before.last.number
+
+    def may_be_discarded(self, nak: FlowEvent) -> bool:
+        """Whether the responder may have lacked an earlier packet when the one came that a NAK
+        asks for."""
+        incident = self._incident
+        if any(
+            each.number < nak.number for each in (*self.naks, *self.rnrs, *self.retransmissions)
+        ):
+            return True
+        if any(nak.psn - first & MASK < HALF for first, _ in incident.gaps):
+            return any(first != nak.psn for first, _ in incident.gaps)
+        clue = incident.clues.get(nak.number)
+        sent = clue.sent if clue is not None else None
+        before = self._before
+        return before is not None and sent is not None and sent.number <= before.last.number
 
     def follows(self, before: FlowEvent, nak: FlowEvent) -> bool:
         """Whether a NAK only shows that the packet which the previous NAK asked for has arrived."""

@@ -94,8 +94,14 @@ class IncidentText:
         return f"recovered after {duration(self.stall_ns)}"
 
 
-def phrase(why: Reason, number: int, names: tuple[str, str], verdict: bool = False) -> str:
-    """A cause in words; names: requester and responder."""
+def phrase(
+    why: Reason,
+    number: int,
+    names: tuple[str, str],
+    verdict: bool = False,
+    is_least: bool = False,
+) -> str:
+    """A cause in words; names: requester and responder. is_least: there may have been more."""
     return PHRASES[why][verdict].format(
         r=names[0],
         s=names[1],
@@ -104,6 +110,7 @@ def phrase(why: Reason, number: int, names: tuple[str, str], verdict: bool = Fal
         k=count(number, "RNR NAK"),
         w="was" if number == 1 else "were",
         t=times(number),
+        least="at least " if is_least else "",
     )
 
 

@@ -70,8 +70,6 @@ class _Describer:
         self.facts = Facts(incident, before)
         self.limit = Cause.RETRIES
         """The limit at which the requester gave up, if it did."""
-        self.is_lost_after = False
-        """Whether a NAK since the last retransmission may show a loss after this point."""
         self.resent_at = 0
         """The packet that began the last retransmission."""
 
@@ -186,12 +184,10 @@ class _Describer:
         named_before = any(
             each.psn == event.psn and each.number < event.number for each in self.facts.naks
         )
-        if self.facts.is_lost(event.psn) and not named_before:
-            return "That packet was never seen here."
-        if clue is not None and clue.was_missing:
-            if clue.sent is not None:
+        was_lost = self.facts.is_lost(event.psn) and not named_before
+        if was_lost or (clue is not None and clue.was_missing):
+            if clue is not None and clue.sent is not None:
                 self.result.reasons[Reason.LOST_BEFORE] += not self.facts.is_lost(event.psn)
-                self.is_lost_after = True
                 return (
                     f"It had passed here before (#{clue.sent.number}), but its retransmission did "
                     "not arrive here: lost before this point."
@@ -199,15 +195,19 @@ class _Describer:
             return "That packet was never seen here."
         if clue is None or clue.sent is None:
             self.result.reasons[Reason.UNCLEAR] += 1
-            self.is_lost_after = True
             return "Whether it passed here is unknown: no packet with this PSN was captured."
         later = [each for each in self.facts.naks if each.number > event.number]
         passed = f"That packet passed here as #{clue.sent.number}: "
         if later and self.facts.follows(event, later[0]):
             self.result.reasons[Reason.REORDERED_AFTER] += 1
             return f"{passed}it was reordered after this point, as the next NAK shows."
+        if self.facts.may_be_discarded(event):
+            self.result.reasons[Reason.LOST_OR_DISCARDED] += 1
+            return (
+                f"{passed}it was {AFTER}, or {self.s} discarded it because an earlier packet was "
+                "missing (go-back-N)."
+            )
         self.result.reasons[Reason.LOST_AFTER] += 1
-        self.is_lost_after = True
         return f"{passed}it was {AFTER}."
 
     def _fatal(self, event: FlowEvent) -> None:
@@ -248,7 +248,7 @@ class _Describer:
             text = self._after_old_nak(event, nak)
         else:
             text = _RETRANSMITTED[event.cause or Cause.UNKNOWN](self, event)
-        self.is_lost_after, self.resent_at = False, event.number
+        self.resent_at = event.number
         number = event.number, event.last_number or event.number
         self.result.steps.append(
             Step(
@@ -279,9 +279,7 @@ class _Describer:
 
     def after_nak(self, event: FlowEvent) -> str:
         """A retransmission because of a NAK."""
-        needed = self.facts.lost_between(self.resent_at, event) or int(self.is_lost_after)
-        needed = min(needed, event.count)
-        self.result.needless += event.count - needed
+        needed = min(self.facts.lost_between(self.resent_at, event), event.count)
         text = f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after the NAK"
         clue = self.incident.clues.get(event.number)
         if clue is not None and clue.idle_ns >= PROMPT_NS:
@@ -291,8 +289,8 @@ class _Describer:
         if needed:
             behind = count(event.count - needed, "other")
             it = "it" if needed == 1 else "them"
-            return f"{text}: {needed:,} known to be missing, {behind} after {it} (go-back-N)."
-        return f"{text}: all that follow (go-back-N)."
+            return f"{text}: {needed:,} that had not arrived, {behind} after {it} (go-back-N)."
+        return f"{text}: all from there on (go-back-N)."
 
     def after_gap(self, event: FlowEvent) -> str:
         """READ responses were missing."""
@@ -324,8 +322,12 @@ class _Describer:
         answered = f"although {self.s} had responded (#{clue.answered.number}, "
         answered += f"{duration(since)} before)"
         if event.opcode in ANSWERED or since >= SILENCE_NS:
-            self.result.reasons[Reason.RESPONSE_LOST_AFTER] += 1
+            is_sure = since >= SILENCE_NS
+            why = Reason.RESPONSE_LOST_AFTER if is_sure else Reason.RESPONSE_OR_LATE
+            self.result.reasons[why] += 1
             lost = f"that response passed here and was {AFTER}, on its way to {self.r}"
+            if not is_sure:
+                lost += f", or {self.r} had not waited for it"
             if self.facts.was_restarting(clue.answered.number):
                 lost += f", or {self.r} dropped it because an earlier one was missing"
             return f"{self._retransmits(event)}, {answered}: {lost}."

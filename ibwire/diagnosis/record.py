@@ -329,7 +329,7 @@ class _Watch:
             self._resent_number = packet.number
             self._clue = incident.clues[packet.number] = Clue(
                 self._sent.get(psn),
-                any(gap.first <= psn < gap.end for gap in tracker.unseen.requests),
+                tracker.unseen.was_left_out(psn),
                 self._answer_to(tracker, psn, packet),
                 packet.time_ns - tracker.last_ns,
                 self._asked > tracker.acked,
@@ -384,7 +384,7 @@ class _Watch:
         incident = self._open(tracker, here, psn)
         incident.until = max(incident.until, psn)
         sent = self._sent.get(psn)
-        was_missing = any(gap.first <= psn < gap.end for gap in tracker.unseen.requests)
+        was_missing = tracker.unseen.was_left_out(psn)
         if sent is not None and not tracker.is_retransmitting and tracker.retransmission_end == psn:
             # The retransmission ended before this PSN, and new requests followed.
             was_missing |= sent.number < self._resent_number

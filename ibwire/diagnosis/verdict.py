@@ -17,7 +17,7 @@ from ibwire.connections.status import ConnectionStatus, Status
 from ibwire.connections.tracker import SILENCE_NS
 from ibwire.diagnosis.incident_text import IncidentText, phrase
 from ibwire.diagnosis.record import Record
-from ibwire.diagnosis.wording import Reason, count, duration, listed, sentence
+from ibwire.diagnosis.wording import OF_RESPONSES, Reason, count, duration, listed, sentence
 
 LETTERS = "A", "B"
 """Names of the two ends; A sent the first packet."""
@@ -150,7 +150,9 @@ def _causes(case: Case) -> Iterator[str]:
                 if why is not Reason.STALE_TIMER or described.incident.recovered is not None:
                     total[why] += number
         for why, number in sorted(total.items(), key=lambda item: list(Reason).index(item[0])):
-            text = phrase(why, number, names(end), verdict=True)
+            sender = 1 - end if why in OF_RESPONSES else end
+            is_least = case.connection.may_miss_losses(sender)
+            text = phrase(why, number, names(end), verdict=True, is_least=is_least)
             if text:
                 yield sentence(text)
 

@@ -18,11 +18,13 @@ class Reason(StrEnum):
     NO_BUFFER = "no_buffer"
     LOST_BEFORE = "lost_before"
     LOST_AFTER = "lost_after"
+    LOST_OR_DISCARDED = "lost_or_discarded"
     DAMAGED = "damaged"
     REORDERED_BEFORE = "reordered_before"
     REORDERED_AFTER = "reordered_after"
     RESPONSE_LOST_BEFORE = "response_lost_before"
     RESPONSE_LOST_AFTER = "response_lost_after"
+    RESPONSE_OR_LATE = "response_or_late"
     RESPONSE_DAMAGED = "response_damaged"
     RESPONSE_REORDERED = "response_reordered"
     EITHER_LOST_AFTER = "either_lost_after"
@@ -33,10 +35,22 @@ class Reason(StrEnum):
     UNCLEAR = "unclear"
 
 
+OF_RESPONSES = frozenset(
+    {
+        Reason.RESPONSE_LOST_BEFORE,
+        Reason.RESPONSE_LOST_AFTER,
+        Reason.RESPONSE_DAMAGED,
+        Reason.RESPONSE_REORDERED,
+        Reason.RESPONSE_OR_LATE,
+    }
+)
+"""Causes that are about packets of the responder."""
+
+
 class Phrase(NamedTuple):
     """The text of a cause. `{r}` is the requester, `{s}` the responder, `{n}` a number of
     packets with its noun, `{w}` `was` or `were`, `{a}` a number of responses, `{k}` of RNR
-    NAKs, `{t}` how often."""
+    NAKs, `{t}` how often, `{least}` `at least ` where the number may be too low."""
 
     title: str
     """In the title of an incident."""
@@ -54,12 +68,17 @@ PHRASES = {
     ),
     Reason.LOST_BEFORE: Phrase(
         "{n} from {r} to {s} lost before this point",
-        "The network lost {n} from {r} to {s} between {r} and this point.",
+        "The network lost {least}{n} from {r} to {s} between {r} and this point.",
     ),
     Reason.LOST_AFTER: Phrase(
         "{n} from {r} to {s} lost, damaged or delayed after this point",
         "at least {n} from {r} did not reach {s} in time: lost, damaged or delayed between this "
         "point and {s}, by the network or by {s} itself.",
+    ),
+    Reason.LOST_OR_DISCARDED: Phrase(
+        "{n} from {r} to {s} lost, damaged or delayed after this point, or discarded by {s}",
+        "{n} from {r} passed here and {w} not accepted: lost, damaged or delayed between this "
+        "point and {s}, or discarded by {s} because an earlier packet was missing (go-back-N).",
     ),
     Reason.DAMAGED: Phrase(
         "{n} from {r} to {s} damaged before this point",
@@ -78,12 +97,17 @@ PHRASES = {
     ),
     Reason.RESPONSE_LOST_BEFORE: Phrase(
         "{a} of {s} lost before this point",
-        "The network lost {a} of {s} between {s} and this point.",
+        "The network lost {least}{a} of {s} between {s} and this point.",
     ),
     Reason.RESPONSE_LOST_AFTER: Phrase(
         "{a} of {s} lost, damaged or delayed after this point",
         "at least {a} of {s} {w} lost, damaged or delayed between this point and {r}, "
         "by the network or by {r} itself.",
+    ),
+    Reason.RESPONSE_OR_LATE: Phrase(
+        "{a} of {s} lost, damaged or delayed after this point, or too late for {r}",
+        "{r} retransmitted {t} what {s} had responded to: a response was lost, damaged or delayed "
+        "between this point and {r}, or {r} had not waited for it.",
     ),
     Reason.RESPONSE_DAMAGED: Phrase(
         "{a} of {s} damaged before this point",

@@ -83,6 +83,12 @@ class _Judge:
             letter: addresses[connection.ends[index].address] for index, letter in enumerate("AB")
         }
 
+    @property
+    def has_identifications(self) -> bool:
+        """Whether every packet names its place in the sequence of its sender. Without it a packet
+        that is lost and retransmitted by a timer leaves no trace before this point."""
+        return self.truth.scenario.profiles[0] == "rxe"
+
     # What happened.
 
     def of(self, sender: str, text: str, *, responses: bool = False) -> list[Sent]:
@@ -146,7 +152,7 @@ class _Judge:
             found = connection.to_json(direction)
             for name, true in self.true_counts(sender).items():
                 said = found[name]
-                is_open = name in found["not_observable"]
+                is_open = name in found["not_observable"] or not self.has_identifications
                 if said > true or (said != true and not is_open):
                     more = " or more" if is_open else ""
                     yield f"flows: {sender} {name} {said}{more}, not {true}"
@@ -269,6 +275,11 @@ def nak(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText)
         if found[2].startswith("reordered after this point, as the next NAK shows"):
             must(Harm.DELAY in passed.harms_after, f"it was not: {passed}")
             must(any(o is not Outcome.DAMAGED for _, o in passed.arrived), f"lost: {passed}")
+        elif found[2] == (
+            f"{AFTER}, or {match['s']} discarded it because an earlier packet was missing "
+            "(go-back-N)"
+        ):
+            must(not any(t < sent.time and o is Outcome.TAKEN for t, o in passed.arrived), "taken")
         else:
             must(found[2] == AFTER, "no check knows this sentence")
             must(passed.harms_after, f"it was not: {passed}")
@@ -360,7 +371,7 @@ def _did_not_help(sent: Sent) -> bool:
 
 
 NEEDED = re.compile(
-    r": (?P<missing>[\d,]+) known to be missing, [\d,]+ others? after (?:it|them) \(go-back-N\)"
+    r": (?P<missing>[\d,]+) that had not arrived, [\d,]+ others? after (?:it|them) \(go-back-N\)"
 )
 
 
@@ -395,12 +406,8 @@ def _why_again(
         if needed := NEEDED.fullmatch(found["more"]):
             missing = sum(_missing_at_receiver(judge, each) for each in inside)
             must(missing >= _number(needed["missing"]), f"{missing} had not arrived")
-        elif found["more"] == ": all that follow (go-back-N), although nothing was lost":
-            must(
-                not any(_missing_at_receiver(judge, each) for each in inside), "something was lost"
-            )
         else:
-            must(found["more"] in ("", ": all that follow (go-back-N)"), "no check knows this")
+            must(found["more"] in ("", ": all from there on (go-back-N)"), "no check knows this")
     elif found := re.fullmatch(
         rf", for which responses were missing, {TIME} after the last packet(: its ACK timer had "
         r"expired)?\.",
@@ -421,13 +428,15 @@ def _why_again(
         )
     elif found := re.fullmatch(
         rf", although [AB] had responded \(#(\d+), {TIME} before\): that response passed here and "
-        rf"was {AFTER}, on its way to [AB](, or [AB] dropped it because an earlier one was "
-        r"missing)?\.",
+        rf"was {AFTER}, on its way to [AB](, or [AB] had not waited for it)?(, or [AB] dropped it "
+        r"because an earlier one was missing)?\.",
         why,
     ):
         response = judge.frame(found[1])
         must(
-            response.harms_after or (found[2] and _did_not_help(response)),
+            response.harms_after
+            or (found[2] and not any(time < head.time for time, _ in response.arrived))
+            or (found[3] and _did_not_help(response)),
             f"it arrived: {response}",
         )
     elif found := re.fullmatch(
@@ -647,9 +656,19 @@ def total_responses_after(judge: _Judge, match: re.Match[str], *rest: Any) -> No
 
 
 def nothing_wrong(judge: _Judge, match: re.Match[str], *rest: Any) -> None:
-    retransmitted = [each for each in judge.truth.sent if each.is_again]
-    must(not retransmitted, f"retransmitted: {[str(each) for each in retransmitted[:3]]}")
-    must(not any(each.is_lost_before for each in judge.truth.sent), "something was lost")
+    """What the capture shows: that a packet was not seen at all may have left no trace."""
+    firsts: set[tuple[str, bool, int]] = set()
+    for each in judge.truth.sent:
+        if not each.captured or each.is_damaged_before or each.packet.bth.opcode in ACKNOWLEDGE:
+            continue
+        key = each.sender, each.is_response, each.psn
+        must(key not in firsts or each.is_response, f"retransmitted: {each}")
+        firsts.add(key)
+    last = {each.sender: each.psn for each in judge.truth.sent if not each.is_response}
+    for each in judge.truth.sent:
+        if each.is_lost_before and not each.is_response and each.psn < last[each.sender]:
+            seen = (each.sender, False, each.psn) in firsts
+            must(seen, f"lost and never seen: {each}")
 
 
 VERDICT = _table(
