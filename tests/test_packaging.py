@@ -32,6 +32,13 @@ def test_wheel_has_the_two_packages_their_types_and_the_licence(tmp_path: Path) 
     shipped = {f"ibwire/scenarios/{path.name}" for path in (ROOT / "ibwire/scenarios").iterdir()}
     assert shipped
     assert shipped <= set(names)
+    scripts = [path.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("*.drill")]
+    scripts = [path for path in scripts if path.parts[0] == "conformance"]
+    assert len(scripts) > 200
+    assert {f"ibwire/{path.as_posix()}" for path in scripts} <= set(names)
+    assert {"ibwire/report/plotly/plotly-basic.min.js", "ibwire/report/plotly/LICENSE"} <= set(
+        names
+    )
 
 
 def test_release_notes_begin_with_the_version_of_the_package() -> None:

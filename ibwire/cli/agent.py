@@ -38,7 +38,7 @@ def command(link: LiveOptions, listen: str | None, port: int, token: str | None)
     export IBWIRE_TOKEN=$(openssl rand -hex 16)
     ibwire lab up
     ibwire lab run --side b -- ibwire agent --dev veth-b --profile rxe &
-    ibwire lab run -- ibwire drill tests/conformance/acks --dev veth-a --peer 10.0.0.2
+    ibwire lab run -- ibwire drill conformance/acks --dev veth-a --peer 10.0.0.2
     ibwire lab run -- ibwire fuzz --dev veth-a --peer 10.0.0.2 --budget 30s
     """
     secret = token or agent_server.new_token()

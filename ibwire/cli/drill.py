@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from ibwire.base.errors import CaptureError, OutputError, ScriptError, VerbsError
 from ibwire.base.interrupt import signal_of
@@ -21,6 +22,7 @@ from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.device_packets import DeviceConnection, read_device_connection
 from ibwire.drill import Case, Script, Verdict, load, report, run
 from ibwire.drill.files import write_capture, write_junit
+from ibwire.drill.shipped import NAME, parts, shipped_path
 from ibwire.drill.targets.live import Bench
 from ibwire.drill.targets.recorded import judge
 from ibwire.drill.verdict import CaseError, time_line
@@ -34,8 +36,34 @@ SIGNAL = 128
 """Added to the number of a signal in the exit status, as shells do."""
 
 
+class ScriptPath(InputPath):
+    """A script or a directory of scripts; `conformance` is those of ibwire, if no file is."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, path_type=Path)
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """The path, that of the package for a shipped script."""
+        if not os.path.lexists(value):
+            value = shipped_path(Path(value)) or value
+        return super().convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Files, and the shipped scripts by subject."""
+        names = [NAME, *(f"{NAME}/{part}" for part in parts())]
+        shipped = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return shipped or super().shell_complete(ctx, param, incomplete)
+
+
 @click.command("drill")
-@click.argument("paths", nargs=-1, required=True, type=InputPath(exists=True, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=ScriptPath())
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="spec", show_default=True)
 @click.option("--junit", metavar="FILE", type=OutputPath(), help="Write the results as JUnit XML.")
 @click.option(
@@ -89,12 +117,13 @@ def command(
     With --capture the scripts are compared with a recording: a script passes if it matches
     from some packet on.
 
-    PATHS are scripts, or directories that are searched for them. Exit status 1: a case
+    PATHS are scripts, or directories that are searched for them; `conformance` is the
+    scripts that are part of ibwire, `conformance/acks` those about ACKs. Exit status 1: a case
     failed, or the device no longer answered; 2: a script cannot be read, or a case has a
     number out of range.
 
     \b
-    ibwire drill tests/conformance --junit out.xml
+    ibwire drill conformance --junit out.xml
     ibwire drill my.drill --profile rxe -v -o failures/
     ibwire drill my.drill --dev eth0 --peer 10.0.0.2 --connect agent
     ibwire drill my.drill --capture my.pcap --device 10.0.0.2

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 import click
 
 from ibwire.base.errors import LinkError
+from ibwire.cli.messages import print_note
 from ibwire.lab.veth import (
     ADDRESSES,
     DEFAULT_MTU,
@@ -94,9 +95,13 @@ def up(name: str | None, mtu: int, middle: bool) -> None:
 @command.command("down")
 @_named
 def down(name: str | None) -> None:
-    """Remove a lab."""
+    """Remove a lab; without one there is nothing to do."""
     with _reported_errors():
-        _found(name).down()
+        lab = Lab.find(name)
+        if lab is None:
+            print_note(f"no lab is up{_named_so(name)}: nothing to remove")
+        else:
+            lab.down()
 
 
 @command.command("shell")
@@ -161,7 +166,11 @@ def _found(name: str | None) -> Lab:
 
 def _not_up(name: str | None) -> click.ClickException:
     command = f"ibwire lab up --name {name}" if name is not None else "ibwire lab up"
-    return click.ClickException(f"{name or DEFAULT_NAME}: is not up: {command}")
+    return click.ClickException(f"no lab is up{_named_so(name)}: `{command}` creates one")
+
+
+def _named_so(name: str | None) -> str:
+    return f" with the name {name!r}" if name is not None else ""
 
 
 def _become(lab: Lab, side: str, arguments: Sequence[str]) -> NoReturn:

@@ -19,6 +19,7 @@ from ibwire.base.output import (
     remove_unfinished,
     temporary_directory,
 )
+from ibwire.capture import open_capture
 from ibwire.cli.messages import print_error, print_with_notes
 from ibwire.cli.paths import InputPath
 from ibwire.cli.rereading import STANDARD_INPUT, progress, spooled
@@ -128,10 +129,20 @@ def _open(stack: ExitStack, names: Sequence[str], directory: str, memory: str) -
             parquet.append(name)
         else:
             shown = STANDARD_INPUT if name == "-" else name
-            captures.append(CaptureTables(spooled(name, directory), shown, bar.read))
+            path = spooled(name, directory)
+            _require_capture(path, shown)
+            captures.append(CaptureTables(path, shown, bar.read))
     database = stack.enter_context(Database(captures, parquet, directory, memory))
     protect(*database.files)
     return database
+
+
+def _require_capture(path: str, shown: str) -> None:
+    """Raise `CaptureError` for what is no capture, also if the query does not use it."""
+    try:
+        open_capture(path).close()
+    except CaptureError as error:
+        raise CaptureError(shown, error.offset, error.reason) from None
 
 
 def _list(database: Database) -> None:
