@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # One worker for each processor; an idle worker takes over tests of a busy one.
 PARALLEL := -n auto --dist worksteal
 
-.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz docs site wheel fuzz-readers soak test-pythons lock audit release clean
+.PHONY: demo test test-all lint bench interop interop-tshark interop-rxe live bench-rxe bench-inject bench-fuzz pages docs wheel fuzz-readers soak test-pythons lock audit release clean
 
 # What `make demo` proposes to try next; tests/test_demo.py runs them.
 NEXT = 'flows captures/rnr-multi-packet.pcap           the connections of a capture, worst first' \
@@ -97,16 +97,20 @@ bench-rxe: $(VENV)/test.stamp
 	$(BIN)/python tests/interop/rxe/build.py
 	PYTHONPATH=tests $(BIN)/python tests/interop/rxe/speed.py
 
-# The generated field reference in layers/README.md, the tables of profiles and of rules, the pictures.
-docs: $(VENV)/run.stamp
+# The generated parts of pages, which tests compare: field reference, profiles, rules, pictures, and
+# what the commands in examples print.
+pages: $(VENV)/run.stamp
 	$(BIN)/python -m ibwire_layers.reference layers/README.md
 	$(BIN)/python -m ibwire.rc.reference docs/profiles.md
 	$(BIN)/python -m ibwire.rules.reference docs/rules.md
 	$(BIN)/python docs/tools/picture.py
+	$(BIN)/python docs/tools/examples.py
 
-# The documentation as pages in site/; a link that leads nowhere is an error.
-site: $(VENV)/site.stamp
-	$(BIN)/mkdocs build --strict
+# The documentation as a site, in site/: with the commands, the Python interface, and the notebooks,
+# which are run for it. A link that leads nowhere is an error, and so is an error in a notebook.
+docs: pages $(VENV)/site.stamp
+	$(BIN)/python docs/tools/assemble.py build/pages
+	$(BIN)/zensical build --strict --clean
 
 wheel: $(VENV)/run.stamp
 	$(BIN)/pip wheel -q --no-deps -w dist .
@@ -170,4 +174,4 @@ release: wheel
 	rm -rf dist/environment
 
 clean:
-	rm -rf $(VENV) $(wildcard .venv-*) dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(wildcard .venv-*) dist build site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

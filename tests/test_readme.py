@@ -1,28 +1,20 @@
 """What the README and the pages show is true: commands print it, files and Python work.
 
-A page is worked through from top to bottom in an empty directory that has the repository's
-captures and scripts:
-
-- a block with a title, such as ```toml title="my.toml", becomes a file of that name;
-- of a `console` block each command is run, and prints the lines after it. A line `...` stands for
-  any number of lines that are left out;
-- a `python` block is run, with the names of the blocks before it.
+docs/tools/examples.py says how a page is worked through, and brings output up to date
+(`make pages`). Here a `python` block is run too, with the names of the blocks before it.
 """
 
 import ast
-import re
 import runpy
-import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from ibwire.cli import main
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"^```(\w+)(?: title=\"([\w.-]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLES = runpy.run_path(str(ROOT / "docs" / "tools" / "examples.py"))
+PAGES: list[Path] = EXAMPLES["PAGES"]
+matches: Callable[[list[str], list[str]], bool] = EXAMPLES["matches"]
 
 NOT_RUN = {
     "docs/links.md": "two programs at once: tests/link/test_files.py; the other needs a link",
@@ -34,44 +26,26 @@ NOT_RUN = {
 
 def blocks(path: Path) -> list[tuple[str, str, str]]:
     """Language, title and text of each block of a page."""
-    return BLOCK.findall(path.read_text(encoding="utf-8"))
+    found: list[tuple[str, str, str]] = EXAMPLES["blocks"](path.read_text(encoding="utf-8"))
+    return found
 
 
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def printed(command: str) -> list[str]:
-    """The lines of a command, first those of standard output."""
-    program, *arguments = shlex.split(command)
-    assert program == "ibwire", f"{command}: the tests run only ibwire"
-    result = CliRunner().invoke(main, arguments, prog_name="ibwire")
-    assert result.exception is None or isinstance(result.exception, SystemExit), command
-    return [line.rstrip() for line in (result.stdout + result.stderr).rstrip("\n").split("\n")]
-
-
-def matches(found: list[str], expected: list[str]) -> bool:
-    """Whether lines are those expected, of which `...` is any number."""
-    if not expected:
-        return not found
-    if expected[0] == "...":
-        return any(matches(found[skip:], expected[1:]) for skip in range(len(found) + 1))
-    return bool(found) and found[0] == expected[0] and matches(found[1:], expected[1:])
-
-
 def run_console(block: str) -> None:
     """Each command of a block prints the lines after it."""
-    for entry in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, *expected = entry.rstrip("\n").split("\n")
-        found = printed(command)
+    for command, expected in EXAMPLES["entries"](block):
+        found = EXAMPLES["printed"](command)
         if not matches(found, expected):
-            assert found == expected, command
+            assert found == expected, f"{command}: `make pages` writes the output anew"
 
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory with what a checkout has."""
-    for shared in ("captures", "tests"):
+    for shared in EXAMPLES["SHARED"]:
         (tmp_path / shared).symlink_to(ROOT / shared)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -149,3 +123,24 @@ def test_the_imports_in_the_python_of_a_page_exist(path: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_output_is_brought_up_to_date_except_where_lines_are_left_out(workplace: Path) -> None:
+    page = """```toml title="my.toml"
+[[workload]]
+```
+```console
+$ ibwire fields bth.psn
+old output
+$ ibwire run my.toml
+...
+not a line of it
+```
+"""
+
+    renewed, stale = EXAMPLES["rewritten"](page, workplace)
+
+    assert "bth.psn" in renewed.split("fields bth.psn\n")[1].split("$ ")[0]
+    assert "old output" not in renewed
+    assert renewed.count("not a line of it") == 1
+    assert stale == ["ibwire run my.toml"]
