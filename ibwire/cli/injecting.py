@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import click
@@ -21,6 +22,7 @@ from ibwire.base.node import Pipe
 from ibwire.base.units import NS, S, Time
 from ibwire.capture.index import Record
 from ibwire.capture.writer import write_capture
+from ibwire.cli.capture_estimate import announce
 from ibwire.cli.closed_loop import ClosedLoop, spread
 from ibwire.cli.messages import print_error
 from ibwire.cli.paths import OutputPath
@@ -206,6 +208,7 @@ def _write(job: InjectionJob, path: str, as_json: bool) -> None:
     """Write the packets to a capture."""
     if not job.ends:
         raise EncodeError("rate", "max", "limited, as a capture requires: give --count too")
+    announce(path, partial(records, job), count=job.count, time=job.time)
     size = 0
 
     def counted() -> Iterator[Record]:

@@ -1,13 +1,14 @@
 """`ibwire inject`: into captures, and what it says beforehand; no packet leaves here."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from ibwire.capture import open_capture
-from ibwire.cli import main
+from ibwire.cli import capture_estimate, main
 from ibwire.traffic.builder import Builder
 from ibwire.traffic.stream import Stream
 from ibwire_layers.packet import CrcStatus, Packet
@@ -38,6 +39,45 @@ def test_the_plain_form_writes_the_packets_of_the_builder(suffix: str, tmp_path:
     assert result.exit_code == 0
     assert result.stdout == f"{path}: 300 packets, {300 * 1098} bytes\n"
     assert [data for _, data in records_of(path)] == [row.tobytes() for row in block.frames]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [("--count", 10**12), ("--time", "100000000s", "--rate", "1Mpps")],
+    ids=["count", "time"],
+)
+def test_capture_that_does_not_fit_on_the_disk_is_refused_at_once(
+    limits: tuple[object, ...], tmp_path: Path
+) -> None:
+    """A message of 1 KiB is 1098 bytes on the wire, and a record of pcap has 16 more."""
+    path = tmp_path / "out.pcap"
+
+    result = inject("-o", path, *PLAIN, "--verb", "write", "--size", 1024, "--mtu", 1024, *limits)
+
+    packets = {"--count": 10**12, "--time": 10**14}[str(limits[0])]
+    size = packets * (1098 + 16) / 2**40
+    assert result.exit_code == 1
+    assert f"{path}: would not fit on the disk: some {packets:,} packets, " in result.stderr
+    said = re.search(r"packets, ([\d.,]+) TiB, ", result.stderr)
+    assert said is not None
+    assert float(said[1].replace(",", "")) == pytest.approx(size, rel=1e-3)
+    assert not path.exists()
+
+
+def test_long_capture_is_announced_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture_estimate, "FEW", 5000)
+    monkeypatch.setattr(capture_estimate, "ANNOUNCED_BYTES", 1 << 20)
+    path = tmp_path / "out.pcap"
+
+    result = inject("-o", path, *PLAIN, "--verb", "write", "--size", 1024, "--count", 6000)
+
+    assert result.exit_code == 0
+    said = re.match(rf"{path}: some 6,000 packets, ([\d.]+) MiB, \d+ seconds\n", result.stderr)
+    assert said is not None
+    assert float(said[1]) == pytest.approx(path.stat().st_size / 2**20, abs=0.1)
+    assert len(records_of(path)) == 6000
 
 
 def test_times_in_a_capture_are_those_of_the_rate(tmp_path: Path) -> None:
