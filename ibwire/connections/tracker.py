@@ -41,7 +41,7 @@ from ibwire.connections.open_message import (
     skips_responses,
 )
 from ibwire.connections.packets import TransportPacket
-from ibwire.connections.refusals import Refusals
+from ibwire.connections.refusals import Refusal, Refusals
 from ibwire.connections.reporting import Reporter
 from ibwire.connections.states import (
     REQUESTER_MOVES,
@@ -270,6 +270,7 @@ class RequestTracker:
         return (
             self.requester in (RequesterState.NOT_SEEN, RequesterState.IN_SEQUENCE)
             and not self.refusals
+            and not (self.next is not None and self._was_damaged(self.next & MASK))
             and not self.unseen.requests
             and not self.unseen.responses
             and not self.disturbed_end
@@ -326,7 +327,12 @@ class RequestTracker:
         if step > 0 and not self.connection.mtu:
             self._infer_mtu(psn, packet)
             step = psn - self.next
-        if step >= 0:
+        if not step and self._was_damaged(packet.psn):
+            status = PacketStatus.RETRANSMITTED
+            span = self._span(packet)
+            self.unseen.miss_requests(psn, psn + span, packet)
+            self.next = psn + span
+        elif step >= 0:
             status = PacketStatus.AFTER_GAP if step else PacketStatus.NEW
         else:
             status = self._status_of_old_request(psn, packet)
@@ -347,6 +353,10 @@ class RequestTracker:
         self._age()
         self.last_ns = packet.time_ns
         return status
+
+    def _was_damaged(self, psn: int) -> bool:
+        """Whether the next new request was seen damaged, so that this is its retransmission."""
+        return self.connection.is_reliable and psn in self.connection.damaged_psns[self.end]
 
     def _restart(self, packet: TransportPacket) -> None:
         """Restart with this request: the queue pair was reset, or its number was reused."""
@@ -561,6 +571,10 @@ class RequestTracker:
             end=psn,
         )
         counts = self.connection.directions[self.end]
+        refused = None if self.refusals.of(psn) else self._refusal_before(psn)
+        if refused is not None and refused.number == number:
+            known = sum(refused.psn <= each < psn for each in self.recent_requests.all())
+            self.unseen.skip_requests(refused.psn, psn, packet, max(known, 1))
         match cause:
             case Cause.NAK | Cause.RNR:
                 pass  # in time or not, the requester was asked to retransmit
@@ -582,7 +596,7 @@ class RequestTracker:
     def _cause(self, psn: int, packet: TransportPacket) -> tuple[Cause, int, int]:
         """Why requests are retransmitted from this PSN on, the packet that shows it, and its
         time."""
-        refusal = self.refusals.of(psn)
+        refusal = self.refusals.of(psn) or self._refusal_before(psn)
         before = self.recent_requests.get(psn) or self.recent_responses.get(psn)
         sent, sent_ns = (before.number, before.time_ns) if before else (0, self.last_ns)
         waited = packet.time_ns - self.last_ns
@@ -593,6 +607,15 @@ class RequestTracker:
         if waited >= SILENCE_NS or self.connection.is_paired:
             return Cause.TIMEOUT, sent, sent_ns
         return Cause.UNKNOWN, 0, 0
+
+    def _refusal_before(self, psn: int) -> Refusal | None:
+        """The NAK that a retransmission obeys whose first packets were not seen here."""
+        before = self.recent_requests.get(psn)
+        since = (-1, 0) if before is None else before.place
+        for each in reversed(list(self.refusals)):
+            if each.cause in (Cause.NAK, Cause.RNR) and self.acked < each.psn < psn:
+                return each if each.place > since else None
+        return None
 
     def _note_skipped(self, run: Retransmission, psn: int, packet: TransportPacket) -> None:
         """Requests were left out where all are retransmitted: lost, if they were sent."""

@@ -112,7 +112,7 @@ class Facts:
         ]
         if found and not any(
             found[-1].number < each.number < retransmission.number
-            and each.psn == retransmission.psn
+            and (each.psn == retransmission.psn or each.cause_number == found[-1].number)
             for each in self.retransmissions
         ):
             return found[-1]

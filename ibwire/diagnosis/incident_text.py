@@ -75,7 +75,7 @@ class IncidentText:
     def is_harmless(self) -> bool:
         """Whether it delayed nothing."""
         return self.incident.recovered is not None and (
-            not self.retransmitted or set(self.reasons) <= {Reason.STALE_TIMER}
+            not self.retransmitted or set(self.reasons) == {Reason.STALE_TIMER}
         )
 
     @property

@@ -241,10 +241,7 @@ class _Describer:
         rnr, nak = self.facts.rnr_before(event), self.facts.nak_before(event)
         if rnr is not None and event.cause in (Cause.RNR, Cause.NAK):
             text = self._after_rnr(event, rnr)
-        elif nak is not None and (
-            event.cause in (Cause.ACK_LOST, Cause.TIMEOUT)
-            or nak.number < self.incident.first.number
-        ):
+        elif nak is not None and event.cause is Cause.ACK_LOST:
             text = self._after_old_nak(event, nak)
         else:
             text = _RETRANSMITTED[event.cause or Cause.UNKNOWN](self, event)
@@ -270,6 +267,11 @@ class _Describer:
 
     def _after_rnr(self, event: FlowEvent, rnr: FlowEvent) -> str:
         waited, asked = event.time_ns - rnr.time_ns, rnr.delay_ns or 0
+        if waited > 2 * asked + PROMPT_NS:
+            return (
+                f"{self._retransmits(event)} after {duration(waited)}, much later than the "
+                f"{asked / 1e6:g} ms that the RNR NAK asks for."
+            )
         if waited >= asked:
             return f"{self._retransmits(event)} after {duration(waited)}, as the RNR NAK asks."
         return (
@@ -289,7 +291,8 @@ class _Describer:
         if needed:
             behind = count(event.count - needed, "other")
             it = "it" if needed == 1 else "them"
-            return f"{text}: {needed:,} that had not arrived, {behind} after {it} (go-back-N)."
+            lost = f"{needed:,} lost or damaged before this point"
+            return f"{text}: {lost}, {behind} after {it} (go-back-N)."
         return f"{text}: all from there on (go-back-N)."
 
     def after_gap(self, event: FlowEvent) -> str:
@@ -302,6 +305,8 @@ class _Describer:
 
     def after_implied_nak(self, event: FlowEvent) -> str:
         """A response to a later request showed that one was missing."""
+        if not self.facts.responses_missing(event):
+            self.result.reasons[Reason.RESPONSE_MISSING] += 1
         return (
             f"{self._retransmits(event)}, {duration(event.delay_ns or 0)} after "
             f"#{event.cause_number}, a response to a later request: an earlier response is "
@@ -373,9 +378,18 @@ class _Describer:
                 f"so {self.s} had nothing to acknowledge."
             )
         if clue.was_missing or self.incident.gaps:
-            return f"{self.s} lacked what was lost before this point, and no NAK arrived here."
+            text = f"{self.s} lacked what was lost or damaged before this point"
+            if any(each.number < event.number for each in self.facts.naks):
+                return f"{text}."
+            return f"{text}, and no NAK arrived here."
         most = max(clue.acks.values(), default=0)
-        if most > 1 and most >= event.count:
+        if most == event.count > 1:
+            self.result.reasons[Reason.RESPONSE_LOST_BEFORE] += 1
+            return (
+                f"{self.s} acknowledges each of them, because it had them already: its first "
+                "response was lost before this point."
+            )
+        if most > event.count:
             self._spurious(event)
             return (
                 f"{self.s} acknowledges everything twice: nothing was lost, the timeout was too "

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     REORDERED_BEFORE = "reordered_before"
     REORDERED_AFTER = "reordered_after"
     RESPONSE_LOST_BEFORE = "response_lost_before"
+    RESPONSE_MISSING = "response_missing"
     RESPONSE_LOST_AFTER = "response_lost_after"
     RESPONSE_OR_LATE = "response_or_late"
     RESPONSE_DAMAGED = "response_damaged"
@@ -38,6 +39,7 @@ class Reason(StrEnum):
 OF_RESPONSES = frozenset(
     {
         Reason.RESPONSE_LOST_BEFORE,
+        Reason.RESPONSE_MISSING,
         Reason.RESPONSE_LOST_AFTER,
         Reason.RESPONSE_DAMAGED,
         Reason.RESPONSE_REORDERED,
@@ -98,6 +100,10 @@ PHRASES = {
     Reason.RESPONSE_LOST_BEFORE: Phrase(
         "{a} of {s} lost before this point",
         "The network lost {least}{a} of {s} between {s} and this point.",
+    ),
+    Reason.RESPONSE_MISSING: Phrase(
+        "{a} of {s} lost or delayed before this point",
+        "At least {a} of {s} {w} lost or delayed between {s} and this point.",
     ),
     Reason.RESPONSE_LOST_AFTER: Phrase(
         "{a} of {s} lost, damaged or delayed after this point",

@@ -89,6 +89,10 @@ class _Judge:
         that is lost and retransmitted by a timer leaves no trace before this point."""
         return self.truth.scenario.profiles[0] == "rxe"
 
+    def lost_first(self, sender: str) -> bool:
+        """Whether the first frame of an end was lost before this point."""
+        return next((e.is_lost_before for e in self.truth.sent if e.sender == sender), False)
+
     # What happened.
 
     def of(self, sender: str, text: str, *, responses: bool = False) -> list[Sent]:
@@ -107,6 +111,12 @@ class _Judge:
     def frame(self, number: int | str) -> Sent:
         """A frame of the capture."""
         return self.truth.by_number[int(number)]
+
+    def may_be(self, sent: Sent, check: Callable[[Sent], bool]) -> bool:
+        """Whether it holds for a frame, or another one that looks the same."""
+        if self.has_identifications:
+            return check(sent)
+        return any(check(e) for e in self.truth.sent if e.captured and e.packet == sent.packet)
 
     def arrives_by(self, sent: Sent, other: Sent) -> bool:
         """Whether a frame arrived, or should have, before its receiver sent another one."""
@@ -153,6 +163,8 @@ class _Judge:
             for name, true in self.true_counts(sender).items():
                 said = found[name]
                 is_open = name in found["not_observable"] or not self.has_identifications
+                if name == "lost_packets":  # before the first that is seen, nothing shows them
+                    is_open |= self.lost_first(sender)
                 if said > true or (said != true and not is_open):
                     more = " or more" if is_open else ""
                     yield f"flows: {sender} {name} {said}{more}, not {true}"
@@ -204,6 +216,10 @@ def lost_response(judge: _Judge, match: re.Match[str], step: Step, incident: Inc
 def reordered(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentText) -> None:
     number = step.numbers[0]
     late = judge.frame(number)
+    if not judge.has_identifications:
+        alike = [e for e in judge.truth.sent if e.captured and e.packet == late.packet]
+        late = alike[0]  # which of them is late does not show
+        number = alike[-1].captured[-1]
     must(
         any(
             each.sender == late.sender and each.time > late.time and min(each.captured) < number
@@ -336,7 +352,7 @@ def retransmission(judge: _Judge, match: re.Match[str], step: Step, incident: In
     inside = [each for each in run if each.psn - first & MASK <= (last - first & MASK)]
     must(len(inside) >= n, f"{len(inside)} of these packets are retransmitted")
     head = judge.frame(step.numbers[0])
-    must(head.is_again, "its first packet is not retransmitted")
+    must(judge.may_be(head, lambda each: each.is_again), "its first packet is not retransmitted")
     _why_again(judge, match, step, head, inside)
 
 
@@ -371,7 +387,8 @@ def _did_not_help(sent: Sent) -> bool:
 
 
 NEEDED = re.compile(
-    r": (?P<missing>[\d,]+) that had not arrived, [\d,]+ others? after (?:it|them) \(go-back-N\)"
+    r": (?P<missing>[\d,]+) lost or damaged before this point, [\d,]+ others? after (?:it|them) "
+    r"\(go-back-N\)"
 )
 
 
@@ -394,7 +411,9 @@ def _why_again(
         )
     elif re.fullmatch(rf" after {TIME}, as the RNR NAK asks\.", why):
         must(head.cause == "rnr", f"the requester went back because of {head.cause}")
-    elif re.fullmatch(rf" after only {TIME}, although the RNR NAK asks to wait [\d.e-]+ ms\.", why):
+    elif re.fullmatch(
+        rf" after {TIME}, much later than the [\d.e-]+ ms that the RNR NAK asks for\.", why
+    ) or re.fullmatch(rf" after only {TIME}, although the RNR NAK asks to wait [\d.e-]+ ms\.", why):
         pass
     elif found := re.fullmatch(
         rf", {TIME} after the NAK(?P<late>, which had no effect until the ACK timer expired)?"
@@ -404,8 +423,13 @@ def _why_again(
         wanted = ("timer",) if found["late"] else ("nak", "implied_nak", "timer", "rnr")
         must(head.cause in wanted, f"the requester went back because of {head.cause}")
         if needed := NEEDED.fullmatch(found["more"]):
-            missing = sum(_missing_at_receiver(judge, each) for each in inside)
-            must(missing >= _number(needed["missing"]), f"{missing} had not arrived")
+            psns = {each.psn for each in inside}
+            missing = sum(
+                each.is_lost_before or each.is_damaged_before
+                for each in judge.truth.sent
+                if each.sender == head.sender and not each.is_response and each.psn in psns
+            )
+            must(missing >= _number(needed["missing"]), f"{missing} were")
         else:
             must(found["more"] in ("", ": all from there on (go-back-N)"), "no check knows this")
     elif found := re.fullmatch(
@@ -477,9 +501,9 @@ def timer(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentTex
     elif why.startswith("No response was due yet"):
         must(not any(e.harms_before or e.harms_after for e in before), "something was lost")
     elif why.startswith("The message is incomplete here") or re.fullmatch(
-        r"[AB] lacked what was lost before this point, and no NAK arrived here\.", why
+        r"[AB] lacked what was lost or damaged before this point(, and no NAK arrived here)?\.", why
     ):
-        must(any(e.is_lost_before for e in mine), "nothing was lost before this point")
+        must(any(e.is_lost_before or e.is_damaged_before for e in mine), "nothing was")
     elif re.fullmatch(
         r"[AB] acknowledges everything twice: nothing was lost, the timeout was too short\.", why
     ):
@@ -491,6 +515,13 @@ def timer(judge: _Judge, match: re.Match[str], step: Step, incident: IncidentTex
             if e.is_response and e.sender != head.sender and e.psn >= head.psn
         ]
         must(not any(e.harms_before or e.harms_after for e in answers), "a response was lost")
+    elif re.fullmatch(
+        r"[AB] acknowledges each of them, because it had them already: its first response was "
+        r"lost before this point\.",
+        why,
+    ):
+        answers = [e for e in sent_before if e.is_response and e.sender != head.sender]
+        must(any(e.is_lost_before for e in answers), "it was not")
     elif re.fullmatch(
         r"[AB] acknowledges [\d,]+ of them with an ACK of PSN \d+, because it had them already: "
         rf"(?:of the other [\d,]+ the first|the other) had been {AFTER}\.",

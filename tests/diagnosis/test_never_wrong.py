@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from diagnosis.sentence_law import breaches, story_of
-from ibwire.connections.connection import Connection
+from ibwire.base.units import MS, US
 from ibwire.diagnosis.story import Story
 from ibwire.rc.work import WROpcode
-from wire_truth import Fault, Harm, Scenario, Truth, Work
+from wire_truth import Fault, Harm, Outcome, Scenario, Truth, Work
 
 SENDS = tuple(Work(WROpcode.SEND, 600) for _ in range(3))
 """Three packets each, from PSN 100 on."""
@@ -24,10 +24,6 @@ def told(scenario: Scenario) -> tuple[Truth, Story, str]:
     assert story is not None
     assert breaches(truth) == []
     return truth, story, " ".join(" ".join(line.text for line in story.lines(100)).split())
-
-
-def connection_of(scenario: Scenario) -> Connection:
-    return told(scenario)[1].connection
 
 
 @pytest.mark.parametrize("handshake", ["cm", "pingpong", "perftest"])
@@ -52,3 +48,116 @@ def test_first_packet_damaged_before_the_point_is_damaged() -> None:
     assert story.connection.directions[0].lost == 0
     assert "1 packet from A to B damaged before this point" in text
     assert "That packet was damaged, see above." in text
+
+
+ONE_LONG = (Work(WROpcode.RDMA_WRITE, 256 * 8),)
+"""Eight packets, from PSN 100 on."""
+
+
+@pytest.mark.parametrize("profile", ["rxe", "connectx", "spec"])
+def test_packet_damaged_twice_is_not_lost(profile: str) -> None:
+    faults = Fault("a", 3, Harm.DAMAGE, True), Fault("a", 9, Harm.DAMAGE, True)
+
+    truth, story, text = told(Scenario(ONE_LONG, faults=faults, profiles=(profile, profile)))
+
+    assert [each.psn for each in truth.sent if each.is_damaged_before] == [102, 102]
+    assert story.connection.directions[0].lost == 0
+    assert "2 packets from A to B damaged before this point" in text
+    assert " lost before this point" not in text.replace("lost or damaged", "")
+
+
+@pytest.mark.parametrize("profile", ["connectx", "spec"])
+@pytest.mark.parametrize("harm", [Harm.DROP, Harm.DAMAGE])
+def test_retransmission_after_a_nak_whose_first_packet_is_missing_has_the_nak_as_cause(
+    profile: str, harm: Harm
+) -> None:
+    """The first retransmitted packet is harmed as well; the timer repeats all 67 ms later."""
+    faults = Fault("a", 3, harm, True), Fault("a", 9, harm, True)
+
+    truth, story, text = told(Scenario(ONE_LONG, faults=faults, profiles=(profile, profile)))
+
+    causes = {each.cause for each in truth.sent if each.is_again}
+    assert causes == {"nak", "timer"}
+    assert "after the NAK" in text
+    assert "ACK timer expires" in text
+    assert "no NAK arrived here" not in text
+    assert "does not show why" not in text
+    assert story.connection.directions[0].lost == 2 * (harm is Harm.DROP)
+
+
+@pytest.mark.parametrize("profile", ["rxe", "connectx", "spec"])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_lost_packets_and_those_discarded_after_them_are_told_apart(
+    profile: str, is_before: bool
+) -> None:
+    """Two packets are lost; the receiver discards those that come after them (go-back-N)."""
+    works = tuple(Work(WROpcode.SEND, 1024) for _ in range(3))
+    faults = Fault("a", 3, Harm.DROP, is_before), Fault("a", 6, Harm.DROP, is_before)
+
+    truth, story, text = told(Scenario(works, faults=faults, profiles=(profile, profile)))
+
+    discarded = [e for e in truth.sent if any(o is Outcome.DISCARDED for _, o in e.arrived)]
+    assert len(discarded) == 8
+    if is_before:
+        assert story.connection.directions[0].lost == 2
+        assert "2 packets from A to B between A and this point" in text
+    else:
+        assert story.connection.directions[0].lost == 0
+        assert "At least 1 packet from A did not reach B in time" in text
+
+
+@pytest.mark.parametrize("profile", ["rxe", "connectx", "spec"])
+def test_reordered_packet_is_not_lost(profile: str) -> None:
+    faults = (Fault("a", 3, Harm.DELAY, True, 3 * US),)
+
+    _, story, text = told(Scenario(ONE_LONG, faults=faults, profiles=(profile, profile)))
+
+    assert story.connection.directions[0].lost == 0
+    assert "1 packet from A to B reordered before this point" in text
+    assert " lost" not in text.split("Times are", 1)[1].split("Incident", 1)[1].split("not lost")[0]
+
+
+@pytest.mark.parametrize("profile", ["rxe", "connectx", "spec"])
+def test_packet_that_arrives_after_its_retransmission_is_late_and_not_lost(profile: str) -> None:
+    faults = (Fault("a", 3, Harm.DELAY, True, 300 * US),)
+
+    _, story, _ = told(Scenario(ONE_LONG, faults=faults, profiles=(profile, profile)))
+
+    counts = story.connection.directions[0]
+    assert (counts.lost, counts.reordered, counts.duplicates, counts.retransmitted) == (0, 1, 0, 6)
+
+
+@pytest.mark.parametrize("profile", ["connectx", "spec"])
+def test_rnr_nak_that_does_not_arrive_does_not_explain_the_retransmission(profile: str) -> None:
+    works = (Work(WROpcode.SEND, 100),)
+    lost = (Fault("b", 2, Harm.DROP, False),)
+    receives = (0, 0), (1 * MS, 10)
+
+    truth, _, text = told(
+        Scenario(works, faults=lost, receives=receives, profiles=(profile, profile))
+    )
+
+    assert [each.cause for each in truth.sent if each.is_again] == ["rnr", "timer"]
+    assert "as the RNR NAK asks" in text
+    assert "much later than the 0.64 ms that the RNR NAK asks for" in text
+
+
+def test_last_packet_damaged_is_retransmitted() -> None:
+    works = (Work(WROpcode.SEND, 100), Work(WROpcode.SEND, 100, after=200 * US))
+
+    _, story, text = told(Scenario(works, faults=(Fault("a", 2, Harm.DAMAGE, True),)))
+
+    assert story.connection.directions[0].retransmitted == 1
+    assert "was not retransmitted" not in text
+    assert "1 packet from A to B damaged before this point" in text
+
+
+@pytest.mark.parametrize("profile", ["rxe", "connectx", "spec"])
+def test_all_requests_acknowledged_again_means_that_the_ack_was_lost(profile: str) -> None:
+    works = (Work(WROpcode.RDMA_WRITE, 512),)
+    lost = (Fault("b", 1, Harm.DROP, True),)
+
+    _, _, text = told(Scenario(works, faults=lost, profiles=(profile, profile), timeout=12))
+
+    assert "nothing was lost" not in text
+    assert "because it had them already: its first response was lost before this point" in text
