@@ -49,6 +49,8 @@ COMMANDS = {
     "fuzz": "Attack a device, and report where it breaks the specification.",
     "agent": "Serve an emulated device on a link, as a target for drill and fuzz.",
     "lab": "Create a virtual link between two namespaces; needs no root.",
+    "wireshark": "Open a capture in Wireshark with the findings as comments, or set Wireshark up.",
+    "extcap": "Serve emulations and annotated captures to Wireshark, which runs this itself.",
     "respond": "Replay recorded connections against an emulated peer.",
 }
 

@@ -148,30 +148,42 @@ def _targets(names: Sequence[str]) -> dict[str, str]:
 def _annotated(
     names: Sequence[str], output: str, directory: str, tell: Callable[[CaptureReader], None]
 ) -> list[CaptureError]:
-    """Copy one capture with comments; returns the error, if any."""
+    """Copy one capture with comments to a file; returns the errors."""
     if len(names) > 1:
         reason = f"comments are written to one capture at a time, and {len(names)} are named"
         raise click.BadParameter(reason, param_hint="CAPTURE")
-    path = spooled(names[0], directory)
-    shown = STANDARD_INPUT if names[0] == "-" else names[0]
+    failures: list[CaptureError] = []
     try:
-        open_capture(path).close()
-    except CaptureError as error:
-        return [CaptureError(shown, error.offset, error.reason)]
-    failures = []
-    try:
-        with Comments() as comments, Output(output) as file:
-            try:
-                _judge(path, shown, comments, tell)
-                annotate(path, file, comments)
-            except CaptureError as error:
-                if error.path != path:
-                    raise
-                failures.append(CaptureError(shown, error.offset, error.reason))
-                file.input_failed = True
+        path = spooled(names[0], directory)
+        shown = STANDARD_INPUT if names[0] == "-" else names[0]
+        try:
+            open_capture(path).close()
+        except CaptureError as error:
+            return [CaptureError(shown, error.offset, error.reason)]
+        with Output(output) as file:
+            failures += write_annotated(path, shown, file, tell)
     except OldResultKept as error:
         failures.append(error)
     return failures
+
+
+def write_annotated(
+    path: str, shown: str, file: Output, tell: Callable[[CaptureReader], None]
+) -> list[CaptureError]:
+    """Copy a capture with comments; returns why it could not be read to its end.
+
+    shown: its name in messages.
+    """
+    with Comments() as comments:
+        try:
+            _judge(path, shown, comments, tell)
+            annotate(path, file, comments)
+        except CaptureError as error:
+            if error.path != path:
+                raise
+            file.input_failed = True
+            return [CaptureError(shown, error.offset, error.reason)]
+    return []
 
 
 def _judge(

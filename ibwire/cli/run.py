@@ -116,7 +116,7 @@ def _observers(
     if trace is not None:
         yield Trace(stack.enter_context(Output(trace)).text, link_type)
     if output is not None:
-        yield _Capture(stack, output, _tapped(scenario, taps), link_type)
+        yield FrameCapture(stack, output, _tapped(scenario, taps), link_type)
     elif taps:
         raise click.UsageError("--tap says where the frames of -o are taken: there is no -o")
 
@@ -133,7 +133,7 @@ def _tapped(scenario: Scenario, taps: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(taps)) or hosts[:1]
 
 
-class _Capture:
+class FrameCapture:
     """Writes the frames that pass the ports of some nodes, each node an interface of the file.
 
     A frame is written when a node sends it, also if the wire then loses it, and when
@@ -141,21 +141,29 @@ class _Capture:
     as ERF records.
     """
 
-    def __init__(self, stack: ExitStack, path: str, nodes: Sequence[str], link_type: int) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        target: str | Output,
+        nodes: Sequence[str],
+        link_type: int,
+        file_format: str | None = None,
+    ) -> None:
         try:
-            file_format = format_of(path)
+            file_format = file_format or format_of(target)
         except CaptureError as error:
             raise click.UsageError(str(error)) from None
         if file_format == "pcap" and len(nodes) > 1:
             raise click.UsageError("a .pcap has no interfaces: write several taps to a .pcapng")
         self._as_erf = link_type == LinkType.INFINIBAND
-        self._writer = stack.enter_context(CaptureWriter(path))
+        self._writer = stack.enter_context(CaptureWriter(target, file_format=file_format))
         link_type = LinkType.ERF if self._as_erf else link_type
         self._interfaces = {
             name: self._writer.interface(name, link_type, name=name) for name in nodes
         }
 
     def __call__(self, node: str, event: str, frame: Frame, now: Time) -> None:
+        """Take a frame that a node sends or receives."""
         interface = self._interfaces.get(node)
         if interface is not None:
             time_ns = now // NS

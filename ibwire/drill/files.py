@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from ibwire.base.errors import ScriptError
 from ibwire.base.output import Output, make_directory
-from ibwire.base.units import NS
+from ibwire.base.units import NS, Time
 from ibwire.capture import PcapngWriter
 from ibwire.drill.verdict import INTO, OUT_OF, CaseError, Verdict, report
 
@@ -26,21 +26,28 @@ def write_capture(verdict: Verdict, directory: Path, taken: set[Path], script: s
     """
     make_directory(directory)
     path = free(directory / f"{_file_name(verdict, script)}.pcapng", taken)
+    with Output(path) as output, PcapngWriter(output, name="drill") as writer:
+        write_packets(verdict, writer)
+    return path
+
+
+def write_packets(verdict: Verdict, writer: PcapngWriter, start: Time = 0) -> Time:
+    """Write every packet of a case with its comment, later by `start`; returns the last time."""
     packets = [entry for entry in verdict.entries if entry.frame]
     unexpected = [entry for entry in packets if not entry.is_expected]
     blamed = next(iter(unexpected or packets[-1:]), None)
     failure = verdict.failure
-    with Output(path) as output, PcapngWriter(output, name="drill") as writer:
-        for entry in sorted(packets, key=lambda entry: entry.time):
-            assert entry.frame is not None
-            comments = [_comment(entry.way, entry.line)]
-            if failure is not None and entry is blamed:
-                comments.append(
-                    f"line {failure.line.number} failed: expected {failure.expected}, "
-                    f"got {failure.got}"
-                )
-            writer.write(entry.frame, entry.time // NS, comments=comments)
-    return path
+    last = start
+    for entry in sorted(packets, key=lambda entry: entry.time):
+        assert entry.frame is not None
+        comments = [_comment(entry.way, entry.line)]
+        if failure is not None and entry is blamed:
+            comments.append(
+                f"line {failure.line.number} failed: expected {failure.expected}, got {failure.got}"
+            )
+        last = start + entry.time
+        writer.write(entry.frame, last // NS, comments=comments)
+    return last
 
 
 def free(path: Path, taken: set[Path]) -> Path:

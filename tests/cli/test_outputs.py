@@ -44,6 +44,7 @@ WRITERS: dict[tuple[str, str], str] = {
     ("fuzz run", "--junit"): "fuzz run --budget 50 --junit {}",
     ("fuzz min", "-o"): "fuzz min case.json --target emu:rxe -o {}",
     ("flows", "-o"): "flows in.pcap -o {}.csv",
+    ("extcap", "--fifo"): "extcap --extcap-interface ibwire-run --capture --fifo {}",
     ("show", "-o"): "show in.pcap 1 -o {}.json",
     ("fields", "-o"): "fields bth -o {}.csv",
 }
@@ -56,7 +57,13 @@ OTHERS = {
 }
 """Other formats of the same options."""
 
-DIRECTORIES = {("drill", "-o"), ("fuzz run", "-o"), ("fuzz run", "--resume")}
+DIRECTORIES = {
+    ("drill", "-o"),
+    ("fuzz run", "-o"),
+    ("fuzz run", "--resume"),
+    ("wireshark", "--config"),
+    ("wireshark", "--extcap"),
+}
 """Options that name a directory; what is written there has tests of its own."""
 
 NEED_A_LINK = {

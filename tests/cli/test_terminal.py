@@ -133,6 +133,8 @@ CASES: dict[str, list[tuple[object, ...]]] = {
     "fuzz min": [(f"{EVIL}.json",), (MISSING,)],
     "fuzz cover": [(f"{EVIL}.findings",), (MISSING,)],
     "agent": [DEV],
+    "wireshark": [(MISSING,)],
+    "extcap": [("--extcap-interface", EVIL, "--scenario", EVIL)],
     "lab up": [("--name", EVIL)],
     "lab run": [("--name", EVIL, "true"), ("--name", f"{EVIL}{EVIL}", "--", EVIL)],
     "lab shell": [("--name", EVIL)],

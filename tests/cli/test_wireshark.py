@@ -1,0 +1,171 @@
+"""`ibwire extcap` and `ibwire wireshark`: what Wireshark asks for, and what it gets.
+
+The lines are those of Wireshark's manual page extcap(4).
+"""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ibwire.capture import open_capture
+from ibwire.cli import main
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+COLOURS = Path(__file__).parents[2] / "ibwire" / "report" / "wireshark" / "colorfilters"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def extcap(*arguments: object) -> list[str]:
+    result = run("extcap", *arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def captured(tmp_path: Path, interface: str, *arguments: object) -> list[list[str]]:
+    """Comments of each packet that an interface delivers."""
+    path = tmp_path / "fifo"
+    extcap("--extcap-interface", interface, "--capture", "--fifo", path, *arguments)
+    with open_capture(path) as reader:
+        assert reader.format == "pcapng"
+        return [list(record.comments) for record in reader.records()]
+
+
+def test_interfaces_are_listed() -> None:
+    first, *interfaces = extcap("--extcap-interfaces", "--extcap-version=4.4")
+
+    assert re.fullmatch(r"extcap {version=[\d.]+}{display=ibwire}", first)
+    values = [re.findall(r"^interface {value=([\w-]+)}{display=.+}$", line) for line in interfaces]
+    assert values == [["ibwire-run"], ["ibwire-drill"], ["ibwire-capture"]]
+
+
+def test_link_type_is_ethernet() -> None:
+    lines = extcap("--extcap-interface", "ibwire-run", "--extcap-dlts")
+
+    assert lines == ["dlt {number=1}{name=EN10MB}{display=Ethernet}"]
+
+
+def test_dialog_offers_every_shipped_scenario() -> None:
+    argument, *values, seed = extcap("--extcap-interface", "ibwire-run", "--extcap-config")
+
+    names = {path.stem for path in (CAPTURES.parent / "ibwire" / "scenarios").glob("*.toml")}
+    assert "{call=--scenario}" in argument
+    assert "{type=selector}" in argument
+    assert {re.search("{value=([^}]+)}", value)[1] for value in values} == names  # type: ignore[index]
+    assert sum("{default=true}" in value for value in values) == 1
+    assert "{call=--seed}" in seed
+
+
+def test_scenario_is_captured_at_one_host(tmp_path: Path) -> None:
+    packets = captured(tmp_path, "ibwire-run", "--scenario", "one-lost-packet")
+
+    # 8 packets, 6 again, one NAK, one ACK: what `ibwire run` counts, and tests/scenario checks.
+    assert len(packets) == 16
+
+
+def test_scripts_follow_each_other_with_their_lines_as_comments(tmp_path: Path) -> None:
+    packets = captured(tmp_path, "ibwire-drill", "--script", "conformance/acks")
+
+    assert len(packets) > 10
+    assert all(re.search(r"line \d+", comments[0]) for comments in packets)
+    with open_capture(tmp_path / "fifo") as reader:
+        times = [record.time_ns for record in reader.records()]
+    assert times == sorted(times)
+    assert times[-1] > 1_000_000_000
+
+
+def test_capture_has_its_findings_as_comments(tmp_path: Path) -> None:
+    """tshark: packet 19 of this capture is the NAK."""
+    packets = captured(tmp_path, "ibwire-capture", "--file", CAPTURES / "drop-one-middle.b.pcap")
+
+    assert any("NAK PSN_SEQUENCE_ERROR" in text for text in packets[18])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--extcap-interface", "eth0", "--extcap-dlts"), "is not one of ibwire-run"),
+        (("--extcap-interface", "ibwire-run", "--capture"), "--capture needs --fifo"),
+        (
+            ("--extcap-interface", "ibwire-run", "--capture", "--fifo", "x", "--scenario", "no"),
+            "no",
+        ),
+        (("--extcap-interface", "ibwire-capture", "--capture", "--fifo", "x"), "--file"),
+    ],
+)
+def test_wrong_requests_are_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    result = run("extcap", *arguments)
+
+    assert result.exit_code in (1, 2)
+    assert reason in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_install_writes_profile_and_program(tmp_path: Path) -> None:
+    result = run("wireshark", "--install", "--config", tmp_path / "c", "--extcap", tmp_path / "e")
+
+    assert result.exit_code == 0, result.output
+    program = tmp_path / "e" / "ibwire-extcap"
+    assert os.stat(program).st_mode & stat.S_IXUSR
+    assert (tmp_path / "c" / "profiles" / "ibwire" / "colorfilters").read_bytes() == (
+        COLOURS.read_bytes()
+    )
+    done = subprocess.run(
+        [program, "--extcap-interfaces"], capture_output=True, text=True, check=True
+    )
+    assert "{value=ibwire-run}" in done.stdout
+
+
+def test_wireshark_is_started_with_the_profile_and_the_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of its name keeps what it is given."""
+    program = tmp_path / "bin" / "wireshark"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$1 $2 $3" > {tmp_path}/said\ncp "$4" {tmp_path}/shown\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("WIRESHARK_CONFIG_DIR", str(tmp_path / "config"))
+
+    result = run("wireshark", CAPTURES / "drop-one-middle.b.pcap")
+
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "said").read_text() == "-C ibwire -r\n"
+    assert (tmp_path / "config" / "profiles" / "ibwire" / "preferences").exists()
+    with open_capture(tmp_path / "shown") as reader:
+        comments = [record.comments for record in reader.records()]
+    assert any("NAK" in text for text in comments[18])
+
+
+def test_without_wireshark_another_command_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    result = run("wireshark", CAPTURES / "drop-one-middle.b.pcap")
+
+    assert result.exit_code == 1
+    assert "ibwire export" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark not installed")
+def test_tshark_understands_the_colour_rules() -> None:
+    rules = [line.split("@")[2] for line in COLOURS.read_text().splitlines() if line[0] == "@"]
+
+    assert len(rules) == 10
+    for rule in rules:
+        command = ["tshark", "-r", str(CAPTURES / "chaos.a.pcap"), "-Y", rule]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0, rule
