@@ -95,7 +95,7 @@ def test_a_bad_script_does_not_keep_the_others_from_running(scripts: Path) -> No
     result = drill(scripts)
 
     assert result.exit_code == 2
-    assert f"error: {scripts}/bad.drill:1:1: nonsense is no event" in result.stderr
+    assert f"error: {scripts}/bad.drill:1:1: nonsense is not an event" in result.stderr
     assert result.stdout.splitlines()[-1] == (
         "3 scripts, 2 cases, profile spec: 1 failed, 1 script cannot be read"
     )

@@ -239,17 +239,17 @@ def test_the_time_that_a_manager_needs_is_no_lateness_of_the_device() -> None:
 
 
 ERRORS = {
-    "< CM_REX": "1:3: CM_REX is no message of connection management; did you mean CM_REQ?",
+    "< CM_REX": "1:3: CM_REX is not a message of connection management; did you mean CM_REQ?",
     "< CM_REQ 7": "1:10: expected a field of the packet, found 7",
-    "< CM_REQ remote_comm_id=3": "1:10: remote_comm_id is no field of CM_REQ; did you mean ",
-    "< CM_REQ private_data=3": "1:10: private_data is no field of CM_REQ; did you mean ",
-    "< CM_REJ reason=NOPE": "1:17: NOPE is no number; did you mean NO_QP?",
-    "< CM_REQ len=4": "1:10: len is no field of CM_REQ; ",
+    "< CM_REQ remote_comm_id=3": "1:10: remote_comm_id is not a field of CM_REQ; did you mean ",
+    "< CM_REQ private_data=3": "1:10: private_data is not a field of CM_REQ; did you mean ",
+    "< CM_REJ reason=NOPE": "1:17: NOPE is not a number; did you mean NO_QP?",
+    "< CM_REQ len=4": "1:10: len is not a field of CM_REQ; ",
     "< CM_REQ retry_count=1 retry_count=2": "1:24: retry_count is given twice",
     '< CM_REQ data="' + "00" * 57 + '"': "1:3: CM_REQ has room for 56 bytes of private data",
-    "listen port=3": "1:8: port is no argument of listen; expected backlog, fails, service",
+    "listen port=3": "1:8: port is not an argument of listen; expected backlog, fails, service",
     "cm_event": "1:9: expected an event of the connection manager, found the end of the line",
-    "cm_event GONE": "1:10: GONE is no event of the connection manager; expected CONNECT_REQUEST, ",
+    "cm_event GONE": "1:10: GONE is not an event of the connection manager; expected ",
     "+1us..2us accept": "1:11: this happens at one time: a range is for what is expected",
 }
 

@@ -35,43 +35,43 @@ def error_of(text: str) -> str:
 
 ERRORS = {
     # The text of a script, and the error. Columns were counted by hand.
-    "frobnicate": "1:1: frobnicate is no event; expected accept, cm_event, connect, delay, dereg, "
-    "disconnect, event, impair, listen, memory, modify, mr, mw, poll, post_recv, post_send, qp, "
-    "ready, reject, section, silence, state, store, tolerance, unlisten, virtual",
+    "frobnicate": "1:1: frobnicate is not an event; expected accept, cm_event, connect, delay, "
+    "dereg, disconnect, event, impair, listen, memory, modify, mr, mw, poll, post_recv, post_send, "
+    "qp, ready, reject, section, silence, state, store, tolerance, unlisten, virtual",
     "": "1:1: expected an event: nothing happens in this script",
     "// Nothing but words.": "1:1: expected an event: nothing happens in this script",
-    "pol recv": "1:1: pol is no event; did you mean poll?",
+    "pol recv": "1:1: pol is not an event; did you mean poll?",
     "+10us..5us > ACK psn": "1:8: the range ends before it begins",
     "+10us..2*4us poll recv": "1:8: the range ends before it begins",
     "+1us": "1:5: expected '<', '>', silence or a verb, found the end of the line",
     "+ < SEND_ONLY": "1:3: expected a number, a symbol or a bracket, found <",
     "+1us 5": "1:6: expected '<', '>', silence or a verb, found 5",
     "+1us <": "1:7: expected the name of an opcode, found the end of the line",
-    "+1us < SEND_ONYL": "1:8: SEND_ONYL is no opcode; did you mean SEND_ONLY?",
-    "< SEND_ONLY psm": "1:13: psm is no field of SEND_ONLY; did you mean psn?",
-    "< SEND_ONLY psn lenn=4": "1:17: lenn is no field of SEND_ONLY; did you mean len?",
+    "+1us < SEND_ONYL": "1:8: SEND_ONYL is not an opcode; did you mean SEND_ONLY?",
+    "< SEND_ONLY psm": "1:13: psm is not a field of SEND_ONLY; did you mean psn?",
+    "< SEND_ONLY psn lenn=4": "1:17: lenn is not a field of SEND_ONLY; did you mean len?",
     "< SEND_ONLY psn len": "1:20: expected '=', found the end of the line",
     "< SEND_ONLY psn len=": "1:21: expected a number, a symbol or a bracket, "
     "found the end of the line",
     "< SEND_ONLY psn+": "1:17: expected a number, a symbol or a bracket, found the end of the line",
     "< SEND_ONLY psn len=8 len=9": "1:23: len is given twice",
     "< SEND_ONLY psn psn=5": "1:17: psn is given twice",
-    "< SEND_ONLY psn va=4": "1:17: va is no field of SEND_ONLY; expected ack, ack_req, at, becn, "
-    "credits, cut, data, dest_qp, fecn, fill, icrc, len, mig_req, more, nak, opcode, pad, "
+    "< SEND_ONLY psn va=4": "1:17: va is not a field of SEND_ONLY; expected ack, ack_req, at, "
+    "becn, credits, cut, data, dest_qp, fecn, fill, icrc, len, mig_req, more, nak, opcode, pad, "
     "pad_count, pkey, psn, resv6a, resv7, rnr, se, tver",
     "< SEND_ONLY psn len=8 }": "1:23: expected a field of the packet, found }",
     "< SEND_ONLY psn len=(8": "1:23: expected ')', found the end of the line",
     "< SEND_ONLY psn nak=INVALID_REQUEST": "1:17: SEND_ONLY has no AETH and so no nak",
-    "< ACK psn nak=INVALID": "1:15: INVALID is no number; did you mean INVALID_REQUEST?",
+    "< ACK psn nak=INVALID": "1:15: INVALID is not a number; did you mean INVALID_REQUEST?",
     "< ACK psn nak=INVALID_REQUEST rnr=3": "1:3: nak and rnr are the same field",
-    "< SEND_ONLY psn !len": "1:18: len is no flag; expected ack, se",
+    "< SEND_ONLY psn !len": "1:18: len is not a flag; expected ack, se",
     '< SEND_ONLY psn data="0g"': "1:22: '0g' is not hexadecimal",
     '< SEND_ONLY psn data="00" len=4': "1:3: data sets the payload, so len and at cannot",
-    "< any": "1:3: any is no opcode; expected one such as ACK, ACKNOWLEDGE, ATOMIC_ACK, "
+    "< any": "1:3: any is not an opcode; expected one such as ACK, ACKNOWLEDGE, ATOMIC_ACK, "
     "ATOMIC_ACKNOWLEDGE, ATOMIC_WRITE, CNP, COMPARE_SWAP, FETCH_ADD, FLUSH, RC_ACKNOWLEDGE, "
     "RC_ATOMIC_ACKNOWLEDGE, RC_ATOMIC_WRITE",
     "> ACK psn len=4 | ": "1:18: expected the name of an opcode, found the end of the line",
-    "> ACK psn icrc=bad": "1:11: icrc is no field of ACK; expected ack, ack_req, at, becn, "
+    "> ACK psn icrc=bad": "1:11: icrc is not a field of ACK; expected ack, ack_req, at, becn, "
     "credits, data, dest_qp, fecn, len, mig_req, msn, nak, opcode, pad_count, pkey, psn, resv6a, "
     "resv7, rnr, se, syndrome, tver",
     "> ACK {1, 2": "1:12: expected '}', found the end of the line",
@@ -86,17 +86,17 @@ ERRORS = {
     "+0-5us silence": "1:2: 0-5us is negative: time does not go back",
     '+1us "x': "1:6: a text without its second quote",
     "state ERR #": "1:11: nothing begins with '#'",
-    "state EROR": "1:7: EROR is no state of a queue pair; did you mean ERR?",
+    "state EROR": "1:7: EROR is not a state of a queue pair; did you mean ERR?",
     "state": "1:6: expected a state of a queue pair, found the end of the line",
     "event": "1:6: expected an asynchronous event or nothing, found the end of the line",
-    "poll send wrid=3": "1:11: wrid is no argument of poll; did you mean wr_id?",
-    "poll send status=SUCESS": "1:18: SUCESS is no number; did you mean SUCCESS?",
+    "poll send wrid=3": "1:11: wrid is not an argument of poll; did you mean wr_id?",
+    "poll send status=SUCESS": "1:18: SUCESS is not a number; did you mean SUCCESS?",
     "memory va len=8": "1:1: expected one of at=, u64=, data= or zero",
     "memory va len=8 at=0 zero": "1:1: expected one of at=, u64=, data= or zero",
-    "memory nowhere zero": "1:8: nowhere is no number; expected cm_id, end, gid, guid, lkey, mtu, "
-    "peer_cm_id, peer_gid, peer_guid, peer_qpn, pkey, psn, qpn, rkey, rq_psn, service, size, "
+    "memory nowhere zero": "1:8: nowhere is not a number; expected cm_id, end, gid, guid, lkey, "
+    "mtu, peer_cm_id, peer_gid, peer_guid, peer_qpn, pkey, psn, qpn, rkey, rq_psn, service, size, "
     "sq_psn, transaction, va",
-    "dereg x": "1:7: x is no region; expected mr",
+    "dereg x": "1:7: x is not a region; expected mr",
     "mr x.y": "1:4: a name without a dot",
     "qp mtu=257": "1:4: mtu is 257, not one of [256, 512, 1024, 2048, 4096]",
     "qp version=5": "1:4: version is 5, not 4 or 6",
@@ -110,7 +110,7 @@ ERRORS = {
     "for i in 0..9999999 {\n}": f"1:13: a loop of more than {MAXIMUM_STEPS} turns",
     "for i 0..3 {\n}": "1:7: expected 'in', found 0",
     "for i in 0..psn {\n}": "1:13: psn is not known yet",
-    "on rx {\n}": "1:4: rx is no profile; did you mean rxe?",
+    "on rx {\n}": "1:4: rx is not a profile; did you mean rxe?",
     "{\n}": "1:2: expected cases, for, on or unordered, found the end of the line",
     "unordered {\n}": "1:1: nothing is expected, in whatever order",
     "unordered {\n< SEND_ONLY psn\n}": "2:1: in any order come only packets, '>', without a time",
@@ -125,14 +125,14 @@ ERRORS = {
     "> ACK psn msn=5..3": "1:18: 3 comes before 5",
     "> ACK {1, 3..1+1}": "1:14: 1+1 comes before 3",
     "poll send status=SUCCESS byte_len=8..0": "1:38: 0 comes before 8",
-    "> ACK * aeth.foo=1": "1:9: foo is no field of aeth; expected msn, syndrome",
-    "> ACK * udp.dst=1": "1:9: dst is no field of udp; expected checksum, dst_port, length, "
+    "> ACK * aeth.foo=1": "1:9: foo is not a field of aeth; expected msn, syndrome",
+    "> ACK * udp.dst=1": "1:9: dst is not a field of udp; expected checksum, dst_port, length, "
     "src_port",
     "> ACK * ieth.rkey=1": "1:9: ACK has no header ieth, but aeth, bth, eth, ip, udp, vlan",
-    '< SEND_ONLY psn ip.src="10.0.0"': "1:24: '10.0.0' is no IP address such as 10.0.0.1 or "
+    '< SEND_ONLY psn ip.src="10.0.0"': "1:24: '10.0.0' is not an IP address such as 10.0.0.1 or "
     "fd00::1",
-    '> ACK * eth.src="02:00:0a"': "1:17: '02:00:0a' is no MAC address such as 02:00:0a:00:00:01",
-    '> ACK * eth.src="10.0.0.1"': "1:17: '10.0.0.1' is no MAC address such as 02:00:0a:00:00:01",
+    '> ACK * eth.src="02:00:0a"': "1:17: '02:00:0a' is not a MAC address such as 02:00:0a:00:00:01",
+    '> ACK * eth.src="10.0.0.1"': "1:17: '10.0.0.1' is not a MAC address such as 02:00:0a:00:00:01",
     '< SEND_ONLY psn ip.src="::1:0:0"': "1:17: ip.src is 0x100000000, which does not fit 32 bits",
     '> ACK * ip.ttl="64"': "1:16: expected a number, a symbol or a bracket, found 64",
     "mr m\nmr m": "2:4: m is the name of another region or window",
@@ -143,7 +143,7 @@ ERRORS = {
     "for psn in 1..3 {\nsilence\n}": "1:5: psn is a number of the connection already",
     "> upto 0 any": "1:8: up to 0 packets: use silence",
     "> upto 1-2 any": "1:8: up to -1 packets: use silence",
-    "poll sent": "1:6: sent is no queue, send or recv; did you mean send?",
+    "poll sent": "1:6: sent is not a queue, send or recv; did you mean send?",
     "poll": "1:5: expected a queue, send or recv, found the end of the line",
     "cases a, b {\n1\n}": "2:2: 1 cells in a table of 2 columns",
     "cases a, a {\n1, 2\n}": "1:10: column a is given twice",
@@ -157,14 +157,14 @@ ERRORS = {
     "< SEND_ONLY psn ip.flow_label=1": "1:17: the packets of this connection have no ip.flow_label",
     "< SEND_ONLY psn cut=77": "1:17: cut is 77, not from 0 to 12",
     "+ack_timeout(32) silence": "1:2: ack_timeout(32): codes go from 0 to 31",
-    "post_recv len=x.va": "1:15: x.va is no number; did you mean va?",
-    "post_recv fails=EPERM": "1:17: EPERM is no number; expected EFAULT, EINVAL, ENOMEM",
-    "+1us state RTS extra": "1:16: extra is no argument of state; expected nothing more",
+    "post_recv len=x.va": "1:15: x.va is not a number; did you mean va?",
+    "post_recv fails=EPERM": "1:17: EPERM is not a number; expected EFAULT, EINVAL, ENOMEM",
+    "+1us state RTS extra": "1:16: extra is not an argument of state; expected nothing more",
     "< WRITE_ONLY psn va=1*2*99999999999999999999999*999999999999999999999": "1:48: the result is "
     "larger than any field",
-    "< OPCODE_0xZZ psn": "1:3: OPCODE_0xZZ is no opcode; expected one such as ACK, ACKNOWLEDGE, "
-    "ATOMIC_ACK, ATOMIC_ACKNOWLEDGE, ATOMIC_WRITE, CNP, COMPARE_SWAP, FETCH_ADD, FLUSH, "
-    "RC_ACKNOWLEDGE, RC_ATOMIC_ACKNOWLEDGE, RC_ATOMIC_WRITE",
+    "< OPCODE_0xZZ psn": "1:3: OPCODE_0xZZ is not an opcode; expected one such as ACK, "
+    "ACKNOWLEDGE, ATOMIC_ACK, ATOMIC_ACKNOWLEDGE, ATOMIC_WRITE, CNP, COMPARE_SWAP, FETCH_ADD, "
+    "FLUSH, RC_ACKNOWLEDGE, RC_ATOMIC_ACKNOWLEDGE, RC_ATOMIC_WRITE",
 }
 
 
@@ -176,11 +176,13 @@ def test_an_error_has_its_position_and_the_expected_token(text: str) -> None:
 def test_an_error_in_a_row_has_the_position_of_the_row() -> None:
     text = "cases opcode {\n  SEND_ONLY\n  SEND_ONYL\n}\n< $opcode psn\n"
 
-    assert error_of(text) == "s.drill:3:3: SEND_ONYL is no opcode; did you mean SEND_ONLY?"
+    assert error_of(text) == "s.drill:3:3: SEND_ONYL is not an opcode; did you mean SEND_ONLY?"
 
 
 def test_an_error_for_another_profile_is_reported_too() -> None:
-    assert error_of("on rxe {\n  state NOWHERE\n}\n").startswith("s.drill:2:9: NOWHERE is no state")
+    assert error_of("on rxe {\n  state NOWHERE\n}\n").startswith(
+        "s.drill:2:9: NOWHERE is not a state"
+    )
 
 
 @pytest.mark.parametrize(

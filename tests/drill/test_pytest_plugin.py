@@ -114,7 +114,7 @@ def test_a_script_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path)
     result = pytest_in(tmp_path)
 
     assert result.returncode == 2
-    assert "bad.drill:1:7: NOWHERE is no state" in result.stdout
+    assert "bad.drill:1:7: NOWHERE is not a state" in result.stdout
 
 
 @pytest.mark.slow

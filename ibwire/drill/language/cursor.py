@@ -130,8 +130,13 @@ def unknown(name: str, what: str, known: Iterable[str]) -> str:
         hint = f"expected {', '.join(names)}"
     else:
         hint = f"expected one such as {', '.join(names[:_FEW])}"
-    return f"{name} is no {what}; {hint}"
+    return f"{name} is not {with_article(what)}; {hint}"
 
 
 _MOST_LISTED = 40
 _FEW = 12
+
+
+def with_article(noun: str) -> str:
+    """A noun with `a` or `an`."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

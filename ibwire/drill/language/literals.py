@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from ibwire.base.errors import ScriptError
-from ibwire.drill.language.cursor import Cursor, unknown
+from ibwire.drill.language.cursor import Cursor, unknown, with_article
 from ibwire.drill.language.expressions import Expression, Value, read_expression, read_value
 from ibwire.drill.language.manager_messages import FORMS, PREFIX, Form, names_of
 from ibwire.drill.language.tokens import Kind, Token
@@ -271,7 +271,9 @@ def _address(cursor: Cursor, show: Show) -> Value:
         else:
             octets = ip_address(token.text).packed
     except ValueError:
-        raise cursor.error(token, f"{token.text!r} is no {_ADDRESSES[show]}") from None
+        raise cursor.error(
+            token, f"{token.text!r} is not {with_article(_ADDRESSES[show])}"
+        ) from None
     number = int.from_bytes(octets)
     expression = Expression(token, f'"{token.text}"', lambda scope: number, is_plain=True)
     return Value(token, ((expression, expression),))
