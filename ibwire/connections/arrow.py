@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ibwire.base.closing import Closing
 from ibwire.base.errors import MissingExtra
 from ibwire.base.output import Output
 from ibwire.connections import packets
@@ -35,7 +33,7 @@ try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from ibwire.dissect.arrow import to_table
+    from ibwire.dissect.arrow import ArrowFile, to_table
 except ImportError:
     raise MissingExtra("Tables of a capture", "query") from None
 
@@ -138,7 +136,7 @@ def places_of(connections: Sequence[Connection]) -> dict[FlowKey, tuple[int, int
     return places
 
 
-class TableFile(Closing):
+class TableFile(ArrowFile):
     """A Parquet file of one table.
 
     Rows are written in groups: memory does not grow with the file.
@@ -176,8 +174,7 @@ class TableFile(Closing):
     def close(self) -> None:
         """Write what waits, and the end of the table."""
         self._turn()
-        self._flush()
-        self._writer.close()
+        super().close()
 
     def _turn(self) -> None:
         """Rows into a batch."""
@@ -188,17 +185,6 @@ class TableFile(Closing):
             ]
             self._rows.clear()
             self.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._writer.is_open = False  # else it writes the end of the file, which is discarded
 
     def _flush(self) -> None:
         if self._batches:

@@ -53,8 +53,37 @@ def schema_of(fields: Sequence[FieldSpec]) -> Any:
     return pa.schema([(spec.name, _type_of(spec)) for spec in fields])
 
 
-class ParquetFile(Closing):
-    """Writes tables of one schema to a file as they come."""
+class ArrowFile(Closing):
+    """Writes tables of one schema to a file; after an exception the file has no end.
+
+    A subclass sets `_writer`, a `pyarrow.parquet.ParquetWriter` or one with its methods.
+    """
+
+    _writer: Any
+
+    def close(self) -> None:
+        """Write what waits, and the end of the file."""
+        self._flush()
+        self._writer.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._writer.is_open = False  # else it writes the end of the file, which is discarded
+
+    def _flush(self) -> None:
+        """Write what waits."""
+        raise NotImplementedError
+
+
+class ParquetFile(ArrowFile):
+    """Writes packets to a file as they come."""
 
     def __init__(self, target: Output, fields: Sequence[FieldSpec]) -> None:
         """Raises `OutputError` from all methods for a file that cannot be written."""
@@ -75,22 +104,6 @@ class ParquetFile(Closing):
         bytes_waiting = sum(table.nbytes for table in self._waiting)
         if rows_waiting >= ROW_GROUP or bytes_waiting >= ROW_GROUP_BYTES:
             self._flush()
-
-    def close(self) -> None:
-        """Write the collected packets and the footer."""
-        self._flush()
-        self._writer.close()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._writer.is_open = False  # else it writes the end of the file, which is discarded
 
     def _flush(self) -> None:
         if self._waiting:
