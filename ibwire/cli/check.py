@@ -6,22 +6,72 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import click
 
 from ibwire.capture import CaptureReader, RecordBatch
 from ibwire.cli.paths import captures_argument
 from ibwire.cli.sources import UNREADABLE, Sources
+from ibwire.cli.status import exit_if, statuses_of
 from ibwire.cli.terminal import style
+from ibwire.connections.ranking import worst_first
+from ibwire.connections.status import MEANINGS, Status
 from ibwire.dissect import Columns
 from ibwire.rules.catalogue import FAMILIES, RULES
 from ibwire.rules.conformance import Conformance
-from ibwire.rules.findings import ANY, EXAMPLES, PROFILES, Finding, Rule, Severity
+from ibwire.rules.findings import ANY, EXAMPLES, PROFILES, Finding, Location, Rule, Severity
 
 FOUND = 1
 """Exit status when something at or above `--fail-on` was found."""
 
 NEVER = "never"
+
+STATUS = "status"
+"""What --ignore takes to leave out the notes about connections."""
+
+_STATUS_RULE = Rule(
+    STATUS,
+    "Every message is answered, and no connection ends in an error.",
+    Severity.NOTE,
+    section="docs/flows.md#status",
+    source="",
+)
+"""No rule about a packet: it stands for the statuses of connections among the findings."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailOn:
+    """What `--fail-on` names."""
+
+    severity: Severity | None
+    """Of a finding, or higher; `None` for no finding."""
+    statuses: frozenset[Status]
+    """Of a connection."""
+
+
+class _FailOn(click.ParamType[FailOn]):
+    """Severities and statuses, joined by commas."""
+
+    name = "names"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> FailOn:
+        """Read the names; the lowest of several severities counts."""
+        if isinstance(value, FailOn):
+            return value
+        severities, statuses = [], set()
+        for word in map(str.strip, str(value).split(",")):
+            if word.upper() in Severity.__members__:
+                severities.append(Severity[word.upper()])
+            elif word != NEVER:
+                if not statuses_of(word):
+                    names = [*(each.word for each in Severity), NEVER, *Status]
+                    self.fail(f"no severity or status {word!r}: {', '.join(names)}", param, ctx)
+                statuses.update(statuses_of(word))
+        return FailOn(min(severities, default=None), frozenset(statuses))
+
 
 FOLDED = {Severity.ERROR: 10, Severity.WARNING: 10, Severity.NOTE: 3}
 """Most places of one rule that are listed; more become one line."""
@@ -54,10 +104,12 @@ def _list_rules(context: click.Context, option: click.Parameter, wanted: bool) -
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per finding.")
 @click.option(
     "--fail-on",
-    type=click.Choice([*(each.word for each in Severity), NEVER]),
+    type=_FailOn(),
     default=Severity.ERROR.word,
     show_default=True,
-    help="Exit with status 1 if a finding has this severity or a higher one.",
+    metavar="NAME[,...]",
+    help="Exit with status 1 if a finding has this severity (note, warning, error) or a higher "
+    "one, or a connection this status; `unresolved+` means unresolved or worse. `never` for none.",
 )
 @click.option("--only", multiple=True, metavar="ID", help="Apply only this rule or family.")
 @click.option("--ignore", multiple=True, metavar="ID", help="Do not apply this rule or family.")
@@ -73,16 +125,17 @@ def command(
     captures: tuple[str, ...],
     profile: str,
     as_json: bool,
-    fail_on: str,
+    fail_on: FailOn,
     only: tuple[str, ...],
     ignore: tuple[str, ...],
 ) -> None:
     """Check captures against the rules of the protocol.
 
     Only what the two ends did is reported, not what the network did to packets (loss,
-    damage, reordering). A known habit of an implementation is reported as a note that
-    names it. With --profile the habits of that implementation are not reported, and
-    those of others have their full severity. --rules lists the rules.
+    damage, reordering); a note names connections that have failed, or had trouble
+    when the capture ended. A known habit of an implementation is reported as a note
+    that names it. With --profile the habits of that implementation are not reported,
+    and those of others have their full severity. --rules lists the rules.
 
     \b
     ibwire check capture.pcap
@@ -92,12 +145,16 @@ def command(
     rules = _selected(only, ignore)
     sources = Sources(captures, progress=sys.stderr.isatty())
     worst = 0
+    statuses: set[Status] = set()
     several = len(sources.names) > 1
     waits = sources.has_bar and sys.stdout.isatty()
     waiting: list[str] = []  # for a terminal that shows the progress meanwhile
     for name, judged in _judge(sources, profile, rules):
         findings = judged.finish(name)
+        if not only and STATUS not in ignore:
+            findings += _status_notes(name, judged)
         worst = max([worst, *(finding.severity for finding in findings)])
+        statuses.update(each.status.status for each in judged.summary.connections)
         for line in _json(findings) if as_json else _text(name, judged, findings, several):
             if waits:
                 waiting.append(line)
@@ -107,8 +164,9 @@ def command(
         click.echo(line)
     if sources.failed:
         sys.exit(UNREADABLE)
-    if fail_on != NEVER and worst >= Severity[fail_on.upper()]:
+    if fail_on.severity is not None and worst >= fail_on.severity:
         sys.exit(FOUND)
+    exit_if(fail_on.statuses, statuses)
 
 
 def _judge(
@@ -137,7 +195,11 @@ def _take(judged: Conformance, capture: CaptureReader, batch: RecordBatch) -> No
 def _selected(only: Sequence[str], ignore: Sequence[str]) -> list[Rule]:
     for option, names in (("--only", only), ("--ignore", ignore)):
         for name in names:
-            if name not in RULES and name not in FAMILIES:
+            if (
+                name not in RULES
+                and name not in FAMILIES
+                and (option, name) != ("--ignore", STATUS)
+            ):
                 hint = "`ibwire check --rules` lists them"
                 raise click.BadParameter(f"no rule or family {name!r}; {hint}", param_hint=option)
     return [
@@ -147,6 +209,19 @@ def _selected(only: Sequence[str], ignore: Sequence[str]) -> list[Rule]:
         and rule.id not in ignore
         and rule.family not in ignore
     ]
+
+
+def _status_notes(name: str, judged: Conformance) -> list[Finding]:
+    """A note for each connection that has failed, or had trouble when the capture ended."""
+    found = []
+    for connection in worst_first(judged.summary.connections):
+        status = connection.status
+        if status.status.severity >= Status.UNRESOLVED.severity:
+            near, far = connection.ends
+            place = Location(near.address, far.address, far.qpn, connection.number, 0)
+            text = f"{status}: {MEANINGS[status.status].means.rstrip('.')}"
+            found.append(Finding(_STATUS_RULE, Severity.NOTE, place, text, source=name))
+    return found
 
 
 def _json(findings: Iterable[Finding]) -> Iterable[str]:
@@ -159,7 +234,8 @@ def _text(
     """One line per finding, then one that counts them."""
     places: dict[str, list[Finding]] = {}
     for finding in findings:
-        places.setdefault(finding.rule.id, []).append(finding)
+        kind = finding.text if finding.rule is _STATUS_RULE else finding.rule.id
+        places.setdefault(kind, []).append(finding)
     for same in places.values():
         if len(same) > FOLDED[same[0].severity]:
             yield _folded(same)
@@ -198,7 +274,7 @@ def _folded(findings: Sequence[Finding]) -> str:
     whole = Finding(
         first.rule, first.severity, first.location, first.text, count, numbers[:EXAMPLES]
     )
-    where = f"{len(findings)} directions"
+    where = f"{len(findings)} {'directions' if count else 'connections'}"
     return f"{_head(first)}  {where}: {first.text}; {_packets(whole)}{_about(first.rule)}"
 
 
@@ -208,6 +284,8 @@ def _head(finding: Finding) -> str:
 
 
 def _packets(finding: Finding) -> str:
+    if not finding.numbers:
+        return "see `ibwire explain`"
     numbers = ", ".join(map(str, finding.numbers))
     if finding.count == 1:
         return f"packet {numbers}"
@@ -218,4 +296,4 @@ def _packets(finding: Finding) -> str:
 
 def _about(rule: Rule) -> str:
     habit = f"; a habit of {', '.join(rule.habits)}" if rule.habits else ""
-    return f"  [{rule.section}; {rule.reference}{habit}]"
+    return f"  [{'; '.join(filter(None, (rule.section, rule.reference)))}{habit}]"

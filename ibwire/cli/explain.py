@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -16,12 +16,14 @@ from ibwire.cli.messages import print_error
 from ibwire.cli.paths import captures_argument
 from ibwire.cli.rereading import as_one_capture, progress
 from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.status import exit_if, fail_on_option
 from ibwire.cli.terminal import style
 from ibwire.cli.values import QueuePairNumber
 from ibwire.connections.analysis import Analysis
 from ibwire.connections.connection import Connection
 from ibwire.connections.events import Observer
 from ibwire.connections.ranking import worst_first
+from ibwire.connections.status import Status
 from ibwire.connections.summary import Summary
 from ibwire.diagnosis.one_line import summary
 from ibwire.diagnosis.record import Record, Recorder
@@ -55,14 +57,20 @@ OTHERS = 20
     "--all", "every", is_flag=True, help="Explain every incident, including similar ones."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the events, one JSON object per line.")
+@fail_on_option
 def command(
-    captures: tuple[str, ...], qpn: int | None, number: int | None, every: bool, as_json: bool
+    captures: tuple[str, ...],
+    qpn: int | None,
+    number: int | None,
+    every: bool,
+    as_json: bool,
+    fail_on: Collection[Status],
 ) -> None:
     """Describe in words what happened to a connection.
 
     Several captures are read as parts of one, in the order of their first packets:
     frames are numbered through all of them, and the story says where a file begins.
-    Without --qpn or --connection it is the connection with the most errors; the
+    Without --qpn or --connection it is the connection with the worst status; the
     others are listed.
 
     \b
@@ -92,6 +100,8 @@ def command(
         _write_others([each for each in found.connections if each not in wanted], every)
     if reading.damage:
         sys.exit(UNREADABLE)
+    judged = found.connections if qpn is None and number is None else wanted
+    exit_if(fail_on, (each.status.status for each in judged))
 
 
 def _analyse(reading: Captures, observer: Observer | None) -> Summary:

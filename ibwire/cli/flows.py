@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ibwire.base.errors import CaptureError, MissingExtra, OldResultKept, WorkError
+from ibwire.base.errors import (
+    CaptureError,
+    ExpressionError,
+    MissingExtra,
+    OldResultKept,
+    WorkError,
+)
 from ibwire.base.output import STANDARD_OUTPUT, Output
 from ibwire.cli.messages import print_error, print_warning
 from ibwire.cli.paths import InputPath, captures_argument
 from ibwire.cli.rereading import progress
 from ibwire.cli.sources import UNREADABLE, expand
+from ibwire.cli.status import exit_if, fail_on_option
 from ibwire.cli.tables import format_of, table_options, write_rows
 from ibwire.cli.values import MOST_JOBS, Rate
 from ibwire.connections import merge
+from ibwire.connections.connection import Connection
 from ibwire.connections.ranking import worst_first
+from ibwire.connections.status import Status
 from ibwire.connections.summary import Summary
+from ibwire.connections.where import ConnectionFilter
 from ibwire.report import flows as report
 
 if TYPE_CHECKING:
@@ -33,6 +43,12 @@ SHOWN = 40
 @captures_argument
 @table_options("direction")
 @click.option("--all", "show_all", is_flag=True, help="List every connection, also on a terminal.")
+@click.option(
+    "--where",
+    metavar="EXPR",
+    help="List only connections that match EXPR, such as `status >= unresolved`.",
+)
+@fail_on_option
 @click.option(
     "--other",
     metavar="FILE",
@@ -52,6 +68,8 @@ def command(
     style: str | None,
     output: str | None,
     show_all: bool,
+    where: str | None,
+    fail_on: Collection[Status],
     other: str | None,
     link_rate: int | None,
     jobs: int | None,
@@ -67,33 +85,34 @@ def command(
     \b
     ibwire flows capture.pcap
     ibwire flows --json --jobs 4 ring.*.pcapng.gz
+    ibwire flows --where 'status >= unresolved and ip.dst == 10.0.0.2' capture.pcap
+    ibwire flows --fail-on unresolved+ capture.pcap
     ibwire flows switch-in.pcap --other switch-out.pcap
     """
     if jobs and ray:
         raise click.UsageError("--jobs and --ray exclude each other")
+    condition = _condition(where)
     paths = expand(captures)
     if other is not None and len(paths) != 1:
         raise click.UsageError("--other needs one capture to compare with")
     style = format_of(style, output)
-    try:
-        work = merge.cluster(ray) if ray else merge.processes(jobs) if jobs else None
-        with progress(paths) as bar:
-            summary, damage = merge.analyse(
-                paths, work, rate_bps=link_rate, tell=bar.read, finished=bar.finished
-            )
-    except (MissingExtra, WorkError) as error:
-        raise click.ClickException(str(error)) from None
+    summary, damage = _analyse(paths, jobs=jobs, ray=ray, link_rate=link_rate)
     try:
         between = _compare(paths[0], other) if other is not None else None
     except CaptureError as error:
         between = None
         damage.append(str(error))
+    chosen = [
+        each
+        for each in worst_first(summary.connections)
+        if condition is None or condition.selects(each)
+    ]
     try:
         with Output(output or STANDARD_OUTPUT) as file:
             if style == "text":
-                _write_table(summary, between, file, show_all)
+                _write_table(chosen, summary, between, file, show_all)
             else:
-                write_rows([*_directions(summary, between)], style, file)
+                write_rows([*_directions(chosen, summary, between)], style, file)
             file.input_failed |= bool(damage)
     except MissingExtra as error:
         raise click.ClickException(str(error)) from None
@@ -102,6 +121,27 @@ def command(
     _report(summary, between, damage)
     if damage:
         sys.exit(UNREADABLE)
+    exit_if(fail_on, (each.status.status for each in chosen))
+
+
+def _analyse(
+    paths: Sequence[str], *, jobs: int | None, ray: str | None, link_rate: int | None
+) -> tuple[Summary, list[str]]:
+    try:
+        work = merge.cluster(ray) if ray else merge.processes(jobs) if jobs else None
+        with progress(paths) as bar:
+            return merge.analyse(
+                paths, work, rate_bps=link_rate, tell=bar.read, finished=bar.finished
+            )
+    except (MissingExtra, WorkError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _condition(text: str | None) -> ConnectionFilter | None:
+    try:
+        return None if text is None else ConnectionFilter(text)
+    except ExpressionError as error:
+        raise click.BadParameter(str(error), param_hint="--where") from None
 
 
 def _report(summary: Summary, between: Between | None, damage: list[str]) -> None:
@@ -124,8 +164,10 @@ def _compare(path: str, other: str) -> Between:
     return compare(path, other)
 
 
-def _directions(summary: Summary, between: Between | None) -> Iterator[dict[str, Any]]:
-    for connection in worst_first(summary.connections):
+def _directions(
+    connections: Sequence[Connection], summary: Summary, between: Between | None
+) -> Iterator[dict[str, Any]]:
+    for connection in connections:
         for index, counts in enumerate(connection.directions):
             found = connection.to_json(index)
             if not counts.packets and not counts.naks and not counts.cnps:
@@ -137,8 +179,13 @@ def _directions(summary: Summary, between: Between | None) -> Iterator[dict[str,
             yield found
 
 
-def _write_table(summary: Summary, between: Between | None, file: Output, show_all: bool) -> None:
-    connections = worst_first(summary.connections)
+def _write_table(
+    connections: Sequence[Connection],
+    summary: Summary,
+    between: Between | None,
+    file: Output,
+    show_all: bool,
+) -> None:
     on_terminal = file.path == STANDARD_OUTPUT and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
     shown = report.rows(connections)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,9 @@ from ibwire.cli.messages import print_error
 from ibwire.cli.paths import OutputPath, captures_argument
 from ibwire.cli.rereading import as_one_capture, progress
 from ibwire.cli.sources import UNREADABLE
+from ibwire.cli.status import exit_if, fail_on_option
 from ibwire.cli.values import Rate
+from ibwire.connections.status import Status
 from ibwire.diagnosis.story import frames_of
 from ibwire.dissect.captures import Captures
 from ibwire.rules.findings import ANY, PROFILES
@@ -57,8 +60,14 @@ SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".lz4", ".pcap", ".pcapng", ".cap", ".
     type=Rate(),
     help="Rate of the paused links, such as 100G, for exact times of pauses.",
 )
+@fail_on_option
 def command(
-    captures: tuple[str, ...], output: str | None, most: int, profile: str, link_rate: int | None
+    captures: tuple[str, ...],
+    output: str | None,
+    most: int,
+    profile: str,
+    link_rate: int | None,
+    fail_on: Collection[Status],
 ) -> None:
     """Write an HTML page that shows the errors in a capture.
 
@@ -87,6 +96,7 @@ def command(
         click.echo(f"{output}: {os.path.getsize(output) / 1e6:.1f} MB", err=True)
     if reading.damage:
         sys.exit(UNREADABLE)
+    exit_if(fail_on, map(Status, content["statuses"]))
 
 
 def _default_name(capture: str) -> str:

@@ -20,6 +20,7 @@ from ibwire.connections.merge import analyse, follow
 from ibwire.connections.packets import TransportPacket
 from ibwire.connections.pairing import PAIRINGS
 from ibwire.connections.states import PacketStatus, RequesterState, ResponderState
+from ibwire.connections.status import ConnectionStatus, Status
 from ibwire.connections.summary import Summary
 from ibwire.connections.tables import TABLES
 from ibwire.connections.tracker import PacketObserver, RequestTracker
@@ -31,6 +32,7 @@ __all__ = [
     "Analysis",
     "Cause",
     "Connection",
+    "ConnectionStatus",
     "DirectionCounts",
     "End",
     "FlowEvent",
@@ -43,6 +45,7 @@ __all__ = [
     "RequestTracker",
     "RequesterState",
     "ResponderState",
+    "Status",
     "Summary",
     "TransportPacket",
     "analyse",

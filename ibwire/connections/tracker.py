@@ -211,8 +211,8 @@ class RequestTracker:
         """PSN of the next response of a READ whose request was never seen."""
         self._disturbed_ns = 0
         """When that began."""
-        self.unrequested_nak: Trouble | None = None
-        """The newest response to requests that were never seen asks for a retransmission."""
+        self.unrequested_nak: tuple[Trouble, int] | None = None
+        """A NAK of requests that were never seen, and its PSN, until a response answers that."""
         self.recent_requests = Recent()
         self.recent_responses = Recent()
         self.last_ns = 0
@@ -717,7 +717,10 @@ class RequestTracker:
             else:
                 is_followed = packet.opcode in FULL
                 self.unrequested_next = packet.psn + 1 & MASK if is_followed else None
-        self.unrequested_nak = _asks_for(packet)
+        nak = self.unrequested_nak
+        if nak is None or (packet.psn - nak[1] & MASK) < HALF:
+            asked = _asks_for(packet)
+            self.unrequested_nak = None if asked is None else (asked, packet.psn)
         self.last_ns = packet.time_ns
         return PacketStatus.UNKNOWN
 
@@ -948,7 +951,7 @@ class RequestTracker:
     def ending(self, now: int) -> Ending:
         """How the requests stand when the capture ends at `now` (ns)."""
         if self.next is None:
-            return Ending(trouble=self.unrequested_nak)
+            return Ending(trouble=self.unrequested_nak and self.unrequested_nak[0])
         if not self.connection.is_reliable:
             return Ending()
         is_failed = self.responder is ResponderState.FAILED

@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.resources import files
@@ -37,7 +37,7 @@ from ibwire.connections.summary import Summary
 from ibwire.connections.tracker import RequestTracker
 from ibwire.diagnosis.record import Recorder
 from ibwire.diagnosis.story import FileStart, Frames, Story
-from ibwire.diagnosis.wording import duration, sentence
+from ibwire.diagnosis.wording import Reason, duration, sentence
 from ibwire.dissect import Columns
 from ibwire.report import remarks
 from ibwire.report.figures import ENDS, MARKS, Figure, Pause, Words, plotly_script
@@ -243,7 +243,8 @@ class _Page:
             "headline": self._headline(stories),
             "facts": self._facts(),
             "problems": self._problems(),
-            "totals": _totals(surveyed),
+            "statuses": _statuses(surveyed.summary.connections),
+            "totals": _totals(surveyed, stories),
             "columns": COLUMN_KINDS,
             "rows": [_row(each) for each in self.ranked[:MOST_CONNECTIONS]],
             "connections": {
@@ -481,8 +482,24 @@ def _row(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _totals(surveyed: Surveyed) -> list[tuple[str, int, str]]:
+def _statuses(connections: Sequence[Connection]) -> dict[str, int]:
+    """The statuses that connections have, and how many each; the worst first."""
+    found = Counter(connection.status.status for connection in connections)
+    return {str(status): found[status] for status in reversed(Status) if found[status]}
+
+
+_AFTER = Reason.LOST_AFTER, Reason.RESPONSE_LOST_AFTER, Reason.EITHER_LOST_AFTER
+"""What the descriptions count as missing after the point of capture."""
+
+
+def _totals(surveyed: Surveyed, stories: Mapping[int, Story]) -> list[tuple[str, int, str]]:
     """Errors of all connections together: name, count, and role of the colour."""
+    after = sum(
+        incident.reasons[why]
+        for story in stories.values()
+        for incident in story.incidents
+        for why in _AFTER
+    )
     rows = [_row(each) for each in surveyed.summary.connections]
 
     def total(key: str) -> int:
@@ -492,7 +509,8 @@ def _totals(surveyed: Surveyed) -> list[tuple[str, int, str]]:
         lane.pauses for sender in surveyed.pauses.senders.values() for lane in sender.lanes.values()
     )
     return [
-        ("lost", total("lost"), "lost"),
+        ("lost before this point", total("lost"), "lost"),
+        ("at least missing after it", after, "lost"),
         ("retransmitted", total("retransmitted"), "retransmission"),
         ("NAKs", total("naks"), "nak"),
         ("RNR NAKs", total("rnr"), "rnr_nak"),
